@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
+from tests.arith.evaluate import evaluate
 from tilewright import arith
 from tilewright.arith import Analyzer, bounds, linear, prove, prove_equal, simplify, symbolic_bounds
 from tilewright.arith.forms import order
@@ -316,3 +319,44 @@ def test_order_of_long_expressions() -> None:
     assert order(short) == "x" and order(minimum(x, 3)) == "min(x,3)"
     one, other = map(order, long)
     assert one != other and max(len(one), len(other)) <= 200 and one.startswith("max(")
+
+
+def rounded_up(n: Expr, d: int) -> Expr:
+    """The next multiple of d, as code that pads to whole windows writes it."""
+    return n + (d - n % d) % d
+
+
+H, W, B = (Var(name, lo=1) for name in "hwb")
+P, Q = rounded_up(H, 4), rounded_up(W, 4)
+
+
+@pytest.mark.parametrize(
+    ("e", "simple"),
+    [
+        (P % 4, const(0)),
+        (P // 4 * 4, P),
+        (P // (P // 4), const(4)),
+        (P * 3 // (P // 4), const(12)),
+        (P * 3 % (P // 4), const(0)),
+        (B * (P // 4) * 4 * (Q // 4) * 4 * 8, B * P * Q * 8),
+        (B * (P // 4) * (P // 4) * 16, B * P * P),
+        (B * (P // 4) * (Q // 4) * 128 // ((P // 4) * (Q // 4) * 128), B),
+        (rounded_up(H, 6) // 6 * 6 + W, rounded_up(H, 6) + W),
+        (minimum(P // 4, 1), const(1)),
+    ],
+    ids=str,
+)
+def test_dimensions_rounded_up_to_whole_windows(e: Expr, simple: Expr) -> None:
+    assert simplify(e) is simplify(simple)
+    for h, w in itertools.product(range(1, 14), range(1, 10)):
+        values = {H: h, W: w, B: 3}
+        assert evaluate(simplify(e), values) == evaluate(e, values) == evaluate(simple, values), (h, w)
+
+
+def test_parts_of_what_may_be_zero_stay() -> None:
+    """`x // (x // 4)` is 0 where x is: the quotient by 0."""
+    n = Var("n", lo=0)
+    whole = rounded_up(n, 4)
+    e = whole // (whole // 4)
+    for k in range(9):
+        assert evaluate(simplify(e), {n: k}) == evaluate(e, {n: k}) == (4 if k else 0)

@@ -233,6 +233,8 @@ class Analyzer:
 
     def _op_range(self, e: Op) -> Interval:
         name, args = e.name, e.args
+        if name == "floordiv" and type(args[1]) is Const and args[1].value > 1:
+            return self._quotient_range(args[0], args[1].value)
         if name in _BINARY_RANGES:
             return _BINARY_RANGES[name](self.bounds(args[0]), self.bounds(args[1]))
         if name == "select":
@@ -250,6 +252,14 @@ class Analyzer:
             masks = [r.hi for r in map(self.bounds, args) if r.lo is not None and r.lo >= 0 and r.hi is not None]
             return Interval(0, min(masks)) if masks else EVERYTHING
         return EVERYTHING
+
+    def _quotient_range(self, x: Expr, d: int) -> Interval:
+        """The interval of `x // d`; of an even part of x, which is no multiple of d at its least, the next one up."""
+        bounds = self.bounds(x)
+        result = interval.floordiv(bounds, Interval(d, d))
+        if bounds.lo is None or bounds.lo % d == 0 or not self.divides(d, self.form(x)):
+            return result
+        return interval.intersect(result, Interval(bounds.lo // d + 1, None))
 
     def divisor(self, atom: Expr) -> int:
         """A number that divides every value of an atom (0 divides only 0)."""
@@ -284,6 +294,14 @@ class Analyzer:
         for atom, c in form[0].items():
             common = gcd(common, c * self.divisor(atom))
         return abs(common)
+
+    def divides(self, d: int, form: Form) -> bool:
+        """Whether a number above 1 is known to divide every value of a form: all of its terms, or their sum, as in
+        `n + -n % 4`."""
+        if self.form_divisor(form) % d == 0:
+            return True
+        remainders = any(type(atom) is Op and atom.name == "mod" for atom in form[0])
+        return remainders and division.mod_const(self, form, d) == forms.ZERO
 
 
 _BINARY_RANGES = {

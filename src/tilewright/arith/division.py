@@ -11,7 +11,8 @@ With d > 0:
     x % d + d*((q + x // d) % m) = (q*d + x) % (d*m)           likewise
     x - d*(x // d)           = x % d
     x // c - d*((x + k*c) // (c*d)) = (x // c + k) % d - k     for c > 0
-    x // d * (c*d)           = c*x                                 when d divides x
+    x // d * (c*d)           = c*x                                 when d divides x, also in products of such quotients
+    (c*x) // (x // d)        = c*d, (c*x) % (x // d) = 0           when d divides x and x > 0
     x // d // e              = x // (d*e)                          also where e divides x // d
 By definition x // 0 = x % 0 = 0, so laws with a symbolic divisor (digits that merge are one) need it to be positive.
 The literal divisors of quotients and remainders in forms are above 1.
@@ -162,6 +163,8 @@ def mod_const(an: Analyzer, a: Form, d: int) -> Form:
 def _symbolic(an: Analyzer, name: str, a: Form, b: Form) -> Form:
     """With `a = b*q + r`: q and r if `0 <= r < b` can be proven, `q + r // b` or `r % b` if only `b > 0` can."""
     divisor = forms.to_expr(b)
+    if (times := _times_even_part(an, a, divisor)) is not None:
+        return ({}, times) if name == "floordiv" else ZERO
     least = an.form_range(b).lo
     if least is None or least <= 0:
         return ZERO if a == ZERO else ({Op(name, (forms.to_expr(a), divisor)): 1}, 0)
@@ -172,6 +175,20 @@ def _symbolic(an: Analyzer, name: str, a: Form, b: Form) -> Form:
         return quotient if name == "floordiv" else rest
     atom = Op(name, (forms.to_expr(rest), divisor))
     return forms.add(quotient, ({atom: 1}, 0)) if name == "floordiv" else ({atom: 1}, 0)
+
+
+def _times_even_part(an: Analyzer, a: Form, b: Expr) -> int | None:
+    """The number `c*d` where a is `c*x` and b is `x // d`, d divides x, and x > 0; None for others."""
+    x, d, m = _digit(b)
+    if m is not None or d == 1 or not a[0]:
+        return None
+    whole = an.form(x)
+    (atom, c), *_ = a[0].items()
+    once = whole[0].get(atom, 0)
+    if not once or c % once or forms.scale(whole, c // once) != a:
+        return None
+    least = an.form_range(whole).lo
+    return c // once * d if least is not None and least > 0 and an.divides(d, whole) else None
 
 
 def _divide_polynomial(a: Form, b: Form) -> Form:
@@ -216,7 +233,7 @@ def merge_digits(an: Analyzer, a: Form) -> Form:
                 return merge_digits(an, low)
             if k > 1 and (low := _quotient_remainder(an, a, atom, c, x, k, views)) is not None:
                 return merge_digits(an, low)
-            if k > 1 and c % k == 0 and an.form_divisor(an.form(x)) % k == 0:
+            if k > 1 and c % k == 0 and an.divides(k, an.form(x)):
                 rest = forms.add(a, ({atom: 1}, 0), -c)
                 return merge_digits(an, forms.add(rest, an.form(x), c // k))
             continue
@@ -237,18 +254,19 @@ def merge_digits(an: Analyzer, a: Form) -> Form:
 
 
 def _whole_quotients(an: Analyzer, atom: Expr, c: int) -> Form | None:
-    """`c` times a product of which some factors are quotients of symbols that their divisors divide, with the one
-    fraction that all of them are divided by reduced, and split among the symbols in their order; None if it is so.
+    """`c` times a product of which some factors are quotients of dimensions that their divisors divide, with the one
+    fraction that all of them are divided by reduced, and split among the dimensions in their order; None if it is so.
 
-    `24 * (h // 32)` is `3 * (h // 4)`, `h // 8 * (w // 32)` is `h // 32 * (w // 8)`, where 32 divides h and w.
+    `24 * (h // 32)` is `3 * (h // 4)`, `h // 8 * (w // 32)` is `h // 32 * (w // 8)`, where 32 divides h and w. With
+    `p = h + -h % 4`, which 4 divides, `16 * b * (p // 4) * (p // 4)` is `b * p * p`.
     """
-    symbols: list[Var] = []
+    dimensions: list[tuple[Expr, int]] = []
     others: list[Expr] = []
     divisor = 1
     for factor in forms.factors(atom):
         x, k, m = _digit(factor)
-        if type(x) is Var and m is None and an.divisor(x) % k == 0:
-            symbols.append(x)
+        if m is None and (an.divisor(x) % k == 0 if type(x) is Var else k > 1 and an.divides(k, an.form(x))):
+            dimensions.append((x, an.divisor(x) if type(x) is Var else k))
             divisor *= k
         else:
             others.append(factor)
@@ -256,12 +274,22 @@ def _whole_quotients(an: Analyzer, atom: Expr, c: int) -> Form | None:
         return None
     common = gcd(c, divisor)
     left = divisor // common
-    for x in sorted(symbols, key=forms.order):
-        part = gcd(left, an.divisor(x))
+    sums: list[Form] = []
+    for x, known in sorted(dimensions, key=lambda entry: forms.order(entry[0])):
+        part = gcd(left, known)
         left //= part
-        others.append(x if part == 1 else Op("floordiv", (x, const(part))))
-    whole = forms.monomial(tuple(others))
-    return None if whole is atom else ({whole: c // common}, 0)
+        if part > 1:
+            others.append(Op("floordiv", (x, const(part))))
+        elif type(x) is Var:
+            others.append(x)
+        else:
+            sums.append(an.form(x))
+    if left > 1:
+        return None
+    whole = ({forms.monomial(tuple(others)): c // common}, 0) if others else ({}, c // common)
+    for each in sums:
+        whole = forms.mul(whole, each)
+    return None if whole == ({atom: c}, 0) else whole
 
 
 def _remainder(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int) -> Form | None:

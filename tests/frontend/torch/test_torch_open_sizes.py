@@ -119,3 +119,23 @@ def test_integers() -> None:
         inputs,
         batches=(1, 5),
     )
+
+
+class Windows(nn.Module):  # type: ignore[misc,name-defined]
+    """Windows of an image that is padded to whole ones, as Swin's; PyTorch traces it for several along an axis."""
+
+    def forward(self, x: Any) -> Any:
+        batch, height, width, channels = x.shape
+        x = F.pad(x, (0, 0, 0, (4 - width % 4) % 4, 0, (4 - height % 4) % 4))
+        _, high, wide, _ = x.shape
+        v = x.view(batch, high // 4, 4, wide // 4, 4, channels).permute(0, 1, 3, 2, 4, 5)
+        v = torch.softmax(v.reshape(-1, 16, channels), 1)
+        v = v.view(-1, high // 4, wide // 4, 4, 4, channels).permute(0, 1, 3, 2, 4, 5)
+        return v.reshape(-1, high, wide, channels)[:, :height, :width].contiguous()
+
+
+def test_windows_of_padded_images() -> None:
+    model = tw.compile(Windows(), torch.zeros(2, 9, 10, 3), dynamic={"x": {0: "b", 1: "h", 2: "w"}})
+    for shape in ((2, 5, 7, 3), (1, 8, 14, 3), (3, 9, 12, 3)):
+        x = torch.randn(shape)
+        assert_close([model(x)], Windows()(x))
