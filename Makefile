@@ -376,6 +376,17 @@ vta: $(STAMP) ## the accelerator VTA: layers of ResNet-18 exact, with cycles; ra
 	$(PY) -m tests.codegen.vta.run
 	$(PY) -m tests.targets.vta.run $(ARGS)
 
+.PHONY: gpu
+GPU_ENV := build/gpu-env
+GPU_STAMP := $(GPU_ENV)/.stamp
+$(GPU_STAMP):
+	$(PYTHON) -m venv $(GPU_ENV)
+	$(GPU_ENV)/bin/pip install --quiet nvidia-cuda-nvcc==13.0.88 nvidia-cuda-nvdisasm
+	@touch $@
+
+gpu: $(STAMP) $(JAX_STAMP) $(GPU_STAMP) ## kernels for NVIDIA through ptxas, without a GPU: registers, spills, instructions for matrices; ARGS="--models m64,nat"
+	$(PY) -m tests.codegen.ptx.run --ptxas $(GPU_ENV) $(ARGS)
+
 mutate: $(STAMP) ## whether tests notice wrong lines: sampled mutants by room; ARGS="--rooms arith,ir --count 50 --seed 1"
 	$(PY) -m tests.mutate $(ARGS)
 

@@ -31,6 +31,7 @@ from tilewright.runtime.specs import (
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 from tilewright.support.log import PassLog
+from tilewright.targets.host import host_of
 from tilewright.targets.target import Target
 from tilewright.transform.call import Call, KernelCall
 from tilewright.transform.graph.memory import Place, Storage, assign_slots, bounded
@@ -102,7 +103,7 @@ def assemble(
     conditions = [condition for condition, _ in assumptions]
     steps = run_storage.steps, prepare_storage.steps
     emit = partial(emit_entry, flushes=options.flush_denormals)
-    entry = compiler.entry(log.run("entry", emit, *steps, symbols, shapes, target, control, conditions))
+    entry = compiler.entry(log.run("entry", emit, *steps, symbols, shapes, host_of(target), control, conditions))
     with log.timed("objects"):
         objects = {"entry": entry()}
         objects.update((call.code.symbol, call.code.object) for part in (run, prepare) for call in part.kernels)

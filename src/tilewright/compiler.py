@@ -45,7 +45,7 @@ from tilewright.runtime.specs import IMPOSSIBLE, MAX_TEXT, RoomSpec, divided
 from tilewright.support import flags
 from tilewright.support.background import Background
 from tilewright.support.collection import uncollected
-from tilewright.support.errors import ModelError
+from tilewright.support.errors import ModelError, UnsupportedError
 from tilewright.support.log import PassLog
 from tilewright.support.progress import expect, tell
 from tilewright.targets.host import measure_outer_levels
@@ -505,21 +505,27 @@ def _compile_part(
         lowered = log.run("fork", fork_calls, lowered, where, compiler.target, seen)
     kernels = [step for step in lowered if isinstance(step, KernelCall)]
     prefetches = (
-        log.run("plan prefetch", plan_prefetch, kernels, graph.params, compiler.target) if name == "run" else {}
+        log.run("plan prefetch", plan_prefetch, kernels, graph.params, compiler.target)
+        if name == "run" and compiler.target.gpu is None
+        else {}
     )
     expect(len(kernels))
-    ready = {
-        id(kernel): with_prefetch(
-            with_nonresident_weights(with_outputs_noted(kernel, deferred), weights, away, compiler.target),
-            prefetches.get(k),
-        )
-        for k, kernel in enumerate(kernels)
-    }
+
+    def noted(kernel: KernelCall) -> KernelCall:
+        """A GPU's kernels write over no operand, and know nothing of a CPU's caches."""
+        if compiler.target.gpu is not None:
+            return kernel
+        return with_nonresident_weights(with_outputs_noted(kernel, deferred), weights, away, compiler.target)
+
+    ready = {id(kernel): with_prefetch(noted(kernel), prefetches.get(k)) for k, kernel in enumerate(kernels)}
     asked = {k: compiler.asked_by(call) for k, call in ready.items()}
     with log.timed("kernels together"):
         compiler.compile_together(asked.values())
     calls: list[Call] = []
     for step in lowered:
+        if isinstance(step, Group) and compiler.target.gpu is not None:
+            what = "loops, branches and sizes that data decides are not supported on a GPU"
+            raise UnsupportedError(what, where=step.label)
         if isinstance(step, Group) and (mark := marker(step.nodes[-1])) is not None:
             calls.append(mark)
             continue

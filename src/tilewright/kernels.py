@@ -14,6 +14,10 @@ from functools import cached_property
 from tilewright.codegen import external
 from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm, kernel_symbols
 from tilewright.codegen.llvm.threads import runs_alone
+from tilewright.codegen.ptx.device import emit_ptx, ptx_of
+from tilewright.codegen.ptx.emit import emit_module
+from tilewright.codegen.ptx.launcher import launcher_text
+from tilewright.codegen.ptx.module import Module
 from tilewright.identity import identity
 from tilewright.ir.expr import Expr, Var, const, is_const, select
 from tilewright.ir.graph import Value
@@ -34,6 +38,7 @@ from tilewright.support.errors import ParseError
 from tilewright.support.log import PassLog
 from tilewright.support.machine import usable_cpus
 from tilewright.support.progress import expect, tell
+from tilewright.targets.host import host_of
 from tilewright.targets.target import Target
 from tilewright.transform.call import CompiledKernel, KernelCall, Workspace
 from tilewright.transform.driver import LOOPS_SHOWN
@@ -83,9 +88,13 @@ class KernelTexts:
         return str(readable_loops(self.planned.func, self.target, self.prefetch))
 
     def llvm(self) -> str:
-        return emit_llvm(self.flat, self.target)
+        return (
+            emit_llvm(self.flat, self.target) if self.target.gpu is None else emit_module(self.flat, self.target).text
+        )
 
     def asm(self) -> str:
+        if self.target.gpu is not None:
+            return emit_ptx(self.flat, self.target)[0]
         return assembly(self.llvm(), self.target)
 
 
@@ -220,6 +229,10 @@ class KernelCompiler:
         flat = replace(texts.flat, name=asked.symbol)
         facts = _workspaces(flat), kernel_symbols(flat), runs_alone(flat), round(texts.planned.chosen.cycles)
         header = _encode(*facts, asked.canonical)
+        if asked.target.gpu is not None:
+            with self.log.announcing(LOOPS_SHOWN):
+                module = self.log.run("emit", emit_module, flat, asked.target)
+            return header, self.background.submit(self._launching(asked, header, flat, module)), facts
         with self.log.announcing(LOOPS_SHOWN):
             text = self.log.run("emit", emit_llvm, flat, asked.target)
         return header, self.background.submit(self._llvm(asked, header, text, external.own_texts(flat.body))), facts
@@ -232,11 +245,23 @@ class KernelCompiler:
             return lambda: done
 
         def make() -> bytes:
-            code = compile_llvm(text, self.target, opt=0 if text.count("\n") > MAX_ENTRY_LINES else 3)
+            code = compile_llvm(text, host_of(self.target), opt=0 if text.count("\n") > MAX_ENTRY_LINES else 3)
             self.store.put(name, code)
             return code
 
         return self.background.submit(make)
+
+    def _launching(self, asked: Asked, header: bytes, flat: PrimFunc, module: Module) -> Callable[[], bytes]:
+        """The object of a GPU's kernel: the function that launches it, with its PTX."""
+
+        def make() -> bytes:
+            host = host_of(asked.target)
+            ptx = ptx_of(module.text, asked.target, asked.symbol)
+            code = compile_llvm(launcher_text(flat, module, ptx, host), host)
+            self.store.put(f"kernel-{asked.name}", _entry(header, code))
+            return code
+
+        return make
 
     def _llvm(self, asked: Asked, header: bytes, text: str, others: Sequence[str]) -> Callable[[], bytes]:
         def make() -> bytes:

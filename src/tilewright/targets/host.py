@@ -141,6 +141,20 @@ def ceilings(native: Target, named: Target) -> Ceilings:
     )
 
 
+@cache
+def host_of(target: Target) -> Target:
+    """The machine that calls the code of a target: itself, or for a GPU a processor of this one's architecture with no
+    more than its baseline."""
+    if target.gpu is None:
+        return target
+    here = native()
+    family = family_of(here.triple)
+    base = "x86-64" if architecture(here) == "x86_64" else "generic-aarch64"
+    if family is None or base not in family.targets:
+        raise TargetError("no host for a GPU", where=here.triple, expected="x86_64 or aarch64")
+    return replace(family.targets[base], triple=here.triple)
+
+
 def architecture(target: Target) -> str:
     """The first part of its triple."""
     return target.triple.partition("-")[0]

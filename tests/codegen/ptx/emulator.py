@@ -214,7 +214,8 @@ class Emulator:
         llvm.initialize_native_asmprinter()
         text = _hosted(module)
         parsed = llvm.parse_assembly(text, llvm.create_context())
-        machine = llvm.Target.from_default_triple().create_target_machine(opt=1, jit=True)
+        cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()  # f16 without library calls
+        machine = llvm.Target.from_default_triple().create_target_machine(cpu, features, opt=1, jit=True)
         parsed.triple, parsed.data_layout = machine.triple, str(machine.target_data)
         parsed.verify()
         self.engine = llvm.create_mcjit_compiler(parsed, machine)

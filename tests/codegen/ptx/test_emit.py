@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import tilewright as tw
-from tests.codegen.ptx.cases import H100, ROWS, emit, function, lowered, tensor
+from tests.codegen.ptx.cases import H100, ROWS, Build, emit, function, lowered, tensor
 from tilewright import te
 from tilewright.builder import BuiltFunction
 from tilewright.codegen.ptx.device import emit_ptx
@@ -37,6 +37,51 @@ def test_a_pointwise_group(golden: Callable[..., None]) -> None:
         lambda b: (emit(b, "tanh", emit(b, "add", b.input("x", tensor(ROWS, 64)), b.input("y", tensor(64)))),)
     )
     golden(emit_ptx(lowered(func, "gpu pointwise"), H100)[0], "ptx")
+
+
+def _conv(b):  # type: ignore[no-untyped-def]
+    x, w = b.input("x", tensor(ROWS, 8, 8, 8)), b.input("w", tensor(16, 8, 3, 3))
+    return (emit(b, "relu", emit(b, "conv", x, w, strides=(1, 1), pads=(1,) * 4, dilations=(1, 1), groups=1)),)
+
+
+@pytest.mark.parametrize(
+    ("name", "plan", "build"),
+    [
+        (
+            "transposition",
+            "gpu pointwise",
+            lambda b: (emit(b, "transpose", b.input("x", tensor(32, 48)), perm=(1, 0)),),
+        ),
+        ("softmax", "gpu rows", lambda b: (emit(b, "softmax", b.input("x", tensor(ROWS, 128)), axis=-1),)),
+        (
+            "mean",
+            "gpu rows",
+            lambda b: (emit(b, "reduce_mean", b.input("x", tensor(64, 4096)), axes=(1,), keepdims=False),),
+        ),
+        (
+            "tf32",
+            "gpu product",
+            lambda b: (emit(b, "matmul", b.input("x", tensor(16, 32)), b.input("w", tensor(32, 64))),),
+        ),
+        (
+            "bf16",
+            "gpu product",
+            lambda b: (
+                emit(
+                    b,
+                    "matmul",
+                    b.input("x", tensor(16, 64, t="bf16")),
+                    b.input("w", tensor(64, 64, t="bf16")),
+                    transpose_b=True,
+                ),
+            ),
+        ),
+        ("convolution", "gpu product", _conv),
+    ],
+    ids=lambda x: x if isinstance(x, str) and " " not in x else "",
+)
+def test_kernels(name: str, plan: str, build: Build, golden: Callable[..., None]) -> None:
+    golden(emit_ptx(lowered(function(build, name), plan), H100)[0], "ptx")
 
 
 def test_launches() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int
-from tilewright.ir.loops import Allocate, For, PrimFunc, Stmt, Store
+from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, map_expr, map_stmt, walk, with_children
 from tilewright.support.errors import CompileError
 
@@ -89,6 +89,10 @@ def _accesses(s: Stmt, buffer: Buffer, bound: Bound) -> Iterator[tuple[tuple[Exp
     """The indices of each access, and what the threads' loops around it bind."""
     if isinstance(s, Store) and s.buffer == buffer:
         yield s.indices, bound
+    if isinstance(s, Intrinsic):
+        for r in (*s.outputs, *s.inputs):
+            if r.buffer == buffer:
+                yield tuple(_of_lane(start, extent, bound) for start, extent in r.ranges), bound
     for e in exprs_of(s):
         yield from ((x.indices, bound) for x in loads(e) if x.buffer == buffer)
     inner = {**bound, s.var: s.thread} if isinstance(s, For) and of_threads(s) and s.thread else bound
@@ -96,15 +100,30 @@ def _accesses(s: Stmt, buffer: Buffer, bound: Bound) -> Iterator[tuple[tuple[Exp
         yield from _accesses(child, buffer, inner)
 
 
-def _moved(body: Stmt, old: Buffer, new: Buffer, kept: list[int]) -> Stmt:
+WARP = 32
+
+
+def _of_lane(start: Expr, extent: Expr, bound: Bound) -> Expr:
+    """An index of a region; where it is of all lanes of a warp, each of which has its own element, that of the lane."""
+    lane = next((v for v, thread in bound.items() if thread == "threadIdx.x"), None)
+    return lane if lane is not None and as_int(start) == 0 and as_int(extent) == WARP else start
+
+
+def _moved(body: Stmt, old: Buffer, new: Buffer, dims: list[int]) -> Stmt:
     """Accesses to the smaller buffer."""
+    own = frozenset(dims)
 
     def on_expr(e: Expr) -> Expr | None:
-        return Load(new, tuple(e.indices[d] for d in kept)) if isinstance(e, Load) and e.buffer == old else None
+        return Load(new, tuple(e.indices[d] for d in dims)) if isinstance(e, Load) and e.buffer == old else None
 
     def on(s: Stmt) -> Stmt | None:
         if isinstance(s, Store) and s.buffer == old:
-            return Store(new, tuple(s.indices[d] for d in kept), s.value)
+            return Store(new, tuple(s.indices[d] for d in dims), s.value)
+        if isinstance(s, Intrinsic):
+            return replace(s, outputs=tuple(map(region, s.outputs)), inputs=tuple(map(region, s.inputs)))
         return None
+
+    def region(r: Region) -> Region:
+        return Region(new, tuple(x for d, x in enumerate(r.ranges) if d in own)) if r.buffer == old else r
 
     return map_stmt(body, on, lambda e: map_expr(e, on_expr))

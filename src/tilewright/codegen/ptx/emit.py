@@ -116,7 +116,7 @@ class _Kernel:
         self.statement(self.func.body)
         arguments = [self._argument(b, operand) for b, operand in zip(self.params, operands, strict=True)]
         threads = self.launch().threads
-        attributes = f'nounwind "nvvm.maxntid"="{threads}"'
+        attributes = f'nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="1"'
         memory, name = [], identifier(self.name, "@")
         if self.shared.size and not self.dynamic:
             memory = [f"{self._memory} = internal addrspace(3) global [{self.shared.size} x i8] undef, align 128", ""]

@@ -27,10 +27,10 @@ def elements(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
     """The function with a kernel for each stage. Raises ScheduleError for loops that are no stages."""
     names = set(names_of(func))
     nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
-    return func.with_body(seq(_nest(func, nest, sizes["threads"], names) for nest in nests))
+    return func.with_body(seq(nest_of(func, nest, sizes["threads"], names) for nest in nests))
 
 
-def _nest(func: PrimFunc, nest: Stmt, threads: int, names: set[str]) -> Stmt:
+def nest_of(func: PrimFunc, nest: Stmt, threads: int, names: set[str]) -> Stmt:
     inner = nest
     while isinstance(inner, For):
         inner = inner.body
@@ -89,4 +89,4 @@ def _new(name: str, names: set[str]) -> Var:
 
 ELEMENTS = register(Routine("gpu elements", ("threads",), elements))
 
-__all__ = ["ELEMENTS", "elements", "places_of"]
+__all__ = ["ELEMENTS", "elements", "nest_of", "places_of"]

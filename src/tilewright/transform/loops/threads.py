@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from tilewright.codegen.cuda.private import extents_of_threads, has_threads, of_threads
 from tilewright.ir.expr import Expr, Var, const
-from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Seq, Stmt, Store
+from tilewright.ir.loops import Allocate, For, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
 from tilewright.ir.notes import THREADS, Thread
 from tilewright.ir.rewrite import exprs_of, fresh_name, names_of, variables, walk, with_children
 from tilewright.ir.scopes import sharing
@@ -40,6 +40,15 @@ class _Kernel:
     def __init__(self, func: PrimFunc, names: set[str]) -> None:
         self.block: list[Thread] = [t for t in THREADS if t in extents_of_threads(func)]
         self.names = names
+        self.through: dict[Var, frozenset[Var]] = {}
+        for s in walk(func.body):
+            if isinstance(s, Let):
+                self.through[s.var] = self.of(s.value)
+
+    def of(self, e: Expr) -> frozenset[Var]:
+        """The variables that a value depends on, also by those that `let` binds."""
+        own = variables(e)
+        return frozenset(own).union(*(self.through[v] for v in own if v in self.through))
 
     def statement(self, s: Stmt, enclosing: Indices) -> Stmt:
         if not has_threads(s):
@@ -71,7 +80,7 @@ class _Kernel:
         written = {x.buffer for x in walk(s) if isinstance(x, Store)} - own
         written |= {r.buffer for x in walk(s) if isinstance(x, Intrinsic) for r in x.outputs}
         common = bool(written) and all(thread in sharing(b.scope) for b in written)
-        return common and not any(var in variables(e) for x in walk(s) for e in _expressions(x))
+        return common and not any(var in self.of(e) for x in walk(s) for e in _expressions(x))
 
 
 def _expressions(s: Stmt) -> list[Expr]:

@@ -1,0 +1,84 @@
+"""The host's half of a GPU's kernel: a function that is called as a CPU's kernel is, and launches.
+
+    void tw_x(ptr buffer0, ..., i64 symbol0, ..., i64 tid, i64 nthreads, ptr context)
+
+Its object has the PTX as a constant, so that a program is one set of objects as on a CPU. Pointers are the device's.
+The barrier's place has the device's context, whose first word is the address of the function that launches
+(`runtime/gpu/launch.py`): it loads the module into the process's context at the first call, and counts what fails.
+"""
+
+from __future__ import annotations
+
+from tilewright.codegen.llvm.expr import evaluate
+from tilewright.codegen.llvm.state import State
+from tilewright.codegen.llvm.values import Value
+from tilewright.codegen.ptx.module import Launch, Module
+from tilewright.ir.dtype import i64
+from tilewright.ir.loops import PrimFunc
+from tilewright.native.text import identifier
+from tilewright.targets.target import Target
+
+
+def launcher_text(func: PrimFunc, module: Module, ptx: str, host: Target) -> str:
+    """The LLVM text of a flat function's host half, for this host."""
+    s = State(host, frozenset(), evaluate)
+    out = s.out
+    buffers = [f"%b{k}" for k in range(len(func.params))]
+    symbols = [f"%s{k}" for k in range(len(func.symbols))]
+    for v, operand in zip(func.symbols, symbols, strict=True):
+        s.env[v] = Value(i64, (operand,))
+    for k, operand in enumerate((*buffers, *symbols)):
+        type_ = "ptr" if k < len(buffers) else "i64"
+        out.entry += [f"  %w{k} = alloca {type_}, align 8", f"  store {type_} {operand}, ptr %w{k}, align 8"]
+    most = max(len(launch.buffers) + len(launch.symbols) for launch in module.launches)
+    out.entry += [f"  %arguments = alloca [{max(1, most)} x ptr], align 8", "  %sizes = alloca [7 x i64], align 8"]
+    entry = out.inst("load ptr, ptr %context, align 8")
+    for k, launch in enumerate(module.launches):
+        _launch(s, func, launch, k, entry)
+    parameters = [f"ptr {b}" for b in buffers] + [f"i64 {x}" for x in symbols]
+    parameters += ["i64 %tid", "i64 %nthreads", "ptr %context"]
+    return "\n".join(
+        [
+            f'target triple = "{host.triple}"',
+            "",
+            _constant("@ptx", ptx),
+            *(_constant(f"@name{k}", launch.kernel) for k, launch in enumerate(module.launches)),
+            "@module = internal global ptr null, align 8",
+            *(f"@function{k} = internal global ptr null, align 8" for k in range(len(module.launches))),
+            "",
+            f"define void {identifier(func.name, '@')}({', '.join(parameters)}) nounwind {{",
+            "entry:",
+            *out.entry,
+            *out.lines,
+            "  ret void",
+            "}",
+            "",
+            *(out.declarations[k] for k in sorted(out.declarations)),
+            "",
+        ]
+    )
+
+
+def _launch(s: State, func: PrimFunc, launch: Launch, number: int, entry: str) -> None:
+    out = s.out
+    for k, word in enumerate([*launch.buffers, *(len(func.params) + n for n in launch.symbols)]):
+        place = out.inst(f"getelementptr inbounds ptr, ptr %arguments, i64 {k}")
+        out.effect(f"store ptr %w{word}, ptr {place}, align 8")
+    sizes = [*(s.scalar(e) for e in launch.grid), *map(str, launch.block), str(launch.shared)]
+    for k, size in enumerate(sizes):
+        place = out.inst(f"getelementptr inbounds i64, ptr %sizes, i64 {k}")
+        out.effect(f"store i64 {size}, ptr {place}, align 8")
+    out.effect(
+        f"call void {entry}(ptr %context, ptr @ptx, ptr @module, ptr @name{number}, ptr @function{number},"
+        " ptr %sizes, ptr %arguments)"
+    )
+
+
+def _constant(name: str, text: str) -> str:
+    """A constant of text that ends with 0, as C has it."""
+    data = text.encode() + b"\0"
+    shown = "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}" for b in data)
+    return f'{name} = private unnamed_addr constant [{len(data)} x i8] c"{shown}", align 8'
+
+
+__all__ = ["launcher_text"]
