@@ -321,3 +321,22 @@ def test_the_first_maximum_is_that_of_rows_in_both_orders(sizes: tuple[int, ...]
         place = [a + t for a, t in zip(at[2:], tap, strict=True)]
         block = (at[0] * 2 + at[1]) * np.prod(sizes)
         assert got[at] == block + np.ravel_multi_index(place, sizes, order="F")
+
+
+@pytest.mark.parametrize(
+    "op, opset, mode", [("Upsample", 9, "linear"), ("Resize", 10, "nearest"), ("Resize", 13, "cubic")]
+)
+def test_open_sizes_scaled_by_fractions(op: str, opset: int, mode: str) -> None:
+    """They give the numbers of known sizes."""
+    scales = np.array([1, 1, 1.5, 2.5], F)
+    names = ["x", "s"] if opset < 11 else ["x", "", "s"]
+    built = model(
+        [helper.make_node(op, names, ["y"], mode=mode)], {"x": np.zeros((1, 2, 3, 4), F)}, {"s": scales}, opset
+    )
+    for axis in (2, 3):
+        built.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"size{axis}"
+    compiled = tw.compile(built, fallback="never")
+    for sizes in ((3, 4), (7, 5)):
+        x = np.random.default_rng(0).standard_normal((1, 2, *sizes)).astype(F)
+        want = run(op, x, {"s": scales}, opset, names="s" if opset < 11 else "- s", mode=mode)
+        np.testing.assert_allclose(np.asarray(compiled(x)), want, atol=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ def upsample(n: Call) -> Value:
         scales = _floats(n.structure(1, "the scales of Upsample"))
     if any(not s >= 1 for s in scales):
         raise ShapeError("the scales of Upsample are 1 or more", got=scales)
+    if _are_fractions(n, scales, range(n.rank(0))):
+        return _by_fractions(n, scales, range(n.rank(0)), _sampling(options))
     return _resize(n, n.value(0), list(range(n.rank(0))), _from_scales(n, scales, range(n.rank(0))), options)
 
 
@@ -66,6 +69,8 @@ def resize(n: Call) -> Value:
         if decided is not None:
             return decided
     scales = _floats(n.structure(place, "the scales of Resize")) if n.has(place) else []
+    if scales and "roi" not in options and not options["antialias"] and _are_fractions(n, scales, axes):
+        return _by_fractions(n, scales, axes, _sampling(options))
     if scales:
         plan = _from_scales(n, scales, axes)
     else:
@@ -107,6 +112,20 @@ def _are_symbolic(n: Call, sizes: list[Any], axes: list[int]) -> bool:
     """Whether an axis gets another size that is known as a symbol alone, or had one."""
     pairs = [(dim(size), n.shape(0)[axis]) for size, axis in zip(sizes, axes, strict=False)]
     return any(None in (as_int(size), as_int(extent)) and not known_same(size, extent) for size, extent in pairs)
+
+
+def _are_fractions(n: Call, scales: list[float], axes: Sequence[int]) -> bool:
+    """Whether a symbolic dimension is scaled by what is no whole number, so that its new size is no symbol."""
+    if len(scales) != len(axes) or not all(s > 0 and math.isfinite(s) for s in scales):
+        return False
+    return any(s != int(s) and as_int(n.shape(0)[axis]) is None for s, axis in zip(scales, axes, strict=True))
+
+
+def _by_fractions(n: Call, scales: list[float], axes: Sequence[int], how: Sampling) -> Value:
+    """Known scales as if data had them: the new sizes are computed at the call."""
+    changed = [(s, axis) for s, axis in zip(scales, axes, strict=True) if s != 1]
+    factors = n.constant([s for s, _ in changed], f64)
+    return _stored_as(n, _by_scales(n, _computed_in(n, n.value(0), how.mode), factors, [a for _, a in changed], how))
 
 
 def _stretched(n: Call, x: Value, axes: list[int], sizes: list[Any], how: Sampling) -> Value:
