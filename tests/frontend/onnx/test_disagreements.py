@@ -327,7 +327,7 @@ def test_the_first_maximum_is_that_of_rows_in_both_orders(sizes: tuple[int, ...]
     "op, opset, mode", [("Upsample", 9, "linear"), ("Resize", 10, "nearest"), ("Resize", 13, "cubic")]
 )
 def test_open_sizes_scaled_by_fractions(op: str, opset: int, mode: str) -> None:
-    """They give the numbers of known sizes."""
+    """An open size gives the numbers of a known one."""
     scales = np.array([1, 1, 1.5, 2.5], F)
     names = ["x", "s"] if opset < 11 else ["x", "", "s"]
     built = model(
