@@ -178,6 +178,10 @@ server: $(STAMP) ## 10,000 simulated schedules of the parameter server, and the 
 kills: $(STAMP) ## 1,000 ranks killed in collective operations: no hang, no leak, an error on all others; ARGS="--count 100"
 	$(PY) -m tests.collective.kills $(ARGS)
 
+.PHONY: demo-distributed
+demo-distributed: $(STAMP) $(TORCH_STAMP) ## examples of many processes: data-parallel digits, a parameter server with actors, a pipeline
+	$(PY) -m examples.distributed
+
 jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableHLO, and its own test cases; ARGS="--every 1"
 	$(PY) -m pytest tests/frontend/stablehlo/test_jax*.py tests/train/test_jax_*.py tests/fuzz/test_stablehlo.py tests/fuzz/test_jax_functions.py tests/fuzz/test_jax_guarded.py tests/docs
 	$(PY) -m tests.jax.run $(ARGS)
@@ -250,7 +254,11 @@ bench-random-peers: $(STAMP) $(PEERS_STAMP) ## random layers against ONNX Runtim
 	$(PY) -m benchmarks.bench_random_peers $(ARGS)
 
 .PHONY: bench-jax
-bench-jax: $(STAMP) $(JAX_STAMP) ## networks in plain JAX against the same as ONNX models; ARGS="--only 'gru scan' --write"
+bench-.PHONY: demo-distributed
+demo-distributed: $(STAMP) $(TORCH_STAMP) ## examples of many processes: data-parallel digits, a parameter server with actors, a pipeline
+	$(PY) -m examples.distributed
+
+jax: $(STAMP) $(JAX_STAMP) ## networks in plain JAX against the same as ONNX models; ARGS="--only 'gru scan' --write"
 	$(PY) -m benchmarks.bench_jax $(ARGS)
 
 .PHONY: bench-cliffs

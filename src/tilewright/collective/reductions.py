@@ -99,22 +99,23 @@ def reduce_in_numpy(out: Array, parts: Sequence[Array], dtype: str, operation: s
     if len(parts) == 2 and not narrow:
         total = function(parts[0], parts[1], out=out)
     else:
-        total = _widened(parts[0], dtype) if narrow else parts[0].copy()
+        total = widened(parts[0], dtype) if narrow else parts[0].copy()
         for part in parts[1:]:
-            function(total, _widened(part, dtype), out=total)
+            function(total, widened(part, dtype), out=total)
     if operation == "avg":
         np.divide(total, len(parts), out=total)
     if total is not out:
-        np.copyto(out, _narrowed(total, dtype))
+        np.copyto(out, narrowed(total, dtype))
 
 
-def _widened(part: Array, dtype: str) -> Array:
+def widened(part: Array, dtype: str) -> Array:
+    """Halves as f32; others as they are."""
     if dtype == "bf16":
         return (part.astype(np.uint32) << 16).view(np.float32)
     return part.astype(np.float32) if dtype == "f16" else part
 
 
-def _narrowed(total: Array, dtype: str) -> Array:
+def narrowed(total: Array, dtype: str) -> Array:
     """f32 rounded to nearest, ties to even."""
     if dtype != "bf16":
         return total.astype(np.float16) if dtype == "f16" else total

@@ -1,4 +1,4 @@
-"""The backend "tilewright" of `torch.distributed`: groups of one machine over shared memory.
+"""The backend "tilewright" of `torch.distributed`: shared memory inside a machine, a group of PyTorch's between them.
 
     import torch.distributed as dist
     import tilewright.collective                     # registers it
@@ -29,6 +29,7 @@ from torch.futures import Future
 
 from tilewright.collective.group import Group, join
 from tilewright.collective.reductions import OPERATIONS, Array
+from tilewright.collective.spanning import Spanning, this_machine
 from tilewright.support.errors import CollectiveError
 
 NAME = "tilewright"
@@ -54,7 +55,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     """A group of `tilewright.collective` with the methods that `torch.distributed` calls. Tensors are on the CPU and of
     any strides; those that are not contiguous are copied in and out."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group | Spanning) -> None:
         super().__init__(group.rank, group.ranks)
         self.group = group
         self._collectives = ThreadPoolExecutor(1, thread_name_prefix="tilewright-collectives")
@@ -399,12 +400,19 @@ def _rows(output: Any, ranks: int, one: Any) -> list[Any]:
 
 
 def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> ProcessGroup:
-    """Create the process group; PyTorch calls this function for each new one. Rank 0 makes up a name,
-    which the others get from PyTorch's store."""
-    if rank == 0:
-        store.set("tilewright", secrets.token_hex(16))
-    name = store.get("tilewright").decode()
-    return ProcessGroup(join(f"torch-{name}", rank, ranks, timeout=timeout.total_seconds()))
+    """Create the process group; PyTorch calls this function for each new one. Each rank says in PyTorch's store on
+    which machine it is; the first one of a machine makes up a name, which the others of it get."""
+    store.set(f"tilewright/machine/{rank}", this_machine())
+    machines = [store.get(f"tilewright/machine/{r}").decode() for r in range(ranks)]
+    members = [[r for r in range(ranks) if machines[r] == one] for one in dict.fromkeys(machines)]
+    own = next(some for some in members if rank in some)
+    key, seconds = f"tilewright/name/{own[0]}", timeout.total_seconds()
+    if rank == own[0]:
+        store.set(key, secrets.token_hex(16))
+    node = join(f"torch-{store.get(key).decode()}", own.index(rank), len(own), timeout=seconds)
+    if len(members) == 1:
+        return ProcessGroup(node)
+    return ProcessGroup(Spanning(node, members, rank, ranks, store, seconds))
 
 
 _registering = threading.Lock()

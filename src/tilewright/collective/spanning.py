@@ -1,0 +1,191 @@
+"""A group of several machines: shared memory inside each, and between them a Gloo group of PyTorch's with one rank of
+each machine. No network protocol is ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from tilewright.collective.group import Group
+from tilewright.collective.reductions import DTYPES, Array, check_reduction, narrowed, widened
+from tilewright.live.store.files import store_root
+from tilewright.support.errors import CollectiveError
+
+_OPERATIONS = {
+    "sum": "SUM",
+    "prod": "PRODUCT",
+    "min": "MIN",
+    "max": "MAX",
+    "band": "BAND",
+    "bor": "BOR",
+    "bxor": "BXOR",
+}
+
+
+def this_machine() -> str:
+    """A name of the memory that processes share here: equal in those that can form a `Group`, whatever launchers say.
+    Containers of one machine have folders of their own in memory."""
+    folder = store_root()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{boot.read_text().strip() if boot.exists() else os.uname().nodename}:{folder.stat().st_dev}"
+
+
+class Spanning:
+    """The ranks of several machines, with the methods of `Group` that the backend calls.
+
+    Args:
+        node: the ranks of this machine.
+        members: the ranks of each machine, of which the first one speaks to the others.
+        store: PyTorch's, for the groups between machines.
+    """
+
+    def __init__(
+        self, node: Group, members: Sequence[Sequence[int]], rank: int, ranks: int, store: Any, timeout: float
+    ) -> None:
+        self.rank, self.ranks, self.timeout = rank, ranks, timeout
+        self._node = node
+        self._members = members
+        self._machine = next(k for k, some in enumerate(members) if rank in some)
+        limit = timedelta(seconds=timeout)
+        self._leaders: Any = None
+        if node.rank == 0:
+            between = dist.PrefixStore("tilewright/leaders", store)
+            self._leaders = dist.ProcessGroupGloo(between, self._machine, len(members), limit)
+        self._world: Any = dist.ProcessGroupGloo(dist.PrefixStore("tilewright/world", store), rank, ranks, limit)
+
+    def barrier(self) -> None:
+        self._node.barrier()
+        if self._leaders is not None:
+            self._leaders.barrier().wait()
+        self._node.barrier()
+
+    def all_reduce(self, array: Array, operation: str = "sum", *, dtype: str | None = None) -> Array:
+        """Reduced inside each machine, then between them by one rank of each, then spread. In place."""
+        name = dtype or next(n for n, d in DTYPES.items() if d == array.dtype and n != "bf16")
+        check_reduction(operation, name, lambda: f"rank {self.rank} of {self.ranks}: all_reduce")
+        inside = "sum" if operation == "avg" else operation
+        total = widened(array, name).copy() if name in ("f16", "bf16") else array
+        wide = "f32" if total is not array else name
+        self._node.reduce(total, 0, inside, dtype=wide)
+        if self._leaders is not None:
+            self._between(total, wide, inside)
+        self._node.broadcast(total, 0, dtype=wide)
+        if operation == "avg":
+            np.divide(total, self.ranks, out=total)
+        if total is not array:
+            array[...] = narrowed(total, name)
+        return array
+
+    def _between(self, array: Array, dtype: str, operation: str) -> None:
+        """Reduce the arrays of all machines' first ranks."""
+        if dtype == "bool":  # a sum of booleans is "or"
+            array, operation = array.view(np.uint8), {"sum": "max", "prod": "min"}.get(operation, operation)
+        if array.dtype.kind == "c":
+            if operation != "sum":
+                raise CollectiveError("complex numbers are only summed between machines", where=f"rank {self.rank}")
+            array = array.view(np.float32 if dtype == "c64" else np.float64)
+        flat = array.reshape(-1)
+        if dtype == "i16":
+            flat = flat.astype(np.int32)  # Gloo has no sums of these
+        options = dist.AllreduceOptions()
+        options.reduceOp = getattr(dist.ReduceOp, _OPERATIONS[operation])
+        self._leaders.allreduce([torch.from_numpy(flat)], options).wait()
+        if dtype == "i16":
+            array.reshape(-1)[:] = flat
+
+    def reduce(self, array: Array, root: int = 0, operation: str = "sum", *, dtype: str | None = None) -> Array:
+        total = self.all_reduce(array.copy(), operation, dtype=dtype)
+        if self.rank == root:
+            array[...] = total
+        return array
+
+    def broadcast(self, array: Array, root: int = 0, *, dtype: str | None = None) -> Array:
+        """To all of the root's machine, from its first rank to those of others, and to all of theirs."""
+        data = array.reshape(-1).view(np.uint8)
+        machine = next(k for k, some in enumerate(self._members) if root in some)
+        if machine == self._machine:
+            self._node.broadcast(data, list(self._members[machine]).index(root))
+        if self._leaders is not None and data.size:
+            options = dist.BroadcastOptions()
+            options.rootRank = machine
+            self._leaders.broadcast([torch.from_numpy(data)], options).wait()
+        if machine != self._machine:
+            self._node.broadcast(data, 0)
+        return array
+
+    def all_gather(self, array: Array, out: Array | None = None, *, dtype: str | None = None) -> Array:
+        """The arrays of all ranks, [ranks, *array.shape]."""
+        result = np.empty((self.ranks, *array.shape), array.dtype) if out is None else out
+        rows = result.reshape(self.ranks, -1).view(np.uint8)
+        own = self._node.gather(np.ascontiguousarray(array).reshape(-1).view(np.uint8), 0)
+        if self._leaders is not None and own is not None and rows.size:
+            most = max(map(len, self._members))
+            padded = np.zeros((most, rows.shape[1]), np.uint8)
+            padded[: len(own)] = own
+            every = [torch.empty(padded.shape, dtype=torch.uint8) for _ in self._members]
+            self._leaders.allgather([every], [torch.from_numpy(padded)]).wait()
+            for some, theirs in zip(self._members, every, strict=True):
+                rows[list(some)] = theirs.numpy()[: len(some)]
+        self._node.broadcast(rows.reshape(-1), 0)
+        return result
+
+    def gather(self, array: Array, root: int = 0, *, dtype: str | None = None) -> Array | None:
+        result = self.all_gather(array, dtype=dtype)
+        return result if self.rank == root else None
+
+    def scatter(self, out: Array, parts: Array | None = None, root: int = 0, *, dtype: str | None = None) -> Array:
+        every = np.empty((self.ranks, *out.shape), out.dtype)
+        if self.rank == root:
+            if parts is None or parts.shape != every.shape:
+                got = None if parts is None else parts.shape
+                raise CollectiveError("there is no row for each rank", where="scatter", expected=every.shape, got=got)
+            every[...] = parts
+        out[...] = self.broadcast(every, root, dtype=dtype)[self.rank]
+        return out
+
+    def reduce_scatter(
+        self, array: Array, out: Array | None = None, operation: str = "sum", *, dtype: str | None = None
+    ) -> Array:
+        row: Array = self.all_reduce(array.copy(), operation, dtype=dtype)[self.rank]
+        if out is None:
+            return row
+        out[...] = row.reshape(out.shape)
+        return out
+
+    def all_to_all(self, parts: Sequence[Array], outs: Sequence[Array], *, dtype: str | None = None) -> None:
+        """`outs[r]` becomes the part that rank r has for this one."""
+        sizes = self.all_gather(np.array([part.nbytes for part in parts], np.int64))
+        wrong = [r for r in range(self.ranks) if sizes[r, self.rank] != outs[r].nbytes]
+        data = np.zeros(int(sizes.sum(1).max()), np.uint8)
+        flat = np.concatenate([np.ascontiguousarray(part).reshape(-1).view(np.uint8) for part in parts])
+        data[: flat.size] = flat
+        every = self.all_gather(data)
+        if wrong:
+            raise CollectiveError(f"rank {wrong[0]} has another size for this rank", where="all_to_all")
+        for r, out in enumerate(outs):
+            first = int(sizes[r, : self.rank].sum())
+            out.reshape(-1).view(np.uint8)[:] = every[r, first : first + out.nbytes]
+
+    def send(self, array: Array, to: int, tag: int = 0) -> None:
+        self._world.send([torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8))], to, tag).wait()
+
+    def receive(self, array: Array, source: int, tag: int = 0) -> None:
+        self._world.recv([torch.from_numpy(array.reshape(-1).view(np.uint8))], source, tag).wait()
+
+    def first_message(self, sources: Sequence[int], tag: int = 0) -> int:
+        raise CollectiveError("messages of any rank are not received across machines", where=f"rank {self.rank}")
+
+    def close(self) -> None:
+        self._node.close()
+
+
+__all__ = ["Spanning", "this_machine"]

@@ -1,0 +1,68 @@
+"""Gradients reduced while the way back goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.engine import Engine, Operation, Recording, Variable
+from tilewright.train.reduced import Array, Reduce
+
+
+class Overlapped:
+    """`reduce` of a step, in a thread of its own: parts one after another, in the order in which the way back gives
+    them, while it computes the next. Native code computes and others' reductions are awaited without the interpreter's
+    lock, so that both go on at once where there is a core for it.
+
+        reduce = tw.train.overlapped(tw.train.averaged(group))
+
+    Args:
+        reduce: what changes a part, and has when it returns.
+        cpus: where the thread runs, such as those that no model computes on; None: anywhere.
+    """
+
+    def __init__(self, reduce: Reduce, cpus: Sequence[int] | None = None) -> None:
+        self._reduce = reduce
+        self._engine = Engine(1, cpus=cpus)
+        self._order = Variable("reductions")
+
+    def __call__(self, part: Array) -> Work:
+        operation = self._engine.push(lambda: _whole(self._reduce(part)), writes=[self._order], name="reduce")
+        return Work(self._engine, operation, self._order)
+
+    def record(self) -> Recording:
+        """`Engine.record` of its thread."""
+        return self._engine.record()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._engine.close()
+
+
+class Work:
+    """A reduction that was begun."""
+
+    def __init__(self, engine: Engine, operation: Operation, order: Variable) -> None:
+        self._engine = engine
+        self._operation = operation
+        self._order = order
+
+    def wait(self) -> None:
+        """Wait for its end; raises what it raised, once: later reductions begin anew."""
+        try:
+            self._engine.wait(self._operation)
+        except BaseException:
+            self._engine.recover(self._order)
+            raise
+
+
+def _whole(begun: Any) -> None:
+    """Wait for what a function has only begun."""
+    wait = getattr(begun, "wait", None)
+    if wait is not None:
+        wait()
+
+
+def overlapped(reduce: Reduce, cpus: Sequence[int] | None = None) -> Overlapped:
+    """`Overlapped(reduce, cpus)`."""
+    return Overlapped(reduce, cpus)
