@@ -46,32 +46,40 @@ def run_on_ray(
     seconds: float = 120.0,
     limits: Limits | None = LIMITS,
     say: Callable[[str], None] = lambda _: None,
+    task: Callable[[str, Limits | None], Done] | None = None,
 ) -> None:
-    """Have the nodes of a cluster do jobs until told to stop. Raises MissingPackageError without Ray."""
+    """Have the nodes of a cluster do jobs until told to stop. Raises MissingPackageError without Ray.
+
+    Args:
+        seconds: of a search.
+        limits: of the nodes' self-tests; None leaves them out.
+        say: is told what fails.
+        task: does a job on a node, in place of `on_node`.
+    """
     try:
         import ray
     except ImportError:
         raise MissingPackageError("workers on a cluster need Ray", hint="pip install ray") from None
     if not ray.is_initialized():
         ray.init(address=address, logging_level="ERROR", log_to_driver=False)
-    remote = ray.remote(_on_node)
+    remote = ray.remote(task or on_node)
     running: dict[Any, tuple[Job, str, float]] = {}
     try:
         while not stop.is_set():
             started = _start(ray, state, queue, remote, running, seconds, limits)
             done, _ = ray.wait(list(running), num_returns=1, timeout=LOOK_SECONDS) if running else ([], [])
-            for task in done:
-                job, worker, _since = running.pop(task)
-                _take(ray, state, queue, task, job, worker, say)
+            for each in done:
+                job, worker, _since = running.pop(each)
+                _take(ray, state, queue, each, job, worker, say)
             _renew(queue, running)
             if not started and not running:
                 stop.wait(LOOK_SECONDS)
     finally:
-        for task in running:
-            ray.cancel(task, force=True)
+        for each in running:
+            ray.cancel(each, force=True)
 
 
-def _on_node(text: str, limits: Limits | None) -> Done:
+def on_node(text: str, limits: Limits | None) -> Done:
     """The task on a node: the self-test, once an hour in each of Ray's processes, and the job."""
     tested = SelfTest(0.0, 0.0, 0.0) if limits is None else _tested(int(time.monotonic() // 3600))
     why = "" if limits is None else tested.refused(limits)
@@ -151,4 +159,4 @@ def _renew(queue: Queue, running: dict[Any, tuple[Job, str, float]]) -> None:
             running[task] = job, worker, time.monotonic()
 
 
-__all__ = ["resource", "run_on_ray"]
+__all__ = ["Done", "on_node", "resource", "run_on_ray"]

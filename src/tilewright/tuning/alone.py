@@ -76,7 +76,7 @@ def tune_alone(
     Raises Error where nothing can be compiled or timed.
     """
     if isinstance(key.program, PrimFunc):
-        return _kernel(key, key.program, machine, clock() + seconds, policy or Policy(), measure, clock)
+        return _kernel(key, key.program, machine, seconds, policy or Policy(), measure, clock)
     assert isinstance(key.program, Graph)
     if key.kind not in KINDS:
         return Alone((), "its operators come up in the model alone")
@@ -98,7 +98,7 @@ def _kernel(
     key: Key,
     func: PrimFunc,
     machine: Target,
-    end: float,
+    seconds: float,
     policy: Policy,
     measure: Measure | None,
     clock: Callable[[], float],
@@ -112,8 +112,8 @@ def _kernel(
         save_arrays(str(place / "inputs.npz"), arrays)
         processes = (measure or measure_kernels)(place / "inputs.npz", machine.threads)
         reference, copies = interpreted(func, arrays), copies_of(arrays, machine)
-        allowed = float("inf")
-        while clock() < end and (labels := search.ask(AT_ONCE)):
+        allowed, end = float("inf"), clock() + seconds  # what was prepared so far is no part of the search
+        while labels := search.ask(AT_ONCE):
             built = [written(place, key, label, machine, copies) for label in (search.incumbent, *labels)]
             first, *others = processes.compared(built, reference, allowed)
             if first.outcome != "timed":
@@ -125,10 +125,15 @@ def _kernel(
                 timed[label] = other
                 gains = there_and_back(ratios(*(seconds_of(t) for t in (first, other)))) if good else ()
                 search.tell(label, slowness(gains))
+            if clock() > end:
+                break
+    ended = not labels
     for label in search.finalists(1):
         result = confirm(Claim(key, label, "model"), machine, measure)
         if result.record is not None:
             return Alone((result.record,), f"{search.measured} candidates; {label}: {result.why}")
+    if not ended:
+        return Alone((), f"{search.measured} candidates, none verified to be faster when the time was up")
     tie = _tie(key, machine, space, [c.cycles for c in choices], timed, search.incumbent)
     return Alone((tie,), f"{search.measured} candidates, none verified to be faster")
 
