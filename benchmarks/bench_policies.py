@@ -9,7 +9,6 @@ often chance alone gives a difference of mean returns as large as that to f32: b
 from __future__ import annotations
 
 import argparse
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +52,7 @@ TASKS = (
 
 def actor_of(model: Any) -> nn.Module:
     """The deterministic part of a policy: from observations to logits, or to the squashed mean of actions."""
-    policy = copy.deepcopy(model.policy).eval()
+    policy = model.policy.eval()
     if isinstance(model, SAC):
         return nn.Sequential(policy.actor.latent_pi, policy.actor.mu, nn.Tanh()).eval()
     return nn.Sequential(policy.mlp_extractor.policy_net, policy.action_net).eval()

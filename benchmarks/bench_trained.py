@@ -112,7 +112,8 @@ def main() -> None:
     parser.add_argument(
         "--without-search", action="store_true", help="recipes that are named alone, no search among others"
     )
-    parser.add_argument("--recipes", default="", help="of these names alone, with commas between")
+    parser.add_argument("--sizes", action="store_true", help="compression alone")
+    parser.add_argument("--recipes", default="", help="of these names alone, with semicolons between")
     args = parser.parse_args()
     torch.set_num_threads(1)
     bits, sizes = [], []
@@ -126,7 +127,7 @@ def main() -> None:
             return float(np.mean(np.argmax(np.asarray(model(x)), 1) == y))
 
         samples = [x[cut + k : cut + k + ROWS] for k in range(0, 8 * ROWS, ROWS)]
-        for precision, drop in DROPS.items():
+        for precision, drop in DROPS.items() if not args.sizes else ():
             arguments = {"metric": accuracy, "max_drop": drop, "calibrate": samples}
             report = tw.quantize(module, (example,), precision=precision, **arguments).report
             kinds = {t: sum(r.type == t for r in report.layers) for t in dict.fromkeys(r.type for r in report.layers)}
@@ -136,7 +137,7 @@ def main() -> None:
             print(bits[-1], flush=True)
         starts = range(cut, len(x) - ROWS + 1, ROWS)
         every, known = [x[k : k + ROWS] for k in starts], [y[k : k + ROWS].astype(np.int64) for k in starts]
-        wanted = [r for r in RECIPES if not args.recipes or r[0] in args.recipes.split(",")]
+        wanted = [r for r in RECIPES if not args.recipes or r[0] in args.recipes.split(";")]
         for name, chosen in (("the first that holds", None), *wanted)[args.without_search :]:
             options: dict[str, Any] = {"metric": accuracy, "max_drop": 0.01, "labels": known}
             small = tw.compress(module, (example,), calibrate=every, recipe=chosen, **options)
@@ -144,17 +145,18 @@ def main() -> None:
             numbers = [f"{100 * v:.2f}" for v in (*done.metric, done.metric[0] - done.metric[1])]
             sizes.append([task.name, name, *numbers, str(done.nbytes[0]), str(done.nbytes[1]), f"{done.ratio:.1f}"])
             print(sizes[-1], flush=True)
-    head = ["model", "type", "accuracy % in f32", "now", "drop", "bar", "layers", "times as fast"]
-    text = markdown_table(head, bits)
     head = ["model", "recipe", "accuracy %", "now", "drop", "bytes of weights", "of the file", "times smaller"]
-    text += "\n\n## Smaller files (bars: 8 times within 1 %; 30 times on two)\n\n" + markdown_table(head, sizes)
+    text = "Bars: 8 times within 1 %; 30 times on two.\n\n" + markdown_table(head, sizes)
     picture = draw(sizes)
     text += f"\n\n![times smaller against loss]({picture.name})" if picture is not None else ""
-    write_markdown("trained", "Models trained here, in fewer bits and compressed, 1 thread", text)
+    write_markdown("compressed", "Models trained here, compressed", text)
+    if bits:
+        head = ["model", "type", "accuracy % in f32", "now", "drop", "bar", "layers", "times as fast"]
+        write_markdown("trained", "Models trained here, in fewer bits, 1 thread", markdown_table(head, bits))
 
 
 def draw(rows: list[list[str]]) -> Path | None:
-    """results/trained.png: the loss of each recipe against how many times smaller the file is, a line through those
+    """results/compressed.png: the loss of each recipe against how many times smaller the file is, a line through those
     that no other one is better than in both; nothing where matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         return None
@@ -174,7 +176,7 @@ def draw(rows: list[list[str]]) -> Path | None:
     axes.axhline(1, color="#999999", linestyle=":")
     axes.set(xscale="log", xlabel="times smaller", ylabel="accuracy lost, %")
     axes.legend()
-    path = RESULTS / "trained.png"
+    path = RESULTS / "compressed.png"
     figure.savefig(path, dpi=110, bbox_inches="tight")
     return path
 

@@ -31,11 +31,20 @@ def mask_of(scores: Array, share: float, block: tuple[int, int]) -> Array:
     down, across = block
     padded = np.pad(matrix, ((0, -rows % down), (0, -matrix.shape[1] % across)))
     sums = padded.reshape(padded.shape[0] // down, down, -1, across).sum((1, 3))
-    dropped = round(share * sums.size)
-    keep = np.ones(sums.size, np.float32)
-    keep[np.argsort(sums, axis=None, kind="stable")[:dropped]] = 0
+    keep = _most(sums.reshape(-1), round(share * sums.size))
     whole = np.repeat(np.repeat(keep.reshape(sums.shape), down, 0), across, 1)
     return np.ascontiguousarray(whole[:rows, : matrix.shape[1]]).reshape(scores.shape)
+
+
+def _most(scores: Array, dropped: int) -> Array:
+    """0 for so many of the least scores, of equal ones the first, and 1 for others, f32."""
+    keep = np.ones(scores.size, np.float32)
+    if dropped:
+        last = np.partition(scores, dropped - 1)[dropped - 1]
+        below = scores < last
+        keep[below] = 0
+        keep[np.flatnonzero(scores == last)[: dropped - np.count_nonzero(below)]] = 0
+    return keep
 
 
 def share_values(weight: Array, values: int) -> Array:
