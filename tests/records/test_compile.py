@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,12 +31,29 @@ WEIGHTS = {"w": np.random.default_rng(0).standard_normal((32, 16, 3, 3), np.floa
 NOW = replace(MADE, compiler=code_version())
 
 
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of the kernels that tests have compiled: they are about decisions and programs."""
+    return tmp_path_factory.mktemp("objects")
+
+
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(objects: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("TILEWRIGHT_RECORDS", raising=False)
     monkeypatch.setattr("tilewright.records.places.SHIPPED", tmp_path / "shipped")  # what there is on any machine
-    return tmp_path / "cache"
+    link_kernels(objects, tmp_path / "cache")
+    yield tmp_path / "cache"
+    link_kernels(tmp_path / "cache", objects)
+
+
+def link_kernels(source: Path, target: Path) -> None:
+    """The kernels of one cache in another one, as links to the same files."""
+    for file in source.glob("objects/*/kernel-*"):
+        place = target / file.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.exists():
+            os.link(file, place)
 
 
 @pytest.fixture
