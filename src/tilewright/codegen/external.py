@@ -134,7 +134,7 @@ def raise_pending() -> None:
 
 
 def reference(call: Intrinsic) -> Callable[..., None] | None:
-    """What a call does, as a function of its outputs and then its inputs; None if it is no external function."""
+    """The meaning of a call, as a function of its outputs and then its inputs; None if it is no external function."""
     external = find_external(call.name)
     if external is None:
         return None

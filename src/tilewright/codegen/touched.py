@@ -25,8 +25,8 @@ class Touched:
 
 
 def touched(stmt: Stmt, *, own: bool = False) -> Touched:
-    """What a statement reads and writes; `own`: what its own expressions do, without statements inside. Buffers that it
-    has for itself are left out, but for those that threads of a block share."""
+    """The buffers that a statement reads and writes; `own`: what its own expressions do, without statements inside.
+    Buffers that it has for itself are left out, but for those that threads of a block share."""
     result = Touched()
     for inner in [stmt] if own else walk(stmt):
         for e in exprs_of(inner):

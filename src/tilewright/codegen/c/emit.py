@@ -100,7 +100,7 @@ class Emitter:
         return "\n\n".join(parts) + "\n"
 
     def workspaces(self) -> list[str]:
-        """What a caller has to know of the memory that it passes."""
+        """The sizes of the memory that a caller has to pass."""
         sizes = [
             f"// {self.names[b]}: a workspace of {simplify(b.size * b.dtype.itemsize)} bytes"
             for b in self.func.workspaces

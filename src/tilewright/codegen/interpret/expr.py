@@ -56,7 +56,7 @@ def _standing_twice(e: Expr) -> set[Expr]:
 
 
 class Scope:
-    """What is known inside a function, and the closures made of expressions so far.
+    """The scope of a function: its variables and buffers, and the closures of expressions so far.
 
     `cells` hold the variables' values, `fixed` are those that stay as they are (symbols), `loops` have the extents of
     loop variables and block iterators, `ends` the most that each of them is everywhere, where that is known, `memory`

@@ -1,4 +1,4 @@
-"""What every scalar operator means on single values: the oracle's arithmetic.
+"""The meaning of every scalar operator on single values: the oracle's arithmetic.
 
 A float is a NumPy scalar of its type (so that every operation rounds to it), an integer a Python int in its type's
 range, a bool a Python bool. f16 and bf16 are computed through f32. Transcendental functions are computed in double and
@@ -81,7 +81,7 @@ def value_of(dtype: DType) -> Function:
 
 
 def poison(dtype: DType) -> Scalar:
-    """What unwritten memory holds: NaN, or bits 0xA5... that make a wild index."""
+    """The content of unwritten memory: NaN, or bits 0xA5... that make a wild index."""
     if dtype.is_float:
         return value_of(dtype)(math.nan)
     if dtype.kind == "bool":

@@ -104,7 +104,7 @@ class Lines:
 
 
 def token(t: Tensor) -> Any:
-    """What a tensor is known by: its stage and its place there, or itself."""
+    """The key of a tensor: its stage and its place there, or itself."""
     return t if t.op is None else (t.op, t.index)
 
 

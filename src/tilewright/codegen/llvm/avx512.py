@@ -1,5 +1,5 @@
-"""What AVX-512 has instructions for and LLVM no intrinsic of its own: powers of two as factors, tables in registers;
-and such tables by two registers of AVX2."""
+"""Functions that AVX-512 has instructions for and LLVM no intrinsic of its own: powers of two as factors, tables in
+registers; and such tables by two registers of AVX2."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def _pair(source: DType, width: int, low: float, high: float) -> tuple[str, str]
 
 
 def _where(out: Writer, condition: str, source: DType, yes: str, no: str, kind: str, width: int) -> str:
-    """What a comparison of floats picks."""
+    """The value that a comparison of floats selects."""
     result = out.inst(f"fcmp {condition.format(s=register_type(source, width))}")
     return out.inst(f"select {_vector('i1', width)} {result}, {kind} {yes}, {kind} {no}")
 

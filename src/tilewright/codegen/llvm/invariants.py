@@ -74,7 +74,7 @@ def bases_before(s: State, loop: For) -> None:
 
 
 def accesses(body: Stmt, spread: bool = False) -> Iterator[tuple[Buffer, tuple[Expr, ...]]]:
-    """What the iterations of a loop access in loops that are spread out, outside of serial ones."""
+    """The accesses of a loop's iterations in loops that are spread out, outside of serial ones."""
     if isinstance(body, For):
         if body.kind not in ("unrolled", "vectorized"):
             return

@@ -1,4 +1,4 @@
-"""What the emitter knows at a point of the program: names in scope, the vectorized loop, the mask, values made."""
+"""The emitter's knowledge at a point of the program: names in scope, the vectorized loop, the mask, values made."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ class State:
             self.places[-1].loads.setdefault(buffer.name, {})[where, type_] = value
 
     def load(self, buffer: Buffer, where: str, type_: str, align: int) -> str:
-        """What is at an address, read once while it cannot change."""
+        """The value at an address, read once while it cannot change."""
         return self.read_once(buffer, where, type_, lambda: self.out.inst(f"load {type_}, ptr {where}, align {align}"))
 
     def read_once(self, buffer: Buffer, where: str, type_: str, read: Callable[[], str]) -> str:

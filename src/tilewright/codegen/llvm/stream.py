@@ -94,7 +94,7 @@ def _is_aligned(s: State, buffer: Buffer, size: int) -> str:
 
 
 def fence(s: State) -> None:
-    """What was streamed is seen by all before what follows."""
+    """A fence: all threads see what was streamed before it."""
     if s.streamed:
         symbol = s.out.declare("llvm.x86.sse.sfence", "void", [])
         s.out.effect(f"call void {symbol}()")

@@ -54,7 +54,7 @@ def leave_tiles(s: State) -> None:
 
 
 def release(s: State) -> list[str]:
-    """What ends a kernel that has such registers."""
+    """The instruction that ends a kernel which has such registers."""
     if s.tiles is None:
         return []
     return [f"  call void {s.out.declare('llvm.x86.tilerelease', 'void', [])}()"]

@@ -38,7 +38,7 @@ def info(name: str, t: TensorType) -> onnx.ValueInfoProto:
 
 @dataclass(slots=True)
 class Shared:
-    """What a graph and the bodies in it have in common: names that are taken, constants, symbols."""
+    """The state that a graph and the bodies in it share: names that are taken, constants, symbols."""
 
     taken: set[str] = field(default_factory=set)
     initializers: list[onnx.TensorProto] = field(default_factory=list)

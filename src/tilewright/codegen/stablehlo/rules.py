@@ -1,4 +1,4 @@
-"""What each source operator is in StableHLO. Pointwise operators need no rule of their own."""
+"""The translation of each source operator to StableHLO. Pointwise operators need no rule of their own."""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
-"""What the frontends share: emitting operators, shape arithmetic, layers that several formats have, the end."""
+"""The parts that the frontends share: emitting operators, shape arithmetic, layers that several formats have, the
+end."""

@@ -118,7 +118,7 @@ class Emitter:
         return self.emit("require", x, holds, got, what=self.says(what), expected=expected)
 
     def says(self, what: str) -> str:
-        """What is wrong, with the operator that is being imported."""
+        """The message with the operator that is being imported."""
         return what
 
     def within(self, number: Value, low: Any, high: Any, what: str, of: Value | None = None) -> Value:

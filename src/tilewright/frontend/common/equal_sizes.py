@@ -35,8 +35,8 @@ MOST = 256
 
 
 def divisors(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
-    """What divides each symbol, by name, so that the sizes of the pairs that depend on it alone are equal for its
-    multiples, and for no others; nothing where that is not so."""
+    """The number that divides each symbol, by name, so that the sizes of the pairs that depend on it alone are equal
+    for its multiples, and for no others; nothing where that is not so."""
     result = {symbol.name: _divisor(symbol, own) for symbol, own in _by_symbol(pairs).items()}
     return {name: by for name, by in result.items() if by} if all(result.values()) else {}
 
@@ -198,7 +198,7 @@ def _equal(a: Expr, b: Expr, symbol: Var, value: int) -> bool:
 
 
 def _size(a: Expr, b: Expr, symbol: Var, value: int) -> int | None:
-    """What two sizes are that are equal for a value of their symbol; None for others."""
+    """The common size of two sizes that are equal for a value of their symbol; None for others."""
     numbers: dict[Var, Expr] = {symbol: const(value)}
     left, right = (as_int(simplify(substitute(e, numbers))) for e in (a, b))
     return left if left == right else None

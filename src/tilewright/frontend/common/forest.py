@@ -134,7 +134,8 @@ LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(7)
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """What inner nodes ask, before all of it is `<=`. NaN is answered no, by `NEQ` yes, and yes where `nan_true`."""
+    """The comparison that inner nodes make, before all of it is `<=`. NaN is answered no, by `NEQ` yes, and yes where
+    `nan_true`."""
 
     feature: Array  # int64[nodes]
     mode: Array  # int64[nodes]

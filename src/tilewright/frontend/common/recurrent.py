@@ -26,7 +26,7 @@ STANDARD = {"lstm": (SIGMOID, TANH, TANH), "gru": (SIGMOID, TANH), "rnn": (TANH,
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What a step computes.
+    """The cell that a step computes.
 
     kind          "lstm" (gates in the order input, output, forget, cell), "gru" (update, reset, candidate), "rnn"
     activations   of the gates, the cell and the output

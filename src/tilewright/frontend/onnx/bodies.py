@@ -101,7 +101,7 @@ class Bodies:
         return Body(graph.name or prefix.strip("/") or "body", tuple(nodes), results, tuple(captured))
 
     def attempt(self, rule: Callable[[], T]) -> T | None:
-        """What a rule gives, or None where it is not supported, with the graph unchanged."""
+        """Run a rule: its result, or None with the graph unchanged where it is not supported."""
         noted, assumptions = len(self.problems), self.call.builder.assumptions
         assumed = len(assumptions)
         with self.apart() as made:

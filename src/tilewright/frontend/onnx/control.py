@@ -106,7 +106,7 @@ def loop(bodies: Bodies) -> Sequence[Item | None]:
 
 
 def _first(bodies: Bodies, rules: Sequence[Callable[[], Sequence[Item | None]]]) -> Sequence[Item | None]:
-    """What the first of the rules gives that is supported."""
+    """The result of the first of the rules that is supported."""
     for rule in rules[:-1]:
         result = bodies.attempt(rule)
         if result is not None:
@@ -207,8 +207,8 @@ MOST_HELD = 1 << 30
 
 
 def _real(call: Call, results: Sequence[Item], room: Value | None, most: Value | None) -> list[Item]:
-    """What a loop has collected, of as many iterations as there were, which is the last result. One with a `room` may
-    have ended because that was too small: it asks for twice as much then."""
+    """The part of what a loop has collected that is of as many iterations as there were, which is the last result. One
+    with a `room` may have ended because that was too small: it asks for twice as much then."""
     *stacks, count = [call.materialize(item) for item in results]
     if room is None:
         first = call.head(stacks[0], count)

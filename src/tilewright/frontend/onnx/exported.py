@@ -1,4 +1,5 @@
-"""What PyTorch's exporters did to a module's weights, so that `model.update(module.state_dict())` fits the file.
+"""The changes that PyTorch's exporters make to a module's weights, so that `model.update(module.state_dict())`
+fits the file.
 
 An exporter adds tensors of its own to the weights (masks, tables, numbers, transposed copies), keeps one tensor of
 several with the same numbers, and folds transposes into weights. The newer one (based on torch.export) leaves a list of
@@ -66,7 +67,7 @@ class Exported:
 
 
 def exported(model: onnx.ModelProto) -> Exported | None:
-    """What is known of the module that a file was made of; None for a file that is not PyTorch's."""
+    """The description of the module that a file was exported from; None for a file that is not PyTorch's."""
     if model.producer_name != "pytorch":
         return None
     text = next((entry.value for entry in model.graph.metadata_props if entry.key == _SIGNATURE), None)
@@ -84,7 +85,7 @@ def exported(model: onnx.ModelProto) -> Exported | None:
 
 
 def _by_scopes(model: onnx.ModelProto) -> Exported:
-    """What the older exporter leaves: nodes named after their modules."""
+    """The description from a file of the older exporter: nodes are named after their modules."""
     result = Exported()
     present = {tensor.name: tensor for tensor in model.graph.initializer}
     biases = {name: node for node in model.graph.node if node.op_type == "Add" for name in node.input}

@@ -148,7 +148,7 @@ def _assumed(loaded: Loaded, dims: DimSizes) -> Imported | None:
 
 
 def _with(read: Imported, assumptions: tuple[Assumption, ...]) -> Imported | None:
-    """What was read with assumptions; None if its types are right with these alone, of which passes do not know."""
+    """The graph as read with assumptions; None if its types are right with these alone, of which passes do not know."""
     try:
         for node in read.graph.nodes:
             check_node(node)
@@ -576,7 +576,7 @@ def turned_copy(array: Any) -> Any:
 
 
 def as_items(results: Any) -> list[Item | None]:
-    """What a rule returned, as items."""
+    """The results of a rule, as items."""
     several = list(results) if isinstance(results, list | tuple) else [results]
     return [Item(r.type, r, name=r.name) if isinstance(r, Value) else r for r in several]
 

@@ -1,4 +1,4 @@
-"""What the importer knows of each ONNX value while it walks the nodes.
+"""The importer's knowledge of each ONNX value while it walks the nodes.
 
 An `Item` is a value of the graph, or an array that is known when compiling and becomes a value only if it is needed
 at run time. The known arrays of shape arithmetic are NumPy object arrays of numbers and expressions, so that

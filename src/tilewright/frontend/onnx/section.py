@@ -168,7 +168,7 @@ def without_constants(
 
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """What a constant says; None for what is no dense tensor."""
+    """The array of a constant; None for one that is no dense tensor."""
     if len(node.attribute) != 1 or node.attribute[0].ref_attr_name:
         return None
     a = node.attribute[0]
@@ -270,7 +270,7 @@ def reads(node: onnx.NodeProto, depth: int = 0) -> list[str]:
 
 
 def captured(graph: onnx.GraphProto, depth: int = 0) -> list[str]:
-    """What a graph reads of the graphs around it."""
+    """The names of values that a graph reads from the graphs around it."""
     own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
     own.update(n for node in graph.node for n in node.output)
     read = dict.fromkeys(n for node in graph.node for n in reads(node, depth))

@@ -1,4 +1,4 @@
-"""What of a section the importer can take: one walk over its nodes that goes on after those that it cannot.
+"""The nodes of a section that the importer can take: one walk over its nodes that goes on after those that it cannot.
 
 For each node: it becomes operators of ours ("native"), it is evaluated while importing ("known"), it would be taken if
 more were known of what it reads ("assumed", perhaps with the names of values that it must know), or it is "lacking",
@@ -48,7 +48,7 @@ _CODES: dict[DType, int] = {t: code for code, t in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """What becomes of one node. `needs`: names of values that must be known when it is compiled."""
+    """The outcome of one node. `needs`: names of values that must be known when it is compiled."""
 
     how: How
     error: Error | None = None

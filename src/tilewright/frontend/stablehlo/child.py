@@ -48,7 +48,7 @@ def read_outside(data: bytes) -> Module:
 
 
 def answer(data: bytes) -> bytes:
-    """What the reader says of text or bytecode: the module, or what is wrong, as `unpacked` reads it."""
+    """The reader's answer about text or bytecode: the module, or an error, as `unpacked` reads it."""
     try:
         return packed(parse_module(data))
     except Error as error:

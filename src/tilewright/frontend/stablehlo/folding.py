@@ -121,7 +121,7 @@ def _not_negative(call: Call, a: Any) -> None:
 
 
 def _part(a: Any) -> Expr:
-    """What of a number is not below 0."""
+    """The number, or 0 if it is below."""
     if decide(apply("ge", a, 0)):
         return as_expr(a)
     return as_expr(0) if decide(apply("le", a, 0)) else dim(maximum(a, 0))

@@ -267,7 +267,8 @@ class _Importer:
         )
 
     def attempt(self, rule: Callable[[], list[Item] | None]) -> list[Item] | None:
-        """What a rule gives; None where it gives that or meets what is not supported, with the graph unchanged."""
+        """Run a rule: its result; None where it returns that or meets what is not supported, with the graph
+        unchanged."""
         builder, noted = self.builder, len(self.problems)
         taken, nodes = set(builder.reserved), len(builder.nodes)
         results: list[Item] | None = None

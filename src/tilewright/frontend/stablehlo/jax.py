@@ -1,4 +1,5 @@
-"""What JAX says of a function beside its module: names of arguments, weights, symbolic sizes, trees of results."""
+"""The facts that JAX keeps of a function beside its module: names of arguments, weights, symbolic sizes, trees of
+results."""
 
 from __future__ import annotations
 
@@ -234,8 +235,9 @@ def _sizes(about: Any) -> list[Size] | None:
 
 
 def _constraints(leaves: Sequence[Any]) -> tuple[tuple[str, Size], ...]:
-    """What the scopes of symbolic dimensions say of them (`jax.export.symbolic_shape(constraints=)`). Where they say
-    what a symbol is equal to ("n == 2*m"), JAX has put that in the symbol's place, and nothing is left to be said."""
+    """The constraints that the scopes of symbolic dimensions state (`jax.export.symbolic_shape(constraints=)`). Where
+    they say what a symbol is equal to ("n == 2*m"), JAX has put that in the symbol's place, and nothing is left to be
+    said."""
     dims = [d for leaf in leaves for d in getattr(leaf, "shape", ()) if hasattr(d, "scope")]
     scopes = dict.fromkeys(d.scope for d in dims)
     known = {name for d in dims for name in d._get_vars()}

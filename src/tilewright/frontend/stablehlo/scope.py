@@ -1,4 +1,4 @@
-"""What the importer knows of each StableHLO value while it walks the operations.
+"""The importer's knowledge of each StableHLO value while it walks the operations.
 
 JAX broadcasts every operand to its full shape before it adds; our operators broadcast themselves. So an `Item` has a
 full shape, and a value or a known array of a shape that broadcasts to it: the broadcast is written into the graph only

@@ -1,4 +1,4 @@
-"""What is known of a module's arguments and results beside their types: names, which are weights, symbolic sizes."""
+"""The facts about a module's arguments and results beside their types: names, which are weights, symbolic sizes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Signature:
 
     @classmethod
     def of(cls, module: Module) -> Signature:
-        """What the module itself says."""
+        """The facts that the module itself states."""
         main = module.functions[module.main]
         names = distinct([path_name(n) or f"arg{k}" for k, n in enumerate(_named(module))])
         arguments = [Argument(n, size_of=s) for n, s in zip(names, main.symbols, strict=True)]

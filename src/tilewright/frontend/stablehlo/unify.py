@@ -72,7 +72,7 @@ class Sizes:
         return as_expr(number) if isinstance(number, int) else self.resolved(symbol)
 
     def said(self, name: str) -> Dim:
-        """What callers know of a dimension that is not fixed."""
+        """The size that callers know of a dimension that is not fixed."""
         known = self.fixed.get(name)
         return known if isinstance(known, Dim) else Dim()
 
@@ -264,7 +264,7 @@ def _common(a: Expr, b: Expr) -> int:
 
 
 def _range(symbol: Var, size: Expr) -> list[Expr]:
-    """What is known of a symbol, as conditions on a size that takes its place."""
+    """The known range of a symbol, as conditions on a size that takes its place."""
     results = [size >= (symbol.lo or 0)]
     if symbol.hi is not None:
         results.append(size <= symbol.hi)

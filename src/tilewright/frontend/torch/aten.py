@@ -38,8 +38,8 @@ COMPLEX = "complex"
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What of a graph has rules. `refused`: why each other node has none that fits. `composite`: operators among them
-    that PyTorch can decompose."""
+    """The nodes of a graph that have rules. `refused`: why each other node has none that fits. `composite`: operators
+    among them that PyTorch can decompose."""
 
     refused: Mapping[Node, Error]
     composite: frozenset[Any]
@@ -138,7 +138,7 @@ def stated_type(sizes: Sizes, fake: torch.Tensor) -> TensorType:
 
 
 def _misfit(fake: torch.Tensor) -> str | None:
-    """What of a tensor rules know nothing of; None if all is well."""
+    """The property of a tensor that rules do not support; None if there is none."""
     if fake.device.type != "cpu":
         return f"on the device {fake.device}"
     if fake.is_complex():

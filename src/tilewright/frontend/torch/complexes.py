@@ -102,7 +102,7 @@ def _paired(re: Any, im: Any) -> Any:
 
 
 def _parts_of(fake: Any) -> Any:
-    """What PyTorch would say of the parts of results."""
+    """The types that PyTorch would give the parts of results."""
     if isinstance(fake, list | tuple):
         return [_parts_of(f) for f in fake]
     return fake.real if isinstance(fake, torch.Tensor) and fake.is_complex() else fake

@@ -54,7 +54,7 @@ def control(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any])
 
 
 def truth(walk: Walk, size: torch.SymBool, name: str) -> Any:
-    """What sizes say of each other: a truth value, or a number that is computed from them at the call."""
+    """A comparison of sizes: a truth value, or a number that is computed from them at the call."""
     return _truth(walk, Emitter(walk.builder, walk.weights, name), size.node.expr)
 
 
@@ -90,7 +90,7 @@ def _cut(builder: GraphBuilder) -> Iterator[list[GraphNode]]:
 
 
 def _captured(nodes: Sequence[GraphNode], results: Sequence[Value], own: Sequence[Value]) -> list[Value]:
-    """What a body reads from around it."""
+    """The values that a body reads from outside of it."""
     inside = {v for n in nodes for v in n.outputs} | set(own)
     read = [v for n in nodes for v in n.inputs if v is not None]
     return list(dict.fromkeys(v for v in (*read, *results) if v not in inside))

@@ -100,7 +100,7 @@ def read_example(module: torch.nn.Module, example: Any, device: torch.device) ->
 
 
 def _unusual(tensor: torch.Tensor, device: torch.device) -> str:
-    """What makes a tensor one that no program reads; "" if nothing does."""
+    """The reason why no program reads a tensor; "" if there is none."""
     if tensor.is_nested:
         return "nested"
     if tensor.is_meta and device.type != "meta":

@@ -151,7 +151,7 @@ def _symbols(program: ExportedProgram, example: Example) -> dict[Any, int]:
 
 
 def _multiples(stated: Mapping[str, Dim], dims: Iterable[Dims]) -> Iterator[dict[str, Dim]]:
-    """What is known of the symbols with multiples of a power of two for those that are no batch (axis 0)."""
+    """The known facts about the symbols with multiples of a power of two for those that are no batch (axis 0)."""
     batches = {name for axes in dims for axis, name in axes.items() if axis == 0}
     others = {name: stated.get(name, Dim()) for axes in dims for name in axes.values() if name not in batches}
     for unit in _POWERS if others else ():
@@ -333,7 +333,7 @@ def is_composite(target: Any) -> bool:
 
 
 def decomposition(operator: Any) -> Any:
-    """What PyTorch's exporter takes an operator apart with, or else its compiler; None for neither."""
+    """The decomposition that PyTorch's exporter has for an operator, or else its compiler; None for neither."""
     result = torch.export.default_decompositions()
     return result[operator] if operator in result else decomposition_table.get(operator)
 

@@ -68,8 +68,8 @@ _RELATIONS: dict[str, Callable[[Expr, Expr], Expr]] = {
 
 
 def guards_of(program: torch.export.ExportedProgram) -> list[Any]:
-    """What PyTorch assumed of sizes while it traced a program, as SymPy conditions; of one that was read from a file,
-    nothing: it has ranges of symbols alone."""
+    """The assumptions about sizes that PyTorch made while it traced a program, as SymPy conditions; of one that was
+    read from a file, nothing: it has ranges of symbols alone."""
     for node in program.graph.nodes:
         held = node.meta.get("val") if node.op == "placeholder" else None
         mode = getattr(held, "fake_mode", None)
@@ -156,8 +156,9 @@ class Sizes:
         return low, None if high is None or high >= (1 << 31) - 1 else high
 
     def assume(self, guards: Iterable[Any], builder: GraphBuilder) -> None:
-        """What PyTorch has found of sizes while it traced: each is assumed that speaks of known symbols. That they are
-        not 0 or 1 is no assumption: tracing takes that for granted, and what it makes mostly serves these too."""
+        """The facts about sizes that PyTorch has established while it traced: each is assumed that speaks of known
+        symbols. That they are not 0 or 1 is no assumption: tracing takes that for granted, and what it makes mostly
+        serves these too."""
         for guard in guards:
             if not _about_ones(guard):
                 with contextlib.suppress(UnsupportedError):

@@ -1,4 +1,4 @@
-"""What a trace that failed leaves behind in PyTorch."""
+"""The state that a trace that failed leaves in PyTorch, removed."""
 
 from __future__ import annotations
 

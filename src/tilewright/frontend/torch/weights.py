@@ -14,7 +14,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(slots=True)
 class Weights:
-    """What the placeholders of a program stand for.
+    """The tensors that the placeholders of a program stand for.
 
     names      placeholder to the name of its parameter; tied ones share the first name in `state_dict()`
     tensors    the tensors by those names

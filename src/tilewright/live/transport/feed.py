@@ -1,4 +1,4 @@
-"""What a learner offers under one name: the newest program and weights, ready to be sent to any number of nodes."""
+"""The offer of a learner under one name: the newest program and weights, ready to be sent to any number of nodes."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Mark:
 
 
 class What(IntEnum):
-    """What an offer is about."""
+    """The subject of an offer."""
 
     CODE = 1
     WEIGHTS = 2

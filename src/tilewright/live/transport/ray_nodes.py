@@ -34,7 +34,7 @@ _LOOK_FOR_NODES = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """What hangs on the board: a publish, its bytes as references. Lists keep Ray from fetching what they hold."""
+    """An entry of the board: a publish, its bytes as references. Lists keep Ray from fetching what they hold."""
 
     run: bytes
     number: int
@@ -246,7 +246,8 @@ class RayWeights:
             return False
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """What each node's relay says, by the node's id: see `Relay.stats`. A node that does not answer is left out."""
+        """The statistics of each node's relay, by the node's id: see `Relay.stats`. A node that does not answer is left
+        out."""
         asked = {node: agent.stats.remote() for node, agent in self._agents.items()}
         result = {}
         for node, answer in asked.items():

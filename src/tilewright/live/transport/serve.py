@@ -57,13 +57,13 @@ class WeightServer:
 
     @property
     def address(self) -> str:
-        """What nodes pass to `tw.relay`, if they can reach the host by the name that was given here."""
+        """The address that nodes pass to `tw.relay`, if they can reach the host by the name that was given here."""
         host = f"[{self._server.host}]" if ":" in self._server.host else self._server.host
         return f"tcp://{host}:{self._server.port}/{self.name}"
 
     @property
     def server(self) -> Server:
-        """What listens; `serve_weights(..., server=...)` serves another name at the same port."""
+        """The server that listens; `serve_weights(..., server=...)` serves another name at the same port."""
         return self._server
 
     def stats(self) -> dict[str, int]:

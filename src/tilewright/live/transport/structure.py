@@ -43,7 +43,7 @@ class Structure:
 
 
 def encode(program: Program) -> tuple[Structure, bytes]:
-    """What travels of a program, and its file."""
+    """The part of a program that travels, and its file."""
     constants = {p.name: program.weights[p.name] for p in program.manifest.params if p.fixed}
     bare = Program(program.manifest, program.objects, constants)
     data = b"".join(bytes(part) for part in artifact.encode(bare, 0, code_only=True))

@@ -33,7 +33,7 @@ _TAGGED = struct.Struct("<QIB32s")
 
 
 class Kind(IntEnum):
-    """What a frame says. C: from the node, S: from the server."""
+    """The kind of a frame. C: from the node, S: from the server."""
 
     OPEN = 1  # C: the name that this connection is about
     WELCOME = 2  # S: that name is served here

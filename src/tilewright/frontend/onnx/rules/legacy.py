@@ -1,4 +1,4 @@
-"""What operator sets before 7 say in another way, and the operators that they had and later ones have not."""
+"""Operators of sets before 7 that are stated in another way, and those that later sets do not have."""
 
 from __future__ import annotations
 

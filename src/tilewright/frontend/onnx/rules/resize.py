@@ -145,7 +145,7 @@ WANTED = "a size is not positive"
 
 
 def _computed_in(n: Call, x: Value, mode: str) -> Value:
-    """What is resized: integers as floats, where they are weighed."""
+    """The value to resize: integers as floats, where they are weighed."""
     return n.cast(x, f64) if x.dtype.is_int and mode != "nearest" else x
 
 

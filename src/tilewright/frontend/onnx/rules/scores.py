@@ -1,4 +1,4 @@
-"""What classifiers and regressors of ai.onnx.ml do with their scores in the end."""
+"""The last step of classifiers and regressors of ai.onnx.ml: their scores become results."""
 
 from __future__ import annotations
 

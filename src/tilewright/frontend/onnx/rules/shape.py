@@ -344,7 +344,7 @@ def _check_reflected(x: Value, before: Sequence[Any], after: Sequence[Any]) -> N
 
 
 def _fill(n: Call, x: Value) -> Value:
-    """What Pad fills with, as a scalar."""
+    """The number that Pad fills with, as a scalar."""
     return n.reshape(n.value(2), ()) if n.has(2) else n.like(0, x)
 
 

@@ -54,11 +54,11 @@ def _assertion(call: Call) -> list[Item]:
 
 @rule("custom_call.tilewright.stop_gradient")
 def stop_gradient(call: Call) -> Item:
-    """What `train/jax_marks.py` writes for a value through which no gradient flows."""
+    """The mark that `train/jax_marks.py` writes for a value through which no gradient flows."""
     return call.lazy(call.emit("stop_gradient", call.near(0)), call.item(0).shape)
 
 
 @rule("custom_call.tilewright.surrogate")
 def surrogate(call: Call) -> Value:
-    """What `train/jax_marks.py` writes for a value through which gradients flow as if it were another one."""
+    """The mark that `train/jax_marks.py` writes for a value through which gradients flow as if it were another one."""
     return call.emit("surrogate", call.value(0), call.value(1))

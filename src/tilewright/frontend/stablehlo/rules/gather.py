@@ -129,7 +129,7 @@ def _is_size(call: Call, x: Value | None, size: Expr) -> bool:
 
 
 def _source(call: Call, x: Value, *through: str) -> Value:
-    """What a value is made of by these operators of one input."""
+    """The value from which another one is computed by these operators of one input."""
     while node := next((n for op in through if (n := call.made_by(x, op))), None):
         (source,) = node.inputs
         assert source is not None

@@ -31,7 +31,7 @@ OPERATORS = {"add": "reduce_sum", "mul": "reduce_prod", "max": "reduce_max", "mi
 
 
 def monoid(block: Block, t: DType) -> str | None:
-    """What a body of two arguments combines them with: a key of `OPERATORS`, or "and", "or", "xor" on integers."""
+    """The combination of a body of two arguments: a key of `OPERATORS`, or "and", "or", "xor" on integers."""
     if len(block.arguments) != 2 or len(block.body) != 1 or len(block.returned) != 1:
         return None
     (op,) = block.body
@@ -44,7 +44,7 @@ def monoid(block: Block, t: DType) -> str | None:
 
 
 def identity(kind: str, t: DType) -> Any:
-    """What changes nothing: 0 of sums, minus infinity of maxima ..."""
+    """The number that changes nothing: 0 of sums, minus infinity of maxima ..."""
     return {"add": 0, "mul": 1, "max": t.min, "min": t.max}[kind]
 
 

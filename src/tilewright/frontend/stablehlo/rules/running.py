@@ -61,7 +61,7 @@ def _started(call: Call, kind: str, y: Value) -> list[Value | Item]:
 
 
 def _applied(call: Call, totals: Sequence[Value], count: int) -> list[Value | Item]:
-    """What the body makes of the starts and the elements of each window, combined."""
+    """The result of the body for the starts and the elements of each window, combined."""
     starts = [call.item(count + k) for k in range(count)]
     return list(apply_body(call, call.op.regions[0], starts, [as_item(v) for v in totals]))
 

@@ -71,7 +71,7 @@ def scanned(call: Call, written: int) -> list[Item] | None:
 
 
 def _counted(call: Call) -> _Counted | None:
-    """What the condition says: that a counter, which begins at zero, is less than a number."""
+    """The meaning of a condition: a counter, which begins at zero, is less than a number."""
     condition = call.op.regions[0]
     compared = next((op for op in condition.body if op.results == condition.returned), None)
     if compared is None or compared.name != "stablehlo.compare" or len(condition.returned) != 1:
@@ -150,7 +150,7 @@ class _Loop:
         return rest and is_const(dim(attrs.size[0]), 1) and is_const(x.shape[0], self.count)
 
     def added(self, before: Value, node: Node | None, made: dict[Value, Node]) -> tuple[set[Node], Value, bool] | None:
-        """What takes the place of one element of a carried value, and the nodes that put it there."""
+        """The value that replaces one element of a carried value, and the nodes that put it there."""
         if node is None or node.op != "concat" or node.of(ConcatAttrs).axis or not before.shape:
             return None
         parts = [v for v in node.inputs if v is not None]

@@ -79,7 +79,7 @@ def dynamic_update_slice(call: Call) -> Value:
 
 
 def _joined(call: Call, x: Value, update: Value, axis: int, start: Expr) -> Value:
-    """What stands before, the update, and what stands after."""
+    """The part before the update, the update, and the part after it, joined."""
     end = dim(start + update.shape[axis])
     parts = [call.slice(x, axis, 0, start), update, call.slice(x, axis, end, dim(x.shape[axis] - end))]
     parts = [p for p in parts if as_int(p.shape[axis]) != 0]

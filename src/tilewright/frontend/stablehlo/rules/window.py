@@ -26,7 +26,8 @@ MAX_TAPS = 128
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What an operation over windows says, a number a dimension; sizes and padding may be expressions of symbols."""
+    """The attributes of an operation over windows, a number a dimension; sizes and padding may be expressions of
+    symbols."""
 
     size: list[Any]
     strides: list[int]
@@ -47,7 +48,8 @@ class Window:
 
     @classmethod
     def of_operands(cls, call: Call, first: int) -> Window:
-        """What the operands from `first` on say: sizes, strides, dilations of what is read and of windows, padding."""
+        """The attributes that the operands from `first` on hold: sizes, strides, dilations of what is read and of
+        windows, padding."""
         size, strides, spread, dilations, pads = (call.sizes(first + k) for k in range(5))
         steps = [[int(v) for v in part if isinstance(v, int)] for part in (strides, spread, dilations)]
         if [len(part) for part in steps] != [len(size)] * 3:
@@ -95,7 +97,7 @@ def dynamic_reduce_window(call: Call) -> list[Value | Item]:
 
 
 def reduced(call: Call, w: Window) -> list[Value | Item]:
-    """What the bodies of windows give: pairs of operands and their starts."""
+    """The reductions over windows by their bodies: pairs of operands and their starts."""
     count = len(call.op.results)
     kind = monoid(call.op.regions[0], call.item(0).dtype) if count == 1 else None
     result = running(call, w, kind, count)

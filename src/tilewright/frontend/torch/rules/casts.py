@@ -48,7 +48,7 @@ def _converted(n: Call, x: Value, t: DType) -> Value:
     "conj_physical",
 )
 def identity(n: Call, x: Value, *rest: Any, **_: Any) -> Any:
-    """What is about memory is nothing here."""
+    """The value itself: the operator is about memory alone."""
     return x
 
 

@@ -226,7 +226,8 @@ def flash_attention(
     attn_mask: Value | None = None,
     scale: Operand | None = None,
 ) -> list[Value]:
-    """What PyTorch's dispatcher makes of attention on CPUs; without its second result, which the backward reads."""
+    """The operator that PyTorch's dispatcher calls for attention on CPUs; without its second result, which the backward
+    reads."""
     return [n.single(attention, q, k, v, attn_mask, dropout, causal, scale)]
 
 

@@ -23,7 +23,7 @@ from tilewright.ir.graph import Value
     "zero",
 )
 def zeros(n: Call, *_: Any, **__: Any) -> Value:
-    """What is empty in PyTorch holds anything; here it holds zeros."""
+    """A tensor of zeros: in PyTorch an empty one holds anything."""
     return n.filled(0, n.dtype, n.shape)
 
 
@@ -42,7 +42,7 @@ def full(n: Call, _: Any, value: Operand, *__: Any, **___: Any) -> Value:
 
 @rule("copy")
 def copy(n: Call, x: Value, source: Value, *_: Any) -> Value:
-    """What stands in `x` after it took the numbers of another tensor."""
+    """The value of `x` after it took the numbers of another tensor."""
     return n.broadcast(n.cast(source, x.dtype), x.shape)
 
 

@@ -40,7 +40,7 @@ def native_dropout(n: Call, x: Value, p: float, train: bool | None) -> list[Valu
 
 @rule("alpha_dropout", "feature_alpha_dropout")
 def alpha_dropout(n: Call, x: Value, p: float, train: bool) -> Value:
-    """What is dropped becomes SELU's limit; a scale and a shift keep mean and variance (Klambauer et al., 2017)."""
+    """Dropped elements become SELU's limit; a scale and a shift keep mean and variance (Klambauer et al., 2017)."""
     if not train or not p:
         return x
     kept = _kept(n, _channels(n, x), 1 - p)
