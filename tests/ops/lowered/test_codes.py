@@ -54,6 +54,7 @@ def rounded(w: np.ndarray, precision: str) -> np.ndarray:
     return (np.rint(blocks / scale) * scale).reshape(depth, columns)
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("precision", ["int8w", "int4w"])
 @pytest.mark.parametrize(
     "rows,sizes,depth,columns,transpose",
@@ -88,6 +89,7 @@ def test_compiled_products(
     np.testing.assert_allclose(model(x), wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("rows,sizes", [(1, (1,)), (4, (4,)), ("n", (1, 3, 9)), (20, (20,))])
 @pytest.mark.parametrize("zeros", [None, "packed", "f32"])
 @pytest.mark.parametrize("depth", [64, 40])

@@ -662,6 +662,7 @@ def test_tiles_ask_for_the_outputs_that_come_from_far(rows: Any, size: int, aske
     assert (PrefetchTile((BufferName(planned.params[-1].name),)) in notes) == asked
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("rows", [2, 3, 5])
 @pytest.mark.parametrize(("depth", "columns"), [(515, 515), (1100, 517)])
 def test_few_rows_ask_for_their_own_panel(rows: int, depth: int, columns: int) -> None:
@@ -673,6 +674,7 @@ def test_rows_that_ask_for_the_next_panel(rows: int, depth: int, columns: int) -
     multiply((rows, depth), (depth, columns))
 
 
+@pytest.mark.costly(2)
 @pytest.mark.parametrize("depth", [1, 7, 8, 9, 13, 33])
 @pytest.mark.parametrize("rows", [1, 5])
 def test_steps_beside_the_unrolled_ones(rows: int, depth: int) -> None:

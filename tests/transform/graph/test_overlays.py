@@ -52,7 +52,7 @@ def overlayings(draw: st.DrawFn) -> _Overlays:
     return _Overlays(steps, blocks, {HOST: _segments(touched)})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(overlayings())
 def test_nothing_overlaps(overlaying: _Overlays) -> None:
     """A host is asked again and again, until it saves no more."""
@@ -106,7 +106,7 @@ def symbolic_lodgings(draw: st.DrawFn) -> tuple[_Overlays, list[tuple[Expr, Expr
     return _Overlays(steps, blocks, {HOST: uses}, {HOST: ends}), parts
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(symbolic_lodgings())
 def test_nothing_overlaps_for_any_size(made: tuple[_Overlays, list[tuple[Expr, Expr, _Use]]]) -> None:
     overlaying, parts = made

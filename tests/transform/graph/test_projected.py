@@ -117,7 +117,7 @@ cases = st.builds(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(cases)
 def test_the_same_results(case: Case) -> None:
     agree(case)
