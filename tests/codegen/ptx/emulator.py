@@ -247,13 +247,19 @@ class Emulator:
         for launch in self.module.launches:
             grid = [as_int(substitute(e, values)) for e in launch.grid]
             assert all(n is not None for n in grid), launch.grid
-            pointers = [arrays[k].ctypes.data for k in launch.buffers]
             numbers = list(symbols.values())
-            self.arguments[: len(pointers) + len(launch.symbols)] = [*pointers, *(numbers[k] for k in launch.symbols)]
-            for z in range(grid[2] or 0):
-                for y in range(grid[1] or 0):
-                    for x in range(grid[0] or 0):
-                        self._block(launch, (x, y, z), order)
+            words = [*(arrays[k].ctypes.data for k in launch.buffers), *(numbers[k] for k in launch.symbols)]
+            self.launch(launch, words, [n or 0 for n in grid], order)
+
+    def launch(
+        self, launch: Launch, words: Sequence[int], grid: Sequence[int], order: Callable[[int], Sequence[int]] = range
+    ) -> None:
+        """Launch a kernel: `words` are its arguments, pointers as addresses of this process."""
+        self.arguments[: len(words)] = words
+        for z in range(grid[2]):
+            for y in range(grid[1]):
+                for x in range(grid[0]):
+                    self._block(launch, (x, y, z), order)
 
     def _block(self, launch: Launch, where: tuple[int, int, int], order: Callable[[int], Sequence[int]]) -> None:
         start = self.engine.get_function_address(f"start_{launch.kernel}")
