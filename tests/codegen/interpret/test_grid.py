@@ -24,7 +24,7 @@ from tilewright.schedule.intrinsics import TensorIntrin, describe, register
 from tilewright.schedule.tile_intrinsics import STORE, ZERO
 from tilewright.support.errors import CallError
 
-SAMPLED = 40
+SAMPLED = 24
 
 
 def outputs(func: PrimFunc, c: Case, run: Callable[[PrimFunc, list[Array]], None]) -> list[Array]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.codegen.interpret.memory import Array
 from tilewright.codegen.interpret.scalars import caster, function
-from tilewright.ir.dtype import DType, f32, f64
+from tilewright.ir.dtype import DType, bf16, f16, f32, f64
 from tilewright.ir.functions import FUNCTIONS
 from tilewright.ir.scalar_ops import OPS
 
@@ -61,7 +61,20 @@ def _vector(name: str, kind: DType, result: DType) -> Operation:
         return lambda *args: numpy(*[_typed(a, kind) for a in args])
     if ordinary and name in _REAL and kind.is_float:
         return lambda *args: _rounded(numpy(*[np.asarray(a).astype(np.float64) for a in args]), kind)
+    if name == "fma" and kind in (f16, bf16, f32):
+        return lambda *args: _rounded(_fma_to_odd(*[np.asarray(a).astype(np.float64) for a in args]), kind)
     return lambda *args: by_element(function(name, kind), result, *args)
+
+
+def _fma_to_odd(a: Array, b: Array, c: Array) -> Array:
+    """`a*b + c` of numbers with 24 bits, rounded to odd: rounding the result to 24 bits then rounds only once."""
+    product = a * b  # exact: 48 bits
+    total: Array = np.asarray(product + c)
+    back = total - product
+    error = (product - (total - back)) + (c - back)
+    even = (np.atleast_1d(total).view(np.int64) & 1).reshape(total.shape) == 0
+    other = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
+    return np.where(even & (error != 0) & ~np.isnan(error), other, total)
 
 
 def _typed(a: Value, kind: DType) -> Value:
