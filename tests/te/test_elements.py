@@ -194,6 +194,24 @@ def test_remainders_of_floats(dtype: str) -> None:
     np.testing.assert_array_equal(unary(dtype, finite, lambda e: -9.25 % e), np.array(-9.25, dtype) % finite)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_quotients_of_floats(dtype: str) -> None:
+    """`//` rounds to minus infinity, as NumPy's does, with its zeros; what is no number stays none."""
+    special = [0.0, -0.0, 1.0, -1.0, 3.0, -3.0, 0.75, np.inf, -np.inf, np.nan, 5.5, -5.5, 1000.0, -0.1, 0.1, 0.3]
+    x, y = (g.ravel().astype(dtype) for g in np.meshgrid(special, special))
+    got = binary(dtype, x, y, operator.floordiv)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        expected = np.floor_divide(x, y)
+    np.testing.assert_array_equal(got, expected)
+    number = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(got)[number], np.signbit(expected)[number])
+    x, y = random((400,), dtype, 3) * 50, random((400,), dtype, 4)
+    np.testing.assert_array_equal(binary(dtype, x, y, operator.floordiv), np.floor_divide(x, y))
+    finite = np.array([7.5, -7.5, 2.0, -0.5], dtype)
+    np.testing.assert_array_equal(unary(dtype, finite, lambda e: e // -2.0), finite // np.array(-2, dtype))
+    np.testing.assert_array_equal(unary(dtype, finite, lambda e: -9.25 // e), np.array(-9.25, dtype) // finite)
+
+
 def test_a_remainder_of_two_types_is_refused() -> None:
     a, b = te.placeholder((3,), name="A"), te.placeholder((3,), "float64", name="B")
     with pytest.raises(ExpressionError, match="mod"):

@@ -74,16 +74,24 @@ class Expr:
         return binary("div", other, self)
 
     def __floordiv__(self, other: Any) -> Expr:
-        return binary("floordiv", self, other)
+        return self._floored("floordiv", self, other)
 
     def __rfloordiv__(self, other: Any) -> Expr:
-        return binary("floordiv", other, self)
+        return self._floored("floordiv", other, self)
 
     def __mod__(self, other: Any) -> Expr:
-        return _remainder(self, other)
+        return self._floored("mod", self, other)
 
     def __rmod__(self, other: Any) -> Expr:
-        return _remainder(other, self)
+        return self._floored("mod", other, self)
+
+    def _floored(self, name: str, a: Any, b: Any) -> Expr:
+        """A quotient rounded to minus infinity, or what it leaves; of floats several operators compute it."""
+        if not self.dtype.is_float:
+            return binary(name, a, b)
+        from tilewright.ir.floored import floored
+
+        return floored(name, *(x if isinstance(x, Expr) else _operand(name, x, self) for x in (a, b)))
 
     def __eq__(self, other: object) -> Any:
         return _compared("eq", self, other)
@@ -476,16 +484,6 @@ def binary(name: str, a: Any, b: Any) -> Expr:
         if folded is not None:
             return folded
     return Op(name, (a, b))
-
-
-def _remainder(a: Any, b: Any) -> Expr:
-    """`a % b`. Of floats it has the sign of b, zeros too, as in NumPy: C's fmod, and b more where the signs differ."""
-    a, b = (x if isinstance(x, Expr) else _operand("mod", x, y) for x, y in ((a, b), (b, a)))
-    if not a.dtype.is_float or b.dtype is not a.dtype:
-        return binary("mod", a, b)
-    rest, zero = Op("fmod", (a, b)), const(0.0, a.dtype)
-    signed = select(b < zero, const(-0.0, a.dtype), zero)
-    return select(equal(rest, zero), signed, select((rest < zero) ^ (b < zero), rest + b, rest))
 
 
 def _operand(name: str, value: Any, other: Any) -> Expr:
