@@ -30,8 +30,20 @@ from tilewright.support.digest import blake2b
 from tilewright.targets.target import Target
 
 UNRELATED = (
-    *("bundle", "cli", "collective", "compression", "dynamo", "farm", "frontend", "functions", "live", "measure"),
-    *("native", "onnxruntime", "ort", "parts", "quantization", "records", "rl", "runtime", "serve", "support"),
+    *("bundle", "cli", "collective", "compression", "dynamo", "engine", "farm", "frontend", "functions", "live"),
+    *(
+        "measure",
+        "native",
+        "onnxruntime",
+        "ort",
+        "parts",
+        "quantization",
+        "records",
+        "rl",
+        "runtime",
+        "serve",
+        "support",
+    ),
     *("train", "tuning"),
 )
 """Folders whose text does not change what is made of a graph for a target: what they find out (a graph, a machine's

@@ -19,6 +19,7 @@ import pytest
 import tilewright
 from tilewright import identity as module
 from tilewright.identity import RELATED, UNRELATED, identity, source_digest
+from tilewright.targets.nvidia import A100
 from tilewright.targets.target import Target
 
 PACKAGE = Path(tilewright.__file__).parent
@@ -85,6 +86,8 @@ def changed(part: Any) -> Iterator[tuple[str, Any]]:
                 yield field.name, replace(part, **{field.name: 0.0})
             case str() | int() | float() as value:
                 yield field.name, replace(part, **{field.name: value + ("x" if isinstance(value, str) else 1)})
+            case None:
+                yield field.name, replace(part, **{field.name: A100})
             case inner:
                 for name, other in changed(inner):
                     yield f"{field.name}.{name}", replace(part, **{field.name: other})

@@ -197,7 +197,8 @@ _HOST_NAMES = ("host", "llvm", "native")
 @lru_cache(maxsize=64)
 def _fingerprint(target: Target) -> str:
     same = replace(target, cores=1, ceilings=replace(target.ceilings, frequency=1.0))
-    return blake2b(repr(same).encode(), digest_size=16).hexdigest()
+    gpu = "" if target.gpu is None else repr(target.gpu)  # of CPUs, the text that it was before there were others
+    return blake2b(f"{same!r}{gpu}".encode(), digest_size=16).hexdigest()
 
 
 LATER = frozenset(("byte_tables", "elements"))
