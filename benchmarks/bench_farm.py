@@ -190,7 +190,10 @@ def looked_up(state: State, folder: Path, records: int) -> Rows:
             "INSERT INTO channel SELECT 'stable', decision, target, digest, 0 FROM record"
             " WHERE signature <> '' ON CONFLICT DO NOTHING"
         )
-        t.run("INSERT INTO channel SELECT 'stable', decision, target, digest, 0 FROM record ON CONFLICT DO NOTHING")
+        t.run(
+            "INSERT INTO channel SELECT 'stable', decision, target, digest, 0 FROM record"
+            " WHERE 1 = 1 ON CONFLICT DO NOTHING"
+        )
         names = [str(d) for (d,) in t.rows("SELECT decision FROM record WHERE signature <> '' LIMIT 2000")]
     server = Http(Site(state, tokens_of(), key.public)).start()
     draw = np.random.default_rng(0)

@@ -22,6 +22,8 @@ from typing import Any
 
 from tilewright.support.errors import Error, MissingPackageError
 
+CACHE_KIB = 256 << 10
+"""Memory that a connection to SQLite may take for pages: an import of many records puts their digests everywhere."""
 WAIT_SECONDS = 30.0
 """How long a transaction waits for another one, and a connection for its server."""
 Row = tuple[Any, ...]
@@ -150,6 +152,7 @@ def _open_sqlite(address: str) -> sqlite3.Connection:
     # Readers go on while one writes. A process that is killed loses nothing; a loss of power may undo the last commits.
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     return connection
 
 
