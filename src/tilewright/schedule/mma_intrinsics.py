@@ -27,15 +27,6 @@ def _product(t: DType) -> TensorIntrin:
     return TensorIntrin(name, describe(name, extents, "k", (t, t, SUMS[t]), maps))
 
 
-def _copy(t: DType, count: int) -> TensorIntrin:
-    """`D[i] = S[i]`, 16 bytes."""
-    name = f"copy_async_{t.name}"
-    i, vi = Var("i"), Var("vi")
-    d, s = (Buffer(n, t, (const(count),)) for n in "DS")
-    block = Block(name, (BlockIter(vi, const(count), "spatial", i),), Store(d, (vi,), Load(s, (vi,))))
-    return TensorIntrin(name, PrimFunc(name, (d, s), For(i, const(count), block)))
-
-
 MMA = {t: register(_product(t)) for t in DEPTH}
 """Products of fragments, by the type of the factors."""
 
@@ -64,7 +55,6 @@ WARP_REDUCE = {
 """Reductions over a warp's lanes, by operator and type."""
 
 COPY_BYTES = 16
-COPY_ASYNC = {t: register(_copy(t, COPY_BYTES // t.itemsize)) for t in DEPTH}
-"""Copies of 16 bytes to shared memory that go on while the thread does other things, by type."""
+"""Bytes that a thread moves at once."""
 
-__all__ = ["COPY_ASYNC", "COPY_BYTES", "DEPTH", "MMA", "SUMS", "WARP", "WARP_REDUCE"]
+__all__ = ["COPY_BYTES", "DEPTH", "MMA", "SUMS", "WARP", "WARP_REDUCE"]
