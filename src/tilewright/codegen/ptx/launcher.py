@@ -3,8 +3,8 @@
     void tw_x(ptr buffer0, ..., i64 symbol0, ..., i64 tid, i64 nthreads, ptr context)
 
 Its object has the PTX as a constant, so that a program is one set of objects as on a CPU. Pointers are the device's.
-The barrier's place has the device's context, whose first word is the address of the function that launches
-(`runtime/gpu/launch.py`): it loads the module into the process's context at the first call, and counts what fails.
+The barrier's place has the device's context, whose first word is the address of the function that launches:
+it loads the module into the process's context at the first call, and counts what fails.
 """
 
 from __future__ import annotations
