@@ -19,6 +19,7 @@ FORBIDDEN = {
 }
 MAY = {
     "what a family's names are": (
+        "collective/kernels.py",  # reductions that run on this machine alone, below targets
         "native/assembler.py",  # native code that runs on this machine alone, below targets
         "runtime/watch.py",  # likewise: variants of a function for this family's vectors
         "support/machine.py",  # describes this machine to those who measure it, below targets

@@ -55,7 +55,17 @@ def is_native(dtype: str, operation: str) -> bool:
     kind = KINDS.get(dtype)
     if kind is None or operation not in (_FLOATS if kind.floats else _INTEGERS):
         return False
-    return dtype != "f16" or not host_triple().startswith("x86_64") or not missing_features(_X86)
+    return dtype != "f16" or bool(_features()) or not _baseline_calls()
+
+
+def _baseline_calls() -> bool:
+    """Whether the architecture's baseline converts halves by calls of a library."""
+    return host_triple().startswith("x86_64")
+
+
+def _features() -> tuple[str, ...]:
+    """What this machine has beyond its architecture's baseline, by LLVM's names."""
+    return _X86 if _baseline_calls() and not missing_features(_X86) else ()
 
 
 def reduction_text(dtype: str, operation: str, features: tuple[str, ...] = ()) -> str:
@@ -182,9 +192,7 @@ def _narrowed(kind: Kind, dtype: str, width: int, name: str) -> str:
 def reduction(dtype: str, operation: str) -> Callable[[int, int, int, int], int]:
     """The function for a type and an operation, which `is_native`; addresses and counts are integers. Other threads run
     meanwhile. It is never unloaded, as threads may be in it while the interpreter ends."""
-    host = host_triple()
-    features = _X86 if host.startswith("x86_64") and not missing_features(_X86) else ()
-    library = Library({"reduce": compile_text(reduction_text(dtype, operation, features))}, ["tw_reduce"])
+    library = Library({"reduce": compile_text(reduction_text(dtype, operation, _features()))}, ["tw_reduce"])
     library.keep_forever()
     word = ctypes.c_int64
     return ctypes.CFUNCTYPE(word, *[word] * 4)(library["tw_reduce"])
