@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,15 +24,23 @@ F = np.float32
 rng = np.random.default_rng(23)
 
 
-def compare(m: onnx.ModelProto, *calls: dict[str, Any], threads: tuple[int, ...] = (1,)) -> tw.Model:
-    """Compiled for these threads and interpreted, against ONNX's reference: values, shapes, types."""
+def compare(
+    m: onnx.ModelProto,
+    *calls: dict[str, Any],
+    threads: tuple[int, ...] = (1,),
+    by_the_text: Callable[[dict[str, Any]], dict[str, Any]] = lambda inputs: inputs,
+) -> tw.Model:
+    """Compiled for these threads and interpreted, against ONNX's reference: values, shapes, types.
+
+    The reference is called with inputs for which it does what the operator's text says of those.
+    """
     reference, imported = ReferenceEvaluator(m), import_onnx(m)
     assert parse_graph(str(imported.graph)) == imported.graph
     names = [o.name for o in m.graph.output]
     for n in threads:
         compiled = tw.compile(m, threads=n)
         for inputs in calls:
-            want = dict(zip(names, map(np.asarray, reference.run(None, inputs)), strict=True))
+            want = dict(zip(names, map(np.asarray, reference.run(None, by_the_text(inputs))), strict=True))
             for got in (compiled.run(inputs), run_graph(imported.graph, inputs, imported.weights)):
                 for name in names:
                     assert (got[name].shape, got[name].dtype) == (want[name].shape, want[name].dtype), name

@@ -64,7 +64,7 @@ def _baseline_calls() -> bool:
 
 
 def _features() -> tuple[str, ...]:
-    """What this machine has beyond its architecture's baseline, by LLVM's names."""
+    """Features of this machine beyond its architecture's baseline, by LLVM's names."""
     return _X86 if _baseline_calls() and not missing_features(_X86) else ()
 
 

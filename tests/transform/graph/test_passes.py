@@ -220,7 +220,7 @@ def test_resizing_between_convolutions_stays_blocked(mode: str) -> None:
 @pytest.mark.parametrize(
     ("channels", "begin", "size", "blocked"),
     [
-        (32, (0, 8, 0, 0), (1, 16, 5, 6), True),
+        (32, (0, 8, 0, 0), (1, 24, 5, 6), True),
         (32, (0, 16, 1, 2), (1, 16, 3, 4), True),
         (20, (0, 8, 0, 0), (1, 12, 5, 6), True),
         (20, (0, 0, 0, 0), (1, 12, 5, 6), False),
@@ -238,6 +238,19 @@ def test_slices_between_convolutions_stay_blocked(
     after = passed(graph, Target.parse("haswell"))
     (part,) = (n for n in after.nodes if n.op == "slice")
     assert (part.output.type.rank == 5) == blocked
+    inputs, params = numbers(graph, 1)
+    (want,), (got,) = (run_graph(g, inputs, params).values() for g in (graph, after))
+    np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
+
+
+def test_channels_that_nothing_reads_are_not_computed() -> None:
+    b = GraphBuilder("slices")
+    y = conv(b, b.input("x", tensor(1, 16, 5, 6)), b.param("w", tensor(32, 16, 3, 3)))
+    y = ops.emit1(b, "slice", y, begin=(0, 8, 0, 0), size=(1, 16, 5, 6), step=(1, 1, 1, 1))
+    graph = b.finish((conv(b, ops.emit1(b, "relu", y), b.param("v", tensor(24, 16, 3, 3))),))
+    after = passed(graph, Target.parse("haswell"))
+    (part,) = (n for n in after.nodes if n.op == "slice")
+    assert part.inputs == (after.params[0],) and part.output.shape[0] == 16
     inputs, params = numbers(graph, 1)
     (want,), (got,) = (run_graph(g, inputs, params).values() for g in (graph, after))
     np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
