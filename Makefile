@@ -254,11 +254,7 @@ bench-random-peers: $(STAMP) $(PEERS_STAMP) ## random layers against ONNX Runtim
 	$(PY) -m benchmarks.bench_random_peers $(ARGS)
 
 .PHONY: bench-jax
-bench-.PHONY: demo-distributed
-demo-distributed: $(STAMP) $(TORCH_STAMP) ## examples of many processes: data-parallel digits, a parameter server with actors, a pipeline
-	$(PY) -m examples.distributed
-
-jax: $(STAMP) $(JAX_STAMP) ## networks in plain JAX against the same as ONNX models; ARGS="--only 'gru scan' --write"
+bench-jax: $(STAMP) $(JAX_STAMP) ## networks in plain JAX against the same as ONNX models; ARGS="--only 'gru scan' --write"
 	$(PY) -m benchmarks.bench_jax $(ARGS)
 
 .PHONY: bench-cliffs

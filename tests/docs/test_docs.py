@@ -195,6 +195,12 @@ def test_commands_that_a_page_names_are_there(page: Path) -> None:
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), f"{page}: no module {module}"
 
 
+def test_targets_of_make_stand_once() -> None:
+    targets = re.findall(r"^([a-z0-9-]+):(?!=)", (ROOT / "Makefile").read_text(), re.M)
+    phony = re.findall(r"^(.+)\.PHONY", (ROOT / "Makefile").read_text(), re.M)
+    assert sorted(set(targets)) == sorted(targets) and phony == []
+
+
 def test_what_is_missing_is_found() -> None:
     page = ROOT / "docs" / "tour.md"
     assert broken_links(page, "[a](ir.md) [b](none.md) [c](tour.md#layers) [d](#none) [e](https://a.b/c)") == [
