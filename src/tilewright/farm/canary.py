@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.farm.intake import decoded, parse
 from tilewright.parts.entry import compile as compile_model
 from tilewright.plans.framework.decision_key import target_class
 from tilewright.records.places import SHIPPED, user_store
@@ -29,7 +30,7 @@ from tilewright.records.remote import WAIT_SECONDS, check
 from tilewright.records.store import Store
 from tilewright.records.subscription import Channel, parse_address
 from tilewright.runtime.model import Model
-from tilewright.runtime.schema import SchemaError, decode, encode
+from tilewright.runtime.schema import encode
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 from tilewright.support.sql import is_postgres
@@ -72,14 +73,7 @@ class Measurement:
 
 def parse_measurement(content: bytes) -> Measurement:
     """A measurement from JSON. Raises Error for what is none."""
-    if len(content) > MAX_BYTES:
-        raise Error("a measurement is too long", expected=f"at most {MAX_BYTES} bytes", got=len(content))
-    try:
-        m = decode(Measurement, json.loads(content), "measurement")
-    except SchemaError as error:
-        raise Error(error.what, where=error.path) from None
-    except (ValueError, RecursionError) as error:
-        raise Error(f"a measurement is not JSON: {str(error)[:100]}") from None
+    m = decoded(Measurement, parse(content, MAX_BYTES), "measurement")
     wrong = (
         not all(map(_DIGEST.fullmatch, (m.name, m.structure, *m.records)))
         or not 1 <= len(m.records) <= MAX_RECORDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tilewright.farm.state import State
 from tilewright.records.collecting import VERSION, Count, Site, Workload, workload_name
@@ -14,6 +14,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 from tilewright.support.sql import Transaction
 
+T = TypeVar("T")
 MAX_BYTES = 16 << 20
 """Length of the largest file or request."""
 MAX_SITES, MAX_WORKLOADS, MAX_COUNTS = 10_000, 1_000, 10_000
@@ -40,10 +41,7 @@ class Intake:
 
 def parse_workload(data: Any) -> Workload:
     """A workload from JSON. Raises IntakeError for anything that a collector does not write."""
-    try:
-        workload = decode(Workload, data, "workload")
-    except SchemaError as error:
-        raise IntakeError(error.what, where=error.path) from None
+    workload = decoded(Workload, data, "workload")
     for wrong, where in (
         (workload.version != VERSION, "version"),
         (not _DIGEST.fullmatch(workload.structure), "structure"),
@@ -92,10 +90,7 @@ def _digest(text: str) -> str:
 
 
 def _count(data: Any) -> Count:
-    try:
-        count = decode(Count, data, "count")
-    except SchemaError as error:
-        raise IntakeError(error.what, where=error.path) from None
+    count = decoded(Count, data, "count")
     if not (0 <= count.compiles < MAX_CALLS and 0 <= count.calls < MAX_CALLS):
         raise IntakeError("not possible", where="count")
     if len(count.label) > MAX_LABEL or not count.label.isprintable():
@@ -103,10 +98,18 @@ def _count(data: Any) -> Count:
     return count
 
 
-def parse(content: bytes) -> Any:
+def decoded(kind: type[T], data: Any, what: str) -> T:
+    """The dataclass that JSON from outside describes. Raises IntakeError."""
+    try:
+        return decode(kind, data, what)
+    except SchemaError as error:
+        raise IntakeError(error.what, where=error.path) from None
+
+
+def parse(content: bytes | str, most: int = MAX_BYTES) -> Any:
     """JSON of a limited length. Raises IntakeError."""
-    if len(content) > MAX_BYTES:
-        raise IntakeError("too long", expected=f"at most {MAX_BYTES} bytes", got=len(content))
+    if len(content) > most:
+        raise IntakeError("too long", expected=f"at most {most} bytes", got=len(content))
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:

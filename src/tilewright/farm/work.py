@@ -10,11 +10,12 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from tilewright.farm.intake import decoded, parse
 from tilewright.farm.queue import Job
 from tilewright.identity import code_version
 from tilewright.plans.framework.decision_key import key_of_program, target_class
 from tilewright.records.record import MAX_BYTES, from_bytes, parse_workload
-from tilewright.runtime.schema import SchemaError, decode, encode
+from tilewright.runtime.schema import encode
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, RecordError
 from tilewright.targets.target import Target
@@ -70,14 +71,7 @@ def run_job(text: str) -> str:
 
 def parse_outcome(text: str) -> Outcome:
     """The outcome that a worker has sent. Raises Error for anything that `run_job` does not write."""
-    if len(text) > MAX_RESULT_BYTES:
-        raise Error("a result is too long", expected=f"at most {MAX_RESULT_BYTES} bytes", got=len(text))
-    try:
-        outcome = decode(Outcome, json.loads(text), "result")
-    except SchemaError as error:
-        raise Error(error.what, where=error.path) from None
-    except (ValueError, RecursionError) as error:
-        raise Error(f"a result is not JSON: {str(error)[:100]}") from None
+    outcome = decoded(Outcome, parse(text, MAX_RESULT_BYTES), "result")
     wrong = (
         len(outcome.records) > MAX_RECORDS
         or any(len(r) > MAX_BYTES for r in outcome.records)

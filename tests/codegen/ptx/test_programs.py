@@ -17,7 +17,7 @@ from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.native.link import Library
 from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program
-from tilewright.support.errors import ArtifactError
+from tilewright.support.errors import ArtifactError, UnsupportedError
 
 Array = np.ndarray[Any, Any]
 LAUNCH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_void_p, *[ctypes.POINTER(ctypes.c_int64)] * 2)
@@ -116,3 +116,10 @@ def test_it_is_for_another_machine(built: tuple[Program, Device, dict[str, Array
     assert program.manifest.target.cpu == "sm_90" and "mma.sync" in str(program.texts["asm"]())  # type: ignore[operator]
     with pytest.raises(ArtifactError, match=r"for another machine.*nvptx64"):
         Model(program)
+
+
+def test_products_as_exact_as_on_a_cpu_are_refused() -> None:
+    graph = network()
+    weights = {p.name: np.zeros([int(str(n)) for n in p.shape], np.float32) for p in graph.params}
+    with pytest.raises(UnsupportedError, match=r"TF32.*expected fast=\"auto\""):
+        compile_program((graph, weights), target="nvidia-sm_90", fast="exact")
