@@ -55,6 +55,8 @@ class Measurement:
         records: digests of the canary's records that the program uses and the stable one does not.
         ratios: stable time by canary time, pair by pair: above 1 the canary is faster.
         tail: the slowest hundredth of calls, canary by stable.
+        times: of the stable program, pair by pair, relative to their median. Empty from older clients, of whose tail
+            nothing is concluded.
         difference: the largest one of outputs, relative to their scale.
         label: what the operators call the model.
         calls: that were answered meanwhile.
@@ -69,6 +71,11 @@ class Measurement:
     difference: float
     label: str = ""
     calls: int = 0
+    times: tuple[float, ...] = ()
+
+    def both(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Times of both programs, pair by pair, relative to the median of the stable one's."""
+        return self.times, tuple(t / r for t, r in zip(self.times, self.ratios, strict=False))
 
 
 def parse_measurement(content: bytes) -> Measurement:
@@ -79,6 +86,7 @@ def parse_measurement(content: bytes) -> Measurement:
         or not 1 <= len(m.records) <= MAX_RECORDS
         or not 1 <= len(m.ratios) <= MAX_ROUNDS
         or not all(1e-3 < r < 1e3 for r in m.ratios)
+        or not (len(m.times) in (0, len(m.ratios)) and all(1e-7 < t < 1e7 for t in m.times))
         or not (0.0 < m.tail < 1e6 and 0.0 <= m.difference <= 1e30 and 0 <= m.calls < 1 << 50)
         or not (m.label.isprintable() and len(m.label) <= 200 and m.target.isprintable() and len(m.target) <= 300)
     )
@@ -104,7 +112,7 @@ class Canary:
         *,
         share: float = 0.02,
         label: str = "",
-        pairs: int = 200,
+        pairs: int = 600,
         send: Callable[[Measurement], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -150,6 +158,8 @@ class Canary:
         stable, tried = np.array(pairs, float).T
         tail = float(np.quantile(tried, 0.99) / max(np.quantile(stable, 0.99), 1e-12))
         ratios = tuple(float(min(max(a / max(b, 1e-12), 2e-3), 5e2)) for a, b in pairs)
+        middle = max(float(np.median(stable)), 1e-12)
+        times = tuple(float(min(max(t / middle, 1e-6), 1e6)) for t in stable)
         wrong = self._difference if np.isfinite(self._difference) else 1e30
         manifest = self.stable.manifest
         return Measurement(
@@ -162,6 +172,7 @@ class Canary:
             min(wrong, 1e30),
             self.label,
             self._calls,
+            times,
         )
 
     def _finish(self) -> None:
@@ -176,7 +187,7 @@ def canary(
     *,
     service: str,
     share: float = 0.02,
-    pairs: int = 200,
+    pairs: int = 600,
     label: str = "",
     token: str = "",
     **options: Any,

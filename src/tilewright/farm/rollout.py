@@ -10,12 +10,11 @@ only one that loses by itself is withdrawn. Every change has a line in the histo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from typing import Any
 
 from tilewright.farm.canary import Measurement, parse_measurement
 from tilewright.farm.state import State, note, touch
+from tilewright.farm.tails import tail
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 from tilewright.support.sql import Transaction
@@ -32,7 +31,7 @@ class Rules:
         loadings: processes whose measurements must agree before anything is decided.
         most: processes after which it is decided.
         loss: a median below this is a loss once there are `most`.
-        tail: how many times longer the slowest hundredth of calls may take.
+        tail: how many times longer the slowest hundredth of calls may take: a record goes back if more is shown.
         difference: of outputs, relative to their scale.
         hours: after which a record that no measured model uses is released.
     """
@@ -185,12 +184,12 @@ def _verdict(measured: list[Measurement], rules: Rules) -> tuple[str, str]:
     if len(measured) < rules.loadings:
         return "", ""
     shown = gain([m.ratios for m in measured])
-    tail = sorted(m.tail for m in measured)[len(measured) // 2]
+    slowest = tail([m.both() for m in measured])
     if shown.high < 1.0:
         return "bad", f"{shown} of the calls' speed"
-    if tail > rules.tail and len(measured) >= rules.most:
-        return "bad", f"the slowest hundredth of calls takes {tail:.2f} times as long"
-    if shown.low > 1.0 and tail <= rules.tail:
+    if slowest.low > rules.tail and len(measured) >= rules.most:
+        return "bad", f"the slowest hundredth of calls takes {slowest} times as long"
+    if shown.low > 1.0 and slowest.median <= rules.tail:
         return "good", f"{shown} times as fast in {len(measured)} processes"
     if len(measured) < rules.most:
         return "", ""
@@ -237,17 +236,6 @@ def release(state: State, digest: str, who: str, why: str) -> None:
         put(t, state.clock(), who, STABLE, (str(row[0]), str(row[1]), digest), why)
         t.run("DELETE FROM channel WHERE channel = 'canary' AND digest = ?", (digest,))
         touch(t, CANARY, str(row[1]))
-
-
-def summary_of(body: str) -> dict[str, Any]:
-    """A measurement as the dashboard shows it."""
-    m = parse_measurement(body.encode())
-    shown = gain([m.ratios])
-    return {"structure": m.structure, "label": m.label, "gain": shown.to_dict(), "records": list(m.records)} | {
-        "tail": m.tail,
-        "difference": m.difference,
-        "calls": json.loads(body).get("calls", 0),
-    }
 
 
 __all__ = [
