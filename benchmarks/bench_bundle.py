@@ -23,7 +23,7 @@ import onnx
 import tilewright as tw
 from benchmarks.bundle_models import MODELS, BundleModel, inputs_of
 from benchmarks.models import ROOT
-from tilewright.bundle.face import Face
+from tilewright.bundle.binding import Binding
 from tilewright.bundle.write import described
 from tilewright.runtime.program import Program
 
@@ -62,15 +62,15 @@ def timer(library: ctypes.CDLL, pointers: list[int]) -> Bench:
     return lambda n: float(library.bench(ctypes.c_int64(n), table))
 
 
-def ours(program: Program, face: Face, model: BundleModel, folder: Path, arrays: Mapping[str, Array]) -> Bench:
+def ours(program: Program, binding: Binding, model: BundleModel, folder: Path, arrays: Mapping[str, Array]) -> Bench:
     """A bundle's calls."""
     program.bundle(folder, rows=model.rows)
-    n, upper = face.name, face.name.upper()
-    named = [*face.inputs, *face.outputs]
-    sizes = [str(model.sizes[s.spec.name]) for s in face.sizes]
-    given = ["constants", "activations", *(["state"] if face.state else []), *sizes]
-    given += [f"p[{k}]" for k in range(len(named))] + (["extents"] if face.extents else [])
-    memory = ["weights", "constants", "workspace", "activations", *(["state"] if face.state else [])]
+    n, upper = binding.name, binding.name.upper()
+    named = [*binding.inputs, *binding.outputs]
+    sizes = [str(model.sizes[s.spec.name]) for s in binding.sizes]
+    given = ["constants", "activations", *(["state"] if binding.state else []), *sizes]
+    given += [f"p[{k}]" for k in range(len(named))] + (["extents"] if binding.extents else [])
+    memory = ["weights", "constants", "workspace", "activations", *(["state"] if binding.state else [])]
     source = [f'#include "{n}.h"', "#include <stdio.h>", _CLOCK]
     source += [f"static _Alignas(64) unsigned char {m}[{upper}_{m.upper()}_BYTES + 1];" for m in memory]
     source += ["static int64_t extents[64];", "double bench(int64_t n, void **p) {", "    static int ready;"]
@@ -84,7 +84,7 @@ def ours(program: Program, face: Face, model: BundleModel, folder: Path, arrays:
         "    }",
         "    const double start = seconds();",
         "    for (int64_t k = 0; k < n; ++k) {",
-        *(["        *(int64_t *)state = 0;"] if face.state else []),
+        *(["        *(int64_t *)state = 0;"] if binding.state else []),
         f"        if ({n}_run({', '.join(given)})) return -1;",
         "    }",
         "    return seconds() - start;",
@@ -172,24 +172,24 @@ def row(name: str, model: BundleModel, python: str | None, rounds: int) -> str:
     """The line of the table of one model."""
     proto = model.build()
     program = tw.compile_program(proto, dims=dict(model.dims), **model.options)
-    face = described(program, rows=model.rows)
+    binding = described(program, rows=model.rows)
     inputs = inputs_of(model, proto)
-    arrays = dict(inputs) | {a.name: np.zeros(a.elements + 16, a.dtype.numpy) for a in face.outputs}
+    arrays = dict(inputs) | {a.name: np.zeros(a.elements + 16, a.dtype.numpy) for a in binding.outputs}
     note = ""
     with tempfile.TemporaryDirectory() as folder:
         place, other = Path(folder) / "ours", Path(folder) / "theirs"
         other.mkdir()
-        contenders = {"bundle": ours(program, face, model, place, arrays), "python": runtime(program, model, inputs)}
+        contenders = {"bundle": ours(program, binding, model, place, arrays), "python": runtime(program, model, inputs)}
         if python is not None and not model.options:
-            outs = [np.zeros(a.elements + 16, a.dtype.numpy) for a in face.outputs]
+            outs = [np.zeros(a.elements + 16, a.dtype.numpy) for a in binding.outputs]
             try:
                 contenders["emx"] = theirs(python, proto, model, other, inputs, outs)
                 contenders["bundle"](1)
                 contenders["emx"](1)
-                note = "" if _agree(face, arrays, outs) else "other results"
+                note = "" if _agree(binding, arrays, outs) else "other results"
             except (subprocess.SubprocessError, OSError) as error:
                 note = f"not taken ({type(error).__name__})"
-        size = (place / f"{face.name}.o").stat().st_size
+        size = (place / f"{binding.name}.o").stat().st_size
         times = race(contenders, rounds)
     pairs = {k: statistics.median(a / b for a, b in zip(v, times["bundle"], strict=True)) for k, v in times.items()}
     ours_us = statistics.median(times["bundle"]) * 1e6
@@ -197,10 +197,10 @@ def row(name: str, model: BundleModel, python: str | None, rounds: int) -> str:
     return f"| {name} | {ours_us:.4g} | {1 / pairs['python']:.3f} | {emx} | {size >> 10} | {note} |"
 
 
-def _agree(face: Face, arrays: Mapping[str, Array], outs: list[Array]) -> bool:
+def _agree(binding: Binding, arrays: Mapping[str, Array], outs: list[Array]) -> bool:
     return all(
         np.allclose(arrays[a.name][: a.elements], o[: a.elements], rtol=1e-2, atol=1e-3)
-        for a, o in zip(face.outputs, outs, strict=True)
+        for a, o in zip(binding.outputs, outs, strict=True)
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 import tilewright as tw
 from tests.codegen.c.c_run import COMPILER
-from tilewright.bundle.face import Face
+from tilewright.bundle.binding import Binding
 from tilewright.bundle.write import described
 from tilewright.runtime.program import Program
 
@@ -30,31 +30,31 @@ def build(folder: Path, name: str, compiler: str | None = None, flags: Sequence[
 
 
 def call(
-    command: Sequence[str], folder: Path, face: Face, inputs: Mapping[str, Array], sizes: Mapping[str, int]
+    command: Sequence[str], folder: Path, binding: Binding, inputs: Mapping[str, Array], sizes: Mapping[str, int]
 ) -> list[Array]:
     """What a built example writes for inputs by the model's names, flat; sizes by the model's names of dimensions."""
     io = folder / "io"
     io.mkdir(exist_ok=True)
-    for a in face.inputs:
+    for a in binding.inputs:
         np.ascontiguousarray(inputs[a.name]).tofile(io / f"{a.identifier}.bin")
-    line = [*command, "io", *(str(sizes[s.spec.name]) for s in face.sizes)]
+    line = [*command, "io", *(str(sizes[s.spec.name]) for s in binding.sizes)]
     done = subprocess.run(line, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.endswith("done\n"), (
         f"{done.returncode} {done.stdout} {done.stderr[-4000:]}"
     )
-    return [np.fromfile(io / f"{a.identifier}.bin", a.dtype.numpy) for a in face.outputs]
+    return [np.fromfile(io / f"{a.identifier}.bin", a.dtype.numpy) for a in binding.outputs]
 
 
 def check_equal(
     program: Program, folder: Path, inputs: Mapping[str, Array], sizes: Mapping[str, int] | None = None, **options: Any
-) -> Face:
+) -> Binding:
     """Bundle a program, build it with sanitizers and compare a call with the Python runtime's, bit by bit."""
     program.bundle(folder, **options)
-    face = described(program, **{k: v for k, v in options.items() if k != "embed"})
-    build(folder, face.name)
+    binding = described(program, **{k: v for k, v in options.items() if k != "embed"})
+    build(folder, binding.name)
     wanted = tw.Model(program, threads=1).run(dict(inputs))
-    result = call(["./main"], folder, face, inputs, sizes or {})
-    for array, out in zip(face.outputs, result, strict=True):
+    result = call(["./main"], folder, binding, inputs, sizes or {})
+    for array, out in zip(binding.outputs, result, strict=True):
         expected = np.ascontiguousarray(wanted[array.name])
         assert out[: expected.size].tobytes() == expected.tobytes(), f"{array.name} differs"
-    return face
+    return binding

@@ -30,8 +30,8 @@ def test_is_equal_to_the_python_runtime(name: str, tmp_path: Path) -> None:
         check_equal(program, tmp_path, inputs, model.sizes, rows=model.rows)
         return
     program.bundle(tmp_path, rows=model.rows)
-    face = described(program, rows=model.rows)
-    build(tmp_path, face.name)
-    (result,) = call(["./main"], tmp_path, face, inputs, model.sizes)
+    binding = described(program, rows=model.rows)
+    build(tmp_path, binding.name)
+    (result,) = call(["./main"], tmp_path, binding, inputs, model.sizes)
     wanted = np.ascontiguousarray(tw.Model(program, threads=1).state(capacity=model.rows)(*inputs.values()))
     assert result[: wanted.size].tobytes() == wanted.tobytes()

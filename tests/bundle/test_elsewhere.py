@@ -86,9 +86,9 @@ def test_under_qemu(machine: str, name: str, tmp_path: Path) -> None:
         pytest.skip(f"there is no {compiler}, or no {emulator[0]}")
     program, inputs, wanted = compiled(name, target)
     program.bundle(tmp_path)
-    face = described(program)
-    build(tmp_path, face.name, compiler, ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-static"])
-    check(program, call([*emulator, "./main"], tmp_path, face, inputs, CASES[name].sizes), wanted)
+    binding = described(program)
+    build(tmp_path, binding.name, compiler, ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-static"])
+    check(program, call([*emulator, "./main"], tmp_path, binding, inputs, CASES[name].sizes), wanted)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -105,30 +105,32 @@ def test_in_wasmtime(name: str, tmp_path: Path) -> None:
     wasmtime = pytest.importorskip("wasmtime")
     program, inputs, wanted = compiled(name, "wasm32-simd128")
     program.bundle(tmp_path)
-    face = described(program)
+    binding = described(program)
     store = wasmtime.Store()
-    module = wasmtime.Module.from_file(store.engine, str(tmp_path / f"{face.name}.wasm"))
+    module = wasmtime.Module.from_file(store.engine, str(tmp_path / f"{binding.name}.wasm"))
     exports = wasmtime.Instance(store, module, []).exports(store)
     memory, end = exports["memory"], exports["heap"].value(store)
-    counts = [face.weight_bytes, face.constant_bytes, face.workspace_bytes, face.activations.nbytes]
-    counts += [a.nbytes for a in (*face.inputs, *face.outputs)] + [8 * len(face.extents)] * bool(face.extents)
+    counts = [binding.weight_bytes, binding.constant_bytes, binding.workspace_bytes, binding.activations.nbytes]
+    counts += [a.nbytes for a in (*binding.inputs, *binding.outputs)] + [8 * len(binding.extents)] * bool(
+        binding.extents
+    )
     places = []
     for count in counts:
         places.append(end)
         end += -(-count // 64) * 64
     memory.grow(store, max(0, -(-(end - memory.data_len(store)) // 65536)))
-    memory.write(store, (tmp_path / f"{face.name}.weights").read_bytes(), places[0])
-    assert exports[f"{face.name}_prepare"](store, places[1], places[0], places[2]) == 0
+    memory.write(store, (tmp_path / f"{binding.name}.weights").read_bytes(), places[0])
+    assert exports[f"{binding.name}_prepare"](store, places[1], places[0], places[2]) == 0
     arrays = places[4:]
-    for a, at in zip(face.inputs, arrays, strict=False):
+    for a, at in zip(binding.inputs, arrays, strict=False):
         memory.write(store, np.ascontiguousarray(inputs[a.name]).tobytes(), at)
-    assert exports[f"{face.name}_run"](store, places[1], places[3], *arrays) == 0
-    outs = arrays[len(face.inputs) :]
+    assert exports[f"{binding.name}_run"](store, places[1], places[3], *arrays) == 0
+    outs = arrays[len(binding.inputs) :]
     check(
         program,
         [
             np.frombuffer(bytes(memory.read(store, at, at + a.nbytes)), a.dtype.numpy)
-            for a, at in zip(face.outputs, outs, strict=False)
+            for a, at in zip(binding.outputs, outs, strict=False)
         ],
         wanted,
     )
@@ -142,21 +144,21 @@ def test_on_a_microcontroller(board: str, name: str, tmp_path: Path, capsys: pyt
     machine, memory, flags = BOARDS[board]
     program, inputs, wanted = compiled(name, board)
     program.bundle(tmp_path)
-    face = described(program)
+    binding = described(program)
     shutil.copytree(Path(__file__).parent / "mcu", tmp_path, dirs_exist_ok=True)
     script = tmp_path / "mps2.ld"
     script.write_text(script.read_text().replace("0x21000000", memory))
     flags = [*flags, "-mthumb", "-mfloat-abi=hard", "-std=c11", "-Wall", "-Wextra", "-Os", "--specs=rdimon.specs"]
     flags += ["-nostartfiles", "-Wl,--no-warn-execstack", "-T", "mps2.ld", "startup.c"]
     flags.append("-DARGUMENTS=" + "".join(f'"{n}",' for n in CASES[name].sizes.values()))
-    build(tmp_path, face.name, "arm-none-eabi-gcc", flags)
+    build(tmp_path, binding.name, "arm-none-eabi-gcc", flags)
     emulator = f"qemu-system-arm -M {machine} -nographic -semihosting-config enable=on,target=native -kernel main"
-    sizes = subprocess.run(["arm-none-eabi-size", f"{face.name}.o"], cwd=tmp_path, capture_output=True, text=True)
+    sizes = subprocess.run(["arm-none-eabi-size", f"{binding.name}.o"], cwd=tmp_path, capture_output=True, text=True)
     with capsys.disabled():
-        code, ram = sizes.stdout.split()[6], face.constant_bytes + face.activations.nbytes
+        code, ram = sizes.stdout.split()[6], binding.constant_bytes + binding.activations.nbytes
         print(f"\n{board} {name}: {code} bytes of code, {ram} of constants and activations")
     check(
         program,
-        call(["sh", "-c", f"timeout 120 {emulator} </dev/null"], tmp_path, face, inputs, CASES[name].sizes),
+        call(["sh", "-c", f"timeout 120 {emulator} </dev/null"], tmp_path, binding, inputs, CASES[name].sizes),
         wanted,
     )

@@ -26,14 +26,14 @@ def check(program: Program, folder: Path, lang: str, inputs: dict[str, np.ndarra
     if shutil.which(COMMANDS[lang][0]) is None:
         pytest.skip(f"there is no {COMMANDS[lang][0]}")
     program.bundle(folder, lang=lang, embed=embed)
-    face = described(program)
-    obj = f"{face.name}.o"
+    binding = described(program)
+    obj = f"{binding.name}.o"
     link = ["-C", f"link-arg={obj}"] if lang == "rust" else [obj, "-lm"]
     done = subprocess.run([*COMMANDS[lang], *link, "-o", "main"], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    result = call(["./main"], folder, face, inputs, sizes)
+    result = call(["./main"], folder, binding, inputs, sizes)
     wanted = tw.Model(program, threads=1).run(dict(inputs))
-    for array, out in zip(face.outputs, result, strict=True):
+    for array, out in zip(binding.outputs, result, strict=True):
         assert out[: wanted[array.name].size].tobytes() == np.ascontiguousarray(wanted[array.name]).tobytes()
 
 

@@ -83,10 +83,10 @@ def test_sizes_that_data_decides(tmp_path: Path) -> None:
 def test_threads_share_a_call(tmp_path: Path) -> None:
     program = tw.compile_program(policy_suite.m256(), dims={"batch": 64}, threads=2)
     assert not program.manifest.alone
-    face = check_equal(
+    binding = check_equal(
         program, tmp_path, {"obs": RNG.standard_normal((64, 376)).astype(np.float32)}, threads=2, name="wide"
     )
-    assert face.threads == 2 and (tmp_path / "wide_pool.o").exists()
+    assert binding.threads == 2 and (tmp_path / "wide_pool.o").exists()
     assert "wide_pool.o" in (tmp_path / "wide.cmake").read_text()
     other = tw.compile_program(policy_suite.m256(), dims={"batch": 64}, target="cortex-m4")
     with pytest.raises(UnsupportedError, match="no thread pool"):

@@ -73,6 +73,44 @@ def test_a_loop_with_weights_in_the_module(tmp_path: Path) -> None:
     assert found.tolist() == tw.compile(model)(np.array([[3]])).ravel().tolist()
 
 
+@needs_node
+@pytest.mark.parametrize("embed", [False, True])
+def test_threads_share_a_call(embed: bool, tmp_path: Path) -> None:
+    """Bit by bit a single thread's results: of many calls, after new weights, after a pause in which workers sleep."""
+    program = tw.compile_program(policy_suite.m64(), dims={"batch": 48}, threads=3, target=WEB)
+    assert not program.manifest.alone
+    program.bundle(tmp_path / "one")
+    paths = program.bundle(tmp_path / "three", threads=3, embed=embed)
+    assert "m64.worker.js" in {p.name for p in paths}
+    assert "m64.worker.js" in json.loads((tmp_path / "three" / "package.json").read_text())["files"]
+    (tmp_path / "turns.mjs").write_text(
+        """
+import { readFileSync } from 'node:fs';
+import { load as single } from './one/m64.js';
+import { load } from './three/m64.js';
+const [one, three] = [await single(), await load({ threads: 3 })];
+const obs = new Float32Array(48 * 17).map((_, i) => Math.sin(i));
+const bits = (model) => Object.values(model.run({ obs })).map((x) => Buffer.from(x.buffer).toString('hex')).join();
+let wanted = bits(one);
+const equal = () => bits(three) === wanted;
+console.log(three.workers.length, Array.from({ length: 300 }, equal).every((x) => x));
+const weights = new Uint8Array(readFileSync(new URL('./one/m64.weights', import.meta.url)));
+new Float32Array(weights.buffer).forEach((x, i, all) => { all[i] = x / 2; });
+one.update(weights);
+three.update(weights);
+console.log(bits(one) !== wanted);
+wanted = bits(one);
+console.log(equal());
+await new Promise((ready) => setTimeout(ready, 30));
+console.log(equal());
+three.close();
+console.log(three.workers.length, equal(), (await load({ threads: 1 })).workers.length);
+"""
+    )
+    said = subprocess.run(["node", "turns.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert said.stdout.splitlines() == ["2 true", "true", "true", "true", "0 true 0"], said.stderr
+
+
 @pytest.fixture(scope="module")
 def fma() -> ctypes._CFuncPtr:
     text = web.support(host_triple()).replace("@fma(", "@own_fma(")

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from benchmarks import policy_suite
 from examples.web import catch, site
 from tests.examples.browser import CHROMIUM, Page, browser, served
 from tests.examples.strokes import DIGITS, picture
@@ -186,3 +187,28 @@ def test_the_tutorial_works_in_a_browser(
             "const slider = document.getElementById('x'); slider.value = 1; slider.dispatchEvent(new Event('input'))"
         )
         assert page.value("document.getElementById('action').textContent") != shown
+
+
+@in_browser
+def test_a_call_has_threads_in_a_browser(tmp_path: Path) -> None:
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium")
+    program = tw.compile_program(policy_suite.m64(), dims={"batch": 48}, threads=3, target="wasm32-simd128")
+    program.bundle(tmp_path / "one")
+    program.bundle(tmp_path / "three", threads=3)
+    (tmp_path / "index.html").write_text(
+        """<!doctype html><script type="module">
+        import { load as single } from './one/m64.js';
+        import { load } from './three/m64.js';
+        const [one, three] = [await single(), await load({ threads: 3 })];
+        const obs = new Float32Array(48 * 17).map((_, i) => Math.sin(i));
+        const bits = (model) => JSON.stringify(Object.values(model.run({ obs })).map((x) => Array.from(x)));
+        window.equal = Array.from({ length: 200 }, () => bits(three)).every((x) => x === bits(one));
+        window.workers = three.workers.length;
+        </script>"""
+    )
+    (tmp_path / "profile").mkdir()
+    with served(tmp_path) as address, browser(tmp_path / "profile") as page:
+        page.open(f"{address}/index.html", "window.workers !== undefined")
+        assert page.value("[window.workers, window.equal, crossOriginIsolated]") == [2, True, True]
+        assert all("favicon" in said for said in page.said), page.said

@@ -88,7 +88,7 @@ def tiled(arrays: list[Any], attrs: dict[str, Any], **sizes: int) -> np.ndarray:
 def scheduled(arrays: list[Any], attrs: dict[str, Any], **sizes: int) -> Schedule:
     """The plan's loops with these sizes."""
     s = Schedule(func_of(arrays, attrs))
-    width = 2 * Target.host().lanes(4)
+    width = max(2 * Target.host().lanes(4), 16)  # a dot instruction has 16 lanes
     s.implement("attention", **{"rows": 4, "width": width, "keys": 64, "tiles": 2, "steps": 1, "side": 1, **sizes})
     return s
 

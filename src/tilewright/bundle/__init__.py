@@ -5,7 +5,7 @@
     NAME.weights   raw weights, unless they are in the object
     main.c ...     an example, NAME.cmake, README.md
 
-`face.py` says what a program looks like to its caller, `glue.py` writes the functions, `native/relocatable.py` joins
+`binding.py` says what a program looks like to its caller, `glue.py` writes the functions, `native/relocatable.py` joins
 objects, the other modules write texts.
 """
 

@@ -4,52 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.bundle.face import ALIGNMENT, Array, Face, Size
+from tilewright.bundle.binding import ALIGNMENT, Array, Binding, Size
 from tilewright.bundle.glue import STATUS
 from tilewright.codegen.c.header import framed, prototype
 from tilewright.codegen.c.helpers import MEMORY_TYPES
 from tilewright.ir.dtype import bf16, f16
 
 
-def numbers(face: Face) -> dict[str, int]:
+def numbers(binding: Binding) -> dict[str, int]:
     """What a caller must know in numbers, by names that all languages use after the program's own."""
     result = {
         "ALIGNMENT": ALIGNMENT,
-        "WEIGHTS_BYTES": face.weight_bytes,
-        "WEIGHTS_STAY": int(face.keeps_weights),
-        "CONSTANTS_BYTES": face.constant_bytes,
-        "WORKSPACE_BYTES": face.workspace_bytes,
-        "ACTIVATIONS_BYTES": face.activations.nbytes,
+        "WEIGHTS_BYTES": binding.weight_bytes,
+        "WEIGHTS_STAY": int(binding.keeps_weights),
+        "CONSTANTS_BYTES": binding.constant_bytes,
+        "WORKSPACE_BYTES": binding.workspace_bytes,
+        "ACTIVATIONS_BYTES": binding.activations.nbytes,
     }
-    if face.state is not None:
-        result |= {"STATE_BYTES": face.state.nbytes, "STATE_ROWS": face.state.capacity}
-    for size in face.sizes:
+    if binding.state is not None:
+        result |= {"STATE_BYTES": binding.state.nbytes, "STATE_ROWS": binding.state.capacity}
+    for size in binding.sizes:
         result |= {f"{size.identifier.upper()}_MIN": size.spec.lo, f"{size.identifier.upper()}_MAX": size.spec.hi}
-    for array in (*face.inputs, *face.outputs):
+    for array in (*binding.inputs, *binding.outputs):
         result[f"{array.identifier.upper()}_ELEMENTS"] = array.elements
-    if face.extents:
-        result["EXTENTS"] = len(face.extents)
+    if binding.extents:
+        result["EXTENTS"] = len(binding.extents)
     return result | {name: number for name, (number, _) in STATUS.items()}
 
 
-def offsets(face: Face) -> dict[str, int]:
+def offsets(binding: Binding) -> dict[str, int]:
     """Where each raw weight begins in the weights, by the upper-case names of weights."""
-    return {f"AT_{w.identifier}": w.offset for w in face.weights}
+    return {f"AT_{w.identifier}": w.offset for w in binding.weights}
 
 
-def abouts(face: Face) -> list[str]:
+def abouts(binding: Binding) -> list[str]:
     """What each raw weight is."""
-    return [f"{w.spec.dtype}[{', '.join(map(str, w.spec.shape))}] {_one_line(w.spec.name)}" for w in face.weights]
+    return [f"{w.spec.dtype}[{', '.join(map(str, w.spec.shape))}] {_one_line(w.spec.name)}" for w in binding.weights]
 
 
-def arguments(face: Face) -> list[str]:
+def arguments(binding: Binding) -> list[str]:
     """The parameters of `NAME_run` in C."""
     result = ["const void *constants", "void *activations"]
-    result += ["void *state"] if face.state is not None else []
-    result += [f"int64_t {s.identifier}" for s in face.sizes]
-    result += [f"const {c_type(a)} *{a.identifier}" for a in face.inputs]
-    result += [f"{c_type(a)} *{a.identifier}" for a in face.outputs]
-    return result + (["int64_t *extents"] if face.extents else [])
+    result += ["void *state"] if binding.state is not None else []
+    result += [f"int64_t {s.identifier}" for s in binding.sizes]
+    result += [f"const {c_type(a)} *{a.identifier}" for a in binding.inputs]
+    result += [f"{c_type(a)} *{a.identifier}" for a in binding.outputs]
+    return result + (["int64_t *extents"] if binding.extents else [])
 
 
 def c_type(array: Array) -> str:
@@ -77,52 +77,51 @@ def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() and c not in '*\\"' else "_" for c in text)
 
 
-def notes(face: Face) -> list[str]:
+def notes(binding: Binding) -> list[str]:
     """What a caller must know, a line each."""
-    n = face.name
+    n = binding.name
     result = [
         f"{n}_prepare packs raw weights into constants; call it again for new weights. workspace is needed during it.",
         f"{n}_run computes; calls with activations of their own may run at the same time.",
     ]
-    if face.keeps_weights:
+    if binding.keeps_weights:
         result.append("Calls read some weights where they are: keep the weights as long as the constants.")
-    if face.state is not None:
+    if binding.state is not None:
         result.append("state begins with the number of rows that it has, an int64_t: 0 begins a sequence.")
-    if face.extents:
+    if binding.extents:
         result.append(
-            f"extents are told: {', '.join(map(_one_line, face.extents))}; outputs are dense at their beginning."
+            f"extents are told: {', '.join(map(_one_line, binding.extents))}; outputs are dense at their beginning."
         )
-    result += [about_size(s) for s in face.sizes]
-    result += [about(a, False) for a in face.inputs] + [about(a, True) for a in face.outputs]
+    result += [about_size(s) for s in binding.sizes]
+    result += [about(a, False) for a in binding.inputs] + [about(a, True) for a in binding.outputs]
     return result
 
 
-def header(face: Face, cpu: str, embedded: bool) -> str:
+def header(binding: Binding, cpu: str, embedded: bool) -> str:
     """The text of NAME.h."""
-    upper = face.name.upper()
-    defines = [f"#define {upper}_{name} {number}" for name, number in numbers(face).items()]
+    upper = binding.name.upper()
+    defines = [f"#define {upper}_{name} {number}" for name, number in numbers(binding).items()]
     places = [
         f"#define {upper}_{name} {at} /* {what} */"
-        for (name, at), what in zip(offsets(face).items(), abouts(face), strict=True)
+        for (name, at), what in zip(offsets(binding).items(), abouts(binding), strict=True)
     ]
     prototypes = [
-        prototype("int", f"{face.name}_prepare", ["void *constants", "const void *weights", "void *workspace"]),
-        prototype("int", f"{face.name}_run", arguments(face)),
+        prototype("int", f"{binding.name}_prepare", ["void *constants", "const void *weights", "void *workspace"]),
+        prototype("int", f"{binding.name}_run", arguments(binding)),
     ]
     if embedded:
-        prototypes.insert(0, f"extern const unsigned char {face.name}_weights[{upper}_WEIGHTS_BYTES];")
-    what = (
-        f"{face.name}: a model made by Tilewright for {cpu}. Arguments share no memory; arrays are dense, row by row."
-    )
-    dtypes = [a.dtype for a in (*face.inputs, *face.outputs)]
+        prototypes.insert(0, f"extern const unsigned char {binding.name}_weights[{upper}_WEIGHTS_BYTES];")
+    title = f"{binding.name}: a model made by Tilewright for {cpu}."
+    what = f"{title} Arguments share no memory; arrays are dense, row by row."
+    dtypes = [a.dtype for a in (*binding.inputs, *binding.outputs)]
     separate = ["", "/* Where raw weights begin in the weights. */", *places, ""] if places else [""]
-    return framed(face.name, what, notes(face), [*defines, *separate, *prototypes], dtypes)
+    return framed(binding.name, what, notes(binding), [*defines, *separate, *prototypes], dtypes)
 
 
-def example(face: Face, embedded: bool) -> str:
+def example(binding: Binding, embedded: bool) -> str:
     """The text of main.c: a call on files of inputs, or on zeros."""
-    n, upper = face.name, face.name.upper()
-    usage = " ".join(["main", "FOLDER", *(s.identifier.upper() for s in face.sizes)])
+    n, upper = binding.name, binding.name.upper()
+    usage = " ".join(["main", "FOLDER", *(s.identifier.upper() for s in binding.sizes)])
     lines = [
         f"/* Runs {n} once: `{usage}`, where each argument may be left out with those behind it.",
         " * Inputs are FOLDER/NAME.bin where there are such files, else zeros; outputs are written there. */",
@@ -134,33 +133,33 @@ def example(face: Face, embedded: bool) -> str:
     ]
     if not embedded:
         lines.append(f"static _Alignas({upper}_ALIGNMENT) unsigned char weights[{upper}_WEIGHTS_BYTES + 1];")
-    memory = ["constants", "workspace", "activations", *(["state"] if face.state is not None else [])]
+    memory = ["constants", "workspace", "activations", *(["state"] if binding.state is not None else [])]
     lines += [f"static _Alignas({upper}_ALIGNMENT) unsigned char {m}[{upper}_{m.upper()}_BYTES];" for m in memory]
-    for a in (*face.inputs, *face.outputs):
+    for a in (*binding.inputs, *binding.outputs):
         lines.append(f"static {c_type(a)} {a.identifier}[{upper}_{a.identifier.upper()}_ELEMENTS + 1];")
     lines += _files(n, embedded)
     lines += ["", "int main(int argc, char **argv) {", "    const char *folder = argc > 1 ? argv[1] : NULL;"]
-    for k, s in enumerate(face.sizes):
+    for k, s in enumerate(binding.sizes):
         most = f"{upper}_{s.identifier.upper()}_MAX"
         lines.append(f"    const int64_t {s.identifier} = argc > {k + 2} ? atoll(argv[{k + 2}]) : {most};")
-    if face.extents:
+    if binding.extents:
         lines.append(f"    int64_t extents[{upper}_EXTENTS];")
     source = f"{n}_weights" if embedded else "weights"
     if not embedded:
         lines.append(f'    if (bytes_of("{n}.weights", weights, {upper}_WEIGHTS_BYTES) != 0) return 2;')
     lines.append(f"    if ({n}_prepare(constants, {source}, workspace) != {upper}_OK) return 3;")
-    for a in face.inputs:
+    for a in binding.inputs:
         lines.append(f'    input(folder, "{a.identifier}", {a.identifier}, sizeof {a.identifier});')
-    given = ["constants", "activations", *(["state"] if face.state is not None else [])]
-    given += [s.identifier for s in face.sizes] + [a.identifier for a in (*face.inputs, *face.outputs)]
-    given += ["extents"] if face.extents else []
+    given = ["constants", "activations", *(["state"] if binding.state is not None else [])]
+    given += [s.identifier for s in binding.sizes] + [a.identifier for a in (*binding.inputs, *binding.outputs)]
+    given += ["extents"] if binding.extents else []
     lines.append(f"    const int status = {n}_run({', '.join(given)});")
     lines.append(f'    if (status != {upper}_OK) return fprintf(stderr, "{n}_run gave %d\\n", status), 4;')
-    for a in face.outputs:
+    for a in binding.outputs:
         lines.append(
             f'    output(folder, "{a.identifier}", {a.identifier}, sizeof {a.identifier} - sizeof *{a.identifier});'
         )
-    for k, extent in enumerate(face.extents):
+    for k, extent in enumerate(binding.extents):
         lines.append(f'    printf("{_one_line(extent)} = %lld\\n", (long long)extents[{k}]);')
     lines += ['    printf("done\\n");', "    return 0;", "}"]
     return "\n".join(lines) + "\n"
@@ -201,9 +200,9 @@ def _files(name: str, embedded: bool) -> list[str]:
     ]
 
 
-def cmake(face: Face, objects: Sequence[str], libraries: Sequence[str]) -> str:
+def cmake(binding: Binding, objects: Sequence[str], libraries: Sequence[str]) -> str:
     """The text of NAME.cmake: the bundle as an imported library."""
-    n = face.name
+    n = binding.name
     files = ";".join(f"${{CMAKE_CURRENT_LIST_DIR}}/{o}" for o in objects)
     link = [*objects_of(files), *libraries]
     return f"""\

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tilewright.bundle.binding import Array, Binding
 from tilewright.bundle.c import c_type, notes
-from tilewright.bundle.face import Array, Face
 from tilewright.bundle.glue import STATUS
 
 _VIEW = """\
@@ -21,11 +21,11 @@ struct View {
 """
 
 
-def header(face: Face) -> str:
+def header(binding: Binding) -> str:
     """The text of NAME.hpp."""
-    n, upper = face.name, face.name.upper()
+    n, upper = binding.name, binding.name.upper()
     parts = {"Constants": "CONSTANTS", "Workspace": "WORKSPACE", "Activations": "ACTIVATIONS"}
-    parts |= {"State": "STATE"} if face.state is not None else {}
+    parts |= {"State": "STATE"} if binding.state is not None else {}
     memory = [
         f"struct alignas({upper}_ALIGNMENT) {kind} {{\n    unsigned char bytes[{upper}_{part}_BYTES];\n}};"
         for kind, part in parts.items()
@@ -34,7 +34,7 @@ def header(face: Face) -> str:
     lines = [
         f"// {n}: types around {n}.h.",
         "//",
-        *(f"//   {note}" for note in notes(face)),
+        *(f"//   {note}" for note in notes(binding)),
         "#pragma once",
         "",
         "#include <cstddef>",
@@ -54,53 +54,55 @@ def header(face: Face) -> str:
         f"    return static_cast<Status>({n}_prepare(constants.bytes, weights, workspace.bytes));",
         "}",
         "",
-        *_run(face),
+        *_run(binding),
         "",
         f"}}  // namespace {n}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _run(face: Face) -> list[str]:
-    given = ["const Constants &constants", "Activations &activations", *(["State &state"] if face.state else [])]
-    given += [f"std::int64_t {s.identifier}" for s in face.sizes]
-    given += [f"View<const {c_type(a)}> {a.identifier}" for a in face.inputs]
-    given += [f"View<{c_type(a)}> {a.identifier}" for a in face.outputs]
-    given += ["View<std::int64_t> extents"] if face.extents else []
-    passed = ["constants.bytes", "activations.bytes", *(["state.bytes"] if face.state else [])]
-    passed += [s.identifier for s in face.sizes] + [f"{a.identifier}.data" for a in (*face.inputs, *face.outputs)]
-    passed += ["extents.data"] if face.extents else []
-    checks = [f"{a.identifier}.size < static_cast<std::size_t>({elements(face, a)})" for a in _arrays(face)]
-    checks += [f"extents.size < {face.name.upper()}_EXTENTS"] if face.extents else []
-    negative = [f"{s.identifier} < 0" for s in face.sizes]
+def _run(binding: Binding) -> list[str]:
+    given = ["const Constants &constants", "Activations &activations", *(["State &state"] if binding.state else [])]
+    given += [f"std::int64_t {s.identifier}" for s in binding.sizes]
+    given += [f"View<const {c_type(a)}> {a.identifier}" for a in binding.inputs]
+    given += [f"View<{c_type(a)}> {a.identifier}" for a in binding.outputs]
+    given += ["View<std::int64_t> extents"] if binding.extents else []
+    passed = ["constants.bytes", "activations.bytes", *(["state.bytes"] if binding.state else [])]
+    passed += [s.identifier for s in binding.sizes] + [
+        f"{a.identifier}.data" for a in (*binding.inputs, *binding.outputs)
+    ]
+    passed += ["extents.data"] if binding.extents else []
+    checks = [f"{a.identifier}.size < static_cast<std::size_t>({elements(binding, a)})" for a in _arrays(binding)]
+    checks += [f"extents.size < {binding.name.upper()}_EXTENTS"] if binding.extents else []
+    negative = [f"{s.identifier} < 0" for s in binding.sizes]
     return [
         "/// Computes; views that are too short are refused.",
         "inline Status run(",
         *(f"    {g}," for g in given[:-1]),
         f"    {given[-1]}) {{",
         *(f"    if ({c}) return Status::bad_size;" for c in (*negative, *checks)),
-        f"    return static_cast<Status>({face.name}_run({', '.join(passed)}));",
+        f"    return static_cast<Status>({binding.name}_run({', '.join(passed)}));",
         "}",
     ]
 
 
-def _arrays(face: Face) -> tuple[Array, ...]:
-    return (*face.inputs, *face.outputs)
+def _arrays(binding: Binding) -> tuple[Array, ...]:
+    return (*binding.inputs, *binding.outputs)
 
 
-def elements(face: Face, array: Array) -> str:
+def elements(binding: Binding, array: Array) -> str:
     """How many elements an array has, in terms of a call's dimensions where these say it, else the most."""
-    known = {s.spec.name: s.identifier for s in face.sizes}
+    known = {s.spec.name: s.identifier for s in binding.sizes}
     if all(isinstance(d, int) or d in known for d in array.shape) and array.is_open:
         return " * ".join(str(d) if isinstance(d, int) else known[d] for d in array.shape)
     return str(array.elements)
 
 
-def example(face: Face, embedded: bool) -> str:
+def example(binding: Binding, embedded: bool) -> str:
     """The text of main.cpp: a call on files of inputs, or on zeros."""
-    n, upper = face.name, face.name.upper()
-    usage = " ".join(["main", "FOLDER", *(s.identifier.upper() for s in face.sizes)])
-    parts = ["Constants", "Workspace", "Activations", *(["State"] if face.state else [])]
+    n, upper = binding.name, binding.name.upper()
+    usage = " ".join(["main", "FOLDER", *(s.identifier.upper() for s in binding.sizes)])
+    parts = ["Constants", "Workspace", "Activations", *(["State"] if binding.state else [])]
     lines = [
         f"// Runs {n} once: `{usage}`, where each argument may be left out with those behind it.",
         "// Inputs are FOLDER/NAME.bin where there are such files, else zeros; outputs are written there.",
@@ -119,7 +121,7 @@ def example(face: Face, embedded: bool) -> str:
         '    const std::string folder = argc > 1 ? argv[1] : "";',
         *(f"    const auto {p.lower()} = std::make_unique<{n}::{p}>();" for p in parts),
     ]
-    for k, s in enumerate(face.sizes):
+    for k, s in enumerate(binding.sizes):
         most = f"{upper}_{s.identifier.upper()}_MAX"
         lines.append(f"    const std::int64_t {s.identifier} = argc > {k + 2} ? std::atoll(argv[{k + 2}]) : {most};")
     source = f"{n}_weights"
@@ -131,24 +133,29 @@ def example(face: Face, embedded: bool) -> str:
             f"    if (!file.read(weights->bytes, {upper}_WEIGHTS_BYTES)) return 2;",
         ]
     lines.append(f"    if ({n}::prepare(*constants, {source}, *workspace) != {n}::Status::ok) return 3;")
-    for a in _arrays(face):
+    for a in _arrays(binding):
         lines.append(
             f"    auto {a.identifier} = std::make_unique<{c_type(a)}[]>({upper}_{a.identifier.upper()}_ELEMENTS);"
         )
-    for a in face.inputs:
+    for a in binding.inputs:
         lines.append(
             f'    std::ifstream(folder + "/{a.identifier}.bin", std::ios::binary)'
             f".read(reinterpret_cast<char *>({a.identifier}.get()), {a.nbytes});"
         )
-    lines += ["    std::vector<std::int64_t> extents(" + f"{upper}_EXTENTS);"] if face.extents else []
-    given = ["*constants", "*activations", *(["*state"] if face.state else []), *(s.identifier for s in face.sizes)]
-    for a in _arrays(face):
-        const = "const " if a in face.inputs else ""
+    lines += ["    std::vector<std::int64_t> extents(" + f"{upper}_EXTENTS);"] if binding.extents else []
+    given = [
+        "*constants",
+        "*activations",
+        *(["*state"] if binding.state else []),
+        *(s.identifier for s in binding.sizes),
+    ]
+    for a in _arrays(binding):
+        const = "const " if a in binding.inputs else ""
         given.append(f"{n}::View<{const}{c_type(a)}>({a.identifier}.get(), {upper}_{a.identifier.upper()}_ELEMENTS)")
-    given += ["extents"] if face.extents else []
+    given += ["extents"] if binding.extents else []
     lines += [f"    const auto status = {n}::run(", *(f"        {g}," for g in given[:-1]), f"        {given[-1]});"]
     lines.append(f"    if (status != {n}::Status::ok) return 4;")
-    for a in face.outputs:
+    for a in binding.outputs:
         lines.append(
             f'    std::ofstream(folder + "/{a.identifier}.bin", std::ios::binary)'
             f".write(reinterpret_cast<const char *>({a.identifier}.get()), {a.nbytes});"

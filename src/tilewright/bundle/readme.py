@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tilewright.bundle.binding import Binding
 from tilewright.bundle.c import about, about_size, arguments, notes
-from tilewright.bundle.face import Face
 from tilewright.bundle.glue import STATUS
 
 BUILDS = {
@@ -13,9 +13,9 @@ BUILDS = {
 }
 
 
-def readme(face: Face, lang: str, cpu: str, objects: list[str], libraries: list[str]) -> str:
+def readme(binding: Binding, lang: str, cpu: str, objects: list[str], libraries: list[str]) -> str:
     """The text of README.md."""
-    n, upper = face.name, face.name.upper()
+    n, upper = binding.name, binding.name.upper()
     build = BUILDS[lang].format(
         objects=" ".join(objects),
         libraries=" ".join(f"-l{x}" for x in libraries),
@@ -23,15 +23,15 @@ def readme(face: Face, lang: str, cpu: str, objects: list[str], libraries: list[
     )
     memory = {
         "weights": (
-            face.weight_bytes,
-            "raw weights; as long as calls are made" if face.keeps_weights else "raw weights",
+            binding.weight_bytes,
+            "raw weights; as long as calls are made" if binding.keeps_weights else "raw weights",
         ),
-        "constants": (face.constant_bytes, f"what `{n}_prepare` writes and calls read"),
-        "workspace": (face.workspace_bytes, f"during `{n}_prepare`"),
-        "activations": (face.activations.nbytes, "during a call; one for each call at a time"),
+        "constants": (binding.constant_bytes, f"what `{n}_prepare` writes and calls read"),
+        "workspace": (binding.workspace_bytes, f"during `{n}_prepare`"),
+        "activations": (binding.activations.nbytes, "during a call; one for each call at a time"),
     }
-    if face.state is not None:
-        memory["state"] = face.state.nbytes, f"a sequence of at most {face.state.capacity} rows"
+    if binding.state is not None:
+        memory["state"] = binding.state.nbytes, f"a sequence of at most {binding.state.capacity} rows"
     rows = [f"| {k} | {count} | `{upper}_{k.upper()}_BYTES` | {what} |" for k, (count, what) in memory.items()]
     return (
         "\n".join(
@@ -48,10 +48,10 @@ def readme(face: Face, lang: str, cpu: str, objects: list[str], libraries: list[
                 "",
                 "```c",
                 f"int {n}_prepare(void *constants, const void *weights, void *workspace);",
-                f"int {n}_run({', '.join(arguments(face))});",
+                f"int {n}_run({', '.join(arguments(binding))});",
                 "```",
                 "",
-                *(f"* {note}" for note in notes(face)),
+                *(f"* {note}" for note in notes(binding)),
                 "",
                 "All of this memory is yours and begins at a multiple of 64:",
                 "",
@@ -68,11 +68,18 @@ def readme(face: Face, lang: str, cpu: str, objects: list[str], libraries: list[
     )
 
 
-def web_readme(face: Face, features: str) -> str:
+_THREADS = (
+    "",
+    "A call has several threads, as many as `load({ threads })` says. In browsers they need a page whose server sends",
+    "`Cross-Origin-Opener-Policy: same-origin` and `Cross-Origin-Embedder-Policy: require-corp`; others have one.",
+)
+
+
+def web_readme(binding: Binding, features: str) -> str:
     """The text of README.md of a module of WebAssembly."""
-    n = face.name
-    inputs = ", ".join(a.identifier for a in face.inputs)
-    sizes = ", ".join(f"{s.identifier}: {s.spec.hi}" for s in face.sizes)
+    n = binding.name
+    inputs = ", ".join(a.identifier for a in binding.inputs)
+    sizes = ", ".join(f"{s.identifier}: {s.spec.hi}" for s in binding.sizes)
     given = f"{{ {inputs} }}" + (f", {{ {sizes} }}" if sizes else "")
     lines = [
         f"# {n}",
@@ -83,14 +90,15 @@ def web_readme(face: Face, features: str) -> str:
         f"import {{ load }} from './{n}.js';",
         "",
         "const model = await load();",
-        f"const {{ {', '.join(a.identifier for a in face.outputs)} }} = model.run({given});  // typed arrays",
+        f"const {{ {', '.join(a.identifier for a in binding.outputs)} }} = model.run({given});  // typed arrays",
         "model.update(weights);  // new raw weights, in the order of the file",
         "```",
+        *(_THREADS if binding.threads > 1 else []),
         "",
         "`node example.mjs FOLDER` reads FOLDER/NAME.bin for each input and writes the outputs there.",
         "",
-        *(f"* {about_size(s)}" for s in face.sizes),
-        *(f"* {about(a, False)}" for a in face.inputs),
-        *(f"* {about(a, True)}" for a in face.outputs),
+        *(f"* {about_size(s)}" for s in binding.sizes),
+        *(f"* {about(a, False)}" for a in binding.inputs),
+        *(f"* {about(a, True)}" for a in binding.outputs),
     ]
     return "\n".join(lines) + "\n"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tilewright.bundle.binding import ALIGNMENT, Array, Binding
 from tilewright.bundle.c import notes, numbers, offsets
 from tilewright.bundle.cpp import elements
-from tilewright.bundle.face import ALIGNMENT, Array, Face
 from tilewright.codegen.c.helpers import MEMORY_TYPES
 
 _TYPES = {"float": "f32", "double": "f64", "bool": "bool"} | {
@@ -17,16 +17,16 @@ def rust_type(array: Array) -> str:
     return _TYPES[MEMORY_TYPES[array.dtype.name]]
 
 
-def module(face: Face, embedded: bool) -> str:
+def module(binding: Binding, embedded: bool) -> str:
     """The text of NAME.rs."""
-    parts = ["Constants", "Workspace", "Activations", *(["State"] if face.state else [])]
+    parts = ["Constants", "Workspace", "Activations", *(["State"] if binding.state else [])]
     lines = [
-        f"//! {face.name}: a model made by Tilewright. Link the program with {face.name}.o.",
+        f"//! {binding.name}: a model made by Tilewright. Link the program with {binding.name}.o.",
         "//!",
-        *(f"//!   {note}" for note in notes(face)),
+        *(f"//!   {note}" for note in notes(binding)),
         "#![allow(dead_code)]",
         "",
-        *(f"pub const {name}: usize = {number};" for name, number in (numbers(face) | offsets(face)).items()),
+        *(f"pub const {name}: usize = {number};" for name, number in (numbers(binding) | offsets(binding)).items()),
         "",
     ]
     for part in (*parts, *([] if embedded else ["Weights"])):
@@ -45,55 +45,59 @@ def module(face: Face, embedded: bool) -> str:
         "}",
         "",
         'extern "C" {',
-        f"    fn {face.name}_prepare(constants: *mut u8, weights: *const u8, workspace: *mut u8) -> i32;",
-        f"    fn {face.name}_run({', '.join(_foreign(face))}) -> i32;",
-        *([f"    static {face.name}_weights: [u8; WEIGHTS_BYTES];"] if embedded else []),
+        f"    fn {binding.name}_prepare(constants: *mut u8, weights: *const u8, workspace: *mut u8) -> i32;",
+        f"    fn {binding.name}_run({', '.join(_foreign(binding))}) -> i32;",
+        *([f"    static {binding.name}_weights: [u8; WEIGHTS_BYTES];"] if embedded else []),
         "}",
         "",
-        *(_own_weights(face) if embedded else []),
+        *(_own_weights(binding) if embedded else []),
         "/// # Safety",
         "/// `weights` are WEIGHTS_BYTES at a multiple of ALIGNMENT, and stay where WEIGHTS_STAY is 1.",
         "pub unsafe fn prepare(constants: &mut Constants, weights: *const u8, workspace: &mut Workspace) -> i32 {",
-        f"    {face.name}_prepare(constants.0.as_mut_ptr(), weights, workspace.0.as_mut_ptr())",
+        f"    {binding.name}_prepare(constants.0.as_mut_ptr(), weights, workspace.0.as_mut_ptr())",
         "}",
         "",
-        *_run(face),
+        *_run(binding),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _own_weights(face: Face) -> list[str]:
+def _own_weights(binding: Binding) -> list[str]:
     return [
         "/// The weights that are in the object.",
         "pub fn weights() -> *const u8 {",
-        f"    unsafe {{ {face.name}_weights.as_ptr() }}",
+        f"    unsafe {{ {binding.name}_weights.as_ptr() }}",
         "}",
         "",
     ]
 
 
-def _foreign(face: Face) -> list[str]:
-    result = ["constants: *const u8", "activations: *mut u8", *(["state: *mut u8"] if face.state else [])]
-    result += [f"{s.identifier}: i64" for s in face.sizes]
-    result += [f"{a.identifier}: *const {rust_type(a)}" for a in face.inputs]
-    result += [f"{a.identifier}: *mut {rust_type(a)}" for a in face.outputs]
-    return result + (["extents: *mut i64"] if face.extents else [])
+def _foreign(binding: Binding) -> list[str]:
+    result = ["constants: *const u8", "activations: *mut u8", *(["state: *mut u8"] if binding.state else [])]
+    result += [f"{s.identifier}: i64" for s in binding.sizes]
+    result += [f"{a.identifier}: *const {rust_type(a)}" for a in binding.inputs]
+    result += [f"{a.identifier}: *mut {rust_type(a)}" for a in binding.outputs]
+    return result + (["extents: *mut i64"] if binding.extents else [])
 
 
-def _run(face: Face) -> list[str]:
+def _run(binding: Binding) -> list[str]:
     given = ["constants: &Constants", "activations: &mut Activations"]
-    given += ["state: &mut State"] if face.state else []
-    given += [f"{s.identifier}: i64" for s in face.sizes]
-    given += [f"{a.identifier}: &[{rust_type(a)}]" for a in face.inputs]
-    given += [f"{a.identifier}: &mut [{rust_type(a)}]" for a in face.outputs]
-    given += ["extents: &mut [i64; EXTENTS]"] if face.extents else []
-    passed = ["constants.0.as_ptr()", "activations.0.as_mut_ptr()", *(["state.0.as_mut_ptr()"] if face.state else [])]
-    passed += [s.identifier for s in face.sizes] + [f"{a.identifier}.as_ptr()" for a in face.inputs]
-    passed += [f"{a.identifier}.as_mut_ptr()" for a in face.outputs]
-    passed += ["extents.as_mut_ptr()"] if face.extents else []
-    refused = [f"{s.identifier} < 0" for s in face.sizes]
-    for a in (*face.inputs, *face.outputs):
-        count = elements(face, a)
+    given += ["state: &mut State"] if binding.state else []
+    given += [f"{s.identifier}: i64" for s in binding.sizes]
+    given += [f"{a.identifier}: &[{rust_type(a)}]" for a in binding.inputs]
+    given += [f"{a.identifier}: &mut [{rust_type(a)}]" for a in binding.outputs]
+    given += ["extents: &mut [i64; EXTENTS]"] if binding.extents else []
+    passed = [
+        "constants.0.as_ptr()",
+        "activations.0.as_mut_ptr()",
+        *(["state.0.as_mut_ptr()"] if binding.state else []),
+    ]
+    passed += [s.identifier for s in binding.sizes] + [f"{a.identifier}.as_ptr()" for a in binding.inputs]
+    passed += [f"{a.identifier}.as_mut_ptr()" for a in binding.outputs]
+    passed += ["extents.as_mut_ptr()"] if binding.extents else []
+    refused = [f"{s.identifier} < 0" for s in binding.sizes]
+    for a in (*binding.inputs, *binding.outputs):
+        count = elements(binding, a)
         refused.append(f"{a.identifier}.len() < {count if count.isdigit() else f'({count}) as usize'}")
     return [
         "/// Computes; slices that are too short are refused.",
@@ -102,15 +106,15 @@ def _run(face: Face) -> list[str]:
         *(f"    {g}," for g in given),
         ") -> i32 {",
         *(line for r in refused for line in (f"    if {r} {{", "        return BAD_SIZE as i32;", "    }")),
-        f"    unsafe {{ {face.name}_run({', '.join(passed)}) }}",
+        f"    unsafe {{ {binding.name}_run({', '.join(passed)}) }}",
         "}",
     ]
 
 
-def example(face: Face, embedded: bool) -> str:
+def example(binding: Binding, embedded: bool) -> str:
     """The text of main.rs: a call on files of inputs, or on zeros."""
-    n = face.name
-    arrays = (*face.inputs, *face.outputs)
+    n = binding.name
+    arrays = (*binding.inputs, *binding.outputs)
     lines = [
         f"// Runs {n} once: rustc -O main.rs -C link-arg={n}.o && ./main FOLDER DIMENSIONS",
         "// Inputs are FOLDER/NAME.bin where there are such files, else zeros; outputs are written there.",
@@ -132,10 +136,10 @@ def example(face: Face, embedded: bool) -> str:
         "    let arguments: Vec<String> = std::env::args().collect();",
         "    let folder = arguments.get(1).cloned().unwrap_or_default();",
     ]
-    for k, s in enumerate(face.sizes):
+    for k, s in enumerate(binding.sizes):
         most = f"{n}::{s.identifier.upper()}_MAX as i64"
         lines.append(f"    let {s.identifier} = arguments.get({k + 2}).map_or({most}, |t| t.parse().unwrap());")
-    for part in ("Constants", "Workspace", "Activations", *(["State"] if face.state else [])):
+    for part in ("Constants", "Workspace", "Activations", *(["State"] if binding.state else [])):
         lines.append(f"    let mut {part.lower()} = {n}::zeroed::<{n}::{part}>();")
     if embedded:
         lines.append(f"    let at = {n}::weights();")
@@ -150,13 +154,13 @@ def example(face: Face, embedded: bool) -> str:
     for a in arrays:
         zero = "false" if rust_type(a) == "bool" else f"0 as {rust_type(a)}"
         lines.append(f"    let mut {a.identifier} = vec![{zero}; {n}::{a.identifier.upper()}_ELEMENTS];")
-    lines += [f'    input(&folder, "{a.identifier}", &mut {a.identifier});' for a in face.inputs]
-    lines += [f"    let mut extents = [0i64; {n}::EXTENTS];"] if face.extents else []
-    given = ["&constants", "&mut activations", *(["&mut state"] if face.state else [])]
-    given += [s.identifier for s in face.sizes] + [f"&{a.identifier}" for a in face.inputs]
-    given += [f"&mut {a.identifier}" for a in face.outputs] + (["&mut extents"] if face.extents else [])
+    lines += [f'    input(&folder, "{a.identifier}", &mut {a.identifier});' for a in binding.inputs]
+    lines += [f"    let mut extents = [0i64; {n}::EXTENTS];"] if binding.extents else []
+    given = ["&constants", "&mut activations", *(["&mut state"] if binding.state else [])]
+    given += [s.identifier for s in binding.sizes] + [f"&{a.identifier}" for a in binding.inputs]
+    given += [f"&mut {a.identifier}" for a in binding.outputs] + (["&mut extents"] if binding.extents else [])
     lines += [f"    let status = {n}::run({', '.join(given)});", f"    assert_eq!(status, {n}::OK as i32);"]
-    for a in face.outputs:
+    for a in binding.outputs:
         lines.append(
             f'    let _ = std::fs::write(format!("{{folder}}/{a.identifier}.bin"), bytes(&mut {a.identifier}));'
         )

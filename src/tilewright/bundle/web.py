@@ -1,6 +1,6 @@
 """A bundle for the web: a WebAssembly module with JavaScript around it, in npm's layout.
 
-    NAME.wasm  NAME.js  NAME.d.ts  package.json  NAME.weights  example.mjs  README.md
+    NAME.wasm  NAME.js  NAME.d.ts  package.json  NAME.weights  example.mjs  README.md  [NAME.worker.js]
 
 The module has memory of its own; JavaScript places the parts of it after what the module needs itself, and copies
 arrays in and out. Functions of libm come from `Math`; a program that needs others is refused.
@@ -9,10 +9,12 @@ arrays in and out. Functions of libm come from `Math`; a program that needs othe
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
+from tilewright.bundle import web_threads
+from tilewright.bundle.binding import Array, Binding
 from tilewright.bundle.c import about, about_size
 from tilewright.bundle.cpp import elements
-from tilewright.bundle.face import Array, Face
 from tilewright.bundle.glue import STATUS
 from tilewright.codegen.c.helpers import MEMORY_TYPES
 
@@ -119,26 +121,64 @@ define double @fma(double %a, double %b, double %c) nounwind {
 """
 
 
-def javascript(face: Face, needs: tuple[str, ...], embedded: bool) -> str:
-    """The text of NAME.js: `load` and the class that it gives."""
-    n = face.name
-    arrays = (*face.inputs, *face.outputs)
-    imports = ", ".join(f"{name}: {MATH[name]}" for name in needs)
-    sizes = [s.identifier for s in face.sizes]
-    given = ["this.constants", "this.activations", *(["this.state"] if face.state else [])]
+_CLOSE = """\
+  /** Ends the workers; calls have one thread then. */
+  close() {
+    this.exports.tw_pool_started(0n);
+    for (const worker of this.workers.splice(0)) worker.terminate();
+  }
+
+"""
+
+
+def _memory(binding: Binding, embedded: bool) -> dict[str, int]:
+    """The parts of memory that JavaScript places, and their bytes."""
+    parts = {"weights": 0 if embedded else binding.weight_bytes, "constants": binding.constant_bytes}
+    parts |= {"workspace": binding.workspace_bytes, "activations": binding.activations.nbytes}
+    parts |= {} if binding.state is None else {"state": binding.state.nbytes}
+    parts |= {"extents": 8 * len(binding.extents)} if binding.extents else {}
+    return parts | {f"at.{a.identifier}": max(a.nbytes, 8) for a in (*binding.inputs, *binding.outputs)}
+
+
+def _load(binding: Binding, needs: Sequence[str], embedded: bool, heap: int) -> str:
+    """The text of `load`."""
+    n = binding.name
+    imports = {name: MATH[name] for name in needs}
+    update = "undefined" if embedded else f"files.weights ?? (await fetched('{n}.weights'))"
+    if binding.threads > 1:
+        room = sum(-(-count // 64) * 64 for count in _memory(binding, embedded).values())
+        return web_threads.load(binding, imports, heap, room, update)
+    return f"""\
+/** Loads the module and its weights; `files` may hold their bytes: {{ module, weights }}. */
+export async function load(files = {{}}) {{
+  const module = files.module ?? (await fetched('{n}.wasm'));
+  const env = {{ {", ".join(f"{name}: {text}" for name, text in imports.items())} }};
+  const {{ instance }} = await WebAssembly.instantiate(module, {{ env }});
+  const model = new Model(instance);
+  model.update({update});
+  return model;
+}}
+"""
+
+
+def javascript(binding: Binding, needs: Sequence[str], embedded: bool, heap: int) -> str:
+    """The text of NAME.js: `load` and the class that it gives. `heap` is where the caller's memory begins."""
+    n = binding.name
+    arrays = (*binding.inputs, *binding.outputs)
+    sizes = [s.identifier for s in binding.sizes]
+    given = ["this.constants", "this.activations", *(["this.state"] if binding.state else [])]
     given += [f"BigInt(sizes.{s})" for s in sizes] + [f"this.at.{a.identifier}" for a in arrays]
-    given += ["this.extents"] if face.extents else []
-    places = "".join(f"    this.at.{a.identifier} = take({max(a.nbytes, 8)});\n" for a in arrays)
-    state = f"    this.state = take({face.state.nbytes});\n" if face.state else ""
-    extents = f"    this.extents = take({8 * len(face.extents)});\n" if face.extents else ""
-    defaults = ", ".join(f"{s.identifier}: {s.spec.hi}" for s in face.sizes)
+    given += ["this.extents"] if binding.extents else []
+    places = "".join(f"    this.{what} = take({count});\n" for what, count in _memory(binding, embedded).items())
+    defaults = ", ".join(f"{s.identifier}: {s.spec.hi}" for s in binding.sizes)
     outputs = ",\n".join(
-        f"      {a.identifier}: this.view('{a.identifier}').slice(0, {_count(face, a)})" for a in face.outputs
+        f"      {a.identifier}: this.view('{a.identifier}').slice(0, {_count(binding, a)})" for a in binding.outputs
     )
-    words = f"new BigInt64Array(this.memory.buffer, this.extents, {len(face.extents)})"
+    words = f"new BigInt64Array(this.memory.buffer, this.extents, {len(binding.extents)})"
     told = f"      extents: Array.from({words}, Number),\n"
     types = ", ".join(f"{a.identifier}: [{array_type(a)}, {a.elements}]" for a in arrays)
     source = f"this.exports.{n}_weights.value" if embedded else "this.weights"
+    workers, close = ("    this.workers = [];\n", _CLOSE) if binding.threads > 1 else ("", "")
     return f"""\
 // {n}: a model made by Tilewright, as WebAssembly. `const model = await load(); model.run({{...}})`.
 const OPEN = {{ {defaults} }};
@@ -159,28 +199,25 @@ export class Model {{
     this.exports = instance.exports;
     this.memory = this.exports.memory;
     this.at = {{}};
-    let end = this.exports.heap.value;
+{workers}    let end = this.exports.heap.value;
     const take = (count) => {{
       const place = end;
       end += Math.ceil(count / 64) * 64;
       return place;
     }};
-    this.weights = take({0 if embedded else face.weight_bytes});
-    this.constants = take({face.constant_bytes});
-    this.workspace = take({face.workspace_bytes});
-    this.activations = take({face.activations.nbytes});
-{state}{extents}{places}    const missing = end - this.memory.buffer.byteLength;
+{places}    const missing = end - this.memory.buffer.byteLength;
     if (missing > 0) this.memory.grow(Math.ceil(missing / 65536));
   }}
 
   /** Takes raw weights, in the order of {n}.weights. */
   update(weights) {{
     if (weights) {{
-      if (weights.byteLength !== {face.weight_bytes}) throw new Error(`weights: {face.weight_bytes} bytes expected`);
+      const wanted = {binding.weight_bytes};
+      if (weights.byteLength !== wanted) throw new Error(`weights: ${{wanted}} bytes expected`);
       const bytes = ArrayBuffer.isView(weights)
         ? new Uint8Array(weights.buffer, weights.byteOffset, weights.byteLength)
         : new Uint8Array(weights);
-      new Uint8Array(this.memory.buffer, {source}, {face.weight_bytes}).set(bytes);
+      new Uint8Array(this.memory.buffer, {source}, wanted).set(bytes);
     }}
     this.check(this.exports.{n}_prepare(this.constants, {source}, this.workspace));
   }}
@@ -196,7 +233,7 @@ export class Model {{
     this.call(inputs, sizes);
     sizes = {{ ...OPEN, ...sizes }};
     return {{
-{told if face.extents else ""}{outputs},
+{told if binding.extents else ""}{outputs},
     }};
   }}
 
@@ -213,37 +250,30 @@ export class Model {{
     this.check(this.exports.{n}_run({", ".join(given)}));
   }}
 
-  check(status) {{
+{close}  check(status) {{
     if (status !== 0) throw new Error(`{n}: ${{STATUS[status] ?? status}}`);
   }}
 }}
 
-/** Loads the module and its weights; `files` may hold their bytes: {{ module, weights }}. */
-export async function load(files = {{}}) {{
-  const module = files.module ?? (await fetched('{n}.wasm'));
-  const {{ instance }} = await WebAssembly.instantiate(module, {{ env: {{ {imports} }} }});
-  const model = new Model(instance);
-  model.update({"undefined" if embedded else f"files.weights ?? (await fetched('{n}.weights'))"});
-  return model;
-}}
-"""
+{_load(binding, needs, embedded, heap)}"""
 
 
-def _count(face: Face, array: Array) -> str:
+def _count(binding: Binding, array: Array) -> str:
     """How many elements of an output there are, of a call's sizes."""
-    known = {s.spec.name: f"sizes.{s.identifier}" for s in face.sizes}
+    known = {s.spec.name: f"sizes.{s.identifier}" for s in binding.sizes}
     if array.is_open and all(isinstance(d, int) or d in known for d in array.shape):
         return " * ".join(str(d) if isinstance(d, int) else known[d] for d in array.shape)
-    return elements(face, array)
+    return elements(binding, array)
 
 
-def types(face: Face) -> str:
+def types(binding: Binding) -> str:
     """The text of NAME.d.ts."""
-    inputs = [f"  /** {about(a, False)} */\n  {a.identifier}?: {_given(a)};" for a in face.inputs]
-    outputs = [f"  /** {about(a, True)} */\n  {a.identifier}: {array_type(a)};" for a in face.outputs]
-    outputs += ["  /** " + ", ".join(face.extents) + " */\n  extents: number[];"] if face.extents else []
-    sizes = [f"  /** {about_size(s)} */\n  {s.identifier}?: number;" for s in face.sizes]
-    names = " | ".join(f"'{a.identifier}'" for a in (*face.inputs, *face.outputs))
+    inputs = [f"  /** {about(a, False)} */\n  {a.identifier}?: {_given(a)};" for a in binding.inputs]
+    outputs = [f"  /** {about(a, True)} */\n  {a.identifier}: {array_type(a)};" for a in binding.outputs]
+    outputs += ["  /** " + ", ".join(binding.extents) + " */\n  extents: number[];"] if binding.extents else []
+    sizes = [f"  /** {about_size(s)} */\n  {s.identifier}?: number;" for s in binding.sizes]
+    names = " | ".join(f"'{a.identifier}'" for a in (*binding.inputs, *binding.outputs))
+    more = "; threads?: number" if binding.threads > 1 else ""
     return "\n".join(
         [
             "export interface Inputs {",
@@ -260,8 +290,9 @@ def types(face: Face) -> str:
             "  call(inputs?: Inputs, sizes?: Sizes): void;",
             f"  view(name: {names or 'never'}): ArrayBufferView;",
             "  update(weights?: ArrayBuffer | ArrayBufferView): void;",
+            *(["  close(): void;"] if binding.threads > 1 else []),
             "}",
-            "export function load(files?: { module?: BufferSource; weights?: BufferSource }): Promise<Model>;",
+            f"export function load(files?: {{ module?: BufferSource; weights?: BufferSource{more} }}): Promise<Model>;",
             "",
         ]
     )
@@ -272,20 +303,23 @@ def _given(array: Array) -> str:
     return f"{array_type(array)} | {'bigint' if big else 'number'}[]"
 
 
-def package(face: Face, embedded: bool) -> str:
+def package(binding: Binding, embedded: bool) -> str:
     """The text of package.json."""
-    n = face.name
+    n = binding.name
     files = [f"{n}.js", f"{n}.d.ts", f"{n}.wasm", *([] if embedded else [f"{n}.weights"])]
+    files += [f"{n}.worker.js"] if binding.threads > 1 else []
     kind = {"name": n.lower(), "version": "1.0.0", "type": "module"}
     return json.dumps({**kind, "main": f"{n}.js", "types": f"{n}.d.ts", "files": files}, indent=2) + "\n"
 
 
-def example(face: Face) -> str:
+def example(binding: Binding) -> str:
     """The text of example.mjs: a call on files of inputs, or on zeros."""
-    n = face.name
-    sizes = ", ".join(f"{s.identifier}: Number(process.argv[{k + 3}] ?? {s.spec.hi})" for k, s in enumerate(face.sizes))
-    inputs = ", ".join(f"'{a.identifier}'" for a in face.inputs)
-    outputs = ", ".join(f"'{a.identifier}'" for a in face.outputs)
+    n = binding.name
+    sizes = ", ".join(
+        f"{s.identifier}: Number(process.argv[{k + 3}] ?? {s.spec.hi})" for k, s in enumerate(binding.sizes)
+    )
+    inputs = ", ".join(f"'{a.identifier}'" for a in binding.inputs)
+    outputs = ", ".join(f"'{a.identifier}'" for a in binding.outputs)
     return f"""\
 // Runs {n} once: `node example.mjs FOLDER DIMENSIONS`. Inputs are FOLDER/NAME.bin where there are such files, else
 // zeros; outputs are written there.
@@ -306,12 +340,15 @@ console.log('done');
 """
 
 
-def texts(face: Face, needs: tuple[str, ...], embedded: bool) -> dict[str, str]:
-    """All texts by the files' names."""
-    n = face.name
-    return {
-        f"{n}.js": javascript(face, needs, embedded),
-        f"{n}.d.ts": types(face),
-        "package.json": package(face, embedded),
-        "example.mjs": example(face),
+def texts(binding: Binding, needs: Sequence[str], embedded: bool, heap: int) -> dict[str, str]:
+    """All texts by the files' names; `needs` are functions of libm that the module imports."""
+    n = binding.name
+    result = {
+        f"{n}.js": javascript(binding, needs, embedded, heap),
+        f"{n}.d.ts": types(binding),
+        "package.json": package(binding, embedded),
+        "example.mjs": example(binding),
     }
+    if binding.threads > 1:
+        result[f"{n}.worker.js"] = web_threads.worker(binding, {name: MATH[name] for name in needs})
+    return result

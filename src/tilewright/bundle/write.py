@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from tilewright.bundle import c, cpp, rust, web
-from tilewright.bundle.face import Face, face_of
+from tilewright.bundle import c, cpp, rust, web, web_threads
+from tilewright.bundle.binding import Binding, binding_of
 from tilewright.bundle.float16 import calls_float16_conversions, float16_conversions
 from tilewright.bundle.glue import glue
 from tilewright.bundle.names import as_name, is_name
@@ -59,52 +60,59 @@ def bundle(
         rows: for how many rows there shall be memory where nothing bounds them: of a decoder's state, or of results
             whose size data decides.
         threads: of a call; with more than one the pool is a second object, "NAME_pool.o", which programs with several
-            such bundles are linked with once. A program is best compiled for as many.
+            such bundles are linked with once; for WebAssembly it is in the module, whose memory is then shared by
+            workers. A program is best compiled for as many.
 
     Raises UnsupportedError that says what keeps a program from it; CompileError if the name is none. Before that
     nothing is written.
     """
     check_choice("lang", lang, get_args(Language), CompileError)
     check_path(folder, CompileError)
-    face = described(program, name=name, rows=rows, threads=threads)
-    name, spec = face.name, program.manifest.target
+    binding = described(program, name=name, rows=rows, threads=threads)
+    name, spec = binding.name, program.manifest.target
     target = Target(spec.triple, spec.cpu, spec.features)
-    weights = raw_weights(program, face)
-    made = (_web if is_web(spec.triple) else _native)(program, face, target, weights if embed else None, lang)
+    weights = raw_weights(program, binding)
+    made = (_web if is_web(spec.triple) else _native)(program, binding, target, weights if embed else None, lang)
     return _write(Path(folder), made | ({} if embed else {f"{name}.weights": weights}))
 
 
-def _native(program: Program, face: Face, target: Target, embedded: bytes | None, lang: str) -> Files:
+def _native(program: Program, binding: Binding, target: Target, embedded: bytes | None, lang: str) -> Files:
     """An object, and texts in one language."""
-    name, embed = face.name, embedded is not None
+    name, embed = binding.name, embedded is not None
     constants = {} if embedded is None else {f"{name}_weights": embedded}
-    joined = join(_objects(program, face, target), [*_functions(face), *constants], constants)
-    pool = {"tw_parallel", "tw_barrier"} if face.threads > 1 else set[str]()
+    joined = join(_objects(program, binding, target), [*_functions(binding), *constants], constants)
+    pool = {"tw_parallel", "tw_barrier"} if binding.threads > 1 else set[str]()
     needs = [n for n in joined.needs if not is_helper(target.triple, n) and n not in pool]
     _check_needs(needs, ALLOWED, name)
-    objects = [f"{name}.o", *([f"{name}_pool.o"] if face.threads > 1 else [])]
+    objects = [f"{name}.o", *([f"{name}_pool.o"] if binding.threads > 1 else [])]
     cpu = f"{target.triple.partition('-')[0]}, {target.cpu}"
     libraries = [*(["m"] if set(needs) - {"memcpy", "memset", "memmove"} else []), *(["pthread"] if pool else [])]
-    files: Files = {f"{name}.o": joined.image, f"{name}.h": c.header(face, cpu, embed)}
-    files |= _texts(face, lang, embed)
-    if face.threads > 1:
+    files: Files = {f"{name}.o": joined.image, f"{name}.h": c.header(binding, cpu, embed)}
+    files |= _texts(binding, lang, embed)
+    if binding.threads > 1:
         files[f"{name}_pool.o"] = compile_llvm(pool_text_of(target.triple), target, opt=2)
-    files[f"{name}.cmake"] = c.cmake(face, objects, libraries)
-    files["README.md"] = readme(face, lang, cpu, objects, libraries)
+    files[f"{name}.cmake"] = c.cmake(binding, objects, libraries)
+    files["README.md"] = readme(binding, lang, cpu, objects, libraries)
     return files
 
 
-def _web(program: Program, face: Face, target: Target, embedded: bytes | None, lang: str) -> Files:
+def _web(program: Program, binding: Binding, target: Target, embedded: bytes | None, lang: str) -> Files:
     """A module of WebAssembly, and JavaScript."""
-    objects = _objects(program, face, target)
+    objects = _objects(program, binding, target)
     objects["support"] = compile_llvm(web.support(target.triple), target, opt=1)
-    constants = {} if embedded is None else {f"{face.name}_weights": embedded}
-    linked = link(objects, _functions(face), constants)
-    _check_needs(linked.needs, web.MATH.keys(), face.name)
-    files: Files = {f"{face.name}.wasm": linked.module}
-    files |= web.texts(face, linked.needs, embedded is not None)
-    files["README.md"] = web_readme(face, ", ".join(target.features))
-    return files
+    name = binding.name
+    constants = {} if embedded is None else {f"{name}_weights": embedded}
+    exports, threads = _functions(binding), binding.threads
+    if threads > 1:
+        shared = replace(target, features=tuple(sorted({*target.features, "atomics", "bulk-memory"})))
+        objects["pool"] = compile_llvm(pool_text_of(target.triple), shared, opt=2)
+        exports += web_threads.ENTRIES
+    linked = link(objects, exports, constants, threads=threads)
+    needs = [n for n in linked.needs if n != web_threads.OFFER]
+    _check_needs(needs, web.MATH.keys(), name)
+    files: Files = {f"{name}.wasm": linked.module}
+    texts = web.texts(binding, needs, embedded is not None, linked.heap)
+    return files | texts | {"README.md": web_readme(binding, ", ".join(target.features))}
 
 
 def _check_needs(needs: Iterable[str], allowed: Collection[str], name: str) -> None:
@@ -113,34 +121,35 @@ def _check_needs(needs: Iterable[str], allowed: Collection[str], name: str) -> N
         raise UnsupportedError("the code needs what a bundle has not", where=name, got=", ".join(odd))
 
 
-def _functions(face: Face) -> list[str]:
+def _functions(binding: Binding) -> list[str]:
     """What a bundle shows."""
-    return [f"{face.name}_prepare", f"{face.name}_run"]
+    return [f"{binding.name}_prepare", f"{binding.name}_run"]
 
 
-def _texts(face: Face, lang: str, embed: bool) -> dict[str, str]:
+def _texts(binding: Binding, lang: str, embed: bool) -> dict[str, str]:
     """What is written for one language."""
     match lang:
         case "cpp":
-            return {f"{face.name}.hpp": cpp.header(face), "main.cpp": cpp.example(face, embed)}
+            return {f"{binding.name}.hpp": cpp.header(binding), "main.cpp": cpp.example(binding, embed)}
         case "rust":
-            return {f"{face.name}.rs": rust.module(face, embed), "main.rs": rust.example(face, embed)}
-    return {"main.c": c.example(face, embed)}
+            return {f"{binding.name}.rs": rust.module(binding, embed), "main.rs": rust.example(binding, embed)}
+    return {"main.c": c.example(binding, embed)}
 
 
-def described(program: Program, *, name: str | None = None, rows: int | None = None, threads: int = 1) -> Face:
+def described(program: Program, *, name: str | None = None, rows: int | None = None, threads: int = 1) -> Binding:
     """How callers of a program's bundle see it."""
     triple = program.manifest.target.triple
     if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MAX_THREADS:
         raise CompileError("not a number of threads", expected=f"1 to {MAX_THREADS}", got=repr(threads))
-    if threads > 1 and ("linux" not in triple or triple.partition("-")[0] not in SYS_FUTEX):
+    linux = "linux" in triple and triple.partition("-")[0] in SYS_FUTEX
+    if threads > 1 and not (linux or is_web(triple)):
         raise UnsupportedError("there is no thread pool for this system yet", expected="threads=1", got=triple)
     check_option("rows", rows, (int, type(None)), "a number of rows")
     name = as_name(program.manifest.name) if name is None else name
     if not isinstance(name, str) or not is_name(name):
         raise CompileError("this is no name for functions: it is none, or it has a meaning already", where=repr(name))
     sizes = Sizes(program.manifest, _text(program, "sizes"))
-    return face_of(program.manifest, sizes, name, threads, rows, address_bytes(triple))
+    return binding_of(program.manifest, sizes, name, threads, rows, address_bytes(triple))
 
 
 def _text(program: Program, name: str) -> str | None:
@@ -148,10 +157,10 @@ def _text(program: Program, name: str) -> str | None:
     return text() if callable(text) else text
 
 
-def raw_weights(program: Program, face: Face) -> bytes:
+def raw_weights(program: Program, binding: Binding) -> bytes:
     """The raw weights, each at its place."""
-    data = bytearray(face.weight_bytes)
-    for w in face.weights:
+    data = bytearray(binding.weight_bytes)
+    for w in binding.weights:
         content = _dense(program.weights[w.spec.name]).tobytes()
         if len(content) != w.spec.nbytes:
             raise CompileError("a weight has another size", where=w.spec.name)
@@ -163,9 +172,9 @@ def _dense(array: Any) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(array)
 
 
-def _objects(program: Program, face: Face, target: Target) -> dict[str, bytes]:
+def _objects(program: Program, binding: Binding, target: Target) -> dict[str, bytes]:
     """The program's objects and that of the functions around them."""
-    own = compile_llvm(glue(face, target.triple, address_bytes(target.triple)), target, opt=1)
+    own = compile_llvm(glue(binding, target.triple, address_bytes(target.triple)), target, opt=1)
     return with_float16_conversions({**program.objects, "glue": own}, target)
 
 

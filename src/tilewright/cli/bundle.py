@@ -40,7 +40,9 @@ def bundle(
         int | None,
         typer.Option("--rows", help="Rows of memory where nothing bounds them: a decoder's tokens, boxes found."),
     ] = None,
-    threads: Annotated[int, typer.Option("--threads", help="Threads of a call; the pool is a second object.")] = 1,
+    threads: Annotated[
+        int, typer.Option("--threads", help="Threads of a call; the pool is a second object, or in the module.")
+    ] = 1,
     dim: DimOption = None,
     state: StateOption = None,
     precision: PrecisionOption = None,

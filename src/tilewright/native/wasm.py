@@ -6,6 +6,10 @@ The module has its own memory. It exports `memory`, the global `heap`, where the
 functions that are asked for; it imports what no object defines from "env". Position-independent objects reach their
 data by a global `__memory_base`, which is 0 here, and by globals of "GOT.mem" that hold addresses. The conventions are
 those of WebAssembly/tool-conventions, Linking.md.
+
+A module for several threads imports its memory, which they share, as "memory" of "env". Each thread is an instance and
+has a stack; it sets the exported global `stack` to the multiple of STACK where its own begins. Constants are copied by
+the exported function `fill`, which one instance calls.
 """
 
 from __future__ import annotations
@@ -21,8 +25,11 @@ STACK = 1 << 20
 """Bytes of the stack."""
 PAGE = 1 << 16
 """Bytes of a page of memory."""
+MAX_PAGES = 1 << 16
+"""Pages that 32 bits can address."""
 _MAGIC = b"\0asm\x01\0\0\0"
 _TYPE, _IMPORT, _FUNCTION, _TABLE, _MEMORY, _GLOBAL, _EXPORT, _ELEMENT, _CODE, _DATA = 1, 2, 3, 4, 5, 6, 7, 9, 10, 11
+_DATA_COUNT = 12
 _FUNCTIONS, _TABLES, _MEMORIES, _GLOBALS = 0, 1, 2, 3
 _KIND_FUNCTION, _KIND_DATA, _KIND_GLOBAL, _KIND_SECTION, _KIND_TABLE = 0, 1, 2, 3, 5
 _WEAK, _LOCAL, _UNDEFINED, _NAMED = 1, 2, 0x10, 0x40
@@ -154,7 +161,11 @@ class Linked:
 
 
 def link(
-    objects: Mapping[str, bytes], exports: Collection[str], constants: Mapping[str, bytes] | None = None
+    objects: Mapping[str, bytes],
+    exports: Collection[str],
+    constants: Mapping[str, bytes] | None = None,
+    *,
+    threads: int = 1,
 ) -> Linked:
     """One module of several objects.
 
@@ -162,11 +173,13 @@ def link(
         objects: relocatable objects of wasm32, by names for messages.
         exports: functions that the module shows.
         constants: further symbols and their bytes, aligned to 64; their addresses are exported as globals.
+        threads: how many stacks there are; with more than one the memory is imported and shared.
 
     Raises CompileError if an image is no object, has what is not known here, or lacks a function of `exports`.
     """
     try:
-        return _Linker([_read(name, data) for name, data in objects.items()], list(exports), constants or {}).link()
+        read = [_read(name, data) for name, data in objects.items()]
+        return _Linker(read, list(exports), constants or {}, threads, end=threads * STACK).link()
     except (IndexError, ValueError, struct.error, KeyError) as error:
         raise CompileError("the WebAssembly objects cannot be linked", got=str(error)) from None
 
@@ -283,6 +296,7 @@ class _Linker:
     objects: list[_Object]
     exports: list[str]
     constants: Mapping[str, bytes]
+    threads: int
     types: dict[bytes, int] = field(default_factory=dict)
     imports: dict[str, int] = field(default_factory=dict)
     import_types: list[int] = field(default_factory=list)
@@ -435,34 +449,56 @@ class _Linker:
         return self.places[which, n], bytes(data)
 
     def module(self, bodies: Sequence[bytes], segments: Sequence[tuple[int, bytes]], heap: int) -> bytes:
+        shared = self.threads > 1
         signatures = [number(self.types[o.types[t]]) for o in self.objects for t in o.signatures]
         imports = [
             _text("env") + _text(name) + b"\0" + number(kind)
             for name, kind in zip(self.imports, self.import_types, strict=True)
         ]
+        pages = number(-(-heap // PAGE))
         values = [(_I32, 1, self.initial[0]), *((_I32, 0, v) for v in self.initial[1:]), (_I32, 0, heap)]
         exports = [("memory", _MEMORIES, 0), ("heap", _GLOBALS, len(values) - 1)]
         exports += [(name, _FUNCTIONS, self.functions[name]) for name in self.exports]
         for name in self.constants:
             exports.append((name, _GLOBALS, len(values)))
             values.append((_I32, 0, self.addresses[name]))
+        written = [(place, content) for place, content in segments if content.strip(b"\0")]
+        if shared:
+            imports.append(_text("env") + _text("memory") + bytes([_MEMORIES, 3]) + pages + number(MAX_PAGES))
+            exports += [("stack", _GLOBALS, 0), ("fill", _FUNCTIONS, len(self.imports) + len(bodies))]
+            signatures.append(number(self.types.setdefault(b"\x60\0\0", len(self.types))))
+            bodies = [*bodies, _fill(written)]
         globals_ = [bytes([kind, changes, 0x41]) + _signed(value) + b"\x0b" for kind, changes, value in values]
         shown = [_text(name) + bytes([kind]) + number(index) for name, kind, index in exports]
-        data = [b"\0\x41" + _signed(place) + b"\x0b" + number(len(c)) + c for place, c in segments if c.strip(b"\0")]
+        data = [
+            (b"\1" if shared else b"\0\x41" + _signed(place) + b"\x0b") + number(len(content)) + content
+            for place, content in written
+        ]
         sections = [
             (_TYPE, _many(list(self.types))),
             (_IMPORT, _many(imports)),
             (_FUNCTION, _many(signatures)),
             (_TABLE, _many([bytes([_FUNCREF, 0]) + number(len(self.table) + 1)])),
-            (_MEMORY, _many([b"\0" + number(-(-heap // PAGE))])),
+            *([] if shared else [(_MEMORY, _many([b"\0" + pages]))]),
             (_GLOBAL, _many(globals_)),
             (_EXPORT, _many(shown)),
         ]
         if self.table:
             places = b"\0\x41\x01\x0b" + _many([number(f) for f in self.table])
             sections.append((_ELEMENT, _many([places])))
+        sections += [(_DATA_COUNT, number(len(data)))] if shared else []
         sections += [(_CODE, _many(bodies)), (_DATA, _many(data))]
         return _MAGIC + b"".join(bytes([kind]) + number(len(c)) + c for kind, c in sections)
 
 
-__all__ = ["PAGE", "STACK", "Linked", "link"]
+def _fill(segments: Sequence[tuple[int, bytes]]) -> bytes:
+    """The body of a function that copies the segments of data to their places."""
+    code = b"\0"  # no variables
+    for k, (place, content) in enumerate(segments):
+        numbers = (place, 0, len(content))
+        code += b"".join(b"\x41" + _signed(n) for n in numbers) + b"\xfc\x08" + number(k) + b"\0"
+    code += b"\x0b"
+    return number(len(code)) + code
+
+
+__all__ = ["MAX_PAGES", "PAGE", "STACK", "Linked", "link"]

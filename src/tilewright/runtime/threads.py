@@ -33,6 +33,11 @@ SPINS_BEFORE_SLEEP = 300
 microsecond when there are none. Where processes outnumber cores, the thread waited for may be queued after the one
 that waits: with 2000 spins before the first offer, barriers on a machine overcommitted four times took five times as
 long."""
+WEB_SPINS_BEFORE_YIELD = 5000
+"""Looks at a word before a thread of WebAssembly offers its core to others: there is no instruction that says that it
+spins, so that one takes 1 to 2 ns, and the offer is a sleep of some 50 µs."""
+WEB_SPINS_BEFORE_SLEEP = 5010
+"""Looks before a worker of WebAssembly sleeps: it has offered its core for half a millisecond then."""
 
 # Each group has a cache line (or two) of its own: workers poll `epoch`, and writing `done` must not disturb them.
 _EPOCH = Struct("epoch")
@@ -59,7 +64,25 @@ def _worker(f: Function, index: Value) -> Value:
     return _pool(f) + (index * _WORKER_SIZE + _WORKERS)
 
 
+def _is_web(f: Function) -> bool:
+    return f.module.triple.startswith("wasm")
+
+
+def _spins_before_yield(f: Function) -> int:
+    return WEB_SPINS_BEFORE_YIELD if _is_web(f) else SPINS_BEFORE_YIELD
+
+
+def _spins_before_sleep(f: Function) -> int:
+    return WEB_SPINS_BEFORE_SLEEP if _is_web(f) else SPINS_BEFORE_SLEEP
+
+
 def _futex(f: Function, word: Value, operation: int, value: int) -> None:
+    if _is_web(f):
+        if operation == _FUTEX_WAIT_PRIVATE:
+            f.call(I32, "llvm.wasm.memory.atomic.wait32", word, (I32, value), (I64, -1))
+        else:
+            f.call(I32, "llvm.wasm.memory.atomic.notify", word, (I32, value))
+        return
     number = SYS_FUTEX[f.module.triple.split("-")[0]]
     null = f.value(0, PTR)
     f.call(I64, "syscall", (I64, number), word, (I64, operation), (I64, value), null, null, (I64, 0))
@@ -72,7 +95,7 @@ def _spin_while(f: Function, pointer: Value, value: Value, type: str) -> None:
         loop.leave_if(f.load(type, pointer, order="acquire").ne(value))
         f.pause()
         spins.add(1)
-        with f.when(spins.get() > SPINS_BEFORE_YIELD):
+        with f.when(spins.get() > _spins_before_yield(f)):
             f.call(I32, "sched_yield")
 
 
@@ -99,7 +122,7 @@ def _run_job(f: Function, tid: Value, nthreads: Value) -> None:
 
 
 def _worker_main(m: Module) -> None:
-    with m.function("tw_worker", PTR, [("arg", PTR)], local=True) as (f, (arg,)):
+    with m.function("tw_worker", PTR, [("arg", PTR)], local=not m.triple.startswith("wasm")) as (f, (arg,)):
         index = arg.cast(I64)
         pool, me = _pool(f), _worker(f, index)
         seen = f.var(I32, f.load(I64, me, _WORKER.seen).cast(I32))
@@ -111,15 +134,15 @@ def _worker_main(m: Module) -> None:
                 spinning.leave_if(f.load(I32, pool, order="acquire").ne(seen.get()))
                 f.pause()
                 spins.add(1)
-                with f.when(spins.get() > SPINS_BEFORE_YIELD):
+                with f.when(spins.get() > _spins_before_yield(f)):
                     f.call(I32, "sched_yield")
-                with f.when(spins.get() >= SPINS_BEFORE_SLEEP):
+                with f.when(spins.get() >= _spins_before_sleep(f)):
                     # Announce, look once more, sleep: the dispatcher changes the epoch first and then looks here.
                     f.put(1, I32, asleep, order="seq_cst")
                     with f.when(f.load(I32, pool, order="seq_cst").eq(seen.get())):
                         _futex(f, asleep, _FUTEX_WAIT_PRIVATE, 1)
                     f.put(0, I32, asleep, order="seq_cst")
-                    spins.set(SPINS_BEFORE_SLEEP - 1)
+                    spins.set(_spins_before_sleep(f) - 1)
             now = f.load(I32, pool, order="acquire")
             seen.set(now)
             forever.leave_if(f.load(I64, pool, _JOB.stop, order="acquire").ne(0))
@@ -167,7 +190,8 @@ def _parallel(m: Module) -> None:
         lock = pool + _JOB.lock
         with f.when(nthreads > 1), f.when(f.swap_if(lock, 0, 1)):
             threads.set(nthreads)
-            _start_workers(f, nthreads - 1)
+            if not _is_web(f):
+                _start_workers(f, nthreads - 1)
             available = f.load(I64, pool, _JOB.workers) + 1
             with f.when(available < nthreads):
                 threads.set(available)
@@ -190,7 +214,7 @@ def _parallel(m: Module) -> None:
             loop.leave_if(f.load(I64, pool, _DONE.done, order="acquire") >= n - 1)
             f.pause()
             spins.add(1)
-            with f.when(spins.get() > SPINS_BEFORE_YIELD):
+            with f.when(spins.get() > _spins_before_yield(f)):
                 f.call(I32, "sched_yield")
         f.put(0, I64, lock, order="release")
         f.ret()
@@ -221,16 +245,28 @@ def _control(m: Module) -> None:
         f.ret(1)
 
 
+def _started(m: Module) -> None:
+    """`tw_pool_started`: workers 1 to `count` are there, which others have started."""
+    with m.function("tw_pool_started", VOID, [("count", I64)]) as (f, (count,)):
+        f.store(count, _pool(f), _JOB.workers)
+        f.ret()
+
+
 def pool_text() -> str:
     """The pool's LLVM text for this machine."""
     return pool_text_of(host_triple())
 
 
 def pool_text_of(triple: str) -> str:
-    """The pool's LLVM text for a machine with Linux, of an architecture in SYS_FUTEX."""
+    """The pool's LLVM text for a machine with Linux, of an architecture in SYS_FUTEX, or for WebAssembly.
+
+    There each worker is an instance of the module, in a thread of the engine's, which calls `tw_worker` with its
+    number; who starts them says how many there are to `tw_pool_started`. They sleep by `memory.atomic.wait32`; a core
+    is offered to others by the imported function `sched_yield`.
+    """
     m = Module(triple)
     m.variable("tw_pool", _POOL_SIZE)
-    for part in (_barrier, _worker_main, _parallel, _control):
+    for part in (_barrier, _worker_main, _parallel, _started if triple.startswith("wasm") else _control):
         part(m)
     return m.text()
 

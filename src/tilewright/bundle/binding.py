@@ -107,7 +107,7 @@ class Activations:
 
 
 @dataclass(frozen=True, slots=True)
-class Face:
+class Binding:
     """A program as its callers see it. `limits` are what `tw_shapes` may give, word for word; `rooms` the numbers of
     symbols that are memory for so many rows, with these rows, and the extents that must fit into them."""
 
@@ -149,7 +149,7 @@ def _endless(region: RegionSpec) -> bool:
     return region.kind == "loop" and not region.ends
 
 
-def face_of(manifest: Manifest, sizes: Sizes, name: str, threads: int, rows: int | None, pointer: int) -> Face:
+def binding_of(manifest: Manifest, sizes: Sizes, name: str, threads: int, rows: int | None, pointer: int) -> Binding:
     """How a program is called.
 
     Args:
@@ -186,7 +186,7 @@ def face_of(manifest: Manifest, sizes: Sizes, name: str, threads: int, rows: int
     placed = plan(temp_intervals(m.run_temps, temps, threads))
     limits = (*temps, *dims)
     places = _activations(m, placed.offsets, placed.arena, pointer)
-    result = Face(
+    result = Binding(
         name, m, named, inputs, tuple(outputs), weights, weight_bytes, packed, constant_bytes,
         prepare.offsets, prepare.arena, _up(prepare.arena + table), places, limits, rooms, state, threads,
     )  # fmt: skip
@@ -283,7 +283,7 @@ def _activations(m: Manifest, offsets: Sequence[int], arena: int, pointer: int) 
     return Activations(tuple(offsets), slots, dims, sizes, control, extents, _up(extents + 8 * len(m.extents)))
 
 
-def _check_sizes(f: Face) -> None:
+def _check_sizes(f: Binding) -> None:
     parts = {
         "weights": f.weight_bytes,
         "constants": f.constant_bytes,
@@ -300,4 +300,4 @@ def _up(nbytes: int, to: int = ALIGNMENT) -> int:
     return -(-nbytes // to) * to
 
 
-__all__ = ["ALIGNMENT", "Activations", "Array", "Face", "Size", "State", "Weight", "face_of"]
+__all__ = ["ALIGNMENT", "Activations", "Array", "Binding", "Size", "State", "Weight", "binding_of"]
