@@ -85,15 +85,26 @@ def _gelu_tanh(x: Any) -> Any:
     return (0.5 * wide * (1 + np.tanh(inner))).astype(np.asarray(x).dtype)
 
 
+def _square(x: Expr, call: Call) -> Expr:
+    """The square of a number, or of 2^-40 if it is less in magnitude: no sum with 1 tells the two, and none is
+    subnormal."""
+    size = call("max", call("abs", x), 2.0**-40)
+    return size * size
+
+
 def _gelu_slope(x: Expr, _: Expr, call: Call) -> Expr:
     below = 0.5 * (1 + call("erf", x * math.sqrt(0.5)))
-    return below + x * (1 / math.sqrt(2 * math.pi) * call("exp", -0.5 * x * x))
+    return below + x * call("exp", -0.5 * _square(x, call) - 0.5 * math.log(2 * math.pi))
 
 
 def _gelu_tanh_slope(x: Expr, _: Expr, call: Call) -> Expr:
-    scale = math.sqrt(2 / math.pi)
-    t = call("tanh", scale * (x + CUBIC * x * x * x))
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * (scale * (1 + 3 * CUBIC * x * x))
+    scale, square = math.sqrt(2 / math.pi), _square(x, call)
+    t = call("tanh", scale * (x + x * (CUBIC * square)))
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * (scale * (1 + 3 * CUBIC * square))
+
+
+def _erf_slope(x: Expr, _: Expr, call: Call) -> Expr:
+    return 2 / math.sqrt(math.pi) * call("exp", -_square(x, call))
 
 
 # fmt: off
@@ -141,7 +152,7 @@ _ROWS = (
         onnx="Atanh", aten="atanh arctanh", stablehlo="chlo.atanh", mlir="atanh", c="atanh", weight=32, ulp=2.25),
     ScalarFunction("sigmoid", _sigmoid, lambda x, y, call: y * (1 - y),
         onnx="Sigmoid", aten="sigmoid special_expit", stablehlo="logistic", weight=16, ulp=2.5, ulp64=3.0),
-    ScalarFunction("erf", _erf, lambda x, y, call: 2 / math.sqrt(math.pi) * call("exp", -(x * x)),
+    ScalarFunction("erf", _erf, _erf_slope,
         onnx="Erf", aten="erf special_erf", stablehlo="chlo.erf", mlir="erf", c="erf", weight=16, ulp=1.25, ulp64=2.0),
     ScalarFunction("gelu", _gelu, _gelu_slope, weight=16, relative=(2.5e-7, 5e-16)),
     ScalarFunction("gelu_tanh", _gelu_tanh, _gelu_tanh_slope, weight=16, relative=(2.5e-7, 5e-16), inner=True),

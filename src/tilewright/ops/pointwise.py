@@ -317,10 +317,12 @@ def _softplus(e: Expr) -> Expr:
 
 
 def _mish(e: Expr) -> Expr:
-    """x tanh(log(1 + e^x)): the quotient of ((1 + e^x)^2 - 1) and ((1 + e^x)^2 + 1), both times e^-2x where x > 0."""
+    """x tanh(log(1 + e^x)): the quotient of ((1 + e^x)^2 - 1) and ((1 + e^x)^2 + 1), both times e^-2x where x > 0. No
+    square of e^-|x| stands alone, which would be subnormal from 44 on."""
     t, below = call("exp", -call("abs", e)), e < 0
-    above = select(below, t * (t + 2.0), t * 2.0 + 1.0)
-    return e * (above / (above + select(below, _c(2.0, e), t * t * 2.0)))
+    twice = t * 2.0
+    above = select(below, t * (t + 2.0), twice + 1.0)
+    return e * (above / select(below, above + 2.0, t * (twice + 2.0) + 1.0))
 
 
 def _softplus_numpy(x: Any) -> Any:

@@ -334,6 +334,13 @@ STREAMS = {"znver4": 2}
 """In how many streams a core reads fastest where it is not four: Zen 4's prefetchers get the most from one or two (22
 November 2026, commit adf2059), Zen 3's left a single one at 0.7 of four."""
 
+AMD = ("znver", "bdver", "btver", "amdfam", "barcelona", "opteron", "athlon", "k8")
+"""How LLVM's names of AMD's processors begin."""
+
+_ASSISTS = Origin("2026-11-29", "Granite Rapids, for all of Intel's cores", commit="f4d877bb")
+"""Earlier cores were not measured: A. Fog's The microarchitecture of Intel, AMD and VIA CPUs has about 150 cycles for
+them from Sandy Bridge on."""
+
 INTEL_SERVERS = (
     "skylake-avx512",
     "cascadelake",
@@ -378,7 +385,15 @@ def ceilings(cpu: str, bits: int) -> Ceilings:
 
 
 def costs(cpu: str, bits: int) -> Costs:
-    """The fitted constants of a kind of CPU, with vectors of so many bits."""
+    """The fitted constants of a kind of CPU, with vectors of so many bits. All but AMD's, and any that a name does not
+    tell, may be cores of Intel's, which have taken some hundred cycles for subnormal results since Sandy Bridge."""
+    known = _fitted_costs(cpu, bits)
+    if cpu.startswith(AMD) or known.arithmetic.subnormal:
+        return known
+    return known.fitted(_ASSISTS, subnormal=150.0)
+
+
+def _fitted_costs(cpu: str, bits: int) -> Costs:
     if bits < 512:
         return ZEN3_COSTS if cpu == "znver3" else INTEL_AVX2_COSTS if cpu in INTEL_CLIENTS else AVX2_COSTS
     if cpu in GOLDEN_COVES:

@@ -23,7 +23,7 @@ from tilewright.transform.math import f64 as math_f64
 from tilewright.transform.math import inverse as math_inverse
 from tilewright.transform.math import remainder
 from tilewright.transform.math import tables as math_tables
-from tilewright.transform.math.parts import itself_below, zero_below
+from tilewright.transform.math.parts import linear_below, zero_below
 
 Functions = Mapping[str, Callable[..., Expr]]
 """Operators by name as what is written out for them."""
@@ -46,7 +46,8 @@ def expand(e: Expr, memo: dict[Expr, Expr] | None = None, target: Target | None 
     if target is not None and target.isa.tables >= math_tables.ENTRIES:
         single = {**SINGLE, **TABLES}
     if target is not None and target.costs.arithmetic.subnormal:
-        single, double = saturating(single, VANISHING, SMALL), saturating(double, VANISHING_DOUBLE, {})
+        small = SMALL if target.isa.tables >= math_tables.ENTRIES else {**SMALL, **SMALL_WITHOUT_TABLES}
+        single, double = saturating(single, VANISHING, small), saturating(double, VANISHING_DOUBLE, {})
     return map_expr(e, lambda node: _expand_node(node, single, double), memo)
 
 
@@ -54,12 +55,12 @@ def _keep(_: Stmt) -> None:
     return None
 
 
-def saturating(functions: Functions, least: Mapping[str, float], most: Mapping[str, float]) -> Functions:
+def saturating(functions: Functions, least: Mapping[str, float], small: Mapping[str, float]) -> Functions:
     """The functions, replaced by zero below the argument from which on each result is a normal number (`least`), and
-    by the argument itself where it is so small that the result equals it (`most`)."""
+    by the argument times a slope (`small`) where its square does not count."""
     zeros = {name: partial(zero_below, least=x, function=functions[name]) for name, x in least.items()}
-    small = {name: partial(itself_below, most=x, function=functions[name]) for name, x in most.items()}
-    return {**functions, **zeros, **small}
+    others = {name: partial(linear_below, slope=slope, function=functions[name]) for name, slope in small.items()}
+    return {**functions, **zeros, **others}
 
 
 def _expand_node(e: Expr, single: Functions, double: Functions) -> Expr | None:
@@ -161,8 +162,11 @@ VANISHING_DOUBLE: dict[str, float] = {"exp": -708.39, "exp2": -1022.0, "sigmoid"
 """Arguments of functions from which on their results are normal numbers. Where a result that is none takes a core some
 hundred cycles (`targets/costs.py`: `subnormal`), what is less gives zero."""
 
-SMALL: dict[str, float] = {"log1p": 2.0**-27}
-"""Functions of f32 that are their arguments up to so small ones, and square them (those of f64 do not)."""
+SMALL: dict[str, float] = {"log1p": 1.0, "expm1": 1.0, "erf": 2.0 / math.sqrt(math.pi)}
+"""The slopes at zero of functions of f32 that activations are made of and that square their arguments (those of f64 are
+as they were)."""
+SMALL_WITHOUT_TABLES: dict[str, float] = {"gelu": 0.5, "gelu_tanh": 0.5}
+"""The slopes of functions that square their arguments where no tables in registers are read."""
 
 EXPANDED: dict[str, Callable[..., Expr]] = {
     row.name: partial(_by_others, row.expansion) for row in FUNCTIONS.values() if row.expansion is not None

@@ -57,11 +57,12 @@ def zero_below(x: Expr, least: float, function: Callable[[Expr], Expr]) -> Expr:
     return select(low, zero, function(select(low, zero, x)))
 
 
-def itself_below(x: Expr, most: float, function: Callable[[Expr], Expr]) -> Expr:
-    """function(x), but x itself where its magnitude is less than `most`; there it is computed of zero, for the reason
-    that `zero_below` gives: such functions square their arguments."""
-    small = call("abs", x) < const(most, x.dtype)
-    return select(small, x, function(select(small, const(0.0, x.dtype), x)))
+def linear_below(x: Expr, slope: float, function: Callable[[Expr], Expr]) -> Expr:
+    """function(x), but x times the slope at zero where x is less than 2^-27 in magnitude; there it is computed of zero,
+    for the reason that `zero_below` gives: such functions square their arguments."""
+    small = call("abs", x) < const(2.0**-27, x.dtype)
+    line = x if slope == 1.0 else x * const(slope, x.dtype)
+    return select(small, line, function(select(small, const(0.0, x.dtype), x)))
 
 
 def with_sign(positive: Expr, x: Expr) -> Expr:
