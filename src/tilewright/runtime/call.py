@@ -63,11 +63,12 @@ at `endless_message` and `late_message`."""
 TENSOR = Struct("descr", "code", "itemsize", "rank", "dims", "message", "written")
 RANGE = Struct("lo", "hi", "multiple")
 LAYOUT = Struct("users", "tag", "arena", "stamp", "measured", "least_ns", "outputs", "offsets", *TRIAL_FIELDS, "dims")
-EXECUTOR = Struct("busy", "tag", "arena", "capacity", "generation", *CONTROL_FIELDS, "slots")
+EXECUTOR = Struct("busy", "tag", "arena", "capacity", "generation", *CONTROL_FIELDS, "device", "slots")
 WEIGHTS = Struct("version", "generation", "addresses")
-"""`dims`, `slots` and `addresses` are where the array begins that ends the struct. EXECUTOR's fields from `limit` on
-are the control words that `tw_run` finds through its last slot. MODEL's `current` and WEIGHTS' `version` are addresses
-of words of the control page, MODEL's `reader` that of this process's entry in it."""
+"""`device` is for calls on a GPU (`gpu/native.py`). `dims`, `slots` and `addresses` are where the array begins that
+ends the struct. EXECUTOR's fields from `limit` on are the control words that `tw_run` finds through its last slot.
+MODEL's `current` and WEIGHTS' `version` are addresses of words of the control page, MODEL's `reader` that of this
+process's entry in it."""
 
 
 def _layout_at(f: Function, model: Value, index: Value) -> Value:
@@ -424,5 +425,5 @@ def define_seldom(m: Module) -> None:
         part(m)
 
 
-CORE_EXPORTS = ("tw_find", "tw_execute", "tw_call", "tw_poll", "tw_swap", "tw_add", "tw_set", "tw_scan")
+CORE_EXPORTS = ("tw_copy", "tw_find", "tw_execute", "tw_call", "tw_poll", "tw_swap", "tw_add", "tw_set", "tw_scan")
 SELDOM_EXPORTS = ("tw_place",)

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from tilewright.runtime.compilers import failure
 from tilewright.runtime.foreign import foreign_function
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import Memory, aligned_bytes, function
-from tilewright.runtime.limits import ENDLESS, INTERRUPTED, LATE, REFUSED
+from tilewright.runtime.limits import DEVICE, ENDLESS, INTERRUPTED, LATE, REFUSED
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.native import native
 from tilewright.runtime.places import places_table, usual_dims
@@ -42,6 +42,9 @@ from tilewright.runtime.specs import MAX_BYTES, InputSpec, OutputSpec
 from tilewright.runtime.weights.control import SLOTS, Control
 from tilewright.runtime.weights.prepare import Prepare
 from tilewright.support.errors import CallError, CompileError, Error, Problems
+
+if TYPE_CHECKING:
+    from tilewright.runtime.gpu.device import Block, Device
 
 MAX_EXECUTORS = 64
 """Calls of one model at the same time, each with an arena of its own."""
@@ -70,11 +73,19 @@ class Engine:
     Args:
         control: the control page that says which slot is current; a private one if None.
         reader: which entry of the page counts the calls of this process.
+        device: where kernels run and arenas and packed weights are; the host if None.
     """
 
     def __init__(
-        self, manifest: Manifest, library: Library, threads: int, control: Control | None = None, reader: int = 0
+        self,
+        manifest: Manifest,
+        library: Library,
+        threads: int,
+        control: Control | None = None,
+        reader: int = 0,
+        device: Device | None = None,
     ) -> None:
+        self.device = device
         self.manifest = manifest
         self.linked = library
         self.threads = threads
@@ -84,7 +95,8 @@ class Engine:
         self._lock = threading.RLock()
         self._shapes = function(library["tw_shapes"], None, ctypes.c_void_p, ctypes.c_void_p)
         self._keep: list[object] = []
-        self._arenas: list[Array | None] = [None] * MAX_EXECUTORS
+        self._arenas: list[Array | Block | None] = [None] * MAX_EXECUTORS
+        self._device_calls: dict[int, Memory] = {}
         self._reserve = 0
         self._tags = 0
         self._max_iterations = MAX_ITERATIONS
@@ -118,7 +130,7 @@ class Engine:
 
     def _describe(self) -> None:
         m, model = self.manifest, self._model
-        model[MODEL.run] = self.linked["tw_run"]
+        model[MODEL.run] = self.linked["tw_run"] if self.device is None else self.device.run
         model[MODEL.threads] = 1 if m.alone else self.threads
         model[MODEL.execute] = self._native.linked["tw_execute"]
         model[MODEL.shapes], model[MODEL.outdims] = self.linked["tw_shapes"], self._outdims
@@ -343,18 +355,34 @@ class Engine:
         words, base = self._executors, index * self._executor_size
         words[base + EXECUTOR.tag] = 0
         words[base + EXECUTOR.capacity] = -1
-        self._arenas[index] = None
-        try:
-            memory = aligned_bytes(nbytes)
-        except MemoryError:
-            raise CallError("not enough memory for temporaries", got=f"{nbytes} bytes") from None
-        self._arenas[index] = memory
-        words[base + EXECUTOR.arena] = memory.ctypes.data
+        if self.device is None:
+            self._arenas[index] = None
+            try:
+                memory = aligned_bytes(nbytes)
+            except MemoryError:
+                raise CallError("not enough memory for temporaries", got=f"{nbytes} bytes") from None
+            self._arenas[index], words[base + EXECUTOR.arena] = memory, memory.ctypes.data
+        else:
+            words[base + EXECUTOR.arena] = self._device_arena(self.device, index, nbytes)
         words[base + EXECUTOR.limit] = self._max_iterations
         words[base + EXECUTOR.patience] = self._limit_ns
         words[base + EXECUTOR.poll] = self._native.linked["tw_poll"]
         words[base + EXECUTOR.slots + 8 * self.manifest.run_slots] = words.address + base + EXECUTOR.limit
         words[base + EXECUTOR.capacity] = nbytes
+
+    def _device_arena(self, device: Device, index: int, nbytes: int) -> int:
+        """The address of a new arena on the device in place of an executor's old one, whose graphs go with it."""
+        at = index * self._executor_size + EXECUTOR.device
+        call = self._device_calls.get(index)
+        if call is None:
+            call = self._device_calls[index] = device.executor(self.address, self.linked["tw_run"])
+            self._executors[at] = call.address
+        device.forget_graphs(call)
+        old, self._arenas[index] = self._arenas[index], None
+        if old is not None:
+            old.free()  # type: ignore[union-attr]
+        block = self._arenas[index] = device.allocate(nbytes)
+        return block.address
 
     @property
     def max_iterations(self) -> int:
@@ -421,7 +449,11 @@ class Engine:
 
         Gives the version of the weights that were used. StoreMoved if there are none where they were.
         """
-        addresses = np.array([a.ctypes.data for a in arrays] + [0], np.int64)
+        return self.call_at([a.ctypes.data for a in arrays], dims)
+
+    def call_at(self, places: Sequence[int], dims: tuple[int, ...]) -> int:
+        """`call`, of the addresses of inputs and outputs."""
+        addresses = np.array([*places, 0], np.int64)
         values = np.array([*dims, 0], np.int64)
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
@@ -432,6 +464,8 @@ class Engine:
                 raise StoreMoved
             if status in (ENDLESS, LATE, INTERRUPTED):
                 raise self.ended(status)
+            if status == DEVICE and self.device is not None:
+                raise self.device.error(int(addresses[-1]))
             if status >= REFUSED:
                 raise refused(self.manifest, status - REFUSED, addresses[-1:])
             self.ensure(dims)
@@ -458,6 +492,11 @@ class Engine:
     def set_slot(self, index: int, addresses: Sequence[int]) -> None:
         """Say where the packed parameters of a slot are; no call pins it."""
         base = index * self._weights_size
+        at = (base + WEIGHTS.addresses) >> 3
+        if self._weights[base + WEIGHTS.generation] and self._weights.words[at : at + len(addresses)].tolist() == list(
+            addresses
+        ):
+            return  # what executors and graphs know of the slot still holds
         self._tags += 1
         self._weights[base + WEIGHTS.generation] = self._tags
         self._weights.write(base + WEIGHTS.addresses, addresses)
@@ -470,6 +509,8 @@ class Engine:
     def forget_calls(self) -> None:
         """In the child of a fork: calls that other threads were making do not go on here."""
         self._lock = threading.RLock()
+        if self.device is not None:
+            self.device.forked()
         for k in range(MAX_EXECUTORS):
             self._executors[k * self._executor_size + EXECUTOR.busy] = 0
         for k in range(LAYOUTS):

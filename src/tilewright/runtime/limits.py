@@ -13,6 +13,8 @@ from tilewright.runtime.layout import Struct
 
 ENDLESS, LATE, INTERRUPTED = 4, 5, 6
 """What a call gives that was ended: by `max_iterations`, by `time_limit`, by the handler of a signal."""
+DEVICE = 1 << 20
+"""The status of a call in which the device failed: more than any check's number."""
 REFUSED = 64
 """What a call gives that the first check ended, in the order of the steps; more by one for each check after it."""
 CONTROL_FIELDS = ("limit", "status", "poll", "told", "patience", "began", "polled", "looked", "stride", "got")

@@ -15,7 +15,7 @@ from tilewright.runtime.profile import Profile, measure_prepare
 from tilewright.runtime.program import Program, link
 from tilewright.runtime.recorded import describe
 from tilewright.runtime.runner import Runner
-from tilewright.runtime.target import check_target
+from tilewright.runtime.target import check_target, is_gpu
 from tilewright.runtime.threads import check_threads
 from tilewright.runtime.weights.check import check_version, check_weights
 from tilewright.runtime.weights.local import Again, LocalWeights
@@ -24,6 +24,9 @@ from tilewright.support.errors import ArtifactError, CallError, CompileError, We
 from tilewright.support.options import check_option
 
 if TYPE_CHECKING:
+    from tilewright.runtime.gpu.device import Device
+    from tilewright.runtime.gpu.weights import DeviceWeights
+    from tilewright.runtime.manifest import Manifest
     from tilewright.runtime.stream import Stream
     from tilewright.runtime.trace_events import Timeline
 
@@ -63,18 +66,25 @@ class Model(Runner):
     ) -> None:
         check_option("keep_weights", keep_weights, (bool, NoneType), "True, False or None", CallError)
         manifest = program.manifest
-        check_target(manifest.target, f"program {manifest.name!r}")
+        if not is_gpu(manifest.target):  # of which the driver says whether it is there
+            check_target(manifest.target, f"program {manifest.name!r}")
         # Constants stay with the program; the rest of the weights is kept once, by `LocalWeights`.
         fixed = {p.name: program.weights[p.name] for p in manifest.params if p.fixed and p.name in program.weights}
         self._program = replace(program, weights=fixed)
-        engine = Engine(manifest, link(program), check_threads(threads))
+        device = _device(manifest)
+        engine = Engine(manifest, link(program), check_threads(threads) if device is None else 1, device=device)
         arrays = check_weights(manifest.params, program.weights, finite=False, patterns=manifest.patterns)
-        self._weights = LocalWeights(engine, keep=keep_weights is not False)
-        if keep_weights is False or (keep_weights is None and again is not None):
-            self._weights.adopt(readable(manifest, arrays, program.private), version, again)
-        else:
-            own = adopted if program.private else copy_aligned
+        own = adopted if program.private else copy_aligned
+        self._weights: LocalWeights | DeviceWeights
+        if device is not None:
+            self._weights = _device_weights(engine, device)
             self._weights.adopt(own(manifest.params, arrays), version)
+        else:
+            self._weights = LocalWeights(engine, keep=keep_weights is not False)
+            if keep_weights is False or (keep_weights is None and again is not None):
+                self._weights.adopt(readable(manifest, arrays, program.private), version, again)
+            else:
+                self._weights.adopt(own(manifest.params, arrays), version)
         self._start(engine)
 
     # -- weights -------------------------------------------------------------------------------------------------------
@@ -130,7 +140,7 @@ class Model(Runner):
         return {p.name: array for p, array in raw if not p.fixed}
 
     def _weight_addresses(self) -> list[int]:
-        return self._weights.current.packed_addresses
+        return list(self._weights.current.packed_addresses)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -157,7 +167,8 @@ class Model(Runner):
         """
         program, version = artifact.read(path)
         try:
-            check_target(program.manifest.target, str(path))
+            if not is_gpu(program.manifest.target):
+                check_target(program.manifest.target, str(path))
             model = cls(program, threads, version=version)
         except (CompileError, WeightError) as error:
             raise ArtifactError(f"does not hold a program that fits together: {error}", where=str(path)) from None
@@ -174,6 +185,7 @@ class Model(Runner):
 
     def profile_prepare(self, repeat: int = 5) -> Profile:
         """Time every kernel that packs weights, on the present ones."""
+        self._on_host("timing of kernels")
         return measure_prepare(self._engine, self._weights.lend().raw, repeat)
 
     def timeline(self, *inputs: Any, calls: int = 1, threads: int | None = None) -> Timeline:
@@ -183,6 +195,8 @@ class Model(Runner):
             threads: of these calls; as many as ordinary ones use at present if None.
         """
         from tilewright.runtime.timeline import record  # here: few models are traced
+
+        self._on_host("a timeline")
 
         engine = self._engine
         bound = self._measured(inputs)
@@ -209,6 +223,21 @@ class Model(Runner):
 
     def __repr__(self) -> str:
         return f"<Model {self._described()}, weights version {self.version}>"
+
+
+def _device(manifest: Manifest) -> Device | None:
+    """The GPU that a program is for, which is found now; None for one of this processor."""
+    if not is_gpu(manifest.target):
+        return None
+    from tilewright.runtime.gpu.device import Device  # which few programs need
+
+    return Device(manifest)
+
+
+def _device_weights(engine: Engine, device: Device) -> DeviceWeights:
+    from tilewright.runtime.gpu.weights import DeviceWeights
+
+    return DeviceWeights(engine, device)
 
 
 def load(path: str | os.PathLike[str], threads: int = 1, *, keep_weights: bool | None = None) -> Model:

@@ -21,7 +21,7 @@ from tilewright.runtime.rooms import Rooms
 from tilewright.runtime.specs import InputSpec, OutputSpec, ParamSpec, evaluate
 from tilewright.runtime.threads import check_threads
 from tilewright.support.classes import dataclass
-from tilewright.support.errors import CallError, Problems
+from tilewright.support.errors import CallError, Problems, UnsupportedError
 from tilewright.support.options import check_option
 
 if TYPE_CHECKING:
@@ -109,6 +109,12 @@ class Runner(Called):
         """Raise CallError for a program that can only be called with a state."""
         if self.manifest.state is not None:
             self._refuse()
+
+    def _on_host(self, what: str) -> None:
+        """Raise UnsupportedError for a program whose kernels run on a GPU."""
+        if self._engine.device is not None:
+            hint = "use NVIDIA's tools (nsys, ncu): kernels have names there"
+            raise UnsupportedError(f"{what} of a program on a GPU", where=f"program {self.name!r}", hint=hint)
 
     @property
     def _engine(self) -> Engine:
@@ -348,6 +354,7 @@ class Runner(Called):
     def profile(self, *inputs: Any, repeat: int = 50, threads: int | None = None) -> Profile:
         """Time every kernel on these inputs, with so many threads; as many as calls may use if None."""
         self._stateless()
+        self._on_host("timing of kernels")
         from tilewright.runtime.profile import measure  # here, as below: actors start without it
 
         engine = self._engine
@@ -363,6 +370,7 @@ class Runner(Called):
     def step_clock(self, *inputs: Any) -> StepClock:
         """A clock that times the steps of the manifest on these inputs, again and again."""
         self._stateless()
+        self._on_host("timing of kernels")
         from tilewright.runtime.profile import step_clock
 
         engine = self._engine

@@ -33,7 +33,7 @@ class Stream(Runner):
         self._model = model
         self._background: Background | None = None
         shared = model._engine
-        engine = Engine(shared.manifest, shared.linked, check_threads(threads), shared.control)
+        engine = Engine(shared.manifest, shared.linked, check_threads(threads), shared.control, device=shared.device)
         engine.max_iterations, engine.time_limit = shared.max_iterations, shared.time_limit
         model._weights.follow(engine)
         self._start(engine)

@@ -19,6 +19,11 @@ def check_target(target: TargetSpec, where: str) -> None:
         raise ArtifactError(f"this CPU lacks features: {listed}", where=where, got=f"code for {target.cpu}", hint=hint)
 
 
+def is_gpu(target: TargetSpec) -> bool:
+    """Whether a program's kernels are for a GPU, whose driver this machine may have."""
+    return target.triple.startswith("nvptx64")
+
+
 def _platform(triple: str) -> tuple[str, str]:
     """(architecture, system) of a triple like x86_64-unknown-linux-gnu."""
     parts = triple.split("-")

@@ -144,6 +144,13 @@ PROCESSES = Flag(
     "one a CPU, 8 at most",
     "Processes that compile the kernels of a model: its caller's and forked copies of it, which end with the compile.",
 )
+CUDA = Flag(
+    "TILEWRIGHT_CUDA",
+    str,
+    lambda: "",
+    "libcuda.so.1 (Windows: nvcuda.dll)",
+    "The library of NVIDIA's driver, by name or path, which programs for GPUs call.",
+)
 CACHE = Flag("TILEWRIGHT_CACHE", _switch, lambda: True, "1", "Keep compiled objects on disk.")
 CACHE_DIR = Flag(
     "TILEWRIGHT_CACHE_DIR",
@@ -210,6 +217,7 @@ def table() -> list[Flag[int] | Flag[bool] | Flag[str] | Flag[Path] | Flag[tuple
         HOST,
         THREADS,
         PROCESSES,
+        CUDA,
         CACHE,
         CACHE_DIR,
         CACHE_SIZE,

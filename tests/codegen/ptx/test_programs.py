@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.native.link import Library
 from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program
-from tilewright.support.errors import ArtifactError, UnsupportedError
+from tilewright.support.errors import TargetError, UnsupportedError
 
 Array = np.ndarray[Any, Any]
 LAUNCH = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_void_p, *[ctypes.POINTER(ctypes.c_int64)] * 2)
@@ -111,11 +112,17 @@ def test_a_program_of_launches(built: tuple[Program, Device, dict[str, Array]]) 
     assert len(device.launched) == len(program.manifest.run_steps) + len(program.manifest.prepare_steps)
 
 
-def test_it_is_for_another_machine(built: tuple[Program, Device, dict[str, Array]]) -> None:
+def test_it_is_for_a_gpu(
+    built: tuple[Program, Device, dict[str, Array]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Compiling, saving and reading need no driver; a call does."""
+    monkeypatch.setenv("TILEWRIGHT_CUDA", "libnosuchcuda.so.1")
     program, _, _ = built
     assert program.manifest.target.cpu == "sm_90" and "mma.sync" in str(program.texts["asm"]())  # type: ignore[operator]
-    with pytest.raises(ArtifactError, match=r"for another machine.*nvptx64"):
-        Model(program)
+    program.save(tmp_path / "network.tw")
+    for make in (lambda: Model(program), lambda: Model.load(tmp_path / "network.tw")):
+        with pytest.raises(TargetError, match=r"no NVIDIA driver.*libnosuchcuda"):
+            make()
 
 
 def test_products_as_exact_as_on_a_cpu_are_refused() -> None:

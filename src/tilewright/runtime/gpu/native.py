@@ -1,0 +1,312 @@
+"""The native half of calls on a GPU, as LLVM text: what a program's launchers call, and what a call runs.
+
+A call of a model is: copies of its inputs to the device, one launch of a graph that has all its kernels, copies of its
+outputs back, and a wait. Graphs are made of nodes, one for each launch that the program's own entry asks for. They hold
+addresses, so there is one for each layout of memory and each set of addresses of weights, in a table of some entries:
+
+    CALL      one per executor: the driver, a stream, the model, and the table of graphs
+    GRAPH     one per layout and slot of weights: the executable graph, and memory of its own for inputs and outputs
+
+Weights that are exchanged lie where another slot's lay, so that updates make no graphs in the long run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.native.link import host_triple
+from tilewright.runtime.call import EXECUTOR, LAYOUT, MODEL, TENSOR
+from tilewright.runtime.gpu.driver import DRIVER, FUNCTIONS
+from tilewright.runtime.layout import Struct
+from tilewright.runtime.limits import DEVICE
+
+CALL = Struct(
+    "launch", "driver", "context", "stream", "graph", "last", "failed", "symbol", "modules",
+    "model", "run", "entries", "entry_size", "next", "slots", "gone",
+)  # fmt: skip
+"""The context that launchers get, with all that one call in flight needs. `launch` is called by the program's
+launchers; `graph` is the one that is being made, 0 where kernels are launched at once, and `last` its last node.
+`failed` is the number of the first error, `symbol` which function of the driver it is of. `gone`: the process is the
+child of a fork, where the device is lost."""
+GRAPH = Struct("tag", "generation", "graph", "memory", "words")
+"""`words` begin an array: of each input and output its place on the device and its bytes."""
+MODULES = Struct("lock", "count", "room", "log", "list")
+"""Modules of a program that were loaded: `list` begins an array of `room`. `log` is where the driver's compiler says
+what is wrong."""
+
+ENTRIES = 16
+"""Graphs that an executor keeps."""
+LOG_BYTES = 8192
+GRID, FULL, GONE = -1, -2, -3
+"""Errors of our own: a grid that no launch can have, more modules than were counted, and the child of a fork."""
+ALIGN = 256
+"""Bytes to a multiple of which inputs and outputs are placed on the device."""
+GRID_LIMITS = ((1 << 31) - 1, 65535, 65535)
+"""Blocks of a grid in directions x, y and z, at most (CUDA C++ programming guide, "Technical specifications")."""
+STATED_BYTES = 48 << 10
+"""Bytes of shared memory of a launch from which on the driver must be asked for before."""
+_MAX_DYNAMIC, _LOG, _LOG_SIZE = 8, 5, 6
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER and CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES."""
+_NODE_BYTES = 72
+"""CUDA_KERNEL_NODE_PARAMS_v2: function, seven numbers of 32 bits, arguments, extra, kernel, context."""
+
+
+def _address(f: Function, call: Value, symbol: str) -> Value:
+    return f.load(PTR, f.load(PTR, call, CALL.driver), getattr(DRIVER, symbol))
+
+
+def _driver(f: Function, call: Value, symbol: str, *arguments: Value | tuple[str, int]) -> Value:
+    """Call a function of the driver, unless one has failed; gives whether all went well so far."""
+    fine = f.var(I1, 0)
+    with f.when(f.load(I64, call, CALL.failed).eq(0)):
+        code = f.call(I32, _address(f, call, symbol), *arguments)
+        fine.set(code.eq(0))
+        with f.when(code.ne(0)):
+            _fail(f, call, code.signed(I64), symbol)
+    return fine.get()
+
+
+def _fail(f: Function, call: Value, code: Value | int, symbol: str) -> None:
+    f.store(f.value(code, I64), call, CALL.failed)
+    f.put(FUNCTIONS.index(symbol), I64, call, CALL.symbol)
+
+
+def _load_function(m: Module) -> None:
+    """`tw_gpu_function(call, ptx, module, name, function, shared)`: load a module, if need be, and find a kernel in it.
+    One thread at a time."""
+    params = [("call", PTR), ("ptx", PTR), ("module", PTR), ("name", PTR), ("function", PTR), ("shared", I64)]
+    with m.function("tw_gpu_function", VOID, params, local=True) as (f, (call, ptx, module, name, function, shared)):
+        modules = f.load(PTR, call, CALL.modules)
+        with f.loop() as wait:
+            wait.leave_if(f.swap_if(modules + MODULES.lock, 0, 1))
+            f.pause()
+        with f.when(f.load(I64, module).eq(0)):
+            count = f.load(I64, modules, MODULES.count)
+            with f.when(count >= f.load(I64, modules, MODULES.room)):
+                _fail(f, call, FULL, "cuModuleLoadDataEx")
+            options, values, out = f.space(8), f.space(16), f.space(8)
+            f.put(_LOG | _LOG_SIZE << 32, I64, options)
+            f.store(f.load(PTR, modules, MODULES.log), values)
+            f.put(LOG_BYTES, I64, values, 8)
+            loaded = _driver(f, call, "cuModuleLoadDataEx", out, ptx, (I32, 2), options, values)
+            with f.when(loaded):
+                f.store(f.load(I64, out), modules + MODULES.list + count * 8)
+                f.store(count + 1, modules, MODULES.count)
+                f.store(f.load(I64, out), module)
+        with f.when(f.load(I64, function).eq(0)):
+            place = f.space(8)
+            _driver(f, call, "cuModuleGetFunction", place, f.load(PTR, module), name)
+            with f.when(shared > STATED_BYTES):
+                _driver(f, call, "cuFuncSetAttribute", f.load(PTR, place), (I32, _MAX_DYNAMIC), shared.cast(I32))
+            with f.when(f.load(I64, call, CALL.failed).eq(0)):
+                f.store(f.load(I64, place), function, order="release")
+        f.put(0, I64, modules, MODULES.lock, order="release")
+        f.ret()
+
+
+def _launch(m: Module) -> None:
+    """`tw_gpu_launch(call, ptx, module, name, function, sizes, arguments)`: what launchers call
+    (`codegen/ptx/launcher.py`). A node of the graph that is being made, or a launch at once."""
+    params = [(n, PTR) for n in ("call", "ptx", "module", "name", "function", "sizes", "arguments")]
+    with m.function("tw_gpu_launch", VOID, params) as (f, (call, ptx, module, name, function, sizes, arguments)):
+        with f.when(f.load(I64, call, CALL.failed).ne(0)):
+            f.ret()
+        for k, most in enumerate(GRID_LIMITS):
+            blocks = f.load(I64, sizes, 8 * k)
+            with f.when(blocks <= 0):
+                f.ret()
+            with f.when(blocks > most):
+                _fail(f, call, GRID, "cuLaunchKernel")
+                f.ret()
+        with f.when(f.load(I64, function, order="acquire").eq(0)):
+            f.call(VOID, "tw_gpu_function", call, ptx, module, name, function, f.load(I64, sizes, 48))
+        with f.when(f.load(I64, call, CALL.failed).ne(0)):
+            f.ret()
+        kernel, stream = f.load(PTR, function), f.load(PTR, call, CALL.stream)
+        numbers = [f.load(I64, sizes, 8 * k).cast(I32) for k in range(7)]
+        with f.when(f.load(I64, call, CALL.graph).eq(0)):
+            _driver(f, call, "cuLaunchKernel", kernel, *numbers, stream, arguments, (PTR, 0))
+            f.ret()
+        node, out = f.space(_NODE_BYTES), f.space(8)
+        for at in range(0, _NODE_BYTES, 8):
+            f.put(0, I64, node, at)
+        f.store(kernel, node)
+        for k, number in enumerate(numbers):
+            f.store(number, node, 8 + 4 * k)
+        f.store(arguments, node, 40)
+        last = call + CALL.last
+        count = f.load(I64, last).ne(0).cast(I64)
+        added = _driver(f, call, "cuGraphAddKernelNode_v2", out, f.load(PTR, call, CALL.graph), last, count, node)
+        with f.when(added):
+            f.store(f.load(I64, out), last)
+        f.ret()
+
+
+def _clear(m: Module) -> None:
+    """`tw_gpu_clear(call, entry)`: give back what an entry of the table has; errors are dropped, as no call has any."""
+    with m.function("tw_gpu_clear", VOID, [("call", PTR), ("item", PTR)], local=True) as (f, (call, entry)):
+        for field, symbol in ((GRAPH.graph, "cuGraphExecDestroy"), (GRAPH.memory, "cuMemFree_v2")):
+            with f.when(f.load(I64, entry, field).ne(0)):
+                f.call(I32, _address(f, call, symbol), f.load(PTR, entry, field))
+            f.put(0, I64, entry, field)
+        f.put(0, I64, entry, GRAPH.tag)
+        f.ret()
+    with m.function("tw_gpu_forget", VOID, [("call", PTR)]) as (f, (call,)):
+        with f.each(ENTRIES) as k:
+            entry = f.load(PTR, call, CALL.entries) + k * f.load(I64, call, CALL.entry_size)
+            f.call(VOID, "tw_gpu_clear", call, entry)
+        f.ret()
+
+
+def _sizes(m: Module) -> None:
+    """`tw_gpu_sizes(model, dims, entry)`: bytes of each input and output for these values of the symbols, and their
+    places one after another; gives the bytes of all. The layout has the dimensions of the outputs."""
+    with m.function("tw_gpu_sizes", I64, [("model", PTR), ("dims", PTR), ("item", PTR)], local=True) as (f, values):
+        model, dims, entry = values
+        inputs, total = f.load(I64, model, MODEL.inputs), f.var(I64, 0)
+        shape = f.var(PTR, f.load(PTR, dims + -LAYOUT.dims, LAYOUT.outputs))
+        with f.each(inputs + f.load(I64, model, MODEL.outputs)) as k:
+            tensor = f.load(PTR, model, MODEL.tensors) + k * TENSOR.size
+            rank, size = f.load(I64, tensor, TENSOR.rank), f.var(I64)
+            size.set(f.load(I64, tensor, TENSOR.itemsize))
+            with f.when(k < inputs), f.each(rank) as j:
+                d = f.load(I64, f.load(PTR, tensor, TENSOR.dims), j * 8)
+                with f.when(d >= 0):
+                    size.set(size.get() * d)
+                with f.when(d < 0):
+                    size.set(size.get() * f.load(I64, dims, (f.value(-1, I64) - d) * 8))
+            with f.when(k >= inputs):
+                with f.each(rank) as j:
+                    size.set(size.get() * f.load(I64, shape.get(), j * 8))
+                shape.set(shape.get() + rank * 8)
+            words = entry + k * 16 + GRAPH.words
+            f.store(total.get(), words)
+            f.store(size.get(), words, 8)
+            total.set((total.get() + size.get() + (ALIGN - 1)) & -ALIGN)
+        f.ret(total.get())
+
+
+def _make(m: Module) -> None:
+    """`tw_gpu_make(call, slots, dims, tag, generation)`: a graph for a layout and a set of weights, in the place of the
+    oldest one; null where the driver fails."""
+    params = [("call", PTR), ("slots", PTR), ("dims", PTR), ("tag", I64), ("generation", I64)]
+    with m.function("tw_gpu_make", PTR, params, local=True) as (f, (call, slots, dims, tag, generation)):
+        model, number = f.load(PTR, call, CALL.model), f.load(I64, call, CALL.next)
+        f.store(number + 1, call, CALL.next)
+        entry = f.load(PTR, call, CALL.entries) + (number & (ENTRIES - 1)) * f.load(I64, call, CALL.entry_size)
+        f.call(VOID, "tw_gpu_clear", call, entry)
+        total = f.call(I64, "tw_gpu_sizes", model, dims, entry)
+        _driver(f, call, "cuMemAlloc_v2", entry + GRAPH.memory, total + ALIGN)
+        base, own = f.load(I64, entry, GRAPH.memory), f.load(PTR, call, CALL.slots)
+        arguments = f.load(I64, model, MODEL.inputs) + f.load(I64, model, MODEL.outputs)
+        with f.each(arguments) as k:
+            place = entry + k * 16 + GRAPH.words
+            f.store(f.load(I64, place) + base, place)
+            f.store(f.load(I64, place), own + k * 8)
+        others = f.load(I64, model, MODEL.packed) + f.load(I64, model, MODEL.temps)
+        f.call(VOID, "tw_copy", own + arguments * 8, slots + arguments * 8, others + 1)
+        created = _driver(f, call, "cuGraphCreate", call + CALL.graph, (I32, 0))
+        with f.when(created):
+            f.put(0, I64, call, CALL.last)
+            f.call(VOID, f.load(PTR, call, CALL.run), own, dims, (I64, 0), (I64, 1), call)
+            graph = f.load(PTR, call, CALL.graph)
+            _driver(f, call, "cuGraphInstantiateWithFlags", entry + GRAPH.graph, graph, (I64, 0))
+            f.call(I32, _address(f, call, "cuGraphDestroy"), graph)
+        f.put(0, I64, call, CALL.graph)
+        with f.when(f.load(I64, call, CALL.failed).ne(0)):
+            f.call(VOID, "tw_gpu_clear", call, entry)
+            f.ret(0, PTR)
+        f.store(generation, entry, GRAPH.generation)
+        f.store(tag, entry, GRAPH.tag)
+        f.ret(entry)
+
+
+def _find(m: Module) -> None:
+    params = [("call", PTR), ("tag", I64), ("generation", I64)]
+    with m.function("tw_gpu_find", PTR, params, local=True) as (f, (call, tag, generation)):
+        with f.each(ENTRIES) as k:
+            entry = f.load(PTR, call, CALL.entries) + k * f.load(I64, call, CALL.entry_size)
+            with f.when(f.load(I64, entry, GRAPH.tag).eq(tag)):
+                with f.when(f.load(I64, entry, GRAPH.generation).eq(generation)):
+                    f.ret(entry)
+        f.ret(0, PTR)
+
+
+def _copies(f: Function, call: Value, entry: Value, slots: Value, first: Value, count: Value, back: bool) -> None:
+    """Copy inputs to the device, or outputs from there. The driver knows by an address where it is, so that arrays may
+    be on either side."""
+    with f.each(count) as k:
+        words = entry + (first + k) * 16 + GRAPH.words
+        place, size, array = f.load(PTR, words), f.load(I64, words, 8), f.load(PTR, slots, (first + k) * 8)
+        with f.when(size > 0):
+            to, source = (array, place) if back else (place, array)
+            _driver(f, call, "cuMemcpyAsync", to, source, size, f.load(PTR, call, CALL.stream))
+
+
+def _run(m: Module) -> None:
+    """`tw_gpu_run(slots, dims, tid, nthreads, barrier)`: stands where a CPU's program has `tw_run`, so that a call
+    finds layouts, executors and weights as on a CPU (`call.py`)."""
+    params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
+    with m.function("tw_gpu_run", VOID, params) as (f, (slots, dims, _tid, _nthreads, _barrier)):
+        executor = slots + -EXECUTOR.slots
+        call = f.load(PTR, executor, EXECUTOR.device)
+        with f.when(f.load(I64, call, CALL.gone).ne(0)):
+            f.put(DEVICE, I64, executor, EXECUTOR.status)
+            f.put(GONE & 0xFFFFFFFF, I64, executor, EXECUTOR.got)
+            f.ret()
+        f.put(0, I64, call, CALL.failed)
+        pushed = _driver(f, call, "cuCtxPushCurrent_v2", f.load(PTR, call, CALL.context))
+        with f.when(pushed):
+            model = f.load(PTR, call, CALL.model)
+            tag, generation = f.load(I64, executor, EXECUTOR.tag), f.load(I64, executor, EXECUTOR.generation)
+            entry = f.var(PTR, f.call(PTR, "tw_gpu_find", call, tag, generation))
+            with f.when(entry.get().eq(0)):
+                entry.set(f.call(PTR, "tw_gpu_make", call, slots, dims, tag, generation))
+            with f.when(entry.get().ne(0)):
+                inputs, outputs = f.load(I64, model, MODEL.inputs), f.load(I64, model, MODEL.outputs)
+                stream = f.load(PTR, call, CALL.stream)
+                _copies(f, call, entry.get(), slots, f.value(0, I64), inputs, back=False)
+                _driver(f, call, "cuGraphLaunch", f.load(PTR, entry.get(), GRAPH.graph), stream)
+                _copies(f, call, entry.get(), slots, inputs, outputs, back=True)
+                # Even where a step failed: those before it read the caller's memory.
+                _always(f, call, "cuStreamSynchronize", stream)
+            _always(f, call, "cuCtxPopCurrent_v2", f.space(8))
+        with f.when(f.load(I64, call, CALL.failed).ne(0)):
+            f.put(DEVICE, I64, executor, EXECUTOR.status)
+            code = f.load(I64, call, CALL.failed) & 0xFFFFFFFF
+            f.store(code | f.load(I64, call, CALL.symbol) << 32, executor, EXECUTOR.got)
+        f.ret()
+
+
+def _always(f: Function, call: Value, symbol: str, *arguments: Value) -> None:
+    """Call a function of the driver whatever has failed; its error is noted if it is the first."""
+    code = f.call(I32, _address(f, call, symbol), *arguments)
+    with f.when(code.ne(0)), f.when(f.load(I64, call, CALL.failed).eq(0)):
+        _fail(f, call, code.signed(I64), symbol)
+
+
+def gpu_text() -> str:
+    """LLVM text of what launchers and calls on a GPU need; it calls `tw_copy` of the core."""
+    m = Module(host_triple())
+    parts: tuple[Callable[[Module], None], ...] = (_load_function, _launch, _clear, _sizes, _make, _find, _run)
+    for part in parts:
+        part(m)
+    return m.text()
+
+
+EXPORTS = ("tw_gpu_launch", "tw_gpu_forget", "tw_gpu_run")
+
+__all__ = [
+    "CALL",
+    "ENTRIES",
+    "EXPORTS",
+    "FULL",
+    "GONE",
+    "GRAPH",
+    "GRID",
+    "GRID_LIMITS",
+    "LOG_BYTES",
+    "MODULES",
+    "gpu_text",
+]

@@ -1,0 +1,213 @@
+"""Programs on a GPU: calls, weights and errors, with a driver of ours and kernels in the emulator."""
+
+from __future__ import annotations
+
+import gc
+import platform
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.codegen.ptx.cases import ROWS, emit, tensor
+from tests.runtime.gpu.fake_driver import OUT_OF_MEMORY, FakeDriver, Modules
+from tilewright import kernels
+from tilewright.codegen.ptx.module import Module
+from tilewright.compiler import compile_program
+from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.runtime.model import Model
+from tilewright.runtime.program import Program
+from tilewright.support.errors import TargetError, WeightError
+
+Array = np.ndarray[Any, Any]
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the fake driver is a library for x86-64")
+
+
+def network() -> Graph:
+    """softmax(tanh(x w + c) v)."""
+    b = GraphBuilder("network")
+    x, c = b.input("x", tensor(ROWS, 20)), b.param("c", tensor(32))
+    h = emit(b, "tanh", emit(b, "add", emit(b, "matmul", x, b.param("w", tensor(20, 32))), c))
+    y = emit(b, "matmul", h, b.param("v", tensor(32, 40)))
+    return b.finish((emit(b, "softmax", y, axis=-1),))
+
+
+def weights(seed: int) -> dict[str, Array]:
+    random = np.random.default_rng(seed)
+    shapes = {"w": (20, 32), "c": (32,), "v": (32, 40)}
+    return {name: random.standard_normal(s).astype(np.float32) / 4 for name, s in shapes.items()}
+
+
+def wanted(x: Array, w: dict[str, Array]) -> Array:
+    z = np.tanh(x @ w["w"] + w["c"]).astype(np.float64) @ w["v"]
+    powers = np.exp(z - z.max(1, keepdims=True))
+    result: Array = powers / powers.sum(1, keepdims=True)
+    return result
+
+
+def rows(n: int) -> Array:
+    return np.random.default_rng(n).standard_normal((n, 20)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> tuple[Program, Modules]:
+    modules: Modules = {}
+    emit_module = kernels.emit_module
+
+    def recorded(*arguments: Any) -> Module:
+        module = emit_module(*arguments)
+        modules.update({launch.kernel: (module, launch) for launch in module.launches})
+        return module
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILEWRIGHT_CACHE", "0")
+        patch.setenv("TILEWRIGHT_PROCESSES", "1")
+        patch.setattr(kernels, "emit_module", recorded)
+        program = compile_program((network(), weights(0)), target="nvidia-sm_90")
+    return program, modules
+
+
+@pytest.fixture
+def fake(compiled: tuple[Program, Modules], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    driver = FakeDriver(tmp_path, compiled[1])
+    monkeypatch.setenv("TILEWRIGHT_CUDA", str(driver.path))
+    yield driver
+    driver.failing.clear()
+    gc.collect()
+    assert not driver.problems and not driver.left()
+
+
+def test_a_call_is_one_launch(compiled: tuple[Program, Modules], fake: FakeDriver) -> None:
+    model = Model(compiled[0])
+    x = rows(5)
+    np.testing.assert_allclose(model(x), wanted(x, weights(0)), atol=2e-3)
+    before = len(fake.calls)
+    out = np.empty((5, 40), np.float32)
+    assert model(x, out=out) is out
+    np.testing.assert_allclose(out, wanted(x, weights(0)), atol=2e-3)
+    assert fake.calls[before:] == [
+        "cuCtxPushCurrent_v2",
+        "cuMemcpyAsync",
+        "cuGraphLaunch",
+        "cuMemcpyAsync",
+        "cuStreamSynchronize",
+        "cuCtxPopCurrent_v2",
+    ]
+    steps = compiled[0].manifest.run_steps
+    assert fake.counts["cuGraphAddKernelNode_v2"] == len(steps) == 3
+
+
+def test_new_sizes_and_new_weights(compiled: tuple[Program, Modules], fake: FakeDriver) -> None:
+    model = Model(compiled[0])
+    for version in range(1, 4):
+        assert model.update(weights(version)) == version
+        for n in (3, 1, 17):
+            x = rows(n)
+            y, used = model.versioned(x)
+            assert used == version
+            np.testing.assert_allclose(y, wanted(x, weights(version)), atol=2e-3)
+    # Two slots take turns, so that later versions need no graphs of their own.
+    assert fake.counts["cuGraphInstantiateWithFlags"] == 6
+    np.testing.assert_array_equal(model.weights["v"], weights(3)["v"])
+    with pytest.raises(WeightError, match="NaN"):
+        model.update(weights(4) | {"c": np.full(32, np.nan, np.float32)})
+    assert model.version == 3
+
+
+def test_graphs_of_sizes_long_ago_go(compiled: tuple[Program, Modules], fake: FakeDriver) -> None:
+    fake.emulate = False
+    model = Model(compiled[0])
+    for n in range(1, 40):
+        model(rows(n))
+    assert len(fake.live["exec"]) <= 16 and fake.counts["cuGraphExecDestroy"] >= 23
+
+
+def test_threads(compiled: tuple[Program, Modules], fake: FakeDriver) -> None:
+    model = Model(compiled[0])
+    wrong: list[str] = []
+
+    def call(k: int) -> None:
+        x = rows(k + 1)
+        for _ in range(2):
+            if not np.allclose(model(x), wanted(x, weights(0)), atol=2e-3):
+                wrong.append(f"{k}")
+
+    threads = [threading.Thread(target=call, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+    m = compiled[0].manifest
+    assert len(fake.live["module"]) == len({s.kernel for s in (*m.run_steps, *m.prepare_steps)})
+
+
+LOADING = (
+    "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2",
+    "cuStreamCreate", "cuMemAlloc_v2", "cuMemcpyAsync", "cuStreamSynchronize",
+)  # fmt: skip
+CALLING = (
+    "cuCtxPushCurrent_v2", "cuMemAlloc_v2", "cuGraphCreate", "cuGraphAddKernelNode_v2", "cuGraphInstantiateWithFlags",
+    "cuMemcpyAsync", "cuGraphLaunch", "cuStreamSynchronize", "cuModuleLoadDataEx", "cuModuleGetFunction",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_errors_of_loading_are_named(name: str, compiled: tuple[Program, Modules], fake: FakeDriver) -> None:
+    fake.failing[name] = OUT_OF_MEMORY, 0
+    with pytest.raises(TargetError, match=rf"{name} of the NVIDIA driver failed.*CUDA_ERROR_OUT_OF_MEMORY"):
+        Model(compiled[0])
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("name", CALLING)
+def test_errors_of_calls_are_named(name: str, after: int, compiled: tuple[Program, Modules], fake: FakeDriver) -> None:
+    model = Model(compiled[0])
+    fake.emulate = False
+    fake.failing[name] = 700, after
+    x = rows(4)
+    with pytest.raises(TargetError, match=rf"{name} of the NVIDIA driver failed.*CUDA_ERROR_ILLEGAL_ADDRESS"):
+        for _ in range(3):
+            model._slow_call(x)
+            model(rows(7))
+    fake.failing.clear()
+    fake.emulate = True
+    np.testing.assert_allclose(model(x), wanted(x, weights(0)), atol=2e-3)
+
+
+def test_an_update_that_fails_changes_nothing(compiled: tuple[Program, Modules], fake: FakeDriver) -> None:
+    model = Model(compiled[0])
+    x = rows(2)
+    for name in ("cuMemAlloc_v2", "cuMemcpyAsync", "cuStreamSynchronize"):
+        fake.failing[name] = OUT_OF_MEMORY, 0
+        with pytest.raises(TargetError, match=name):
+            model.update(weights(1))
+        fake.failing.clear()
+        np.testing.assert_allclose(model(x), wanted(x, weights(0)), atol=2e-3)
+    assert model.update(weights(1)) == 1
+    np.testing.assert_allclose(model(x), wanted(x, weights(1)), atol=2e-3)
+
+
+def test_what_the_drivers_compiler_says(compiled: tuple[Program, Modules], fake: FakeDriver) -> None:
+    fake.failing["ptxas"] = 218, 0
+    with pytest.raises(TargetError, match=r"CUDA_ERROR_INVALID_PTX.*ptxas error: no such thing"):
+        Model(compiled[0])(rows(1))
+
+
+def test_other_devices_are_refused(
+    compiled: tuple[Program, Modules], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = FakeDriver(tmp_path, compiled[1], capability=(8, 6))
+    monkeypatch.setenv("TILEWRIGHT_CUDA", str(driver.path))
+    with pytest.raises(TargetError, match=r"older.*9\.0.*8\.6"):
+        Model(compiled[0])
+    assert not driver.left()
+
+
+def test_no_driver(compiled: tuple[Program, Modules], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CUDA", "libnosuchcuda.so.1")
+    with pytest.raises(TargetError, match=r"no NVIDIA driver.*libnosuchcuda"):
+        Model(compiled[0])
