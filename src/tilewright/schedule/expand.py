@@ -13,6 +13,7 @@ from tilewright.ir.expr import Const, Expr, Op, Var, as_int, call, const, is_con
 from tilewright.ir.loops import Block, BlockIter, For, Let, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.rewrite import fresh_name, substitute, variables, walk_expr
 from tilewright.schedule.dependence import Update, reduction_update
+from tilewright.schedule.primitive import on_block
 from tilewright.schedule.state import (
     Path,
     block_path,
@@ -30,6 +31,7 @@ _SIMPLE = 4096
 """The largest denominator of a fraction that a literal is taken to be rounded from."""
 
 
+@on_block
 def expand(func: PrimFunc, block: str) -> PrimFunc:
     """Write out a contraction with a constant matrix: no loops over the matrix, no products by 0 or 1.
 
@@ -257,3 +259,10 @@ class _Writer:
 
     def literal(self, factor: Fraction) -> Const:
         return const(float(factor) if self.dtype.is_float else int(factor), self.dtype)
+
+
+class ExpandPrimitives:
+    """Contractions written out."""
+
+    __slots__ = ()
+    expand = expand

@@ -11,6 +11,7 @@ from tilewright.ir.loops import Block, If, Intrinsic, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import loads, map_expr, map_stmt, substitute, variables, walk
 from tilewright.schedule.affine import inside, outside, solve
 from tilewright.schedule.dependence import check_kinds
+from tilewright.schedule.primitive import on_block
 from tilewright.schedule.state import (
     block_path,
     blocks_in,
@@ -31,6 +32,7 @@ from tilewright.schedule.state import (
 from tilewright.support.errors import ScheduleError
 
 
+@on_block
 def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     """Compute a block's elements where they are read, and drop its buffer.
 
@@ -119,6 +121,7 @@ def is_elementwise(func: PrimFunc, block: Block) -> bool:
     )
 
 
+@on_block
 def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     """Compute a block's elements where the one block it reads from produces them, and drop the buffer between.
 
@@ -282,3 +285,11 @@ def _other_rows(func: PrimFunc, block: Block, writer: Block, buffer: Buffer, rea
         return decided and not loads(r) and not loads(w) and as_int(simplify(r - w)) not in (None, 0)
 
     return all(any(map(differ, r, w)) for r in reads for w in writes)
+
+
+class InlinePrimitives:
+    """Blocks computed within others."""
+
+    __slots__ = ()
+    compute_inline = compute_inline
+    reverse_compute_inline = reverse_compute_inline

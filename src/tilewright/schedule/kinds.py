@@ -12,6 +12,7 @@ from tilewright.ir.notes import BlockNote, LoopNote, Note, thread_named, with_no
 from tilewright.ir.notetable import check, make
 from tilewright.schedule.common import require_common, widened
 from tilewright.schedule.dependence import check_independent, require_any_order
+from tilewright.schedule.primitive import on_loop
 from tilewright.schedule.state import (
     block_path,
     blocks_in,
@@ -33,6 +34,7 @@ Fields = Mapping[str, object]
 EMPTY: Fields = {}
 
 
+@on_loop
 def unroll(func: PrimFunc, loop: str) -> PrimFunc:
     """Expand a loop of constant extent when code is generated.
 
@@ -61,6 +63,7 @@ def unroll(func: PrimFunc, loop: str) -> PrimFunc:
     return _with_kind(func, loop, "unrolled")
 
 
+@on_loop
 def vectorize(func: PrimFunc, loop: str) -> PrimFunc:
     """Run the iterations of a loop as lanes of vectors.
 
@@ -94,6 +97,7 @@ def vectorize(func: PrimFunc, loop: str) -> PrimFunc:
     return _with_kind(func, loop, "vectorized")
 
 
+@on_loop
 def parallel(func: PrimFunc, loop: str) -> PrimFunc:
     """Share the iterations of a loop among threads.
 
@@ -122,6 +126,7 @@ def parallel(func: PrimFunc, loop: str) -> PrimFunc:
     return _with_kind(func, loop, "parallel")
 
 
+@on_loop
 def bind(func: PrimFunc, loop: str, thread: str) -> PrimFunc:
     """Let a hardware index ("blockIdx.x", "threadIdx.x", ...) run through a loop.
 
@@ -212,3 +217,13 @@ def _require_plain(func: PrimFunc, loop: For, what: str) -> None:
         raise refuse(func, f"cannot {what} loop {loop.var.name!r}: it is already {loop.thread or loop.kind}")
     if what != "mark as unrolled":
         require_any_order(func, loop, what)
+
+
+class KindPrimitives:
+    """How loops run."""
+
+    __slots__ = ()
+    unroll = unroll
+    vectorize = vectorize
+    parallel = parallel
+    bind = bind

@@ -11,6 +11,7 @@ from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, replace_buffer
 from tilewright.ir.scopes import sharing
 from tilewright.schedule.common import widened
 from tilewright.schedule.move import loop_name
+from tilewright.schedule.primitive import on_block
 from tilewright.schedule.state import (
     Path,
     block_names,
@@ -36,6 +37,7 @@ from tilewright.support.errors import VerifyError
 EMPTY = Seq(())
 
 
+@on_block
 def set_scope(func: PrimFunc, block: str, scope: str, buffer: str | None = None) -> PrimFunc:
     """Say where the buffer that a block writes lives: "global" (memory), "local" (registers, if it can be) or "padded"
     (memory whose inner dimensions may grow, so that planes do not meet in the same sets of the cache).
@@ -71,6 +73,7 @@ def _scope(func: PrimFunc, what: str, name: str) -> Scope:
         raise refused(func, what, error) from error
 
 
+@on_block
 def cache_write(func: PrimFunc, block: str, scope: str, buffer: str | None = None) -> tuple[PrimFunc, str]:
     """Let a block write a new buffer, which another block copies to the old one.
 
@@ -228,3 +231,11 @@ def _root_of(path: Path) -> int:
 
 def root_path(path: Path) -> Path:
     return path[: _root_of(path) + 1]
+
+
+class MemoryPrimitives:
+    """Where values live."""
+
+    __slots__ = ()
+    set_scope = set_scope
+    cache_write = cache_write

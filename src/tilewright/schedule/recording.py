@@ -8,18 +8,21 @@ says which primitive took it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from tilewright.ir.loops import PrimFunc
 from tilewright.schedule.history import History
 from tilewright.schedule.index_map import IndexMap
+from tilewright.schedule.primitive import Primitive, Subject
 from tilewright.schedule.requests import LoopId
 from tilewright.schedule.state import block_path, loop_path, refuse
 from tilewright.schedule.trace import Instruction, Ref, RefKind, Trace, Value, value_text
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError, ScheduleError
+
+AnyPrimitive = Primitive[Any, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,9 @@ class Choice(int):
 
 class Recording:
     """A function, the trace of what was done to it, and its references. `seed` feeds the choices of a schedule."""
+
+    supplies: ClassVar[tuple[Subject, ...]] = ()
+    """The subjects of primitives that a schedule itself says: none, as callers name blocks and loops."""
 
     def __init__(self, func: PrimFunc, seed: int = 0) -> None:
         self.func = func
@@ -152,9 +158,26 @@ class Recording:
             self._refs.pop(key, None)
         self.func = func
 
-    def _on_loop(self, primitive: str, f: Callable[[PrimFunc, str], PrimFunc], loop: LoopRef | str) -> None:
-        new = f(self.func, self._name(loop))
-        self._record(primitive, (self._ref("l", loop),), (), new)
+    def apply(self, primitive: AnyPrimitive, args: tuple[Any, ...], named: dict[str, Any]) -> BlockRef | None:
+        """Do what a declared primitive does to the program, and record it: the block that it made, if it makes one."""
+        values = primitive.bind(args, named)
+        subjects = dict(zip(values, primitive.subjects, strict=False))
+        result = primitive.function(self.func, **{n: self._name(v) if n in subjects else v for n, v in values.items()})
+        inputs: list[Value] = []
+        options = {}
+        for n, v in values.items():
+            if n in subjects:
+                inputs.append(self._ref("b" if subjects[n] == "block" else "l", v))
+            elif primitive.defaults[n] is None:
+                options[n] = v
+            else:
+                inputs.append(literal(v))
+        recorded = tuple(inputs), present(**options)
+        if isinstance(result, PrimFunc):
+            self._record(primitive.__name__, *recorded, result)
+            return None
+        new, name = result
+        return self._block_result(primitive.__name__, *recorded, name, new)
 
     def _new_ref(self, kind: RefKind) -> Ref:
         ref = Ref(kind, self._counts[kind])
@@ -251,6 +274,6 @@ def literal(value: Any) -> Value:
     raise ExpressionError(f"a trace cannot hold a {type(value).__name__}")
 
 
-def attributes_given(**attributes: Any) -> tuple[tuple[str, Value], ...]:
+def present(**attributes: Any) -> tuple[tuple[str, Value], ...]:
     """The attributes that are not None."""
     return tuple((name, literal(v)) for name, v in attributes.items() if v is not None)

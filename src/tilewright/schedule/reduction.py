@@ -12,6 +12,7 @@ from tilewright.ir.rewrite import fresh_name, substitute, substitute_stmt, varia
 from tilewright.schedule.affine import outside
 from tilewright.schedule.combination import Combination, combination
 from tilewright.schedule.dependence import injective, reduce_iters_using
+from tilewright.schedule.primitive import on_block_in_loop
 from tilewright.schedule.state import (
     block_names,
     block_path,
@@ -31,6 +32,7 @@ from tilewright.schedule.state import (
 )
 
 
+@on_block_in_loop
 def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc, str]:
     """Make the start of a reduction a block of its own, right before `loop`.
 
@@ -126,6 +128,7 @@ def _start_of(func: PrimFunc, source: Block, loops: Sequence[For], position: int
     return news, init
 
 
+@on_block_in_loop
 def rfactor(func: PrimFunc, block: str, loop: str, factor_axis: int = 0) -> tuple[PrimFunc, str]:
     """Let each iteration of a reduction loop reduce into its own element, and reduce those in a second block.
 
@@ -291,3 +294,11 @@ def _final_nest(
     body = combine(update.reducer, update.targets, read, taken)
     block = replace(source, iters=tuple(iters), body=body, predicate=conjoin(kept))
     return nest((*loops, replace(factored, var=lane_loop)), block)
+
+
+class ReductionPrimitives:
+    """Reductions in parts."""
+
+    __slots__ = ()
+    decompose_reduction = decompose_reduction
+    rfactor = rfactor

@@ -10,6 +10,7 @@
 
 Every method resolves its references, calls the pure function of its theme file, and records an instruction; a refused
 primitive raises ScheduleError and leaves the schedule as it was. Blocks and loops may be given as references or names.
+Most methods follow from their function's declaration (`primitive.py`); those below do something more.
 """
 
 from __future__ import annotations
@@ -23,23 +24,26 @@ from tilewright.ir.loops import Block, For, IterKind
 from tilewright.ir.notes import Note
 from tilewright.ir.notetable import given, note_name
 from tilewright.schedule import (
-    expand,
-    inline,
     kinds,
     layout,
     loops,
     memory,
     move,
-    reduction,
     requests,
     routines,
     storage,
     tensorize,
 )
+from tilewright.schedule.expand import ExpandPrimitives
 from tilewright.schedule.find import find_all
 from tilewright.schedule.index_map import IndexMap
+from tilewright.schedule.inline import InlinePrimitives
 from tilewright.schedule.intrinsics import find_intrinsic
-from tilewright.schedule.recording import BlockRef, Choice, LoopRef, Recording, attributes_given, literal
+from tilewright.schedule.kinds import KindPrimitives
+from tilewright.schedule.memory import MemoryPrimitives
+from tilewright.schedule.primitive import names
+from tilewright.schedule.recording import BlockRef, Choice, LoopRef, Recording, literal, present
+from tilewright.schedule.reduction import ReductionPrimitives
 from tilewright.schedule.requests import Fusion, LoopId, Split
 from tilewright.schedule.state import (
     block_path,
@@ -53,13 +57,22 @@ from tilewright.schedule.state import (
     refuse,
     written_buffers,
 )
+from tilewright.schedule.storage import StoragePrimitives
 from tilewright.schedule.trace import Instruction
 
 Factor = int | Var | str | None
 """A factor of a split: a number, a dimension of the function's arguments, or its name, as traces have it."""
 
 
-class Schedule(Recording):
+class DeclaredPrimitives(
+    KindPrimitives, InlinePrimitives, ExpandPrimitives, MemoryPrimitives, StoragePrimitives, ReductionPrimitives
+):
+    """The primitives that are declared beside their functions, for `Schedule` and for `Stage`."""
+
+    __slots__ = ()
+
+
+class Schedule(DeclaredPrimitives, Recording):
     """See the module. `seed` feeds the sampling methods that are not given a decision."""
 
     # Finding
@@ -171,7 +184,7 @@ class Schedule(Recording):
         given = {"factor": _by_name(factor), "nparts": _by_name(nparts), "factors": named}
         inputs = (self._ref("l", loop),)
         old = self.find_loop(self._name(loop))
-        results = self._loop_results("split", inputs, attributes_given(**given), names, new)
+        results = self._loop_results("split", inputs, present(**given), names, new)
         parts = (None, size) if size is not None else (count, None) if sizes is None else sizes
         self._history.steps.append(Split(old, results, tuple(int(f) if isinstance(f, int) else f for f in parts)))
         return results
@@ -228,23 +241,6 @@ class Schedule(Recording):
         new = loops.reorder(self.func, *map(self._name, targets))
         self._record("reorder", tuple(self._ref("l", t) for t in targets), (), new)
 
-    def unroll(self, loop: LoopRef | str) -> None:
-        """Expand a loop: see `kinds.unroll`."""
-        self._on_loop("unroll", kinds.unroll, loop)
-
-    def vectorize(self, loop: LoopRef | str) -> None:
-        """Run a loop's iterations as lanes: see `kinds.vectorize`."""
-        self._on_loop("vectorize", kinds.vectorize, loop)
-
-    def parallel(self, loop: LoopRef | str) -> None:
-        """Share a loop's iterations among threads: see `kinds.parallel`."""
-        self._on_loop("parallel", kinds.parallel, loop)
-
-    def bind(self, loop: LoopRef | str, thread: str) -> None:
-        """Let a hardware index run through a loop: see `kinds.bind`."""
-        new = kinds.bind(self.func, self._name(loop), thread)
-        self._record("bind", (self._ref("l", loop), thread), (), new)
-
     def annotate(self, target: BlockRef | LoopRef | str, note: Note | str, *values: Any, **named: Any) -> None:
         """Put a note on a loop (also by its name) or block: `annotate(loop, Unroll(4))`, or as a trace has it,
         `annotate(loop, "unroll", times=4)`. See `kinds.annotate_loop`."""
@@ -252,19 +248,9 @@ class Schedule(Recording):
         annotate = kinds.annotate_block if on_block else kinds.annotate_loop
         new, placed = annotate(self.func, self._name(target), note, values, named)
         ref = self._ref("b" if on_block else "l", target)
-        self._record("annotate", (ref, note_name(type(placed))), attributes_given(**given(placed)), new)
+        self._record("annotate", (ref, note_name(type(placed))), present(**given(placed)), new)
 
     # Blocks
-
-    def compute_inline(self, block: BlockRef | str) -> None:
-        """Compute a block's elements where they are read: see `inline.compute_inline`."""
-        new = inline.compute_inline(self.func, self._name(block))
-        self._record("compute_inline", (self._ref("b", block),), (), new)
-
-    def reverse_compute_inline(self, block: BlockRef | str) -> None:
-        """Compute a block's elements where its input is produced: see `inline.reverse_compute_inline`."""
-        new = inline.reverse_compute_inline(self.func, self._name(block))
-        self._record("reverse_compute_inline", (self._ref("b", block),), (), new)
 
     def compute_at(self, block: BlockRef | str, loop: LoopRef | str) -> None:
         """Move a producer into a loop of its consumers: see `move.compute_at`."""
@@ -288,23 +274,7 @@ class Schedule(Recording):
             new = moving(self.func, name, place)
         self._record(primitive, inputs, (), new)
 
-    def decompose_reduction(self, block: BlockRef | str, loop: LoopRef | str) -> BlockRef:
-        """Make a reduction's init a block before `loop`: see `reduction.decompose_reduction`."""
-        new, name = reduction.decompose_reduction(self.func, self._name(block), self._name(loop))
-        inputs = (self._ref("b", block), self._ref("l", loop))
-        return self._block_result("decompose_reduction", inputs, (), name, new)
-
-    def expand(self, block: BlockRef | str) -> None:
-        """Write out a contraction with a constant matrix: see `expand.expand`."""
-        new = expand.expand(self.func, self._name(block))
-        self._record("expand", (self._ref("b", block),), (), new)
-
     # Memory
-
-    def set_scope(self, block: BlockRef | str, scope: str, buffer: str | None = None) -> None:
-        """Say where a block's output lives: see `memory.set_scope`."""
-        new = memory.set_scope(self.func, self._name(block), scope, buffer)
-        self._record("set_scope", (self._ref("b", block), scope), attributes_given(buffer=buffer), new)
 
     def storage_align(
         self, block: BlockRef | str, dimension: int, factor: int, offset: int = 0, buffer: str | None = None
@@ -312,19 +282,7 @@ class Schedule(Recording):
         """Let rows of what a block writes lie a certain number of elements apart: see `storage.storage_align`."""
         new = storage.storage_align(self.func, self._name(block), dimension, factor, offset, buffer)
         inputs = (self._ref("b", block), literal(dimension), literal(factor), literal(offset))
-        self._record("storage_align", inputs, attributes_given(buffer=buffer), new)
-
-    def double_buffer(self, block: BlockRef | str, buffer: str | None = None) -> None:
-        """Compute what a block writes one iteration ahead: see `storage.double_buffer`."""
-        new = storage.double_buffer(self.func, self._name(block), buffer)
-        self._record("double_buffer", (self._ref("b", block),), attributes_given(buffer=buffer), new)
-
-    def cache_write(self, block: BlockRef | str, scope: str, buffer: str | None = None) -> BlockRef:
-        """Write through a new buffer: see `memory.cache_write`."""
-        new, name = memory.cache_write(self.func, self._name(block), scope, buffer)
-        return self._block_result(
-            "cache_write", (self._ref("b", block), scope), attributes_given(buffer=buffer), name, new
-        )
+        self._record("storage_align", inputs, present(buffer=buffer), new)
 
     def cache_read(
         self, block: BlockRef | str, buffer: str, scope: str, consumers: Sequence[BlockRef | str] = ()
@@ -333,20 +291,14 @@ class Schedule(Recording):
         new, name = memory.cache_read(self.func, self._name(block), buffer, scope, tuple(map(self._name, consumers)))
         others = tuple(self._ref("b", c) for c in consumers)
         inputs = (self._ref("b", block), buffer, scope)
-        return self._block_result("cache_read", inputs, attributes_given(consumers=others or None), name, new)
-
-    def rfactor(self, block: BlockRef | str, loop: LoopRef | str, factor_axis: int = 0) -> BlockRef:
-        """Reduce each iteration of a loop into its own element first: see `reduction.rfactor`."""
-        new, name = reduction.rfactor(self.func, self._name(block), self._name(loop), factor_axis)
-        inputs = (self._ref("b", block), self._ref("l", loop), factor_axis)
-        return self._block_result("rfactor", inputs, (), name, new)
+        return self._block_result("cache_read", inputs, present(consumers=others or None), name, new)
 
     def transform_layout(
         self, block: BlockRef | str, index_map: IndexMap | Callable[..., Any], buffer: str | None = None
     ) -> None:
         """Store a buffer in another layout: see `layout.transform_layout`."""
         new, mapping = layout.transform_layout(self.func, self._name(block), index_map, buffer)
-        self._record("transform_layout", (self._ref("b", block), mapping), attributes_given(buffer=buffer), new)
+        self._record("transform_layout", (self._ref("b", block), mapping), present(buffer=buffer), new)
 
     def pad(self, block: BlockRef | str, multiples: Sequence[int]) -> tuple[BlockRef, ...]:
         """Enlarge a block's extents to multiples: see `layout.pad`."""
@@ -373,7 +325,7 @@ class Schedule(Recording):
     def implement(self, routine: str, **sizes: int) -> None:
         """Put a loop program that was written for the whole function in its place: see `routines.implement`."""
         new = routines.implement(self.func, routine, sizes)
-        self._record("implement", (routine,), attributes_given(**sizes), new)
+        self._record("implement", (routine,), present(**sizes), new)
 
     # Recording
 
@@ -400,10 +352,8 @@ def _by_name(factor: Factor) -> int | str | None:
     return factor.name if isinstance(factor, Var) else factor
 
 
-PRIMITIVES = frozenset(
-    """block loop loops sample_perfect_tile sample_categorical split tile fuse reorder unroll vectorize parallel bind
-    annotate compute_inline reverse_compute_inline compute_at reverse_compute_at decompose_reduction set_scope
-    cache_write cache_read rfactor transform_layout pad tensorize expand implement storage_align
-    double_buffer add_unit_loop""".split()
+PRIMITIVES = names(Schedule) | frozenset(
+    """block loop loops sample_perfect_tile sample_categorical split tile fuse reorder annotate compute_at
+    reverse_compute_at storage_align cache_read transform_layout pad tensorize implement add_unit_loop""".split()
 )
 """The methods of `Schedule` that a trace may name."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
 from tilewright.ir.expr import Var
 from tilewright.ir.loops import Block, IterKind, PrimFunc
@@ -22,8 +22,9 @@ from tilewright.ir.notes import DmaCopy, Note
 from tilewright.schedule import groups
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.inline import is_elementwise, is_injective
-from tilewright.schedule.recording import BlockRef, LoopRef
-from tilewright.schedule.schedule import Factor, Schedule
+from tilewright.schedule.primitive import Subject
+from tilewright.schedule.recording import AnyPrimitive, BlockRef, LoopRef
+from tilewright.schedule.schedule import DeclaredPrimitives, Factor, Schedule
 from tilewright.schedule.state import (
     block_path,
     depends_on,
@@ -258,11 +259,12 @@ class StageSchedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(DeclaredPrimitives):
     """One block of a `StageSchedule`; the primitives act on it."""
 
     owner: StageSchedule
     block: BlockRef
+    supplies: ClassVar[tuple[Subject, ...]] = ("block",)
 
     @property
     def name(self) -> str:
@@ -304,19 +306,6 @@ class Stage:
         """Put axes in this order."""
         self._schedule.reorder(*map(self._loop, axes))
 
-    def unroll(self, axis: Axis) -> None:
-        self._schedule.unroll(self._loop(axis))
-
-    def vectorize(self, axis: Axis) -> None:
-        self._schedule.vectorize(self._loop(axis))
-
-    def parallel(self, axis: Axis) -> None:
-        self._schedule.parallel(self._loop(axis))
-
-    def bind(self, axis: Axis, thread: str) -> None:
-        """Let a hardware index run through an axis."""
-        self._schedule.bind(self._loop(axis), thread)
-
     def cthread(self, axis: Axis) -> None:
         """Let virtual threads run through an axis: an accelerator issues their instructions by turns, each with buffers
         of its own, so that one's transfers run beside another's arithmetic."""
@@ -338,45 +327,11 @@ class Stage:
         """Compute this stage inside an axis of a producer."""
         self._schedule.reverse_compute_at(self.block, self._loop(axis))
 
-    def compute_inline(self) -> None:
-        """Compute this stage where it is read."""
-        self._schedule.compute_inline(self.block)
-
-    def reverse_compute_inline(self) -> None:
-        """Compute this stage where its input is produced."""
-        self._schedule.reverse_compute_inline(self.block)
-
-    def decompose_reduction(self, axis: Axis) -> Stage:
-        """The stage's init, as a stage before this axis."""
-        return Stage(self.owner, self._schedule.decompose_reduction(self.block, self._loop(axis)))
-
-    def rfactor(self, axis: Axis, factor_axis: int = 0) -> Stage:
-        """A stage that reduces each iteration of the axis into its own element; this stage reduces those."""
-        loop = self._loop(axis)
-        result = self._schedule.rfactor(self.block, loop, factor_axis)
-        return Stage(self.owner, result)
-
-    def expand(self) -> None:
-        """Write out the contraction with a constant matrix that this stage is."""
-        self._schedule.expand(self.block)
-
-    def set_scope(self, scope: str) -> None:
-        """Where the stage's tensor lives: "global" or "local"."""
-        self._schedule.set_scope(self.block, scope)
-
     def storage_align(self, axis: Axis | int, factor: int, offset: int = 0) -> None:
         """Let neighbours along an axis (or a dimension by number) of the stage's tensor lie `factor * n + offset`
         elements apart in memory."""
         dimension = axis if isinstance(axis, int) else self.owner.dimension(self.name, axis)
         self._schedule.storage_align(self.block, dimension, factor, offset)
-
-    def double_buffer(self) -> None:
-        """Compute the stage one iteration ahead of what reads it, in the loop around both."""
-        self._schedule.double_buffer(self.block)
-
-    def cache_write(self, scope: str) -> Stage:
-        """Compute into a new buffer; the stage that copies it to the tensor."""
-        return Stage(self.owner, self._schedule.cache_write(self.block, scope))
 
     def cache_read(self, tensor: Any, scope: str) -> Stage:
         """Read a tensor (or a buffer by name) through a copy; the stage that makes the copy."""
@@ -394,6 +349,11 @@ class Stage:
     def pad(self, *multiples: int) -> tuple[Stage, ...]:
         """Enlarge the stage's axes (reduction axes last) to multiples; the stages that this makes."""
         return tuple(Stage(self.owner, b) for b in self._schedule.pad(self.block, multiples))
+
+    def apply(self, primitive: AnyPrimitive, args: tuple[Any, ...], named: dict[str, Any]) -> Stage | None:
+        """Do what a declared primitive does to this stage, and record it: the stage of the block that it made."""
+        result = _refusing(_apply, primitive.__name__)(self, primitive, args, named)
+        return None if result is None else Stage(self.owner, result)
 
     @property
     def _schedule(self) -> Schedule:
@@ -420,7 +380,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _refusing(method: Callable[Concatenate[Stage, P], R]) -> Callable[Concatenate[Stage, P], R]:
+def _refusing(method: Callable[Concatenate[Stage, P], R], name: str) -> Callable[Concatenate[Stage, P], R]:
     """A method of `Stage` whose arguments may be anything: what does not fit is refused like all else."""
 
     @wraps(method)
@@ -430,12 +390,19 @@ def _refusing(method: Callable[Concatenate[Stage, P], R]) -> Callable[Concatenat
         except Error:
             raise
         except (TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
-            what = f"{method.__name__}: the arguments do not fit: {error}"
+            what = f"{name}: the arguments do not fit: {error}"
             raise refuse(self.owner.func, what) from error
 
     return call  # type: ignore[return-value]
 
 
+def _apply(stage: Stage, primitive: AnyPrimitive, args: tuple[Any, ...], named: dict[str, Any]) -> BlockRef | None:
+    own = (stage.block,) if primitive.subjects[0] == "block" else ()
+    axes = len(primitive.subjects) - len(own)
+    loops = map(stage.owner.axis, args[:axes])
+    return stage.owner.schedule.apply(primitive, (*own, *loops, *args[axes:]), named)
+
+
 for _name, _method in list(vars(Stage).items()):
-    if not _name.startswith("_") and callable(_method):
-        setattr(Stage, _name, _refusing(_method))
+    if not _name.startswith("_") and _name != "apply" and callable(_method):
+        setattr(Stage, _name, _refusing(_method, _name))

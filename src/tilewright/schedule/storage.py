@@ -11,6 +11,7 @@ from tilewright.ir.notes import BufferName, DoubleBuffer, InOrder, StorageAlign,
 from tilewright.ir.notes import find as find_note
 from tilewright.schedule.dependence import reduce_iters_using
 from tilewright.schedule.memory import written_by
+from tilewright.schedule.primitive import on_block
 from tilewright.schedule.state import (
     Path,
     block_path,
@@ -92,6 +93,7 @@ def require_unaligned(func: PrimFunc, target: Buffer, what: str) -> None:
         raise refuse(func, f"{what}: its storage is aligned by its dimensions", hint="storage_align comes after that")
 
 
+@on_block
 def double_buffer(func: PrimFunc, block: str, buffer: str | None = None) -> PrimFunc:
     """Fill what a block computes in a loop one iteration ahead, in another half of the memory.
 
@@ -170,3 +172,10 @@ def _require_ahead(func: PrimFunc, path: Path, source: Block, target: Buffer, lo
             raise refuse(func, f"{what}: block {b.name!r} writes {common[0]!r}, which it reads, in the same loop")
     if reduce_iters_using(source, loop.var):
         raise refuse(func, f"{what}: loop {name!r} drives the reduction of block {source.name!r}")
+
+
+class StoragePrimitives:
+    """How values lie in memory."""
+
+    __slots__ = ()
+    double_buffer = double_buffer
