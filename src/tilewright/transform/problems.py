@@ -9,7 +9,7 @@ from math import ceil, prod
 from typing import Literal
 
 from tilewright import ops
-from tilewright.ir.expr import Expr, as_int, const, product
+from tilewright.ir.expr import Expr, as_int, const, is_const, product
 from tilewright.ir.graph import Node, TensorType, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.taps import SumTapsAttrs
@@ -32,6 +32,13 @@ def rows_of(x: Value, rows: int) -> Expr:
 def all_rows(x: Value) -> Expr:
     """How many rows `x` has, those of all its parts."""
     return product(x.shape[:-1])
+
+
+def multiplies_alike(x: Value, w: Value) -> bool:
+    """Whether each batch dimension of a product's second factor is that of the first one, or 1, or absent."""
+    batch, own = x.shape[:-2], w.shape[:-2]
+    pairs = zip(reversed(own), reversed(batch), strict=False)
+    return len(own) <= len(batch) and all(is_const(d, 1) or d is e for d, e in pairs)
 
 
 def joins(x: Value, rows: int) -> bool:

@@ -11,6 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tests.ops.oracle import check
+from tilewright.compiler import passed
+from tilewright.frontend.onnx import import_onnx
+from tilewright.ops.interpret import run_graph
 from tilewright.targets.target import Target
 
 RNG = np.random.default_rng(0)
@@ -45,6 +48,24 @@ def test_matmul_integer(m: int, k: int, n: int, kind: Any) -> None:
     got = np.asarray(compiled(model(nodes, x, weights, TensorProto.INT32), "MatMulInteger")(x))
     want = (x.astype(np.int64) - int(info.max)) @ (w.astype(np.int64) - 3)
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("batch,m,k,n", [((2, 3), 9, 10, 17), ((), 24, 64, 33)])
+def test_matmul_integer_of_two_computed_factors(batch: tuple[int, ...], m: int, k: int, n: int) -> None:
+    x, w = (RNG.integers(0, 256, (*batch, *s)).astype(np.uint8) for s in ((m, k), (k, n)))
+    info, points = helper.make_tensor_value_info, {"xz": np.array(255, np.uint8), "wz": np.array(3, np.uint8)}
+    inputs = [info(name, TensorProto.UINT8, a.shape) for name, a in (("x", x), ("w", w))]
+    node = helper.make_node("MatMulInteger", ["x", "w", "xz", "wz"], ["y"])
+    ends = inputs, [info("y", TensorProto.INT32, None)], [numpy_helper.from_array(v, k) for k, v in points.items()]
+    graph = helper.make_graph([node], "g", *ends)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    want = (x.astype(np.int64) - 255) @ (w.astype(np.int64) - 3)
+    np.testing.assert_array_equal(compiled(proto, "MatMulInteger")(x, w), want)
+    for name in ("znver4", "sapphirerapids"):
+        after = passed(import_onnx(proto).graph, Target.parse(name))
+        assert "lowered.matmul_dot" in [v.op for v in after.nodes]
+        (got,) = run_graph(after, {"x": x, "w": w}, points).values()
+        np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("stride,pads,c,f", [(1, [1, 1, 1, 1], 3, 5), (2, [0, 1, 1, 0], 4, 16)])

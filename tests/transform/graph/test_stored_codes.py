@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tilewright as tw
 from tilewright.compiler import passed
 from tilewright.frontend.onnx import import_onnx
-from tilewright.ir.dtype import i8, u8
+from tilewright.ir.dtype import i8, i32, u8
 from tilewright.ops.interpret import run_graph
 from tilewright.targets.target import Target
 from tilewright.transform.graph.constant_operands import hoist_constants
@@ -87,6 +87,7 @@ MAPS: dict[str, tuple[Callable[[Qdq, str], str], int]] = {
     "concat of two scales": (joined, 3),
     "resize": (resized, 2),
     "transposed": (transposed, 1),
+    "eight groups": (lambda q, h: q.conv(h, 32, 4, group=8), 1),
     "groups": (lambda q, h: q.conv(h, 32, 8, group=4), 1),
     "depthwise": (lambda q, h: q.conv(h, 32, 1, group=32), 1),
     "function": (lambda q, h: q.op("Sigmoid", h), 1),
@@ -116,6 +117,25 @@ def between_products(name: str) -> onnx.ModelProto:
     return q.model([1, 20, 64], q.coded(q.op("MatMul", h, q.weight(64, 64, axis=1)), 0.1))
 
 
+def attention(name: str, length: int = 24, heads: int = 2, depth: int = 16) -> onnx.ModelProto:
+    """Attention between two products, with codes around each of its products and its softmax."""
+    q, width = Qdq(), heads * depth
+    of_keys, of_values = (int(n) for n in name.removeprefix("zeros ").split(", "))
+
+    def headed(x: str, perm: list[int], scale: float, zero: int) -> str:
+        h = q.coded(q.op("MatMul", x, q.weight(width, width, axis=1)), scale, zero)
+        h = q.op("Reshape", h, q.constant(np.int64([0, 0, heads, depth])))
+        return q.op("Transpose", h, perm=perm)
+
+    x = q.coded("x", 0.03)
+    scores = q.op("MatMul", headed(x, [0, 2, 1, 3], 0.02, 130), headed(x, [0, 2, 3, 1], 0.02, of_keys))
+    scores = q.coded(q.op("Mul", q.coded(scores, 0.05, 125), q.constant(np.float32(depth**-0.5))), 0.02, 125)
+    shares = q.coded(q.op("Softmax", scores, axis=-1), 1 / 255, 0)
+    h = q.coded(q.op("MatMul", shares, headed(x, [0, 2, 1, 3], 0.02, of_values)), 0.02, 127)
+    h = q.op("Reshape", q.op("Transpose", h, perm=[0, 2, 1, 3]), q.constant(np.int64([0, 0, width])))
+    return q.model([1, length, width], q.coded(q.op("MatMul", h, q.weight(width, width, axis=1)), 0.02))
+
+
 def kernels(model: onnx.ModelProto) -> tuple[list[Group], Any]:
     """The kernels of a call, without those of weights alone, and the graph."""
     imported = import_onnx(model)
@@ -131,8 +151,9 @@ def kernels(model: onnx.ModelProto) -> tuple[list[Group], Any]:
     return chosen, (imported, {**imported.weights, **constants}, after)
 
 
-SHAPES = {between_convolutions: (1, 32, 6, 6), between_products: (1, 20, 64)}
+SHAPES = {between_convolutions: (1, 32, 6, 6), between_products: (1, 20, 64), attention: (1, 24, 32)}
 CASES = [(between_convolutions, name) for name in MAPS] + [(between_products, name) for name in ROWS]
+CASES += [(attention, "zeros 120, 110"), (attention, "zeros 128, 128")]
 
 
 @pytest.mark.parametrize("make,name", CASES, ids=[name for _, name in CASES])
@@ -140,10 +161,13 @@ def test_nothing_of_floats_is_handed_on(make: Any, name: str) -> None:
     model = make(name)
     chosen, (imported, weights, after) = kernels(model)
     layers = [k for k, g in enumerate(chosen) if any("conv" in n.op or "matmul" in n.op for n in g.nodes)]
-    handed_on = [v for g in chosen[: layers[-1]] for v in g.outputs]
+    handed_on = [v for g in chosen[: layers[-1]] for v in g.outputs if v.dtype is not i32]  # sums of codes are few
     assert handed_on and all(v.dtype in (u8, i8) for v in handed_on), [str(v.type) for v in handed_on]
     if name in MAPS:
         assert layers[-1] - layers[0] - 1 <= MAPS[name][1], [g.label for g in chosen]
+    if make is attention:
+        assert sum(n.op == "lowered.matmul_dot" for n in after.nodes) == 6
+        assert not any(n.op in ("matmul", "lowered.matmul_packed", "lowered.attention") for n in after.nodes)
     x = np.random.default_rng(3).standard_normal(SHAPES[make]).astype(np.float32)
     (got,) = run_graph(after, {"x": x}, weights).values()
     (want,) = run_graph(imported.graph, {"x": x}, imported.weights).values()
@@ -155,6 +179,16 @@ def test_without_dot_instructions_groups_stay() -> None:
     graph = passed(import_onnx(between_products("softmax")).graph, Target.parse("x86-64-v3"))
     groups = fuse(graph)
     assert store_codes(groups, Target.parse("x86-64-v3"), frozenset(graph.outputs)) == groups
+
+
+def test_attention_whose_softmax_stays_in_floats_stays_attention() -> None:
+    q = Qdq()
+    x = q.coded("x", 0.03)
+    scores = q.op("MatMul", x, q.op("Transpose", x, perm=[0, 1, 3, 2]))
+    shares = q.op("Softmax", q.op("Mul", scores, q.constant(np.float32(0.25))), axis=-1)
+    model = q.model([1, 2, 24, 16], q.op("MatMul", shares, x))
+    after = passed(hoist_constants(import_onnx(model).graph, ())[0], TARGET)
+    assert "lowered.attention" in [n.op for n in after.nodes]
 
 
 @pytest.mark.parametrize("make,name", [(between_convolutions, "depthwise"), (between_products, "layer norm")])

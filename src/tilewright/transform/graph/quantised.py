@@ -9,7 +9,12 @@ four groups of several channels are one without groups, with zeros where these d
 
     y = conv(p, q), 2 groups       ->      y = conv(p, concat(pad(q[:f / 2]), pad(q[f / 2:])))
 
-Those in more groups have no such instructions; sums of so few products are exact in f32, of integers too:
+Products of two computed values, as attention has them, are those of their integers too, where both have one scale. An
+attention whose softmax stays in floats is left for its own kernel:
+
+    y = matmul(softmax(matmul(a, b)), c)   stays
+
+Convolutions in more groups have no such instructions; sums of so few products are exact in f32, of integers too:
 
     y = conv(p, q)                         ->      y = cast(conv(cast(p), cast(q)))      |p| |q| depth < 2^24
 """
@@ -27,12 +32,12 @@ from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.dims import dims
 from tilewright.ops.matmul import MatmulAttrs
-from tilewright.ops.shape import TransposeAttrs
 from tilewright.schedule.dot_intrinsics import find_dot
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
-from tilewright.transform.graph.bounds import bounds, largest
+from tilewright.transform.graph.bounds import MOVES, bounds, largest
 from tilewright.transform.graph.fixed import depends_on_weights, fixed_values
+from tilewright.transform.problems import multiplies_alike
 from tilewright.transform.regions.captures import builder_for
 
 EXACT: dict[DType, int] = {i32: 1 << 31, f32: 1 << 24}
@@ -49,6 +54,8 @@ def multiply_quantised(graph: Graph, target: Target) -> Graph:
 
 MIN_CHANNELS = 4
 """Channels and filters of a group from which on groups are multiplied as one: what an instruction sums."""
+FOLLOWED = 8
+"""Nodes between two products that are followed."""
 MAX_GROUPS = 4
 """Groups that are multiplied as one, at most: an instruction has four times the products of one of floats."""
 
@@ -68,11 +75,13 @@ class _Rewriter:
     builder: GraphBuilder = field(init=False)
     made: dict[Value, Node] = field(init=False)
     fixed: set[Value] = field(init=False)
+    readers: dict[Value, list[Node]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.builder = builder_for(self.graph)
         self.made = {v: n for n in self.graph.nodes for v in n.outputs}
         self.fixed = fixed_values(self.graph)
+        self.readers = self.graph.consumers()
 
     def run(self) -> Graph:
         changed = False
@@ -105,7 +114,9 @@ class _Rewriter:
     def in_integers(self, node: Node) -> bool:
         """A product of dequantised values."""
         x, w = (None if v is None else self.quantised(v) for v in node.inputs)
-        if x is None or w is None or w.integers not in self.fixed or x.integers in self.fixed:
+        if x is None or w is None or x.integers in self.fixed:
+            return False
+        if w.integers not in self.fixed and not self.are_computed(node, x, w):
             return False
         dense = self.is_dense(node)
         single = node.op == "conv" and node.of(ConvAttrs).groups != 1 and not dense
@@ -130,6 +141,29 @@ class _Rewriter:
         scale = scales[0] if len(scales) == 1 else self.emit("mul", *scales)
         self.emit("mul", y, scale)
         return True
+
+    def are_computed(self, node: Node, x: _Quantised, w: _Quantised) -> bool:
+        """Whether both factors of a product of matrices are computed ones that dot instructions take."""
+        if (
+            node.op != "matmul"
+            or w.integers in self.fixed
+            or any(s is not None and not _is_single(s) for s in (x.scale, w.scale))
+        ):
+            return False
+        rows, columns = (as_int(d) for d in node.output.shape[-2:])
+        if rows == 1 or not columns or not _depth(node) or node.of(MatmulAttrs).transpose_a:
+            return False
+        return multiplies_alike(x.integers, w.integers) and not self.is_attended(node.output)
+
+    def is_attended(self, value: Value, depth: int = FOLLOWED) -> bool:
+        """Whether a value goes to a softmax and on to a product without being rounded."""
+        for node in self.readers.get(value, []):
+            if node.op == "matmul":
+                return depth < FOLLOWED
+            if depth and node.op != "round" and (node.op == "softmax" or ops.get(node.op).kind == "pointwise"):
+                if self.is_attended(node.output, depth - 1):
+                    return True
+        return False
 
     def is_dense(self, node: Node) -> bool:
         """Whether a convolution in groups is multiplied as one without, with zeros where groups do not meet."""
@@ -197,12 +231,21 @@ class _Rewriter:
             case "cast":
                 integers = self.integers(value)
                 return None if integers is None else _Quantised(integers, None)
-            case "transpose" if node.inputs[0] is not None:
+            case op if op in MOVES and node.inputs[0] is not None:
                 result = self.quantised(node.inputs[0])
                 if result is not None and (result.scale is None or _is_single(result.scale)):
-                    moved = self.emit("transpose", result.integers, attrs=node.of(TransposeAttrs))
-                    return _Quantised(moved, result.scale)
+                    return _Quantised(self.moved(node, result.integers), result.scale)
         return None
+
+    def moved(self, node: Node, integers: Value) -> Value:
+        """Integers that a node moves: their codes are moved, where these are known."""
+        last = self.producer(integers)
+        if last is not None and last.op == "sub":
+            source, zero = last.inputs
+            if source is not None and zero is not None and _is_single(zero):
+                return self.emit("sub", self.moved(node, source), self.reshape(zero, ()))
+        codes = self.narrow(integers)
+        return self.cast(self.emit(node.op, codes, attrs=node.attrs), i32)
 
     def integers(self, value: Value) -> Value | None:
         """The integers of known bounds that are cast to a value."""

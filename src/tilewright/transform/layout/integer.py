@@ -5,7 +5,12 @@ The importer states them in i32: `matmul(cast(x) - zero, cast(w) - zero)`. What 
     8 bits, one zero point for all of x     sum x*w - zero * sum w          by instructions of u8 or i8 and i8
     16 bits                                 sum (x - zero) * (w - zero)     by instructions of pairs of i16
 
-`sum w` depends on weights alone. Numbers of i8 become u8 by adding 128 to them and to their zero point, where
+`sum w` depends on weights alone. Where the second factor is computed too, as in attention, it is packed by a kernel at
+each call, and what its zero point adds is taken off with the sums of the rows:
+
+    sum (x - a) * (w - b)  =  sum x*w - b * sum x - a * sum (w - b)
+
+Numbers of i8 become u8 by adding 128 to them and to their zero point, where
 instructions want that, and those of u8 become i8 by subtracting it. Convolutions of maps read their channels in blocks;
 others go by way of their windows as rows.
 """
@@ -24,6 +29,7 @@ from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.dot_conv import ConvDotAttrs
 from tilewright.ops.lowered.tiles import ConvTilesAttrs
 from tilewright.ops.matmul import MatmulAttrs
+from tilewright.ops.shape import ConstantAttrs
 from tilewright.plans.convolution.tile_dots import convolution_cycles, crosses_lines
 from tilewright.plans.matmul import dots, tile_dots
 from tilewright.plans.matmul.dots import panel_multiple
@@ -34,7 +40,7 @@ from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.joined import as_rows, keep
 from tilewright.transform.layout.registers import FLAT, GATHERED, MATRICES, VECTORS, least_rows, summed_in
-from tilewright.transform.problems import rows_of
+from tilewright.transform.problems import multiplies_alike, rows_of
 
 OFFSET = 128
 """The offset from signed to unsigned numbers."""
@@ -48,7 +54,11 @@ def integer_matmul(a: Assigner, node: Node) -> bool:
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attrs, depth = node.of(MatmulAttrs), as_int(x.shape[-1])
-    if w.type.rank != 2 or attrs.transpose_a or not depth:
+    if attrs.transpose_a or not depth:
+        return False
+    if w not in a.fixed:
+        return _computed_matmul(a, node, x, w, depth)
+    if w.type.rank != 2:
         return False
     result = _factors(a, node, a.as_row_major)
     if result is None:
@@ -71,6 +81,47 @@ def integer_matmul(a: Assigner, node: Node) -> bool:
         total = _emit(a, "sub", total, _correction(a, result.weights, result.zero, (axis,), (columns,)))
     keep(a, node.output, total)
     return True
+
+
+def _computed_matmul(a: Assigner, node: Node, x: Value, w: Value, depth: int) -> bool:
+    """A product of two factors that are computed, each with one zero point."""
+    columns, transpose = as_int(node.output.shape[-1]), node.of(MatmulAttrs).transpose_b
+    if node.output.dtype is not i32 or not columns or x in a.fixed or not multiplies_alike(x, w):
+        return False
+    axis = w.type.rank - (1 if transpose else 2)
+    factors, point = _computed_factors(a, x, w)
+    if factors is None:
+        return False
+    rows, weights = factors.x, factors.weights
+    if more := -depth % factors.dot.group:
+        rows, weights = longer(a, rows, rows.type.rank - 1, more), longer(a, weights, axis, more)
+    total = _product(a, factors.dot, rows, weights, transpose, columns)
+    if point is not None:
+        sums = _emit(a, "reduce_sum", _emit(a, "cast", factors.x, dtype=i32), axes=(x.type.rank - 1,), keepdims=True)
+        total = _emit(a, "sub", total, _emit(a, "mul", sums, point))
+    if factors.zero is not None:
+        wide = _emit(a, "cast", factors.weights, dtype=i32)
+        wide = wide if point is None else _emit(a, "sub", wide, point)
+        sums = _emit(a, "reduce_sum", wide, axes=(axis,), keepdims=True)
+        sums = _emit(a, "reshape", sums, shape=(*w.shape[:-2], const(1), const(columns)))
+        total = _emit(a, "sub", total, _emit(a, "mul", sums, factors.zero))
+    keep(a, node.output, total)
+    return True
+
+
+def _computed_factors(a: Assigner, x: Value, w: Value) -> tuple[_Factors | None, Value | None]:
+    """The factors of such a product, and the zero point of the second one's bytes (None for 0)."""
+    codes = _numbers(a, w)
+    if codes is not None:
+        codes = replace(codes, values=a.as_row_major(codes.values))
+        codes = codes if codes.values.dtype is i8 else _shifted(a, codes, i8)
+        if (result := _bytes(a, x, codes.values, a.as_row_major)) is not None:
+            return result, codes.zero
+    dot = find_dot(i16, i16, a.target)
+    if dot is None or not _within(a, x, i16) or not _within(a, w, i16):
+        return None, None
+    first, second = (_emit(a, "cast", a.as_row_major(v), dtype=i16) for v in (x, w))
+    return _Factors(dot, first, None, second), None
 
 
 def integer_conv(a: Assigner, node: Node) -> bool:
@@ -168,7 +219,7 @@ def _bytes(a: Assigner, x: Value, w: Value, form: Callable[[Value], Value]) -> _
     numbers = _numbers(a, x)
     if numbers is None:
         return None
-    values, zero = numbers
+    values, zero = numbers.values, numbers.zero
     other = i8 if values.dtype is u8 else u8
     kind, dot = next(
         ((t, d) for t in (values.dtype, other) if (d := find_dot(t, i8, a.target)) is not None), (None, None)
@@ -178,11 +229,32 @@ def _bytes(a: Assigner, x: Value, w: Value, form: Callable[[Value], Value]) -> _
     if kind is values.dtype:
         operand = form(values)
     else:
-        offset = _emit(a, "constant", value=ConstantArray(i32.numpy.type(OFFSET if kind is u8 else -OFFSET)))
-        shifted = _emit(a, "add", _emit(a, "cast", form(values), dtype=i32), offset)
-        operand = _emit(a, "cast", shifted, dtype=kind)
-        zero = offset if zero is None else _emit(a, "add", zero, offset)
-    return _Factors(dot, operand, zero, _emit(a, "cast", a.as_row_major(w), dtype=i8))
+        shifted = _shifted(a, replace(numbers, values=form(values)), kind)
+        operand, zero = shifted.values, shifted.zero
+    narrow = w if w.dtype is i8 else _emit(a, "cast", a.as_row_major(w), dtype=i8)
+    return _Factors(dot, operand, zero, narrow)
+
+
+def _shifted(a: Assigner, codes: _Codes, kind: DType) -> _Codes:
+    """Codes of 8 bits as those of the other type, u8 or i8, 128 higher or lower as their zero point is."""
+    offset = OFFSET if kind is u8 else -OFFSET
+    number = _emit(a, "constant", value=ConstantArray(i32.numpy.type(offset)))
+    moved = _emit(a, "cast", _emit(a, "add", _emit(a, "cast", codes.values, dtype=i32), number), dtype=kind)
+    if codes.known == -offset:
+        return _Codes(moved)
+    zero = number if codes.zero is None else _emit(a, "add", codes.zero, number)
+    return _Codes(moved, zero, None if codes.known is None else codes.known + offset)
+
+
+def _number(a: Assigner, value: Value) -> int | None:
+    """The integer that a value of one element is, if it is known."""
+    node = a.producer(value)
+    while node is not None and node.op == "reshape" and node.inputs[0] is not None:
+        node = a.producer(node.inputs[0])
+    if node is None or node.op != "constant":
+        return None
+    array = node.of(ConstantAttrs).value.array
+    return int(array.reshape(-1)[0]) if array.size == 1 else None
 
 
 def _within(a: Assigner, value: Value, dtype: DType) -> bool:
@@ -190,17 +262,27 @@ def _within(a: Assigner, value: Value, dtype: DType) -> bool:
     return between is not None and holds(dtype, between)
 
 
-def _numbers(a: Assigner, x: Value) -> tuple[Value, Value | None] | None:
-    """(numbers of 8 bits, their zero point) of `cast(numbers) - zero` or `cast(numbers)`; None for other values."""
-    node, zero = a.producer(x), None
+@dataclass(frozen=True, slots=True)
+class _Codes:
+    """Numbers of 8 bits and their zero point: an element of i32, its number if that is known; None for 0."""
+
+    values: Value
+    zero: Value | None = None
+    known: int | None = 0
+
+
+def _numbers(a: Assigner, x: Value) -> _Codes | None:
+    """The codes of `cast(numbers) - zero` or `cast(numbers)`; None for other values."""
+    node, zero, known = a.producer(x), None, 0
     if node is not None and node.op == "sub":
         source, point = node.inputs
         if source is None or point is None or not all(is_const(d, 1) for d in point.shape):
             return None
+        known = _number(a, point)
         node, zero = a.producer(source), _emit(a, "reshape", a.as_row_major(point), shape=())
     if node is None or node.op != "cast" or node.inputs[0] is None or node.inputs[0].dtype not in (u8, i8):
         return None
-    return node.inputs[0], zero
+    return _Codes(node.inputs[0], zero, known)
 
 
 def _correction(a: Assigner, weights: Value, zero: Value, axes: tuple[int, ...], shape: tuple[int, ...]) -> Value:
