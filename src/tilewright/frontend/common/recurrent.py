@@ -1,15 +1,20 @@
 """Recurrent layers: LSTM, GRU and simple RNN, one direction of one layer at a time.
 
 The inputs' share of all gates is one matrix product over the whole sequence. Short sequences of known length are then
-unrolled into matrix products and pointwise operators; longer ones are one operator that loops.
+unrolled into matrix products and pointwise operators; longer ones are one operator that loops, or a loop of the graph
+where the products are the caller's own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilewright.frontend.common.emitter import Emitter
+from tilewright.frontend.common.loops import cut, loop
 from tilewright.ir.dtype import f32, f64, i64
 from tilewright.ir.expr import Expr, as_int, const
-from tilewright.ir.graph import Value
+from tilewright.ir.graph import TensorType, Value
+from tilewright.ops.control import NUMBER
 from tilewright.support.classes import dataclass
 
 MAX_UNROLLED = 16
@@ -18,6 +23,9 @@ GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 Activation = tuple[str, tuple[tuple[str, float], ...]]
 """One of our operators with its attributes."""
+
+Product = Callable[[Value], Value]
+"""Rows times the transpose of weights."""
 
 SIGMOID: Activation = ("sigmoid", ())
 TANH: Activation = ("tanh", ())
@@ -44,13 +52,15 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """inputs [gates * H, features], recurrence [gates * H, H], biases [gates * H] of both, peephole [3 * H]."""
+    """inputs [gates * H, features], recurrence [gates * H, H], biases [gates * H] of both, peephole [3 * H]; products
+    with both, of an LSTM, where they are not those of matrices of one type."""
 
     inputs: Value
     recurrence: Value
     input_bias: Value | None = None
     recurrent_bias: Value | None = None
     peephole: Value | None = None
+    products: tuple[Product, Product] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,7 @@ class Layer:
     memory: Value | None
     peephole: Value | None
     late_bias: Value | None
+    product: Product | None = None
 
 
 def recurrent_layer(
@@ -85,7 +96,9 @@ def recurrent_layer(
     """x [time, batch, features] with initial states [batch, H] (None: zeros) to the states at every step [time, batch,
     H] and the last ones: h, and for LSTM c. Steps past `lengths` [batch] give zeros and change no state."""
     time, batch, features = x.shape
-    gates_x = n.emit("matmul", n.reshape(x, (time * batch, features)), weights.inputs, transpose_b=True)
+    rows = n.reshape(x, (time * batch, features))
+    own = weights.products
+    gates_x = own[0](rows) if own else n.emit("matmul", rows, weights.inputs, transpose_b=True)
     deferred, bias = None, weights.input_bias
     second = weights.recurrent_bias
     if second is not None:
@@ -96,8 +109,11 @@ def recurrent_layer(
         bias = second if bias is None else n.emit("add", bias, second)
     if bias is not None:
         gates_x = n.emit("add", gates_x, bias)
-    layer = Layer(cell, time, batch, hidden, gates_x, weights.recurrence, state, memory, weights.peephole, deferred)
+    operands = gates_x, weights.recurrence, state, memory, weights.peephole, deferred
+    layer = Layer(cell, time, batch, hidden, *operands, None if own is None else own[1])
     steps = as_int(time)
+    if own is not None and (lengths is not None or steps is None or steps > MAX_UNROLLED):
+        return _own_loop(n, layer, lengths)
     if steps is None or steps > MAX_UNROLLED:
         return _loop(n, layer, lengths)
     return _unrolled(n, layer, lengths, steps)
@@ -145,12 +161,16 @@ def _activate(n: Emitter, d: Layer, k: int, x: Value) -> Value:
 
 
 def _recur(n: Emitter, d: Layer, gates: Value, h: Value | None) -> Value:
-    return gates if h is None else n.emit("add", n.emit("matmul", h, d.recurrence, transpose_b=True), gates)
+    return gates if h is None else n.emit("add", _multiplied(n, d, h), gates)
+
+
+def _multiplied(n: Emitter, d: Layer, h: Value) -> Value:
+    return n.emit("matmul", h, d.recurrence, transpose_b=True) if d.product is None else d.product(h)
 
 
 def _lstm_cell(n: Emitter, d: Layer, step: int, h: Value | None, c: Value | None) -> tuple[Value, Value | None]:
     """One step as a product and the operator `lstm_cell`."""
-    product = None if h is None else n.emit("matmul", h, d.recurrence, transpose_b=True)
+    product = None if h is None else _multiplied(n, d, h)
     batch = as_int(d.batch)
     attrs = {"batch": d.batch if batch is None else batch, "step": step}
     cell = {"clip": d.cell.clip, "activations": d.cell.activations}
@@ -158,8 +178,13 @@ def _lstm_cell(n: Emitter, d: Layer, step: int, h: Value | None, c: Value | None
     return new_h, new_c
 
 
-def _lstm_step(n: Emitter, d: Layer, gates: Value, h: Value | None, c: Value | None) -> tuple[Value, Value | None]:
-    """Gates i, o, f, c; a peephole lets i and f see the old cell and o the new one."""
+def _lstm_step(
+    n: Emitter, d: Layer, gates: Value, h: Value | None, c: Value | None, seen: Value | None = None
+) -> tuple[Value, Value | None]:
+    """Gates i, o, f, c; a peephole lets i and f see the old cell and o the new one. States of sequences that are not
+    `seen` are zeros in the product: of those that ended before the last step, as ONNX Runtime has them."""
+    if seen is not None and h is not None:
+        h = n.emit("select", seen, h, _zeros(n, h))
     gates = _recur(n, d, gates, h)
     i, o, f, g = (_gate(n, gates, k, d.hidden) for k in range(4))
 
@@ -227,3 +252,42 @@ def _loop(n: Emitter, d: Layer, lengths: Value | None) -> tuple[Value, list[Valu
         linear_before_reset=d.cell.linear_first,
     )
     return results[0], list(results[1:])
+
+
+def _own_loop(n: Emitter, d: Layer, lengths: Value | None) -> tuple[Value, list[Value]]:
+    """A loop of the graph over the steps of an LSTM whose product is the caller's own. Sequences of several lengths
+    are reversed first where the last step comes first, so that they begin together."""
+    zeros = n.emit("broadcast", n.like(0.0, d.gates_x), shape=(d.batch, const(d.hidden)))
+    start = [d.state or zeros, d.memory or zeros]
+    sequence = n.reshape(d.gates_x, (d.time, d.batch, d.gates_x.shape[1]))
+    mask = None if lengths is None else n.reshape(n.cast(lengths, i64), (d.batch, 1))
+    turns = d.cell.reverse and mask is not None
+    sequence = _reversed(n, sequence, lengths) if turns else sequence
+
+    def own(name: str, t: TensorType) -> Value:
+        return Value(n.builder.fresh(f"{n.hint}.{name}"), t)
+
+    number, carried = own("step", NUMBER), [own(name, v.type) for name, v in zip("hc", start, strict=True)]
+    gates = own("gates", TensorType(sequence.dtype, sequence.shape[1:]))
+    with cut(n.builder) as nodes:
+        alive = seen = None
+        if mask is not None:
+            alive, seen = n.emit("gt", mask, number), n.emit("ge", mask, number)
+        h, c = _lstm_step(n, d, gates, carried[0], carried[1], seen)
+        assert c is not None
+        results = [h, c, h]
+        if alive is not None:
+            results = [n.emit("select", alive, v, old) for v, old in zip((h, c), carried, strict=True)]
+            results.append(n.emit("select", alive, h, _zeros(n, h)))
+    values = loop(
+        *(n.builder, n.hint, None, start, carried, [sequence], [gates], nodes, results),
+        number=number,
+        backward=d.cell.reverse and not turns,
+    )
+    return (_reversed(n, values[2], lengths) if turns else values[2]), values[:2]
+
+
+def _reversed(n: Emitter, x: Value, lengths: Value | None) -> Value:
+    """Sequences [time, batch, features] from their last step to their first."""
+    assert lengths is not None
+    return n.emit("reverse_sequence", x, n.cast(lengths, i64), batch_axis=1, time_axis=0)

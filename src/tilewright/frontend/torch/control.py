@@ -9,8 +9,7 @@ PyTorch has lifted what the functions read from around them into `operands` or `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,11 +18,11 @@ import torch
 from torch.fx import GraphModule, Node
 
 from tilewright.frontend.common.emitter import Emitter
+from tilewright.frontend.common.loops import captured, cut, loop
 from tilewright.ir.dtype import boolean, i64
 from tilewright.ir.expr import Expr
-from tilewright.ir.graph import Graph, GraphBuilder, Value
-from tilewright.ir.graph import Node as GraphNode
-from tilewright.ops.control import NUMBER, CondAttrs, LoopAttrs
+from tilewright.ir.graph import Graph, Value
+from tilewright.ops.control import CondAttrs
 from tilewright.ops.registry import emit, emit1
 from tilewright.support.errors import UnsupportedError
 
@@ -77,25 +76,6 @@ def _truth(walk: Walk, n: Emitter, e: Any) -> Any:
 # --- bodies -----------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _cut(builder: GraphBuilder) -> Iterator[list[GraphNode]]:
-    """Takes the nodes that are made inside out of the graph again, into the list."""
-    nodes = builder.nodes
-    before, made = len(nodes), list[GraphNode]()
-    try:
-        yield made
-    finally:
-        made += nodes[before:]
-        del nodes[before:]
-
-
-def _captured(nodes: Sequence[GraphNode], results: Sequence[Value], own: Sequence[Value]) -> list[Value]:
-    """The values that a body reads from outside of it."""
-    inside = {v for n in nodes for v in n.outputs} | set(own)
-    read = [v for n in nodes for v in n.inputs if v is not None]
-    return list(dict.fromkeys(v for v in (*read, *results) if v not in inside))
-
-
 def _function(walk: Walk, graph: GraphModule, node: Any) -> Callable[[Sequence[Any]], list[Any]]:
     """A function of PyTorch's graph: from its arguments to its results."""
     inner: Any = getattr(graph, node.target)
@@ -133,20 +113,20 @@ def _cond(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -
     scalar = _scalar(walk, predicate, node.name)
     bodies = []
     for branch in branches:
-        with _cut(walk.builder) as nodes:
+        with cut(walk.builder) as nodes:
             results = [_tensor(walk, r, node.name) for r in branch(given)]
         bodies.append((tuple(nodes), tuple(results)))
     types = [[v.type for v in results] for _, results in bodies]
     if types[0] != types[1]:
         shown = [", ".join(map(str, t)) for t in types]
         raise UnsupportedError("cond whose branches give other types is not supported", expected=shown[0], got=shown[1])
-    captured = list(dict.fromkeys(v for nodes, results in bodies for v in _captured(nodes, results, ())))
+    outside = list(dict.fromkeys(v for nodes, results in bodies for v in captured(nodes, results, ())))
     then, orelse = (
-        Graph(name, tuple(captured), (), nodes, results)
+        Graph(name, tuple(outside), (), nodes, results)
         for name, (nodes, results) in zip(("then", "orelse"), bodies, strict=True)
     )
     attrs = CondAttrs(orelse=orelse, then=then)
-    return list(emit(walk.builder, "cond", scalar, *captured, attrs=attrs, names=[node.name] * len(types[0])))
+    return list(emit(walk.builder, "cond", scalar, *outside, attrs=attrs, names=[node.name] * len(types[0])))
 
 
 def _while(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -> list[Any]:
@@ -155,10 +135,10 @@ def _while(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) 
     goes_on, body = (_function(walk, graph, f) for f in node.args[:2])
     first = _scalar(walk, goes_on([*start, *others])[0], node.name)
     carried = [_own(walk, node, v) for v in start]
-    with _cut(walk.builder) as nodes, walk.repeating():
+    with cut(walk.builder) as nodes, walk.repeating():
         after = [_tensor(walk, v, node.name) for v in body([*carried, *others])]
         results = [_scalar(walk, goes_on([*after, *others])[0], node.name), *after]
-    return _loop(walk.builder, node.name, first, start, carried, (), (), nodes, results)
+    return loop(walk.builder, node.name, first, start, carried, (), (), nodes, results)
 
 
 def _scan(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -> list[Any]:
@@ -167,9 +147,9 @@ def _scan(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -
     combine = _function(walk, graph, node.args[0])
     carried = [_own(walk, node, v) for v in start]
     elements = [_own(walk, node, v, element=True) for v in rows]
-    with _cut(walk.builder) as nodes, walk.repeating():
+    with cut(walk.builder) as nodes, walk.repeating():
         results = [_tensor(walk, v, node.name) for v in combine([*carried, *elements, *others])]
-    return _loop(walk.builder, node.name, None, start, carried, rows, elements, nodes, results)
+    return loop(walk.builder, node.name, None, start, carried, rows, elements, nodes, results)
 
 
 def _several(walk: Walk, arguments: Sequence[Any], values: dict[Node, Any]) -> list[list[Any]]:
@@ -189,34 +169,10 @@ def repeated_while(
     """A rule's own loop over values that keep their types, while a truth value of them says so."""
     first = goes_on(start)
     carried = [Value(n.builder.fresh(f"{n.name}.{v.name}"), v.type) for v in start]
-    with _cut(n.builder) as nodes:
+    with cut(n.builder) as nodes:
         after = step(carried)
         results = [goes_on(after), *after]
-    return _loop(n.builder, n.name, first, start, carried, (), (), nodes, results)
-
-
-def _loop(
-    builder: GraphBuilder,
-    name: str,
-    first: Value | None,
-    start: Sequence[Value],
-    carried: Sequence[Value],
-    rows: Sequence[Value],
-    elements: Sequence[Value],
-    nodes: Sequence[GraphNode],
-    results: Sequence[Value],
-) -> list[Any]:
-    number = Value(builder.fresh(f"{name}.number"), NUMBER)
-    own = (number, *carried, *elements)
-    captured = _captured(nodes, results, own)
-    offset = first is not None
-    for before, after in zip(start, results[offset:], strict=False):
-        if before.type != after.type:
-            raise UnsupportedError("what is carried changes its type", expected=before.type, got=after.type)
-    body = Graph("body", (*own, *captured), (), tuple(nodes), tuple(results))
-    attrs = LoopAttrs(body=body, carried=len(start), scanned=len(rows), conditional=offset)
-    names = [name] * len(results)
-    return list(emit(builder, "loop", None, first, *start, *rows, *captured, attrs=attrs, names=names))
+    return loop(n.builder, n.name, first, start, carried, (), (), nodes, results)
 
 
 _RULES: dict[str, Callable[..., list[Any]]] = {"cond": _cond, "while_loop": _while, "scan": _scan}

@@ -273,7 +273,8 @@ class _Codes:
 
 def _numbers(a: Assigner, x: Value) -> _Codes | None:
     """The codes of `cast(numbers) - zero` or `cast(numbers)`; None for other values."""
-    node, zero, known = a.producer(x), None, 0
+    node, zero = a.producer(x), None
+    known: int | None = 0
     if node is not None and node.op == "sub":
         source, point = node.inputs
         if source is None or point is None or not all(is_const(d, 1) for d in point.shape):

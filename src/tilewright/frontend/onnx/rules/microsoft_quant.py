@@ -6,16 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.frontend.common.contraction import product
+from tilewright.frontend.common.recurrent import Cell, Weights
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import RULES, rule
 from tilewright.frontend.onnx.rules.contraction import scaled
 from tilewright.frontend.onnx.rules.microsoft import DOMAIN
 from tilewright.frontend.onnx.rules.pool import _window
 from tilewright.frontend.onnx.rules.quant import along, centred, dequantize_linear, quantize_linear, quantized
+from tilewright.frontend.onnx.rules.rnn import layer, part
 from tilewright.ir.dtype import DType, f32, i32, u8
 from tilewright.ir.expr import product as product_of
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import axis_of, dim
+from tilewright.ops.dims import axis_of, dim, static
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 RULES[f"{DOMAIN}QuantizeLinear"] = quantize_linear
@@ -133,6 +135,37 @@ def dynamic_quantize_matmul(n: Call) -> Value:
     y = product(n, n.emit("sub", levels, zero), centred_in(n, w, 3))
     y = n.emit("mul", n.emit("mul", n.cast(y, f32), scale), _of_columns(n, 2, y))
     return n.emit("add", y, n.value(4)) if n.has(4) else y
+
+
+@rule(f"{DOMAIN}DynamicQuantizeLSTM")
+def dynamic_quantize_lstm(n: Call) -> list[Value]:
+    """An LSTM whose input, and the state of each step, are quantised to 8 bits by their own range; weights [directions,
+    features, 4 * H] and [directions, H, 4 * H] of 8 bits, after LSTM's inputs their scales and zero points, one a
+    direction or one a column."""
+    hidden = static(n.shape(2)[1], "the hidden size")
+
+    def product(k: int, scale: int, d: int) -> Callable[[Value], Value]:
+        w, factor = part(n, n.value(k), d), part(n, n.value(scale), d)
+        zero = part(n, n.value(scale + 1), d) if n.has(scale + 1) else None
+        centred = n.cast(w, i32) if zero is None else n.emit("sub", n.cast(w, i32), n.cast(zero, i32))
+
+        def multiplied(x: Value) -> Value:
+            levels, own, point = dynamic(n, x)
+            y = n.cast(n.emit("matmul", n.emit("sub", levels, point), centred), f32)
+            return n.emit("mul", y, n.emit("mul", own, factor))
+
+        return multiplied
+
+    def weights(d: int, cell: Cell) -> Weights:
+        inputs, recurrence = part(n, n.value(1), d), part(n, n.value(2), d)
+        bias, width = (part(n, n.value(3), d) if n.has(3) else None), 4 * hidden
+        first, second = (None if bias is None else n.slice(bias, 0, k * width, width) for k in range(2))
+        peephole = part(n, n.value(7), d) if n.has(7) else None
+        return Weights(inputs, recurrence, first, second, peephole, (product(1, 8, d), product(2, 10, d)))
+
+    if n.integer("input_forget", 0):
+        raise UnsupportedError("DynamicQuantizeLSTM with coupled input and forget gates is not supported")
+    return layer(n, "LSTM", hidden, weights)
 
 
 def _of_columns(n: Call, i: int, y: Value) -> Value:

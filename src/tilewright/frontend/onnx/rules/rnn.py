@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilewright.frontend.common.recurrent import GATES, SIGMOID, Activation, Cell, Weights, recurrent_layer
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
@@ -31,6 +33,11 @@ def recurrent(n: Call) -> list[Value]:
     kind = n.node.op_type
     n.attr("output_sequence")  # before operator set 7: whether the first output is wanted
     hidden = static(n.shape(2)[-1], "the hidden size")
+    return layer(n, kind, hidden, lambda d, cell: _weights(n, kind, d, hidden, cell.activations[0]))
+
+
+def layer(n: Call, kind: str, hidden: int, weights: Callable[[int, Cell], Weights]) -> list[Value]:
+    """The results of a layer whose `weights` of a direction and its cell are given; the other inputs are LSTM's."""
     if n.integer("hidden_size", hidden) != hidden:
         raise ShapeError("hidden_size is not the weights'", expected=hidden, got=n.integer("hidden_size", hidden))
     direction = n.text("direction", "forward").lower()
@@ -50,9 +57,8 @@ def recurrent(n: Call) -> list[Value]:
     parts = []
     for d in range(count):
         cell = _cell(n, kind, d, direction == "reverse" or d == 1)
-        initial = [None if s is None else _part(n, s, d) for s in states]
-        weights = _weights(n, kind, d, hidden, cell.activations[0])
-        parts.append(recurrent_layer(n, cell, x, weights, hidden, initial[0], initial[1], lengths))
+        initial = [None if s is None else part(n, s, d) for s in states]
+        parts.append(recurrent_layer(n, cell, x, weights(d, cell), hidden, initial[0], initial[1], lengths))
     return _results(n, parts, batch_first)
 
 
@@ -80,11 +86,11 @@ def _cell(n: Call, kind: str, d: int, reverse: bool) -> Cell:
 
 def _weights(n: Call, kind: str, d: int, hidden: int, first: Activation) -> Weights:
     """The weights of a direction, whose gates' activation is `first`."""
-    inputs, recurrence = _part(n, n.value(1), d), _part(n, n.value(2), d)
-    peephole = _part(n, n.value(7), d) if kind == "LSTM" and n.has(7) else None
+    inputs, recurrence = part(n, n.value(1), d), part(n, n.value(2), d)
+    peephole = part(n, n.value(7), d) if kind == "LSTM" and n.has(7) else None
     biases: list[Value | None] = [None, None]
     if n.has(3):
-        bias, width = _part(n, n.value(3), d), GATES[kind.lower()] * hidden
+        bias, width = part(n, n.value(3), d), GATES[kind.lower()] * hidden
         biases = [n.slice(bias, 0, 0, width), n.slice(bias, 0, width, width)]
     if kind == "LSTM" and n.integer("input_forget", 0):
         if first not in (SIGMOID, ("hard_sigmoid", (("alpha", 0.2), ("beta", 0.5)))):
@@ -102,7 +108,7 @@ def _coupled(n: Call, weights: Value, hidden: int, gates: int) -> Value:
     return n.emit("concat", *parts, axis=0)
 
 
-def _part(n: Call, x: Value, d: int) -> Value:
+def part(n: Call, x: Value, d: int) -> Value:
     """Entry `d` of the first dimension."""
     return n.reshape(n.slice(x, 0, d, 1), x.shape[1:])
 

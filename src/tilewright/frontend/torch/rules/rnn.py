@@ -99,7 +99,9 @@ def _direction(
     """One direction of one layer; `params` are its weights and biases."""
     hidden = static(params[1].shape[1], "the hidden size")
     order = _ORDER[cell.kind]
-    weights = Weights(*(_reordered(n, p, order, hidden) for p in params))
+    inputs, recurrence, *biases = (_reordered(n, p, order, hidden) for p in params)
+    first, second = (*biases, None, None)[:2]
+    weights = Weights(inputs, recurrence, first, second)
     memory = initial[1] if len(initial) > 1 else None
     return recurrent_layer(n, cell, x, weights, hidden, initial[0], memory)
 
