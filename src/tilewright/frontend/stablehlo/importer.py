@@ -25,6 +25,7 @@ from tilewright.frontend.stablehlo import folding
 from tilewright.frontend.stablehlo.call import Call, ComputedSizeError
 from tilewright.frontend.stablehlo.expand import expanded
 from tilewright.frontend.stablehlo.module import Block, Function, Module, Operation, Splat, Type
+from tilewright.frontend.stablehlo.quantised import MOVES, Quantised, decoded, encoded, quantised_type
 from tilewright.frontend.stablehlo.registry import find
 from tilewright.frontend.stablehlo.scope import Item, element_type, known_item
 from tilewright.frontend.stablehlo.signature import Argument, Signature
@@ -94,6 +95,10 @@ class _Importer:
     depth: int = 0
     callers: list[str] = field(default_factory=list)
     callsites: list[str] = field(default_factory=list)
+    quantised: dict[int, Quantised] = field(default_factory=dict)
+    """The types of the module's values that are codes."""
+    codes: dict[tuple[Value, Quantised], Value] = field(default_factory=dict)
+    """Codes of a type by the numbers that they mean."""
 
     def run(self) -> Imported:
         main = self.module.functions[self.module.main]
@@ -116,12 +121,12 @@ class _Importer:
         names = self.signature.outputs(len(results))
         taken = {v.name for v in (*self.builder.inputs, *self.builder.params)}
         given: list[tuple[str, Value]] = []
-        for name, item in zip(names, results, strict=True):
+        for name, number, item in zip(names, main.body.returned, results, strict=True):
             unique = name
             while unique in taken:
                 unique = f"{unique}_out"
             taken.add(unique)
-            given.append((unique, call.value(item)))
+            given.append((unique, self.result(call, item, self.quantised.get(number))))
         imported = finished(self.builder, given, self.weights)
         self.check_symbols(imported.graph)
         return Imported(imported.graph, imported.weights, Interface(tuple(inputs), tuple(names)))
@@ -146,7 +151,8 @@ class _Importer:
             about = self.signature.argument(k)
             try:
                 shape = self.sizes.shape(about.name, t, about.shape)
-                type = TensorType(element_type(t.element), shape)
+                coded = quantised_type(t.element)
+                type = TensorType(element_type(t.element) if coded is None else coded.storage, shape)
                 check_size(type)
                 if about.size_of:
                     results.append(known_item(self.sizes.named(about.size_of), type.dtype, ()))
@@ -158,6 +164,8 @@ class _Importer:
                     self.weights[results[-1].value.name] = about.weight  # type: ignore[union-attr]
                 else:
                     results.append(self.input(about, t, type))
+                if coded is not None:
+                    results[-1] = self.number(main.body.arguments[k], results[-1], coded)
             except Error as error:
                 self.problems.add(located(error, f"{self.label}: argument {about.name!r}"))
         return results
@@ -182,6 +190,31 @@ class _Importer:
             return Item(type, declared)
         none = (as_expr(0),) * len(shape)
         return Item(type, emit1(self.builder, "slice", declared, begin=none, size=type.shape, step=(1,) * len(shape)))
+
+    # --- quantised values --------------------------------------------------------------------------------------------
+
+    def number(self, place: int, codes: Item, t: Quantised) -> Item:
+        """The numbers that a value of codes means."""
+        call = self.call(Operation("quant.number", (), (), ()), [codes])
+        source = call.value(codes)
+        value = decoded(call, source, t)
+        self.quantised[place], self.codes[value, t] = t, source
+        return Item(value.type, value)
+
+    def result(self, call: Call, item: Item, t: Quantised | None) -> Value:
+        """A result of the module, which are codes if it has a quantised type."""
+        value = call.value(item)
+        return value if t is None else self.codes.get((value, t)) or encoded(call, value, t)
+
+    def rounded(self, op: Operation, place: int, item: Item, t: Quantised) -> Item:
+        """A result, whose numbers are those of codes."""
+        self.quantised[place] = t
+        before = {self.quantised.get(v) for v in op.operands}
+        if (item.value is not None and (item.value, t) in self.codes) or (op.name in MOVES and before - {None} == {t}):
+            return item
+        call = self.call(op, [item])
+        codes = call.value(item) if op.name == "quant.constant" else encoded(call, call.value(item), t)
+        return self.number(place, Item(codes.type, codes), t)
 
     # --- functions and regions ----------------------------------------------------------------------------------------
 
@@ -341,6 +374,10 @@ class _Importer:
             raise UnsupportedError(
                 f"this use of {op.name} is not supported", expected=len(op.results), got=len(several)
             )
+        for k, t in enumerate(op.types):
+            coded = quantised_type(t.element)
+            if coded is not None and not lifted:
+                several[k] = self.rounded(op, op.results[k], several[k], coded)
         return [self.checked(item, t, lifted) for item, t in zip(several, op.types, strict=True)]
 
     def called(self, op: Operation, items: Sequence[Item], lifted: bool) -> list[Item]:

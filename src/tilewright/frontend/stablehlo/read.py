@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 
 from tilewright.frontend.stablehlo.module import Block, Function, Module, Operation, Splat, Type
+from tilewright.frontend.stablehlo.quantised import START, rewritten
 from tilewright.support.errors import ModelError, UnsupportedError
 
 MAX_OPERATIONS = 200_000
 """No module may have more."""
 MAX_DEPTH = 64
 """Regions in regions."""
+MAX_TYPE = 1 << 20
+"""Characters of a quantised type, which has scales of channels."""
 
 NUMPY: dict[str, np.dtype[Any]] = {
     "i1": np.dtype(np.bool_),
@@ -73,12 +76,15 @@ def parse_module(data: bytes) -> Module:
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
 
-    made = context()
+    own = context()
+    if not data.startswith(MAGIC) and START.encode() in data:
+        data = rewritten(data.decode("utf-8", "replace")).encode()
+        own.allow_unregistered_dialects = True  # of what has quantised types
     try:
         if data.startswith(MAGIC) and artifact_version(data) is not None:
-            parsed = stablehlo.deserialize_portable_artifact(made, data)
+            parsed = stablehlo.deserialize_portable_artifact(own, data)
         else:
-            parsed = ir.Module.parse(data, made)
+            parsed = ir.Module.parse(data, own)
     except (ir.MLIRError, ValueError) as error:
         raise unread(data, error) from None
     return read_module(parsed)
@@ -186,7 +192,10 @@ def _type(t: Any) -> Type:
 
     if not isinstance(t, ir.RankedTensorType):
         return Type(str(t)[:80], None)
-    return Type(str(t.element_type), tuple(None if t.is_dynamic_dim(k) else t.get_dim_size(k) for k in range(t.rank)))
+    shape = tuple(None if t.is_dynamic_dim(k) else t.get_dim_size(k) for k in range(t.rank))
+    if isinstance(t.encoding, ir.StringAttr):
+        return Type(t.encoding.value[:MAX_TYPE], shape)
+    return Type(str(t.element_type), shape)
 
 
 def _name_of(location: Any) -> str:

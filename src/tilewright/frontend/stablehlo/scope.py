@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.frontend.common.known import canonical
+from tilewright.frontend.stablehlo.quantised import quantised_type
 from tilewright.ir.dtype import BY_NAME, DType, boolean
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import TensorType, Value
@@ -77,7 +78,10 @@ _NAMES = {"i1": boolean, **{f"ui{b}": BY_NAME[f"u{b}"] for b in (4, 8, 16, 32, 6
 
 
 def element_type(element: str) -> DType:
-    """Our element type for that of MLIR. Raises UnsupportedError."""
+    """Our element type for that of MLIR; of a quantised one that of its numbers. Raises UnsupportedError."""
+    quantised = quantised_type(element)
+    if quantised is not None:
+        return quantised.expressed
     is_there = _NAMES.get(element) or (BY_NAME.get(element) if element[:1] != "u" else None)
     if is_there is None:
         raise UnsupportedError(f"the element type {element[:40]} is not supported")
