@@ -8,7 +8,7 @@ X6).
 
     pieces          x[..., M, K]                                      ->  p[..., M, pieces, K]
                     w[K, N] (`first`)                                 ->  p[pieces, K, N]
-    matmul_pieces   p[..., M, pieces, K], w[pieces, P, D/16, 16, 2]   ->  y[..., M, N]
+    matmul_pieces   p[..., M, pieces, K], w[pieces, ..., P, D/16, 16, 2]   ->  y[..., M, N]
     too_large       m[...], b                                         ->  n
     matmul_x3, _x6  x, p, w or packed w, packed w[pieces], a[n]       ->  y[..., M, N]
 
@@ -117,10 +117,11 @@ class MatmulPiecesAttrs(Attrs):
 
 
 def _product_infer(types: Types, attrs: MatmulPiecesAttrs) -> Out:
-    """Pieces `p[..., M, pieces, K]` and panels of them, `[pieces, P, D/group, width, group]` with D at least K, to
-    `[..., M, columns]` of f32."""
+    """Pieces `p[..., M, pieces, K]` and panels of them, `[pieces, ..., P, D/group, width, group]` with D at least K, to
+    `[..., M, columns]` of f32. Dimensions of panels between pieces and P are all those of p before M, or none."""
     p, w = only(types), only(types, 1)
-    fits = attrs.terms in TERMS and w.rank == 5 and p.rank >= 3 and p.dtype is w.dtype is bf16
+    fits = attrs.terms in TERMS and w.rank >= 5 and p.rank >= 3 and p.dtype is w.dtype is bf16
+    fits = fits and w.shape[1:-4] in ((), p.shape[:-3])
     if not fits or {as_int(p.shape[-2]), as_int(w.shape[0])} != {count_of(attrs.terms)}:
         raise ShapeError("the pieces do not fit the terms", expected=f"{attrs.terms} terms of {w}", got=p)
     if static(p.shape[-1], "the depth") > static(w.shape[-3] * w.shape[-1], "the depth"):
@@ -130,7 +131,7 @@ def _product_infer(types: Types, attrs: MatmulPiecesAttrs) -> Out:
 
 def _product_compute(inputs: Tensors, attrs: MatmulPiecesAttrs, out: Out) -> tuple[Tensor, ...]:
     p, w = present(inputs, 0), present(inputs, 1)
-    pieces, panels, steps, width, group = w.shape
+    pieces, *batch, panels, steps, width, group = w.shape
     axes = [te.reduce_axis(size, name) for size, name in ((const(attrs.terms), "t"), (steps, "k"), (group, "p"))]
     t, k, inner = (axis.var for axis in axes)
     *lead, count, _, own = p.shape
@@ -146,7 +147,8 @@ def _product_compute(inputs: Tensors, attrs: MatmulPiecesAttrs, out: Out) -> tup
 
     def element(*at: Expr) -> Expr:
         *place, n = at
-        value, weight = values[(*place, left, k * group + inner)], w[right, n // width, k, n % width, inner]
+        value = values[(*place, left, k * group + inner)]
+        weight = w[(right, *place[: len(batch)], n // width, k, n % width, inner)]
         return te.sum(cast(value, f32) * cast(weight, f32), axis=axes)  # type: ignore[no-any-return]
 
     product: Tensor = te.compute((*lead, rows, panels * width), element, name="matmul")
@@ -155,8 +157,9 @@ def _product_compute(inputs: Tensors, attrs: MatmulPiecesAttrs, out: Out) -> tup
 
 def _product_reference(arrays: Sequence[Any], attrs: MatmulPiecesAttrs) -> tuple[Any, ...]:
     p, w = (np.asarray(a).astype(np.float32) for a in arrays)
-    pieces, panels, steps, width, group = w.shape
-    full = w.transpose(0, 2, 4, 1, 3).reshape(pieces, steps * group, panels * width)[:, : p.shape[-1], : attrs.columns]
+    *lead, panels, steps, width, group = w.shape
+    full = np.moveaxis(np.moveaxis(w, -1, -2), -4, -2).reshape(*lead, steps * group, panels * width)
+    full = full[..., : p.shape[-1], : attrs.columns]
     with np.errstate(all="ignore"):
         return (sum(np.matmul(p[..., left, :], full[right]) for left, right in TERMS[attrs.terms]),)
 
@@ -214,15 +217,15 @@ class MatmulSplitAttrs(MatmulPiecesAttrs):
     least: int
     transpose: bool = False
 
-    def ordinary(self, weights: int) -> tuple[str, Attrs]:
-        """The operator that multiplies with weights of so many dimensions as they are, and its attributes."""
-        if weights == 2:
+    def ordinary(self, rows: int, weights: int) -> tuple[str, Attrs]:
+        """The operator that multiplies rows and weights of so many dimensions as they are, and its attributes."""
+        if weights == rows:
             return "matmul", MatmulAttrs(transpose_b=self.transpose)
         return "lowered.matmul_packed", ColumnsAttrs(as_expr(self.columns))
 
 
 def _split_infer(types: Types, attrs: MatmulSplitAttrs) -> Out:
-    """x[..., M, K], its pieces, panels `[P, K, width]` or the weights themselves, panels of pieces, and `[n]` to
+    """x[..., M, K], its pieces, panels `[P, K, width]` or the factor itself, panels of pieces, and `[n]` to
     `[..., M, columns]`."""
     x, pieces, away = only(types), only(types, 1), only(types, 4)
     if away.rank != 1 or x.dtype is not f32 or (*x.shape[:-1], x.shape[-1]) != (*pieces.shape[:-2], pieces.shape[-1]):
@@ -233,9 +236,9 @@ def _split_infer(types: Types, attrs: MatmulSplitAttrs) -> Out:
 def versions(node: Node) -> tuple[Version, ...]:
     """The product of pieces of enough rows whose numbers have them, and the ordinary one of all others."""
     x, pieces, packed, panels, away = node.inputs
-    assert away is not None and packed is not None
+    assert x is not None and away is not None and packed is not None
     attrs = node.of(MatmulSplitAttrs)
-    op, how = attrs.ordinary(packed.type.rank)
+    op, how = attrs.ordinary(x.type.rank, packed.type.rank)
     split = Node(
         MATMUL_PIECES.name,
         (pieces, panels),
@@ -250,7 +253,7 @@ def versions(node: Node) -> tuple[Version, ...]:
 
 
 def _split_compute(inputs: Tensors, attrs: MatmulSplitAttrs, out: Out) -> tuple[Tensor, ...]:
-    op, how = attrs.ordinary(len(present(inputs, 2).shape))
+    op, how = attrs.ordinary(len(present(inputs, 0).shape), len(present(inputs, 2).shape))
     compute = get(op).compute
     assert compute is not None
     return compute((inputs[0], inputs[2]), how, out)
@@ -260,7 +263,7 @@ def _split_reference(arrays: Sequence[Any], attrs: MatmulSplitAttrs) -> tuple[An
     x, pieces, packed, panels, away = arrays
     if len(away) < 1 and x.shape[-2] >= attrs.least:
         return _product_reference((pieces, panels), attrs)
-    op, how = attrs.ordinary(packed.ndim)
+    op, how = attrs.ordinary(x.ndim, packed.ndim)
     return get(op).reference((x, packed), how)
 
 

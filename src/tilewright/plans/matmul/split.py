@@ -26,6 +26,18 @@ def split_cost(product: Product, terms: int, weights: int, tile: Dot, target: Ta
     )
 
 
+def split_both_cost(product: Product, times: int, terms: int, tile: Dot, target: Target) -> Cost:
+    """The cost of `times` products of two factors that a call computes: pieces of both are made, and those of the
+    second are packed in panels, pair by pair."""
+    costs, pieces = target.costs.matrices, count_of(terms)
+    rows, depth, columns = product.rows, product.depth, product.columns
+    sums = registers_cycles(rows, depth, columns, tile, target, costs.stored_product_sums, terms)
+    numbers = times * depth * columns
+    packing = Cost(compute=costs.copied_vector * pieces * numbers / target.lanes(4))
+    both = pieces_cost(times * rows * depth, pieces, target) + pieces_cost(numbers, pieces, target)
+    return Cost(compute=costs.split_slower * (costs.configured + times * sums)) + both + packing
+
+
 def pieces_cost(count: int, pieces: int, target: Target) -> Cost:
     """Pieces of so many numbers, which were just made, and the search for the largest of them."""
     read, written = 4 * count, 2 * pieces * count

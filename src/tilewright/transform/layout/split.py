@@ -23,7 +23,8 @@ from tilewright.transform.layout.joined import join, keep
 
 
 def split(a: Assigner, node: Node, choice: Split) -> bool:
-    """Rewrite the product of rows with a weight.
+    """Rewrite the product of rows with a matrix, or with one for each of their parts: a weight, or what a call
+    computes, whose pieces and panels are then made in each call.
 
     y = matmul(x, w)   ->   p = pack_dot(pieces(w));  b = reduce_max(abs(w)) * depth
                             m = reduce_max(abs(x));  y = matmul_x3(x, pieces(x), w, p, head(too_large(m, b)))
@@ -34,12 +35,17 @@ def split(a: Assigner, node: Node, choice: Split) -> bool:
     x, w = node.inputs[:2]
     tile = find_tile_dot(bf16, bf16, a.target)
     assert x is not None and w is not None and tile is not None
-    rows = a.as_row_major(x) if x.type.rank == 2 else join(a, a.as_row_major(x))
+    rows = a.as_row_major(x)
+    if node.of(MatmulAttrs).transpose_a:
+        order = (*range(x.type.rank - 2), x.type.rank - 1, x.type.rank - 2)
+        rows = _emit(a, "transpose", rows, name=f"{x.name}_rows", perm=order)
+    if x.type.rank > w.type.rank == 2:
+        rows = join(a, rows)
     pieces = _emit(a, "lowered.pieces", rows, name=f"{x.name}_pieces", count=count_of(choice.terms), first=False)
-    columns, depth = as_int(node.output.shape[-1]) or 1, as_int(x.shape[-1]) or 1
+    columns, depth = as_int(node.output.shape[-1]) or 1, as_int(rows.shape[-1]) or 1
     transpose, weights = node.of(MatmulAttrs).transpose_b, a.as_row_major(w)
     packed = weights
-    if as_int(rows.shape[-2]) is None:
+    if as_int(rows.shape[-2]) is None and w.type.rank == 2:
         key = partial(key_of_nodes, "panels", [node], a.target)
         width = matmul_tile(key, rows.shape[-2], columns, depth, f32, a.target).width
         packed = _emit(a, "lowered.pack_matmul", weights, name=f"{w.name}_packed", width=width, transpose=transpose)
@@ -88,10 +94,11 @@ def split_conv(a: Assigner, node: Node, choice: SplitMatrices) -> bool:
 def panels_of_pieces(a: Assigner, w: Value, columns: int, transpose: bool, terms: int, tile: Dot) -> Value:
     """Panels of whole registers of a weight's pieces, with zeros after the depth."""
     pieces = _emit(a, "lowered.pieces", w, name=f"{w.name}_pieces", count=count_of(terms), first=True)
-    axis = 2 if transpose else 1
+    rank = pieces.type.rank
+    axis = rank - 1 if transpose else rank - 2
     if more := -(as_int(pieces.shape[axis]) or 0) % tile.depth:
-        after = tuple(more if k == axis else 0 for k in range(3))
-        pieces = _emit(a, "pad", pieces, name="pieces", before=(0, 0, 0), after=after, mode="constant", value=0)
+        after = tuple(more if k == axis else 0 for k in range(rank))
+        pieces = _emit(a, "pad", pieces, name="pieces", before=(0,) * rank, after=after, mode="constant", value=0)
     attrs = {"width": tile.lanes, "group": tile.group, "panels": panel_multiple(columns, tile.lanes)}
     return _emit(a, "lowered.pack_dot", pieces, name=f"{w.name}_panels", transpose=transpose, **attrs)
 

@@ -8,7 +8,7 @@ from functools import partial
 from math import exp, log
 
 from tilewright.ir.dtype import bf16, f32
-from tilewright.ir.expr import as_int, const
+from tilewright.ir.expr import Expr, as_int, const, product
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.selection import Packed, Precision, Split, Strassen
 from tilewright.ops.matmul import MatmulAttrs
@@ -18,12 +18,13 @@ from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
-from tilewright.plans.matmul.split import split_cost, terms_within
+from tilewright.plans.matmul.split import split_both_cost, split_cost, terms_within
 from tilewright.plans.matmul.tiles import Product, best, has_whole_panels
 from tilewright.plans.strassen.products import LEAST_GAIN, compared
 from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
+from tilewright.support.classes import dataclass
 from tilewright.transform.graph.rowgroups import NORMS
-from tilewright.transform.problems import all_rows, crossing
+from tilewright.transform.problems import crossing
 from tilewright.transform.select.convolution import ERRORS, STRASSEN
 from tilewright.transform.select.surroundings import Surroundings
 
@@ -69,9 +70,9 @@ def product_algorithm(enclosing: Surroundings, node: Node) -> Packed | Strassen 
     """Strassen's seven products of quarters, or products of pieces of bf16, where they are allowed and save enough, or
     the product itself."""
     options: list[Option] = []
-    product = quartered(enclosing, node)
-    if product is not None:
-        ordinary, fast = compared(product, enclosing.weight_bytes, enclosing.target)
+    quarters = quartered(enclosing, node)
+    if quarters is not None:
+        ordinary, fast = compared(quarters, enclosing.weight_bytes, enclosing.target)
         options = [(ordinary.cycles, Packed()), (fast.cycles / LEAST_GAIN, Strassen())]
     options = with_pieces(enclosing, node, options)
     if not options:
@@ -83,23 +84,23 @@ def product_algorithm(enclosing: Surroundings, node: Node) -> Packed | Strassen 
 
 def with_pieces(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
     """The options, and products of pieces where the machine multiplies matrices of bf16: of rows that a call brings,
-    all of them joined, with weights, from as many rows on as a register has. Fewer wait for the weights to arrive, and
-    pieces are no smaller. Numbers of rows that are not known are evaluated by the geometric mean."""
+    all of them joined if they meet one matrix, from as many rows on as a register has. Fewer wait for the weights to
+    arrive, and pieces are no smaller. Numbers of rows that are not known are evaluated by the geometric mean."""
     x, w = node.inputs[:2]
     tile = find_tile_dot(bf16, bf16, enclosing.target)
     assert x is not None and w is not None
     if tile is None or not splits(enclosing, node):
         return options
     least_terms = MIN_TERMS[node.of(MatmulAttrs).exactness]
-    columns, depth = as_int(node.output.shape[-1]) or 1, as_int(x.shape[-1]) or 1
-    counts = values_of(all_rows(x), SYMBOLIC_ROWS)
+    problem = Splitting.of(node, w in enclosing.fixed)
+    counts = values_of(problem.rows, SYMBOLIC_ROWS)
     known = len(counts) == 1
-    packed = partial(_packed_cycles, depth, columns, enclosing)
+    packed = partial(_packed_cycles, problem, enclosing)
     result = options or [(_mean(packed(m) for m in counts), Packed())]
     for terms in terms_within(ERRORS[enclosing.options.fast]):
         if terms < least_terms:
             continue
-        split = partial(_split_cycles, terms, tile, depth, columns, enclosing)
+        split = partial(_split_cycles, terms, tile, problem, enclosing)
         least = max(tile.rows, 1 if known else crossing(max(counts), packed, split))
         if least <= max(counts):
             cycles = (split(m) if m >= least else packed(m) for m in counts)
@@ -107,26 +108,59 @@ def with_pieces(enclosing: Surroundings, node: Node, options: list[Option]) -> l
     return result
 
 
+@dataclass(frozen=True, slots=True)
+class Splitting:
+    """Products of `rows` with one matrix each, `times` of them; `packed`: `prepare` has made pieces of the matrices."""
+
+    rows: Expr
+    depth: int
+    columns: int
+    times: int
+    packed: bool
+
+    @staticmethod
+    def of(node: Node, packed: bool) -> Splitting:
+        """The products of a node that `splits`."""
+        x, w = node.inputs[:2]
+        assert x is not None and w is not None
+        depth, columns = as_int(x.shape[-2 if node.of(MatmulAttrs).transpose_a else -1]), as_int(node.output.shape[-1])
+        if w.type.rank == 2:
+            return Splitting(product(node.output.shape[:-1]), depth or 1, columns or 1, 1, packed)
+        times = as_int(product(w.shape[:-2])) or 1
+        return Splitting(node.output.shape[-2], depth or 1, columns or 1, times, packed)
+
+
 def splits(enclosing: Surroundings, node: Node) -> bool:
-    """Whether a product is one of f32 rows with a matrix of weights, of known size."""
+    """Whether a product is one of f32 rows that a call computes with a matrix of known size: one for all rows, or one
+    for each of their parts."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    sizes = [as_int(d) for d in (x.shape[-1], node.output.shape[-1])]
-    matrix = w.type.rank == 2 and x.type.rank > 1 and not node.of(MatmulAttrs).transpose_a
+    transpose_a = node.of(MatmulAttrs).transpose_a
+    sizes = [as_int(d) for d in (x.shape[-2 if transpose_a else -1], node.output.shape[-1])]
+    alike = w.type.rank == 2 or (w.shape[:-2] == x.shape[:-2] and all(as_int(d) for d in w.shape))
+    joined = w.type.rank == 2 and x.type.rank > 2
     single = all(t is f32 for t in (x.dtype, w.dtype, node.output.dtype))
-    return matrix and single and all((d or 0) > 1 for d in sizes) and w in enclosing.fixed and x not in enclosing.fixed
+    fits = alike and x.type.rank > 1 and not (joined and transpose_a) and single and all((d or 0) > 1 for d in sizes)
+    return fits and x not in enclosing.fixed
 
 
-def _packed_cycles(depth: int, columns: int, enclosing: Surroundings, rows: int) -> float:
-    product = Product(rows, columns, depth)
-    arrive = fetch_cycles(product.weights, enclosing.weight_bytes, enclosing.target)
-    return (best(product, enclosing.target) | Cost(memory=arrive)).cycles
+def _packed_cycles(problem: Splitting, enclosing: Surroundings, rows: int) -> float:
+    one, target = Product(rows, problem.columns, problem.depth), enclosing.target
+    if problem.packed:
+        arrive = Cost(memory=fetch_cycles(one.weights, enclosing.weight_bytes, target))
+        return problem.times * (best(one, target) | arrive).cycles
+    packing = target.costs.matrices.copied_vector * one.depth * one.columns / target.lanes(4)
+    return problem.times * (best(one, target).cycles + packing)
 
 
-def _split_cycles(terms: int, tile: Dot, depth: int, columns: int, enclosing: Surroundings, rows: int) -> float:
+def _split_cycles(terms: int, tile: Dot, problem: Splitting, enclosing: Surroundings, rows: int) -> float:
     """With what a product of pieces must gain."""
-    cost = split_cost(Product(rows, columns, depth), terms, enclosing.weight_bytes, tile, enclosing.target)
-    return cost.cycles * enclosing.target.costs.matrices.split_gain
+    one, target = Product(rows, problem.columns, problem.depth), enclosing.target
+    if problem.packed:
+        cycles = problem.times * split_cost(one, terms, enclosing.weight_bytes, tile, target).cycles
+    else:
+        cycles = split_both_cost(one, problem.times, terms, tile, target).cycles
+    return cycles * target.costs.matrices.split_gain
 
 
 def _mean(cycles: Iterable[float]) -> float:
