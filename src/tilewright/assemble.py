@@ -185,8 +185,8 @@ def _computed_sizes(graph: Graph) -> dict[Expr, Var]:
 
 
 def _assumptions(graph: Graph, computed: Mapping[Expr, Var]) -> list[tuple[Expr, AssumptionSpec]]:
-    """What a call checks of its sizes beside ranges: what the graph assumes, and that computed sizes of inputs are what
-    they are computed to be. Conditions, and what the manifest says of them."""
+    """The checks that a call makes of its sizes besides ranges: the graph's assumptions, and that computed sizes of
+    inputs are what they are computed to be. Conditions, and what the manifest says of them."""
     results = [(a.condition, str(a.condition), a.reason) for a in graph.assumptions]
     for size, symbol in computed.items():
         name = next(v.name for v in graph.inputs if size in v.shape)
@@ -231,13 +231,13 @@ def _numbers(value: Value) -> tuple[int, ...]:
 
 
 def _sizes_text(shapes: Sequence[Expr], symbols: Sequence[Var]) -> str:
-    """What `tw_shapes` gives, a line each, over symbols called s0, s1, ...: for those who plan memory ahead."""
+    """The text of `tw_shapes`, a line each, over symbols called s0, s1, ...: for those who plan memory ahead."""
     canonical = {s: s.renamed(f"s{k}") for k, s in enumerate(symbols)}
     return "\n".join(str(substitute(e, canonical)) for e in shapes)
 
 
 def _texts(split: SplitGraph, run: Part, prepare: Part, target: Target) -> dict[str, Callable[[], str]]:
-    """What `Model.show` prints, made when asked."""
+    """The texts of `Model.show`, made when asked."""
     kernels = [call for part in (run, prepare) for call in part.kernels]
 
     settings = settled()

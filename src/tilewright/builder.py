@@ -255,7 +255,7 @@ class BuiltFunction(Called):
 
     @property
     def _needs(self) -> str:
-        """What a reader of the text has to know of sizes."""
+        """The remark about sizes that a reader of the text needs."""
         return "".join(f"// Needs {needed(a)}, else {a}\n" for a in self._sizes.accesses)
 
     def _refuse_unknown(self, accesses: Sequence[Access]) -> None:
@@ -320,7 +320,7 @@ class BuiltFunction(Called):
         )
 
     def _entry(self) -> Callable[..., None]:
-        """What a call does: the native entry itself where nothing is left to check."""
+        """A call's function: the native entry itself where nothing is left to check."""
         if self.native is None:
             return self._refuse
         derived = any(as_int(d) is None and not isinstance(d, Var) for p in self._params for d in p.shape)

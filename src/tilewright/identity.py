@@ -60,7 +60,7 @@ RELATED = (
     "runtime/schema.py",
     "runtime/specs.py",
 )
-"""What is in these folders and does: how LLVM text is written and becomes an object, how a kept program is written,
+"""The folders on which objects depend: how LLVM text is written and becomes an object, how a kept program is written,
 which temporaries share memory, and the ABI that objects are made for."""
 
 

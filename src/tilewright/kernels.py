@@ -99,7 +99,8 @@ class KernelTexts:
 
 
 Facts = tuple[tuple[Workspace, ...], tuple[Var, ...], bool, int]
-"""What a compiled kernel needs of its caller: workspaces, symbols; whether one thread runs it, and estimated cycles."""
+"""The facts of a compiled kernel for its caller: workspaces, symbols; whether one thread runs it, and estimated
+cycles."""
 
 SHARED_KERNELS = 3
 """Missing kernels from which on other processes help: to copy this one costs a tenth of a kernel."""
@@ -117,7 +118,7 @@ class Asked:
 
     @property
     def symbol(self) -> str:
-        """What it is called in object code."""
+        """The name in object code."""
         return f"tw_{self.name}"
 
     @property
@@ -146,8 +147,8 @@ class KernelCompiler:
         self._known: dict[str, tuple[bytes, Callable[[], bytes]]] = {}
 
     def asked(self, func: PrimFunc, prefetch: WeightPrefetch | None = None, target: Target | None = None) -> Asked:
-        """What is asked for where native code of an unscheduled function is. With `prefetch` it has one more parameter,
-        of which it prefetches a part. `target`: the machine with another number of threads than the model's."""
+        """The request for native code of an unscheduled function. With `prefetch` it has one more parameter, of which
+        it prefetches a part. `target`: the machine with another number of threads than the model's."""
         target = target or self.target
         workload = key(func) if prefetch is None else f"{key(func)} {prefetch!r}"
         # What is decided about a kernel that is in the cache is listed too.
@@ -291,7 +292,7 @@ def _workspaces(flat: PrimFunc) -> tuple[Workspace, ...]:
 def _encode(
     workspaces: tuple[Workspace, ...], symbols: tuple[Var, ...], alone: bool, cycles: int, canonical: Mapping[Var, Var]
 ) -> bytes:
-    """What stands before the object in the cache, over canonical symbols."""
+    """The header of the object in the cache, over canonical symbols."""
     header = {
         "workspaces": [[str(substitute(w.nbytes, canonical)), w.per_thread] for w in workspaces],
         "symbols": [list(canonical).index(s) for s in symbols],
@@ -302,7 +303,7 @@ def _encode(
 
 
 def _entry(header: bytes, code: bytes) -> bytes:
-    """What the cache keeps of a kernel."""
+    """The cache's entry for a kernel."""
     return struct.pack("<I", len(header)) + header + code
 
 

@@ -29,7 +29,7 @@ from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
 
 TEXTS = ("graph", "loops", "schedule", "llvm", "asm")
-"""What `Model.show` knows of a program that was just compiled."""
+"""The texts that `Model.show` has of a program that was just compiled."""
 
 
 KEPT = ("graph", "sizes")
@@ -127,7 +127,7 @@ class ProgramCache:
             self._remember(context.advisor.stamp, answers)
 
     def _answers(self, advisor: Advisor) -> dict[str, str] | None:
-        """What records say about all that this graph asks, by its name; None if that is not known."""
+        """The records' answers to all that this graph asks, by its name; None if that is not known."""
         stamp = advisor.stamp
         for then, answers in self._traces():
             if stamp and stamp == then:

@@ -75,7 +75,7 @@ def _parents_first(e: Expr, wanted: set[Expr]) -> Sequence[Expr]:
 
 
 def _parts(node: Op, flow: Expr, asked: Sequence[bool]) -> Sequence[Expr | None]:
-    """What flows back to each argument that is asked for."""
+    """The gradients that flow to each argument that is asked for."""
     if node.name == "select":
         zero = const(0, node.dtype)
         yes = select(node.args[0], flow, zero) if asked[1] else None

@@ -20,7 +20,7 @@ from tilewright.ir.rewrite import loads, variables
 from tilewright.support.classes import dataclass
 
 LARGE = 1 << 20
-"""What a range of unknown size counts as."""
+"""The size that a range of unknown size counts as."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a bundle looks like from outside: names, sizes, and where everything stands in the caller's memory.
+"""The outside of a bundle: names, sizes, and where everything stands in the caller's memory.
 
     weights       [w0 | w1 | ...]                      the file, or in the object; each at a multiple of 64
     constants     [address of the weights | packed weights]                       written by `prepare`

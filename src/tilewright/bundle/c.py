@@ -12,7 +12,7 @@ from tilewright.ir.dtype import bf16, f16
 
 
 def numbers(binding: Binding) -> dict[str, int]:
-    """What a caller must know in numbers, by names that all languages use after the program's own."""
+    """The numbers that a caller must know, by names that all languages use after the program's own."""
     result = {
         "ALIGNMENT": ALIGNMENT,
         "WEIGHTS_BYTES": binding.weight_bytes,
@@ -38,7 +38,7 @@ def offsets(binding: Binding) -> dict[str, int]:
 
 
 def abouts(binding: Binding) -> list[str]:
-    """What each raw weight is."""
+    """A description of each raw weight."""
     return [f"{w.spec.dtype}[{', '.join(map(str, w.spec.shape))}] {_one_line(w.spec.name)}" for w in binding.weights]
 
 
@@ -58,7 +58,7 @@ def c_type(array: Array) -> str:
 
 
 def about(array: Array, written: bool) -> str:
-    """What an argument is, for comments."""
+    """A description of an argument, for comments."""
     shape = f"[{_one_line(', '.join(map(str, array.shape)))}]" if array.shape else ", a single number"
     bits = f", the bits of {array.dtype}" if array.dtype in (f16, bf16) or array.dtype.bits < 8 else ""
     label = "" if array.identifier == array.name else f' ("{_one_line(array.name)}")'
@@ -66,7 +66,7 @@ def about(array: Array, written: bool) -> str:
 
 
 def about_size(size: Size) -> str:
-    """What a dimension may be."""
+    """A description of a dimension: a number or a range."""
     s = size.spec
     multiple = "" if s.multiple == 1 else f", a multiple of {s.multiple}"
     return f"{size.identifier}: {s.lo} to {s.hi}{multiple}"
@@ -78,7 +78,7 @@ def _one_line(text: str) -> str:
 
 
 def notes(binding: Binding) -> list[str]:
-    """What a caller must know, a line each."""
+    """The notes for callers, a line each."""
     n = binding.name
     result = [
         f"{n}_prepare packs raw weights into constants; call it again for new weights. workspace is needed during it.",

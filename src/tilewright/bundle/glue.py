@@ -17,7 +17,7 @@ from tilewright.native.assembler import I32, I64, PTR, VOID, Function, Module, V
 from tilewright.runtime.limits import CONTROL, ENDLESS
 
 OK, BAD_SIZE, BAD_ALIGNMENT, FULL = 0, 1, 2, 3
-"""What the functions give, beside `ENDLESS` (4)."""
+"""The values that functions return, beside `ENDLESS` (4)."""
 STATUS = {
     "OK": (OK, "all was done"),
     "BAD_SIZE": (BAD_SIZE, "a dimension is out of its range, or sizes do not fit each other; nothing was done"),
@@ -78,7 +78,7 @@ def _check_alignment(f: Function, places: Sequence[Value]) -> None:
 
 
 def _tables(m: Module, binding: Binding) -> None:
-    """What `tw_shapes` may give at most."""
+    """The bounds on what `tw_shapes` may give."""
     if binding.manifest.symbols and binding.limits:
         words = ", ".join(f"i64 {n}" for n in binding.limits)
         m.raw("tw_limits", f"@tw_limits = internal constant [{len(binding.limits)} x i64] [{words}], align 16")

@@ -37,7 +37,7 @@ ALLOWED = frozenset(
     "sqrt fminf fmin fmaxf fmax nextafterf nextafter lrintf "
     "lrint llrintf llrint".split()
 )
-"""What a bundle's object may need of the C library: memory's three, and functions of libm."""
+"""The symbols of the C library that a bundle's object may need: memory's three, and functions of libm."""
 
 
 def bundle(
@@ -122,12 +122,12 @@ def _check_needs(needs: Iterable[str], allowed: Collection[str], name: str) -> N
 
 
 def _functions(binding: Binding) -> list[str]:
-    """What a bundle shows."""
+    """The functions that a bundle shows."""
     return [f"{binding.name}_prepare", f"{binding.name}_run"]
 
 
 def _texts(binding: Binding, lang: str, embed: bool) -> dict[str, str]:
-    """What is written for one language."""
+    """The files that are written for one language."""
     match lang:
         case "cpp":
             return {f"{binding.name}.hpp": cpp.header(binding), "main.cpp": cpp.example(binding, embed)}

@@ -45,8 +45,8 @@ _SAMPLE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What an actor did in some seconds. `age` is how long ago its version was published, `median` and `p99` are of a
-    call, `versions` how many different ones the calls used."""
+    """The calls of an actor in some seconds. `age` is how long ago its version was published, `median` and `p99` are of
+    a call, `versions` how many different ones the calls used."""
 
     version: int
     age: float

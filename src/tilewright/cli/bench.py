@@ -186,7 +186,7 @@ def _sweep(text: str | None) -> list[dict[str, int]]:
 
 
 def _dims(dim: list[str] | None, swept: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-    """What is said of dimensions; of the one that is swept its range, with its sizes as likely ones."""
+    """The dimensions that the user stated; of the one that is swept its range, with its sizes as likely ones."""
     from tilewright.ir.dim import MOST_LIKELY
     from tilewright.ir.dim import dim as known
 

@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, output as tables or JSON, options that several have."""
+"""The commands' shared parts: exit codes, output as tables or JSON, options that several have."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ _RANGE = re.compile(
 
 
 def parse_ranges(texts: Sequence[str] | None) -> dict[str, int | Dim]:
-    """As `parse_dims`, and what `tw.dim` says: "seq=1..512@32,64" (likely 32 and 64), "h=32..640/32" (multiples)."""
+    """Dimensions as by `parse_dims`, and more: "seq=1..512@32,64" (likely 32 and 64), "h=32..640/32" (multiples)."""
     from tilewright.ir.dim import dim
 
     result: dict[str, int | Dim] = {}
@@ -275,7 +275,7 @@ def parse_ragged(text: str | None) -> tuple[str, str] | None:
 
 
 def on_host(target: str | None) -> Target | None:
-    """What `--target` stands for; None where it was not given, which is the default of `tilewright.compile`."""
+    """The target that `--target` names; None where it was not given, which is the default of `tilewright.compile`."""
     from tilewright.targets.target import Target
 
     if target is None:

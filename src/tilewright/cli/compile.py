@@ -112,7 +112,7 @@ def compile_command(
 
 
 def describe(model: Model | Program) -> dict[str, Any]:
-    """What a compiled model is, as plain data."""
+    """A description of a compiled model, as plain data."""
     manifest = model.manifest
     return {
         "name": manifest.name,

@@ -369,7 +369,7 @@ def verify_command(
 
 
 def _verdict(place: Store, digest: str, record: Record, race: bool) -> dict[str, Any]:
-    """What is found about one record, and with `race` done about it."""
+    """The verdict on one record, and with `race` what was done about it."""
     if not race:
         from tilewright.records.check import checked
 

@@ -189,7 +189,8 @@ def collect(measure: bool) -> dict[str, Any]:
 
 
 def open_doors() -> tuple[plugins.Outcome, ...]:
-    """What became of each plug-in once every registry has loaded its own; the report says it, so nobody is warned."""
+    """The outcome of each plug-in once every registry has loaded its own; the report says it, so no warning is
+    given."""
     from tilewright.compiler import graph_passes
     from tilewright.frontend import registry as frontends
     from tilewright.frontend.onnx import registry as rules

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What was asked for: threads of a call, parallel streams, dimensions, options of the compiler, the seed of inputs,
+    """The user's choices: threads of a call, parallel streams, dimensions, options of the compiler, the seed of inputs,
     the rivals by name."""
 
     threads: int
@@ -37,7 +37,7 @@ class Choices:
     rivals: tuple[str, ...]
 
     def stating(self, dims: Mapping[str, int | Dim]) -> Choices:
-        """These choices with other dimensions."""
+        """A copy with other dimensions."""
         return replace(self, dims=dims)
 
 

@@ -44,7 +44,7 @@ def read_inputs(texts: Sequence[str], specs: Sequence[Spec]) -> dict[str, Array]
 
 
 def read_arrays(path: Path) -> Array | dict[str, Array]:
-    """What is in an .npy or .pb file, or by name in an .npz. CallError if it is damaged or none of these."""
+    """The arrays of an .npy or .pb file, or by name of an .npz. CallError if it is damaged or none of these."""
     try:
         result = _read(path)
         for array in result.values() if isinstance(result, dict) else [result]:

@@ -60,7 +60,7 @@ class Named:
 
     @property
     def stem(self) -> str:
-        """What files that are made of it are called: the file's name, or the function's."""
+        """The name of files that are made of it: the file's name, or the function's."""
         return self.path.stem if self.files and self.files[0] == self.path else str(self.path).rpartition(":")[2]
 
 
@@ -85,8 +85,8 @@ def source(path: Path) -> Named:
 
 
 def made(name: str) -> Any:
-    """What a function gives, by the name of its file or module and its own; modules are looked for in the present
-    folder, too. Raises typer.BadParameter where there is no such function, ModelError where it fails."""
+    """The value that a function gives, by the name of its file or module and its own; modules are looked for in the
+    present folder, too. Raises typer.BadParameter where there is no such function, ModelError where it fails."""
     place, _, function = name.rpartition(":")
     before = list(sys.path)
     try:
@@ -203,7 +203,7 @@ def open_any(
     target: str | None,
     fallback: str,
 ) -> Model | Composite:
-    """What `open_model` gives, or a model of parts where the compiler lacks an operator."""
+    """The model that `open_model` gives, or a model of parts where the compiler lacks an operator."""
     import tilewright
 
     check_choice("fallback", fallback, ("auto", "never"), UsageError)

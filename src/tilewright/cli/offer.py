@@ -121,7 +121,7 @@ def _loop(server: WeightServer, watch: Path | None, seconds: float | None, json:
 
 
 def _state(path: Path | None) -> tuple[int, int, int] | None:
-    """What changes when a file does; None if there is none."""
+    """A stamp that changes when a file does; None if there is none."""
     if path is None:
         return None
     try:

@@ -127,7 +127,7 @@ def openvino(path: str, inputs: str, threads: int = 1, streams: int = 1, fixed: 
 
 
 def _name(port: Any, arrays: Mapping[str, Array]) -> str:
-    """Which of the arrays is a port's, that has several names."""
+    """The name among the arrays of a port that has several names."""
     names: list[str] = [name for name in port.names if name in arrays]
     return names[0]
 

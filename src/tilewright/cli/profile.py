@@ -237,7 +237,7 @@ def _mean(parts: Sequence[tuple[float, float | None]]) -> float | None:
 
 
 def roofline(machine: Target, threads: int) -> Roofline:
-    """What so many cores reach at best, in 32-bit floats; each has its own first two levels of cache."""
+    """The rates that so many cores reach at best, in 32-bit floats; each has its own first two levels of cache."""
     hertz = machine.frequency * 1e9
     cores = min(threads, machine.cores)
     memory = machine.memory_bandwidth if cores == 1 else machine.memory_total or cores * machine.memory_bandwidth

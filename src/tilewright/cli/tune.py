@@ -97,7 +97,7 @@ def tune(
 
 @contextmanager
 def _shown(title: str, json: bool) -> Iterator[Callable[[Progress], None]]:
-    """What the run tells about its progress: lines of JSON, a bar on a terminal, or nothing."""
+    """A display of the run's progress: lines of JSON, a bar on a terminal, or nothing."""
     if json:
         yield lambda p: print_line(progress_line(p))
         return
@@ -118,7 +118,7 @@ def _shown(title: str, json: bool) -> Iterator[Callable[[Progress], None]]:
 
 
 def _note(p: Progress) -> str:
-    """What stands beside the bar: how long the search may go on, what is verified, what is timed."""
+    """The text beside the bar: how long the search may go on, what is verified, what is timed."""
     searches = p.done < p.total and not math.isinf(p.left)
     left = f"search ends within {p.left:.0f} s  " if searches else ""
     gain = f"verified {p.gain:.3f} times faster" if p.gain > 1.0 else "nothing verified yet"

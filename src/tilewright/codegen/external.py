@@ -77,7 +77,7 @@ def _address(external: External, call: Intrinsic) -> int:
 # Python functions
 
 _raised = threading.local()
-"""What Python functions have raised in a call of this thread."""
+"""The errors that Python functions have raised in a call of this thread."""
 _trampolines: dict[tuple[Any, ...], tuple[int, object]] = {}
 
 

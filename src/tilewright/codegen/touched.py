@@ -1,4 +1,4 @@
-"""Which buffers statements touch: where threads that share work must wait for each other."""
+"""The buffers that statements touch: where threads that share work must wait for each other."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ AUTO = tuple(
     Recipe(prune=share, stages=stages, values=values, epochs=30)
     for share, stages, values in ((0.95, 6, 8), (0.9, 4, 16), (0.8, 3, 16), (0.6, 2, 16), (0.3, 1, 32), (0.0, 1, 64))
 )
-"""What is tried without a recipe, in this order, until the metric holds."""
+"""The changes that are tried without a recipe, in this order, until the metric holds."""
 
 
 class CompressedModel(Model):

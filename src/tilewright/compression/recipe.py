@@ -1,4 +1,4 @@
-"""What is done to a model's weights, as data: a `Recipe`, also from a TOML file.
+"""The changes to a model's weights, as data: a `Recipe`, also from a TOML file.
 
 [prune]
 share = 0.9          # of a weight's elements that become zero

@@ -1,4 +1,4 @@
-"""What a compression did: bytes, error and time, and a table by weight."""
+"""The results of a compression: bytes, error and time, and a table by weight."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from tilewright.support.errors import Error
 
 _numbers = itertools.count()
 _said: set[tuple[int | None, str]] = set()
-"""What was said of which of TorchDynamo's functions: tracing one again, for other sizes, mostly leaves as much out."""
+"""The messages about each of TorchDynamo's functions: tracing one again, for other sizes, mostly leaves as much out."""
 listen()
 
 

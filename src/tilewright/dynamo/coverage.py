@@ -1,4 +1,5 @@
-"""What of a PyTorch module `torch.compile(module, backend="tilewright")` would compile, and why not the rest."""
+"""The part of a PyTorch module that `torch.compile(module, backend="tilewright")` would compile, and why not the
+rest."""
 
 from __future__ import annotations
 

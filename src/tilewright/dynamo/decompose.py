@@ -24,8 +24,8 @@ _FIRST_RESULT = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.defa
 
 
 def decompositions() -> dict[Any, Any]:
-    """What AOTAutograd decomposes while it traces: PyTorch's core table, without the operators that have rules, and
-    PyTorch's fast path of an encoder layer."""
+    """The operators that AOTAutograd decomposes while it traces: PyTorch's core table, without those that have rules,
+    and PyTorch's fast path of an encoder layer."""
     table = dict(torch._decomp.core_aten_decompositions()) | DECOMPOSITIONS
     for operator in (*registry.operators(), *_FIRST_RESULT):
         table.pop(operator, None)
@@ -65,7 +65,7 @@ def _resizes_bytes(node: torch.fx.Node) -> bool:
 
 
 def separable(gm: GraphModule, operators: Collection[Any]) -> frozenset[Any]:
-    """Those of the operators that may be decomposed in this graph."""
+    """The operators among these that may be decomposed in this graph."""
     whole = {
         n.args[0].target
         for n in gm.graph.nodes

@@ -1,4 +1,4 @@
-"""What `torch.compile(..., options={...})` may say to this backend."""
+"""The options that `torch.compile(..., options={...})` may give to this backend."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Part:
         return packed
 
     def refused(self, error: Error, tensors: Sequence[Any]) -> Any:
-        """What PyTorch computes in place of a program that refuses a call."""
+        """The result that PyTorch computes in place of a program that refuses a call."""
         if not self._warned:
             self._warned = True
             warnings.warn(f"{self.name} runs in PyTorch: {error.headline()}", RuntimeWarning, stacklevel=2)

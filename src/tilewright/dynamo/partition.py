@@ -1,4 +1,4 @@
-"""Which nodes of an ATen graph are compiled, in which parts, and in which order parts and PyTorch's operators run.
+"""The partition of an ATen graph: which nodes are compiled, in which parts, and in which order these and PyTorch's run.
 
 The graph is cut into phases: PyTorch's operators of phase 0, part 1, PyTorch's operators of phase 1, part 2, ... Every
 node stands in the first phase that its operands allow, so that there are as few parts as the longest chain of changes
@@ -256,7 +256,7 @@ def _better_as_views(cut: Cut) -> list[Node]:
 
 
 def _complex_borders(cut: Cut) -> list[Node]:
-    """What would make a complex tensor leave the part or enter it."""
+    """The nodes that would make a complex tensor leave the part or enter it."""
     outside = {p.node for p in (*cut.inputs, *cut.weights) if p.node.meta["val"].is_complex()}
     made = [p.node for p in cut.outputs if p.node.meta["val"].is_complex()]
     return [*made, *(n for n in cut.nodes if not outside.isdisjoint(n.all_input_nodes))]

@@ -70,8 +70,8 @@ def _in_order(graph: torch.fx.Graph, value: Node, port: Port) -> Node:
 
 
 def _restrided(port: Port, sizes: Mapping[sympy.Symbol, Node]) -> tuple[Callable[..., Any], list[Node]] | None:
-    """What gives a result of a program the strides that were traced, and the sizes that it takes beside the result;
-    None where it has them. `sizes` are the graph's numbers by symbol."""
+    """The step that gives a result of a program the strides that were traced, and the sizes that it takes beside the
+    result; None where it has them. `sizes` are the graph's numbers by symbol."""
     fake = port.node.meta["val"]
     shape, strides = tuple(fake.shape), tuple(fake.stride())
     if not all(isinstance(d, int) for d in (*shape, *strides)):

@@ -1,4 +1,4 @@
-"""What became of a graph: operators that are compiled, parts, and why the rest runs in PyTorch."""
+"""The coverage of a graph: operators that are compiled, parts, and why the rest runs in PyTorch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class GraphReport:
 
 
 def reported(label: str, gm: GraphModule, schedule: Schedule, refused: Mapping[Node, Error]) -> GraphReport:
-    """What a schedule makes of a graph."""
+    """The report of a schedule of a graph."""
     compiled = {n for part in schedule.parts for n in part.nodes}
     counts = [n for n in gm.graph.nodes if is_operator(n)]
     operators = tuple((operator_name(n.target), n in compiled) for n in counts)

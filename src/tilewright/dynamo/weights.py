@@ -25,8 +25,8 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """What of a program's weights is packed. `positions`: of each parameter that is not fixed, which of the part's
-    weights it is. `digested`: the parameters that `prepare` reads, whose copies grow old."""
+    """The packed weights of a program. `positions`: of each parameter that is not fixed, which of the part's weights it
+    is. `digested`: the parameters that `prepare` reads, whose copies grow old."""
 
     positions: dict[str, int]
     digested: frozenset[str]
@@ -98,7 +98,7 @@ class Packed(Runner):
         return aligned_copy(array) if self._frozen or address % ALIGNMENT else array
 
     def _watch(self, tensors: Sequence[Any]) -> tuple[_Watched, ...]:
-        """What these tensors are now."""
+        """The present state of these tensors."""
         names = {position: name for name, position in self._packing.positions.items()}
         nbytes = {p.name: p.nbytes for p in self._params}
         results = []

@@ -1,5 +1,5 @@
-"""What a nest means, in NumPy: every loop is an axis of one grid, reductions are over the last ones. It shares nothing
-with the compiler but the syntax, and takes the memory of the whole grid."""
+"""The meaning of a nest, in NumPy: every loop is an axis of one grid, reductions are over the last ones. It shares
+nothing with the compiler but the syntax, and takes the memory of the whole grid."""
 
 from __future__ import annotations
 

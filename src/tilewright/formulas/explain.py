@@ -19,7 +19,7 @@ _STEPS: Mapping[Reducer, tuple[str, str]] = {
     "any": ("False", "{y} or {x}"),
     "all": ("True", "{y} and {x}"),
 }
-"""What a reduction starts from, and a step of it."""
+"""The value from which a reduction starts, and a step of it."""
 
 
 def explain(program: Program, typed: bool = True) -> str:
@@ -72,7 +72,7 @@ def _place(bound: Bound, index: str) -> str:
 
 
 def _notes(bound: Bound, types: Mapping[str, TensorType]) -> list[str]:
-    """What is moved to the nearest element."""
+    """Remarks on indices that are moved to the nearest element."""
     result: dict[str, None] = {}
     for e in bound.nest.nodes:
         for n in walk(e):

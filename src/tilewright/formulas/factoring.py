@@ -30,7 +30,7 @@ MOST_INDICES = 6
 LARGEST = 1 << 24
 """Elements that a step's result may have."""
 UNKNOWN = 64
-"""What a symbolic size counts as."""
+"""The number that stands for a symbolic size."""
 
 Shapes = Mapping[str, Sequence[Expr]]
 

@@ -188,7 +188,7 @@ class _Lowering:
         return value
 
     def element(self, node: Node) -> Value:
-        """What an expression gives at the point that `names` say."""
+        """The value of an expression at the point that `names` say."""
         match node:
             case Number(value=value):
                 return value

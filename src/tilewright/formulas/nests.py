@@ -54,7 +54,7 @@ class Nest:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """What the nest evaluates."""
+        """The expressions that the nest evaluates."""
         return (self.body,) if self.condition is None else (self.body, self.condition)
 
 

@@ -50,7 +50,7 @@ Term = tuple[Group, ...]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What to compute: reshape the inputs to `shapes`, do what `text` says, and reshape the result to `result`."""
+    """A computation: reshape the inputs to `shapes`, do what `text` says, and reshape the result to `result`."""
 
     text: str
     shapes: tuple[Shape, ...]

@@ -50,7 +50,7 @@ def parse_program(
 
 
 def parse_declaration(name: str, source: Source) -> Declaration:
-    """What stands after the colon of a declaration: `f32[M, K]`."""
+    """The declaration that follows the colon: `f32[M, K]`."""
     parser = _Parser(source, {}, MAX_DEPTH, 0)
     result = parser.declared(Name(name))
     if parser.token.kind != "end":
@@ -203,7 +203,7 @@ class _Parser:
         self.fail("'=' or a reduction: +! *! max! min! any! all! argmax! argmin!")
 
     def clauses(self) -> tuple[tuple[Range, ...], Node | None]:
-        """What stands after `where`, which may begin a line."""
+        """The clauses that follow `where`, which may begin a line."""
         if self.token.kind == "newline" and self.token.text == "\n" and self.after.text == "where":
             self.take()
         if not self.is_word("where"):

@@ -1,4 +1,4 @@
-"""Which values each index takes: as many, from 0 on, as leave every read inside of its tensor.
+"""The values that each index takes: as many, from 0 on, as leave every read inside of its tensor.
 
 The rule is that of Tensor Comprehensions ("Range Inference" in its documentation), in rounds: a read in which one index
 is unknown bounds that index; when a round has found some, the next one goes on with what is left.
@@ -38,7 +38,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What names stand for in a nest: sizes and shapes. `assuming`: what may be negative is taken not to be, where
+    """The meanings of names in a nest: sizes and shapes. `assuming`: what may be negative is taken not to be, where
     nothing will be compiled."""
 
     source: Source
@@ -105,7 +105,7 @@ class _Access:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What an access says of an index: it stays below `end`, and is at least `start`."""
+    """The bound that an access puts on an index: it stays below `end`, and is at least `start`."""
 
     start: Expr
     end: Expr
@@ -136,7 +136,7 @@ def infer(nest: Nest, scope: Scope) -> dict[str, Extent]:
 
 
 def _stated(r: Range, scope: Scope) -> Extent:
-    """What `where` says."""
+    """The extent that `where` states."""
     ends = []
     for node in (r.lo, r.hi):
         for n in walk(node):

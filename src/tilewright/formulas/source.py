@@ -11,7 +11,7 @@ At = tuple[int, int]
 """A piece of a text: the offset of its first character and the one after its last."""
 
 NOWHERE: At = (0, 0)
-"""Of what no text says."""
+"""The place of what stands in no text."""
 
 _WIDEST = 200
 """Characters of a line that an error shows."""

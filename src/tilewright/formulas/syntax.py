@@ -1,4 +1,4 @@
-"""What comprehensions are made of: expressions, statements, and programs of several statements.
+"""The syntax of comprehensions: expressions, statements, and programs of several statements.
 
     program   := declaration* statement+ ["return" name ("," name)*]
     declare   := name ":" [dtype] "[" (size ("," size)*)? "]"
@@ -26,7 +26,7 @@ ASSIGNMENTS: dict[str, Reducer] = {"+!": "sum", "*!": "prod", **{f"{r}!": r for 
 SIGNS: dict[Reducer, str] = {"sum": "+!", "prod": "*!", **{r: f"{r}!" for r in REDUCERS[2:]}}
 
 Outside = Literal["", "pad", "clamp", "wrap"]
-"""What a read outside of its tensor gives: nothing says so (it must be proved to be inside), a value, the nearest
+"""The result of a read outside of its tensor: none is allowed (it must be proved to be inside), a value, the nearest
 element, the element that many places around."""
 
 

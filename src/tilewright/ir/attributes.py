@@ -117,7 +117,8 @@ class Attrs:
         return {name: getattr(self, name) for name, _, _ in fields_of(type(self))}
 
     def items(self) -> tuple[tuple[str, AttrValue], ...]:
-        """What texts and keys have: names and values, sorted by name, without those that are as their default says."""
+        """The attributes as texts and keys have them: names and values, sorted by name, without those that are at their
+        default."""
         pairs = ((name, getattr(self, name), default) for name, _, default in fields_of(type(self)))
         return tuple((name, value) for name, value, default in pairs if not _is_same(value, default))
 
@@ -132,7 +133,7 @@ class Attrs:
 
 
 NO_ATTRS = Attrs()
-"""Of operators that have none."""
+"""The attributes of operators that have none."""
 
 
 def _exprs_in(value: AttrValue) -> Iterator[Expr]:

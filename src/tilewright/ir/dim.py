@@ -1,4 +1,4 @@
-"""What a caller knows of a symbolic dimension: its range, what divides it, and which values it likely takes."""
+"""A caller's knowledge of a symbolic dimension: its range, what divides it, and which values it likely takes."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Dim:
 
 
 DimSizes = Mapping[str, int | Dim]
-"""What callers say of symbolic dimensions, by name: a number that it shall be, or what is known of it."""
+"""The callers' sizes of symbolic dimensions, by name: a number that it shall be, or what is known of it."""
 
 
 def stated(dims: Mapping[str, Any] | None) -> DimSizes:
-    """What a caller says of dimensions, whole numbers of any kind as `int`. Raises ModelError for anything else."""
+    """The caller's sizes, whole numbers of any kind as `int`. Raises ModelError for anything else."""
     check_option("dims", dims, (Mapping, NoneType), "a dict of sizes by name")
     result: dict[str, int | Dim] = {}
     for name, said in (dims or {}).items():
@@ -117,8 +117,8 @@ def quantiles(counts: Mapping[int, float], most: int = MOST_LIKELY) -> tuple[int
 
 
 def size(name: str, dims: DimSizes, symbol: str, needs: Dim | None = None) -> Expr:
-    """What a dimension called `name` is: the number that is stated or that alone it can be, or the symbol with what is
-    known of it."""
+    """The size of a dimension called `name`: the number that is stated or that alone it can be, or the symbol with what
+    is known of it."""
     said = dims.get(name, Dim(1))
     if not isinstance(said, Dim):
         return as_expr(said)

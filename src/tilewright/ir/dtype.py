@@ -11,7 +11,8 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError
 
 Kind = Literal["float", "int", "uint", "bool", "minifloat"]
-"""What a type's values are. Small floats are storage: their values are their bits, and nothing computes with them."""
+"""The kind of a type's values. Small floats are storage: their values are their bits, and nothing computes with
+them."""
 
 _EXTENSION_TYPES = {
     "bf16": "bfloat16",

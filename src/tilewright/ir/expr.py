@@ -41,13 +41,13 @@ class Expr:
     __hash__ = object.__hash__
     dtype: DType
     known_loads: tuple[Load, ...]
-    """What `rewrite.loads` found, itself left out; unset before."""
+    """The result of `rewrite.loads`, itself left out; unset before."""
     known_of_elements: bool
-    """What `of_elements` found; unset before, and for variables and literals."""
+    """The result of `of_elements`; unset before, and for variables and literals."""
     known_parts: tuple[Expr, ...]
-    """What `rewrite.walk_expr` found, itself left out; unset before."""
+    """The result of `rewrite.walk_expr`, itself left out; unset before."""
     known_variables: tuple[Var, ...]
-    """What `rewrite.variables` found; unset before."""
+    """The result of `rewrite.variables`; unset before."""
 
     def __add__(self, other: Any) -> Expr:
         return binary("add", self, other)
@@ -374,15 +374,15 @@ def as_expr(value: Any, dtype: DType | None = None) -> Expr:
 
 
 def _what_to_index(value: Any) -> str:
-    """What a tensor that stands for an element should have been."""
+    """The hint for a tensor that stands where an element is wanted."""
     if not hasattr(value, "shape") or not hasattr(value, "name"):
         return ""
     return f" {value.name!r}, which has elements: {value.name}[{', '.join(['...'] * len(value.shape))}]"
 
 
 class Sameness:
-    """What `a == b` (or `!=`) is where neither mentions an element: a comparison as an expression; as a truth value it
-    says whether both are one expression, which holds for programs and shapes whose text is the same."""
+    """The value of `a == b` (or `!=`) where neither mentions an element: a comparison as an expression; as a truth
+    value it says whether both are one expression, which holds for programs and shapes whose text is the same."""
 
     __slots__ = ("a", "b", "name")
 

@@ -224,7 +224,7 @@ def bound_var(c: Cursor) -> Var:
 
 
 def variable(c: Cursor, name: str) -> Var:
-    """What `name` means: as declared, else a plain i64 variable."""
+    """The variable that `name` means: as declared, else a plain i64 variable."""
     declared = c.scope.variables.get(name)
     return Var(name) if declared is None else declared
 

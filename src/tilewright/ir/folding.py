@@ -1,4 +1,5 @@
-"""What operators on whole numbers and truth values give where operands are known: a number, or an operand itself."""
+"""The results of operators on whole numbers and truth values where operands are known: a number, or an operand
+itself."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _EXACT: dict[str, Callable[[int, int], Any]] = {
 
 
 def exact(name: str, a: Any, b: Any) -> Any:
-    """What an operator gives on two numbers of one type, not wrapped around; None where it is left to be computed."""
+    """The result of an operator on two numbers of one type, not wrapped around; None where it is left to be
+    computed."""
     if isinstance(a, bool):
         return {"and": a and b, "or": a or b}.get(name)
     rule = _EXACT.get(name)
@@ -33,7 +35,8 @@ def exact(name: str, a: Any, b: Any) -> Any:
 
 
 def kept(name: str, left: Any, right: Any) -> Literal["left", "right", "zero"] | None:
-    """Which operand is the result, where the value of one of them (not None) makes it so: `x + 0`, `x * 1`, `x * 0`."""
+    """The operand that is the result, where the value of one of them (not None) makes it so: `x + 0`, `x * 1`, `x *
+    0`."""
     match name, right:
         case (("add" | "sub" | "shl" | "shr" | "or"), (0 | False)) | (("mul" | "floordiv"), 1) | ("and", True):
             return "left"

@@ -60,7 +60,8 @@ class Value:
     type: TensorType
 
     def __hash__(self) -> int:
-        """Of the name alone, which tells the values of a graph apart; a text keeps its hash, a type does not."""
+        """The hash of the name alone, which tells the values of a graph apart; a text keeps its hash, a type does
+        not."""
         return hash(self.name)
 
     @property

@@ -16,7 +16,7 @@ from collections import deque
 from typing import Any
 
 Identity = tuple[Any, ...]
-"""What makes an object: its class and its fields."""
+"""The identity of an object: its class and its fields."""
 
 MOST_DEAD = 1024
 """References that may wait to leave the table."""

@@ -65,7 +65,7 @@ def place(text: str, at: int, source: str) -> str:
 
 @dataclass(slots=True)
 class Scope:
-    """What names mean at a place in the text."""
+    """The meanings of names at a place in the text."""
 
     variables: dict[str, Var] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)

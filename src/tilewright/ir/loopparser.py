@@ -147,7 +147,7 @@ def _alloc(c: Cursor, end: str | None) -> Stmt:
 
 
 def _scope_of(c: Cursor, end: str | None) -> Stmt:
-    """What a `let` or `alloc` holds for: a body in braces, or all that follows."""
+    """The scope of a `let` or `alloc`: a body in braces, or all that follows."""
     return _braces(c) if c.sees("{") else statements(c, end)
 
 

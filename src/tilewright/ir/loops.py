@@ -38,7 +38,7 @@ class Stmt:
 
     __slots__ = ("known_inside", "known_loads")
     known_inside: tuple[Stmt, ...]
-    """What `rewrite.walk` found, itself left out; unset before."""
+    """The result of `rewrite.walk`, itself left out; unset before."""
     known_loads: tuple[Load, ...]
     """The result of `rewrite.own_loads`; unset before."""
 

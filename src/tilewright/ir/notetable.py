@@ -1,4 +1,5 @@
-"""What a note is, and the table of all notes, from which parser, printer, verifier and documents take what they know.
+"""The definition of a note, and the table of all notes, from which parser, printer, verifier and documents take what
+they know.
 
 A note is a frozen dataclass: a fact or a wish about one loop, block or function, which one pass writes and another
 reads. Its name in text is the class's in small letters (`PrefetchTile` is `@prefetch_tile`). A field holds a number, a
@@ -41,7 +42,7 @@ class Note:
     place: ClassVar[str] = ""
 
     def conflicts(self) -> Iterator[str]:
-        """What is wrong with the fields together, each by itself being right."""
+        """The problems of the fields together, each by itself being right."""
         return iter(())
 
 
@@ -134,7 +135,7 @@ def fields_of(kind: type[Note]) -> tuple[Field, ...]:
 
 
 _FIELDS: dict[type[Note], tuple[Field, ...]] = {}
-"""What `fields_of` has found: type hints take long to evaluate."""
+"""The results of `fields_of`: type hints take long to evaluate."""
 
 
 def given(note: Note) -> dict[str, Any]:
@@ -212,8 +213,8 @@ def accepts(t: Any, value: object) -> bool:
 
 
 def problems(notes: Sequence[Note], place: type[Note]) -> Iterator[VerifyError]:
-    """What is wrong with the notes of one place: unknown notes, notes that belong elsewhere, with fields of other
-    types, two of one class, or not in order of their names."""
+    """Problems with the notes of one place: unknown notes, notes that belong elsewhere, with fields of other types, two
+    of one class, or not in order of their names."""
     for note in notes:
         yield from _problems(note, place)
     names = [note_name(type(note)) for note in notes]

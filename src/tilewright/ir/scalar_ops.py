@@ -27,8 +27,8 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OpInfo:
-    """What an operator means. `rule`: "same" (result has the arguments' type), "bool" (comparison), "logic" (bool to
-    bool), "select", "lookup" (any number of arguments), or "cast" (the type is given with the node)."""
+    """The meaning of an operator. `rule`: "same" (result has the arguments' type), "bool" (comparison), "logic" (bool
+    to bool), "select", "lookup" (any number of arguments), or "cast" (the type is given with the node)."""
 
     name: str
     arity: int

@@ -25,7 +25,7 @@ class Algorithm(Attrs):
 
     @property
     def name(self) -> str:
-        """As texts, keys and forced decisions call it."""
+        """The name as texts, keys and forced decisions call it."""
         return _NAMES[type(self)]
 
 
@@ -145,7 +145,7 @@ _NAMES = {kind: name for name, kind in ALGORITHMS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is chosen for a node; `algorithm` is None where there is one way."""
+    """The choice for a node; `algorithm` is None where there is one way."""
 
     algorithm: Algorithm | None = None
     precision: Precision = "fp32"

@@ -1,4 +1,4 @@
-"""Which parts an expression has more than once: expressions are graphs, texts are trees."""
+"""The parts that an expression has more than once: expressions are graphs, texts are trees."""
 
 from __future__ import annotations
 

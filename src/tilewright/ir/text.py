@@ -1,4 +1,4 @@
-"""What printer and parser agree on: names, keywords and literals."""
+"""The common ground of printer and parser: names, keywords and literals."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from tilewright.ir.scopes import GROUPS, known_scopes
 from tilewright.support.errors import Problems, VerifyError
 
 NodeCheck = Callable[[Node], Iterable[str]]
-"""What is wrong with a node's inputs, attributes and output types, in words; empty if nothing is."""
+"""The problems of a node's inputs, attributes and output types, in words; empty if there are none."""
 
 
 def verify_func(func: PrimFunc) -> None:
@@ -144,7 +144,7 @@ def _type_problems(type: TensorType, symbols: AbstractSet[Var]) -> list[str]:
 
 @lru_cache(maxsize=1 << 13)
 def _wrong_everywhere(e: Expr) -> tuple[str, ...]:
-    """What is wrong with an expression wherever it stands. Passes leave most expressions as they were."""
+    """The problems of an expression wherever it stands. Passes leave most expressions as they were."""
     results = []
     for node in walk_expr(e):
         if isinstance(node, Load):

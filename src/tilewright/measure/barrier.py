@@ -1,4 +1,4 @@
-"""What threads cost on this machine: a barrier among them, and handing them a call."""
+"""The cost of threads on this machine: a barrier among them, and handing them a call."""
 
 from __future__ import annotations
 

@@ -79,13 +79,14 @@ def rounded(value: float, steps: int = 4) -> float:
 
 
 LATENCIES = {"barrier": BARRIER, "handover": HANDOVER}
-"""Of these the least is the best, and this is what stands where none was measured."""
+"""The measurements of which the least is the best, with what stands where none was measured."""
 
 
 def settle(
     measured: Ceilings, barrier_seconds: float, before: Calibration | None, handover_seconds: float = 0.0
 ) -> Calibration:
-    """What to store: the measured values rounded, but what was stored `before` where that is near enough or better.
+    """The calibration to store: the measured values rounded, but what was stored `before` where that is near enough or
+    better.
 
     A busy machine reaches less and waits longer than it can; nothing makes it faster than it is. So the best that was
     ever seen is the ceiling.
@@ -123,7 +124,7 @@ def path(machine: Machine, folder: Path | None = None) -> Path:
 
 
 def load(machine: Machine, folder: Path | None = None) -> Calibration | None:
-    """What was stored for this machine, or None."""
+    """The calibration that was stored for this machine, or None."""
     try:
         data = json.loads(path(machine, folder).read_bytes())
         if data["version"] != _VERSION or data["machine"] != identity(machine):
@@ -138,8 +139,8 @@ def load(machine: Machine, folder: Path | None = None) -> Calibration | None:
 
 
 def doubts(measured: Ceilings, known: Mapping[str, float]) -> list[str]:
-    """What of a measurement cannot be, a sentence for each: less than a fourth of what a core of this kind is `known`
-    to read of a level in bytes a cycle, or a level that is slower than the next one."""
+    """The doubts about a measurement, a sentence for each: less than a fourth of what a core of this kind is `known` to
+    read of a level in bytes a cycle, or a level that is slower than the next one."""
     rates = {f"{n}_bandwidth": getattr(measured, f"{n}_gbs") / measured.frequency_ghz for n in _LEVELS}
     texts = [
         f"{name.partition('_')[0]}: {rates[name]:.2g} bytes a cycle, where this kind of CPU reads about {usual:.2g}"
@@ -154,8 +155,8 @@ def doubts(measured: Ceilings, known: Mapping[str, float]) -> list[str]:
 
 _LEVELS = ("l1", "l2", "l3", "memory")
 _LEAST = 0.25
-"""Of what is known of a kind of CPU: its machines differ by a factor of two or three (a Granite Rapids reads 8 bytes a
-cycle of 19, 4 of 6.7, 2026-11-29), one whose core or cache others used by ten."""
+"""The least share of what is known of a kind of CPU: its machines differ by a factor of two or three (a Granite Rapids
+reads 8 bytes a cycle of 19, 4 of 6.7, 2026-11-29), one whose core or cache others used by ten."""
 
 
 def age(machine: Machine, folder: Path | None = None) -> float | None:

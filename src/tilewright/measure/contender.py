@@ -27,7 +27,7 @@ from tilewright.support.errors import Error
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a contender's setup returns.
+    """The result of a contender's setup.
 
     Args:
         call: does the work once; this is what is timed.

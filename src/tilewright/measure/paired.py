@@ -37,7 +37,7 @@ from tilewright.support.errors import Error
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a contender's process may use: bytes of memory beyond what the bare process has, and CPUs; None: any."""
+    """The limits of a contender's process: bytes of memory beyond what the bare process has, and CPUs; None: any."""
 
     memory: int | None = None
     cpus: tuple[int, ...] | None = None
@@ -70,7 +70,7 @@ Failure = Literal["", "refused", "ended", "hung"]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one contender showed.
+    """The measurements of one contender.
 
     `times` has seconds per call, one entry a round (the mean over the round's calls); `error` says why there are none.
     `info` is what its setup reported, `setup_seconds` how long that took, `peak_memory` the process's largest size in

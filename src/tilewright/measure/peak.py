@@ -23,7 +23,7 @@ _SECONDS = 0.002
 """Seconds of one round; frequency and reads take a fourth of it. Less than a process runs before another one has its
 turn, so that some round is whole on a busy core, too."""
 _SLOWER = 8
-"""So many times longer, and fewer, are rounds of several threads, which take some 0.1 ms to begin and end."""
+"""The factor by which rounds of several threads are longer, and fewer: they take some 0.1 ms to begin and end."""
 _LARGEST = 512 << 20
 """Bytes of the largest array that is read."""
 
@@ -76,7 +76,7 @@ _PASSES = 3
 _LOOK = 0.05
 """Seconds of the look at whether a thread that has work runs."""
 _ALONE = ("peak_gflops_one", "frequency_ghz", "l1_gbs", "l2_gbs", "l3_gbs", "memory_gbs")
-"""What one core does by itself."""
+"""The figures of one core by itself."""
 
 
 def measure_often(machine: Machine) -> Measured:

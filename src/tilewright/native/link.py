@@ -43,7 +43,7 @@ def _is_plain_linux() -> bool:
 
 
 def missing_features(wanted: Iterable[str]) -> list[str]:
-    """Those of LLVM's names of CPU features that this CPU lacks, or that this process may not use."""
+    """The names, as LLVM has them, of those CPU features that this CPU lacks, or that this process may not use."""
     wanted = set(wanted)
     denied = forbidden() & wanted if wanted & NEEDED else set()
     unproven = wanted - _features_of_kernel() - denied
@@ -191,7 +191,7 @@ _WRITERS = ("collective", "live", "measure", "native", "ort", "runtime")
 
 @cache
 def _source() -> str:
-    """What tells these source files from any others: times of change, which nothing but a change moves."""
+    """The text that tells these source files from any others: times of change, which nothing but a change moves."""
     package = Path(__file__).parent.parent
     paths = sorted(path for room in _WRITERS for path in (package / room).rglob("*.py"))
     facts = [(str(path), (result := path.stat()).st_size, result.st_ctime_ns) for path in paths]

@@ -51,7 +51,7 @@ def get_version_string() -> str:
 
 
 def get_build_info() -> str:
-    """What is running, for reports."""
+    """A description of this build, for reports."""
     return f"Tilewright Build Info: {__version__}"
 
 

@@ -72,15 +72,15 @@ class IOBinding:
     # -- results -------------------------------------------------------------------------------------------------------
 
     def get_outputs(self) -> OrtValueVector:
-        """What the last run gave, in the order in which outputs were bound."""
+        """The outputs of the last run, in the order in which outputs were bound."""
         return OrtValueVector(OrtValue(self._results[name]) for name in self._bound if name in self._results)
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
-        """What the last run gave."""
+        """The outputs of the last run."""
         return self.get_outputs()
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """What the last run gave, as arrays of their own."""
+        """The outputs of the last run, as arrays of their own."""
         values = [self._results[name] for name in self._bound if name in self._results]
         return [v.copy() if isinstance(v, np.ndarray) else v for v in values]
 

@@ -1,4 +1,4 @@
-"""What a session notes of its calls while `SessionOptions.enable_profiling` is set: a trace that chrome://tracing and
+"""The record of a session's calls while `SessionOptions.enable_profiling` is set: a trace that chrome://tracing and
 Perfetto show. What each kernel takes, `Model.profile` and `Model.timeline` say."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a session says of its model: inputs and outputs with types as ONNX writes them, and the file's own words."""
+"""The description of a session's model: inputs and outputs with types as ONNX writes them, and the file's own words."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NodeArg:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What a file says of itself. `version` is the model's, not the format's."""
+    """The file's description of itself. `version` is the model's, not the format's."""
 
     producer_name: str = ""
     graph_name: str = ""
@@ -66,12 +66,12 @@ def metadata_of(model: onnx.ModelProto) -> ModelMetadata:
 
 
 def node_arg(info: onnx.ValueInfoProto) -> NodeArg:
-    """What a file states of a value."""
+    """The type of a value, as a file states it."""
     return NodeArg(info.name, type_text(info.type), _shape(info.type))
 
 
 def spec_arg(spec: InputSpec | OutputSpec) -> NodeArg:
-    """What a compiled program states of an input or output."""
+    """The type of an input or output, as a compiled program states it."""
     code = _CODES_OF_OURS.get(spec.dtype)
     element = ELEMENTS[code] if code is not None else spec.dtype
     return NodeArg(spec.name, f"tensor({element})", list(spec.shape))

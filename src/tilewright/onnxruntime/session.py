@@ -124,7 +124,7 @@ class InferenceSession:
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> OrtValueVector:
-        """What `run` does, from values to values."""
+        """The outputs of `run`, from values to values."""
         return OrtValueVector(map(OrtValue, self.run(output_names, input_dict_ort_values, run_options)))
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
@@ -209,7 +209,7 @@ class InferenceSession:
         return self._source.overridable
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the file says of itself."""
+        """The file's description of itself."""
         return self._source.metadata
 
     def get_session_options(self) -> SessionOptions:
@@ -281,7 +281,7 @@ def _is_array(value: object) -> bool:
 
 
 class _Core:
-    """What lies after ONNX Runtime's session, for programs that reach for it: the order of arguments differs."""
+    """The core of ONNX Runtime's session, for programs that reach for it: the order of arguments differs."""
 
     def __init__(self, session: InferenceSession) -> None:
         self._session = session

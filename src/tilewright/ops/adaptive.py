@@ -42,7 +42,7 @@ def _infer(types: Types, attrs: AdaptivePoolAttrs) -> Out:
 
 
 def _average_infer(types: Types, attrs: AdaptivePoolAttrs) -> Out:
-    """As `adaptive_max_pool`, of floats."""
+    """The type rule of `adaptive_max_pool`, of floats."""
     check_kind(present(types[0]).dtype, ("float",))
     return _infer(types, attrs)
 

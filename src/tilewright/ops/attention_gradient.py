@@ -45,7 +45,8 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class AttentionGradientAttrs(ScoresAttrs):
-    """As those of attention, whose result's order is that of its gradient; see the type rule for the others."""
+    """Attributes like those of attention, whose result's order is that of its gradient; see the type rule for the
+    others."""
 
     joined: bool = False
     columns: Ints = ()

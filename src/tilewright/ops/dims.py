@@ -1,4 +1,4 @@
-"""What type rules share: equality of symbolic dimensions, broadcasting, axes, and reading attributes."""
+"""The common parts of type rules: equality of symbolic dimensions, broadcasting, axes, and reading attributes."""
 
 from __future__ import annotations
 

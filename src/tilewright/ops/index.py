@@ -156,7 +156,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class GatherNdAttrs(Attrs):
-    """So many first dimensions are shared by data and indices."""
+    """The number of first dimensions that data and indices share."""
 
     batch_dims: int = 0
 
@@ -309,7 +309,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class SequenceMaskAttrs(Attrs):
-    """What stands at and after a sequence's length along `time_axis` becomes `value`."""
+    """The values at and after a sequence's length along `time_axis` become `value`."""
 
     batch_axis: int
     time_axis: int

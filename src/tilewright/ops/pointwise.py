@@ -270,7 +270,7 @@ class ShrinkAttrs(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class DetectInfAttrs(Attrs):
-    """Which infinities count."""
+    """The infinities that count."""
 
     positive: bool = True
     negative: bool = True

@@ -155,7 +155,7 @@ def _max_compute(inputs: Tensors, attrs: MaxPoolAttrs, out: Out) -> tuple[Tensor
 
 
 def compared(value: Expr, attrs: MaxPoolAttrs) -> Expr:
-    """What a maximum compares of an element."""
+    """The value of an element by which a maximum compares it."""
     if not attrs.skips_nan or not value.dtype.is_float:
         return value
     return select(call("isnan", value), const(value.dtype.min, value.dtype), value)
@@ -218,8 +218,8 @@ class MaxPoolIndicesAttrs(MaxPoolAttrs):
 
 
 def _indices_infer(types: Types, attrs: MaxPoolIndicesAttrs) -> Out:
-    """As `max_pool`; gives the flat index in the whole input of each window's first maximum, which row-major order
-    decides. `storage_order` 1 counts the spatial part in column-major order."""
+    """The type rule of `max_pool`; gives the flat index in the whole input of each window's first maximum, which
+    row-major order decides. `storage_order` 1 counts the spatial part in column-major order."""
     t = infer_shape(types, attrs)
     return (TensorType(i64, t.shape),)
 
@@ -312,7 +312,7 @@ class AveragePoolAttrs(PoolAttrs):
 
 
 def _average_infer(types: Types, attrs: PoolAttrs) -> Out:
-    """As `max_pool`, of floats."""
+    """The type rule of `max_pool`, of floats."""
     t = infer_shape(types, attrs)
     check_kind(t.dtype, ("float",))
     return (t,)

@@ -60,7 +60,7 @@ from tilewright.te import Tensor
 Tensors = Sequence[Tensor | None]
 Out = tuple[TensorType, ...]
 Sent = Callable[[tuple[Expr, ...], Expr], Expr]
-"""What a window sends to its element at a tap: from the window's place and the tap's number."""
+"""The gradient that a window sends to its element at a tap: from the window's place and the tap's number."""
 
 
 def _check(made: TensorType, g: TensorType, attrs: PoolAttrs) -> Out:
@@ -376,7 +376,7 @@ def _spread_loops(types: Types, attrs: MaxPoolSpreadAttrs, out: Out) -> PrimFunc
 
 
 def _send(nest: Nest, window: _Window, arrays: tuple[Buffer, Buffer, Buffer], lead: tuple[Expr, ...]) -> None:
-    """What some windows of a line add at their places."""
+    """Emit the additions of some windows of a line at their places."""
     places, g, sums = arrays
     here = (*window.plane, *window.at)
     for tap in window.taps():

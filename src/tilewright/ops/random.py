@@ -23,12 +23,12 @@ from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor, compute
 
 KEY = TensorType(u32, (as_expr(2),))
-"""What a key is."""
+"""The type of a key."""
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 BITS = 24
-"""Of a number in [0, 1): as many as f32 holds."""
+"""The bits of a number in [0, 1): as many as f32 holds."""
 
 Word = TypeVar("Word", Expr, Any)
 """A word of 32 bits that wraps: an expression, or an array."""

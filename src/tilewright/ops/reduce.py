@@ -92,7 +92,7 @@ def _sum_numpy(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _extreme_numpy(f: Any, empty: Callable[[DType], Any]) -> Callable[..., Any]:
-    """Of no elements, the extreme is the reduction's identity."""
+    """The extreme of elements; of none it is the reduction's identity."""
 
     def run(x: Any, **options: Any) -> Any:
         from tilewright.ir.dtype import dtype
@@ -143,7 +143,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class ArgAttrs(Attrs):
-    """Of equal extremes the first, or with `select_last_index` the last one counts."""
+    """The first of equal extremes counts, or with `select_last_index` the last one."""
 
     axis: int
     keepdims: bool

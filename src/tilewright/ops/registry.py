@@ -35,7 +35,7 @@ opaque       stands alone as a kernel of its own
 """
 
 Dialect = Literal["source", "lowered"]
-"""Who says an operator: models, or lowering."""
+"""The origin of an operator: models, or lowering."""
 
 LOWERED = "lowered."
 """How the names of lowered operators begin."""
@@ -111,7 +111,7 @@ def unregister(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """What a plug-in of the group "operators" brings.
+    """The operators of a plug-in of the group "operators".
 
     defs     operators
     onnx     rules that import ONNX operators, by domain and name: "com.example.SoftClip" (`frontend/onnx/registry.py`)
@@ -127,7 +127,7 @@ _brought: dict[plugins.Plugin, Operators] = {}
 
 
 def brought() -> dict[plugins.Plugin, Operators]:
-    """What plug-ins have brought."""
+    """The operators that plug-ins brought."""
     plugins.load_group("operators", _admit)
     return _brought
 

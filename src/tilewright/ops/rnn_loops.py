@@ -33,7 +33,7 @@ Weight = Callable[[Expr, Expr, int, Expr], Expr]
 """The recurrent weight of (panel, k, gate, lane)."""
 
 Source = Callable[[Expr, Expr], Expr]
-"""What a row's weights multiply: the element of (row of the block, k)."""
+"""The factors of a row's weights: the element of (row of the block, k)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Operands:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What a block of rows keeps: h twice, a second state c, and the GRU's scaled state and update gate."""
+    """The state of a block of rows: h twice, a second state c, and the GRU's scaled state and update gate."""
 
     h: Buffer
     c: Buffer
@@ -152,7 +152,7 @@ class RecurrentLoops:
         return panel * self.tile.width + lane
 
     def inside(self, value: Callable[[Expr], Expr], panel: Expr, lane: Expr) -> Expr:
-        """What `value` gives for the element of the state, zero past the last one."""
+        """The result of `value` for the element of the state, zero past the last one."""
         at = self.element(panel, lane)
         return value(at) if self.whole else select(at < self.hidden, value(at), scalar(0, self.operands.x.dtype))
 
@@ -212,7 +212,7 @@ class RecurrentLoops:
             finish(sums, p, tile * rows)
 
     def start(self, time: Expr, row: Expr, gate: int, panel: Expr, lane: Expr) -> Expr:
-        """What a gate's product is added to: the inputs' share, or the late bias where the reset gate scales it all."""
+        """The addend of a gate's product: the inputs' share, or the late bias where the reset gate scales it all."""
         o = self.operands
         if self.cell == "steps":
             return scalar(0, o.x.dtype)

@@ -36,7 +36,7 @@ COMBINE: dict[str, tuple[Callable[[Expr, Expr], Expr], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ScatterAttrs(Attrs):
-    """What becomes of several updates of one place: a key of `COMBINE`."""
+    """The rule for several updates of one place: a key of `COMBINE`."""
 
     reduction: str
 

@@ -93,7 +93,7 @@ class _Best:
             self._put(place.value, index, value)
 
     def insert_by_count(self, index: Expr, element: Expr, ranks: Expr) -> None:
-        """Those in the list stand earlier, so its place is the number of those that it is no better than. Counting
+        """Insert where it belongs: its place is the number of those in the list that it is no better than. Counting
         them makes vectors, and only what is after moves."""
         with self.nest.let("value", element) as value, self.nest.local("ahead", i64) as ahead:
             ahead.set(0)

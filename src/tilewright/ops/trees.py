@@ -279,7 +279,7 @@ COMBINE: dict[str, Callable[[Expr, Expr], Expr]] = {"sum": lambda a, b: a + b, "
 
 
 def start(combine: str, t: DType) -> float:
-    """What a group without trees gives."""
+    """The value of a group without trees."""
     limits = np.finfo(t.numpy)
     return {"sum": 0.0, "min": float(limits.max), "max": float(limits.min)}[combine]
 

@@ -1,4 +1,4 @@
-"""What is there once: groups of equal elements in a sorted list, and of equal rows. How many groups there are, data
+"""The distinct elements: groups of equal elements in a sorted list, and of equal rows. How many groups there are, data
 decides (`ops/extent.py`).
 
     %first, %inverse, %counts, %count = unique_sorted(%values, %order) : i64[8], i64[8], i64[8], i64[]
@@ -173,7 +173,7 @@ def _grouped(keys: Sequence[tuple[Any, ...]], in_order: bool) -> tuple[Any, ...]
 
 
 def _key(v: Any) -> tuple[bool, Any]:
-    """What a number is compared by: NaN are equal and after all others."""
+    """The key by which a number is compared: NaN are equal and after all others."""
     return (True, 0) if v != v else (False, v)
 
 

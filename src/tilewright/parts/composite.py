@@ -221,7 +221,8 @@ class Composite:
     # -- what it is ----------------------------------------------------------------------------------------------------
 
     def coverage(self) -> Coverage:
-        """What is compiled, in which parts the rest runs, and why: as far as the calls so far have told."""
+        """The coverage: what is compiled, in which parts the rest runs, and why: as far as the calls so far have
+        told."""
         return coverage_of(self._part, self._context)
 
     def show(self, what: str = "graph") -> str:

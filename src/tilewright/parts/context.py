@@ -1,4 +1,4 @@
-"""What all parts of a model share: how they are compiled, the present weights, who runs the rest."""
+"""The state that all parts of a model share: how they are compiled, the present weights, who runs the rest."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Context:
 
 
 def invalid(section: Section, node: onnx.NodeProto) -> str | None:
-    """What ONNX's own checker finds wrong with a node of one of its operators; None for nothing."""
+    """The fault that ONNX's own checker finds wrong with a node of one of its operators; None for nothing."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     if not onnx.defs.has(node.op_type, domain) or next(graphs(node), None) is not None:
         return None

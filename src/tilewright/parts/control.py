@@ -141,7 +141,7 @@ def _truth(value: Any, where: str) -> bool:
 
 
 def _stacked(rows: list[Any], info: onnx.ValueInfoProto) -> Any:
-    """What the iterations gave along a new axis; of no iterations, as the body's type says."""
+    """The results of the iterations along a new axis; of no iterations, as the body's type says."""
     if rows:
         return np.stack(rows)
     tensor = info.type.tensor_type

@@ -153,7 +153,7 @@ def coverage(
     custom_ops: Sequence[type] = (),
     compilers: Sequence[str] = (),
 ) -> Coverage:
-    """What of a model would be compiled, in which parts the rest would run and by whom, and every reason.
+    """The parts of a model that would be compiled, those in which the rest would run and by whom, and every reason.
 
     Args:
         model: path of an ONNX file, its bytes, or an `onnx.ModelProto`; or a PyTorch module or function, which is run

@@ -1,5 +1,5 @@
-"""Who runs nodes that are not compiled: ONNX Runtime where it is installed and takes them, else ONNX's own reference
-implementation, which has all of ONNX's operators, and those that a user registers with it (`custom_ops`)."""
+"""The hosts of nodes that are not compiled: ONNX Runtime where it is installed and takes them, else ONNX's own
+reference implementation, which has all of ONNX's operators, and those that a user registers with it (`custom_ops`)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Hosts:
         self._names = {(getattr(c, "op_domain", ""), c.__name__) for c in self.custom}
 
     def known_by(self, node: onnx.NodeProto, section: Section) -> str:
-        """Who runs a node: the first that knows it and all nodes of the graphs and functions inside."""
+        """The host that runs a node: the first that knows it and all nodes of the graphs and functions inside."""
         function = functions.local_function(section.loaded.model, node)
         bodies = [graph.node for graph in graphs(node)] + ([function.node] if function is not None else [])
         inner = {self.known_by(n, section) for body in bodies for n in body}

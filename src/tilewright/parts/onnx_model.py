@@ -54,7 +54,8 @@ def compile_parts(
 def coverage(
     loaded: Loaded, *, name: str | None = None, dims: DimSizes | None = None, custom_ops: Sequence[type] = ()
 ) -> Coverage:
-    """What of a model would be compiled, in which parts the rest would run, and why; nothing is compiled for it."""
+    """The parts of a model that would be compiled, those in which the rest would run, and why; nothing is compiled for
+    it."""
     _check_names(loaded, dims or {})
     section = whole(inlined(loaded))
     return coverage_ahead(name or section.name, section, stated_types(section, dims or {}), Hosts(custom_ops))

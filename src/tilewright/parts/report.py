@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 _Piece = tuple[Section, str, str, list[Uncompiled]]
 
 PYTHON = "Python"
-"""Who takes the decisions of an If or Loop whose bodies are parts, and keeps sequences."""
+"""The host that takes the decisions of an If or Loop whose bodies are parts, and keeps sequences."""
 
 
 def coverage_of(part: Part, context: Context) -> Coverage:
-    """What is known of a part and those inside it."""
+    """The coverage of a part and those inside it."""
     return _report(part.section.name, _pieces(part, context.hosts))
 
 
 def coverage_ahead(name: str, section: Section, types: Types, hosts: Hosts) -> Coverage:
-    """What would be compiled of a section, as far as the types of its inputs tell."""
+    """The coverage of a section, as far as the types of its inputs tell."""
     return _report(name, _pieces_ahead(section, types, hosts))
 
 
@@ -99,13 +99,13 @@ def _elsewhere(step: Step, hosts: Hosts) -> tuple[str, str, list[Uncompiled]]:
 
 
 def reason_of(error: Error) -> str:
-    """What is wrong, without the place."""
+    """The reason without the place."""
     results = [e.what + (f", got {e.got}" if e.got else "") for e in error.each()]
     return "; ".join(dict.fromkeys(results))
 
 
 def help_for(error: Error) -> str:
-    """What would help."""
+    """The hint that would help."""
     if any("operator" in e.what and "not supported" in e.what for e in error.each()):
         return "a plug-in may bring a rule for the operator (docs/plugins.md)"
     return next((e.hint for e in error.each() if e.hint), "")

@@ -22,7 +22,7 @@ MAX_VALUE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What inputs must be like.
+    """The conditions on inputs.
 
     Args:
         types: the inputs' types; None: no tensor.

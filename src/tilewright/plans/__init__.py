@@ -311,7 +311,7 @@ ANYTHING = (elementwise.PLAN.name, rows.PLAN.name, sketch.PLAN.name)
 
 
 def _offered(fitting: list[Plan]) -> list[Plan]:
-    """Of the plans that fit those that compete; TILEWRIGHT_SKETCHES says whether sketches do."""
+    """The competing plans among those that fit; TILEWRIGHT_SKETCHES says whether sketches do."""
     asked = flags.SKETCHES()
     if asked == "alone" and sketch.PLAN in fitting:
         return [sketch.PLAN]

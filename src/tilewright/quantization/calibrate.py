@@ -1,4 +1,5 @@
-"""What samples say of a graph's values: their ranges, and what quantising each layer by itself changes."""
+"""The statistics that samples give of a graph's values: their ranges, and what quantising each layer by itself
+changes."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class Maker:
         return self.read.interface.inputs or tuple(v.name for v in self.read.graph.inputs if not is_room(v))
 
     def name_of(self, value: Value) -> str | None:
-        """What the user calls an input of the graph; None for other values."""
+        """The user's name for an input of the graph; None for other values."""
         given = [v for v in self.read.graph.inputs if not is_room(v)]
         return dict(zip(given, self.names, strict=True)).get(value)
 
@@ -104,8 +105,8 @@ def scales_of(maker: Maker, feeds: Sequence[Feed], values: Sequence[Value], meth
 
 @dataclass(frozen=True, slots=True)
 class LayerError:
-    """What quantising one layer changes where its inputs are exact: the root of the mean square of the difference by
-    that of the layer's output, and the mean difference of each channel, f64[channels]."""
+    """The change that quantising one layer makes where its inputs are exact: the root of the mean square of the
+    difference by that of the layer's output, and the mean difference of each channel, f64[channels]."""
 
     relative: float
     mean: Any

@@ -241,7 +241,7 @@ class _Search:
     # --- int8 ---------------------------------------------------------------------------------------------------------
 
     def in_int8(self) -> _Candidate:
-        """As many layers in int8 as the metric allows: those with the largest errors stay in f32."""
+        """The candidate with as many layers in int8 as the metric allows: those with the largest errors stay in f32."""
         sites = sites_of(self.maker.read.graph)
         if not sites:
             return replace(self.original, reason="no layer multiplies by weights")

@@ -131,7 +131,7 @@ class Histogram:
 
 
 def _cuts(shares: Any, low: float, high: float) -> list[tuple[float, float]]:
-    """Which shares of the least and the greatest value are tried."""
+    """The shares of the least and the greatest value that are tried."""
     cuts = [(float(s), float(s)) for s in shares]
     if low < 0 < high:
         cuts += [(float(s), 1.0) for s in shares[1:]] + [(1.0, float(s)) for s in shares[1:]]

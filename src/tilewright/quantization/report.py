@@ -1,4 +1,4 @@
-"""What a quantisation did: a table by layer, the model's metric and time before and after."""
+"""The results of a quantisation: a table by layer, the model's metric and time before and after."""
 
 from __future__ import annotations
 

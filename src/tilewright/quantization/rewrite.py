@@ -68,7 +68,7 @@ class _Writer:
     builder: GraphBuilder = field(init=False)
     codes: dict[Value, Codes] = field(init=False, default_factory=dict)
     values: dict[Value, Value] = field(init=False, default_factory=dict)
-    """What stands for a value where it is read as numbers."""
+    """The value that stands for another where it is read as numbers."""
     weights: dict[Value, Value] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -135,7 +135,7 @@ class _Writer:
         return ops.emit1(self.builder, site.node.op, rounded(x), weights, attrs=site.node.attrs)
 
     def read(self, value: Value) -> Value:
-        """What stands for a value: itself, or its codes times their scale."""
+        """The value that stands for another: itself, or its codes times their scale."""
         if value not in self.codes:
             return value
         if value not in self.values:

@@ -31,7 +31,7 @@ BATCH = 500
 
 @dataclass(slots=True)
 class TakenIn:
-    """What an import or a merge did: records that are new, that were there, that are damaged and why."""
+    """The result of an import or a merge: records that are new, that were there, that are damaged and why."""
 
     new: int = 0
     known: int = 0

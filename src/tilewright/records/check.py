@@ -21,7 +21,7 @@ from tilewright.targets.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found: "used", "unverified" or "unusable", as a compile would say, or "unknown", and why."""
+    """The result: "used", "unverified" or "unusable", as a compile would say, or "unknown", and why."""
 
     state: str
     why: str = ""
@@ -52,7 +52,7 @@ def checked(record: Record, target: Target | None = None) -> Verdict:
 
 
 def _replayed(record: Record, func: PrimFunc, target: Target) -> str:
-    """What is wrong with the schedule that the record's setting makes; empty if nothing is."""
+    """The fault of the schedule that the record's setting makes; empty if there is none."""
     try:
         with forcing({record.decision: record.setting}):
             planned = plan(func, target)

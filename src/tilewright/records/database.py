@@ -1,4 +1,4 @@
-"""What one does with stores of records besides compiling with them: compare, merge, sum up, tidy."""
+"""The operations on stores of records besides compiling with them: compare, merge, sum up, tidy."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def merge(sources: Iterable[Path], goal: Store, announce: Callable[[str], None] 
 
 
 def standing(records: Iterable[Named]) -> dict[tuple[str, str, str], Named]:
-    """Of the records about each decision on each class of machines among the same settings the one that counts most:
-    this compiler's, then the newest."""
+    """The record that counts most for each decision on each class of machines among the same settings: this compiler's,
+    then the newest."""
     best: dict[tuple[str, str, str], Named] = {}
     for digest, record in records:
         place = record.decision, record.target, record.space
@@ -69,7 +69,7 @@ def _rank(digest: str, record: Record) -> tuple[bool, int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What two stores do not share.
+    """The difference of two stores.
 
     Args:
         left, right: records that only one has.
@@ -155,8 +155,8 @@ class Superfluous:
 
 
 def superfluous(store: Store, others: bool = False) -> list[Superfluous]:
-    """What a store does not need: records that a later one of the same decision, settings and compiler replaces,
-    damaged files, and what writers left that died.
+    """The records that a store does not need: those that a later one of the same decision, settings and compiler
+    replaces, damaged files, and what writers left that died.
 
     Args:
         others: also records that other compilers measured, which a compile uses only where estimates stand by them.

@@ -42,13 +42,13 @@ CREATE INDEX by_decision ON record (decision);
 CREATE INDEX by_form ON record (form);
 """
 Values = tuple[str | int, ...]
-"""Of a row of the table."""
+"""The columns of a row of the table."""
 _NUMBER = re.compile(r"(?<![A-Za-z_0-9.])(-?\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the index knows of a record."""
+    """The index's columns of a record."""
 
     digest: str
     decision: str
@@ -104,7 +104,7 @@ class Index:
 
     @property
     def stamp(self) -> str:
-        """What changes when the folder does; empty while it cannot be told."""
+        """A stamp that changes when the folder does; empty while it cannot be told."""
         return stamp(self._where)
 
     def refresh(self) -> None:

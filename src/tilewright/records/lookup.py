@@ -1,4 +1,4 @@
-"""Who answers decisions from records: those of some stores about one class of machines, the nearest store first."""
+"""The look-up of decisions in the records of some stores about one class of machines, the nearest store first."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _advice(digest: str, record: Record) -> Advice:
 
 
 def lookup(stores: Iterable[Store], target: Target) -> Lookup | None:
-    """Who knows the records of these stores about a target's class of machines; None if there are none."""
+    """The look-up in the records of these stores about a target's class of machines; None if there are none."""
     machines = target_class(target)
     results = [
         index_of(store, machines)

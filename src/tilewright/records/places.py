@@ -15,11 +15,11 @@ from tilewright.support.errors import RecordError, RecordWarning
 from tilewright.support.options import check_option, check_several
 
 Records = Literal["auto"] | str | os.PathLike[str] | Store | Iterable[str | os.PathLike[str] | Store] | None
-"""What `tw.compile(records=)` takes: all places, a folder, an https address of an archive, a channel of a tuning
+"""The values of `tw.compile(records=)`: all places, a folder, an https address of an archive, a channel of a tuning
 service (`subscription.py`), a store, several of these with the nearest first; None: no records."""
 
 SHIPPED = Path(__file__).parent / "shipped"
-"""What the package brings: records of common classes of machines."""
+"""The records in the package, of common classes of machines."""
 
 
 def user_store() -> Store:

@@ -36,26 +36,28 @@ from tilewright.support.machine import describe
 from tilewright.targets.target import Target
 
 VERSION = 1
-"""Of the file's form. Files of a later one are left out."""
+"""The version of the file's form. Files of a later one are left out."""
 MAX_BYTES = 1 << 20
 """The largest file that is read."""
 MOST_CANDIDATES = 4096
 MOST_TURNS = 4096
-"""Of one candidate."""
+"""The most turns of one candidate."""
 MOST_TEXT = 2000
 """Characters of a text that is no workload."""
 
 OUTCOMES = ("timed", "refused", "wrong", "crashed", "timeout", "memory")
-"""What became of a candidate: timed; no code could be made; its result was not the interpreter's; its process died; it
+"""The outcomes of a candidate: timed; no code could be made; its result was not the interpreter's; its process died; it
 took too long; it took too much memory."""
 LEVELS = ("kernel", "pair", "model")
-"""What was raced before the setting was accepted: a kernel alone, two with what lies between them, the whole model."""
+"""The subject of the race before the setting was accepted: a kernel alone, two with what lies between them, the whole
+model."""
 REGIMES = ("cold", "warm", "model")
 """Where weights and inputs came from while candidates were timed: from memory, from caches, as in the model."""
 
 _DECISION = re.compile(r"[a-z][a-z0-9_]{0,39} [0-9a-f]{32}")
 _WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.+=-]*[A-Za-z0-9.+=-])?"
-"""Of a class of machines; without an underscore at its ends, so that folders are named by them (`store.py`)."""
+"""The name of a class of machines; without an underscore at its ends, so that folders are named by them
+(`store.py`)."""
 _CLASS = re.compile(rf"{_WORD}(?: {_WORD}){{1,11}} threads=[1-9]\d{{0,3}}")
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
@@ -92,7 +94,7 @@ class Gain:
 
 
 NONE = Gain(1.0, 1.0, 1.0, 0)
-"""Of the estimate's own setting."""
+"""The gain of the estimate's own setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What was found about one decision. Raises RecordError, which lists all that is not consistent.
+    """The findings about one decision. Raises RecordError, which lists all that is not consistent.
 
     Args:
         decision: the name of its key (`plans/framework/decision_key.py`).
@@ -188,12 +190,12 @@ class Record:
 
     @property
     def kind(self) -> str:
-        """Of the decision: "plan", "algorithm", ..."""
+        """The kind of the decision: "plan", "algorithm", ..."""
         return self.decision.partition(" ")[0]
 
     @property
     def threads(self) -> int:
-        """Of a call."""
+        """The number of threads of a call."""
         return int(self.target.rpartition("=")[2])
 
     @property
@@ -217,7 +219,7 @@ class Record:
 
     @property
     def digest(self) -> str:
-        """Of the content; the file's name."""
+        """The digest of the content; the file's name."""
         return content_digest(self.to_bytes())
 
     def key(self) -> Key:
@@ -273,7 +275,7 @@ def parse_workload(text: str) -> PrimFunc | Graph:
 
 
 def provenance(target: Target, time: int, author: str = "") -> Provenance:
-    """Of a record that is made now, here."""
+    """The provenance of a record that is made now, here."""
     extensions = tuple(plugins.digests())
     return Provenance(code_version(), llvm_version(), _host(), target.fingerprint, time, extensions, author)
 
@@ -290,7 +292,7 @@ def rounded(seconds: float) -> float:
 
 
 def _inconsistent(r: Record) -> Iterable[tuple[str, str]]:
-    """What is wrong, and where."""
+    """The problems of a record, each with its place."""
     if r.version != VERSION:
         yield f"of version {r.version}, this compiler reads {VERSION}", "version"
     for pattern, text, name in ((_DECISION, r.decision, "decision"), (_CLASS, r.target, "target")):

@@ -41,7 +41,7 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is known of an address: the folder of its records, what the server calls this version, when it was asked."""
+    """The state of an address: the folder of its records, what the server calls this version, when it was asked."""
 
     folder: str = ""
     etag: str = ""

@@ -142,7 +142,7 @@ class Learner:
         self._states = True
 
     def _states_of(self) -> list[tuple[Any, Any, dict[str, Array]]]:
-        """Of each parameter that an optimizer moves: the optimizer, the parameter, what is kept of it."""
+        """The state of each parameter that an optimizer moves: the optimizer, the parameter, what is kept of it."""
         owner = {
             id(p): optimizer for optimizer in self._optimizers for g in optimizer.param_groups for p in g["params"]
         }

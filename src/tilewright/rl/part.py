@@ -91,7 +91,7 @@ class Watch:
         self._stepped = False
 
     def look_again(self) -> None:
-        """As `look`, where tensors have been written to but hardly replaced: this walks no modules."""
+        """A check like `look`, where tensors have been written to but hardly replaced: this walks no modules."""
         self._sum = self._now()
         self._stepped = False
         if self._sum < 0:

@@ -95,7 +95,7 @@ class TilewrightEnvRunner(SingleAgentEnvRunner):
         return outputs
 
     def set_state(self, state: Any) -> None:
-        """As RLlib's; weights newer than the node's go to its store."""
+        """The method of RLlib's module; weights newer than the node's go to its store."""
         if self._forward is not None and COMPONENT_RL_MODULE in state:
             state = dict(state)
             weights = state.pop(COMPONENT_RL_MODULE)
@@ -110,7 +110,7 @@ class TilewrightEnvRunner(SingleAgentEnvRunner):
         super().set_state(state)
 
     def get_state(self, *args: Any, **kwargs: Any) -> Any:
-        """As RLlib's."""
+        """The method of RLlib's module."""
         if self._unread_state is not None:
             self.module.set_state(_module_state(self._unread_state))
             self._unread_state = None
@@ -193,7 +193,8 @@ class _Forward:
 
 
 def _eager(module: Any, batch: dict[str, Any]) -> dict[str, Any]:
-    """What the module gives. Exploration and inference must give the same parameters of a distribution, and no more."""
+    """The outputs of the module. Exploration and inference must give the same parameters of a distribution, and no
+    more."""
     where = f"module {type(module).__name__}"
     module.eval()
     passes: dict[str, dict[str, Any]] = {"_forward_exploration": {"t": 0}, "_forward_inference": {}}

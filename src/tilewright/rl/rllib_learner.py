@@ -42,7 +42,8 @@ READ = (
     Postprocessing.ADVANTAGES,
     Postprocessing.VALUE_TARGETS,
 )
-"""What the loss reads of a minibatch beside observations and, where there is one, the mask of the rows that count."""
+"""The keys of a minibatch that the loss reads beside observations and, where there is one, the mask of the rows that
+count."""
 ADAM = "an optimizer of Adam alone, which configure_optimizers_for_module registers"
 
 
@@ -62,12 +63,12 @@ class TilewrightPPOLearner(PPOTorchLearner):
         self._compiled: _Updates | None = None
 
     def build(self) -> None:
-        """As RLlib's."""
+        """The method of RLlib's learner."""
         super().build()
         _check(self)
 
     def before_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """As RLlib's; what others put into the module's tensors is taken over."""
+        """The method of RLlib's learner; what others put into the module's tensors is taken over."""
         super().before_gradient_based_update(timesteps=timesteps)
         if self._compiled is not None:
             self._compiled.pull()
@@ -87,7 +88,7 @@ class TilewrightPPOLearner(PPOTorchLearner):
         return {}, {module_id: loss}, {}
 
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """As RLlib's; the module's tensors get the step's parameters first."""
+        """The method of RLlib's learner; the module's tensors get the step's parameters first."""
         if self._compiled is not None:
             self._compiled.push()
         super().after_gradient_based_update(timesteps=timesteps)
@@ -174,7 +175,7 @@ class _Updates(Learner):
         return [functools.reduce(getitem, way, rows) for way in self._ways]
 
     def _coefficients(self) -> list[Any]:
-        """Those of the divergence and of the entropy, which RLlib changes between updates."""
+        """The coefficients of the divergence and of the entropy, which RLlib changes between updates."""
         kl = self._owner.curr_kl_coeffs_per_module[self._name]
         entropy = self._owner.entropy_coeff_schedulers_per_module[self._name].get_current_value()
         return [np.array(float(each), np.float32) for each in (kl, entropy)]

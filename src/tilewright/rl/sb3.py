@@ -111,7 +111,7 @@ def publish(
 
 
 class Accelerated:
-    """What `accelerate` gives: the compiled program after a policy. A context manager that restores the policy.
+    """The result of `accelerate`: the compiled program after a policy. A context manager that restores the policy.
 
     Args:
         policy: the policy that is hooked.
@@ -244,7 +244,7 @@ class Accelerated:
 
 
 class Published:
-    """What `publish` gives: a policy and the store that it is published to. A context manager."""
+    """The result of `publish`: a policy and the store that it is published to. A context manager."""
 
     def __init__(self, parts: Parts, publisher: Publisher) -> None:
         self._parts = parts

@@ -35,4 +35,4 @@ class Learner(learner.Learner, ABC):
 
     @abstractmethod
     def train(self, *args: Any, **kwargs: Any) -> None:
-        """What replaces the model's own `train`."""
+        """The method in the place of the model's own `train`."""

@@ -22,7 +22,7 @@ from tilewright.train.stages import Average, Stage
 
 
 class OffPolicy(Learner):
-    """What the updates of algorithms with a replay buffer have in common: batches and their checks.
+    """The common part of algorithms with a replay buffer: batches and their checks.
 
     Args:
         model: the algorithm.
@@ -186,7 +186,7 @@ class Delayed(OffPolicy):
         self.mean(result, "critic_loss")
 
     def count_of(self, counts: Sequence[int]) -> int:
-        """Which updates move the actor is said by the model's own count."""
+        """The model's own count of updates says which of them move the actor."""
         count: int = self.model._n_updates
         if (max(counts, default=0) - count) % self._delay == 0:
             return max(counts, default=0)

@@ -1,4 +1,4 @@
-"""What of a Stable-Baselines3 policy is compiled, for each kind of policy and of actions."""
+"""The parts of a Stable-Baselines3 policy that are compiled, for each kind of policy and of actions."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Parts:
         return {**self.head.trace(latent[0]), "values": self.value(latent[1])}
 
     def outputs(self, obs: Any) -> Tensors:
-        """What the program computes, in PyTorch; of a Dict space a tensor for each key."""
+        """The outputs of the program, in PyTorch; of a Dict space a tensor for each key."""
         return self._function({"obs": obs} if self._keys is None else obs)
 
     def inputs(self, obs: Any) -> list[torch.Tensor] | None:
@@ -109,7 +109,7 @@ class Parts:
         return f"{name}." if name else ""
 
     def watch(self) -> Watch:
-        """What tells of new weights."""
+        """The watch that notices new weights."""
         results = [getattr(module, "optimizer", None) for module in (self.owner, self.policy)]
         return Watch(self.owner, {id(o): o for o in results if o is not None}.values())
 

@@ -1,4 +1,4 @@
-"""Which of a Stable-Baselines3 model's updates are compiled, and how they take the place of its own."""
+"""The updates of a Stable-Baselines3 model that are compiled, and how they take the place of its own."""
 
 from __future__ import annotations
 

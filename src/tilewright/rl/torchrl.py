@@ -88,7 +88,7 @@ def publish(
 
 
 class Published:
-    """What `publish` gives. A context manager that closes the publisher.
+    """The result of `publish`. A context manager that closes the publisher.
 
     Attributes:
         policy: for collectors, in any process: a `StorePolicy`.
@@ -231,7 +231,7 @@ class StoreWeightSync(WeightSyncScheme):
         """Nothing has to be received: calls find the newest version by themselves."""
 
     def create_transport(self, **kwargs: Any) -> Any:
-        """There is none; the store is where weights are."""
+        """No transport: the store is where weights are."""
         return None
 
     def _init_on_sender_impl(self, *, model_id: str = "policy", context: Any = None, **kwargs: Any) -> None:
@@ -323,7 +323,7 @@ class _Parts:
         problems.raise_if_any("the policy is not supported", kind=UnsupportedError)
 
     def function(self, inputs: Tensors) -> Tensors:
-        """What is compiled."""
+        """The function that is compiled."""
         td = TensorDict(dict(zip(self.in_keys, inputs.values(), strict=True)), batch_size=[])
         for module in self.head:
             td = module(td)
@@ -346,13 +346,13 @@ class _Parts:
         return result
 
     def without_head(self) -> _Parts:
-        """What workers need: the compiled modules stay at home."""
+        """The parts that workers need: the compiled modules stay at home."""
         parts = copy.copy(self)
         parts.head = []
         return parts
 
     def private(self) -> _Parts:
-        """These parts with a tail of their own."""
+        """A copy of these with a tail of their own."""
         parts = copy.copy(self)
         parts.tail, parts._carried = copy.deepcopy((self.tail, self._carried))
         return parts

@@ -1,1 +1,1 @@
-"""What runs compiled programs: loading, calling, live weights, artifacts. It never imports the compiler."""
+"""The runtime of compiled programs: loading, calling, live weights, artifacts. It never imports the compiler."""

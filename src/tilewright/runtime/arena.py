@@ -124,7 +124,7 @@ def least_bytes(intervals: Sequence[Interval]) -> int:
 
 
 def _live_blocks(intervals: Sequence[Interval], whose: Sequence[int]) -> Iterable[Block]:
-    """What must be held at each step: blocks in one place count once, where several are live the largest counts."""
+    """The blocks of memory at each step: blocks in one place count once, where several are live the largest counts."""
     groups: dict[int, list[Interval]] = {}
     for k, x in enumerate(intervals):
         groups.setdefault(whose[k], []).append(x)

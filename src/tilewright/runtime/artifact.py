@@ -257,7 +257,7 @@ def _section(fields: tuple[bytes, int, int, bytes]) -> _Section:
 
 
 def unpack_blobs(data: memoryview) -> dict[str, bytes]:
-    """What `pack_blobs` wrote; ArtifactError on anything else."""
+    """The blobs that `pack_blobs` wrote; ArtifactError on anything else."""
     index, body = indexed(data, "objects")
     blobs, at = {}, 0
     for name, nbytes in index.items():

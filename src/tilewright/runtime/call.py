@@ -30,9 +30,9 @@ from tilewright.runtime.trial import EACH, TRIAL_FIELDS, define_trials
 from tilewright.runtime.weights.control import READER
 
 OK, NO_LAYOUT, NO_EXECUTOR, SUPERSEDED = 0, 1, 2, 3
-"""What `tw_execute` gives. SUPERSEDED: the control page names no slot, so its owner must be asked where to go. Or a
-status of `limits.py` where loops or a check ended the call and outputs hold nothing; the number that decided the
-check then stands after the addresses, where the version does else."""
+"""The results of `tw_execute`. SUPERSEDED: the control page names no slot, so its owner must be asked where to go. Or a
+status of `limits.py` where loops or a check ended the call and outputs hold nothing; the number that decided the check
+then stands after the addresses, where the version does else."""
 
 TAKEN = 1 << 40
 """Subtracted from `users` of a layout that is refilled."""

@@ -1,4 +1,4 @@
-"""What must hold between the parts of a manifest, so that no call reads or writes out of bounds."""
+"""The conditions between the parts of a manifest under which no call reads or writes out of bounds."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class _Checker:
             self.expect(bool(a.symbols) and names.issuperset(a.symbols), "is about no symbols of the program", where)
 
     def terms(self, names: set[str] | set[Dim]) -> set[str]:
-        """What stands in polynomials for these symbols."""
+        """The terms in polynomials for these symbols."""
         return set[str]().union(*(s.terms for s in self.m.symbols if s.name in names))
 
     def tensors(self) -> None:

@@ -159,7 +159,7 @@ class Engine:
         model[MODEL.ensure] = ctypes.cast(self._ensure_callback, ctypes.c_void_p).value or 0
 
     def _promised(self) -> Memory:
-        """What `tw_shapes` must give, word for word; -1 where nothing is promised."""
+        """The results that `tw_shapes` must give, word for word; -1 where nothing is promised."""
         m = self.manifest
         words = [-1 if t.nbytes is None else t.nbytes for t in m.run_temps]
         words += [d if isinstance(d, int) else -1 for o in m.outputs for d in o.shape]
@@ -427,7 +427,7 @@ class Engine:
             self._native.set(self.address + field, ctypes.addressof(text))
 
     def ended(self, status: int) -> CallError:
-        """What a call raises whose loops were ended."""
+        """The error of a call whose loops were ended."""
         where = f"program {self.manifest.name!r}"
         if status == ENDLESS:
             what = f"loops of the model would have more than {self._max_iterations} iterations"
@@ -521,7 +521,7 @@ class Engine:
 
 
 def refused(manifest: Manifest, number: int, word: Array) -> Error:
-    """What a call raises that the check of this number ended, by the number in a word of memory."""
+    """The error of a call that the check of this number ended, by the number in a word of memory."""
     check = manifest.checks[number]
     if check.external:
         return failure(int(word.view(np.int64)[0]))
@@ -567,7 +567,7 @@ def _dlpack_code(name: str) -> int:
 
 
 def _ensure_callback(engine: weakref.ref[Engine]) -> Any:
-    """What native callers call for dimensions that have no layout; gives 0 if there is one now."""
+    """The function that native callers call for dimensions that have no layout; gives 0 if there is one now."""
 
     def ensure(model: int, dims: int) -> int:
         try:

@@ -495,7 +495,7 @@ GLUE_EXPORTS = (
     "tw_globals", "tw_vectorcall", "tw_versioned", "tw_api", "tw_in_range", "tw_overlap", "tw_new", "tw_take_input",
     "tw_take_output", "tw_take_dl_input", "tw_take_dl_output",
 )  # fmt: skip
-"""What Python is given, and what `tw_watching` and `tw_foreign` call."""
+"""The functions that Python is given, and those that `tw_watching` and `tw_foreign` call."""
 PYTHON_FUNCTIONS = (
     "PyTuple_GetItem", "PyTuple_SetItem", "PyTuple_New", "PyTuple_Size", "PyLong_AsVoidPtr", "PyLong_FromLongLong",
     "Py_IncRef", "Py_DecRef", "PyErr_Clear", "PyErr_SetString", "PyEval_SaveThread", "PyEval_RestoreThread",

@@ -12,11 +12,11 @@ from tilewright.native.assembler import I32, I64, PTR, VOID, Function, Module, V
 from tilewright.runtime.layout import Struct
 
 ENDLESS, LATE, INTERRUPTED = 4, 5, 6
-"""What a call gives that was ended: by `max_iterations`, by `time_limit`, by the handler of a signal."""
+"""The statuses of a call that was ended: by `max_iterations`, by `time_limit`, by the handler of a signal."""
 DEVICE = 1 << 20
 """The status of a call in which the device failed: more than any check's number."""
 REFUSED = 64
-"""What a call gives that the first check ended, in the order of the steps; more by one for each check after it."""
+"""The status of a call that the first check ended, in the order of the steps; more by one for each check after it."""
 CONTROL_FIELDS = ("limit", "status", "poll", "told", "patience", "began", "polled", "looked", "stride", "got")
 CONTROL = Struct(*CONTROL_FIELDS)
 """The control words of a call in flight.

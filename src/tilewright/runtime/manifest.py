@@ -122,7 +122,7 @@ class Manifest:
 
     @property
     def checks(self) -> tuple[CheckSpec, ...]:
-        """What calls say that checks end, in the order of their steps."""
+        """The messages of checks that end calls, in the order of their steps."""
         regions = (step.region for step in self.run_steps)
         return tuple(region.check for region in regions if region is not None and region.check is not None)
 

@@ -189,7 +189,7 @@ class Model(Runner):
         return measure_prepare(self._engine, self._weights.lend().raw, repeat)
 
     def timeline(self, *inputs: Any, calls: int = 1, threads: int | None = None) -> Timeline:
-        """What each thread does during calls on these inputs: `timeline(obs).save("trace.json")`.
+        """The timeline of each thread during calls on these inputs: `timeline(obs).save("trace.json")`.
 
         Args:
             threads: of these calls; as many as ordinary ones use at present if None.

@@ -62,7 +62,7 @@ def seldom_text() -> str:
 
 
 def seldom_code() -> bytes:
-    """Its object, made in a fifth of the time that good code takes."""
+    """The object of code that seldom runs, made in a fifth of the time that good code takes."""
     return compile_text(seldom_text, speed=0)
 
 

@@ -1,5 +1,5 @@
-"""What tuning records decided about a program: part of its manifest, so that who loads it knows, and who compiles the
-model again can decide the same."""
+"""The decisions about a program by tuning records: part of its manifest, so that who loads it knows, and who compiles
+the model again can decide the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ settings, for the estimates stand by it; it was not taken."""
 
 @dataclass(frozen=True, slots=True)
 class RecordUse:
-    """What became of a decision about which there is a record.
+    """The use of a record by a decision.
 
     Args:
         decision: the name of its key.

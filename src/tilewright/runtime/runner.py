@@ -101,7 +101,7 @@ class Runner(Called):
         return self._face.call(*inputs) if out is None else self._face.call(*inputs, out=out)
 
     def _refuse(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
-        """What a program with caches says to calls without a state."""
+        """The error of a program with caches for calls without a state."""
         hint = "state = model.state(capacity=...), then state(...)"
         raise CallError("the program has caches that are kept between calls", where=f"program {self.name!r}", hint=hint)
 
@@ -125,7 +125,7 @@ class Runner(Called):
         raise StoreMoved
 
     def _weight_addresses(self) -> list[int]:
-        """Of packed parameters, those that a call now would read; for measuring."""
+        """The addresses of the packed parameters that a call now would read; for measuring."""
         raise NotImplementedError
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -138,10 +138,10 @@ class Runner(Called):
             "out" by its place only."""
 
         def versioned(self, /, *inputs: Any, out: Any = None, **named: Any) -> tuple[Any, int]:
-            """What a call gives, and the version of the weights that this very call used."""
+            """The outputs of a call, and the version of the weights that this very call used."""
 
     def _slow_call(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
-        """What the builtin calls when it meets anything out of the ordinary."""
+        """The function that the builtin calls when it meets anything out of the ordinary."""
         return self._slow_versioned(*inputs, out=out, **named)[0]
 
     def _slow_versioned(self, /, *inputs: Any, out: Any = None, **named: Any) -> tuple[Any, int]:

@@ -54,12 +54,12 @@ class SymbolSpec:
 
     @property
     def terms(self) -> set[str]:
-        """What stands for it in polynomials."""
+        """The term for it in polynomials."""
         return {self.name, quotient(self.name, self.multiple)}
 
 
 def quotient(symbol: str, multiple: int) -> str:
-    """What stands in polynomials for a symbol divided by what divides it."""
+    """The term in polynomials for a symbol divided by what divides it."""
     return symbol if multiple == 1 else f"{symbol}/{multiple}"
 
 
@@ -151,7 +151,7 @@ class RoomSpec:
 
 @dataclass(frozen=True, slots=True)
 class AssumptionSpec:
-    """What a program takes for granted of its sizes: `tw_shapes` says after all sizes whether it holds, 1 or 0.
+    """An assumption of a program about its sizes: `tw_shapes` says after all sizes whether it holds, 1 or 0.
 
     Args:
         condition: as text, for messages; nothing reads it.
@@ -223,7 +223,7 @@ RegionKind = Literal["loop", "if", "else", "end", "extent", "check"]
 
 @dataclass(frozen=True, slots=True)
 class CheckSpec:
-    """What a call says that ends at a check.
+    """The message of a call that ends at a check.
 
     Args:
         what: what is wrong.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class State:
-    """What a program with caches keeps between calls. One call at a time.
+    """The values that a program with caches keeps between calls. One call at a time.
 
     Args:
         runner: the `Model` or `Actor`.
@@ -60,8 +60,8 @@ class State:
         self._reserve()
 
     def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
-        """What the model gives for these inputs, in their order or by name, which are all but the caches, after all
-        that came before.
+        """The outputs for these inputs, in their order or by name, which are all but the caches, after all that came
+        before.
 
         Raises CallError, and the state is as it was, for inputs that do not fit or rows for which there is no room.
         """

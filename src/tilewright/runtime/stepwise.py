@@ -33,7 +33,7 @@ def profile_text(
 
 
 PARAMETERS = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
-"""Of a function that all threads call."""
+"""The parameters of a function that all threads call."""
 
 
 class Stepper:

@@ -1,4 +1,4 @@
-"""What each thread does during calls: kernels, waits and memory over time, for trace viewers.
+"""The timeline of threads during calls: kernels, waits and memory over time, for trace viewers.
 
     model.timeline(obs, calls=3).save("trace.json")        for https://ui.perfetto.dev or chrome://tracing
 
@@ -38,7 +38,7 @@ MOST_NOTES = 1 << 15
 WARM_CALLS = 2
 
 _LOG = Struct("barrier", "step", "count", "lost", "notes", offset=0)
-"""Of one thread; `notes` is where they begin: step (~step for a wait in it), begin, end."""
+"""The log of one thread; `notes` is where they begin: step (~step for a wait in it), begin, end."""
 _NOTE_WORDS = 3
 _LOG_SIZE = -(-(_LOG.notes + 8 * _NOTE_WORDS * MOST_NOTES) // 128) * 128
 

@@ -28,15 +28,15 @@ from tilewright.runtime.layout import Struct
 CALLS = 8
 """Calls with each number of threads in a trial."""
 COUNTED = CALLS - 2
-"""Those of them that count."""
+"""The number of calls that count."""
 LARGE_NS = 1_000_000
 """Calls that take so long with all threads are tried once with one."""
 SHARE = 512
 """Time of all calls by that which trials may lose."""
 EACH = 8
-"""Of so many calls with several threads one is timed; a power of two."""
+"""The number of calls with several threads of which one is timed; a power of two."""
 SLOW = 3
-"""So many of those in succession, half as long again as in the trial, lead to the next one."""
+"""The number of those in succession, half as long again as in the trial, that lead to the next one."""
 MEAN = 32
 """Timed calls of which the mean is looked at."""
 RESTING_CALLS = 1 << 13

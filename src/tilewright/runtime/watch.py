@@ -15,7 +15,7 @@ from tilewright.runtime.dlpack import API_VIEW, DL_DATA, DL_OFFSET, DL_RANK, DL_
 from tilewright.runtime.layout import Struct
 
 WATCH = Struct("count", "nbytes", "digest")
-"""What a table of watched tensors begins with: how many, how many bytes are digested, and by which function."""
+"""The head of a table of watched tensors: how many, how many bytes are digested, and by which function."""
 WATCHED = Struct("address", "nbytes", "digest", "rank", "sizes")
 """A tensor: `nbytes` are digested (0: only its address counts), `sizes` is where its dimensions and strides are."""
 RELEASE_GIL_BYTES = 1 << 20

@@ -142,8 +142,8 @@ def inside(indices: Sequence[Expr], shape: Sequence[Expr], extents: Mapping[Var,
 
 
 def outside(index: Expr, size: Expr, extents: Mapping[Var, Expr]) -> list[Expr]:
-    """Of the conditions `0 <= index` and `index < size`, those that are not known to hold wherever an iteration runs:
-    where it does, no extent is 0, as that of a loop over n in 0..1 may be, whose variable the simplifier takes for 0.
+    """The conditions among `0 <= index` and `index < size` that are not known to hold wherever an iteration runs: where
+    it does, no extent is 0, as that of a loop over n in 0..1 may be, whose variable the simplifier takes for 0.
     """
     conditions = (binary("ge", index, const(0)), binary("lt", index, size))
     runs = tuple(binary("gt", x, const(0)) for x in extents.values() if as_int(x) is None)

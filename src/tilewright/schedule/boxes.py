@@ -47,7 +47,8 @@ def needed(source: Block, boxes: Mapping[Buffer, Sequence[Box]]) -> dict[Var, Ra
 
 
 def _parts_written(source: Block, buffer: Buffer) -> list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
-    """What the block writes of `buffer` at a point of its domain: starts and sizes, 1 for stores of an element."""
+    """The parts of `buffer` that the block writes at a point of its domain: starts and sizes, 1 for stores of an
+    element."""
     elements = dict.fromkeys(s.indices for s in stores_in(source.body) if s.buffer == buffer)
     regions = [r for call in intrinsics_in(source) for r in call.outputs if r.buffer == buffer]
     return [(point, (const(1),) * len(point)) for point in elements] + [

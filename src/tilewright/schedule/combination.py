@@ -1,4 +1,4 @@
-"""What a block reduces and how, read off its statements (`ir.combine` writes them)."""
+"""The reduction of a block, read off its statements (`ir.combine` writes them)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Combination:
 
 
 def combination(block: Block) -> Combination | None:
-    """What a reduction block with an init does; None if its statements are not those of a reducer."""
+    """The combination of a reduction block with an init; None if its statements are not those of a reducer."""
     if block.init is None:
         return None
     identity = tuple(s.value for s in stores_in(block.init))

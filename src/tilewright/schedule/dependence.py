@@ -1,4 +1,4 @@
-"""What iterations of a loop may do to one another: the checks after reorder, parallel and vectorize.
+"""The effects of a loop's iterations on one another: the checks after reorder, parallel and vectorize.
 
 The facts they rest on hold for every function a front end makes and every primitive keeps: a block writes each element
 of its spatial domain once (or, for a reduction, only combines into it), and one iteration of a loop reads of an
@@ -156,7 +156,8 @@ def _moving(value: Expr, extents: Mapping[Var, Expr]) -> Expr:
 
 
 def reordered_sums(func: PrimFunc) -> tuple[str, ...]:
-    """What vectorized loops change of sums and products of floating-point numbers, a sentence for each loop and block.
+    """Changes that vectorized loops make of sums and products of floating-point numbers, a sentence for each loop and
+    block.
 
     Lanes make partial sums, which are added at the end: another order than the loop's, whose rounding differs.
     """

@@ -118,7 +118,8 @@ def _dropped_loops(func: PrimFunc, path: Path, gone: Sequence[BlockIter], what: 
 
 
 def _without(path: Path, dropped: Sequence[For], new: Block) -> tuple[Path, Stmt]:
-    """What to replace, and by what, for the block at the end of a path to become `new` without some loops."""
+    """The statement to replace, and the new one, for the block at the end of a path to become `new` without some
+    loops."""
     if not dropped:
         return path, new
     first = min(path.index(loop) for loop in dropped)

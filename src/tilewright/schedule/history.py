@@ -39,7 +39,7 @@ class History:
         return self._births.get((kind, name), 0)
 
     def why_gone(self, kind: RefKind, name: str, birth: int) -> str | None:
-        """What took a loop or block; None if it is there, or never was."""
+        """The primitive that took a loop or block; None if it is there, or never was."""
         return self._gone.get((kind, name, birth))
 
     def has(self, loop: LoopId) -> bool:
@@ -59,7 +59,7 @@ class History:
         return [*gone, *new]
 
     def root(self, loop: LoopId, block: str) -> int | None:
-        """Which iterator of a block a loop drove when both were new."""
+        """The iterator of a block that a loop drove when both were new."""
         func = self._origins.get(max(loop.birth, self.birth("b", block)))
         return None if func is None else root_position(func, block, loop.name)
 

@@ -206,7 +206,7 @@ def _only_producer(func: PrimFunc, consumer: Block) -> tuple[Block, Buffer]:
 
 
 def _require_inputs_before(func: PrimFunc, consumer: Block, producer: Block, buffer: Buffer) -> None:
-    """What `consumer` reads besides `buffer` is written before `producer`."""
+    """Check that what `consumer` reads besides `buffer` is written before `producer`."""
     order = [b.name for b in blocks_in(func.body)]
     for other in read_buffers(consumer):
         deferred = [w.name for w in writers_of(func, other) if order.index(w.name) > order.index(producer.name)]
@@ -251,8 +251,8 @@ def _require_intermediate(func: PrimFunc, block: Block, buffer: Buffer, what: st
 
 
 def _require_stable_inputs(func: PrimFunc, block: Block, what: str, readers: Iterable[str] = ()) -> None:
-    """What the block reads must not be written after the block, but for other rows in one iteration of a loop that is
-    around all its `readers` too: a step of a recurrence reads the state's earlier rows."""
+    """Check that what the block reads is not written after the block, but for other rows in one iteration of a loop
+    that is around all its `readers` too: a step of a recurrence reads the state's earlier rows."""
     order = [b.name for b in blocks_in(func.body)]
     here = order.index(block.name)
     for buffer in read_buffers(block):

@@ -180,7 +180,7 @@ def matched_dimensions(
 
 
 def values_of(intrin: TensorIntrin, call: Intrinsic) -> dict[Var, Expr] | None:
-    """What the symbols of an intrinsic's parameters are in a call. None where regions do not fit."""
+    """The values of the symbols of an intrinsic's parameters in a call. None where regions do not fit."""
     result: dict[Var, Expr] = {}
     regions = zip((*intrin.outputs, *intrin.inputs), (*call.outputs, *call.inputs), strict=True)
     fits = [matched_dimensions(region, buffer.shape, result) is not None for buffer, region in regions]

@@ -1,4 +1,4 @@
-"""What a schedule remembers: its function, the trace that led to it, and what each result of the trace stands for.
+"""The memory of a schedule: its function, the trace that led to it, and what each result of the trace stands for.
 
 Every primitive ends here: `_record` takes the new function, and notes which loops and blocks are gone, which are
 new, and the instruction. References are resolved here as well: to the block or loop that was meant, or to an error that
@@ -66,12 +66,12 @@ class Recording:
 
     @property
     def trace(self) -> Trace:
-        """What was applied so far."""
+        """The trace so far."""
         return Trace(tuple(self._instructions))
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """What was tried, lost and said why."""
+        """The primitives that were tried and refused, each with what was lost and why."""
         return tuple(self._refused)
 
     @contextmanager

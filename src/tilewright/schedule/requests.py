@@ -1,4 +1,4 @@
-"""What was asked of a block's loops, asked again where a primitive moves the block.
+"""The requests about a block's loops, made again where a primitive moves the block.
 
     B is split: i -> i_0, i_1, and i_1 is vectorized            compute_at(B, l) makes one new loop: i
         for i_0 in 0..8:                                            for l in ...:
@@ -139,7 +139,7 @@ def _is_whole(steps: Sequence[Step], is_there: Callable[[LoopId], bool]) -> bool
 def _by_history(
     source: Block, steps: Sequence[Step], own: Mapping[LoopId, For], roots: Callable[[LoopId], int | None]
 ) -> tuple[dict[LoopId, int], Sequence[Step]] | None:
-    """Which iterator each loop drove that the steps start from; None where that is not known."""
+    """The iterators that the loops drove from which the steps start; None where that is not known."""
     made = {x for step in steps for x in (step.parts if isinstance(step, Split) else (step.result,))}
     used = {x for step in steps for x in ((step.parent,) if isinstance(step, Split) else step.parents)}
     starts: dict[LoopId, int] = {}
@@ -267,7 +267,7 @@ def _position(block: Block, var: Var) -> int | None:
 
 
 def root_position(func: PrimFunc, block: str, loop: str) -> int | None:
-    """Which iterator of a block a loop drives alone and step by step, in a function where it is new."""
+    """The iterator of a block that a loop drives alone and step by step, in a function where it is new."""
     try:
         path = block_path(func, block)
     except ScheduleError:

@@ -51,7 +51,7 @@ Axis = HasVar | LoopRef | str
 
 @dataclass(frozen=True, slots=True)
 class AxisPlace:
-    """Which iterator of which block an axis became, and its loop's first name."""
+    """The iterator and block that an axis became, and its loop's first name."""
 
     block: str
     position: int
@@ -199,7 +199,7 @@ class StageSchedule:
         return then == now and next(writes) == next(writes)
 
     def diff(self) -> str:
-        """What the last step changed: the lines of the program that went and came."""
+        """The difference that the last step made: the lines of the program that went and came."""
         from tilewright.schedule.compose import difference  # which knows this class
 
         return difference(self.schedule)
@@ -231,7 +231,7 @@ class StageSchedule:
         return self._loop_of(place)
 
     def dimension(self, block: str, axis: Axis) -> int:
-        """Which dimension of its tensor an axis of a stage is."""
+        """The dimension of its tensor that an axis of a stage is."""
         place = self._axes.get(axis.var) if hasattr(axis, "var") else None
         if place is None or place.block != block:
             expected = f"an axis of {block!r}, or the number of a dimension"

@@ -103,7 +103,7 @@ class SplitIter:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Which variables, buffers and accesses of the target stand for those of the description."""
+    """The variables, buffers and accesses of the target that stand for those of the description."""
 
     points: Mapping[Var, Var]
     buffers: Mapping[Buffer, Buffer]
@@ -139,7 +139,7 @@ Operand = tuple[Region, tuple[Expr, ...]]
 
 
 def operands(intrin: TensorIntrin, call: Intrinsic) -> list[Operand] | None:
-    """What the function of an intrinsic takes for each parameter of its description. None where a region does not fit:
+    """The operands of an intrinsic's function, for each parameter of its description. None where a region does not fit:
     elements of the last described dimension follow one another, and all of them where `dense` asks for that."""
     regions = dict(zip((*intrin.outputs, *intrin.inputs), (*call.outputs, *call.inputs), strict=True))
     results: list[Operand] = []
@@ -212,7 +212,7 @@ def _by_tiles(block: Block, store: Store, tiles: Mapping[Var, SplitIter]) -> Sto
 
 
 def _region(buffer: Buffer, indices: tuple[Expr, ...], tiles: Mapping[Var, SplitIter]) -> Region:
-    """What the accesses of one tile touch: start and extent in each dimension."""
+    """The region that the accesses of one tile touch: start and extent in each dimension."""
     sizes = {t.point: t.size for t in tiles.values() if t.point is not None}
     ranges = []
     for index in indices:

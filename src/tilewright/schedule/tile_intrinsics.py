@@ -15,7 +15,7 @@ from tilewright.schedule.intrinsics import TensorIntrin, register
 from tilewright.targets.isa import Dot
 
 ROWS = LANES = 16
-"""Of a register of sums."""
+"""The rows and lanes of a register of sums."""
 
 
 def _nest(name: str, params: Sequence[Buffer], extents: Mapping[str, int], reduce: str, store: Store) -> PrimFunc:
@@ -53,7 +53,7 @@ STORE = {t: register(_store(t)) for t in (i32, f32)}
 
 
 def product_of(dot: Dot) -> PrimFunc:
-    """What an instruction of several rows computes (`Dot`)."""
+    """The computation of an instruction of several rows (`Dot`)."""
     kind = f32 if dot.a.is_float else i32
     c, at = _matrix("C", kind)
     i, j = at

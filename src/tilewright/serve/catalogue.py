@@ -1,4 +1,4 @@
-"""Which models and versions there are, and which of them answers a request that names no version.
+"""The models and versions that there are, and which of them answers a request that names no version.
 
 The newest version answers, unless a canary takes a share of the requests: then its answers are watched, and when it
 fails or misses its promise more often than the version before it, all requests go back there by themselves.
@@ -15,7 +15,7 @@ from tilewright.serve.errors import ServeError
 from tilewright.serve.models import Served, missing
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-"""What a model may be called: names come into paths and logs."""
+"""The names of models: they come into paths and logs."""
 _ENOUGH = 50
 """Requests of a canary before it is judged."""
 _WORSE = 0.02
@@ -110,7 +110,7 @@ class Catalogue:
         return versions.by_name[version]
 
     def choose(self, name: str, version: str = "") -> Served:
-        """As `get`, for a request: a canary gets its share."""
+        """The version as by `get`, for a request: a canary gets its share."""
         versions = self._models.get(name)
         if version or versions is None or versions.canary is None or versions.canary.given_up:
             return self.get(name, version)

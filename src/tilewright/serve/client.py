@@ -85,7 +85,7 @@ class Client:
         return known
 
     def dashboard(self) -> dict[str, Any]:
-        """What the server's dashboard draws: counts, times and versions of all models."""
+        """The data of the server's dashboard: counts, times and versions of all models."""
         return self._json("GET", "/dashboard/data")
 
     def infer(

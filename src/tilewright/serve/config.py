@@ -38,7 +38,7 @@ _TABLES = ("limits", "tokens", "models")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a file says."""
+    """The content of a file."""
 
     settings: Settings
     sources: tuple[Source, ...]

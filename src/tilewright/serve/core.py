@@ -27,7 +27,7 @@ from tilewright.serve.statistics import Statistics
 from tilewright.serve.tensors import Array
 
 INLINE_SECONDS = 100e-6
-"""What a batch may take on the loop's own thread, which meanwhile reads no request."""
+"""The time that a batch may take on the loop's own thread, which meanwhile reads no request."""
 _RESERVE = 0.1
 """The part of a timeout that is kept for the network and for a loop that reads other requests."""
 _OBSERVED = 8

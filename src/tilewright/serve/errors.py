@@ -1,4 +1,4 @@
-"""What a request is refused with: one status for each reason, as HTTP and as gRPC say it."""
+"""The errors that refuse a request: one status for each reason, as HTTP and as gRPC say it."""
 
 from __future__ import annotations
 

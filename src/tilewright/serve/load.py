@@ -24,7 +24,7 @@ from tilewright.serve.tensors import Array, binary_request
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What one load gave.
+    """The measurements of one load.
 
     Args:
         offered: requests a second that were sent.

@@ -32,7 +32,7 @@ runs corrects them."""
 
 
 class Runnable(Protocol):
-    """What is called: a `Model`, an `Actor`, or a `Function`."""
+    """An object that can be called: a `Model`, an `Actor`, or a `Function`."""
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]: ...
@@ -318,7 +318,7 @@ def _text(interface: _Interface) -> str:
 
 
 def missing(name: str, version: str = "") -> ServeError:
-    """There is no such model."""
+    """The error that there is no such model."""
     what = f"no model {name[:100]!r} is served" + (f" in version {version[:40]!r}" if version else "")
     return ServeError(what, Status.NOT_FOUND)
 

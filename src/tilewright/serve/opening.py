@@ -43,7 +43,7 @@ def open_source(source: Source) -> Served:
 
 
 def load(source: Source) -> Runnable:
-    """What a source's calls go to. Raises what compiling, loading and attaching raise."""
+    """The runnable that a source's calls go to. Raises what compiling, loading and attaching raise."""
     if source.path is None:
         return tilewright.attach(source.store, source.threads, timeout=5.0)
     if source.path.suffix == ".tw":

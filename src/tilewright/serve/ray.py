@@ -39,7 +39,7 @@ _PATIENCE_SECONDS = 60.0
 
 
 class Replica:
-    """What Ray starts: a core with one model, attached to the node's store.
+    """The actor that Ray starts: a core with one model, attached to the node's store.
 
     Args:
         model: a file, .onnx or .tw, that is there on each node; its bytes, of a .tw file; or None with `store`.
@@ -176,7 +176,7 @@ class _Bound:
         self.deployment, self._arguments = made, arguments
 
     def options(self, **options: Any) -> _Bound:
-        """The same with other options of Ray."""
+        """A copy with other options of Ray."""
         return _Bound(self.deployment.options(**options), self._arguments)
 
     def bind(self) -> Any:

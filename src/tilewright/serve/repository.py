@@ -28,7 +28,7 @@ class Repository:
         self._failed: dict[tuple[str, str], str] = {}
 
     def sources(self) -> list[Source]:
-        """What there is in the folder now."""
+        """The models in the folder now."""
         return list(in_folder(self._folder, **self._options))
 
     def index(self, ready: bool = False) -> list[dict[str, str]]:

@@ -38,7 +38,7 @@ class Request:
 
 @dataclass(slots=True)  # not frozen: one is made for each request
 class Answer:
-    """What an inference gave.
+    """The result of an inference.
 
     Args:
         weights_version: of the weights that computed it.
@@ -58,7 +58,7 @@ class Answer:
 
 
 Done = Callable[[Answer | ServeError], None]
-"""What is called with the answer, once, on the thread of the server's loop."""
+"""The function that is called with the answer, once, on the thread of the server's loop."""
 
 
 __all__ = ["Answer", "Done", "Request"]

@@ -78,7 +78,7 @@ class Duration:
 
 
 class Statistics:
-    """Of one version of a model."""
+    """The statistics of one version of a model."""
 
     def __init__(self) -> None:
         self.success, self.fail, self.queue, self.compute = Duration(), Duration(), Duration(), Duration()

@@ -12,7 +12,7 @@ _LEAST = 16
 
 
 class Scope(Enum):
-    """What a token may do."""
+    """Permissions of a token."""
 
     INFER = "infer"
     METRICS = "metrics"

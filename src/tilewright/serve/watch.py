@@ -15,7 +15,7 @@ _Mark = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is different: versions to open, and names with versions that have gone."""
+    """The changes: versions to open, and names with versions that have gone."""
 
     opened: Sequence[Source]
     gone: Sequence[tuple[str, str]]
@@ -46,7 +46,7 @@ class Watcher:
         return sources
 
     def changes(self) -> Changes:
-        """What is different from what is known, which it then becomes."""
+        """The differences from what is known, which is then updated."""
         sources, marks = self._look()
         steady = {key: mark for key, mark in marks.items() if self._before.get(key) == mark}
         opened = [s for s in sources if (key := (s.name, s.version)) in steady and self._known.get(key) != steady[key]]

@@ -1,1 +1,1 @@
-"""What every layer may use: errors, environment flags, the pass log, caches, progress bars."""
+"""The base of every layer: errors, environment flags, the pass log, caches, progress bars."""

@@ -40,7 +40,7 @@ _STALE_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class CacheUsage:
-    """What a cache holds: number of entries and their bytes on disk."""
+    """The contents of a cache: number of entries and their bytes on disk."""
 
     entries: int
     bytes: int
@@ -143,7 +143,7 @@ class ObjectCache:
 
 
 def _inside(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
-    """What a folder holds; nothing if it is none or has gone."""
+    """The entries of a folder; none if it is no folder or has gone."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)

@@ -115,7 +115,7 @@ def _initializer(cls: type, fields: Fields, frozen: bool) -> Method:
 
 
 def _values(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """What has these names in an object."""
+    """The attributes of an object that have these names."""
     if len(names) > 1:
         return attrgetter(*names)
     if not names:
@@ -151,7 +151,7 @@ def _shower(names: Sequence[str]) -> Method:
 
 
 def _guards(cls: type, slots: bool, names: frozenset[str]) -> dict[str, Method | None]:
-    """What keeps an object as it was made, and how one in slots is copied nevertheless."""
+    """The methods that keep an object as it was made, and how one in slots is copied nevertheless."""
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
         if type(self) is cls or name in names:

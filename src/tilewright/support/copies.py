@@ -107,7 +107,7 @@ class _Copy:
                 self._made[index] = data
 
     def finished(self, patience: float) -> dict[int, bytes]:
-        """What it gave, when it ends or has been silent for so many seconds."""
+        """The result of the copy, when it ends or has been silent for so many seconds."""
         while self._thread.is_alive() and time.monotonic() - self._heard < patience:
             self._thread.join(0.05)
         return dict(self._made)

@@ -47,7 +47,7 @@ class PartCoverage:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Of a whole model. `operators`: name, how many there are, how many of them are compiled."""
+    """The coverage of a whole model. `operators`: name, how many there are, how many of them are compiled."""
 
     name: str
     operators: tuple[tuple[str, int, int], ...]
@@ -94,7 +94,7 @@ class Coverage:
 
 
 NATIVE = "Tilewright"
-"""Who runs a part that is compiled."""
+"""The host of a part that is compiled."""
 
 
 def counted(operators: Iterable[str]) -> tuple[tuple[str, int], ...]:

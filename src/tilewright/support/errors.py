@@ -59,7 +59,7 @@ _MAX_LISTED = 100
 
 
 class Details(TypedDict, total=False):
-    """What an error says beside its first sentence: the keyword arguments of `Error`."""
+    """The details of an error beside its first sentence: the keyword arguments of `Error`."""
 
     where: str | None
     expected: object

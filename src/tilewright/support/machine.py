@@ -1,4 +1,4 @@
-"""What machine this is: CPU, features, caches, cores, read from the operating system and LLVM.
+"""The machine: CPU, features, caches, cores, read from the operating system and LLVM.
 
 Where the system does not say (another operating system, a container that hides /sys), fields are empty or None; nothing
 here raises.

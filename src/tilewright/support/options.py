@@ -1,4 +1,4 @@
-"""What callers say to a door, checked before anything is done with it."""
+"""The options of a door, checked before anything is done with it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ NEEDED = frozenset({"amx-tile", "amx-int8", "amx-bf16", "amx-fp16", "amx-complex
 
 @cache
 def forbidden() -> frozenset[str]:
-    """Those of `NEEDED` that this process must not use although the CPU may have them. Asks for them, once."""
+    """The features of `NEEDED` that this process must not use although the CPU may have them. Asks for them, once."""
     if not sys.platform.startswith("linux") or platform.machine() != "x86_64":
         return NEEDED
     try:

@@ -57,7 +57,7 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a plug-in: what it brings, or why it was left out."""
+    """The outcome of a plug-in: what it brings, or why it was left out."""
 
     plugin: Plugin
     brings: tuple[str, ...] = ()
@@ -116,12 +116,13 @@ def _headline(error: Exception) -> str:
 
 
 def outcomes() -> tuple[Outcome, ...]:
-    """What became of the plug-ins of all groups that were asked for."""
+    """The outcomes of the plug-ins of all groups that were asked for."""
     return tuple(_outcomes[plugin] for plugin in found() if plugin in _outcomes)
 
 
 def several(loaded: Any, kind: type[T]) -> tuple[T, ...]:
-    """What an entry point names, one object of a kind or a tuple of them. Raises PluginError for anything else."""
+    """The objects that an entry point names, one object of a kind or a tuple of them. Raises PluginError for anything
+    else."""
     objects = loaded if isinstance(loaded, tuple) else (loaded,)
     for each in objects:
         if not isinstance(each, kind):

@@ -20,7 +20,7 @@ Step = Callable[[str], None]
 
 
 class Bar(Protocol):
-    """What shows progress: more steps that are known of, and one that is done."""
+    """A display of progress: more steps that are known of, and one that is done."""
 
     def expect(self, steps: int) -> None: ...
 
@@ -44,7 +44,7 @@ def tell(text: str) -> None:
 
 @contextmanager
 def showing(bar: Bar) -> Iterator[None]:
-    """What the body tells goes to `bar`."""
+    """Within the body, show its progress on `bar`."""
     token = _shown.set(bar)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a triple says of a machine's objects, whatever the processor: addresses, who runs them, helpers."""
+"""The ABI of a triple's objects, whatever the processor: addresses, who runs them, helpers."""
 
 from __future__ import annotations
 

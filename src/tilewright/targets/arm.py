@@ -51,7 +51,7 @@ DOTS = (
     Dot("usdot_4x4_u8i8", u8, i8, 4, 4, ("i8mm",), 1.0, _USDOT),
     Dot("sdot_4x4_i8i8", i8, i8, 4, 4, ("dotprod",), 1.0, _SDOT),
 )
-"""What i8mm, dotprod and bf16 add."""
+"""Instructions that i8mm, dotprod and bf16 add."""
 
 ISA = Isa(vector_bits=128, registers=32, fma=True, elements=True, extrema_keep_nan=True)
 
@@ -70,13 +70,13 @@ PHONE = replace(CEILINGS, l2_bandwidth=12.0, l3_bandwidth=6.0, memory_bandwidth=
 
 
 def processor(cpu: str, features: tuple[str, ...]) -> Target:
-    """What is known of a processor of this name with these features."""
+    """The description of a processor of this name with these features."""
     isa = replace(ISA, dots=offered(DOTS, features))
     return Target(TRIPLE, cpu, tuple(sorted(features)), isa=isa, ceilings=CEILINGS, costs=COSTS)
 
 
 def scalable(cpu: str, features: tuple[str, ...], bits: int) -> Target:
-    """The same with SVE registers of so many bits: code made for it runs on machines of this width alone."""
+    """A processor with SVE registers of so many bits: code made for it runs on machines of this width alone."""
     result = processor(cpu, features)
     return replace(result, isa=replace(result.isa, vector_bits=bits, scalable=True, elements=False, dots=()))
 

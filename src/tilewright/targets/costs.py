@@ -1,4 +1,4 @@
-"""What estimates take for granted about a machine: fitted constants, each with its unit, what it counts and its origin.
+"""The constants of estimates for a machine: fitted ones, each with its unit, what it counts and its origin.
 
 The values that stand here are taken wherever no others were measured. A family of machines that knows better says so in
 its own file, with `Costs.fitted`. `docs/targets.md` lists all of them.
@@ -193,7 +193,7 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What moves between the levels of the memory, and how much of a level may be filled."""
+    """The traffic between the levels of the memory, and how much of a level may be filled."""
 
     kept_l1: float = constant(0.75, "share", "of the first level that data may take and stay there", _STAGES)
     kept_l2: float = constant(0.75, "share", "the same of the second level", _STAGES)
@@ -532,7 +532,7 @@ class Costs:
     origins: tuple[tuple[str, Origin], ...] = field(default=(), compare=False, repr=False)
 
     def fitted(self, origin: Origin, **values: float) -> Costs:
-        """These constants with others that were measured, by name: `fitted(origin, scattered_line=8.0)`."""
+        """A copy of these with others that were measured, by name: `fitted(origin, scattered_line=8.0)`."""
         groups: dict[str, Any] = {}
         for name, value in values.items():
             group = next((g for g, _ in GROUPS if name in {f.name for f in fields(getattr(self, g))}), None)

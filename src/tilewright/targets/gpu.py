@@ -1,4 +1,4 @@
-"""What is known of GPUs: a record of capabilities, and how many blocks of a kernel a multiprocessor holds."""
+"""The description of GPUs: a record of capabilities, and how many blocks of a kernel a multiprocessor holds."""
 
 from __future__ import annotations
 

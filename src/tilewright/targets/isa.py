@@ -1,4 +1,4 @@
-"""What the instructions of a machine offer, as far as schedules and code generation ask for it."""
+"""The instructions of a machine, as far as schedules and code generation ask for it."""
 
 from __future__ import annotations
 

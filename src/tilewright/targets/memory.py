@@ -35,8 +35,8 @@ class Caches:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What a core reaches at most. `tilewright doctor` measures this of a machine; otherwise it is what is known of its
-    kind. Estimates use it, so schedules depend on it.
+    """The rates that a core reaches at most. `tilewright doctor` measures this of a machine; otherwise it is what is
+    known of its kind. Estimates use it, so schedules depend on it.
 
     Args:
         fma_per_cycle: multiply-adds of full vectors that a core starts in a cycle.

@@ -16,7 +16,7 @@ RV64GCV = ("a", "c", "d", "f", "m", "v", "zicsr", "zifencei")
 
 
 def processor(cpu: str, features: tuple[str, ...]) -> Target:
-    """What is known of a processor of this name with these features. Its minimum and maximum of a number and NaN are
+    """The description of a processor of this name with these features. Its minimum and maximum of a number and NaN are
     the number. Nothing is written past its caches."""
     bits = 256 if "zvl256b" in features else 128
     isa = Isa(vector_bits=bits, scalable="v" in features, registers=32, fma="d" in features)

@@ -124,8 +124,8 @@ machines that are named here go without: many a virtual one of them does."""
 
 
 def isa(features: tuple[str, ...]) -> Isa:
-    """What a processor with these features offers. Vectors of 512 bits are AVX-512's: with tables in registers and
-    factors that are powers of two."""
+    """The instructions that a processor with these features has. Vectors of 512 bits are AVX-512's: with tables in
+    registers and factors that are powers of two."""
     wide = {"avx512f", "avx512vl"} <= set(features)
     bits = 512 if wide else 256 if "avx2" in features else 128
     return Isa(
@@ -352,7 +352,7 @@ INTEL_SERVERS = (
 )
 
 GOLDEN_COVES = ("sapphirerapids", "emeraldrapids", "graniterapids")
-"""Those whose cores are like the one that was measured."""
+"""The processors whose cores are like the one that was measured."""
 
 
 INTEL_CLIENTS = ("alderlake", "raptorlake", "meteorlake")
@@ -362,12 +362,12 @@ INTEL_CLIENTS = ("alderlake", "raptorlake", "meteorlake")
 ZEN5_CEILINGS = Ceilings(
     fma_per_cycle=2.0, l1_bandwidth=128.0, l2_bandwidth=62.0, l3_bandwidth=28.0, memory_bandwidth=10.7
 )
-"""Of a Zen 5 of 4.1 to 4.3 GHz with its full vector units (27 November 2026, 2 cores, `tilewright doctor`). It reads
-one stream as fast as four."""
+"""The ceilings of a Zen 5 of 4.1 to 4.3 GHz with its full vector units (27 November 2026, 2 cores, `tilewright
+doctor`). It reads one stream as fast as four."""
 
 
 def ceilings(cpu: str, bits: int) -> Ceilings:
-    """What is known of a kind of CPU that was not measured (21 November 2026, commit 08c0715, no machine recorded)."""
+    """The ceilings of a kind of CPU that was not measured (21 November 2026, commit 08c0715, no machine recorded)."""
     vector = bits / 8
     if cpu == "znver5" and bits == 512:
         return ZEN5_CEILINGS
@@ -460,7 +460,7 @@ def name_by_features(cpu: str, features: Collection[str]) -> str:
 
 
 def processor(cpu: str, features: tuple[str, ...]) -> Target:
-    """What is known of a processor of this name with these features."""
+    """The description of a processor of this name with these features."""
     own = isa(features)
     cpu = name_by_features(cpu, features)
     return Target(

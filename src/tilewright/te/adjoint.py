@@ -42,7 +42,7 @@ from tilewright.te.tensors import ComputeOp, IterVar, Tensor, compute, labelled,
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What flows back to a tensor from one of the reads of it.
+    """The gradient that flows to a tensor from one of the reads of it.
 
     tensor  the tensor that is read
     values  of the tensor's shape; or the updates, if there are places. 16-bit floats are in f32
@@ -56,7 +56,8 @@ class Flow:
 
 
 def adjoint(result: Tensor, seed: Tensor, wanted: Sequence[Tensor]) -> list[Flow]:
-    """What flows back through one stage, from the gradient `seed` of its result to those it reads of the `wanted`.
+    """The gradients that flow through one stage, from the gradient `seed` of its result to those it reads of the
+    `wanted`.
 
     Raises UnsupportedError for stages of several results, reducers that have no gradient, and scalar operators without
     a derivative.
@@ -96,7 +97,8 @@ def _through_reduction(result: Tensor, r: Reduce, flow: Expr) -> Expr:
 
 
 def reduction_of(reducer: Reducer) -> str | None:
-    """Which of the usual reductions this is, by its formula: "sum", "prod", "max", "min"; None for another one."""
+    """The name of the usual reduction that this is, by its formula: "sum", "prod", "max", "min"; None for another
+    one."""
     if len(reducer.result) != 1 or not isinstance(reducer.result[0], Op):
         return None
     combination = reducer.result[0]

@@ -296,7 +296,7 @@ def _is_same(a: Arg, b: Arg) -> bool:
 
 
 def _buffer_shape(arg: Arg) -> tuple[Expr, ...]:
-    """Of the buffer that stages read or write: results are placed when they are scheduled."""
+    """The shape of the buffer that stages read or write: results are placed when they are scheduled."""
     if isinstance(arg, Var):
         return ()
     return memory_shape(arg) if arg.op is None else arg.shape

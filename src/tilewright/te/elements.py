@@ -67,7 +67,7 @@ def _reduction_axes(axis: Any, name: str) -> tuple[IterVar, ...]:
 
 
 def _of_type(result: Any, value: Expr, name: str) -> Expr:
-    """What a reducer gives for a value, in the value's type."""
+    """The result of a reducer for a value, in the value's type."""
     e = as_expr(plain(result), value.dtype)
     if e.dtype is not value.dtype:
         raise ExpressionError(f"reducer {name!r} gives another type", expected=value.dtype, got=e.dtype)

@@ -129,7 +129,7 @@ def _size(value: Any, arrays: Sequence[tuple[Expr, ...]], where: str, line: str 
 def _external(
     function: Any, sizes: tuple[Size, ...], llvm: str | None, address: int | None, where: str, line: str | None
 ) -> External:
-    """What `function` says."""
+    """The function that `function` names."""
     if isinstance(function, str):
         return _named(function, sizes, llvm, address, where, line)
     if llvm is not None or address is not None:

@@ -82,7 +82,7 @@ class Intrinsic:
         )
 
     def _part(self, wanted: Tensor, given: Any, values: dict[Var, Expr]) -> Callable[[tuple[Expr, ...]], Expr]:
-        """What an element of an input is; the input's symbols are noted as what the part has."""
+        """The elements of an input; the input's symbols are noted as what the part has."""
         where = f"input {wanted.name!r} of intrinsic {self.name!r}"
         if not wanted.shape and isinstance(given, Expr):
             return lambda indices: given

@@ -38,7 +38,7 @@ def lanes_of(kind: DType | str) -> tuple[DType, int]:
 
 @cache
 def lane(count: int) -> Var:
-    """What stands for each of so many lanes in a body."""
+    """The variable that stands for each of so many lanes in a body."""
     return Var(f"{count} lanes", axis=True)  # as no axis is called
 
 

@@ -181,7 +181,7 @@ class ComputeOp:
 
 
 class _Whole:
-    """What stands for all its elements, so that it must be indexed before it can be computed with."""
+    """The stand-in for all elements of a tensor, which must be indexed before it can be computed with."""
 
     __slots__ = ()
     __array_ufunc__ = None
@@ -264,7 +264,7 @@ class Slices(_Whole):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OverSlices:
-    """What the call of an intrinsic on slices gives: the body of a stage whose last axes are these."""
+    """The result of an intrinsic's call on slices: the body of a stage whose last axes are these."""
 
     intrinsic: str
     axis: tuple[IterVar, ...]
@@ -477,8 +477,8 @@ def _box(r: Reduce, axis: Sequence[IterVar], name: str, line: str | None) -> tup
 
 
 def formula(body: Expr) -> tuple[Expr, ...]:
-    """What a reduction's combination and identity are made of, which may read scalars, axes and tensors as a body may;
-    nothing of other bodies."""
+    """The expressions of a reduction's combination and identity, which may read scalars, axes and tensors as a body
+    may; nothing of other bodies."""
     return (*body.reducer.result, *body.reducer.identity) if isinstance(body, Reduce) else ()
 
 

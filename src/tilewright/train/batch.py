@@ -1,4 +1,4 @@
-"""What the arrays of a batch are called: as in the caller's own functions, which errors then name."""
+"""The names of the arrays of a batch: as in the caller's own functions, which errors then name."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ def sections(graph: Graph, wanted: Sequence[Sequence[Value]]) -> list[Graph]:
 
 
 def _telling(given: Sequence[Value], read: Sequence[Value]) -> list[Value]:
-    """Those of the given inputs that have as sizes the symbols of the ones read, where these have sums and products of
-    them alone."""
+    """The inputs among the given ones that have as sizes the symbols of the ones read, where these have sums and
+    products of them alone."""
     told = {d for v in read for d in v.shape}
     missing = {s for v in read for d in v.shape for s in variables(d)} - told
     results = []
@@ -80,6 +80,6 @@ def _reached(nodes: Sequence[Node], targets: Iterable[Value], there: set[Value])
 
 
 def _outside(body: Sequence[Node], targets: Iterable[Value]) -> set[Value]:
-    """What a section reads, or gives, that it does not make."""
+    """The values that a section reads, or gives, that it does not make."""
     inside = {v for n in body for v in n.outputs}
     return {v for v in (*(v for n in body for v in n.inputs), *targets) if v is not None and v not in inside}

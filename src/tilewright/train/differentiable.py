@@ -153,8 +153,8 @@ class _Call(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _run(module: torch.nn.Module, batch: Sequence[torch.Tensor]) -> Any:
-    """What a module gives of an example, with autograd's record of how. Raises ModelError where its code fails, and
-    UnsupportedError for hooks on gradients."""
+    """The outputs of a module for an example, with autograd's record of how. Raises ModelError where its code fails,
+    and UnsupportedError for hooks on gradients."""
     leaves = [x.detach().requires_grad_(x.is_floating_point()) for x in batch]
     try:
         with hooks.watched() as seen:

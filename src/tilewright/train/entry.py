@@ -205,7 +205,7 @@ def _plan(
 def _staged(
     model: Any, stages: Sequence[Stage], example: Sequence[Any], symbolic: bool, given: Sequence[str]
 ) -> list[StagePlan]:
-    """What becomes of several stages. Raises ModelError for what stands with the step and belongs to them, names that
+    """The programs of several stages. Raises ModelError for what stands with the step and belongs to them, names that
     are not theirs alone, and patterns that no parameter matches."""
     if given:
         raise ModelError("stands with each stage", got=", ".join(given))

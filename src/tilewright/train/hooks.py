@@ -1,4 +1,4 @@
-"""What acts on the way back alone and what PyTorch's exporter does not tell of: hooks on gradients.
+"""The effects on the backward pass alone of which PyTorch's exporter does not tell: hooks on gradients.
 
 Code is watched while it runs on an example (`watched`), and a module's own hooks are looked for (`of_modules`,
 `of_parameters`); `refuse` names what was seen. Hooks of a forward pass are code like any other, and are traced.

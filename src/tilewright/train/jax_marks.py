@@ -1,4 +1,4 @@
-"""What JAX says of a loss's gradients, written into the function as calls that the importer knows.
+"""JAX's rules for a loss's gradients, written into the function as calls that the importer knows.
 
 A module has the values of a function alone. So the function is traced, and wherever JAX's derivative is not that of the
 operators that the importer makes of the values, the result becomes `surrogate(value, like)`: gradients flow through

@@ -43,12 +43,12 @@ def categorical_log_prob(actions: Tensor, logits: Tensor) -> Tensor:
 
 
 def normal_entropy(log_std: Tensor) -> Tensor:
-    """Of independent normals, summed over the last dimension."""
+    """The entropy of independent normals, summed over the last dimension."""
     return (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
 
 def categorical_entropy(logits: Tensor) -> Tensor:
-    """Of each row of logits."""
+    """The entropy of each row of logits."""
     logs = F.log_softmax(logits, -1)
     return -(logs.exp() * logs).sum(-1)
 
@@ -105,7 +105,7 @@ def sac_critics(
 
 
 def sac_actor(critics: list[Tensor], log_prob: Tensor, alpha: float | Tensor) -> Tensor:
-    """Of new actions: their soft values, negated."""
+    """The loss of new actions: their soft values, negated."""
     return (alpha * log_prob - torch.stack(critics).min(0).values).mean()
 
 

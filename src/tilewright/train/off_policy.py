@@ -173,7 +173,7 @@ class _Batch:
         return cls(obs, actions, rewards, next_obs, done, discount, arrays[ends:])
 
     def wanted(self, following: Tensor) -> Tensor:
-        """What the critics should say; no gradient flows there."""
+        """The targets of the critics; no gradient flows there."""
         return (self.rewards + (1 - self.done) * self.discount * following).detach()
 
 

@@ -1,4 +1,4 @@
-"""What a learning step does, as data: its objectives, which parameters move and how, and where they stand."""
+"""The plan of a learning step, as data: its objectives, which parameters move and how, and where they stand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.train.stages import Average
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What is to become smaller, as a graph.
+    """A loss that is to become smaller, as a graph.
 
     graph     from the batch (and a key of random numbers) to the loss, metrics, and new values of buffers
     weights   the values of its parameters by name
@@ -67,7 +67,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """What moves against the gradient of one objective.
+    """The parameters that move against the gradient of one objective.
 
     objective  what is to become smaller
     groups     the parameters that move, and how
@@ -92,12 +92,12 @@ class StagePlan:
 
 
 Active = tuple[bool, ...]
-"""Which stages, and after them which averages, take part in an update."""
+"""The stages, and after them the averages, that take part in an update."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What a step does beside computing losses.
+    """The plan of a step beside computing losses.
 
     stages    one after the other
     averages  what follows after them
@@ -138,7 +138,7 @@ class StepPlan:
         return tuple(number for numbers in results for number in numbers)
 
     def active(self, count: int) -> Active:
-        """What takes part in update `count`, which begins with 1."""
+        """The stages and averages that take part in update `count`, which begins with 1."""
         return tuple(every > 0 and count % every == 0 for every in self._periods)
 
     def kinds(self) -> Iterator[Active]:
@@ -201,7 +201,7 @@ def _vector(types: Mapping[str, TensorType]) -> Arena:
 
 
 def followed(average: Average, names: Sequence[str]) -> list[tuple[str, str]]:
-    """What follows, and whom, by the order of whom, who is among these names."""
+    """The parameters that follow, and whom, by the order of whom, who is among these names."""
     sources = [name for name in names if name.startswith(average.source)]
     return [(average.target + name.removeprefix(average.source), name) for name in sources]
 

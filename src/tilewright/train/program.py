@@ -41,7 +41,7 @@ from tilewright.train.optimizers import Vectors
 from tilewright.train.plan import Active, Group, Layout, Objective, StagePlan, StepPlan, followed, new_buffers
 
 CLIP_EPSILON = 1e-6
-"""What `torch.nn.utils.clip_grad_norm_` adds to the norm."""
+"""The number that `torch.nn.utils.clip_grad_norm_` adds to the norm."""
 Bucket = tuple[int, int]
 """Where a part of the gradients begins and ends in their vector, in elements: whole parameters."""
 STREAMS = 1 << 16
@@ -49,7 +49,7 @@ STREAMS = 1 << 16
 
 
 def reached(objective: Objective, names: Sequence[str]) -> list[str]:
-    """Those of the parameters that the loss depends on: others have no gradient, and are not decayed either."""
+    """The parameters on which the loss depends: others have no gradient, and are not decayed either."""
     graph = objective.graph
     builder = GraphBuilder(graph.name, reserved=_taken(graph), nodes=list(graph.nodes))
     params = [v for v in graph.params if v.name in set(names)]
@@ -117,8 +117,8 @@ def update_graph(plan: StepPlan, layout: Layout, stage: StagePlan) -> Graph:
 
 
 def follow_graph(plan: StepPlan, layout: Layout, active: Active) -> Graph:
-    """What follows after the last stage alone: from the arena that stages have left and the buffers before them to the
-    new values of all parameters that follow others. `active` says of each average whether it takes part."""
+    """The graph of what follows after the last stage alone: from the arena that stages have left and the buffers before
+    them to the new values of all parameters that follow others. `active` says of each average whether it takes part."""
     growing = _Growing(plan, layout, False, 0)
     assert growing.statistics is not None
     graph = growing.builder.finish((growing.joined(growing.followers(active), "followers"),))
@@ -249,7 +249,7 @@ class _Growing:
             start += size
 
     def _hold(self, stage: StagePlan, arena: Arena) -> None:
-        """What the stage has moved and changed as later ones read it."""
+        """Note the stage's new parameters and state, as later ones read them."""
         for group in stage.groups:
             start = 0
             for name in group.names:
@@ -329,7 +329,7 @@ class _Growing:
         return self.vectors[index]
 
     def _place_of(self, group: Group) -> tuple[int, int]:
-        """Which of the groups this is, and where its numbers stand among the scalars."""
+        """The number of the group, and where its numbers stand among the scalars."""
         groups = self.plan.groups
         index = next(k for k, other in enumerate(groups) if other is group)
         return index, sum(len(g.optimizer.scalars(1, g.optimizer.lr)) for g in groups[:index])
@@ -340,7 +340,7 @@ class _Growing:
 
 
 def _inputs(objective: Objective) -> tuple[list[Value], Value | None]:
-    """Of the graph of an objective: its batch, and the key of random numbers."""
+    """The inputs of an objective's graph: its batch, and the key of random numbers."""
     batch = [v for v in objective.graph.inputs if v.name != objective.key]
     return batch, next((v for v in objective.graph.inputs if v.name == objective.key), None)
 

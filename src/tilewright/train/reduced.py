@@ -1,4 +1,4 @@
-"""What becomes of gradients before they move parameters: learning in parallel on parts of a batch.
+"""The reduction of gradients before they move parameters: learning in parallel on parts of a batch.
 
     step = tw.compile_step(model, loss, optimizer, example, reduce=tw.train.averaged())     # in every process
 
@@ -135,7 +135,7 @@ class Back:
             raise failed
 
     def _known(self, batch: Sequence[Any], vectors: Mapping[str, Array]) -> dict[str, Any]:
-        """What sections read, by name, but for what they keep."""
+        """The values that sections read, by name, but for what they keep."""
         if len(batch) != len(self.batch):
             what = "arrays are not as many as the example's"
             raise CallError(what, where="step", expected=len(self.batch), got=len(batch))

@@ -1,4 +1,4 @@
-"""What is rewritten before a graph is differentiated, since its way back becomes another one.
+"""The rewriting before a graph is differentiated, since its backward pass becomes another one.
 
 What comes back through the parts of attention reads the softmax, which would then be kept, and with it the scores of
 all rows; what comes back through the whole (`ops/gradients/attention.py`) reads queries, keys and values alone. Rows

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a file holds."""
+    """The content of a file."""
 
     arrays: dict[str, Array]
     count: int
@@ -46,7 +46,7 @@ def write_step(path: str | Path, arrays: Mapping[str, Array], count: int, rates:
 
 
 def read_step(path: str | Path, shapes: Mapping[str, tuple[int, ...]], rates: int) -> Saved:
-    """What `write_step` wrote, of these names and shapes and as many rates.
+    """The step that `write_step` wrote, of these names and shapes and as many rates.
 
     Raises ModelError for any other file.
     """

@@ -29,7 +29,7 @@ from tilewright.train.schedules import Schedule
 Array = np.ndarray[Any, Any]
 OnNonfinite = Literal["raise", "skip", "keep"]
 Vectors = tuple[tuple[Array, ...], tuple[Array, ...]]
-"""What a step reads and what it writes."""
+"""The vectors that a step reads and what it writes."""
 GOLDEN = 0x9E3779B97F4A7C15
 WORD = (1 << 64) - 1
 
@@ -189,7 +189,7 @@ class Step:
         return result
 
     def _misfit(self, batch: tuple[Any, ...], error: CallError) -> CallError:
-        """What is wrong with a batch, by the names of its arrays alone: a step's programs take more than those."""
+        """The error of a batch, by the names of its arrays alone: a step's programs take more than those."""
         expected = [v for v in self._objective.graph.inputs if v.name != self._objective.key]
         if len(batch) == len(expected):
             return error
@@ -197,7 +197,7 @@ class Step:
         return CallError("wrong number of arrays in the batch", where="step", expected=shown, got=len(batch))
 
     def _nonfinite(self, kind: Kind, result: dict[str, float]) -> dict[str, float]:
-        """What becomes of a step whose loss or gradients are not finite."""
+        """The result of a step whose loss or gradients are not finite."""
         if self.on_nonfinite == "raise":
             got = ", ".join(f"{name.replace('_', ' ')} {result[name]}" for name in kind.finite)
             raise CallError("the step is not finite; parameters are as they were", where="step", got=got)
@@ -284,8 +284,8 @@ class Step:
         return self._kinds[self._plan.active(self.updates + 1)]
 
     def _vectors(self, kind: Kind, moves: bool) -> Vectors:
-        """What a step reads after the batch, and what it writes. Without gathered gradients these are two pairs, which
-        take turns: putting them together would take longer than a small step."""
+        """The vectors that a step reads after the batch, and what it writes. Without gathered gradients these are two
+        pairs, which take turns: putting them together would take longer than a small step."""
         objective, buffers = self._objective, self._buffers if self._layout.buffers.names else None
         inputs = [*([] if objective.key is None else [self._key]), self._arena.now]
         inputs += [self._scalars] if moves else []
@@ -324,7 +324,7 @@ class Step:
 
     @property
     def states(self) -> dict[str, dict[str, Array]]:
-        """What the optimiser keeps, by its name and the parameter's, in the arena's memory as `parameters`."""
+        """The optimiser's state, by its name and the parameter's, in the arena's memory as `parameters`."""
         arena = self._layout.arena
         return {state: arena.views(self._arena.now, 1 + k) for k, state in enumerate(arena.state)}
 
@@ -398,7 +398,7 @@ class Step:
             arena.fill(self._sums()[0], {n: saved.arrays[f"gathered/{n}"] for n in arena.names})
 
     def show(self, stage: str) -> str:
-        """As `Model.show`."""
+        """The text, as by `Model.show`."""
         return self.model.show(stage)
 
 

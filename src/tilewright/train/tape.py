@@ -1,4 +1,4 @@
-"""What PyTorch code does with tensors, written down.
+"""A tape of what PyTorch code does with tensors.
 
 To trace a module takes PyTorch's exporter, which takes more than a second to load alone. Whether a module was traced
 before is told by its tape: every call of PyTorch's functions and, below, every operator that they come down to, each
@@ -40,7 +40,7 @@ class Untaped(Exception):
 
 
 class Tape:
-    """What was written so far.
+    """The text that was written so far.
 
     labels  of the storages that are known: those of the batch, of parameters and buffers, and of results
     copies  those that may be written: of buffers and of results
@@ -95,7 +95,7 @@ class Tape:
             return type(x).__qualname__
 
     def tensor(self, x: torch.Tensor) -> str:
-        """Which numbers a tensor has, and how it sees them."""
+        """The numbers that a tensor has, and how it sees them."""
         place = _place(x)
         label = self.labels.get(place) or self.fixed.get(place)
         if label is None:
@@ -235,7 +235,7 @@ def _product(func: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _sum(func: Any, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **scales: Any) -> torch.Tensor:
-    """What is added to a product, in place of the sum."""
+    """The term that is added to a product, in place of the sum."""
     return c + _product(aten.mm.default, a, b)
 
 
@@ -264,12 +264,13 @@ SHORT: dict[Any, Callable[..., Any]] = {
     aten.convolution.default: _convolution,
     aten.native_batch_norm.default: _batch_norm,
 }
-"""What takes long, and what is done in its place: of the same shapes and types, and in the same order in memory."""
+"""The functions that take long, and what is done in their place: of the same shapes and types, and in the same order in
+memory."""
 
 
 @contextlib.contextmanager
 def _exporting() -> Iterator[None]:
-    """What code is told that asks whether it is being exported: the same as by the exporter."""
+    """Within the body, code that asks whether it is being exported is told so, as by the exporter."""
     flags = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
     torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
     try:

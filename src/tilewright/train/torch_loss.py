@@ -97,7 +97,7 @@ def _binds(signature: inspect.Signature, count: int) -> bool:
 
 
 def _batch_names(model: torch.nn.Module, loss: Callable[..., Any] | None, given: Any, count: int) -> list[str]:
-    """What the arrays of a batch are called: as the loss calls them, or, where it is of an output and a target, as the
+    """The names of the arrays of a batch: as the loss calls them, or, where it is of an output and a target, as the
     model does, and "target"."""
     if loss is None:
         return names_of(model.forward, count)
@@ -183,7 +183,7 @@ def tensors(example: Sequence[Any]) -> tuple[torch.Tensor, ...]:
 
 
 def _names(result: Any) -> tuple[str, ...]:
-    """What the loss and metrics are called that a loss function has given."""
+    """The names of the loss and metrics that a loss function has given."""
     if not isinstance(result, dict):
         return ("loss",)
     if "loss" not in result:

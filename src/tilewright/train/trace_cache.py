@@ -60,7 +60,7 @@ def package_version() -> str:
 
 
 def get(name: str, store: ObjectCache | None = None) -> Traced | None:
-    """What was kept under a name, or None."""
+    """The trace that was stored under a name, or None."""
     entry = (store or ObjectCache()).get(name)
     if entry is None:
         return None

@@ -70,7 +70,7 @@ class KernelCall:
 
     @property
     def code(self) -> CompiledKernel:
-        """Its code, which must have been made."""
+        """The code of the kernel, which must have been made."""
         assert self.compiled is not None, f"{self.label} is not compiled yet"
         return self.compiled
 

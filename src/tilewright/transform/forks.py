@@ -39,7 +39,7 @@ from tilewright.transform.graph.memory import Place
 MOST_CALLS = 48
 """Calls of a fork."""
 LEAST_GAIN = 0.97
-"""Of the time of calls that are shared, what a fork in their place may be estimated to take."""
+"""The share of the time of shared calls that a fork in their place may be estimated to take."""
 LEAST_BARRIERS = 3.0
 """Barriers that a fork saves at the least: calls of a microsecond are not estimated so well."""
 
@@ -254,14 +254,15 @@ def _strands(run: Sequence[int], before: Sequence[int], times: Sequence[Times], 
 
 
 def _cycles(k: int, strand: int, before: Sequence[int], times: Sequence[Times]) -> float:
-    """Of a call in a strand, whose calls are given as bits: the first ones read what other cores wrote."""
+    """The cycles of a call in a strand, whose calls are given as bits: the first ones read what other cores wrote."""
     return times[k].alone + (0.0 if before[k] & strand else times[k].fetching)
 
 
 def _fork_cycles(
     strands: Sequence[Sequence[int]], before: Sequence[int], times: Sequence[Times], target: Target
 ) -> float:
-    """Of the longest strand, and until all threads know that it is done; endless where there is one strand."""
+    """The cycles of the longest strand, and until all threads know that it is done; endless where there is one
+    strand."""
     if len(strands) < 2:
         return inf
     bits = [sum(1 << k for k in strand) for strand in strands]

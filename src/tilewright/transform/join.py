@@ -135,8 +135,7 @@ def _accesses(block: Block) -> Iterator[_Access]:
 
 @dataclass(frozen=True, slots=True)
 class _Want:
-    """What a joint cannot be without: an axis a dimension, or a dimension an axis. `needed` is None where the joint
-    cannot be."""
+    """The need of a joint: an axis a dimension, or a dimension an axis. `needed` is None where the joint cannot be."""
 
     axis: _Axis | None = None
     dim: _Dim | None = None
@@ -151,7 +150,7 @@ class _Want:
 
 
 def _wants(walked: _Walk, joints: _Joints) -> Iterator[_Want]:
-    """What has to be joined together so that each access of a block walks as one what is joined."""
+    """The joints that are needed so that each access of a block walks as one what is joined."""
     iters, name = walked.block.iters, walked.block.name
     own: dict[tuple[Expr, Expr], int] = {(a.var, b.var): k for k, (a, b) in reversed([*enumerate(pairwise(iters))])}
     places = [k for k in range(len(iters) - 1) if (name, k) in joints.axes]

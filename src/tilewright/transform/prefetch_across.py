@@ -43,7 +43,7 @@ class _Load:
 def plan_prefetch(
     kernels: Sequence[KernelCall], params: Collection[Value], target: Target
 ) -> dict[int, tuple[Value, WeightPrefetch]]:
-    """Which kernels prefetch what, by their places in the order of execution.
+    """The kernels that prefetch for others, by their places in the order of execution.
 
     Args:
         kernels: of a call, in order.
@@ -73,7 +73,7 @@ def plan_prefetch(
 
 
 def _host(kernels: Sequence[KernelCall], load: _Load, hosts: Mapping[int, int], target: Target) -> int | None:
-    """Which of these kernels prefetches for the last of them; None if its weights come when they are read."""
+    """The one of these kernels that prefetches for the last of them; None if its weights come when they are read."""
     if not hosts:
         return None
     reader = len(kernels) - 1

@@ -152,7 +152,7 @@ made first, and when it is repeated."""
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which values are dropped, the calls in order, the cycles of those repeated, and the bytes at the fullest one
+    """The values that are dropped, the calls in order, the cycles of those repeated, and the bytes at the fullest one
     (`whole`: if outputs had no room)."""
 
     dropped: frozenset[Value]
@@ -174,26 +174,26 @@ class _Program:
     parts: dict[Value, list[tuple[Expr | None, Expr]]] = field(default_factory=dict)
     """Where each call that writes a value begins and ends, in elements; None where that changes."""
     over: list[list[tuple[Value, Value]]] = field(default_factory=list)
-    """Of each call, what it may write over what."""
+    """The pairs of each call: what it may write over what."""
     sizes: dict[Value, int] = field(default_factory=dict)
     split: dict[Value, list[int]] = field(default_factory=dict)
     """Bytes of the parts of values of which calls use one part before another one: they are live one by one, as others
     stand in the rest meanwhile (`transform/graph/overlays.py`)."""
     touched: list[dict[Value, range]] = field(default_factory=list)
-    """Of each call, which of these parts it uses."""
+    """The parts that each call uses."""
     rooms: dict[Value, list[int]] = field(default_factory=dict)
     """Outputs that have room until they are written, with the calls that use them."""
     middle: int = 0
     lives: dict[Value, _Life] = field(default_factory=dict)
     """The first life of each value; its second one is the next number."""
     nbytes: list[int] = field(default_factory=list)
-    """Of each life."""
+    """The bytes of each life."""
     widths: list[int] = field(default_factory=list)
     """Bytes of an element; 0 of values in parts, which do not stand in outputs."""
     read: list[list[_Use]] = field(default_factory=list)
     written: list[list[_Use]] = field(default_factory=list)
     taken: list[list[_Life]] = field(default_factory=list)
-    """Of each call, the first lives of what it may write something of the same size over."""
+    """The first lives of what each call may write something of the same size over."""
 
     @classmethod
     def of(

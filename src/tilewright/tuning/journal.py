@@ -38,7 +38,7 @@ class Turns:
 
 
 class Journal:
-    """What was measured about one model.
+    """The measurements of one model.
 
     Args:
         path: the file; None keeps nothing on disk.
@@ -63,7 +63,7 @@ class Journal:
         return self._turns.get((site, incumbent, label), [])
 
     def failure(self, site: str, incumbent: str, label: str) -> tuple[str, str] | None:
-        """What became of a setting that could not be timed, and why."""
+        """The failure of a setting that could not be timed, and why."""
         return self._failed.get((site, incumbent, label))
 
     def timed(self, site: str, incumbent: str, label: str, turns: Turns) -> None:
@@ -76,7 +76,7 @@ class Journal:
         self._write({"site": site, "incumbent": incumbent, "label": label, "outcome": outcome, "why": why[:500]})
 
     def result(self, name: str) -> dict[str, Any] | None:
-        """What was kept under a name."""
+        """The result under a name."""
         return self._results.get(name)
 
     def keep(self, name: str, result: dict[str, Any]) -> None:

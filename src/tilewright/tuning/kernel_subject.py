@@ -1,4 +1,5 @@
-"""What the processes of a race run for a record without its model: the record's kernel alone, as one setting makes it.
+"""The work of the processes of a race for a record without its model: the record's kernel alone, as one setting makes
+it.
 
 The kernel is compiled while the process is set up, before anything is timed.
 """
@@ -61,7 +62,7 @@ def kernel(code: str, weights: str, inputs: str, threads: int) -> Prepared:
 
 
 def subject(workload: str, decision: str, setting: str, target: str, copies: int) -> str:
-    """What a process is told of its kernel."""
+    """The text that tells a process of its kernel."""
     said = {"workload": workload, "decision": decision, "setting": setting, "target": target, "copies": copies}
     return json.dumps(said)
 

@@ -29,18 +29,19 @@ from tilewright.tuning.sites import Part
 from tilewright.tuning.workers import LOADINGS, ROUNDS, Processes, Races
 
 KINDS = ("algorithm", "panels")
-"""Of decisions that a model of their operators alone meets again. Others are about what lowering makes of a model."""
+"""The kinds of decisions that a model of their operators alone meets again. Others are about what lowering makes of a
+model."""
 MOST_COPIES, MOST_BYTES = 16, 256 << 20
-"""Of the operators, where their arrays come from memory."""
+"""The regimes of the operators, where their arrays come from memory."""
 
 Regime = Literal["warm", "cold"]
 
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """What races showed: the labels that there are, the preferred one first; by regime the gain of the record's setting
-    over that; the seconds of the steps in which they differ, by label; the errors of the two, relative to the outputs'
-    scale."""
+    """The results of races: the labels that there are, the preferred one first; by regime the gain of the record's
+    setting over that; the seconds of the steps in which they differ, by label; the errors of the two, relative to the
+    outputs' scale."""
 
     labels: tuple[str, ...]
     gains: Mapping[str, Gain]

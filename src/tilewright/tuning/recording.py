@@ -38,7 +38,7 @@ and here the estimates' own choice is what is compared with."""
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found about one decision.
+    """The findings about one decision.
 
     Args:
         setting: the label that is best: the untuned one where no other was accepted.
@@ -153,8 +153,8 @@ class Memory:
 
 
 class Unverified(Memory):
-    """What records of other compilers recommend, wherever a compile looks for records: those settings are raced again,
-    and a record of this compiler says whether they stand. It goes before the others."""
+    """The records of other compilers, wherever a compile looks for records: the settings that they recommend are raced
+    again, and a record of this compiler says whether they stand. It goes before the others."""
 
     only_settled = True
     policy = AGAIN
@@ -164,7 +164,7 @@ class Unverified(Memory):
         self._lookup = lookup([store, *places], target)
 
     def settled(self, site: Site) -> str | None:
-        """What the record recommends that a compile would ask first, if it is another compiler's."""
+        """The setting that the record recommends that a compile would ask first, if it is another compiler's."""
         for _, record in self._lookup.find(site.name) if self._lookup is not None else ():
             if record.made.compiler == code_version():
                 return None

@@ -55,15 +55,15 @@ class Recorded:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Recorded:
-        """What `to_dict` made."""
+        """The object that `to_dict` wrote."""
         labels, estimates, seen, truth = (tuple(data[name]) for name in ("labels", "estimates", "seen", "truth"))
         return cls(data["about"], labels, estimates, seen, truth, data["share"], tuple(data.get("finals", ())))
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What a search did with a recorded space: its choice, how many settings it timed, and how much longer the choice
-    truly takes than the best."""
+    """The outcome of a search in a recorded space: its choice, how many settings it timed, and how much longer the
+    choice truly takes than the best."""
 
     choice: str
     timed: int
@@ -83,7 +83,7 @@ def play(recorded: Recorded, make: Callable[[Recorded], Search], count: int = 5)
 
 
 def _decided(search: Search, recorded: Recorded) -> str:
-    """What the finals leave: the best of the finalists if its gain is worth a change, else the incumbent."""
+    """The outcome of the finals: the best of the finalists if its gain is worth a change, else the incumbent."""
     incumbent = recorded.labels[0]
     if not recorded.finals or search.best == incumbent:
         return search.best

@@ -56,12 +56,12 @@ INTERPRETED = 3_000_000
 """Iterations of blocks that the interpreter is asked to run, some seconds; results of larger functions are held against
 those of the untuned code."""
 MOST_COPIES, MOST_BYTES = 256, 256 << 20
-"""Of a kernel's arrays, where they come from memory."""
+"""The most elements of a kernel's arrays for the interpreter, where they come from memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reraced:
-    """What became of a record: it "stands" as it is or was "verified" anew; it was "dropped"; or a race says nothing
+    """The outcome for a record: it "stands" as it is or was "verified" anew; it was "dropped"; or a race says nothing
     about it ("skipped"). `gain` is over what this compiler prefers, `record` what takes the old one's place."""
 
     state: Literal["stands", "verified", "dropped", "skipped"]
@@ -282,7 +282,7 @@ def example_arrays(func: PrimFunc) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def interpreted(func: PrimFunc, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any] | None:
-    """What the function computes by the interpreter; None where that takes too long."""
+    """The outputs of the function by the interpreter; None where that takes too long."""
     sizes = {v: const(v.multiple * max(1, ceil((v.lo or 1) / v.multiple))) for v in func.symbols}
     blocks = (b for b in walk(func.body) if isinstance(b, Block))
     work = sum(prod(as_int(substitute(v.extent, sizes)) or 1 for v in b.iters) for b in blocks)

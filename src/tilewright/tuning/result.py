@@ -1,4 +1,5 @@
-"""What a tuning run shows: its progress while it runs, then a row for each decision and the gain of the whole model."""
+"""The table of a tuning run: its progress while it runs, then a row for each decision and the gain of the whole
+model."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was found about one decision.
+    """The findings about one decision.
 
     Args:
         name, about: the key's name and text.
@@ -60,7 +61,7 @@ class Row:
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Row:
-        """What `to_dict` of the result made of it."""
+        """The row of which `to_dict` of the result made this."""
         return cls(**{**row, "gain": Gain(**row["gain"])})
 
 
@@ -98,7 +99,7 @@ class Tuned:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Tuned:
-        """What `to_dict` made."""
+        """The object that `to_dict` wrote."""
         return cls(
             dict(data["settings"]),
             tuple(Row.from_dict(row) for row in data["rows"]),

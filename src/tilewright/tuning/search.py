@@ -1,4 +1,4 @@
-"""Which settings of one decision to time next: one-knob descent from seeds, by steps and halves, pruned by estimates.
+"""The settings of one decision to time next: one-knob descent from seeds, by steps and halves, pruned by estimates.
 
     search = Descent(space, estimates, policy)
     while labels := search.ask(4):
@@ -20,7 +20,8 @@ from tilewright.support.classes import dataclass
 from tilewright.tuning.significance import NEAR
 
 PROMISING = 0.995
-"""Of the incumbent's time: a label that takes more in the search is not raced again, for its gain would not count."""
+"""The share of the incumbent's time: a label that takes more in the search is not raced again, for its gain would not
+count."""
 
 
 FINALISTS = 3
@@ -75,7 +76,7 @@ class Search(Protocol):
 
 
 class _Told:
-    """What searches share: the times so far. The incumbent's is 1."""
+    """The times so far, which searches share. The incumbent's is 1."""
 
     def __init__(self, incumbent: str) -> None:
         self.incumbent = incumbent
@@ -137,8 +138,8 @@ class Descent(_Told):
         self._asked: set[str] = {self.incumbent}
 
     def _alternatives(self) -> list[str]:
-        """Of each kind, and of each size of Winograd's tiles, which are kinds of their own to the estimates, the label
-        with the best estimate, if that is within reach."""
+        """The label of each kind, and of each size of Winograd's tiles, which are kinds of their own to the estimates,
+        the one with the best estimate, if that is within reach."""
         bound = self._least * self.policy.reach if self._least > 0 else math.inf
         within = [x for x, estimate in self._estimates.items() if estimate <= bound]
         result: dict[tuple[str, int], str] = {}

@@ -1,4 +1,5 @@
-"""What turns show: the ratio of two contenders with an interval, who is near whom, and whether a gain is verified.
+"""The statistics of turns: the ratio of two contenders with an interval, who is near whom, and whether a gain is
+verified.
 
 A gain is the time of the incumbent divided by that of the challenger, round by round: above 1 the challenger is faster.
 Where memory happens to lie when a program is loaded makes it up to some percents faster or slower, for as long as it
@@ -25,7 +26,7 @@ MODEL_GAIN = 1.005
 ResNet-50 against itself, loaded anew
 five times: 0.999 to 1.005 in four races (Zen 4, 2026-11-26); smaller models differ more, and are loaded more often."""
 COVERAGE = 0.9
-"""Of intervals."""
+"""The coverage of intervals."""
 WIDE = 1.1
 """The ratio of an interval's ends from which on others were at work while it was measured."""
 _SAMPLES = 2000
@@ -75,7 +76,7 @@ class Gain:
 
 
 NONE = Gain(1.0, 1.0, 1.0)
-"""Of what did not change."""
+"""The gain where nothing changed."""
 
 
 def gain(loadings: Sequence[Sequence[float]], seed: int = 0) -> Gain:

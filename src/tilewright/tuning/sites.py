@@ -13,7 +13,7 @@ from tilewright.transform.prefetch_across import STEPS
 from tilewright.tuning.programs import Built, Listed, changed, changes, fed
 
 LEAST_SHARE = 0.01
-"""Of a call's time: less is not worth a measurement."""
+"""The least share of a call's time: less is not worth a measurement."""
 NEVER = ("precision",)
 """Kinds of decisions that change what results mean, which the caller decides."""
 
@@ -68,20 +68,21 @@ def sites(listed: Listed, sizes: Mapping[str, int]) -> list[Site]:
 
 
 def runs(decisions: Sequence[Scheduled], sizes: Mapping[str, int]) -> Scheduled | None:
-    """Of the decisions about a kernel the one whose version runs for these sizes: the last of those that fit."""
+    """The decision about a kernel whose version runs for these sizes: the last of those that fit."""
     fitting = [d for d in decisions if all(sizes.get(name) == value for name, value in d.where)]
     return fitting[-1] if fitting else None
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a site's time is in two programs: the steps of the incumbent and those of the candidate in their place."""
+    """The part of a site's time in two programs: the steps of the incumbent and those of the candidate in their
+    place."""
 
     before: frozenset[int]
     after: frozenset[int]
 
     def times(self, rounds: Sequence[Sequence[float]], *, after: bool) -> list[float]:
-        """Its seconds in each round."""
+        """The part's seconds in each round."""
         places = self.after if after else self.before
         return [sum(times[k] for k in places) for times in rounds]
 
@@ -220,7 +221,7 @@ def together(result: Sequence[tuple[Site, str]], separated: Set[frozenset[str]] 
 
 
 def codes(count: int) -> list[frozenset[int]]:
-    """So many sets of equal size, of as few numbers as possible: none is a part of another.
+    """So many distinct sets of equal size, of as few numbers as possible: none is a part of another.
 
     What is tried in the programs of its own set can be told from the programs that show it (`tuner._find_steps`): each
     of `count` things would else need a program of its own.

@@ -1,4 +1,4 @@
-"""What the processes of a race run: a candidate's program, whole or step by step. Nothing is compiled here.
+"""The work of the processes of a race: a candidate's program, whole or step by step. Nothing is compiled here.
 
 A candidate's file has code alone; the weights are the untuned program's, in a file of their own that is mapped. So
 candidates are small, and a process needs the runtime only.
@@ -20,7 +20,7 @@ STEPS = "tilewright.tuning.subject:steps"
 CALLS = "tilewright.tuning.subject:calls"
 
 KEPT = 0.75
-"""Of the runs of a turn the part that counts, for each step the quickest: what disturbs a machine only adds time."""
+"""The part of the runs of a turn that counts, for each step the quickest: what disturbs a machine only adds time."""
 
 
 def steps(code: str, weights: str, inputs: str, threads: int) -> Prepared:

@@ -35,15 +35,16 @@ FINAL_RACES, MOST_RACES, FINAL_ROUNDS = 3, 8, 6
 """Races of a site's finalists, each with programs loaded anew, and their rounds: so many at least, and further ones
 while it is not decided whether a gain is worth the change."""
 WORTH = 0.0005
-"""Of a call's time: what a setting must promise to save to be raced again. Ten that save so much are a gain of the
-whole model that can be verified; searches name several as promising by chance for each that is."""
+"""The share of a call's time that a setting must promise to save to be raced again. Ten that save so much are a gain of
+the whole model that can be verified; searches name several as promising by chance for each that is."""
 SURELY_LESS = 0.5
-"""Of the least gain: settings whose own gains make less of the whole model are not raced in it."""
+"""A share of the least gain: settings whose own gains make less of the whole model are not raced in it."""
 MODEL_RACES = 4
-"""Of the whole model at most, while they do not decide whether it is faster."""
+"""Races of the whole model while they do not decide whether it is faster."""
 KERNELS_REACH = 2.0
-"""Of a kernel's alternatives (`Policy.reach`): their estimates hold better than those of algorithms. ResNet-50's and
-IMP's 37 kernels take 1.1 to 5.2 times as long by another plan where 2.3 to 4 are estimated (Zen 4, 2026-11-26)."""
+"""The reach of a kernel's alternatives (`Policy.reach`): their estimates hold better than those of algorithms.
+ResNet-50's and IMP's 37 kernels take 1.1 to 5.2 times as long by another plan where 2.3 to 4 are estimated (Zen 4,
+2026-11-26)."""
 LEVELS = ("algorithms and layouts", "kernels")
 
 
@@ -64,7 +65,7 @@ class _Search:
 
     @property
     def other(self) -> str:
-        """What is preferred among all but the incumbent; what records say where they say another one."""
+        """The label that is preferred among all but the incumbent; what records say where they say another one."""
         if self.settled is not None and self.settled != self.site.incumbent:
             return self.settled
         return self.site.decision.runners_up[0][0].label
@@ -222,7 +223,7 @@ class Tuner:
         return _Search(site, search, share, settled=resolved if resolved in d.space.labels else None)
 
     def _shares(self, built: Built) -> list[float]:
-        """Of a call's time, by step."""
+        """The shares of a call's time, by step."""
         kept = self.journal.result("shares")
         if kept is not None and kept.get("kernels") == list(built.kernels):
             return [float(x) for x in kept["shares"]]
@@ -235,7 +236,8 @@ class Tuner:
         return shares
 
     def _find_steps(self, searches: Sequence[_Search], incumbent: Built, shares: Sequence[float]) -> None:
-        """Which steps decisions of one kind change, in few compiles of many other settings each, and nothing timed.
+        """Find the steps that decisions of one kind change, in few compiles of many other settings each, and nothing
+        timed.
 
         Each site's other setting is in the programs of its own code. The steps that differ in all of these are its
         own, and perhaps some that several others change; those only make programs of fewer sites. Decisions of several
@@ -345,8 +347,8 @@ class Tuner:
                     self._tell(searches[name], bundle[name], Turns(*map(tuple, times)))
 
     def _learn(self, s: _Search, part: Part, incumbent: Timed) -> None:
-        """Which steps a decision changes, seen from a candidate: all if none were known, else perhaps more than other
-        settings change. Its search ends if these take no time."""
+        """Learns which steps a decision changes, seen from a candidate: all if none were known, else perhaps more than
+        other settings change. Its search ends if these take no time."""
         if s.site.steps is not None and part.before <= s.site.steps:
             return
         total = sum(map(sum, incumbent.rounds)) or 1.0
@@ -454,7 +456,7 @@ class Tuner:
         return [there_and_back(t.gains) for t in self.journal.turns(s.site.name, s.site.incumbent, label)[searched:]]
 
     def _accept(self, incumbent: Built, won: Bundle, searches: Mapping[str, _Search]) -> tuple[Bundle, float]:
-        """Those winners with which the whole model is verified to be faster: all, or else the half that saves most; and
+        """The winners with which the whole model is verified to be faster: all, or else the half that saves most; and
         the largest difference of its outputs from the exact ones."""
         saving = {name: searches[name].share * (1 - 1 / searches[name].gain.median) for name in won}
         ranked = sorted(won, key=lambda name: -saving[name])

@@ -244,8 +244,8 @@ class Emitter:
         self.line("}", level)
 
     def pragma(self, s: For) -> str | None:
-        """What OpenMP is told of a loop: who shares it, or that its iterations are lanes of vectors. A sum over lanes
-        stays in order, as C has it."""
+        """The pragma that tells OpenMP of a loop: who shares it, or that its iterations are lanes of vectors. A sum
+        over lanes stays in order, as C has it."""
         if s.kind == "parallel":
             return "parallel for" + (
                 f" num_threads((int){self.exprs.name(NTHREADS)})" if NTHREADS in self.func.symbols else ""

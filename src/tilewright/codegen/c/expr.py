@@ -29,7 +29,7 @@ _C_NAMES = names_in("c") | {"abs": "fabs"}
 MATH_NAMES = frozenset(
     _C_NAMES.get(name, name) + suffix for name, info in OPS.items() if info.kinds == ("float",) for suffix in ("", "f")
 )
-"""What emitted text may call from math.h."""
+"""Functions of math.h that emitted text may call."""
 
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _REFLEXIVE = {"eq": True, "le": True, "ge": True, "ne": False, "lt": False, "gt": False}

@@ -17,7 +17,7 @@ RESERVED = MATH_NAMES.union(
 """Names that are not given to anything of a program: C's words, and functions that emitted code may call."""
 
 _HELPER = re.compile(rf"([a-z]+_)?({DTYPE})(_to_({DTYPE}))?")
-"""What functions of ours may be called: `min_f32`, `f32_to_i8`, `bits_f32_to_i32`."""
+"""The functions of ours that emitted text may call: `min_f32`, `f32_to_i8`, `bits_f32_to_i32`."""
 
 
 class Identifiers:

@@ -39,7 +39,7 @@ from tilewright.schedule.intrinsics import expand, is_known
 from tilewright.support.errors import CallError
 
 Reference = Callable[..., None]
-"""What an intrinsic does: takes its output regions, then its input regions, as arrays and writes the outputs."""
+"""The meaning of an intrinsic: takes its output regions, then its input regions, as arrays and writes the outputs."""
 
 
 def interpret(

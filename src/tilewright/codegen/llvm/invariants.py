@@ -20,7 +20,7 @@ from tilewright.ir.loops import For, Let, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, variables, walk, walk_expr
 
 CHEAP = frozenset(("add", "sub", "mul", "min", "max"))
-"""What is computed before a loop whether the loop needs it or not."""
+"""Operators that are computed before a loop whether the loop needs them or not."""
 
 
 def divide_before(s: State, loop: For) -> None:
@@ -36,7 +36,7 @@ def divide_before(s: State, loop: For) -> None:
 
 
 def _divisions(body: Stmt) -> Iterator[Op]:
-    """Those by other than literals that read no memory, inner ones first."""
+    """The divisions by other than literals that read no memory, inner ones first."""
     seen: set[Expr] = set()
     for stmt in walk(body):
         for e in exprs_of(stmt):

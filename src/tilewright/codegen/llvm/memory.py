@@ -41,7 +41,7 @@ from tilewright.ir.expr import Buffer, Const, Expr, as_int
 ENTRIES = 1 << u8.bits
 """Bytes of a table that has one for each number of 8 bits."""
 PART = 64
-"""Of these, what a vector holds."""
+"""The bytes of these that a vector holds."""
 
 PIECES = 3
 """Pieces, each a power of two, that a vector must otherwise be loaded in to be read under a mask instead: with two of
@@ -371,7 +371,7 @@ def _load_near(s: State, buffer: Buffer, base: Poly, steps: tuple[int, ...], mas
 
 
 def _read(s: State, steps: tuple[int, ...], first: int, mask: str) -> str:
-    """Which of the elements from `first` on, as many as there are lanes, some lane that is on reads."""
+    """The mask of elements from `first` on, as many as there are lanes, that some lane that is on reads."""
     width = len(steps)
     readers = [[lane for lane, step in enumerate(steps) if step == first + k] for k in range(width)]
     turns = [tuple(r[turn] if turn < len(r) else width for r in readers) for turn in range(max(map(len, readers)))]

@@ -26,7 +26,8 @@ MOST_LINES = 8
 
 
 def before_prefetch(s: State, stmt: For) -> None:
-    """What the hints of all iterations take alike, where all of it is known: LLVM's few passes leave it in the loop."""
+    """Emit before a loop what the hints of all its iterations share, where it is known: LLVM's few passes leave it in
+    the loop."""
     if s.lanes is not None:
         return
     for atom in atoms_of(s, stmt):
@@ -115,7 +116,7 @@ def lines_of(s: State, stmt: For, note: Prefetch, start: Poly, itemsize: int) ->
 
 
 def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:
-    """What to add to the offset of what the loop reads for the share of the rows (or the tile) that it works on, in
+    """The offset to add to that of what the loop reads for the share of the rows (or the tile) that it works on, in
     elements; None if it has no share.
 
     Shares are rounded up: the last of them reaches a few lines further."""
@@ -151,7 +152,7 @@ def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:
 
 
 def _whole(elements: Expr, line: int) -> Expr:
-    """So many elements in whole lines: of a part of one more, the step would leave out what follows."""
+    """So many elements, rounded down to whole lines: of a part of one more, the step would leave out what follows."""
     return -(-elements // line) * line
 
 
@@ -185,7 +186,7 @@ def _rows(stmt: For, load: Load) -> tuple[Expr, int, Expr] | None:
 
 
 def _rank(s: State, load: Load, tiles: int) -> Expr | None:
-    """Which of so many runs this one is, by the loops around that do not move `load`; None if they make fewer. Loops
+    """The number of this run among `tiles`, by the loops around that do not move `load`; None if they make fewer. Loops
     next to the run that do move it, as those of a reduction, make other runs of other parts."""
     moving = {v for index in load.indices for v in variables(index)}
     rank: Expr = const(0)

@@ -47,7 +47,7 @@ class Caller:
         self.numbers: dict[Var, str] = {}
         """The numbers of iterations, of the loops around."""
         self.fork: int | None = None
-        """Of the call before."""
+        """The state of the call before."""
         self.owners: dict[int, str] = {}
 
     def forget(self) -> None:
@@ -346,7 +346,7 @@ class Regions:
         out.effect(f"store i64 {out.inst(f'sub nsw i64 {left}, 1')}, ptr {self.budget}, align 8")
 
     def told(self, spent: str, label: str) -> str:
-        """What the function in the control words says to thread 0, as all threads read it."""
+        """The word that the function in the control words tells thread 0, as all threads read it."""
         out = self.out
         told = out.inst(f"getelementptr inbounds i64, ptr %control, i64 {CONTROL.told // 8}")
         first = out.inst("icmp eq i64 %tid, 0")

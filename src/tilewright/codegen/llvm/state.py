@@ -258,7 +258,7 @@ class State:
         return self.read_once(buffer, where, type_, lambda: self.out.inst(f"load {type_}, ptr {where}, align {align}"))
 
     def read_once(self, buffer: Buffer, where: str, type_: str, read: Callable[[], str]) -> str:
-        """What is at an address: what `read` makes, or made while it could not change."""
+        """The value at an address: what `read` makes, or made while it could not change."""
         name, key = buffer.name, (where, type_)
         for places in reversed(self.places):
             values = places.loads.get(name)

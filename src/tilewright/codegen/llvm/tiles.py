@@ -20,7 +20,7 @@ from tilewright.targets import registry
 
 REGISTERS = 8
 ROW_BYTES = 64
-"""Of a register."""
+"""Bytes of a row of a register."""
 
 
 def has_tiles(s: State) -> bool:

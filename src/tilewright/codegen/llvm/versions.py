@@ -1,4 +1,4 @@
-"""What the versions of a loop compute alike is computed once, before the tests that choose one of them.
+"""Computations that the versions of a loop share are made once, before the tests that choose one of them.
 
     if n == 1 {                                     p = &a[row];  q = row % 96
       for k in 0..64 @prefetch { ... a[row, k] }    if n == 1 {

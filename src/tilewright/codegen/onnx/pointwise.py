@@ -79,7 +79,7 @@ DIRECT = names_in("onnx") | {
 
 
 OF_BOOLEANS = {"BitwiseXor": "Xor", "Max": "Or", "Min": "And"}
-"""What ONNX calls operators on booleans that it has for numbers."""
+"""ONNX's names for operators on booleans, where they differ from those on numbers."""
 ORDERS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 """Comparisons, which ONNX has for numbers alone."""
 

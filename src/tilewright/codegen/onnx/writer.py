@@ -17,7 +17,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
 OPSET = 21
-"""What ONNX Runtime has kernels for since 2024; later sets give some operators new versions that it lacks."""
+"""The set for which ONNX Runtime has kernels since 2024; later sets give some operators new versions that it lacks."""
 IR_VERSION = 10
 LATER = ("f4e2m1", "f8e8m0", "i2", "u2")
 """Element types that came later."""

@@ -22,7 +22,7 @@ from tilewright.support.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class ReducedAxes:
-    """Which axes of tensors of one shape are reduced.
+    """The axes that are reduced of tensors of one shape.
 
     Args:
         shape: the tensors'.

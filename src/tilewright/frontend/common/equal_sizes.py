@@ -1,4 +1,4 @@
-"""Which sizes a model can have at all: those for which shapes that it joins are equal.
+"""The sizes that a model can have: those for which shapes that it joins are equal.
 
 Files name the dimensions of their inputs, and some exporters give each dimension of each input a name of its own: two
 inputs that are added have one batch under two names.

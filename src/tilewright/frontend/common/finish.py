@@ -86,5 +86,5 @@ MALFORMED = (
     TypeError,
     ValueError,
 )
-"""What Python raises when a file's values make no sense in a place where no rule foresaw it. Importers turn these into
-errors at the node, so that no file, however damaged, is more than an error."""
+"""The exceptions that Python raises when a file's values make no sense where no rule foresaw it. Importers turn these
+into errors at the node, so that no file, however damaged, is more than an error."""

@@ -128,7 +128,8 @@ def _i32(values: Array) -> Array:
 
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
-"""What a node may ask of a feature, in ONNX's order: <=, <, >=, >, ==, !=, and whether it is one of some values."""
+"""The questions that a node may ask of a feature, in ONNX's order: <=, <, >=, >, ==, !=, and whether it is one of some
+values."""
 LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(7)
 
 

@@ -1,4 +1,4 @@
-"""Which constants of a file its exporter computed from weights that are in the file too.
+"""The constants of a file that its exporter computed from weights that are in the file too.
 
 PyTorch's exporters fold what depends on weights alone: `exp(log_std)` becomes a constant, and the file does not say
 of what. New weights would leave it as it was. So the numbers are asked: a constant that is a weight's elements moved,
@@ -24,13 +24,13 @@ from tilewright.frontend.onnx.tensors import DTYPES, to_array
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_ELEMENTS = 1 << 16
-"""Of tensors that are looked at: exporters fold small ones."""
+"""The size up to which tensors are looked at: exporters fold small ones."""
 MIN_EVIDENCE = 4
 """Elements that a guess must explain; fewer may be equal by accident."""
 MAX_PAIRS = 1 << 9
 """Pairs of weights that are tried for one constant."""
 TOLERANCE = 3e-6
-"""Of a constant's largest magnitude: a function in another library differs by some roundings."""
+"""The tolerance by a constant's largest magnitude: a function in another library differs by some roundings."""
 
 FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "identity": lambda w: w,
@@ -135,7 +135,7 @@ def _moved(constant: Array, ordered: Mapping[str, Array]) -> list[str]:
 
 
 def _among(values: Array, ordered: Array) -> Array:
-    """Which of the values are among others, which ascend (at least one)."""
+    """For each value, whether it is among others, which ascend (at least one)."""
     places = np.searchsorted(ordered, values).clip(max=len(ordered) - 1)
     is_there: Array = ordered[places] == values
     return is_there

@@ -29,7 +29,7 @@ _WEIGHT = re.compile(r"^(\w+): (?:PARAMETER|BUFFER) target='([^']+)'", re.MULTIL
 _PLACEHOLDER = re.compile(r"%([pb]_\w+)")
 _INVENTED = re.compile(r"val_\d+|onnx::\w+")
 STATISTICS, COUNTER = "running_mean", "num_batches_tracked"
-"""Of a batch norm: what inference reads, and what is counted while it is trained."""
+"""The parameters of a batch norm: what inference reads, and what is counted while it is trained."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,7 @@ class Importer:
     same: Mapping[str, str]
     open_sizes: bool = False
     types: Mapping[str, TensorType] = field(default_factory=dict)
-    """What is known of inputs beside what the file says."""
+    """Types of inputs that are known beside what the file says."""
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     weights: dict[str, Any] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)

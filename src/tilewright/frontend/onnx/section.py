@@ -44,7 +44,7 @@ class TensorInfo:
 
 
 Types = Mapping[str, TensorInfo | None]
-"""What is known of values, by name; None: it is no tensor."""
+"""The known types of values, by name; None: it is no tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,8 @@ class Section:
         return f"{self.prefix}{name} ({operator(node)})"
 
     def cut(self, nodes: Sequence[int], outputs: Sequence[str], name: str) -> Section:
-        """Those of these nodes that compute `outputs`, with all that they read from outside as inputs."""
+        """The section of those of these nodes that compute `outputs`, with all that they read from outside as
+        inputs."""
         needed, kept = set(outputs), list[onnx.NodeProto]()
         for k in sorted(nodes, reverse=True):
             if needed.intersection(self.nodes[k].output):

@@ -98,7 +98,7 @@ def _divide(call: Call, a: Any, b: Any) -> Any:
 
 
 def _remainder(call: Call, a: Any, b: Any) -> Any:
-    """It has the sign of what is divided."""
+    """The remainder has the sign of what is divided."""
     if not isinstance(a, Expr) and not isinstance(b, Expr):
         return abs(a) % abs(b) * (1 if a >= 0 else -1)
     if not decide(apply("gt", b, 0)):

@@ -22,7 +22,7 @@ from tilewright.support.errors import Error, ModelError
 from tilewright.support.options import check_several
 
 Params = int | str | Sequence[int | str] | Mapping[Any, Any] | None
-"""Which arguments are weights: positions or names; for an `Exported`, with the trees of their arrays."""
+"""The arguments that are weights: positions or names; for an `Exported`, with the trees of their arrays."""
 
 
 def is_exported(model: Any) -> bool:

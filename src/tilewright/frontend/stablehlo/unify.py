@@ -43,14 +43,14 @@ class Sizes:
     stated: bool = False
     """Whether all conditions on sizes are known beside the module, which says them once more."""
     solved: list[tuple[Expr, str]] = field(default_factory=list)
-    """What is assumed of dimensions that symbols were computed from, each with its reason."""
+    """The assumptions about dimensions that symbols were computed from, each with its reason."""
     declared: dict[str, Expr] = field(default_factory=dict)
     """Dimensions of inputs that are symbols of their own, by name and axis; other words for them are computed."""
     rounded: list[tuple[Var, Expr]] = field(default_factory=list)
-    """Which of `joined` are symbols in words that keep a remainder: `4*(b // 4) + 1` is b."""
+    """The symbols of `joined` in words that keep a remainder: `4*(b // 4) + 1` is b."""
     quotients: dict[Expr, list[tuple[Any, Any]]] = field(default_factory=dict)
     remainders: dict[Expr, list[tuple[Any, Any]]] = field(default_factory=dict)
-    """What truncated quotients and remainders of sizes are of."""
+    """Dividend and divisor of truncated quotients and remainders of sizes."""
 
     def join(self, result: Equal) -> None:
         self.joined.append((result.symbol, result.size))
@@ -141,7 +141,7 @@ class Sizes:
         return d
 
     def _solved_product(self, name: str, size: Expr, symbol: Var) -> Expr | None:
-        """The same where symbols multiply the symbol: of `a*b + c` the dimension is d, and b is `(d - c) // a`."""
+        """`_solved` where symbols multiply the symbol: of `a*b + c` the dimension is d, and b is `(d - c) // a`."""
         rest = dim(substitute(size, {symbol: as_expr(0)}))
         factor = dim(substitute(size, {symbol: as_expr(1)}) - rest)
         if symbol in variables(factor) or not prove(factor >= 1) or not prove_equal(size, symbol * factor + rest):

@@ -33,7 +33,7 @@ LEAST = 2
 """The smallest size that a symbol of TorchDynamo stands for: it makes other graphs for 0 and 1."""
 
 COMPLEX = "complex"
-"""What keeps a tensor from entering or leaving a part; within one it is two real ones."""
+"""The kind that keeps a tensor from entering or leaving a part; within one it is two real ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,8 +85,8 @@ class Call(Emitter):
         return self.cast(x, f32) if isinstance(x, Value) and _is_half(x.dtype) else x
 
     def single(self, rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What a rule gives of numbers of 16 bits when it computes in f32, as PyTorch does inside an operator: rounded
-        once, where squares, sums and quotients on the way would lose digits or overflow."""
+        """The result of a rule on numbers of 16 bits when it computes in f32, as PyTorch does inside an operator:
+        rounded once, where squares, sums and quotients on the way would lose digits or overflow."""
         stated = self.results if isinstance(self.results, tuple | list) else [self.results]
         if not any(isinstance(s, torch.Tensor) and s.dtype in (torch.float16, torch.bfloat16) for s in stated):
             return rule(self, *args, **kwargs)

@@ -150,7 +150,8 @@ def key_text(key: Any) -> str:
 def assignments(
     module: torch.nn.Module, leaves: Sequence[Leaf], dynamic: str | Mapping[str, Mapping[int, str]] | None
 ) -> list[list[Dims]]:
-    """Which dimensions of each input are symbols: the likeliest reading first, others where the example is ambiguous.
+    """The dimensions of each input that are symbols: the likeliest reading first, others where the example is
+    ambiguous.
 
     "auto": the batch is the first input's axis 0; in every other input it is axis 0, or else axis 1 (recurrent states
     are [layers, batch, width]), of the same size. None: no symbols. A mapping: as it says, by the input's name.

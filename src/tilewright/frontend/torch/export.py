@@ -41,7 +41,7 @@ E = TypeVar("E", bound=BaseException)
 PATIENCE_S = 20.0
 """Seconds that a module may take to show that it cannot run on its example."""
 _POWERS = (2, 4, 8, 16, 32, 64)
-"""What may have to divide heights and widths."""
+"""The numbers that may have to divide heights and widths."""
 MOST_ELEMENTS = 1 << 36
 """Elements of a value, of which there are 4 bytes or more each, that may still be computed."""
 _ADVICE = 'pass dynamic=None to compile for the example\'s sizes only, or {"input": {axis: "symbol"}} to say which vary'

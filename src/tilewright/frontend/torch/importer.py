@@ -315,7 +315,7 @@ _CHANGES = {
         'torch.compile(module, backend="tilewright")',
     ),
 }
-"""What a program would do beside its results, which its caller would never see done."""
+"""The effects of a program besides its results, which its caller would never see done."""
 
 
 def _distinct(outputs: list[tuple[str, Value]], builder: GraphBuilder) -> list[tuple[str, Value]]:

@@ -196,7 +196,7 @@ def _needed(graph: torch.fx.Graph) -> set[Node]:
 
 
 def _read(node: Node) -> frozenset[int]:
-    """Which results of an operator with several something reads."""
+    """The results of an operator with several that some node reads."""
     return frozenset(user.args[1] for user in node.users if user.target is operator.getitem)
 
 

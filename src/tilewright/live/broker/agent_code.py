@@ -1,4 +1,4 @@
-"""What an agent does with a call: inputs into its slot, ask, sleep, outputs out of it."""
+"""The code of an agent's call: inputs into its slot, ask, sleep, outputs out of it."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class RingTensor:
 
 @dataclass(frozen=True, slots=True)
 class RingSpec:
-    """What an agent must know: the tensors, how many agents, and how many rows a request may have."""
+    """The facts that an agent must know: the tensors, how many agents, and how many rows a request may have."""
 
     name: str
     structure_key: str
@@ -122,7 +122,7 @@ class RingSpec:
         return str(self.inputs[0].shape[self.inputs[0].axis])
 
     def manifest(self, target: TargetSpec) -> Manifest:
-        """What an agent calls: the model's inputs and outputs, with as many rows as a request may have."""
+        """The manifest of an agent's call: the model's inputs and outputs, with as many rows as a request may have."""
         return Manifest(
             name=self.name,
             target=target,
@@ -255,7 +255,8 @@ class Ring:
         return self.fd >= 0 and is_locked(self.fd, 0)
 
     def signal_places(self, index: int) -> tuple[int, int, int, int]:
-        """Of a slot: its word of ready bits and its bit there, its group of answers and its mask there."""
+        """The places of a slot's signals: its word of ready bits and its bit there, its group of answers and its mask
+        there."""
         return index >> 6, 1 << (index & 63), index // GROUP_SLOTS, 1 << (index % GROUP_SLOTS)
 
     def indices(self) -> Iterator[int]:

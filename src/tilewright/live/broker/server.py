@@ -31,7 +31,7 @@ _live: weakref.WeakSet[Broker] = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class BrokerStats:
-    """What a broker has done since it was started. `busy` is seconds of all lanes together, of `elapsed` seconds."""
+    """The work of a broker since it was started. `busy` is seconds of all lanes together, of `elapsed` seconds."""
 
     agents: int
     requests: int
@@ -179,7 +179,7 @@ class Broker:
         self.close()
 
     def stats(self) -> BrokerStats:
-        """What has been done since the start."""
+        """The work since the start."""
         done = [a + b for a, b in zip(self._past, self._batcher.counts(), strict=True)]
         agents = self._ring.word(HEADER.attached)
         return BrokerStats(agents, done[0], done[1], done[2], done[3] * 1e-9, time.monotonic() - self._started)

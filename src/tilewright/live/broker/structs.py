@@ -1,4 +1,4 @@
-"""What an agent and its broker share, and what each keeps to itself, as native structs.
+"""The native structs that an agent and its broker share, and those of each.
 
 What is shared (`HEADER`, `SLOT`) lies in the ring's file (`ring.py`); `CLIENT`, `SERVER` and `LANE` are private to a
 process. An agent owns its slot, the server owns all that decides where it reads and writes: of a slot it believes only

@@ -89,7 +89,7 @@ class Epoch:
         return cls(path, program, digest, control, segments)
 
     def moved(self, path: Path) -> None:
-        """Its folder has another name now."""
+        """Follow the folder to its new name."""
         self.path, self.segments.path = path, path / "segments"
 
     def addresses(self, slot: int) -> list[int]:

@@ -237,7 +237,7 @@ def epochs(folder: Path) -> list[Path]:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """What dead publishers left: epochs begun and not installed, and superseded ones."""
+    """The files that dead publishers left: epochs begun and not installed, and superseded ones."""
     current = current_epoch(folder)
     begun = [p for p in folder.iterdir() if p.name.startswith(NEW)]
     return sorted(p for p in [*begun, *epochs(folder)] if p != current)

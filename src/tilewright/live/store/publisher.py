@@ -41,7 +41,7 @@ _live: weakref.WeakSet[Publisher] = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """What is being published: arrays in the order of the parameters that are not fixed, names and shapes checked."""
+    """A publication in progress: arrays in the order of the parameters that are not fixed, names and shapes checked."""
 
     arrays: Sequence[Array]
     version: int

@@ -43,7 +43,7 @@ class Snapshot:
 
 
 Served = Model | Publisher | Program
-"""What a learner may offer: a model with its weights, a publisher that serves this node too, a program."""
+"""The objects that a learner may offer: a model with its weights, a publisher that serves this node too, a program."""
 
 
 class Feed:

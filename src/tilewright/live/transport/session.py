@@ -36,7 +36,7 @@ _MAX_REASON = 512
 """Bytes of the reason for a refusal."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _PERSON = b"tw-transport-1"
-"""What BLAKE2 is personalised with, so that no digest of another protocol is ours."""
+"""The text with which BLAKE2 is personalised, so that no digest of another protocol is ours."""
 
 
 def secret_bytes(secret: str | bytes | None) -> bytes | None:

@@ -184,7 +184,7 @@ def _whole_windows(x: Value, g: Value, attrs: ConvAttrs, w: Value) -> bool:
 
 @gradient("conv_weight_gradient")
 def conv_weight_gradient(b: Backward) -> Result:
-    """It is linear in both: the result's gradient is a weight, by which x is convolved and g transposed."""
+    """The product is linear in both: the result's gradient is a weight, by which x is convolved and g transposed."""
     attrs = b.of(ConvWeightGradientAttrs)
     x, g, rank = b.x(0), b.x(1), len(attrs.strides)
     kinds = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": attrs.pads, "groups": 1}
@@ -200,7 +200,7 @@ def conv_weight_gradient(b: Backward) -> Result:
 
 
 def _cropped(b: Backward, value: Value, shape: Sequence[object], rank: int) -> Value:
-    """What a last partial window would add is left out."""
+    """The value without what a last partial window would add."""
     size = dims([*value.shape[:-rank], *shape[-rank:]])
     if size == value.shape:
         return value

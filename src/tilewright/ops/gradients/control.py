@@ -56,7 +56,7 @@ class _Loop:
 
     @property
     def taken(self) -> tuple[Value, ...]:
-        """What the body takes but for the iteration's number, in the order of the node's operands."""
+        """The operands of the body but for the iteration's number, in the order of the node's operands."""
         return (*self.attrs.body.inputs, *self.attrs.body.params)[1:]
 
     @property

@@ -76,7 +76,7 @@ def cholesky(b: Backward) -> Result:
 
 @gradient("lu")
 def lu(b: Backward) -> Result:
-    """What is beside or below the square of the factors is a triangular system's solution, and flows back first."""
+    """The part beside or below the square of the factors is a triangular system's solution, and flows back first."""
     m, x, both = Matrices(b), b.x(), b.y
     rows, columns = (as_int(d) for d in x.shape[-2:])
     if rows is None or columns is None:

@@ -43,7 +43,7 @@ class Steps:
         return a if b is None else self.add(a, b)
 
     def rest(self, x: Value) -> Value:
-        """What is left of one."""
+        """The number of iterations that are left of one value."""
         return self.sub(self.emit("constant", value=np.ones((), x.dtype.numpy)), x)
 
     def sigmoid_slope(self, y: Value) -> Value:

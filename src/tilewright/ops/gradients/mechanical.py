@@ -75,7 +75,7 @@ class _Stages:
         return members
 
     def back(self, stage: te.ComputeOp | te.ScanOp | te.ExternOp, wanted: set[Tensor]) -> None:
-        """What flows back through one stage."""
+        """The gradients that flow through one stage."""
         for tensor, g in [(t, g) for t, g in self.flows.items() if t.op is stage]:
             seed = te.placeholder(tensor.shape, tensor.dtype, f"d_{tensor.name}")
             self.values[seed] = g

@@ -78,7 +78,8 @@ def _above(b: Backward, x: Value, bound: float) -> Value:
 
 @gradient("select")
 def select(b: Backward) -> Result:
-    """What was not chosen gets zero, whatever comes back: a slope of zero would make NaN of an infinite gradient."""
+    """A branch that was not chosen gets zero, whatever comes back: a slope of zero would make NaN of an infinite
+    gradient."""
     chosen, flow = b.x(), b.g
     zero = b.like(0, flow)
     sides = ((flow, zero), (zero, flow))

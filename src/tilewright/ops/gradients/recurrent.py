@@ -55,7 +55,7 @@ class Layer:
         return self.b.reshape(x, dims((x.shape[0] * x.shape[1], x.shape[2])))
 
     def kept(self) -> Value:
-        """What the way forward keeps, [T, n, B, H]."""
+        """The values that the forward pass stores, [T, n, B, H]."""
         b, at = self.b, self.b.place
         node = b.builder.nodes[at]
         if not node.of(RecurrenceAttrs).keeps:

@@ -1,1 +1,1 @@
-"""What lowering makes of source operators: packed weights, blocked channels, fast products, attention in one piece."""
+"""The operators that lowering makes: packed weights, blocked channels, fast products, attention in one piece."""

@@ -48,7 +48,7 @@ FEW_ROWS = 2
 
 @dataclass(frozen=True, slots=True)
 class ScoresAttrs(Attrs):
-    """What attention and its gradient have in common: how scores are made. See the type rule of `attention`."""
+    """The attributes that attention and its gradient share: how scores are made. See the type rule of `attention`."""
 
     order: str
     heads: int
@@ -62,7 +62,7 @@ class ScoresAttrs(Attrs):
 
     @property
     def scores(self) -> dict[str, Any]:
-        """These attributes by their names."""
+        """The attributes of scores, by their names."""
         return {f.name: getattr(self, f.name) for f in fields(ScoresAttrs)}
 
 
@@ -223,7 +223,7 @@ class Stages:
         return stage((batch, heads, dim(there + length), depth), element, f"all_{new.name}")
 
     def result(self, y: Tensor, name: str) -> Tensor:
-        """What is ordered as the result, as [batch, heads, sequence, depth]."""
+        """The tensor in the order of the result, from [batch, heads, sequence, depth]."""
         where = ORDERS[self.attrs.order[3]]
         batch, length, heads, depth = (y.shape[a] for a in where)
 
@@ -305,7 +305,8 @@ class Stages:
         return stage((*lines, values.shape[3]), element, "result")
 
     def quotient(self, result: Tensor, total: Tensor, keys: Expr, y: TensorType, substituted: bool) -> Tensor:
-        """What was summed by what it was weighted with, in the output's order; zero where there are no keys at all."""
+        """The weighted sum divided by the sum of weights, in the output's order; zero where there are no keys at
+        all."""
         one, zero = self.number(1.0), self.number(0.0)
 
         def element(*at: Expr) -> Expr:
@@ -324,7 +325,7 @@ LOW = float("-inf")
 
 
 def guarded(attrs: ScoresAttrs, total: Expr, value: Expr, otherwise: Expr) -> Expr:
-    """What comes of a row whose exponentials sum to `total`: zero where it saw no key, else 1 at least, or NaN."""
+    """The result for a row whose exponentials sum to `total`: zero where it saw no key, else 1 at least, or NaN."""
     zero = const(0.0, total.dtype)
     return select(equal(total, zero), otherwise, value) if attrs.keeps_nan else select(total > zero, value, otherwise)
 

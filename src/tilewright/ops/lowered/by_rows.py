@@ -17,7 +17,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MatmulByRowsAttrs(MatmulTilesAttrs):
-    """Those of a product in registers of matrices; from how many rows on it is one."""
+    """Attributes of a product in registers of matrices; from how many rows on it is one."""
 
     least: int
 

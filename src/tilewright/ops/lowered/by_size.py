@@ -23,8 +23,8 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ConvBySizeAttrs(ConvWinogradAttrs):
-    """Those of the first layout; outputs of the second layout's tile, a side (0: its filters are packed as they are);
-    the cycles that each tile adds and that any map takes, of the first layout and of the second."""
+    """Attributes of the first layout; outputs of the second layout's tile, a side (0: its filters are packed as they
+    are); the cycles that each tile adds and that any map takes, of the first layout and of the second."""
 
     near_tile: int
     costs: tuple[int, int, int, int]

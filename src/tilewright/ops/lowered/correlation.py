@@ -42,7 +42,7 @@ def products(m: int, window: int, stride: int = 1) -> int:
 
 
 def _taps(window: int, stride: int) -> list[int]:
-    """Of each phase that has any, the longest first."""
+    """The taps of each phase that has any, the longest first."""
     return [len(range(phase, window, stride)) for phase in range(min(stride, window))]
 
 

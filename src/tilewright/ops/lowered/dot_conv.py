@@ -87,7 +87,7 @@ register(OpDef("lowered.pack_conv_dot", "injective", PackConvDotAttrs, _pack_inf
 
 @dataclass(frozen=True, slots=True)
 class ConvDotAttrs(Attrs):
-    """Those of `conv`; channels of the result."""
+    """Attributes of `conv`; channels of the result."""
 
     strides: Ints
     dilations: Ints

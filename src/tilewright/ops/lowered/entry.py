@@ -1,4 +1,4 @@
-"""What a function of one number of 8 bits gives, from a table of all its 256 values.
+"""The value of a function of one number of 8 bits, from a table of all its 256 values.
 
 %y = lowered.entry(%x, %table)          y[i] = table[x[i]]: negative numbers have the entries from 128 on
 """
@@ -20,7 +20,7 @@ from tilewright.support.errors import DTypeError, ShapeError
 from tilewright.te import Tensor, compute
 
 ENTRIES = 256
-"""Of a table: one for each number."""
+"""Entries of a table: one for each number."""
 
 
 def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:

@@ -315,7 +315,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class ConvBlockedAttrs(Attrs):
-    """Those of `conv`; channels of the result and of a block of it; with `flat` the pixels of the result are one
+    """Attributes of `conv`; channels of the result and of a block of it; with `flat` the pixels of the result are one
     dimension of the product."""
 
     strides: Ints

@@ -66,7 +66,8 @@ def _pack_numpy(arrays: Sequence[Any], attrs: PackGatesAttrs) -> tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class PackedRecurrenceAttrs(RecurrenceAttrs):
-    """Those of `recurrence`, and a tile: `rows` rows, `tiles` tiles for each panel, `unrolled` steps of k in a body."""
+    """Attributes of `recurrence`, and a tile: `rows` rows, `tiles` tiles for each panel, `unrolled` steps of k in a
+    body."""
 
     rows: int = 1
     tiles: int = 1

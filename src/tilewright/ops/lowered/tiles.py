@@ -91,9 +91,10 @@ MATMUL_TILES = register(
 
 @dataclass(frozen=True, slots=True)
 class ConvTilesAttrs(Attrs):
-    """Those of `conv`; channels of the result; pixels of a register; whether these are pixels of one line each time, or
-    of all lines in their order (`flat`). `gathered`: the window, and how many lines and columns of it lie side by side
-    in the depth; the columns are all of them, and some after that weigh nothing (none: channels of one pixel do)."""
+    """Attributes of `conv`; channels of the result; pixels of a register; whether these are pixels of one line each
+    time, or of all lines in their order (`flat`). `gathered`: the window, and how many lines and columns of it lie side
+    by side in the depth; the columns are all of them, and some after that weigh nothing (none: channels of one pixel
+    do)."""
 
     strides: Ints
     dilations: Ints
@@ -184,7 +185,7 @@ class Pixels:
 
 
 def pixels_of(attrs: ConvTilesAttrs, size: Sequence[int], window: Sequence[int]) -> Pixels:
-    """Those of a convolution of a map of this size (height, width), with weights of such a window."""
+    """The pixels of a convolution of a map of this size (height, width), with weights of such a window."""
     (sh, sw), (dh, dw), (top, left, bottom, right) = attrs.strides, attrs.dilations, attrs.pads
     kh, kw, lines, _ = attrs.gathered or (*window, 1, 1)
     height = (size[0] + top + bottom - (kh - 1) * dh - 1) // sh + 1
@@ -265,7 +266,8 @@ def convolution(
 
 
 def _conv_reference(arrays: Sequence[Any], attrs: ConvTilesAttrs) -> tuple[Any, ...]:
-    """That of `lowered.conv_dot`, with all channels, or what is gathered, in one block as deep as the weights."""
+    """The reference of `lowered.conv_dot`, with all channels, or what is gathered, in one block as deep as the
+    weights."""
     x, w, *zero = arrays
     images, blocks, h, v, block = x.shape
     whole = np.moveaxis(x, 1, 3).reshape(images, 1, h, v, blocks * block)

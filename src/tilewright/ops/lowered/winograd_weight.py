@@ -65,7 +65,7 @@ def sums_in_chunks(x: Tensor, g: Tensor, attrs: WinogradWeightAttrs, rows: int) 
     chunks = ceildiv(lines, rows)
 
     def strips(of: Tensor, name: str, height: int, width: Expr, before: tuple[int, int]) -> Tensor:
-        """Of each tile row the lines of a map, with zeros past it."""
+        """The lines of a map for each tile row, with zeros past it."""
 
         def element(chunk: Expr, row: Expr, block: Expr, i: Expr, v: Expr, lane: Expr) -> Expr:
             line = chunk * rows + row

@@ -67,7 +67,7 @@ def stage_of(structure: Structure, name: str) -> Stage:
 
 
 def extent_of(structure: Structure, stage: str, dimension: int) -> int | None:
-    """Of a stage's dimensions: batch, heads, rows, keys or depth."""
+    """The extent of one of a stage's dimensions: batch, heads, rows, keys or depth."""
     return as_int(stage_of(structure, stage).spatial[dimension].extent)
 
 

@@ -31,7 +31,7 @@ from tilewright.targets.target import Target
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """Such a gradient and nothing else."""
+    """Whether it is such a gradient and nothing else."""
     result = structure.operator(CONV_WEIGHT)
     return result is not None and len(structure.stages) == 1
 

@@ -138,8 +138,8 @@ def touched(pixels: int, target: Target) -> float:
 
 
 def room(shape: PixelProblem, target: Target) -> float:
-    """Of how many maps a run stays in the second level of cache: maps of the same size may all start in the same few
-    sets. Where pages begin in the cache is anywhere: within a page they collide, pages lie as chance wants."""
+    """The number of maps of which a run stays in the second level of cache: maps of the same size may all start in the
+    same few sets. Where pages begin in the cache is anywhere: within a page they collide, pages lie as chance wants."""
     ways, page = target.caches.l2_ways, target.caches.page
     pages = target.l2 // ways // page
     return target.costs.traffic.kept_sets * ways * pages * (page // gcd(4 * shape.pixels, page))

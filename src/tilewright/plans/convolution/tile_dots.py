@@ -103,8 +103,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def _product_cost(structure: Structure, tall: int, wide: int, dot: Dot, target: Target) -> Cost:
-    """Of the product by so many registers at once. Each group of panels reads all pixels of an image, each tile the
-    weights of its group; the first tile of a group waits for weights that come from far."""
+    """The cost of the product by so many registers at once. Each group of panels reads all pixels of an image, each
+    tile the weights of its group; the first tile of a group waits for weights that come from far."""
     (anchor,), (_, pixels), weights = structure.anchors, _pixels(structure), _weights(structure)
     *windows, steps = (as_int(it.extent) or 1 for it in anchor.reduce[:-1])
     terms = terms_of(anchor)

@@ -29,7 +29,7 @@ MAX_FLAT_PIXELS = 1024
 ENOUGH_STRIPS = 8
 """Strips (of all images) that share well among a few threads."""
 SYMBOLIC_SIZE = 28
-"""What a symbolic height or width is taken for."""
+"""The number for which a symbolic height or width is taken."""
 COPIED_LINES = 8
 """Lines of a symbolic map that are padded together, at most: eight lines under a window of three read ten lines of the
 input; each by itself they read 24."""
@@ -279,7 +279,7 @@ def _an_image(shape: DirectProblem, blocking: Blocking, tiling: _Tiling, target:
 
 
 def _tiles(shape: DirectProblem, blocking: Blocking) -> tuple[int, list[tuple[int, int]], float]:
-    """Of one image: strips, register tiles as (rows, how many), lines of a strip."""
+    """The tiles of one image: strips, register tiles as (rows, how many), lines of a strip."""
     pixels = shape.height * shape.width
     if not blocking.flat:
         lines = min(blocking.strip, shape.height)

@@ -40,7 +40,7 @@ class Advice:
 
 
 class Advisor(Protocol):
-    """Who knows records of a class of machines."""
+    """An advisor: it knows records of a class of machines."""
 
     @property
     def stamp(self) -> str:

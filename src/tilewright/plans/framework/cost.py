@@ -33,7 +33,7 @@ from tilewright.targets.target import Target
 EXPOSED = 0.3
 """The share of a transfer from beyond the first level that work beside it does not hide."""
 SYMBOL = 8
-"""What a symbolic extent is taken for where nothing better is known."""
+"""The number for which a symbolic extent is taken where nothing better is known."""
 
 FUNCTIONS = {row.name: row.weight for row in SCALAR_FUNCTIONS.values() if row.weight} | {"pow": 100.0, "fmod": 12.0}
 """Functions that are written out, as about so many multiply-adds: half of their operations, for there are units beside
@@ -134,7 +134,7 @@ def bandwidth(working_set: float, target: Target) -> float:
 
 LEVELS = ("l1", "l2", "l3", "memory")
 FAR = LEVELS[2:]
-"""Those that are no core's own."""
+"""The levels that are no core's own."""
 
 
 def _level(working_set: float, target: Target) -> int:

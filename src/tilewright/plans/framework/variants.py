@@ -44,7 +44,7 @@ def specialize(func: PrimFunc, values: Values) -> PrimFunc:
 
 
 def condition_of(values: Values) -> Expr:
-    """That symbols have these values."""
+    """The condition that symbols have these values."""
     return all_of(equal(symbol, value) for symbol, value in values.items())
 
 

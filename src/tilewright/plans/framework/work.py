@@ -33,7 +33,8 @@ FREE = frozenset({"cast", "bitcast", "select", "neg", "abs"})
 """Operators that count as nothing."""
 
 SAMPLE = 251
-"""What a symbol counts as, rounded up to its multiple and kept in its range: no size of a tile divides it."""
+"""The number that a symbol counts as, rounded up to its multiple and kept in its range: no size of a tile divides
+it."""
 
 LARGEST = 1 << 20
 """Points of loops under common conditions that are looked at one by one; where there are more, all of them count."""

@@ -327,5 +327,5 @@ def prefetch_panel(
 
 
 PLAN = Plan("contraction", fits, candidates, apply, cases, refines=("rows",))
-"""Of one row both are bound by memory, and their estimates do not compare: that of rows leaves out that a single stream
-does not draw all of the bandwidth, this one that narrow weights take less of it."""
+"""Both plans of one row are bound by memory, and their estimates do not compare: that of rows leaves out that a single
+stream does not draw all of the bandwidth, this one that narrow weights take less of it."""

@@ -38,7 +38,7 @@ WIDE_TILE_REGISTERS = 32
 NEAR_TILES = 4
 """Tiles of rows that make a strip for the second level of cache worth while."""
 MANY_STRIPS = 16
-"""Of so many a small last one costs little."""
+"""The number of strips from which a small last one costs little."""
 SYMBOLIC_SHARING = 96
 """Rows that prefetch a panel together where their number is unknown: of fewer each has a larger part, more
 prefetch it again."""

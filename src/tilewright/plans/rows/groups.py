@@ -119,17 +119,17 @@ def row_length(stage: Stage, leading: int) -> int:
 
 
 def _folded(count: int, length: int, target: Target) -> int:
-    """Of so many rows, those whose lanes are folded together where stages go one after the other: as many as a vector
-    has lanes if what three stages touch of them, which the first two read and the last two have between them, twice,
-    stays in the first level of cache; 1 where only a few would."""
+    """The number of rows whose lanes are folded together where stages go one after the other: as many as a vector has
+    lanes if what three stages touch of them, which the first two read and the last two have between them, twice, stays
+    in the first level of cache; 1 where only a few would."""
     most = min(target.l1 * 5 // 8 // (4 * length * 4), count // FEWEST_TURNS)
     lanes = target.lanes(4)
     return next((n for n in (lanes, lanes // 2) if n <= most and count % n == 0), 1)
 
 
 def _group(count: int, most: int, fold: int) -> int:
-    """So many of `count` rows, whole numbers of `fold`: all, if that is no more than `most`, or a divisor, or else what
-    makes groups of about the same size."""
+    """The number of rows of a group, a multiple of `fold`: all `count`, if that is no more than `most`, or a divisor,
+    or else what makes groups of about the same size."""
     if count <= most:
         return count
     divisors = [n for n in range(most, most // 4, -1) if count % n == n % fold == 0]

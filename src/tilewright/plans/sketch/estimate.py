@@ -119,7 +119,7 @@ class Estimator:
 
 
 def _operations(stage: Stage, target: Target) -> float:
-    """Of a point, in multiply-adds: at least the one that reduces."""
+    """The operations of a point, in multiply-adds: at least the one that reduces."""
     stores = [s for s in walk(stage.block.body) if isinstance(s, Store)]
     return sum(max(1.0, weight(s.value, target), _integers(s)) for s in stores)
 

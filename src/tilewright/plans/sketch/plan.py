@@ -39,7 +39,7 @@ from tilewright.targets.target import Target
 MOST = 48
 """Sketches that are offered: the best estimates."""
 KINDS = 3
-"""Of each kind (which iterators, what is transposed) so many at most."""
+"""The most settings of each kind (which iterators, what is transposed)."""
 CHEAP = 2.0
 """Operations of an element before the reduction up to which it is computed again wherever it is read."""
 
@@ -254,4 +254,4 @@ def tile_folded(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, tili
 
 
 PLAN = Plan("sketch", fits, candidates, apply, refines=("rows",))
-"""What rows estimate leaves out that without a tile each operation loads what it needs."""
+"""The estimate of rows leaves out that without a tile each operation loads what it needs."""

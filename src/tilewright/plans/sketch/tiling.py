@@ -23,7 +23,7 @@ MOST_VECTORS = 4
 ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 14)
 """Iterations of the iterator that shares a vector which a tile may have."""
 SECOND = (1, 2, 3, 4)
-"""Those of another one beside it."""
+"""The tiles of another iterator beside it."""
 SHORTEST = 2
 """Vectors that a reduction must have for lanes along it."""
 
@@ -48,7 +48,7 @@ class Tiling:
 
     @property
     def knobs(self) -> tuple[tuple[str, int], ...]:
-        """As a setting has them: an iterator's place counts from 1, 0 is none."""
+        """The knobs, as a setting has them: an iterator's place counts from 1, 0 is none."""
         (a, n), (b, m) = (*((axis + 1, count) for axis, count in self.rows), (0, 1), (0, 1))[:2]
         pack = sum(1 << k for k in self.packed)
         return (
@@ -101,7 +101,7 @@ def _written_along(stage: Stage, it: BlockIter) -> bool:
 
 
 def _packings(it: BlockIter, loads: Sequence[Access]) -> list[tuple[int, ...]]:
-    """Which loads are transposed for vectors along an iterator: none, or all that lie across it, if they can be."""
+    """The loads that are transposed for vectors along an iterator: none, or all that lie across it, if they can be."""
     across = tuple(k for k, a in enumerate(loads) if a.stride(it.var) not in (0, 1))
     if not across:
         return [()]

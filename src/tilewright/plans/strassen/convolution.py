@@ -46,7 +46,8 @@ from tilewright.targets.target import Target
 from tilewright.te import Tensor
 
 LEAST_GAIN = 0.98
-"""What the seven products may take of the time of the direct convolution: their filters take more memory."""
+"""The largest share that the seven products may take of the time of the direct convolution: their filters take more
+memory."""
 LEAST_STRIP = 32
 """Pixels of a half that make a strip, where they are not all."""
 MOST_STRIPS = 64

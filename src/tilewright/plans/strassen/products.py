@@ -46,7 +46,8 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 LEAST_GAIN = 0.96
-"""What the products and sums may take of the time of the plain product: some digits are lost, memory is taken."""
+"""The largest share that the products and sums may take of the time of the plain product: some digits are lost, memory
+is taken."""
 VECTORS = 2
 """Vectors of each product that are merged at once."""
 

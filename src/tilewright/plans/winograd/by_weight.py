@@ -42,7 +42,7 @@ from tilewright.te import Tensor
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """Such a gradient and nothing else."""
+    """Whether it is such a gradient and nothing else."""
     result = structure.operator(WINOGRAD_WEIGHT)
     return result is not None and len(result.stages) == len(structure.stages)
 

@@ -1,4 +1,4 @@
-"""Which Winograd transform a convolution takes, and how many tiles go through its stages at once: analytic estimates.
+"""The Winograd transform of a convolution, and how many tiles go through its stages at once: analytic estimates.
 
 The transform binds the layout of the filters, so it is chosen with the algorithm; the block of tiles is the plan's.
 
@@ -44,7 +44,7 @@ ENOUGH = 4
 """Blocks of tiles, or groups of panels, that share well among a few threads."""
 
 FEW_BLOCKS = 1.1
-"""What two or three blocks may cost against more, smaller ones: threads cannot share them, but must share the phases of
+"""The cost of two or three blocks against more, smaller ones: threads cannot share them, but must share the phases of
 each, with barriers between. A block alone is a small layer, for which nothing else is left."""
 
 PART = 128
@@ -109,7 +109,7 @@ def problems_of(attrs: ConvWinogradAttrs, out: Sequence[Expr], model: float) -> 
 
 @dataclass(frozen=True, slots=True)
 class TileBlock:
-    """So many tile rows and tile columns that go through all stages together; with 0 columns so many `rows` of one
+    """A block of tile rows and tile columns that go through all stages together; with 0 columns so many `rows` of one
     tile, which follow each other through the rows of the map."""
 
     rows: int

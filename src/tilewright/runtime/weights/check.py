@@ -1,4 +1,4 @@
-"""What the user hands in as weights against what the program wants."""
+"""The check of the user's weights against what the program wants."""
 
 from __future__ import annotations
 

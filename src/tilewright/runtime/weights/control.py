@@ -53,8 +53,8 @@ assert READER.size <= _READER_LINE and SLOT.size <= _SLOT_LINE and _SLOTS_AT + S
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """What a slot holds. `published` is monotonic seconds, `wall` seconds since 1970, `spent` seconds of publishing; a
-    `checksum` of 0 is none."""
+    """The state of a slot. `published` is monotonic seconds, `wall` seconds since 1970, `spent` seconds of publishing;
+    a `checksum` of 0 is none."""
 
     index: int
     state: int

@@ -66,7 +66,7 @@ def needed_raw(manifest: Manifest) -> frozenset[int]:
 
 
 def free_numbers(manifest: Manifest) -> dict[int, int]:
-    """Of each parameter that is not fixed: its number among all of them, to that among those."""
+    """The numbers of parameters that are not fixed: of each its number among all of them, to that among those."""
     free = [k for k, p in enumerate(manifest.params) if not p.fixed]
     return {k: n for n, k in enumerate(free)}
 

@@ -1,5 +1,5 @@
-"""Which waiting jobs become the next batch, and which are dropped. Nothing here knows of threads, sockets or clocks:
-every function is told what time it is, so that a simulation runs the very code that serves.
+"""The choice of waiting jobs that become the next batch, and of those that are dropped. Nothing here knows of threads,
+sockets or clocks: every function is told what time it is, so that a simulation runs the very code that serves.
 
 `DeadlineQueue` is what the server uses:
 

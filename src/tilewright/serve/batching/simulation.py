@@ -32,7 +32,7 @@ class Load:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one model's requests. `latencies` are of those that were answered."""
+    """The outcome of one model's requests. `latencies` are of those that were answered."""
 
     met: int = 0
     missed: int = 0

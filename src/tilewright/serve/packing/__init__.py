@@ -1,1 +1,1 @@
-"""Which models share a core so that each keeps its promise (Nexus, SOSP 2019)."""
+"""The models that share a core so that each keeps its promise (Nexus, SOSP 2019)."""

@@ -1,4 +1,4 @@
-"""Which models share a core: Nexus's squishy bin packing (Shen et al., SOSP 2019, section 6.1).
+"""The models that share a core: Nexus's squishy bin packing (Shen et al., SOSP 2019, section 6.1).
 
 A core goes round: in each cycle of d seconds it computes one batch of each of its models, large enough for the requests
 that came in a cycle. A request waits for a cycle at most and then for its batch, so that a promise L holds where
@@ -76,7 +76,7 @@ def plan(demands: Sequence[Demand]) -> list[Core]:
 
 
 def violations(cores: Sequence[Core], demands: Sequence[Demand]) -> list[str]:
-    """What a plan breaks by its own model, as text; nothing if it keeps all promises."""
+    """The promises that a plan breaks by its own model, as text; none if it keeps all."""
     by_name = {d.name: d for d in demands}
     wrong = []
     served = dict.fromkeys(by_name, 0.0)

@@ -23,7 +23,7 @@ from tilewright.serve.protocol.routes import Asked, Reply, Send, refusal
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may ask of the server.
+    """The limits of one client of the server.
 
     Args:
         body, header: bytes of a request; the header's include the path.

@@ -202,7 +202,7 @@ def _infer(site: Site, asked: Asked, model: str, version: str, send: Send) -> No
 
 
 def server_metadata(site: Site) -> dict[str, Any]:
-    """What the server says of itself."""
+    """The server's description of itself."""
     extensions = [*EXTENSIONS]
     if site.repository is not None:
         extensions.append("model_repository")
@@ -238,7 +238,7 @@ def _model(site: Site, parts: list[str]) -> Reply:
 
 
 def model_metadata(site: Site, served: Served) -> dict[str, Any]:
-    """What the server says of a model."""
+    """The server's description of a model."""
     return {
         "name": served.name,
         "versions": site.core.catalogue.versions(served.name),
@@ -347,7 +347,7 @@ def _version(parts: list[str], at: int) -> str:
 
 @lru_cache(1024)
 def path_parts(path: str) -> list[str]:
-    """What stands between the slashes of a path."""
+    """The parts of a path between its slashes."""
     path = path.partition("?")[0].rstrip("/") or "/v2"
     return [_decoded(part) for part in path.split("/")[1:]]
 

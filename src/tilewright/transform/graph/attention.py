@@ -34,7 +34,7 @@ from tilewright.transform.graph.rewrite import Rewriter, eliminate_dead
 SWAP = (0, 2, 1, 3)
 """The order of dimensions that brings heads before rows, and back."""
 ROWS_LAST = (1, 2, 0, 3)
-"""That which brings rows, from before the batch, after heads."""
+"""The permutation that brings rows, from before the batch, after heads."""
 RESULTS: dict[tuple[int, ...], str] = {SWAP: "s", (2, 0, 1, 3): "t"}
 """The orders of results after such a transposition."""
 ZERO = const(0)

@@ -1,4 +1,4 @@
-"""Which values depend on weights alone: the one rule of all passes that ask.
+"""The values that depend on weights alone: the one rule of all passes that ask.
 
 Parameters do, constants do, and so does what a node makes of such values only. `split_prepare`, which really moves them
 to `prepare`, asks for more: no symbolic size and no body may be in the way.

@@ -35,7 +35,7 @@ class Pieces:
         return begin + (as_int(value.shape[self.axis]) or 0)
 
     def joined(self, other: Pieces) -> Pieces | None:
-        """Those of both; None if some of them meet."""
+        """The pieces of both; None if some of them meet."""
         both = Pieces(self.axis, tuple(sorted((*self.places, *other.places), key=lambda place: place[0])))
         meet = any(both.end(k) > both.places[k + 1][0] for k in range(len(both.places) - 1))
         return None if meet or self.axis != other.axis else both

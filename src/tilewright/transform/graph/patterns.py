@@ -33,7 +33,7 @@ def _holds(operands: int, where: Callable[[Node], bool] | None, node: Node) -> b
 
 @dataclass(frozen=True)
 class Pattern:
-    """What a compiler takes.
+    """The pattern of nodes that a compiler takes.
 
     Args:
         name: for reports.

@@ -27,8 +27,8 @@ from tilewright.transform.graph.matching import op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 WORTH = 0.7
-"""Of the operations of the usual order, at most so many must be left: products of few rows are bound by reading their
-weights, and attention over wide keys has no heads to share them between."""
+"""The largest share of the operations of the usual order that may be left: products of few rows are bound by reading
+their weights, and attention over wide keys has no heads to share them between."""
 
 
 @dataclass(frozen=True, slots=True)

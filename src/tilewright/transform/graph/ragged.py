@@ -149,7 +149,7 @@ class _Packer:
 
     @cached_property
     def begun(self) -> Value:
-        """Which sequences have begun at a row, [rows, batch]."""
+        """The sequences that have begun at a row, [rows, batch]."""
         starts = self.emit("reshape", self.starts, shape=(const(1), self.batch))
         return self.emit("le", starts, self.emit("reshape", self.row, shape=(self.rows, const(1))))
 
@@ -161,7 +161,7 @@ class _Packer:
 
     @cached_property
     def same(self) -> Value:
-        """Which rows are of one sequence, [rows, rows]."""
+        """The pairs of rows that are of one sequence, [rows, rows]."""
         return self.emit("same_sequence", self.starts, rows=self.rows)
 
     # operators

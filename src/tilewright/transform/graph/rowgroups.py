@@ -1,4 +1,4 @@
-"""Which nodes make one kernel over common rows: reductions, what feeds them, what they scale.
+"""The nodes that make one kernel over common rows: reductions, what feeds them, what they scale.
 
     s = add(x, r); m = mean(s); d = sub(s, m); v = mean(mul(d, d)); y = mul(d, rsqrt(v))   one kernel: s and y
 

@@ -136,7 +136,7 @@ class _Placer:
 COPIES = ("slice", "identity", "transpose")
 """Operators whose kernels only move elements: the part of a concatenation that one makes is copied either way."""
 UNMADE = ("slice", "identity")
-"""Those of them that need no kernel before one that copies all parts. Where parts are too many for other work to join
+"""The operators that need no kernel before one that copies all parts. Where parts are too many for other work to join
 that kernel, a transposition writes its part at once or to be copied."""
 
 

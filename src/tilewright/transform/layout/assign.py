@@ -38,7 +38,7 @@ from tilewright.transform.select.surroundings import InBlocks
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What becomes of an operator. `rewrite` is true when the node was rewritten; `blocks` says that the operator is
+    """The rule for an operator. `rewrite` is true when the node was rewritten; `blocks` says that the operator is
     faster on blocked channels or leads to them, so that its inputs are wanted in blocks."""
 
     rewrite: Callable[[Assigner, Node], bool]
@@ -46,7 +46,7 @@ class Rule:
 
 
 def convolution(a: Assigner, node: Node) -> bool:
-    """Of integers, in groups, of volumes, or of maps by the algorithm that is noted."""
+    """The rule for convolutions of integers, in groups, of volumes, or of maps by the algorithm that is noted."""
     if node.output.dtype.is_int:
         return integer_conv(a, node)
     if node.of(ConvAttrs).groups != 1:

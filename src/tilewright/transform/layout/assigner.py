@@ -1,4 +1,5 @@
-"""What layout assignment knows of every value: its row-major form, its channel-blocked form, whether it is a weight.
+"""The facts that layout assignment knows of every value: its row-major form, its channel-blocked form, whether it is a
+weight.
 
 The rules that rewrite nodes are beside this file, one file a kind of operator; `assign.py` applies them.
 """

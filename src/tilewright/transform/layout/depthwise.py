@@ -20,8 +20,8 @@ FEW_FILTERS = 4
 """Filters of a channel below which a block of them would hold hardly anything else but zeros."""
 
 OF_WINDOWS = 0.5
-"""What tiles of pixels get out of the vectors that they fill, of what windows with filters of zeros do: 0.2 to 0.58 for
-18 groups of 3 to 8 filters with AVX-512, 0.5 to 0.65 with AVX2 (Zen 5, 27 November 2026)."""
+"""The efficiency of tiles of pixels against the vectors that they fill, by that of windows with filters of zeros: 0.2
+to 0.58 for 18 groups of 3 to 8 filters with AVX-512, 0.5 to 0.65 with AVX2 (Zen 5, 27 November 2026)."""
 OF_HALVES = 0.8
 """Share of the vectors that windows use whose blocks are half a vector: 4 filters on lines of 22 to 42 pixels took
 1.1 to 2 times as long in them, 3 on lines of 8 1.4 times (Zen 4, 28 November 2026)."""

@@ -34,7 +34,7 @@ def keep(a: Assigner, y: Value, result: Value) -> None:
 
 
 def pointwise(a: Assigner, node: Node) -> bool:
-    """Of joined rows, what else it reads being of the same shape or the same for all rows."""
+    """The rule for joined rows, what else it reads being of the same shape or the same for all rows."""
     if ops.get(node.op).kind != "pointwise" or len(node.outputs) != 1:
         return False
     y = node.output

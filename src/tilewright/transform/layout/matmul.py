@@ -20,7 +20,7 @@ from tilewright.transform.layout.split import split
 from tilewright.transform.layout.strassen import strassen
 
 TURNED = MatmulAttrs(transpose_a=True)
-"""Of a product whose operands both have their depth first."""
+"""The attributes of a product whose operands both have their depth first."""
 
 
 def matmul(a: Assigner, node: Node) -> bool:

@@ -184,7 +184,7 @@ class _Product:
         return as_int(self.node.output.shape[-1]) or 0
 
     def key(self) -> Key:
-        """Of the decision how the weights lie."""
+        """The key of the decision how the weights lie."""
         return key_of_nodes("panels", [self.node], self.a.target)
 
     def emit(self, op: str, *inputs: Value, name: str, **attrs: object) -> Value:

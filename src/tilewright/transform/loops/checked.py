@@ -23,7 +23,7 @@ from tilewright.support.classes import dataclass
 
 ZERO = const(0)
 FOUND = 3
-"""What a call reports: the number of the access (0: all were inside), its index, the extent."""
+"""The words that a call reports: the number of the access (0: all were inside), its index, the extent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,7 @@ class _Mover:
 
 
 def _wanted(s: Allocate) -> Stmt:
-    """What is made in temporaries only for what stands under a condition after it goes under that condition."""
+    """A temporary made only for what stands under a condition after it goes under that condition."""
     own, body = {s.buffer}, s.body
     while isinstance(body, Allocate):
         own.add(body.buffer)

@@ -213,7 +213,7 @@ def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], taken:
 
 
 def _with_rows(body: Stmt, tiles: _Tiles) -> Stmt:
-    """What a tile does, with loops over the most rows that one has, and places for them."""
+    """The statements of a tile, with loops over the most rows that one has, and places for them."""
     if tiles.most == tiles.size:
         return body
     accesses = [

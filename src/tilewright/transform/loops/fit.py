@@ -78,7 +78,7 @@ def _fitted(s: Allocate, outer: Loops, named: dict[Var, Expr], caches: Caches) -
 
 
 def _count(s: Allocate, place: int, outer: Loops) -> Expr | None:
-    """What all indices in a dimension are below, in terms of symbols; None if no one expression is known."""
+    """The bound of all indices in a dimension, in terms of symbols; None if no one expression is known."""
     members: set[Expr] = set()
     for access, _, loops, facts in accesses(s.body, s.buffer, {}):
         an = Analyzer({**outer, **loops}, facts)

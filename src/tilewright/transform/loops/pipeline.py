@@ -148,7 +148,7 @@ Crossing = tuple[int, int, Buffer]
 
 
 def _crossing(stages: Sequence[_Stage], own: set[Buffer]) -> list[Crossing] | None:
-    """What stages leave to later ones; None where something goes another way."""
+    """The values that stages leave to later ones; None where something goes another way."""
     if any(isinstance(x, Intrinsic) for stage in stages for s in stage.all for x in walk(s)):
         return None
     results: list[Crossing] = []

@@ -91,7 +91,7 @@ def _stores(s: Stmt) -> Iterator[Store]:
 
 
 def _line_of(loop: For) -> Line | None:
-    """What a loop over vectors tests, if that is only for how many elements there are."""
+    """The line that a loop over vectors tests, if that is only for how many elements there are."""
     size = as_int(loop.extent)
     if loop.kind != "vectorized" or size is None or not isinstance(loop.body, If):
         return None

@@ -1,4 +1,4 @@
-"""What a call's sizes must be so that accesses stay inside of their buffers.
+"""The conditions on a call's sizes under which accesses stay inside of their buffers.
 
     block C: C[vi] = A[vi]   for vi < m, A of n elements      ->   needs m <= n
 
@@ -89,7 +89,7 @@ def requirement(access: Access) -> Expr | None:
 
 
 def needed(access: Access) -> str:
-    """What an access needs, in words: "m <= n"."""
+    """The condition that an access needs, in words: "m <= n"."""
     condition = requirement(access)
     return str(access) if condition is None else readable(condition)
 

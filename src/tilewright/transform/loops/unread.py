@@ -80,7 +80,7 @@ def _reads(body: Stmt, buffer: Buffer, outer: Loops) -> list[_Read]:
 
 
 def _limit(buffer: Buffer, place: int, reads: Sequence[_Read], outer: Loops) -> Expr | None:
-    """What the indices of all reads in one dimension are below, in terms of the loops around; None if that is no less
+    """The bound of the indices of all reads in one dimension, in terms of the loops around; None if that is no less
     than the dimension."""
     members: set[Expr] = set()
     for indices, inner in reads:
@@ -204,7 +204,7 @@ def _unless_known(body: Stmt, row: Expr, count: Expr, an: Analyzer) -> Stmt:
 
 
 def _minima(e: Expr) -> list[Expr]:
-    """What an expression is the least of."""
+    """The operands of which an expression is the least."""
     return [m for a in e.args for m in _minima(a)] if type(e) is Op and e.name == "min" else [e]
 
 

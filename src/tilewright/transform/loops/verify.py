@@ -30,7 +30,7 @@ Around = tuple[For, ...]
 
 @dataclass(slots=True)
 class Known:
-    """What checks of one kernel have found: a pass leaves most of it as it was.
+    """The results of earlier checks of one kernel: a pass leaves most of it as it was.
 
     inside    statements of which no access can leave its buffer, whatever conditions hold, in the loops that were
               around them; by the identities of the statement and of the variables and extents of the loops, which live
@@ -78,7 +78,7 @@ def verify_flat(func: PrimFunc, known: Known | None = None) -> None:
 
 
 def _statement_problems(s: Stmt, in_parallel: bool) -> Iterator[tuple[str, str]]:
-    """What code generation cannot take: where, and what it is."""
+    """The statements that code generation cannot take: where, and what it is."""
     match s:
         case Block():
             yield f"block {s.name!r}", "is not lowered"

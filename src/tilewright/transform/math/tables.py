@@ -73,8 +73,8 @@ def _reduced(x: Expr, sign: float = 1.0) -> tuple[Expr, Expr]:
 
 
 def _zero_below(x: Expr, least: float, scaled: Expr) -> Expr:
-    """What was scaled, but zero where x is less than `least`, as in `parts.zero_below`: a mask takes these elements out
-    of the instruction that scales, so what is computed for them before costs nothing, whatever it is."""
+    """The scaled value, but zero where x is less than `least`, as in `parts.zero_below`: a mask takes these elements
+    out of the instruction that scales, so what is computed for them before costs nothing, whatever it is."""
     return select(x < single(least), single(0.0), scaled)
 
 

@@ -1,4 +1,4 @@
-"""Which algorithm a convolution's gradient by its weight takes: sums over pixels, or over Winograd's transformed tiles.
+"""The algorithm of a convolution's gradient by its weight: sums over pixels, or over Winograd's transformed tiles.
 
 Both are estimated in cycles of all images. A number of images that is not known is summed over pixels.
 """
@@ -64,7 +64,7 @@ def gradient_algorithm(enclosing: Surroundings, node: Node) -> Direct | Winograd
 
 
 def conversions(enclosing: Surroundings, node: Node) -> tuple[float, float]:
-    """What changing a layout takes, of all images, for tiles, which want all channels in blocks, and for pixels, which
+    """The cost of changing a layout, of all images, for tiles, which want all channels in blocks, and for pixels, which
     want those plain that are no lanes and fill no blocks."""
     value = node.inputs[data_side(node, enclosing.block) == "wide"]
     assert value is not None

@@ -1,4 +1,4 @@
-"""Which algorithm a convolution of one group takes: direct, Winograd's or Fourier's transforms, Strassen's products, or
+"""The algorithm of a convolution of one group: direct, Winograd's or Fourier's transforms, Strassen's products, or
 products over NCHW maps. All are estimated in cycles an image."""
 
 from __future__ import annotations
@@ -262,5 +262,5 @@ def _tiles(window: int, stride: int, setting: str) -> Iterator[int]:
 def within(
     bound: float, sizes: tuple[int, ...], window: int, stride: int, channels: int, lanes: int
 ) -> tuple[int, ...]:
-    """Those of the tiles whose largest error is expected to stay within a bound, of channels in blocks of `lanes`."""
+    """The tiles whose largest error is expected to stay within a bound, of channels in blocks of `lanes`."""
     return tuple(m for m in sizes if largest_error(m, window, stride, channels, lanes) <= bound)

@@ -94,7 +94,7 @@ def estimate(node: Node, choice: Taps, block: int, target: Target) -> float:
 
 
 def summed(node: Node, many: Node, whole: bool, target: Target) -> Cost:
-    """Of an image's sums over taps: each loads a vector, and the maps come from where they fit."""
+    """The cost of an image's sums over taps: each loads a vector, and the maps come from where they fit."""
     (lines, columns), taps = map(side, node.output.shape[2:]), prod(tap_sums(node, whole).window)
     filters, lanes = as_int(node.output.shape[1]) or 0, target.lanes(4)
     loaded = filters * taps * lines * ceil(columns / lanes) * node.of(ConvAttrs).strides[1] * 4 * lanes

@@ -136,7 +136,7 @@ def embed_layer_norm(n: Call) -> list[Value | None]:
 
 @rule(f"{DOMAIN}GroupNorm")
 def group_norm(n: Call) -> Value:
-    """Of images with channels last or first, with an activation (SiLU) if asked for."""
+    """Group normalisation of images with channels last or first, with an activation (SiLU) if asked for."""
     x, groups = n.value(0), n.integer("groups", 1)
     last = bool(n.integer("channels_last", 1))
     if x.type.rank != 4:
@@ -239,7 +239,7 @@ def nhwc_conv(n: Call) -> Value:
 
 @rule(f"{DOMAIN}CDist")
 def distances(n: Call) -> Value:
-    """Of every row of x to every row of y, squared or not."""
+    """The distances of every row of x to every row of y, squared or not."""
     x, y = n.value(0), n.value(1)
     metric = n.text("metric", "sqeuclidean")
     if metric not in ("sqeuclidean", "euclidean") or x.type.rank != 2 or y.type.rank != 2:

@@ -14,7 +14,7 @@ from tilewright.ops.dims import dim, dims, same_dim, static
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 MASKED = -10000.0
-"""What is added to a masked score where the model says nothing else."""
+"""The number that is added to a masked score where the model says nothing else."""
 
 
 def attended(

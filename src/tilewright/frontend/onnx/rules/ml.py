@@ -17,7 +17,7 @@ from tilewright.ir.graph import Value
 from tilewright.support.errors import ModelError, UnsupportedError
 
 LEAST_NORM = 1e-30
-"""What a row is divided by at least."""
+"""The least number by which a row is divided."""
 MAX_KEYS = 4096
 """Keys of a LabelEncoder that are compared with every element."""
 

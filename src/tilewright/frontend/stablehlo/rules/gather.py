@@ -23,7 +23,7 @@ from tilewright.support.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Which element a gather reads, or a scatter writes.
+    """The element that a gather reads, or a scatter writes.
 
     looked    the operand's dimensions that indices choose in, or of which a window has a part
     whole     the others: all of a window

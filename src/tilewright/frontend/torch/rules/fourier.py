@@ -190,7 +190,8 @@ def known(n: Call, x: Value, axis: int) -> int:
 
 
 def scaled(n: Call, x: Complex, normalization: int, lengths: Sequence[int]) -> Complex:
-    """As PyTorch numbers it: 0 as it is, 1 divided by the root of the number of elements, 2 by the number."""
+    """The result, scaled as PyTorch numbers it: 0 as it is, 1 divided by the root of the number of elements, 2 by the
+    number."""
     if normalization == 0:
         return x
     size = math.prod(lengths)

@@ -8,9 +8,9 @@ from tilewright.ir.dtype import i64
 from tilewright.ir.graph import Value
 
 LEAST_LOG = -100.0
-"""What PyTorch takes for the logarithm of zero in a binary cross entropy."""
+"""The number that PyTorch takes for the logarithm of zero in a binary cross entropy."""
 LEAST_VARIANCE = 1e-12
-"""What its gradient divides by at least."""
+"""The least number by which its gradient divides."""
 
 
 def _over_batch(n: Call, x: Value, reduction: int) -> Value:

@@ -135,8 +135,8 @@ def div(n: Call, a: Operand, b: Operand, rounding_mode: str | None = None) -> Va
 
 @rule("floor_divide", single=True)
 def floor_divide(n: Call, a: Operand, b: Operand) -> Value:
-    """Of floats as Python's `//`: what is left of `a` less the remainder, which is nearer than the quotient rounded
-    (1 // 0.1 is 9); where `b` is zero the quotient."""
+    """Python's `//` of floats: what is left of `a` less the remainder, which is nearer than the quotient rounded (1 //
+    0.1 is 9); where `b` is zero the quotient."""
     if n.dtype.is_int:
         return _binary(n, "floordiv", a, b)
     x, y = n.operand(a, n.dtype), n.operand(b, n.dtype)

@@ -19,7 +19,7 @@ from tilewright.support.errors import UnsupportedError
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 SATURATED = -SELU_ALPHA * SELU_SCALE
-"""What alpha dropout puts in the place of what it drops: the limit of SELU."""
+"""The value that alpha dropout puts in the place of what it drops: the limit of SELU."""
 
 
 @rule("dropout", "feature_dropout")
@@ -103,7 +103,8 @@ def randn(n: Call, *_: Any, **__: Any) -> Value:
 
 @rule("normal", "normal_functional", table=SAMPLING)
 def normal(n: Call, mean: Any, std: Any = 1.0, *rest: Any, **_: Any) -> Value:
-    """Of tensors of means and deviations. In the overload with a tensor to be filled, that comes first."""
+    """Random numbers by tensors of means and deviations. In the overload with a tensor to be filled, that comes
+    first."""
     if "functional" in n.name or (rest and isinstance(rest[0], int | float)):
         mean, std = std, rest[0] if rest else 1.0
     spread = n.emit("mul", _normal(n), n.operand(std, f32))

@@ -75,7 +75,7 @@ def heaviside(n: Call, x: Value, at_zero: Value) -> Value:
 
 @rule("angle", single=True)
 def angle(n: Call, x: Value) -> Value:
-    """Of real numbers: 0, or pi of those below zero; NaN stays."""
+    """The angle of real numbers: 0, or pi of those below zero; NaN stays."""
     x = n.floats(n.cast(x, n.dtype))
     transposed = n.emit("select", n.emit("lt", x, n.like(0, x)), n.like(math.pi, x), n.like(0, x))
     return n.emit("select", n.emit("isnan", x), x, transposed)
