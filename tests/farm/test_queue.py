@@ -133,3 +133,18 @@ def test_kills(address: str) -> None:
 def test_hostile_inputs(tmp_path: Path) -> None:
     said = hostile.run(tmp_path, 400, seed=5)
     assert said["records refused"] and not any(name.endswith("followed") for name in said)
+
+
+def test_reading_changes_nothing_and_waits_for_no_writer(address: str) -> None:
+    state, other = State(address), Database(address)
+    state.store("a", "1")
+    with state.database.transaction() as t:
+        t.run("UPDATE setting SET value = '2' WHERE name = 'a'")
+        with other.reading() as reader:  # a transaction that writes would wait here
+            assert reader.row("SELECT value FROM setting WHERE name = 'a'") == ("1",)
+    assert state.setting("a") == "2"
+    with pytest.raises(DatabaseError, match="read"), other.reading() as reader:
+        reader.run("DELETE FROM setting")
+    with other.transaction() as t:
+        assert t.run("DELETE FROM setting WHERE name = 'a'") == 1
+    other.close()

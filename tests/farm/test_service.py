@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import warnings
 from dataclasses import replace
@@ -16,6 +17,7 @@ from tests.farm import scene
 from tilewright.farm import rollout
 from tilewright.farm.canary import Measurement
 from tilewright.farm.http import Http, Site, tokens_of
+from tilewright.farm.importing import Imported, import_records
 from tilewright.farm.intake import take_folder
 from tilewright.farm.overview import history, status
 from tilewright.farm.planner import Budget, plan
@@ -24,9 +26,12 @@ from tilewright.farm.results import mark_single, sign
 from tilewright.farm.state import State
 from tilewright.farm.worker import Worker
 from tilewright.records import collecting
+from tilewright.records.archive import HEADER
+from tilewright.records.record import content_digest
 from tilewright.records.signed import SigningKey
 from tilewright.records.subscription import Channel
 from tilewright.runtime.schema import encode
+from tilewright.serve.protocol.routes import Asked, Reply
 
 pytest.importorskip("cryptography")
 
@@ -119,6 +124,32 @@ def test_the_whole_way(state: State, collected: Path, key: SigningKey, tmp_path:
     # The database itself is an address, too.
     direct = tw.compile(scene.layer(), records=f"{state.database.address}#key={key.public}")
     assert direct.manifest.records == program.records
+
+
+def test_one_request_brings_the_records_of_all_decisions(state: State, collected: Path, key: SigningKey) -> None:
+    tuned(state, collected, key)
+    rollout.enter_canary(state)
+    statuses: list[tuple[str, int]] = []
+
+    class Counting(Site):
+        def reply(self, asked: Asked) -> Reply:
+            answer = super().reply(asked)
+            statuses.append((asked.path.partition("?")[0], answer.status))
+            return answer
+
+    http = Http(Counting(state, tokens_of(), key.public)).start()
+    channel = Channel(f"{http.url}#key={key.public}&channel=canary")
+    try:
+        program = tw.compile(scene.layer(), records=channel).manifest
+        assert len(scene.decisions()) > 1 <= len(program.records) and statuses == [("/v1/channels/canary", 200)]
+        tw.compile(scene.layer(), records=channel)
+        tw.compile(scene.layer(), records=None)
+        assert len(statuses) == 1  # it is not asked again within a minute
+        channel.refresh()
+        assert tw.compile(scene.layer(), records=channel).manifest.records == program.records
+        assert statuses[1:] == [("/v1/channels/canary", 304)]  # what did not change is not sent again
+    finally:
+        http.close()
 
 
 class Running(Http):
@@ -281,6 +312,24 @@ def test_a_lookup_of_several_decisions(state: State, collected: Path, key: Signi
     assert len(lookup(state, "canary", scene.machines(), names)) == len(names)
     assert len(lookup(state, "canary", scene.machines(), [names[0], "plan " + "0" * 32])) == 1
     assert lookup(state, "stable", scene.machines(), names) == []
+
+
+def test_an_import_signs_only_what_its_columns_say(state: State, key: SigningKey, tmp_path: Path) -> None:
+    d = scene.decisions()[0]
+    first, second, third = (scene.record_about(d, median=1.05 + k / 100).to_bytes() for k in range(3))
+    hidden = first.replace(b'"extensions":[]', b'"extensions":[{"a":0,"decision":"plan 0"}]')
+    assert hidden != first
+    body = b"".join([first, second, third, hidden, first[:-9], b"[" * 5000 + b"\n", b'{"about":"x"}\n'])
+    (tmp_path / "many.twr").write_bytes(gzip.compress(HEADER + body))
+    assert import_records(state, tmp_path / "many.twr") == Imported(3, 0, 3)
+    with state.database.transaction() as t:
+        t.run("UPDATE record SET decision = 'plan 0' WHERE digest = ?", (content_digest(second),))
+        t.run("UPDATE record SET content = ? WHERE digest = ?", (b'{"about":1' + third[9:], content_digest(third)))
+        t.run("UPDATE record SET state = 'single-host'")
+    assert sign(state, key) == 1
+    with state.database.reading() as t:
+        assert t.rows("SELECT digest FROM record WHERE signature <> ''") == [(content_digest(first),)]
+        assert t.row("SELECT COUNT(*) FROM record WHERE state = 'refused'") == (2,)
 
 
 def test_what_is_collected_holds_no_weights_and_no_names(collected: Path) -> None:

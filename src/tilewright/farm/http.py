@@ -128,7 +128,7 @@ class Site:
         target = (parse_qs(asked.path.partition("?")[2]).get("target") or [""])[0]
         if name not in CHANNELS or not target or "\0" in target:
             raise ServeError("no such channel", Status.NOT_FOUND, expected=", ".join(CHANNELS) + " and ?target=CLASS")
-        with self.state.database.transaction() as t:
+        with self.state.database.reading() as t:
             row = t.row("SELECT number FROM stamp WHERE channel = ? AND target = ?", (name, target))
             etag = str(row[0]) if row else "0"
             if asked.headers.get("if-none-match", "").strip() == f'"{etag}"':

@@ -22,7 +22,7 @@ ALIVE_SECONDS = 180.0
 def status(state: State) -> dict[str, Any]:
     """All that the dashboard draws, as JSON can have it."""
     now = state.clock()
-    with state.database.transaction() as t:
+    with state.database.reading() as t:
         return {
             "time": now,
             "compiler": code_version(),
@@ -41,34 +41,36 @@ def status(state: State) -> dict[str, Any]:
 
 def jobs(state: State, most: int = ROWS) -> list[dict[str, Any]]:
     """Jobs: those that run first, then those that wait, the most urgent first, then the rest."""
-    with state.database.transaction() as t:
+    with state.database.reading() as t:
         return [_job(r) for r in t.rows(_JOBS, (most,))]
 
 
 def workers(state: State) -> list[dict[str, Any]]:
     """Workers, the last seen first."""
-    with state.database.transaction() as t:
+    with state.database.reading() as t:
         return [_worker(r, state.clock()) for r in t.rows(_WORKERS, (ROWS,))]
 
 
 def channels(state: State) -> list[dict[str, Any]]:
     """The records in the channels."""
-    with state.database.transaction() as t:
+    with state.database.reading() as t:
         return [_gain(r) for r in t.rows(_GAINS, (ROWS,))]
 
 
 def history(state: State, most: int = ROWS) -> list[dict[str, Any]]:
     """The last changes, the newest first."""
-    with state.database.transaction() as t:
+    with state.database.reading() as t:
         return _history(t, most)
 
 
 def lookup(state: State, channel: str, target: str, decisions: Sequence[str]) -> list[Signed]:
-    """The signed records of a channel about decisions of a class of machines, in one transaction."""
+    """The signed records of a channel about decisions of a class of machines, all of one moment."""
     results = []
-    with state.database.transaction() as t:
+    with state.database.reading() as t:
         for start in range(0, len(decisions), AT_ONCE):
-            part = decisions[start : start + AT_ONCE]
+            part = list(decisions[start : start + AT_ONCE])
+            # The last one is repeated up to a power of two, so that few statements are prepared, and stay so.
+            part = [*part, *[part[-1]] * ((1 << (len(part) - 1).bit_length()) - len(part))]
             marks = ", ".join("?" * len(part))
             rows = t.rows(
                 "SELECT r.content, r.signature FROM channel c JOIN record r ON r.digest = c.digest"

@@ -132,7 +132,7 @@ def _start(
 
 def _waiting(state: State) -> set[str]:
     """The classes of machines that there are jobs for."""
-    with state.database.transaction() as t:
+    with state.database.reading() as t:
         rows = t.rows("SELECT DISTINCT target FROM job WHERE state IN ('queued', 'leased')")
     return {str(target) for (target,) in rows}
 

@@ -10,6 +10,8 @@ one host alone.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 from tilewright.farm.queue import Job, Queue, Wanted, job_name
 from tilewright.farm.state import State, note
@@ -112,13 +114,14 @@ def sign(state: State, key: SigningKey, most: int = 1000) -> int:
     """Sign what is confirmed or marked, if it is sound; how many."""
     with state.database.transaction() as t:
         rows = t.rows(
-            "SELECT digest, content FROM record WHERE signature = '' AND state IN ('confirmed', 'single-host')"
+            "SELECT digest, content, decision, target, compiler, setting, untuned, median, low, high, time FROM record"
+            " WHERE signature = '' AND state IN ('confirmed', 'single-host')"
             f" LIMIT {int(most)}"
         )
         signed = 0
-        for digest, content in rows:
+        for digest, content, *columns in rows:
             try:
-                from_bytes(bytes(content))
+                _agree(from_bytes(bytes(content)), columns)
             except Error as error:
                 t.run("UPDATE record SET state = 'refused' WHERE digest = ?", (digest,))
                 note(t, state.clock(), "service", "", "refused", ("", "", str(digest)), error.headline()[:500])
@@ -126,6 +129,14 @@ def sign(state: State, key: SigningKey, most: int = 1000) -> int:
             t.run("UPDATE record SET signature = ? WHERE digest = ?", (key.sign(bytes(content)), digest))
             signed += 1
     return signed
+
+
+def _agree(record: Record, columns: Sequence[Any]) -> None:
+    """Raise Error where the columns of the table do not say what the record does."""
+    gain = record.gain
+    wanted = (record.decision, record.target, record.compiler, record.setting, record.untuned)
+    if tuple(columns) != (*wanted, gain.median, gain.low, gain.high, record.time):
+        raise Error("a record is not what its columns say", expected=wanted, got=tuple(columns))
 
 
 __all__ = ["deliver", "enter", "mark_single", "sign"]

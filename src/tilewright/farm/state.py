@@ -73,7 +73,7 @@ class State:
 
     def setting(self, name: str) -> str | None:
         """A value that was stored under a name."""
-        with self.database.transaction() as t:
+        with self.database.reading() as t:
             row = t.row("SELECT value FROM setting WHERE name = ?", (name,))
         return None if row is None else str(row[0])
 

@@ -7,6 +7,7 @@ are equal archives. What is read is checked like a record's own file, line by li
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,7 @@ from tilewright.support.files import UNFINISHED
 GZIP = b"\x1f\x8b"
 HEADER = b"tilewright records 1\n"
 SUFFIX = ".twr"
+READ_BYTES = 1 << 18
 BATCH = 500
 """Records between two announcements."""
 
@@ -84,7 +86,7 @@ def contents_of(source: Path) -> Iterator[bytes]:
 def lines(raw: IO[bytes], where: str) -> Iterator[bytes]:
     """The records of an archive as contents, one after another. Raises RecordError where it is no archive or is cut."""
     try:
-        with gzip.GzipFile(fileobj=raw, mode="rb") as file:
+        with io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), READ_BYTES) as file:
             header = file.readline(len(HEADER) + 1)
             if header != HEADER:
                 hint = "written by a newer version" if header.startswith(HEADER[:-3]) else None

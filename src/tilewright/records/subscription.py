@@ -166,7 +166,7 @@ class Channel(Store):
             return self._over_http(target, known)
         database = Database(self.address.place)
         try:
-            with database.transaction() as t:
+            with database.reading() as t:
                 row = t.row("SELECT number FROM stamp WHERE channel = ? AND target = ?", (self.address.channel, target))
                 etag = str(row[0]) if row else "0"
                 if etag == known:

