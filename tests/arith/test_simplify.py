@@ -8,7 +8,7 @@ import pytest
 
 from tests.arith.evaluate import evaluate
 from tilewright import arith
-from tilewright.arith import Analyzer, bounds, linear, prove, prove_equal, simplify, symbolic_bounds
+from tilewright.arith import Analyzer, bounds, exact_quotient, linear, prove, prove_equal, simplify, symbolic_bounds
 from tilewright.arith.forms import order
 from tilewright.ir.dtype import boolean, f16, f32, f64, i8, i32, i64, u32
 from tilewright.ir.expr import Buffer, Expr, Op, Var, call, cast, const, equal, maximum, minimum, not_equal, select
@@ -360,3 +360,19 @@ def test_parts_of_what_may_be_zero_stay() -> None:
     e = whole // (whole // 4)
     for k in range(9):
         assert evaluate(simplify(e), {n: k}) == evaluate(e, {n: k}) == (4 if k else 0)
+
+
+def test_exact_quotients() -> None:
+    """Polynomials of sizes, that may be 0 as well: what they are divided by is one of their factors."""
+    b, h, w = (Var(name) for name in "bhw")
+    p, q = (d // 4 + (d // 4 * -1) % 4 for d in (h, w))
+    for whole, part, quotient in (
+        (b * (p // 4) * 4 * (q // 4) * 4 * 8, p * q * 8, b),
+        (b * b + b * h * 2 + h * h, b + h, b + h),
+        (b * b - h * h, h - b, b * -1 - h),
+        (b * h * w * 6, h * 2, b * w * 3),
+        (b * 6 + 4, const(2), b * 3 + 2),
+    ):
+        assert exact_quotient(whole, part) is simplify(quotient), (whole, part)
+    for whole, part in ((b * b + h, b + h), (b * 6 + 4, const(4)), (b, const(0)), (b * 3, b * 2), (const(6), b)):
+        assert exact_quotient(whole, part) is None, (whole, part)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from tilewright.arith import division, forms
 from tilewright.arith.analyzer import Analyzer, Extents
 from tilewright.arith.forms import Linear, order
 from tilewright.arith.interval import Interval
@@ -64,6 +65,13 @@ def prove_equal(a: Expr, b: Expr, extents: Extents | None = None, given: tuple[E
     )
 
 
+def exact_quotient(a: Expr, b: Expr, given: tuple[Expr, ...] = ()) -> Expr | None:
+    """What b times is a as polynomials, so that it is their quotient wherever b is not 0; None if there is none."""
+    analyzer = _analyzer(None, given)
+    quotient = division.exact_quotient(analyzer.form(a), analyzer.form(b))
+    return None if quotient is None else analyzer.simplify(forms.to_expr(quotient))
+
+
 def symbolic_bounds(
     e: Expr, extents: Extents, context: Extents | None = None, given: tuple[Expr, ...] = ()
 ) -> tuple[Expr, Expr] | None:
@@ -96,6 +104,7 @@ __all__ = [
     "Interval",
     "Linear",
     "bounds",
+    "exact_quotient",
     "linear",
     "prove",
     "prove_equal",

@@ -204,6 +204,37 @@ def _divide_polynomial(a: Form, b: Form) -> Form:
     return quotient
 
 
+def exact_quotient(a: Form, b: Form) -> Form | None:
+    """The polynomial q with `q*b = a` for all values of the atoms, by long division; None if there is none. Where b is
+    0, a is too, and q says nothing of their quotient."""
+    if not b[0]:
+        whole = b[1] and all(c % b[1] == 0 for c in (*a[0].values(), a[1]))
+        return ({x: c // b[1] for x, c in a[0].items()}, a[1] // b[1]) if whole else None
+    by, coefficient = max(b[0].items(), key=_leading)
+    lead = forms.factors(by)
+    quotient = ZERO
+    while a != ZERO:
+        if not a[0] or len(quotient[0]) > _MOST_TERMS:
+            return None
+        atom, c = max(a[0].items(), key=_leading)
+        left = forms.divide_monomial(atom, lead)
+        if left is None or c % coefficient:
+            return None
+        term: Form = ({forms.monomial(left): c // coefficient}, 0) if left else ({}, c // coefficient)
+        quotient, a = forms.add(quotient, term), forms.add(a, forms.mul(term, b), -1)
+    return quotient
+
+
+_MOST_TERMS = 64
+"""Terms of a quotient that is looked for."""
+
+
+def _leading(term: tuple[Expr, int]) -> tuple[int, list[str]]:
+    """Orders monomials by degree, then by factors: of two products with one factor in common as without it."""
+    parts = forms.factors(term[0])
+    return len(parts), sorted((forms.order(p) for p in parts), reverse=True)
+
+
 # -- digits -----------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.arith import prove, prove_equal, simplify
+from tilewright.arith import exact_quotient, prove, prove_equal, simplify
 from tilewright.ir.attributes import Dim
 from tilewright.ir.dtype import DType, f32
 from tilewright.ir.expr import Const, Expr, Var, as_expr, as_int, cast, const, is_const, product
@@ -45,6 +45,12 @@ def dim(value: Any) -> Expr:
 def known(condition: Expr) -> bool:
     """True if a condition over sizes holds, as far as is known."""
     return prove(condition, given=_given.get())
+
+
+def whole_quotient(a: Expr, b: Expr) -> Expr | None:
+    """`a / b` where that is a polynomial of sizes; what it is where b is 0 does not count."""
+    quotient = exact_quotient(a, b, given=_given.get())
+    return None if quotient is None else dim(quotient)
 
 
 def dims(values: Sequence[Any]) -> Shape:

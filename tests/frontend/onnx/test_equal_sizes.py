@@ -36,6 +36,9 @@ h, w = Var("h", lo=1), Var("w", lo=1)
         ([(Var("few", lo=1, hi=7), Var("few", lo=1, hi=7) // 8 * 8)], {}),
         ([((h + 1) // 2 * 2, h)], {"h": 2}),
         ([(h, 40 - h)], {}),
+        ([(h // 2 * 2 * (w // 3 * 3), h * w)], {"h": 2, "w": 3}),
+        ([(Var("b", lo=1) * (h // 4 * 4) * 8, Var("b", lo=1) * h * 8), (h, h // 6 * 6)], {"h": 12}),
+        ([(h * w, h + w)], {}),
     ],
 )
 def test_divisors(pairs: list[Any], found: dict[str, int]) -> None:

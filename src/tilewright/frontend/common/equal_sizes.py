@@ -15,7 +15,7 @@ import random
 from collections.abc import Sequence
 from functools import reduce
 from itertools import chain, combinations, product
-from math import gcd
+from math import gcd, lcm
 from operator import and_
 
 from tilewright.arith import prove_equal, simplify
@@ -32,13 +32,35 @@ DRAWN = 300
 """Sizes that are drawn to see whether a condition loses some."""
 MOST = 256
 """The largest divisor that is looked for."""
+ROUND = 256 * 720720
+"""A multiple of the divisors that dimensions of networks have."""
 
 
 def divisors(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
     """The number that divides each symbol, by name, so that the sizes of the pairs that depend on it alone are equal
-    for its multiples, and for no others; nothing where that is not so."""
+    for its multiples, and for no others; nothing where that is not so. Products of several symbols' sizes tell for each
+    symbol what divides it while the others are multiples of all that matters."""
     result = {symbol.name: _divisor(symbol, own) for symbol, own in _by_symbol(pairs).items()}
-    return {name: by for name, by in result.items() if by} if all(result.values()) else {}
+    if not all(result.values()):
+        return {}
+    for symbol, own in _while_others_are_round(pairs).items():
+        if by := _divisor(symbol, own):
+            result[symbol.name] = lcm(by, result.get(symbol.name) or 1)
+    return {name: by for name, by in result.items() if by}
+
+
+def _while_others_are_round(pairs: Sequence[tuple[Expr, Expr]]) -> dict[Var, list[tuple[Expr, Expr]]]:
+    """The pairs that depend on several symbols, by each of them, with `ROUND` as the others. What has a minimum or a
+    maximum says nothing there."""
+    result: dict[Var, list[tuple[Expr, Expr]]] = {}
+    for a, b in dict.fromkeys(pairs):
+        symbols = {*variables(a), *variables(b)}
+        if len(symbols) < 2 or any(type(e) is Op and e.name in ("min", "max") for e in walk_expr(a - b)):
+            continue
+        for symbol in symbols:
+            others: dict[Var, Expr] = {v: const(ROUND * v.multiple) for v in symbols if v is not symbol}
+            result.setdefault(symbol, []).append((substitute(a, others), substitute(b, others)))
+    return result
 
 
 def _by_symbol(pairs: Sequence[tuple[Expr, Expr]]) -> dict[Var, list[tuple[Expr, Expr]]]:

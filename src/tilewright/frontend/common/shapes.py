@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.ir.expr import Const, Expr, Op, Var, as_expr, as_int, const, is_const, maximum, minimum, product
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import dim, known, known_same, same_dim, show
+from tilewright.ops.dims import dim, known, known_same, same_dim, show, whole_quotient
 from tilewright.support.errors import ShapeError, UnsupportedError
 
 
@@ -51,6 +51,9 @@ def divide(numerator: Sequence[Expr], denominator: Sequence[Expr]) -> Expr | Non
         quotient = dim(whole // divisor)
         return quotient if same_dim(dim(quotient * divisor), whole) else None
     whole, part = dim(product(top) * number), dim(product(bottom) * divisor)
+    exact = whole_quotient(whole, part)
+    if exact is not None:
+        return exact
     quotient = dim(whole // part)
     return quotient if same_dim(dim(quotient * part), whole) else None
 
