@@ -81,8 +81,10 @@ def _polynomial(e: Expr) -> Polynomial:
         case Var():
             return {(e,): e.multiple}
         case Op("add" | "sub", (a, b)):
-            total = dict(_polynomial(a))
-            _accumulate(total, _polynomial(b), 1 if e.name == "add" else -1)
+            total, more = dict(_polynomial(a)), _polynomial(b)
+            if any(_UNKNOWN in powers for powers in (*total, *more)):  # two of them are not equal: none cancels another
+                return {(_UNKNOWN,): 1}
+            _accumulate(total, more, 1 if e.name == "add" else -1)
             return total
         case Op("mul", (a, b)):
             return _multiply(_polynomial(a), _polynomial(b))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from tilewright.frontend.common import contraction as common
 from tilewright.frontend.common.contraction import add_bias, convolved, product
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.ir.expr import as_int, const
+from tilewright.frontend.onnx.rules.padding import padded
+from tilewright.ir.expr import Expr, as_int, const, maximum
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import dim, static
-from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
+from tilewright.ops.dims import dim, dims, static
+from tilewright.support.errors import ShapeError, UnsupportedError
 
 
 @rule("MatMul")
@@ -54,45 +54,20 @@ def kernel_shape(n: Call, w: Value) -> list[int]:
     return kernel
 
 
-def same_pads(
-    n: Call, extents: Sequence[Any], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> list[int]:
-    """Pads (befores, then afters) from `auto_pad` and `pads`."""
-    rank = len(kernel)
-    auto = n.text("auto_pad", "NOTSET")
-    pads = n.ints("pads", [0] * 2 * rank)
-    if auto == "NOTSET":
-        return list(pads or [])
-    if auto == "VALID":
-        return [0] * 2 * rank
-    if auto not in ("SAME_UPPER", "SAME_LOWER"):
-        raise ModelError("unknown auto_pad", got=auto)
-    before, after = [], []
-    for extent, k, s, d in zip(extents, kernel, strides, dilations, strict=True):
-        span = d * (k - 1) + 1
-        if s == 1:
-            total = span - 1
-        else:
-            number = static(extent, "a dimension padded by auto_pad with a stride")
-            total = max((-(-number // s) - 1) * s + span - number, 0)
-        less, more = total // 2, total - total // 2
-        before.append(less if auto == "SAME_UPPER" else more)
-        after.append(more if auto == "SAME_UPPER" else less)
-    return before + after
-
-
 @rule("Conv")
 def conv(n: Call) -> Value:
-    x, w = n.value(0), n.value(1)
-    return convolved(n, x, w, n.optional(2), window(n, x, w))
+    w = n.value(1)
+    x, attrs = window(n, n.value(0), w)
+    return convolved(n, x, w, n.optional(2), attrs)
 
 
 def convolve(n: Call, x: Value, w: Value) -> Value:
-    return n.emit("conv", x, w, **window(n, x, w))
+    x, attrs = window(n, x, w)
+    return n.emit("conv", x, w, **attrs)
 
 
-def window(n: Call, x: Value, w: Value) -> dict[str, Any]:
-    """The attributes of our operator `conv`."""
+def window(n: Call, x: Value, w: Value) -> tuple[Value, dict[str, Any]]:
+    """`x`, padded where pads depend on an open size, and the attributes of our operator `conv`."""
     rank = x.type.rank - 2
     if w.type.rank != x.type.rank or rank < 1:
         raise ShapeError("input and weight of a convolution differ in rank", got=f"{x.type} and {w.type}")
@@ -100,13 +75,11 @@ def window(n: Call, x: Value, w: Value) -> dict[str, Any]:
     strides, dilations = n.ints("strides", [1] * rank) or [], n.ints("dilations", [1] * rank) or []
     if len(strides) != rank or len(dilations) != rank:
         raise ShapeError("strides and dilations need one entry for each spatial dimension", expected=rank)
-    pads = same_pads(n, x.shape[2:], kernel, strides, dilations)
-    if len(pads) != 2 * rank:
-        raise ShapeError("pads needs two entries for each spatial dimension", expected=2 * rank, got=pads)
-    return {
+    x, pads = padded(n, x, kernel, strides, dilations)
+    return x, {
         "strides": tuple(strides),
         "dilations": tuple(dilations),
-        "pads": tuple(pads),
+        "pads": pads,
         "groups": n.integer("group", 1),
     }
 
@@ -125,14 +98,27 @@ def conv_transpose(n: Call) -> Value:
     if any(not 0 <= e < max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
         wanted = "from 0 to below the stride or dilation"
         raise ShapeError("an output_padding makes no sense", expected=wanted, got=extra)
-    pads = _transposed_pads(n, x, kernel, strides, dilations, extra)
-    groups = n.integer("group", 1)
-    return add_bias(n, common.conv_transpose(n, x, w, strides, dilations, pads, extra, groups), n.optional(2))
+    pads = [dim(p) for p in _transposed_pads(n, x, kernel, strides, dilations, extra)]
+    known, groups = [as_int(p) or 0 for p in pads], n.integer("group", 1)
+    y = common.conv_transpose(n, x, w, strides, dilations, known, extra, groups)
+    for k in range(rank):
+        if as_int(pads[k]) is None or as_int(pads[rank + k]) is None:
+            y = _cut(n, y, 2 + k, dim(pads[k] - known[k]), dim(pads[rank + k] - known[rank + k]))
+    return add_bias(n, y, n.optional(2))
+
+
+def _cut(n: Call, y: Value, axis: int, before: Expr, after: Expr) -> Value:
+    """A dimension without so many elements at its ends, which depend on open sizes; below 0, as many zeros follow."""
+    size = dim(y.shape[axis] - before - after)
+    more: list[Any] = [0] * y.type.rank
+    more[axis] = maximum(-after, 0)
+    y = n.emit("pad", y, before=dims([0] * y.type.rank), after=dims(more), mode="constant", value=0)
+    return n.slice(y, axis, before, size)
 
 
 def _transposed_pads(
     n: Call, x: Value, kernel: list[int], strides: list[int], dilations: list[int], extra: list[int]
-) -> list[int]:
+) -> list[Any]:
     """Pads so that the result has `output_shape`, or the input's times the stride with auto_pad SAME.
 
     An odd one is at the end with SAME_UPPER, else at the beginning. `output_shape` may ask for more than there is, then
@@ -146,16 +132,14 @@ def _transposed_pads(
         return given if auto == "NOTSET" else [0] * 2 * rank
     if wanted is not None and len(wanted) < rank:
         raise ShapeError("output_shape needs one entry for each spatial dimension", expected=rank, got=wanted)
-    before, after = [], []
+    before, after = list[Any](), list[Any]()
     for k in range(rank):
         target = x.shape[2 + k] * strides[k] if wanted is None else const(wanted[-rank:][k])
         full = (x.shape[2 + k] - 1) * strides[k] + extra[k] + dilations[k] * (kernel[k] - 1) + 1
-        total = as_int(dim(full - target))
-        if total is None:
-            raise UnsupportedError("output_shape with a symbolic input is not supported", got=x.type)
-        total = total if wanted is not None else max(total, 0)
-        half = max(total, 0) // 2
-        first = half if auto == "SAME_UPPER" else max(total, 0) - half
+        total = dim(full - target)
+        total = total if wanted is not None else dim(maximum(total, 0))
+        half = dim(maximum(total, 0) // 2)
+        first = half if auto == "SAME_UPPER" else dim(maximum(total, 0) - half)
         before.append(first)
         after.append(total - first)
     return before + after

@@ -26,7 +26,8 @@ def deform_conv(n: Call) -> Value:
     x, w, offset = n.value(0), n.value(1), n.value(2)
     if x.type.rank != 4 or w.type.rank != 4 or offset.type.rank != 4:
         raise UnsupportedError("DeformConv of other than images is not supported", got=x.type)
-    attrs, sets = window(n, x, w), n.integer("offset_group", 1)
+    x, attrs = window(n, x, w)
+    sets = n.integer("offset_group", 1)
     batch, channels = x.shape[0], static(x.shape[1], "the channels of DeformConv")
     (kh, kw), groups = (static(d, "the kernel") for d in w.shape[2:]), attrs["groups"]
     taps, rows, columns = kh * kw, offset.shape[2], offset.shape[3]

@@ -13,7 +13,7 @@ from tilewright.frontend.common.contraction import add_bias, convolved, product
 from tilewright.frontend.common.norm import group_norm as common_group_norm
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.frontend.onnx.rules.contraction import scaled, window
+from tilewright.frontend.onnx.rules.contraction import convolve, scaled, window
 from tilewright.ir.dtype import f32, i32, i64, u8
 from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.graph import Value
@@ -214,8 +214,9 @@ def fused_gemm(n: Call) -> Value:
 
 @rule(f"{DOMAIN}FusedConv")
 def fused_conv(n: Call) -> Value:
-    x, w = n.value(0), n.value(1)
-    y = convolved(n, x, w, n.optional(2), window(n, x, w))
+    w = n.value(1)
+    x, attrs = window(n, n.value(0), w)
+    y = convolved(n, x, w, n.optional(2), attrs)
     if n.has(3):
         y = n.emit("add", y, n.value(3))
     return activated(n, y, n.text("activation", ""), list(n.attr("activation_params") or []))
@@ -230,7 +231,7 @@ def nhwc_conv(n: Call) -> Value:
     x = n.transpose(x, (0, 3, 1, 2))
     if n.node.op_type == "NhwcConv":
         w = n.transpose(w, (0, 3, 1, 2))
-    y = add_bias(n, n.emit("conv", x, w, **window(n, x, w)), n.optional(2))
+    y = add_bias(n, convolve(n, x, w), n.optional(2))
     if n.has(3):
         y = n.emit("add", y, n.transpose(n.value(3), (0, 3, 1, 2)))
     y = activated(n, y, n.text("activation", ""), list(n.attr("activation_params") or []))

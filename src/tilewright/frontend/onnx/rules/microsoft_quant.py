@@ -11,7 +11,7 @@ from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import RULES, rule
 from tilewright.frontend.onnx.rules.contraction import scaled
 from tilewright.frontend.onnx.rules.microsoft import DOMAIN
-from tilewright.frontend.onnx.rules.pool import _window
+from tilewright.frontend.onnx.rules.pool import averaged
 from tilewright.frontend.onnx.rules.quant import along, centred, dequantize_linear, quantize_linear, quantized
 from tilewright.frontend.onnx.rules.rnn import layer, part
 from tilewright.ir.dtype import DType, f32, i32, u8
@@ -74,7 +74,7 @@ def _global_pool(n: Call, x: Value) -> Value:
 def _average_pool(n: Call, x: Value) -> Value:
     if n.integer("channels_last", 0):
         raise UnsupportedError("QLinearAveragePool with channels last is not supported")
-    return n.emit("avg_pool", x, count_include_pad=bool(n.integer("count_include_pad", 0)), **_window(n))
+    return averaged(n, x)
 
 
 _UNARY: dict[str, Callable[[Call, Value], Value]] = {

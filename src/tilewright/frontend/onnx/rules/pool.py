@@ -2,53 +2,74 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.frontend.onnx.rules.contraction import same_pads
+from tilewright.frontend.onnx.rules.padding import padded
+from tilewright.ir.dtype import f32, f64
+from tilewright.ir.expr import const
 from tilewright.ir.graph import Value
-from tilewright.support.errors import ModelError, ShapeError
+from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 
-def _window(n: Call) -> dict[str, Any]:
-    rank = n.rank(0) - 2
+def _window(n: Call, x: Value, fill: Any = 0) -> tuple[Value, dict[str, Any]]:
+    """`x`, with elements `fill` around it where pads depend on an open size, and the attributes of a pooling."""
+    rank = x.type.rank - 2
     kernel = n.ints("kernel_shape")
     if kernel is None or len(kernel) != rank:
         raise ModelError("attribute kernel_shape needs one entry for each spatial dimension", got=kernel)
     strides, dilations = n.ints("strides", [1] * rank) or [], n.ints("dilations", [1] * rank) or []
     if len(strides) != rank or len(dilations) != rank:
         raise ShapeError("strides and dilations need one entry for each spatial dimension", expected=rank)
-    pads = same_pads(n, n.shape(0)[2:], kernel, strides, dilations)
+    x, pads = padded(n, x, kernel, strides, dilations, fill)
     ceil = bool(n.integer("ceil_mode", 0))
-    return {
+    return x, {
         "kernel": tuple(kernel),
         "strides": tuple(strides),
         "dilations": tuple(dilations),
-        "pads": tuple(pads),
+        "pads": pads,
         "ceil_mode": ceil,
     }
 
 
 @rule("MaxPool")
 def max_pool(n: Call) -> list[Value]:
-    window = _window(n)
     x = n.value(0)
+    wide, window = _window(n, x, x.dtype.min)
     storage = n.integer("storage_order", 0)
-    results = [n.emit("max_pool", x, skips_nan=True, **window)]
+    results = [n.emit("max_pool", wide, skips_nan=True, **window)]
     if n.outputs > 1:
+        if wide is not x:
+            raise UnsupportedError("places of MaxPool with SAME, a stride and open sizes are not supported", got=x.type)
         results.append(n.emit("max_pool_indices", x, storage_order=storage, skips_nan=True, **window))
     return results
 
 
 @rule("AveragePool")
 def average_pool(n: Call) -> Value:
-    return n.emit("avg_pool", n.value(0), count_include_pad=bool(n.integer("count_include_pad", 0)), **_window(n))
+    return averaged(n, n.value(0))
+
+
+def averaged(n: Call, x: Value) -> Value:
+    """The means of windows, of the elements alone or of what is around them as well (`count_include_pad`)."""
+    wide, window = _window(n, x)
+    everything = bool(n.integer("count_include_pad", 0))
+    if wide is x or everything:
+        return n.emit("avg_pool", wide, count_include_pad=everything, **window)
+    t = x.dtype if x.dtype in (f32, f64) else f32
+    ones = n.emit("broadcast", n.constant(1.0, t), shape=(const(1), const(1), *x.shape[2:]))
+    ones, _ = _window(n, ones)
+    total, share = (n.emit("avg_pool", v, count_include_pad=True, **window) for v in (n.cast(wide, t), ones))
+    least = 0.5 / math.prod(window["kernel"])
+    return n.cast(n.emit("div", total, n.emit("max", share, n.constant(least, t))), x.dtype)
 
 
 @rule("LpPool")
 def lp_pool(n: Call) -> Value:
-    return n.emit("lp_pool", n.value(0), p=int(n.real("p", 2)), **_window(n))
+    x, window = _window(n, n.value(0))
+    return n.emit("lp_pool", x, p=int(n.real("p", 2)), **window)
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool")

@@ -1,0 +1,50 @@
+"""Pads of windows: those that a file states, and those that `auto_pad` says, of open sizes too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.frontend.onnx.call import Call
+from tilewright.ir.expr import Expr, as_int, const, maximum
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import dim, dims
+from tilewright.support.errors import ModelError, ShapeError
+
+
+def padded(
+    n: Call, x: Value, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], fill: Any = 0
+) -> tuple[Value, tuple[int, ...]]:
+    """`x` and the pads that are left to a window's operator, all befores, then all afters. Pads that depend on an open
+    size stand around `x` already, as elements `fill`."""
+    rank = len(kernel)
+    auto = n.text("auto_pad", "NOTSET")
+    if auto in ("NOTSET", "VALID"):
+        pads = (n.ints("pads", [0] * 2 * rank) or []) if auto == "NOTSET" else [0] * 2 * rank
+        if len(pads) != 2 * rank:
+            raise ShapeError("pads needs two entries for each spatial dimension", expected=2 * rank, got=pads)
+        return x, tuple(pads)
+    if auto not in ("SAME_UPPER", "SAME_LOWER"):
+        raise ModelError("unknown auto_pad", got=auto)
+    before, after = list[Expr](), list[Expr]()
+    for extent, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True):
+        total = missing(extent, d * (k - 1) + 1, s)
+        less = dim(total // 2)
+        more = dim(total - less)
+        before.append(less if auto == "SAME_UPPER" else more)
+        after.append(more if auto == "SAME_UPPER" else less)
+    pads = (*before, *after)
+    if all(as_int(p) is not None for p in pads):
+        return x, tuple(as_int(p) or 0 for p in pads)
+    around = [const(0) if as_int(p) is not None else p for p in pads]
+    wide = {"before": dims([0, 0, *around[:rank]]), "after": dims([0, 0, *around[rank:]])}
+    return n.emit("pad", x, mode="constant", value=fill, **wide), tuple(as_int(p) or 0 for p in pads)
+
+
+def missing(extent: Expr, span: int, stride: int) -> Expr:
+    """Elements that SAME adds to a dimension, so that `ceil(extent / stride)` windows lie in it."""
+    if stride == 1:
+        return const(span - 1)
+    windows = (extent + (stride - 1)) // stride
+    total = dim((windows - 1) * stride + span - extent)
+    return total if span >= stride else dim(maximum(total, 0))
