@@ -116,6 +116,8 @@ case("gelu", x(5), approximate="none")
 case("gelu", x(5, dtype=np.float16), approximate="tanh")
 case("swish", x(5), alpha=1.3)
 case("hard_sigmoid", x(5), alpha=0.2, beta=0.5)
+case("affine", x(5), alpha=0.2, beta=0.5)
+case("scaled_tanh", x(5), alpha=1.5, beta=0.5)
 case("thresholded_relu", x(5), alpha=0.3)
 case("shrink", x(9), lambd=0.5, bias=0.2)
 
@@ -369,6 +371,23 @@ for mode in ("avg", "max"):
         half_pixel=mode == "avg",
         mode=mode,
     )
+    for most in (5, 9):  # fewer than one region has, of which some lie outside
+        case(
+            "roi_align",
+            x(2, 3, 6, 5),
+            REGIONS,
+            np.array([0, 1, 1]),
+            np.array([[1, 2], [4, 7], [0, 1]]),
+            height=2,
+            width=3,
+            samples=most,
+            scale=0.75,
+            half_pixel=mode == "avg",
+            mode=mode,
+        )
+CORNERS = np.array([[0, 0, 0, 3, 4], [1, -2, 1, 2, 9], [1, 3, 3, 1, 1], [0, 9, 9, 12, 12]], F)
+for scale in (1.0, 0.5):
+    case("roi_max_pool", x(2, 3, 6, 5), CORNERS, height=2, width=3, scale=scale)
 for inverse in (False, True):
     case("dft", x(2, 6, 3, 2), axis=1, inverse=inverse, onesided=False)
 case("dft", x(2, 7, 1), axis=1, inverse=False, onesided=True)

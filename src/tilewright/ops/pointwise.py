@@ -253,7 +253,7 @@ class SeluAttrs(AlphaAttrs):
 
 
 @dataclass(frozen=True, slots=True)
-class HardSigmoidAttrs(AlphaAttrs):
+class AlphaBetaAttrs(AlphaAttrs):
     beta: float
 
 
@@ -399,7 +399,19 @@ activation(
     "hard_sigmoid",
     lambda x, a: _hard_sigmoid(x[0], a.alpha, a.beta),
     lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
-    kind=HardSigmoidAttrs,
+    kind=AlphaBetaAttrs,
+)
+activation(
+    "affine",
+    lambda x, a: _c(a.alpha, x[0]) * x[0] + _c(a.beta, x[0]),
+    lambda x, alpha, beta: alpha * x + beta,
+    kind=AlphaBetaAttrs,
+)
+activation(
+    "scaled_tanh",
+    lambda x, a: _c(a.alpha, x[0]) * call("tanh", _c(a.beta, x[0]) * x[0]),
+    lambda x, alpha, beta: alpha * np.tanh(beta * x),
+    kind=AlphaBetaAttrs,
 )
 activation(
     "hard_swish",

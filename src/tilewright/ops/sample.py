@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from tilewright import te
-from tilewright.ir.attributes import Attrs
-from tilewright.ir.dtype import f32, f64, i64
+from tilewright.ir.attributes import Attrs, Dim
+from tilewright.ir.dtype import DType, f32, f64, i64
 from tilewright.ir.expr import Expr, as_int, call, cast, const, equal, maximum, minimum, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import check_kind, dims, need, present, same_dim, scalar, wide
+from tilewright.ops.dims import check_kind, dim, dims, need, number, present, same_dim, scalar, wide
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError, UnsupportedError
@@ -240,42 +240,64 @@ register(OpDef("grid_sample", "injective", GridSampleAttrs, _grid_infer, _grid_n
 @dataclass(frozen=True, slots=True)
 class RoiAlignAttrs(Attrs):
     """Cells of a region, samples along each side of a cell, pixels for a unit of the region's coordinates; `mode` avg
-    or max; `half_pixel` shifts coordinates by half a pixel."""
+    or max; `half_pixel` shifts coordinates by half a pixel. Where each region has its own number of samples, `samples`
+    is how many of them are looked at: all, or at least those that lie in the image."""
 
     height: int
     width: int
-    samples: int
+    samples: Dim
     scale: float
     mode: str
     half_pixel: bool
 
 
 def _roi_infer(types: Types, attrs: RoiAlignAttrs) -> Out:
-    """x [N, C, H, W], regions [R, 4] (x1, y1, x2, y2), batch entries [R]: [R, C, height, width]. Attributes `height`,
-    `width`, `samples` (along each side of a cell), `scale`, `half_pixel`, `mode` avg or max."""
+    """x [N, C, H, W], regions [R, 4] (x1, y1, x2, y2), batch entries [R], samples along both sides of a cell of each
+    region [R, 2]? (x, y): [R, C, height, width]. Attributes `height`, `width`, `samples` (along each side of a cell),
+    `scale`, `half_pixel`, `mode` avg or max."""
     x, rois, batch = (present(types[k]) for k in range(3))
     check_kind(x.dtype, ("float",))
     if x.rank != 4 or rois.rank != 2 or as_int(rois.shape[1]) != 4 or batch.rank != 1 or rois.dtype is not x.dtype:
         raise ShapeError(
             "roi_align needs an image, regions [R, 4] and their batch entries", got=f"{x}, {rois}, {batch}"
         )
+    counts = types[3] if len(types) > 3 else None
+    if counts is not None and (counts.dtype is not i64 or counts.rank != 2 or as_int(counts.shape[1]) != 2):
+        raise ShapeError("roi_align needs two numbers of samples for each region", got=counts)
     return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *dims((attrs.height, attrs.width)))),)
+
+
+def most_samples(height: Expr, width: Expr) -> Expr:
+    """Samples of a cell along one side that may lie in an image, where they are half a pixel apart or more."""
+    return (height + width) * 2 + 6
+
+
+def _first_sample(begin: Any, step: Any, count: Any, most: Any, t: DType) -> Expr:
+    """The first sample that is looked at: one that is not after the first in the image, where there are too many."""
+    floor = call("floor", (scalar(-1, t) - begin) / step - 0.5)
+    first = cast(minimum(maximum(floor, scalar(0, t)), cast(count, t)), i64)
+    return select(count <= most, const(0), first)
 
 
 def _roi_compute(inputs: Tensors, attrs: RoiAlignAttrs, out: Out) -> tuple[Tensor, ...]:
     x, rois, batch, (type,) = need(inputs[0]), need(inputs[1]), need(inputs[2]), out
-    t, samples = x.dtype, attrs.samples
+    counts = inputs[3] if len(inputs) > 3 else None
+    t, samples = x.dtype, dim(attrs.samples)
     offset = 0.5 if attrs.half_pixel else 0.0
 
-    def along(r: Expr, cell: Expr, sample: Expr, which: int, cells: int) -> Expr:
-        """The coordinate of a sample: `which` 0 for x, 1 for y."""
+    def along(r: Expr, cell: Expr, sample: Expr, which: int, cells: int) -> tuple[Expr, Expr]:
+        """The coordinate of a sample, `which` 0 for x, 1 for y, and whether there is such a sample."""
         start = rois[r, const(which)] * attrs.scale - offset
         length = rois[r, const(which + 2)] * attrs.scale - offset - start
         if not attrs.half_pixel:
             length = maximum(length, scalar(1, t))
         size: Expr = length / scalar(cells, t)
-        place: Expr = start + size * (cast(cell, t) + (cast(sample, t) + 0.5) / scalar(samples, t))
-        return place
+        if counts is None:
+            return start + size * (cast(cell, t) + (cast(sample, t) + 0.5) / cast(samples, t)), const(True)
+        count = counts[r, const(which)]
+        begin, step = start + size * cast(cell, t), size / cast(maximum(count, 1), t)
+        sample = sample + _first_sample(begin, step, count, samples, t)
+        return begin + step * (cast(sample, t) + 0.5), sample < count
 
     def corners(c: Expr, extent: Expr) -> tuple[Expr, Expr, Expr, Expr]:
         """Two indices, the second's weight, and whether the place counts at all."""
@@ -288,8 +310,9 @@ def _roi_compute(inputs: Tensors, attrs: RoiAlignAttrs, out: Out) -> tuple[Tenso
 
     def element(r: Expr, c: Expr, h: Expr, w: Expr) -> Any:
         n = minimum(maximum(cast(batch[r], i64), 0), x.shape[0] - 1)
-        y0, y1, fy, in_y = corners(along(r, h, sy.var, 1, attrs.height), x.shape[2])
-        x0, x1, fx, in_x = corners(along(r, w, sx.var, 0, attrs.width), x.shape[3])
+        (y, is_y), (z, is_x) = along(r, h, sy.var, 1, attrs.height), along(r, w, sx.var, 0, attrs.width)
+        y0, y1, fy, in_y = corners(y, x.shape[2])
+        x0, x1, fx, in_x = corners(z, x.shape[3])
         one = scalar(1, t)
         parts = [
             x[n, c, y0, x0] * ((one - fy) * (one - fx)),
@@ -297,49 +320,163 @@ def _roi_compute(inputs: Tensors, attrs: RoiAlignAttrs, out: Out) -> tuple[Tenso
             x[n, c, y1, x0] * (fy * (one - fx)),
             x[n, c, y1, x1] * (fy * fx),
         ]
+        exists, inside = is_y & is_x, in_y & in_x
         if attrs.mode == "avg":
             value = parts[0] + parts[1] + parts[2] + parts[3]
-            return te.sum(select(in_y & in_x, value, scalar(0, t)), axis=[sy, sx])
+            return te.sum(select(exists & inside, value, scalar(0, t)), axis=[sy, sx])
         value = maximum(maximum(parts[0], parts[1]), maximum(parts[2], parts[3]))
-        return te.max(select(in_y & in_x, value, scalar(0, t)), axis=[sy, sx])
+        value = select(inside, value, scalar(0, t))
+        return te.max(value if counts is None else select(exists, value, const(t.min, t)), axis=[sy, sx])
 
     total = te.compute(type.shape, element, name="total")
-    if attrs.mode == "max":
+    if counts is None and attrs.mode == "max":
         return (total,)
-    return (te.compute(type.shape, lambda *i: total[i] * scalar(1 / samples**2, t), name="roi_align"),)
+    if counts is None:
+        share = scalar(1 / number(attrs.samples) ** 2, t)
+        return (te.compute(type.shape, lambda *i: total[i] * share, name="roi_align"),)
+
+    def of_all(r: Expr, c: Expr, h: Expr, w: Expr) -> Expr:
+        """The mean; the maximum, with those that lie outside and were not looked at, which are 0."""
+        wide, high = counts[r, const(0)], counts[r, const(1)]
+        if attrs.mode == "avg":
+            return total[r, c, h, w] / cast(maximum(wide * high, 1), t)  # type: ignore[no-any-return]
+        left_out = (wide > samples) | (high > samples)
+        value = select(left_out, maximum(total[r, c, h, w], scalar(0, t)), total[r, c, h, w])
+        return select((wide < 1) | (high < 1), scalar(0, t), value)
+
+    return (te.compute(type.shape, of_all, name="roi_align"),)
 
 
 def _roi_numpy(arrays: Sequence[Any], attrs: RoiAlignAttrs) -> tuple[Any, ...]:
-    x, rois, batch = (np.asarray(a) for a in arrays)
-    offset = 0.5 if attrs.half_pixel else 0.0
-    scaled = rois.astype(np.float64) * attrs.scale - offset
-    samples, cells = attrs.samples, (attrs.width, attrs.height)
+    x, rois, batch = (np.asarray(a) for a in arrays[:3])
+    most = number(attrs.samples)
+    given = np.asarray(arrays[3]) if len(arrays) > 3 and arrays[3] is not None else np.full((len(rois), 2), most)
+    y = np.zeros((len(rois), x.shape[1], attrs.height, attrs.width), np.float64)
+    for r, region in enumerate(rois.astype(np.float64) * attrs.scale - (0.5 if attrs.half_pixel else 0.0)):
+        image = x[np.clip(batch[r], 0, x.shape[0] - 1)].astype(np.float64)
+        length = region[2:] - region[:2] if attrs.half_pixel else np.maximum(region[2:] - region[:2], 1)
+        sizes, counts = length / [attrs.width, attrs.height], given[r]
+        for h, w in np.ndindex(attrs.height, attrs.width):
+            if min(counts) < 1:
+                continue
+            begin = region[:2] + sizes * [w, h]
+            (x0, x1, fx, in_x), (y0, y1, fy, in_y) = (
+                _roi_samples(begin[k], sizes[k] / counts[k], int(counts[k]), most, x.shape[3 - k]) for k in (0, 1)
+            )
+            fy, in_y = fy[:, None], in_y[:, None]
+            parts = [
+                image[:, y0[:, None], x0] * ((1 - fy) * (1 - fx)),
+                image[:, y0[:, None], x1] * ((1 - fy) * fx),
+                image[:, y1[:, None], x0] * (fy * (1 - fx)),
+                image[:, y1[:, None], x1] * (fy * fx),
+            ]
+            values = np.where(in_y & in_x, sum(parts) if attrs.mode == "avg" else np.maximum.reduce(parts), 0)
+            if attrs.mode == "avg":
+                y[r, :, h, w] = values.sum(axis=(1, 2)) / (int(counts[0]) * int(counts[1]))
+            else:
+                y[r, :, h, w] = np.maximum(values.max(axis=(1, 2)), 0 if max(counts) > most else -np.inf)
+    return (y.astype(x.dtype),)
 
-    def along(which: int) -> tuple[Any, Any, Any, Any]:
-        start, length = scaled[:, which], scaled[:, which + 2] - scaled[:, which]
-        length = length if attrs.half_pixel else np.maximum(length, 1)
-        steps = (np.arange(cells[which] * samples) + 0.5) / samples
-        c = start[:, None] + (length / cells[which])[:, None] * steps
-        extent = x.shape[3 - which]
-        valid = (c >= -1) & (c <= extent)
-        c = np.clip(c, 0, extent - 1)
-        low = np.floor(c).astype(np.int64)
-        return low, np.minimum(low + 1, extent - 1), c - low, valid
 
-    (x0, x1, fx, in_x), (y0, y1, fy, in_y) = along(0), along(1)
-    image = x[np.clip(batch, 0, x.shape[0] - 1)].astype(np.float64)
-    entry = np.arange(len(rois))[:, None, None]
-
-    def part(ys: Any, xs: Any, wy: Any, wx: Any) -> Any:
-        values = image[entry, :, ys[:, :, None], xs[:, None, :]]
-        return values * (wy[:, :, None] * wx[:, None, :])[..., None]
-
-    parts = [part(y0, x0, 1 - fy, 1 - fx), part(y0, x1, 1 - fy, fx), part(y1, x0, fy, 1 - fx), part(y1, x1, fy, fx)]
-    combined = sum(parts) if attrs.mode == "avg" else np.maximum.reduce(parts)
-    combined = np.where((in_y[:, :, None] & in_x[:, None, :])[..., None], combined, 0)
-    grid = combined.reshape(len(rois), cells[1], samples, cells[0], samples, x.shape[1])
-    y = grid.mean(axis=(2, 4)) if attrs.mode == "avg" else grid.max(axis=(2, 4))
-    return (np.ascontiguousarray(np.moveaxis(y, -1, 1)).astype(x.dtype),)
+def _roi_samples(begin: float, step: float, count: int, most: int, extent: int) -> tuple[Any, Any, Any, Any]:
+    """Along one side of a cell: two pixels for each sample, the second's weight, and which samples count."""
+    first = 0 if count <= most else int(np.clip(np.floor((-1 - begin) / step - 0.5), 0, count))
+    c = begin + step * (np.arange(first, min(first + most, count)) + 0.5)
+    valid = (c >= -1) & (c <= extent)
+    c = np.clip(c, 0, extent - 1)
+    low = np.floor(c).astype(np.int64)
+    return low, np.minimum(low + 1, extent - 1), c - low, valid
 
 
 register(OpDef("roi_align", "reduction", RoiAlignAttrs, _roi_infer, _roi_numpy, compute=_roi_compute))
+
+
+# --- maxima of regions ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RoiMaxAttrs(Attrs):
+    """Cells of a region, pixels for a unit of the region's coordinates."""
+
+    height: int
+    width: int
+    scale: float
+
+
+def _roi_max_infer(types: Types, attrs: RoiMaxAttrs) -> Out:
+    """x [N, C, H, W], regions [R, 5] (batch entry, x1, y1, x2, y2): [R, C, height, width], the maxima of whole pixels
+    (Girshick 2015); 0 where a cell has none. Attributes `height`, `width`, `scale`."""
+    x, rois = present(types[0]), present(types[1])
+    check_kind(x.dtype, ("float",))
+    if x.rank != 4 or rois.rank != 2 or as_int(rois.shape[1]) != 5 or rois.dtype is not x.dtype:
+        raise ShapeError("roi_max_pool needs an image and regions [R, 5]", got=f"{x}, {rois}")
+    if min(attrs.height, attrs.width) < 1:
+        raise ShapeError("a region has at least one cell", got=f"{attrs.height}, {attrs.width}")
+    return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *dims((attrs.height, attrs.width)))),)
+
+
+def _roi_max_compute(inputs: Tensors, attrs: RoiMaxAttrs, out: Out) -> tuple[Tensor, ...]:
+    """Of columns first, then of rows: a cell is a rectangle."""
+    x, rois, (type,) = need(inputs[0]), need(inputs[1]), out
+    t, least, (regions, channels) = x.dtype, const(x.dtype.min, x.dtype), type.shape[:2]
+
+    def whole(v: Expr) -> Expr:
+        """The nearest integer, halves away from 0."""
+        v = minimum(maximum(v, scalar(-MOST_PLACE, t)), scalar(MOST_PLACE, t))
+        up = cast(call("floor", call("abs", v) + 0.5), i64)
+        return select(v < 0.0, 0 - up, up)
+
+    def ends(r: Expr, cell: Expr, which: int, cells: int, extent: Expr) -> tuple[Expr, Expr]:
+        """The first pixel of a cell and the one after its last."""
+        start = whole(rois[r, const(1 + which)] * attrs.scale)
+        length = cast(maximum(whole(rois[r, const(3 + which)] * attrs.scale) - start + 1, 1), t) / scalar(cells, t)
+        low = cast(call("floor", cast(cell, t) * length), i64) + start
+        high = cast(call("ceil", cast(cell + 1, t) * length), i64) + start
+        return minimum(maximum(low, 0), extent), minimum(maximum(high, 0), extent)
+
+    def columns(r: Expr, c: Expr, h: Expr, w: Expr) -> Any:
+        low, high = ends(r, h, 1, attrs.height, x.shape[2])
+        n = minimum(maximum(cast(rois[r, const(0)], i64), 0), x.shape[0] - 1)
+        inside = (row.var >= low) & (row.var < high)
+        return te.max(select(inside, x[n, c, row.var, w], least), axis=[row])
+
+    def rows(r: Expr, c: Expr, h: Expr, w: Expr) -> Any:
+        low, high = ends(r, w, 0, attrs.width, x.shape[3])
+        return te.max(
+            select((column.var >= low) & (column.var < high), tall[r, c, h, column.var], least), axis=[column]
+        )
+
+    def filled(r: Expr, c: Expr, h: Expr, w: Expr) -> Expr:
+        """What is in a cell, 0 if nothing is."""
+        (top, bottom), (left, right) = ends(r, h, 1, attrs.height, x.shape[2]), ends(r, w, 0, attrs.width, x.shape[3])
+        return select((top < bottom) & (left < right), most[r, c, h, w], scalar(0, t))
+
+    row, column = te.reduce_axis(x.shape[2], "y"), te.reduce_axis(x.shape[3], "x")
+    tall = te.compute((regions, channels, *dims((attrs.height,)), x.shape[3]), columns, name="columns")
+    most = te.compute(type.shape, rows, name="rows")
+    return (te.compute(type.shape, filled, name="roi_max_pool"),)
+
+
+MOST_PLACE = 2.0**30
+"""Places of regions beyond it count as there."""
+
+
+def _roi_max_numpy(arrays: Sequence[Any], attrs: RoiMaxAttrs) -> tuple[Any, ...]:
+    x, rois = (np.asarray(a) for a in arrays)
+    y = np.zeros((len(rois), x.shape[1], attrs.height, attrs.width), x.dtype)
+    for r, (entry, *corners) in enumerate(rois):
+        scaled = np.clip(np.array(corners, x.dtype) * x.dtype.type(attrs.scale), -MOST_PLACE, MOST_PLACE)
+        place = (np.sign(scaled) * np.floor(np.abs(scaled) + 0.5)).astype(np.int64)
+        lengths = np.maximum(place[2:] - place[:2] + 1, 1).astype(x.dtype)
+        sizes = lengths / np.array([attrs.width, attrs.height], x.dtype)
+        image = x[np.clip(int(entry), 0, x.shape[0] - 1)]
+        for h, w in np.ndindex(attrs.height, attrs.width):
+            low = np.floor(np.array([w, h], x.dtype) * sizes).astype(np.int64) + place[:2]
+            high = np.ceil(np.array([w + 1, h + 1], x.dtype) * sizes).astype(np.int64) + place[:2]
+            (x0, y0), (x1, y1) = (np.clip(v, 0, [x.shape[3], x.shape[2]]) for v in (low, high))
+            if x0 < x1 and y0 < y1:
+                y[r, :, h, w] = image[:, y0:y1, x0:x1].max(axis=(1, 2))
+    return (y,)
+
+
+register(OpDef("roi_max_pool", "reduction", RoiMaxAttrs, _roi_max_infer, _roi_max_numpy, compute=_roi_max_compute))

@@ -141,6 +141,16 @@ CASES: dict[str, tuple[Sequence[Any], dict[str, Any]]] = {
         [IMAGE, BOXES, np.zeros(2, np.int64)],
         {"height": 3, "width": 2, "samples": 1, "scale": 0.5, "mode": "avg", "half_pixel": False},
     ),
+    "roi_align of a sample a pixel": (
+        [IMAGE, np.array([[0, 0, 3.5, 1.5]], np.float32), np.zeros(1, np.int64), np.array([[2, 1]])],
+        {"height": 2, "width": 2, "samples": 2, "scale": 1.0, "mode": "avg", "half_pixel": True},
+    ),
+    "roi_max_pool": (
+        [IMAGE, np.array([[0, 0, 1, 2, 3]], np.float32)],
+        {"height": 2, "width": 2, "scale": 1.0},
+    ),
+    "affine": ([IMAGE], {"alpha": 0.5, "beta": 1.5}),
+    "scaled_tanh": ([IMAGE], {"alpha": 0.5, "beta": 1.5}),
     "col2im": (
         [normal(1, 8, 12)],
         {"image": (4, 5), "block": (2, 2), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)},

@@ -32,6 +32,8 @@ ATTRS: dict[str, dict[str, Any]] = {
     "selu": {"alpha": 0.5, "gamma": 1.5},
     "swish": {"alpha": 1.5},
     "hard_sigmoid": {"alpha": 0.25, "beta": 0.5},
+    "affine": {"alpha": 0.25, "beta": 0.5},
+    "scaled_tanh": {"alpha": 1.5, "beta": 0.5},
     "thresholded_relu": {"alpha": 0.75},
     "shrink": {"lambd": 2, "bias": 1},
     "clip": {"min": 1, "max": 3},

@@ -63,6 +63,24 @@ def test_deformable_convolutions(group: int, sets: int, attrs: dict[str, Any], m
     same(model([n], inputs, ["y"], weights, opset=19), feeds)
 
 
+@pytest.mark.costly(2)
+@pytest.mark.parametrize(("mode", "half"), [("avg", "half_pixel"), ("max", "output_half_pixel")])
+def test_regions_whose_samples_depend_on_their_size(mode: str, half: str) -> None:
+    """`sampling_ratio` 0 is a sample a pixel; the last region is far larger than the image."""
+    attrs = {"mode": mode, "coordinate_transformation_mode": half, "output_height": 2, "output_width": 3}
+    made = node("RoiAlign", ["x", "rois", "entries"], ["y"], sampling_ratio=0, spatial_scale=0.5, **attrs)
+    inputs = [info("x", ["n", 2, "h", "w"]), info("rois", ["r", 4]), info("entries", ["r"], T.INT64)]
+    m = model([made], inputs, ["y"], opset=16)
+    compiled = tw.compile(m, fallback="never", dims={"r": tw.dim(0, 9)})
+    rois = np.array([[1, 1, 4, 3], [-3, 2, 9, 8], [2, 2, 2.5, 2.5], [-40, -90, 30, 90]], F)
+    for size in ((5, 7), (1, 3)):
+        feeds = {"x": f(2, 2, *size), "rois": rois, "entries": np.array([0, 1, 1, 0])}
+        want = ReferenceEvaluator(m).run(None, feeds)[0]
+        np.testing.assert_allclose(compiled(*feeds.values()), want, rtol=1e-3, atol=1e-5)
+    none = compiled(feeds["x"], rois[:0], np.zeros(0, np.int64))
+    assert np.asarray(none).shape == (0, 2, 2, 3)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_small_determinants(size: int) -> None:
     x = f(3, 2, size, size)

@@ -114,6 +114,8 @@ WITH: list[tuple[str, dict[str, Any]]] = [
     ("celu", {"alpha": 0.7}),
     ("swish", {"alpha": 1.2}),
     ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
+    ("affine", {"alpha": 0.2, "beta": 0.5}),
+    ("scaled_tanh", {"alpha": 1.5, "beta": 0.5}),
     ("thresholded_relu", {"alpha": 0.4}),
     ("shrink", {"lambd": 0.5, "bias": 0.1}),
     ("clip", {"min": -0.5, "max": 0.7}),

@@ -20,7 +20,7 @@ from tilewright.ops.extent import SuppressAttrs
 from tilewright.ops.norm import LrnAttrs, NormAttrs, SoftmaxAttrs
 from tilewright.ops.pool import AveragePoolAttrs, PoolAttrs
 from tilewright.ops.resize import ResizeAttrs
-from tilewright.ops.sample import GridSampleAttrs, RoiAlignAttrs
+from tilewright.ops.sample import GridSampleAttrs, RoiAlignAttrs, RoiMaxAttrs
 from tilewright.ops.signal import Col2ImAttrs, DftAttrs
 from tilewright.ops.topk import TopkAttrs
 from tilewright.support.errors import UnsupportedError
@@ -189,10 +189,16 @@ def roi_align(w: Writer, node: Node, x: Sequence[str]) -> str:
         mode=a.mode,
         output_height=a.height,
         output_width=a.width,
-        sampling_ratio=a.samples,
+        sampling_ratio=0 if len(node.inputs) > 3 else as_int(as_expr(a.samples)),
         spatial_scale=a.scale,
         coordinate_transformation_mode="half_pixel" if a.half_pixel else "output_half_pixel",
     )
+
+
+@rule("roi_max_pool")
+def roi_max_pool(w: Writer, node: Node, x: Sequence[str]) -> str:
+    a = node.of(RoiMaxAttrs)
+    return w.op("MaxRoiPool", x, pooled_shape=[a.height, a.width], spatial_scale=a.scale)
 
 
 @rule("col2im")

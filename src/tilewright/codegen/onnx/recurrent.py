@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.codegen.onnx.layers import several
-from tilewright.codegen.onnx.pointwise import DIRECT
+from tilewright.codegen.onnx.pointwise import DIRECT, called
 from tilewright.codegen.onnx.shapes import operand
 from tilewright.codegen.onnx.writer import Writer
 from tilewright.ir.dtype import i32
@@ -76,14 +76,15 @@ def lstm_cell(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
     row = row if product is None else w.op("Add", [row, product])
     if a.clip is not None:
         row = w.op("Clip", [row, w.scalar(-a.clip, t), w.scalar(a.clip, t)])
-    functions = [(DIRECT[name], dict(values)) for name, values in a.activations]
+
+    def function(k: int, value: str) -> str:
+        name, values = a.activations[k]
+        return called(w, name, dict(values), value, t)
 
     def gate(k: int) -> str:
         part = w.op("Slice", [row, w.size(hidden * k), w.size(hidden * (k + 1)), w.ints([1])])
-        kind, attributes = functions[1 if k == 3 else 0]
-        return w.op(kind, [part], **attributes)
+        return function(1 if k == 3 else 0, part)
 
     memory = w.op("Mul", [gate(0), gate(3)])
     memory = memory if c is None else w.op("Add", [w.op("Mul", [gate(2), c]), memory])
-    kind, attributes = functions[2]
-    return w.op("Mul", [gate(1), w.op(kind, [memory], **attributes)]), memory
+    return w.op("Mul", [gate(1), function(2, memory)]), memory

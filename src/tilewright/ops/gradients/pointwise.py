@@ -9,7 +9,7 @@ from tilewright.ir.expr import Const, Expr, Op, Var, is_const
 from tilewright.ir.expr import cast as cast_expr
 from tilewright.ir.graph import Value
 from tilewright.ops.gradients.registry import Backward, gradient
-from tilewright.ops.pointwise import BODIES, AlphaAttrs, CastAttrs, ClipAttrs, HardSigmoidAttrs
+from tilewright.ops.pointwise import BODIES, AlphaAttrs, AlphaBetaAttrs, CastAttrs, ClipAttrs
 from tilewright.support.errors import UnsupportedError
 
 Result = Sequence[Value | None]
@@ -146,9 +146,23 @@ def softplus(b: Backward) -> Result:
 @gradient("hard_sigmoid")
 def hard_sigmoid(b: Backward) -> Result:
     """Zero at both corners."""
-    attrs = b.of(HardSigmoidAttrs)
+    attrs = b.of(AlphaBetaAttrs)
     inside = b.emit("and", _above(b, b.y, 0), b.emit("lt", b.y, b.like(1, b.y)))
     return [_where(b, inside, b.mul(b.g, b.like(attrs.alpha, b.g)), b.like(0, b.g))]
+
+
+@gradient("affine")
+def affine(b: Backward) -> Result:
+    return [b.mul(b.g, b.like(b.of(AlphaBetaAttrs).alpha, b.g))]
+
+
+@gradient("scaled_tanh")
+def scaled_tanh(b: Backward) -> Result:
+    """alpha * beta * (1 - tanh(beta x)^2)."""
+    attrs, x = b.of(AlphaBetaAttrs), b.x()
+    t = b.emit("tanh", b.mul(x, b.like(attrs.beta, x)))
+    slope = b.emit("sub", b.like(1, t), b.mul(t, t))
+    return [b.mul(b.g, b.mul(slope, b.like(attrs.alpha * attrs.beta, t)))]
 
 
 @gradient("hard_swish")

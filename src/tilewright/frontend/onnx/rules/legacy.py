@@ -42,9 +42,7 @@ def slopes(n: Call) -> Value:
 
 @rule("Affine")
 def affine(n: Call) -> Value:
-    x = n.value(0)
-    scaled = n.emit("mul", x, n.like(n.real("alpha", 1.0), x))
-    return n.emit("add", scaled, n.like(n.real("beta", 0.0), x))
+    return n.emit("affine", n.value(0), alpha=n.real("alpha", 1.0), beta=n.real("beta", 0.0))
 
 
 @rule("ParametricSoftplus")
@@ -56,9 +54,7 @@ def parametric_softplus(n: Call) -> Value:
 
 @rule("ScaledTanh")
 def scaled_tanh(n: Call) -> Value:
-    x = n.value(0)
-    y = n.emit("tanh", n.emit("mul", x, n.like(n.real("beta", 1.0), x)))
-    return n.emit("mul", y, n.like(n.real("alpha", 1.0), x))
+    return n.emit("scaled_tanh", n.value(0), alpha=n.real("alpha", 1.0), beta=n.real("beta", 1.0))
 
 
 @rule("ImageScaler")

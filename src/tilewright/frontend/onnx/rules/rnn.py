@@ -24,6 +24,8 @@ _OPS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
     "leakyrelu": ("leaky_relu", (("alpha", 0.01),)),
     "thresholdedrelu": ("thresholded_relu", (("alpha", 1.0),)),
     "elu": ("elu", (("alpha", 1.0),)),
+    "affine": ("affine", (("alpha", 1.0), ("beta", 0.0))),
+    "scaledtanh": ("scaled_tanh", (("alpha", 1.0), ("beta", 1.0))),
     "hardsigmoid": ("hard_sigmoid", (("alpha", 0.2), ("beta", 0.5))),
 }
 

@@ -12,8 +12,11 @@ from tilewright.ir.dtype import f64, i64
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axis_of, dim, dims, same_dim, static
+from tilewright.ops.sample import most_samples
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
+MOST_SAMPLES = 1 << 30
+"""Samples along a side of a cell that are counted: the product of two such numbers is an i64."""
 _MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic"}
 
 
@@ -53,25 +56,52 @@ def affine_grid(n: Call) -> Value:
 
 @rule("RoiAlign")
 def roi_align(n: Call) -> Value:
-    samples = n.integer("sampling_ratio", 0)
-    if samples < 1:
-        raise UnsupportedError("RoiAlign with a number of samples that depends on the data is not supported")
     mode = n.text("mode", "avg")
     if mode not in ("avg", "max"):
         raise ModelError("attribute mode must be avg or max", got=mode)
     half = n.text("coordinate_transformation_mode", "half_pixel" if n.opset >= 16 else "output_half_pixel")
+    x, rois, samples = n.value(0), n.value(1), n.integer("sampling_ratio", 0)
+    cells = n.integer("output_width", 1), n.integer("output_height", 1)
+    scale, counts, seen = n.real("spatial_scale", 1.0), None, samples
+    if samples < 1:
+        counts = _samples(n, rois, cells, scale, half == "half_pixel")
+        most = n.emit("max", n.emit("reduce_max", counts, axes=(0, 1), keepdims=False), n.constant(1, i64))
+        bound = dim(most_samples(*x.shape[2:4]))
+        seen = n.bounded(n.emit("min", most, n.symbols([bound], i64, ())), bound)
     return n.emit(
         "roi_align",
-        n.value(0),
-        n.value(1),
+        x,
+        rois,
         n.value(2),
-        height=n.integer("output_height", 1),
-        width=n.integer("output_width", 1),
-        samples=samples,
-        scale=n.real("spatial_scale", 1.0),
+        *([] if counts is None else [counts]),
+        height=cells[1],
+        width=cells[0],
+        samples=seen,
+        scale=scale,
         half_pixel=half == "half_pixel",
         mode=mode,
     )
+
+
+def _samples(n: Call, rois: Value, cells: tuple[int, int], scale: float, half: bool) -> Value:
+    """Samples along both sides of a cell of each region, i64[R, 2]: one for each pixel that a cell has there."""
+    if rois.type.rank != 2 or as_int(rois.shape[1]) != 4 or min(cells) < 1:
+        raise ShapeError("RoiAlign needs regions [R, 4] and cells", got=f"{rois.type}, {cells}")
+    factor, offset = n.like(scale, rois), n.like(0.5 if half else 0.0, rois)
+    moved = n.emit("sub", n.emit("mul", rois, factor), offset)
+    length = n.emit("sub", n.slice(moved, 1, 2, 2), n.slice(moved, 1, 0, 2))
+    length = length if half else n.emit("max", length, n.like(1.0, length))
+    count = n.emit("ceil", n.emit("div", length, n.constant([float(c) for c in cells], rois.dtype)))
+    return n.cast(n.emit("clip", count, min=0.0, max=float(MOST_SAMPLES)), i64)
+
+
+@rule("MaxRoiPool")
+def max_roi_pool(n: Call) -> Value:
+    cells = n.ints("pooled_shape") or []
+    if len(cells) != 2:
+        raise ModelError("attribute pooled_shape needs two numbers", got=cells)
+    x, rois, scale = n.value(0), n.value(1), n.real("spatial_scale", 1.0)
+    return n.emit("roi_max_pool", x, rois, height=cells[0], width=cells[1], scale=scale)
 
 
 @check("BlackmanWindow", "HammingWindow", "HannWindow")
