@@ -65,9 +65,9 @@ def prove_equal(a: Expr, b: Expr, extents: Extents | None = None, given: tuple[E
     )
 
 
-def exact_quotient(a: Expr, b: Expr, given: tuple[Expr, ...] = ()) -> Expr | None:
-    """What b times is a as polynomials, so that it is their quotient wherever b is not 0; None if there is none."""
-    analyzer = _analyzer(None, given)
+def exact_quotient(a: Expr, b: Expr, facts: tuple[Expr, ...] = ()) -> Expr | None:
+    """The quotient of two polynomials, which holds wherever b is not 0; None if there is none."""
+    analyzer = _analyzer(None, facts)
     quotient = division.exact_quotient(analyzer.form(a), analyzer.form(b))
     return None if quotient is None else analyzer.simplify(forms.to_expr(quotient))
 

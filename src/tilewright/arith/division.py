@@ -214,7 +214,7 @@ def exact_quotient(a: Form, b: Form) -> Form | None:
     lead = forms.factors(by)
     quotient = ZERO
     while a != ZERO:
-        if not a[0] or len(quotient[0]) > _MOST_TERMS:
+        if not a[0] or len(quotient[0]) > _LARGEST_QUOTIENT:
             return None
         atom, c = max(a[0].items(), key=_leading)
         left = forms.divide_monomial(atom, lead)
@@ -225,8 +225,8 @@ def exact_quotient(a: Form, b: Form) -> Form | None:
     return quotient
 
 
-_MOST_TERMS = 64
-"""Terms of a quotient that is looked for."""
+_LARGEST_QUOTIENT = 64
+"""The number of terms that a quotient may have."""
 
 
 def _leading(term: tuple[Expr, int]) -> tuple[int, list[str]]:

@@ -44,12 +44,12 @@ def dim(value: Any) -> Expr:
 
 def known(condition: Expr) -> bool:
     """True if a condition over sizes holds, as far as is known."""
-    return prove(condition, given=_given.get())
+    return prove(condition, None, _given.get())
 
 
 def whole_quotient(a: Expr, b: Expr) -> Expr | None:
     """`a / b` where that is a polynomial of sizes; what it is where b is 0 does not count."""
-    quotient = exact_quotient(a, b, given=_given.get())
+    quotient = exact_quotient(a, b, _given.get())
     return None if quotient is None else dim(quotient)
 
 

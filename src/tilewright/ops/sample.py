@@ -268,7 +268,7 @@ def _roi_infer(types: Types, attrs: RoiAlignAttrs) -> Out:
 
 
 def most_samples(height: Expr, width: Expr) -> Expr:
-    """Samples of a cell along one side that may lie in an image, where they are half a pixel apart or more."""
+    """Samples of a cell along one side that may lie in an image, where two neighbours have half a pixel or more between them."""
     return (height + width) * 2 + 6
 
 
@@ -350,12 +350,12 @@ def _roi_compute(inputs: Tensors, attrs: RoiAlignAttrs, out: Out) -> tuple[Tenso
 def _roi_numpy(arrays: Sequence[Any], attrs: RoiAlignAttrs) -> tuple[Any, ...]:
     x, rois, batch = (np.asarray(a) for a in arrays[:3])
     most = number(attrs.samples)
-    given = np.asarray(arrays[3]) if len(arrays) > 3 and arrays[3] is not None else np.full((len(rois), 2), most)
+    samples = np.asarray(arrays[3]) if len(arrays) > 3 and arrays[3] is not None else np.full((len(rois), 2), most)
     y = np.zeros((len(rois), x.shape[1], attrs.height, attrs.width), np.float64)
     for r, region in enumerate(rois.astype(np.float64) * attrs.scale - (0.5 if attrs.half_pixel else 0.0)):
         image = x[np.clip(batch[r], 0, x.shape[0] - 1)].astype(np.float64)
         length = region[2:] - region[:2] if attrs.half_pixel else np.maximum(region[2:] - region[:2], 1)
-        sizes, counts = length / [attrs.width, attrs.height], given[r]
+        sizes, counts = length / [attrs.width, attrs.height], samples[r]
         for h, w in np.ndindex(attrs.height, attrs.width):
             if min(counts) < 1:
                 continue
@@ -416,13 +416,13 @@ def _roi_max_infer(types: Types, attrs: RoiMaxAttrs) -> Out:
 
 
 def _roi_max_compute(inputs: Tensors, attrs: RoiMaxAttrs, out: Out) -> tuple[Tensor, ...]:
-    """Of columns first, then of rows: a cell is a rectangle."""
+    """A cell is a rectangle: columns are reduced first, then rows."""
     x, rois, (type,) = need(inputs[0]), need(inputs[1]), out
     t, least, (regions, channels) = x.dtype, const(x.dtype.min, x.dtype), type.shape[:2]
 
     def whole(v: Expr) -> Expr:
         """The nearest integer, halves away from 0."""
-        v = minimum(maximum(v, scalar(-MOST_PLACE, t)), scalar(MOST_PLACE, t))
+        v = minimum(maximum(v, scalar(-FARTHEST, t)), scalar(FARTHEST, t))
         up = cast(call("floor", call("abs", v) + 0.5), i64)
         return select(v < 0.0, 0 - up, up)
 
@@ -447,7 +447,7 @@ def _roi_max_compute(inputs: Tensors, attrs: RoiMaxAttrs, out: Out) -> tuple[Ten
         )
 
     def filled(r: Expr, c: Expr, h: Expr, w: Expr) -> Expr:
-        """What is in a cell, 0 if nothing is."""
+        """The maximum of a cell, 0 if it is empty."""
         (top, bottom), (left, right) = ends(r, h, 1, attrs.height, x.shape[2]), ends(r, w, 0, attrs.width, x.shape[3])
         return select((top < bottom) & (left < right), most[r, c, h, w], scalar(0, t))
 
@@ -457,7 +457,7 @@ def _roi_max_compute(inputs: Tensors, attrs: RoiMaxAttrs, out: Out) -> tuple[Ten
     return (te.compute(type.shape, filled, name="roi_max_pool"),)
 
 
-MOST_PLACE = 2.0**30
+FARTHEST = 2.0**30
 """Places of regions beyond it count as there."""
 
 
@@ -465,7 +465,7 @@ def _roi_max_numpy(arrays: Sequence[Any], attrs: RoiMaxAttrs) -> tuple[Any, ...]
     x, rois = (np.asarray(a) for a in arrays)
     y = np.zeros((len(rois), x.shape[1], attrs.height, attrs.width), x.dtype)
     for r, (entry, *corners) in enumerate(rois):
-        scaled = np.clip(np.array(corners, x.dtype) * x.dtype.type(attrs.scale), -MOST_PLACE, MOST_PLACE)
+        scaled = np.clip(np.array(corners, x.dtype) * x.dtype.type(attrs.scale), -FARTHEST, FARTHEST)
         place = (np.sign(scaled) * np.floor(np.abs(scaled) + 0.5)).astype(np.int64)
         lengths = np.maximum(place[2:] - place[:2] + 1, 1).astype(x.dtype)
         sizes = lengths / np.array([attrs.width, attrs.height], x.dtype)

@@ -63,7 +63,7 @@ def run(name: str, kind: str, time: int) -> None:
     w = (rng.standard_normal((PARTS[kind] * HIDDEN, 2)) * 0.4).astype(F)
     r = (rng.standard_normal((PARTS[kind] * HIDDEN, HIDDEN)) * 0.4).astype(F)
     two = name not in ("LeakyRelu", "ThresholdedRelu")
-    made = node(
+    layer = node(
         kind,
         ["x", "w", "r"],
         ["y"],
@@ -72,17 +72,17 @@ def run(name: str, kind: str, time: int) -> None:
         activation_alpha=[ALPHA],
         **({"activation_beta": [BETA]} if two else {}),
     )
-    m = model([made], [info("x", [time, "batch", 2])], ["y"], {"w": w[None], "r": r[None]})
+    m = model([layer], [info("x", [time, "batch", 2])], ["y"], {"w": w[None], "r": r[None]})
     x = rng.standard_normal((time, 2, 2)).astype(F)
     want = steps(kind, FUNCTIONS[name], x, w, r)
     np.testing.assert_allclose(tw.compile(m, fallback="never")(x), want, rtol=1e-4, atol=1e-5)
 
 
-def test_numbers_that_are_not_given_are_those_of_the_operators() -> None:
+def test_numbers_that_are_missing_are_those_of_the_operators() -> None:
     """Not 0, as in ONNX Runtime (docs/disagreements.md)."""
     x = np.array([-2, -0.5, 0.5, 0.9, 1.5, 3], F).reshape(1, 6, 1)
     ones = {"w": np.ones((1, 1, 1), F), "r": np.ones((1, 1, 1), F)}
     for name, want in (("Affine", x), ("ScaledTanh", np.tanh(x)), ("ThresholdedRelu", np.where(x > 1, x, 0))):
-        made = node("RNN", ["x", "w", "r"], ["y"], hidden_size=1, activations=[name])
-        compiled = tw.compile(model([made], [info("x", [1, 6, 1])], ["y"], ones), fallback="never")
+        layer = node("RNN", ["x", "w", "r"], ["y"], hidden_size=1, activations=[name])
+        compiled = tw.compile(model([layer], [info("x", [1, 6, 1])], ["y"], ones), fallback="never")
         np.testing.assert_allclose(np.asarray(compiled(x)).ravel(), want.ravel(), rtol=1e-5, atol=1e-6)

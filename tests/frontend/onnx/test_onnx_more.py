@@ -68,9 +68,9 @@ def test_deformable_convolutions(group: int, sets: int, attrs: dict[str, Any], m
 def test_regions_whose_samples_depend_on_their_size(mode: str, half: str) -> None:
     """`sampling_ratio` 0 is a sample a pixel; the last region is far larger than the image."""
     attrs = {"mode": mode, "coordinate_transformation_mode": half, "output_height": 2, "output_width": 3}
-    made = node("RoiAlign", ["x", "rois", "entries"], ["y"], sampling_ratio=0, spatial_scale=0.5, **attrs)
+    region = node("RoiAlign", ["x", "rois", "entries"], ["y"], sampling_ratio=0, spatial_scale=0.5, **attrs)
     inputs = [info("x", ["n", 2, "h", "w"]), info("rois", ["r", 4]), info("entries", ["r"], T.INT64)]
-    m = model([made], inputs, ["y"], opset=16)
+    m = model([region], inputs, ["y"], opset=16)
     compiled = tw.compile(m, fallback="never", dims={"r": tw.dim(0, 9)})
     rois = np.array([[1, 1, 4, 3], [-3, 2, 9, 8], [2, 2, 2.5, 2.5], [-40, -90, 30, 90]], F)
     for size in ((5, 7), (1, 3)):

@@ -29,8 +29,8 @@ def windows(x: Array, auto: str, fill: float) -> Array:
     wide = np.pad(x, pads, constant_values=fill)
     taps = np.lib.stride_tricks.sliding_window_view(wide, KERNEL, axis=(2, 3))
     counts = [-(-extent // s) for extent, s in zip(x.shape[2:], STRIDES, strict=True)]
-    taken = taps[:, :, :: STRIDES[0], :: STRIDES[1]][:, :, : counts[0], : counts[1]]
-    return taken.reshape(*taken.shape[:4], -1)
+    strided = taps[:, :, :: STRIDES[0], :: STRIDES[1]][:, :, : counts[0], : counts[1]]
+    return strided.reshape(*strided.shape[:4], -1)
 
 
 W = np.random.default_rng(0).integers(-3, 4, (3, 2, *KERNEL)).astype(F)
@@ -50,8 +50,8 @@ def test_same_pads_of_open_sizes(name: str, auto: str) -> None:
     op = name.partition(",")[0]
     attributes: dict[str, Any] = {} if op == "Conv" else {"kernel_shape": KERNEL}
     attributes |= {"count_include_pad": 1} if "all" in name else {}
-    made = node(op, ["x", "w"] if op == "Conv" else ["x"], ["y"], auto_pad=auto, strides=STRIDES, **attributes)
-    m = model([made], [info("x", ["n", 2, "h", "w"])], ["y"], {"w": W} if op == "Conv" else {})
+    layer = node(op, ["x", "w"] if op == "Conv" else ["x"], ["y"], auto_pad=auto, strides=STRIDES, **attributes)
+    m = model([layer], [info("x", ["n", 2, "h", "w"])], ["y"], {"w": W} if op == "Conv" else {})
     compiled = tw.compile(m, fallback="never")
     rng = np.random.default_rng(1)
     for size in SIZES:
@@ -60,24 +60,24 @@ def test_same_pads_of_open_sizes(name: str, auto: str) -> None:
 
 
 def test_no_windows_of_no_elements() -> None:
-    made = node("MaxPool", ["x"], ["y"], auto_pad="SAME_UPPER", strides=STRIDES, kernel_shape=KERNEL)
-    m = model([made], [info("x", ["n", 2, "h", 4])], ["y"])
+    layer = node("MaxPool", ["x"], ["y"], auto_pad="SAME_UPPER", strides=STRIDES, kernel_shape=KERNEL)
+    m = model([layer], [info("x", ["n", 2, "h", 4])], ["y"])
     compiled = tw.compile(m, fallback="never", dims={"h": tw.dim(0, 9)})
     assert compiled(np.zeros((2, 2, 0, 4), F)).shape == (2, 2, 0, 2)
 
 
 def test_places_of_open_windows_are_refused() -> None:
-    made = node("MaxPool", ["x"], ["y", "i"], auto_pad="SAME_UPPER", strides=STRIDES, kernel_shape=KERNEL)
+    layer = node("MaxPool", ["x"], ["y", "i"], auto_pad="SAME_UPPER", strides=STRIDES, kernel_shape=KERNEL)
     with pytest.raises(UnsupportedError, match="places of MaxPool"):
-        tw.compile(model([made], [info("x", [1, 2, "h", 4])], ["y", "i"]), fallback="never")
+        tw.compile(model([layer], [info("x", [1, 2, "h", 4])], ["y", "i"]), fallback="never")
 
 
 @pytest.mark.parametrize("auto", ["NOTSET", "SAME_UPPER"])
 def test_the_shape_of_a_transposed_convolution_of_open_sizes(auto: str) -> None:
     """Zeros follow where there is less than `output_shape` asks for."""
     shape, w = [5, 4], np.random.default_rng(2).integers(-3, 4, KERNEL).astype(F)
-    made = node("ConvTranspose", ["x", "w"], ["y"], auto_pad=auto, strides=STRIDES, output_shape=shape)
-    m = model([made], [info("x", [1, 1, "h", "w"])], ["y"], {"w": w[None, None]})
+    layer = node("ConvTranspose", ["x", "w"], ["y"], auto_pad=auto, strides=STRIDES, output_shape=shape)
+    m = model([layer], [info("x", [1, 1, "h", "w"])], ["y"], {"w": w[None, None]})
     compiled = tw.compile(m, fallback="never")
     rng = np.random.default_rng(1)
     for size in SIZES:

@@ -16,14 +16,14 @@ def padded(
     n: Call, x: Value, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], fill: Any = 0
 ) -> tuple[Value, tuple[int, ...]]:
     """`x` and the pads that are left to a window's operator, all befores, then all afters. Pads that depend on an open
-    size stand around `x` already, as elements `fill`."""
+    size are part of `x` already, as elements `fill`."""
     rank = len(kernel)
     auto = n.text("auto_pad", "NOTSET")
     if auto in ("NOTSET", "VALID"):
-        pads = (n.ints("pads", [0] * 2 * rank) or []) if auto == "NOTSET" else [0] * 2 * rank
-        if len(pads) != 2 * rank:
-            raise ShapeError("pads needs two entries for each spatial dimension", expected=2 * rank, got=pads)
-        return x, tuple(pads)
+        stated = (n.ints("pads", [0] * 2 * rank) or []) if auto == "NOTSET" else [0] * 2 * rank
+        if len(stated) != 2 * rank:
+            raise ShapeError("pads needs two entries for each spatial dimension", expected=2 * rank, got=stated)
+        return x, tuple(stated)
     if auto not in ("SAME_UPPER", "SAME_LOWER"):
         raise ModelError("unknown auto_pad", got=auto)
     before, after = list[Expr](), list[Expr]()
@@ -36,9 +36,9 @@ def padded(
     pads = (*before, *after)
     if all(as_int(p) is not None for p in pads):
         return x, tuple(as_int(p) or 0 for p in pads)
-    around = [const(0) if as_int(p) is not None else p for p in pads]
-    wide = {"before": dims([0, 0, *around[:rank]]), "after": dims([0, 0, *around[rank:]])}
-    return n.emit("pad", x, mode="constant", value=fill, **wide), tuple(as_int(p) or 0 for p in pads)
+    wide = [const(0) if as_int(p) is not None else p for p in pads]
+    outer = {"before": dims([0, 0, *wide[:rank]]), "after": dims([0, 0, *wide[rank:]])}
+    return n.emit("pad", x, mode="constant", value=fill, **outer), tuple(as_int(p) or 0 for p in pads)
 
 
 def missing(extent: Expr, span: int, stride: int) -> Expr:

@@ -15,7 +15,7 @@ from tilewright.ops.dims import axis_of, dim, dims, same_dim, static
 from tilewright.ops.sample import most_samples
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
-MOST_SAMPLES = 1 << 30
+SAMPLES_LIMIT = 1 << 30
 """Samples along a side of a cell that are counted: the product of two such numbers is an i64."""
 _MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic"}
 
@@ -92,7 +92,7 @@ def _samples(n: Call, rois: Value, cells: tuple[int, int], scale: float, half: b
     length = n.emit("sub", n.slice(moved, 1, 2, 2), n.slice(moved, 1, 0, 2))
     length = length if half else n.emit("max", length, n.like(1.0, length))
     count = n.emit("ceil", n.emit("div", length, n.constant([float(c) for c in cells], rois.dtype)))
-    return n.cast(n.emit("clip", count, min=0.0, max=float(MOST_SAMPLES)), i64)
+    return n.cast(n.emit("clip", count, min=0.0, max=float(SAMPLES_LIMIT)), i64)
 
 
 @rule("MaxRoiPool")
