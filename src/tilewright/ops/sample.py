@@ -268,7 +268,8 @@ def _roi_infer(types: Types, attrs: RoiAlignAttrs) -> Out:
 
 
 def most_samples(height: Expr, width: Expr) -> Expr:
-    """Samples of a cell along one side that may lie in an image, where two neighbours have half a pixel or more between them."""
+    """The number of samples of a cell along one side that may lie in an image: two of them have half a pixel between them
+    or more."""
     return (height + width) * 2 + 6
 
 
