@@ -268,8 +268,8 @@ def _roi_infer(types: Types, attrs: RoiAlignAttrs) -> Out:
 
 
 def most_samples(height: Expr, width: Expr) -> Expr:
-    """The number of samples of a cell along one side that may lie in an image: two of them have half a pixel between them
-    or more."""
+    """The number of samples of a cell along one side that may lie in an image: half a pixel or more lies between
+    two of them."""
     return (height + width) * 2 + 6
 
 
