@@ -391,6 +391,10 @@ $(GPU_STAMP):
 gpu: $(STAMP) $(JAX_STAMP) $(GPU_STAMP) ## kernels for NVIDIA through ptxas, without a GPU: registers, spills, instructions for matrices; ARGS="--models m64,nat"
 	$(PY) -m tests.codegen.ptx.run --ptxas $(GPU_ENV) $(ARGS)
 
+.PHONY: bench-gpu
+bench-gpu: $(STAMP) ## all bars of GPUs, in at most 8 minutes, on a machine with one; ARGS="--only smoke,copy"
+	$(PY) -m benchmarks.bench_gpu $(ARGS)
+
 mutate: $(STAMP) ## whether tests notice wrong lines: sampled mutants by room; ARGS="--rooms arith,ir --count 50 --seed 1"
 	$(PY) -m tests.mutate $(ARGS)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,11 +51,19 @@ def in_order(names: Sequence[str], inputs: Sequence[Any], named: Mapping[str, An
     return (*inputs, *(named[name] for name in names[len(inputs) :]))
 
 
-def bind_inputs(inputs: Sequence[InputSpec], symbols: Sequence[SymbolSpec], args: Sequence[Any]) -> BoundInputs:
+def bind_inputs(
+    inputs: Sequence[InputSpec],
+    symbols: Sequence[SymbolSpec],
+    args: Sequence[Any],
+    view: Callable[[Any, str, bool], Any] = as_numpy,
+) -> BoundInputs:
     """Check and convert all inputs; CallError listing everything that does not fit.
 
     Not contiguous and not aligned arrays are copied; nothing else is converted: a wrong dtype is more likely a mistake
     than a wish.
+
+    Args:
+        view: gives an argument as NumPy's array, or as one like it that is elsewhere and stays as it is.
     """
     if len(args) != len(inputs):
         names = ", ".join(f"{i.name}: {describe_spec(i)}" for i in inputs)
@@ -66,9 +74,10 @@ def bind_inputs(inputs: Sequence[InputSpec], symbols: Sequence[SymbolSpec], args
     for spec, arg in zip(inputs, args, strict=True):
         where = f"input {spec.name!r}"
         try:
-            array = as_numpy(arg, where, spec.written)
+            array = view(arg, where, spec.written)
             _check_input(array, spec, where, bound)
-            arrays.append(array if spec.written else np.require(array, requirements=["C", "A"]))
+            as_it_is = spec.written or not isinstance(array, np.ndarray)
+            arrays.append(array if as_it_is else np.require(array, requirements=["C", "A"]))
         except Error as error:
             problems.add(error)
     problems.raise_if_any("the inputs do not fit", kind=CallError)

@@ -385,6 +385,11 @@ class Engine:
         return block.address
 
     @property
+    def device_calls(self) -> list[Memory]:
+        """The executors' state on the device (`gpu.native.CALL`), in their order."""
+        return [self._device_calls[k] for k in sorted(self._device_calls)]
+
+    @property
     def max_iterations(self) -> int:
         """How many iterations loops may have that nothing known bounds, in one call all together."""
         return self._max_iterations

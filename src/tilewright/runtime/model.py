@@ -99,6 +99,10 @@ class Model(Runner):
             version: a number larger than the present one; one more if None.
             finite: refuse NaN and infinity.
         """
+        if self._engine.device is not None:
+            from tilewright.runtime.gpu.arrays import on_host
+
+            weights = on_host(weights, self._engine.device)
         arrays = check_weights(
             self.params,
             weights,

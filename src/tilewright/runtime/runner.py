@@ -169,6 +169,11 @@ class Runner(Called):
         manifest = engine.manifest
         if manifest.extents:
             return self._sized_call(engine, inputs, out)
+        if engine.device is not None:
+            from tilewright.runtime.gpu.arrays import call_on_device, on_device
+
+            if any(on_device(x) for x in (*inputs, *(out if isinstance(out, tuple | list) else [out]))):
+                return call_on_device(engine, engine.device, inputs, out)
         bound = bind_inputs(manifest.inputs, manifest.symbols, inputs)
         engine.learn(inputs)
         outputs = manifest.outputs

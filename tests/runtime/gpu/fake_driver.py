@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.codegen.ptx.emulator import Emulator
+from tilewright import kernels
 from tilewright.codegen.ptx.module import Launch, Module
 from tilewright.native.link import compile_text
 from tilewright.native.shared import shared_object
@@ -50,6 +52,20 @@ NAMES = {
 CONTEXT = 0x1000
 EMULATORS: dict[str, Emulator] = {}
 """Emulators by the names of kernels, which are digests of all that they do: to compile one takes half a second."""
+
+
+def recorded_modules(patch: pytest.MonkeyPatch) -> Modules:
+    """The modules of kernels that are compiled from now on."""
+    modules: Modules = {}
+    emit_module = kernels.emit_module
+
+    def recorded(*arguments: Any) -> Module:
+        module = emit_module(*arguments)
+        modules.update({launch.kernel: (module, launch) for launch in module.launches})
+        return module
+
+    patch.setattr(kernels, "emit_module", recorded)
+    return modules
 
 
 def _text() -> str:
@@ -338,3 +354,42 @@ class FakeDriver:
             return INVALID_VALUE
         _store(out, ctypes.addressof(self.texts[names[which]]))
         return 0
+
+
+class FakeArray:
+    """An array in the fake device's memory, with DLPack's face."""
+
+    def __init__(self, fake: FakeDriver, array: np.ndarray[Any, Any], strides: tuple[int, ...] | None = None) -> None:
+        out = ctypes.c_int64(0)
+        with fake.lock:
+            fake.cuMemAlloc(ctypes.addressof(out), array.nbytes)
+        self.fake, self.address, self.like = fake, out.value, array
+        ctypes.memmove(self.address, np.ascontiguousarray(array).ctypes.data, array.nbytes)
+        rank = array.ndim
+        self.shape = (ctypes.c_int64 * rank)(*array.shape)
+        self.strides = (ctypes.c_int64 * rank)(*strides) if strides else None
+        self.streams: list[int] = []
+        self.tensors: list[Any] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, stream: int | None = None) -> Any:
+        self.streams.append(stream or 0)
+        tensor = (ctypes.c_int64 * 8)()
+        tensor[0], tensor[1] = self.address, 2
+        code = {"f": 2, "i": 0}[self.like.dtype.kind] | self.like.dtype.itemsize * 8 << 8 | 1 << 16
+        tensor[2] = self.like.ndim | code << 32
+        tensor[3] = ctypes.addressof(self.shape)
+        tensor[4] = 0 if self.strides is None else ctypes.addressof(self.strides)
+        self.tensors.append(tensor)
+        new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        return new(("PyCapsule_New", ctypes.pythonapi))(ctypes.addressof(tensor), b"dltensor", None)
+
+    def read(self) -> np.ndarray[Any, Any]:
+        """A copy of what it holds."""
+        data = ctypes.string_at(self.address, self.like.nbytes)
+        return np.frombuffer(data, self.like.dtype).reshape(self.like.shape)
+
+    def free(self) -> None:
+        self.fake.memory.pop(self.address)

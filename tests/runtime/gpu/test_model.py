@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import platform
 import threading
 from collections.abc import Iterator
@@ -13,14 +14,13 @@ import numpy as np
 import pytest
 
 from tests.codegen.ptx.cases import ROWS, emit, tensor
-from tests.runtime.gpu.fake_driver import OUT_OF_MEMORY, FakeDriver, Modules
-from tilewright import kernels
-from tilewright.codegen.ptx.module import Module
+from tests.runtime.gpu.fake_driver import OUT_OF_MEMORY, FakeArray, FakeDriver, Modules, recorded_modules
 from tilewright.compiler import compile_program
 from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.runtime.gpu.timing import copy_bandwidth, times
 from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program
-from tilewright.support.errors import TargetError, WeightError
+from tilewright.support.errors import CallError, TargetError, UnsupportedError, WeightError
 
 Array = np.ndarray[Any, Any]
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the fake driver is a library for x86-64")
@@ -54,18 +54,10 @@ def rows(n: int) -> Array:
 
 @pytest.fixture(scope="module")
 def compiled() -> tuple[Program, Modules]:
-    modules: Modules = {}
-    emit_module = kernels.emit_module
-
-    def recorded(*arguments: Any) -> Module:
-        module = emit_module(*arguments)
-        modules.update({launch.kernel: (module, launch) for launch in module.launches})
-        return module
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILEWRIGHT_CACHE", "0")
         patch.setenv("TILEWRIGHT_PROCESSES", "1")
-        patch.setattr(kernels, "emit_module", recorded)
+        modules = recorded_modules(patch)
         program = compile_program((network(), weights(0)), target="nvidia-sm_90")
     return program, modules
 
@@ -145,6 +137,57 @@ def test_threads(compiled: tuple[Program, Modules], fake: FakeDriver) -> None:
     assert len(fake.live["module"]) == len({s.kernel for s in (*m.run_steps, *m.prepare_steps)})
 
 
+def test_arrays_of_the_device(compiled: tuple[Program, Modules], fake: FakeDriver) -> None:
+    """Inputs, outputs and weights by DLPack, after the stream that makes them."""
+    model = Model(compiled[0])
+    x = FakeArray(fake, rows(6))
+    y = FakeArray(fake, np.zeros((6, 40), np.float32))
+    assert model(x, out=y) is y and x.streams[0] in fake.live["stream"]
+    np.testing.assert_allclose(y.read(), wanted(rows(6), weights(0)), atol=2e-3)
+    np.testing.assert_allclose(model(x), wanted(rows(6), weights(0)), atol=2e-3)
+    new = {name: FakeArray(fake, a) if name != "c" else a for name, a in weights(1).items()}
+    model.update(new)
+    np.testing.assert_allclose(model(rows(6)), wanted(rows(6), weights(1)), atol=2e-3)
+    columns = FakeArray(fake, rows(6), (1, 6))
+    with pytest.raises(CallError, match=r"'x'.*must be contiguous"):
+        model(columns)
+    with pytest.raises(CallError, match=r"wrong dimension.*f32\[rows, 20\]"):
+        model(y)
+    with pytest.raises(CallError, match=r"does not fit.*f32\[6, 20\]"):
+        model(x, out=x)
+    for array in (x, y, columns, new["w"], new["v"]):
+        array.free()
+
+
+def test_the_child_of_a_fork_is_told(compiled: tuple[Program, Modules], fake: FakeDriver) -> None:
+    model = Model(compiled[0])
+    x = rows(2)
+    model(x)
+    child = os.fork()
+    if child == 0:
+        try:
+            model(x)
+        except TargetError as error:
+            os._exit(17 if "lost in the child of a fork" in str(error) else 18)
+        os._exit(19)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+    model(x)
+
+
+def test_a_stream_and_a_file(compiled: tuple[Program, Modules], fake: FakeDriver, tmp_path: Path) -> None:
+    """Both are ways to the same code; new weights reach streams at once."""
+    model = Model(compiled[0])
+    stream = model.stream()
+    x = rows(3)
+    np.testing.assert_allclose(stream(x), wanted(x, weights(0)), atol=2e-3)
+    model.update(weights(1))
+    np.testing.assert_allclose(stream(x), wanted(x, weights(1)), atol=2e-3)
+    model.save(tmp_path / "m.tw")
+    np.testing.assert_allclose(Model.load(tmp_path / "m.tw")(x), wanted(x, weights(1)), atol=2e-3)
+    with pytest.raises(UnsupportedError, match="timing of kernels of a program on a GPU"):
+        model.profile(x)
+
+
 LOADING = (
     "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2",
     "cuStreamCreate", "cuMemAlloc_v2", "cuMemcpyAsync", "cuStreamSynchronize",
@@ -211,3 +254,13 @@ def test_no_driver(compiled: tuple[Program, Modules], monkeypatch: pytest.Monkey
     monkeypatch.setenv("TILEWRIGHT_CUDA", "libnosuchcuda.so.1")
     with pytest.raises(TargetError, match=r"no NVIDIA driver.*libnosuchcuda"):
         Model(compiled[0])
+
+
+def test_times(compiled: tuple[Program, Modules], fake: FakeDriver) -> None:
+    fake.emulate = False
+    model = Model(compiled[0])
+    t = times(model, rows(3), repeat=10, rounds=2)
+    assert t.graph == pytest.approx(1e-3 / 10) and min(t.submitted, t.launched, t.call) > 0
+    assert fake.counts["cuLaunchKernel"] >= 2 * 10 * len(compiled[0].manifest.run_steps)
+    device = model._engine.device
+    assert device is not None and copy_bandwidth(device, 1024, 2) > 0

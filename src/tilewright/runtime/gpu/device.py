@@ -133,6 +133,12 @@ class Device:
         with self.current():
             function(_code()["tw_gpu_forget"], None, _PTR)(call.address)
 
+    def repeat(self, call: Memory, graph: int, dims: int, count: int) -> None:
+        """Launch a graph so often, or with 0 each kernel of the program that it was made for, without waiting."""
+        function(_code()["tw_gpu_repeat"], None, *[_PTR] * 3, ctypes.c_int64)(call.address, graph, dims, count)
+        if call[CALL.failed]:
+            raise self.error(call[CALL.failed] & 0xFFFFFFFF | call[CALL.symbol] << 32)
+
     def copy(self, to: int, source: int, nbytes: int) -> None:
         """Copy between addresses of the host or the device, in order with the program's preparations."""
         if nbytes:

@@ -279,6 +279,21 @@ def _run(m: Module) -> None:
         f.ret()
 
 
+def _repeat(m: Module) -> None:
+    """`tw_gpu_repeat(call, graph, dims, count)`: launch a graph so often, or without one each kernel of the program, as
+    measurements do; nothing is waited for."""
+    params = [("call", PTR), ("graph", PTR), ("dims", PTR), ("count", I64)]
+    with m.function("tw_gpu_repeat", VOID, params) as (f, (call, graph, dims, count)):
+        f.put(0, I64, call, CALL.failed)
+        with f.each(count):
+            with f.when(graph.ne(0)):
+                _driver(f, call, "cuGraphLaunch", graph, f.load(PTR, call, CALL.stream))
+            with f.when(graph.eq(0)):
+                own, run = f.load(PTR, call, CALL.slots), f.load(PTR, call, CALL.run)
+                f.call(VOID, run, own, dims, (I64, 0), (I64, 1), call)
+        f.ret()
+
+
 def _always(f: Function, call: Value, symbol: str, *arguments: Value) -> None:
     """Call a function of the driver whatever has failed; its error is noted if it is the first."""
     code = f.call(I32, _address(f, call, symbol), *arguments)
@@ -289,13 +304,13 @@ def _always(f: Function, call: Value, symbol: str, *arguments: Value) -> None:
 def gpu_text() -> str:
     """LLVM text of what launchers and calls on a GPU need; it calls `tw_copy` of the core."""
     m = Module(host_triple())
-    parts: tuple[Callable[[Module], None], ...] = (_load_function, _launch, _clear, _sizes, _make, _find, _run)
+    parts: tuple[Callable[[Module], None], ...] = (_load_function, _launch, _clear, _sizes, _make, _find, _run, _repeat)
     for part in parts:
         part(m)
     return m.text()
 
 
-EXPORTS = ("tw_gpu_launch", "tw_gpu_forget", "tw_gpu_run")
+EXPORTS = ("tw_gpu_launch", "tw_gpu_forget", "tw_gpu_run", "tw_gpu_repeat")
 
 __all__ = [
     "CALL",
