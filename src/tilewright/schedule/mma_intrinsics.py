@@ -27,6 +27,15 @@ def _product(t: DType) -> TensorIntrin:
     return TensorIntrin(name, describe(name, extents, "k", (t, t, SUMS[t]), maps))
 
 
+def _copy(t: DType, count: int) -> TensorIntrin:
+    """`D[i] = S[i]`, 16 bytes."""
+    name = f"copy_async_{t.name}"
+    i, vi = Var("i"), Var("vi")
+    d, s = (Buffer(n, t, (const(count),)) for n in "DS")
+    block = Block(name, (BlockIter(vi, const(count), "spatial", i),), Store(d, (vi,), Load(s, (vi,))))
+    return TensorIntrin(name, PrimFunc(name, (d, s), For(i, const(count), block)))
+
+
 MMA = {t: register(_product(t)) for t in DEPTH}
 """Products of fragments, by the type of the factors."""
 
@@ -56,5 +65,15 @@ WARP_REDUCE = {
 
 COPY_BYTES = 16
 """Bytes that a thread moves at once."""
+COPY_ASYNC = {t: register(_copy(t, COPY_BYTES // t.itemsize)) for t in DEPTH}
+"""Copies of 16 bytes from a parameter to shared memory that go on while the thread does other things, by type. They are
+complete after the next barrier of the block, for all of its threads; until then no thread may touch what they write."""
+_COPIES = frozenset(intrin.name for intrin in COPY_ASYNC.values())
 
-__all__ = ["COPY_BYTES", "DEPTH", "MMA", "SUMS", "WARP", "WARP_REDUCE"]
+
+def is_async(name: str) -> bool:
+    """Whether what an intrinsic writes is there after the next barrier of the block only."""
+    return name in _COPIES
+
+
+__all__ = ["COPY_ASYNC", "COPY_BYTES", "DEPTH", "MMA", "SUMS", "WARP", "WARP_REDUCE", "is_async"]

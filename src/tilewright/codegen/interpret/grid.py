@@ -28,6 +28,7 @@ from tilewright.ir.expr import Buffer, Var, as_int
 from tilewright.ir.loops import Allocate, Barrier, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
 from tilewright.ir.rewrite import buffers_in, walk
 from tilewright.schedule.intrinsics import expand, is_known
+from tilewright.schedule.mma_intrinsics import is_async
 from tilewright.schedule.state import written_buffers
 from tilewright.support.errors import CallError
 
@@ -141,9 +142,11 @@ class _Kernel:
         memory.detector = Detector(size, meetings, memory.element, self.name, self.statements)
 
     def name(self, who: int) -> str:
-        """A thread (or a whole warp, which come after all threads) by its indices."""
+        """A thread (or a whole warp, which come after all threads, or a copy, after twice as many) by its indices."""
         total = self.threads * self.blocks
         what, thread = ("thread", who) if who < total else ("the warp of thread", (who - total) * WARP)
+        if who >= 2 * total:
+            what, thread = "an asynchronous copy of thread", who - 2 * total
         block, inside = divmod(thread, self.threads)
         place = ", ".join(str(int(i)) for i in reversed(np.unravel_index(inside, self.block[::-1])))
         at = ", ".join(str(int(i)) for i in reversed(np.unravel_index(block, self.grid[::-1])))
@@ -330,6 +333,8 @@ class _Blocks:
         that hold matrices one of a whole warp, as a tile operation."""
         if not is_known(s.name):
             raise InterpretError("no intrinsic of this name is registered", where=f"intrinsic {s.name!r}")
+        if is_async(s.name):
+            return self.copied(self.statement(expand(s)))
         if all(r.buffer.scope != "tiles" for r in (*s.outputs, *s.inputs)):
             self.scope.together = True
             step = self.statement(expand(s))
@@ -348,6 +353,18 @@ class _Blocks:
                 raise InterpretError("a warp's instruction where not all of it comes", where=f"intrinsic {s.name!r}")
             self.scope.who = total + self.who // WARP
             body(leaders & come)
+            self.scope.who = self.who
+
+        return run
+
+    def copied(self, body: Run) -> Run:
+        """An asynchronous copy, which is none of the thread's own steps: up to the next barrier of the block it races
+        even with the thread that began it."""
+        first = 2 * self.kernel.threads * self.kernel.blocks
+
+        def run(mask: Mask) -> None:
+            self.scope.who = first + self.who
+            body(mask)
             self.scope.who = self.who
 
         return run

@@ -28,8 +28,10 @@ class Meetings:
         self.count: Array = np.zeros(max(1, threads // unit), np.int64)
 
     def of(self, who: Array) -> Array:
-        """The units of threads. A number after the last thread's is a whole warp."""
+        """The units of threads. A number after the last thread's is a whole warp, one after twice as many a copy that
+        a thread has begun."""
         first = np.where(who < self.threads, who, (who - self.threads) * WARP)
+        first = np.where(who < 2 * self.threads, first, who - 2 * self.threads)
         units: Array = first // self.unit
         return units
 

@@ -28,6 +28,7 @@ _PATTERNS = (
     r"llvm\.nvvm\.mma\.m16n8k8\.row\.col\.tf32",
     r"llvm\.nvvm\.mma\.m16n8k16\.row\.col\.(?:f32\.f32|bf16)",
     r"llvm\.nvvm\.mma\.m16n8k32\.row\.col\.s8",
+    r"llvm\.nvvm\.cp\.async\.(?:cg\.shared\.global\.16|commit\.group|wait\.group)",
     r"llvm\.nvvm\.f2tf32\.rna",
 )
 ALLOWED = re.compile("|".join(f"(?:{p})" for p in _PATTERNS))

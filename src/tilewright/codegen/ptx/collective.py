@@ -62,6 +62,26 @@ def emit_collective(s: State, stmt: Intrinsic) -> None:
     assert sums is c.buffer.dtype
 
 
+def emit_copy(s: State, stmt: Intrinsic) -> None:
+    """Write a copy to shared memory that goes on while the thread does other things (PTX ISA, "cp.async")."""
+    (to,), (source,) = stmt.outputs, stmt.inputs
+    places = []
+    for region, space in ((to, 3), (source, 1)):
+        where, _ = address(s, region.buffer, buffer_offset(s, region.buffer, [start for start, _ in region.ranges]))
+        places.append(f"ptr addrspace({space}) " + s.out.inst(f"addrspacecast ptr {where} to ptr addrspace({space})"))
+    symbol = s.out.declare("llvm.nvvm.cp.async.cg.shared.global.16", "void", ["ptr addrspace(3)", "ptr addrspace(1)"])
+    s.out.effect(f"call void {symbol}({', '.join(places)})")
+    s.forget_loads(to.buffer)
+
+
+def emit_arrival(s: State) -> None:
+    """Write the wait for all copies that the thread has begun."""
+    commit = s.out.declare("llvm.nvvm.cp.async.commit.group", "void", [])
+    wait = s.out.declare("llvm.nvvm.cp.async.wait.group", "void", ["i32"])
+    s.out.effect(f"call void {commit}()")
+    s.out.effect(f"call void {wait}(i32 0)")
+
+
 def _reduce(s: State, stmt: Intrinsic, name: str, t: DType) -> None:
     """A butterfly: after five exchanges each lane has what all have together."""
     (y,), (x,) = stmt.outputs, stmt.inputs
@@ -151,4 +171,4 @@ def _entry(s: State, name: str, lane: str, each: int, stride: int | None) -> Non
     s.out.entry += lines
 
 
-__all__ = ["COLLECTIVE", "emit_collective", "is_collective"]
+__all__ = ["COLLECTIVE", "emit_arrival", "emit_collective", "emit_copy", "is_collective"]

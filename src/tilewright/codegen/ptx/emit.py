@@ -22,7 +22,7 @@ from tilewright.codegen.llvm.expr import evaluate
 from tilewright.codegen.llvm.state import Pointer, State
 from tilewright.codegen.llvm.stmt import allocate, emit, serial
 from tilewright.codegen.llvm.values import Value
-from tilewright.codegen.ptx.collective import emit_collective, is_collective
+from tilewright.codegen.ptx.collective import emit_arrival, emit_collective, emit_copy, is_collective
 from tilewright.codegen.ptx.module import Launch, Module
 from tilewright.codegen.touched import touched
 from tilewright.ir.dtype import i64
@@ -32,6 +32,7 @@ from tilewright.ir.rewrite import exprs_of, loads, map_stmt, variables, walk
 from tilewright.ir.scopes import sharing
 from tilewright.native.text import identifier
 from tilewright.schedule.intrinsics import expand
+from tilewright.schedule.mma_intrinsics import is_async
 from tilewright.support.depth import deep_recursion
 from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
@@ -56,7 +57,7 @@ def emit_module(func: PrimFunc, target: Target) -> Module:
     gpu = target.gpu
     if gpu is None:
         raise CompileError("no GPU", where=func.name, expected="a target such as nvidia-sm_90", got=target.cpu)
-    body = map_stmt(func.body, lambda s: expand(s) if isinstance(s, Intrinsic) and not is_collective(s.name) else None)
+    body = map_stmt(func.body, lambda s: expand(s) if isinstance(s, Intrinsic) and not _is_written(s.name) else None)
     body = keep_own_elements(body)
     nests = body.stmts if isinstance(body, Seq) else (body,)
     names = [func.name if len(nests) == 1 else f"{func.name}_{k}" for k in range(len(nests))]
@@ -101,6 +102,7 @@ class _Kernel:
         self.partial = False
         self.shared = _shared_offsets(func.body, name, target, self._rows)
         self.dynamic = self.shared.size > STATED_BYTES
+        self.copies = any(isinstance(s, Intrinsic) and is_async(s.name) for s in walk(func.body))
 
     def text(self) -> str:
         s = self.s
@@ -189,6 +191,8 @@ class _Kernel:
             case Allocate():
                 self.allocate(stmt)
                 self.statement(stmt.body)
+            case Intrinsic(name) if is_async(name):
+                self.by_one(stmt)
             case Intrinsic():
                 if self.partial:
                     raise CompileError("a warp would compute where not all of it comes", where=self.name, got=stmt.name)
@@ -202,14 +206,21 @@ class _Kernel:
             raise CompileError("no hardware index runs through a loop", where=self.name, hint="bind a loop")
         s = self.s
         rest = [t for t in self.block if t not in self.bound]
+
+        def write() -> None:
+            if isinstance(stmt, Intrinsic):
+                emit_copy(s, stmt)
+            else:
+                emit(s, stmt)
+
         if not rest:
-            emit(s, stmt)
+            write()
             return
         condition = ""
         for t in rest:
             first = s.out.inst(f"icmp eq i64 {self._index(t)}, 0")
             condition = s.out.inst(f"and i1 {condition}, {first}") if condition else first
-        self._under(condition, lambda: emit(s, stmt))
+        self._under(condition, write)
 
     def _under(self, condition: str, body: object) -> None:
         s = self.s
@@ -298,6 +309,8 @@ class _Kernel:
             raise CompileError("threads would wait where not all of them come", where=self.name)
         block = ("llvm.nvvm.barrier.cta.sync.aligned.all", 0)
         name, operand = ("llvm.nvvm.bar.warp.sync", -1) if stmt.group == "warp" else block
+        if self.copies and stmt.group == "block":
+            emit_arrival(self.s)
         symbol = self.s.out.declare(name, "void", ["i32"], "convergent nounwind")
         self.s.out.effect(f"call void {symbol}(i32 {operand})")
         self.s.forget_loads()
@@ -357,9 +370,14 @@ def _shared_offsets(body: Stmt, where: str, target: Target, rows: int) -> _Share
     return result
 
 
+def _is_written(name: str) -> bool:
+    """Whether there are instructions for an intrinsic, which is expanded else."""
+    return is_collective(name) or is_async(name)
+
+
 def _has_collective(s: Stmt) -> bool:
-    """Whether all threads of a warp or block do a part of a statement together."""
-    return any(isinstance(x, Barrier) or (isinstance(x, Intrinsic) and is_collective(x.name)) for x in walk(s))
+    """Whether a part of a statement is a barrier, or an intrinsic that has instructions of its own."""
+    return any(isinstance(x, Barrier) or (isinstance(x, Intrinsic) and _is_written(x.name)) for x in walk(s))
 
 
 def _used(body: Stmt) -> set[str]:

@@ -6,6 +6,12 @@ for y, x in tiles: for k in steps:      threads copy A[rows, depth] and B[column
                                         warps:  sums[rows, columns] += A[rows, depth] B[columns, depth]
                    threads:             result[...] = relu(sums[...] + bias[...])
 
+Where copies are of 16 bytes, they go on while a tile is multiplied (`cp.async`): there are two tiles of each factor,
+which take turns, and the barrier between two steps waits for the copies, too.
+
+for p in steps / 2:     copy step 2p + 1 to tile 1;  multiply tile 0;  barrier
+                        copy step 2p + 2 to tile 0;  multiply tile 1;  barrier
+
 f32 are rounded to TF32, 10 bits of mantissa, and sums are of f32.
 """
 
@@ -13,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil
 
 from tilewright.ir.expr import Buffer, Expr, Load, Var, all_of, as_int, const, is_const, select
@@ -39,7 +46,7 @@ from tilewright.plans.gpu.common import THREADS, inline
 from tilewright.plans.gpu.contractions import Contraction, Factor, contraction, extent_of
 from tilewright.plans.gpu.elements import nest_of, places_of
 from tilewright.plans.gpu.nests import cheap
-from tilewright.schedule.mma_intrinsics import COPY_BYTES, DEPTH, MMA, SUMS
+from tilewright.schedule.mma_intrinsics import COPY_ASYNC, COPY_BYTES, DEPTH, MMA, SUMS
 from tilewright.schedule.routines import Routine, register
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.state import refuse
@@ -160,8 +167,9 @@ class _Product:
         self.m, self.n, self.k = (extent_of(x) for x in (c.rows, c.columns, c.depth))
         self.x, self.y, self.z = self.new("tile_x"), self.new("tile_y"), self.new("batch")
         tile = self.tile
-        self.a = self.buffer("a_tile", "shared", (tile.rows // 16, 2, 8, self.row), t)
-        self.b = self.buffer("b_tile", "shared", (tile.columns, self.row), t)
+        self.stages = sizes["stages"]
+        a, b = (tile.rows // 16, 2, 8, self.row), (tile.columns, self.row)
+        self.a, self.b = ([self.buffer(n, "shared", x, t) for _ in range(self.stages)] for n, x in _named(a, b))
         shape = (tile.row_warps * tile.column_warps, WARP, tile.high, tile.wide, 2, 2)
         self.sums = self.buffer("sums", "local", shape, SUMS[t])
 
@@ -174,15 +182,10 @@ class _Product:
         return Buffer(self.new(name).name, t, tuple(map(const, shape)), scope)  # type: ignore[arg-type]
 
     def nest(self) -> Stmt:
-        tile, step = self.tile, self.new("step")
-        body = seq(
-            [
-                self.by_threads(self.cleared),
-                For(step, ceil_div(self.k, tile.depth), seq([*self.copies(step), self.by_threads(self.multiplied)])),
-                self.by_threads(self.finished),
-            ]
-        )
-        for b in (self.sums, self.b, self.a):
+        tile = self.tile
+        steps = self.steps() if self.stages == 1 else self.pipelined()
+        body = seq([self.by_threads(self.cleared), *steps, self.by_threads(self.finished)])
+        for b in (self.sums, *self.b, *self.a):
             body = Allocate(b, body)
         loops = (
             (self.x, ceil_div(self.n, tile.columns), "blockIdx.x"),
@@ -192,6 +195,32 @@ class _Product:
         for var, extent, index in loops:
             body = For(var, extent, body, "thread", index)  # type: ignore[arg-type]
         return body
+
+    def steps(self) -> list[Stmt]:
+        """Copies and products, one after the other."""
+        step = self.new("step")
+        return [For(step, self.count, seq([*self.copies(step, 0), self.by_threads(partial(self.multiplied, 0))]))]
+
+    def pipelined(self) -> list[Stmt]:
+        """Copies of the next step while one is multiplied, in two tiles that take turns."""
+        pair = self.new("pair")
+        one, two = pair * 2 + 1, pair * 2 + 2
+        body = [
+            self.there_is(one, seq(self.copies(one, 1))),
+            self.by_threads(partial(self.multiplied, 0)),
+            self.there_is(two, seq(self.copies(two, 0))),
+            self.there_is(one, self.by_threads(partial(self.multiplied, 1))),
+        ]
+        return [*self.copies(const(0), 0), For(pair, ceil_div(self.count, 2), seq(body))]
+
+    @property
+    def count(self) -> Expr:
+        """Steps of depth."""
+        return ceil_div(self.k, self.tile.depth)
+
+    def there_is(self, step: Expr, body: Stmt) -> Stmt:
+        """The work of a step, if there is one of this number."""
+        return If(step < self.count, body)
 
     def by_threads(self, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
         """The steps of all threads, given the numbers of warp and lane."""
@@ -226,18 +255,19 @@ class _Product:
 
     # Copies to shared memory
 
-    def copies(self, step: Expr) -> list[Stmt]:
-        """Steps that bring both tiles."""
+    def copies(self, step: Expr, stage: int) -> list[Stmt]:
+        """The loops that fill both tiles of a stage."""
         c, tile = self.c, self.tile
-        a = self.copied(c.a, c.rows, self.m, self.y * tile.rows, tile.rows, step, self.in_a)
-        b = self.copied(c.b, c.columns, self.n, self.x * tile.columns, tile.columns, step, self.in_b)
+        in_a, in_b = partial(self.in_a, stage), partial(self.in_b, stage)
+        a = self.copied(c.a, c.rows, self.m, self.y * tile.rows, tile.rows, step, in_a)
+        b = self.copied(c.b, c.columns, self.n, self.x * tile.columns, tile.columns, step, in_b)
         return [a, b]
 
-    def in_a(self, row: Expr, k: Expr) -> tuple[Buffer, tuple[Expr, ...]]:
-        return self.a, (row // 16, row // 8 % 2, row % 8, k)
+    def in_a(self, stage: int, row: Expr, k: Expr) -> tuple[Buffer, tuple[Expr, ...]]:
+        return self.a[stage], (row // 16, row // 8 % 2, row % 8, k)
 
-    def in_b(self, column: Expr, k: Expr) -> tuple[Buffer, tuple[Expr, ...]]:
-        return self.b, (column, k)
+    def in_b(self, stage: int, column: Expr, k: Expr) -> tuple[Buffer, tuple[Expr, ...]]:
+        return self.b[stage], (column, k)
 
     def copied(
         self, f: Factor, lines: Sequence[BlockIter], limit: Expr, first: Expr, count: int, step: Expr, place: Place
@@ -282,6 +312,13 @@ class _Product:
         if width == 1:
             buffer, indices = place(*target)
             return Store(buffer, indices, select(inside, self.value(f, lines, *source, 1, const(0)), zero))
+        if self.stages > 1:
+            moved = self.moved_async(f, lines, source, target, width, place)
+            if is_const(inside, True):
+                return moved
+            v = self.new("v")
+            buffer, indices = place(target[0], target[1] + v)
+            return If(inside, moved, For(v, const(width), Store(buffer, indices, zero), "vectorized"))
         results = []
         for value in (True, False):
             v = self.new("v")
@@ -289,6 +326,26 @@ class _Product:
             stored = self.value(f, lines, *source, width, v) if value else zero
             results.append(For(v, const(width), Store(buffer, indices, stored), "vectorized"))
         return results[0] if is_const(inside, True) else If(inside, *results)
+
+    def moved_async(
+        self,
+        f: Factor,
+        lines: Sequence[BlockIter],
+        source: tuple[Var, Var],
+        target: tuple[Expr, Expr],
+        width: int,
+        place: Place,
+    ) -> Stmt:
+        """A copy of 16 bytes that goes on while the thread does other things."""
+        one = const(1)
+        read = self.value(f, lines, *source, width, const(0))
+        buffer, indices = place(*target)
+        assert isinstance(read, Load)
+        to, source_ = (
+            Region(b, (*((i, one) for i in at[:-1]), (at[-1], const(width))))
+            for b, at in ((buffer, indices), (read.buffer, read.indices))
+        )
+        return Intrinsic(COPY_ASYNC[f.dtype].name, (to,), (source_,))
 
     def within(self, line: Expr, limit: Expr, count: int, depth: Expr) -> Iterator[Expr]:
         """Conditions for an element to be inside of the factor, those that may fail."""
@@ -313,7 +370,7 @@ class _Product:
 
     # Products
 
-    def multiplied(self, warp: Expr, lane: Expr) -> Stmt:
+    def multiplied(self, stage: int, warp: Expr, lane: Expr) -> Stmt:
         tile, t = self.tile, self.c.dtype
         deep = DEPTH[t]
         row, column = warp // tile.column_warps * tile.high, warp % tile.column_warps * tile.wide
@@ -324,8 +381,8 @@ class _Product:
                 self.sums,
                 ((warp, one), (lane, one), (i, one), (j, one), (const(0), two), (const(0), two)),
             )
-            a = Region(self.a, ((row + i, one), (const(0), two), (lane // 4, one), (k * deep, const(deep))))
-            b = Region(self.b, (((column + j) * 8 + lane % 4 * 2, two), (k * deep, const(deep))))
+            a = Region(self.a[stage], ((row + i, one), (const(0), two), (lane // 4, one), (k * deep, const(deep))))
+            b = Region(self.b[stage], (((column + j) * 8 + lane % 4 * 2, two), (k * deep, const(deep))))
             return Intrinsic(MMA[t].name, (sums,), (a, b))
 
         return self.unrolled(
@@ -375,6 +432,18 @@ class _Product:
         return Store(store.buffer, tuple(substitute(i, places) for i in store.indices), value)
 
 
+def _named(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The names of the tiles, with their shapes."""
+    return ("a_tile", a), ("b_tile", b)
+
+
+def stages_of(c: Contraction) -> int:
+    """Two tiles of each factor where copies can go on while one is multiplied, and there is a second step."""
+    steps = as_int(ceil_div(extent_of(c.depth), ROW_BYTES // c.dtype.itemsize))
+    wide = any(vector_width(f, c) > 1 for f in (c.a, c.b))
+    return 2 if wide and (steps is None or steps > 1) else 1
+
+
 def ceil_div(a: Expr, b: int) -> Expr:
     return (a + (b - 1)) // b
 
@@ -394,7 +463,7 @@ def vector_width(f: Factor, c: Contraction) -> int:
     return width
 
 
-ROUTINE = register(Routine("gpu product", ("rows", "columns", "row_warps", "column_warps"), build))
+ROUTINE = register(Routine("gpu product", ("rows", "columns", "row_warps", "column_warps", "stages"), build))
 
 
 def _anchor(structure: Structure) -> Contraction | None:
@@ -407,9 +476,10 @@ def _fits(structure: Structure, target: Target) -> bool:
 
 
 def _candidates(structure: Structure, target: Target) -> list[Candidate]:
-    """Tiles by how many products the busiest multiprocessor adds, and by what it reads."""
-    c = _anchor(structure)
-    assert c is not None
+    """Tiles by how many products the busiest multiprocessor adds, by what it reads, and by how many blocks it holds at
+    once, of which one multiplies while another begins or ends."""
+    c, gpu = _anchor(structure), target.gpu
+    assert c is not None and gpu is not None
     m, n, k, batch = (number(extent_of(x), SYMBOL) for x in (c.rows, c.columns, c.depth, c.batch))
     results = []
     for rows, columns, row_warps, column_warps in TILES:
@@ -418,13 +488,23 @@ def _candidates(structure: Structure, target: Target) -> list[Candidate]:
         depth = ceil(k / DEPTH[c.dtype]) * DEPTH[c.dtype]
         compute = waves * rows * columns * depth / (MULTIPLIED * 4 / c.dtype.itemsize)
         moved = waves * (rows + columns) * depth * c.dtype.itemsize / target.l2_bandwidth
-        knobs = (("rows", rows), ("columns", columns), ("row_warps", row_warps), ("column_warps", column_warps))
-        results.append(Candidate(knobs, Cost(compute=compute, memory=moved, overhead=OVERHEAD)))
+        tile = (("rows", rows), ("columns", columns), ("row_warps", row_warps), ("column_warps", column_warps))
+        stages = stages_of(c)
+        knobs = (*tile, ("stages", stages))
+        threads = WARP * row_warps * column_warps
+        shared = (rows + columns) * (ROW_BYTES + GAP_BYTES) * stages
+        resident = gpu.blocks(threads, rows * columns // threads + OTHER_REGISTERS, shared)
+        if not resident:
+            continue
+        overhead = OVERHEAD / min(resident, max(1, ceil(blocks / target.cores)))
+        results.append(Candidate(knobs, Cost(compute=compute, memory=moved, overhead=overhead)))
     return sorted(results, key=lambda x: x.cycles)
 
 
 MULTIPLIED = 1024
 """Products of TF32 that a multiprocessor adds in a cycle (H100 whitepaper: 495 TFLOP/s without sparsity)."""
+OTHER_REGISTERS = 72
+"""Registers of a thread beside its sums, for addresses and fragments: ptxas took up to 84 more than sums for sm_90."""
 OVERHEAD = 1500.0
 """Cycles of a block's start, first loads and last stores; estimated, not measured."""
 

@@ -24,6 +24,7 @@ from tilewright.ir.loops import Allocate, Barrier, For, If, Intrinsic, Let, Prim
 from tilewright.ir.rewrite import exprs_of, loads, map_expr, substitute, variables, walk_expr, with_children
 from tilewright.ir.scopes import Group
 from tilewright.schedule.dependence import injective
+from tilewright.schedule.mma_intrinsics import is_async
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError
 
@@ -49,6 +50,7 @@ class Touch:
 
     indices    of the element, with hardware indices by their names; empty for a region of an intrinsic
     extents    of the loops around whose iterations are no threads, and of the hardware indices where it stands
+    copied     by an asynchronous copy, which is done at the next barrier only, so that even its own thread must wait
     """
 
     buffer: Buffer
@@ -56,6 +58,7 @@ class Touch:
     is_write: bool
     extents: Mapping[Var, Expr]
     known: bool = True
+    copied: bool = False
 
 
 @dataclass(slots=True)
@@ -159,7 +162,7 @@ class _Kernel:
         if s.thread is not None and s.thread != "vthread":
             return _Part(with_children(s, (part.stmt,)), part.first, part.last, part.sure)
         next_turn = replace(inside, common=at.common)
-        group = self.meeting(part.last, part.first, next_turn) if as_int(s.extent) != 1 else None
+        group = self.meeting(part.last, part.first, next_turn, s.var) if as_int(s.extent) != 1 else None
         body, last = part.stmt, part.last
         if group is not None:
             body = seq((body, self.barrier(group, part.last, part.first, inside)))
@@ -190,6 +193,13 @@ class _Kernel:
         match s:
             case Store(buffer, indices):
                 result += self.touch(buffer, indices, True, at)
+            case Intrinsic(name) if is_async(name):
+                for regions, is_write in ((s.inputs, False), (s.outputs, True)):
+                    for r in regions:
+                        (start, extent), part = r.ranges[-1], Var("copied")
+                        inside = replace(at, extents={**at.extents, part: extent})
+                        indices = (*(i for i, _ in r.ranges[:-1]), start + part)
+                        result += self.touch(r.buffer, indices, is_write, inside, copied=True)
             case Intrinsic():
                 for regions, is_write in ((s.inputs, False), (s.outputs, True)):
                     for r in regions:
@@ -201,13 +211,19 @@ class _Kernel:
         return [t for x in loaded for t in self.touch(x.buffer, x.indices, False, at)]
 
     def touch(
-        self, buffer: Buffer, indices: Sequence[Expr], is_write: bool, at: _Place, known: bool = True
+        self,
+        buffer: Buffer,
+        indices: Sequence[Expr],
+        is_write: bool,
+        at: _Place,
+        known: bool = True,
+        copied: bool = False,
     ) -> list[Touch]:
         if buffer.scope not in ("shared", "warp") and buffer not in self.params:
             return []
         moved = tuple(substitute(i, at.names) for i in indices)
         known = known and not any(loads(i) for i in moved)
-        return [Touch(buffer, moved, is_write, at.extents, known)]
+        return [Touch(buffer, moved, is_write, at.extents, known, copied)]
 
     # Where threads meet
 
@@ -216,11 +232,14 @@ class _Kernel:
         value = substitute(e, at.names)
         return not loads(value) and all(v in at.common for v in variables(value))
 
-    def meeting(self, before: Sequence[Touch], after: Sequence[Touch], at: _Place) -> Group | None:
-        """The group that has to wait between what was touched and what will be."""
+    def meeting(
+        self, before: Sequence[Touch], after: Sequence[Touch], at: _Place, turn: Var | None = None
+    ) -> Group | None:
+        """The group that has to wait between what was touched and what will be; `turn`: between two iterations of the
+        loop of this variable."""
         result: Group | None = None
         for a, b in product(before, after):
-            if a.buffer == b.buffer and (a.is_write or b.is_write) and not self.separate(a, b, at.common):
+            if a.buffer == b.buffer and (a.is_write or b.is_write) and not self.separate(a, b, at.common, turn):
                 if a.buffer.scope != "warp":
                     return "block"
                 result = "warp"
@@ -236,13 +255,22 @@ class _Kernel:
             hint="let loops of threads have as many iterations as the block has threads",
         )
 
-    def separate(self, a: Touch, b: Touch, common: frozenset[Var]) -> bool:
-        """Whether two touches are of one thread wherever they are of one element, or never of one element."""
+    def separate(self, a: Touch, b: Touch, common: frozenset[Var], turn: Var | None) -> bool:
+        """Whether two touches are of one thread wherever they are of one element, or never of one element. Of a copy
+        that goes on, they must be of different elements: in different iterations, those that tell them."""
         if not self.block:
             return True
         if not (a.known and b.known):
             return False
+        if a.copied or b.copied:
+            told = turn is not None and self.by_one_thread(a, b, common) and self.tells(a, turn, common)
+            return told or _differ(a, b, common)
         return self.by_one_thread(a, b, common) or _differ(a, b, common)
+
+    def tells(self, a: Touch, turn: Var, common: frozenset[Var]) -> bool:
+        """Whether the element tells which iteration touches it, and which thread."""
+        extents = {**a.extents, **self.threads}
+        return _told_by(a.indices, turn, {v: n for v, n in extents.items() if v not in common}, extents)
 
     def by_one_thread(self, a: Touch, b: Touch, common: frozenset[Var]) -> bool:
         firsts, seconds = (_canonical(t, common, self.threads) for t in (a, b))
