@@ -222,6 +222,9 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
             raise UnsupportedError(
                 "products of f32 are multiplied as TF32 on a GPU", expected='fast="auto"', got="exact"
             )
+        if options.precision != "fp32":
+            what = "products on a GPU are computed in the types that a model has"
+            raise UnsupportedError(what, expected='precision="fp32"', got=repr(options.precision))
         passes = [(name, function) for name, function in passes if name not in CPU_ALONE]
     passes = extended(passes, target)
     return [*passes, ("optimise bodies", lambda g: optimise_bodies(g, partial(_all, passes)))]

@@ -125,6 +125,15 @@ def test_it_is_for_a_gpu(
             make()
 
 
+@pytest.mark.parametrize("precision", ["bf16", "int8", "int8w", "int4w"])
+def test_other_types_of_products_are_refused(precision: Any) -> None:
+    """Types are those of the model: nothing makes others of them for a GPU, and a call must not pretend so."""
+    graph = network()
+    weights = {p.name: np.zeros([int(str(n)) for n in p.shape], np.float32) for p in graph.params}
+    with pytest.raises(UnsupportedError, match=rf'precision="fp32", got .{precision}.'):
+        compile_program((graph, weights), target="nvidia-sm_90", precision=precision)
+
+
 def test_products_as_exact_as_on_a_cpu_are_refused() -> None:
     graph = network()
     weights = {p.name: np.zeros([int(str(n)) for n in p.shape], np.float32) for p in graph.params}

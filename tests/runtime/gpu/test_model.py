@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import platform
@@ -17,7 +18,9 @@ from tests.codegen.ptx.cases import ROWS, emit, tensor
 from tests.runtime.gpu.fake_driver import OUT_OF_MEMORY, FakeArray, FakeDriver, Modules, recorded_modules
 from tilewright.compiler import compile_program
 from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.runtime.gpu.native import CALL
 from tilewright.runtime.gpu.timing import copy_bandwidth, times
+from tilewright.runtime.layout import function
 from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program
 from tilewright.support.errors import CallError, TargetError, UnsupportedError, WeightError
@@ -264,3 +267,19 @@ def test_times(compiled: tuple[Program, Modules], fake: FakeDriver) -> None:
     assert fake.counts["cuLaunchKernel"] >= 2 * 10 * len(compiled[0].manifest.run_steps)
     device = model._engine.device
     assert device is not None and copy_bandwidth(device, 1024, 2) > 0
+
+
+def test_grids_that_no_launch_has(compiled: tuple[Program, Modules], fake: FakeDriver) -> None:
+    """Without blocks nothing is launched; with too many the call says so, before the driver is asked."""
+    device = Model(compiled[0])._engine.device
+    assert device is not None
+    before = len(fake.calls)
+    for grid, refused in (((0, 1, 1), False), ((1 << 31, 1, 1), True), ((1, 65536, 1), True), ((1, 1, 65536), True)):
+        sizes = (ctypes.c_int64 * 7)(*grid, 32, 1, 1, 0)
+        launch = function(device.own[CALL.launch], None, *[ctypes.c_void_p] * 7)
+        launch(device.own.address, 0, 0, 0, 0, ctypes.addressof(sizes), 0)
+        if refused:
+            with pytest.raises(UnsupportedError, match=r"more blocks than a GPU launches.*65535 in y and z"):
+                device.raise_failed()
+    device.raise_failed()
+    assert fake.calls[before:] == []
