@@ -1,8 +1,9 @@
 """Code and RAM on microcontrollers beside emx-onnx-cgen's C at -O3: `python -m benchmarks.bench_mcu --emx PYTHON`.
 
 emx-onnx-cgen has an environment of its own, whose Python is given as `--emx`; its C is built by arm-none-eabi-gcc. Code
-is what an object has in flash beside weights. A bundle's call needs activations, and packed weights, which are copies
-in RAM. emx-onnx-cgen's C reads weights as they are; its buffers are on the stack (`-fstack-usage` says how much).
+is what an object has in flash beside weights. A bundle's call needs activations, and constants, which are copies of
+weights in RAM. emx-onnx-cgen's C reads weights as they are; its buffers are on the stack, as large as `-fstack-usage`
+says.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ def sections(path: Path) -> tuple[int, int]:
     return text, data + bss
 
 
-def ours(model: BundleModel, proto: onnx.ModelProto, board: str, fast: str, folder: Path) -> tuple[int, int, int]:
-    """Bytes of code, of packed weights, of activations."""
-    program = tw.compile_program(proto, dims=dict(model.dims), target=board, fast=fast, **dict(model.options))
+def ours(model: BundleModel, proto: onnx.ModelProto, board: str, folder: Path) -> tuple[int, int, int]:
+    """Bytes of code, of constants, of activations."""
+    program = tw.compile_program(proto, dims=dict(model.dims), target=board, **dict(model.options))
     program.bundle(folder, rows=model.rows)
     binding = described(program, rows=model.rows)
     code, variables = sections(folder / f"{binding.name}.o")
@@ -53,7 +54,7 @@ def theirs(python: str, model: BundleModel, proto: onnx.ModelProto, board: str, 
     subprocess.run(["arm-none-eabi-gcc", *BOARDS[board], *FLAGS], cwd=folder, check=True, capture_output=True)
     code, variables = sections(folder / "model.o")
     weights = sum(numpy_helper.to_array(i).nbytes for i in proto.graph.initializer)
-    frames = re.findall(r"\t(\d+)\t", (folder / "model.su").read_text())
+    frames = re.findall(r"\s(\d+)\s", (folder / "model.su").read_text())
     # Small weights are constants of the C file, large ones variables that a file is read into.
     return code + variables - weights, max(map(int, frames), default=0)
 
@@ -62,11 +63,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_mcu", description=__doc__)
     parser.add_argument("--emx", required=True, help="the Python of emx-onnx-cgen's environment")
     parser.add_argument("--models", nargs="+", default=["m64", "nat", "scan"], choices=list(MODELS))
-    parser.add_argument("--fast", default="exact")
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.relative_to(ROOT)}")
     options = parser.parse_args()
     lines = [
-        "| board | model | code | activations | packed weights | emx-onnx-cgen's code and buffers | its largest frame |"
+        "| board | model | code | activations | constants | emx-onnx-cgen's code and buffers | its largest frame |"
     ]
     lines += ["|---|---|---|---|---|---|---|"]
     print("\n".join(lines))
@@ -74,7 +74,7 @@ def main() -> int:
         for name in options.models:
             model, proto = MODELS[name], MODELS[name].build()
             with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b:
-                code, packed, ram = ours(model, proto, board, options.fast, Path(a))
+                code, packed, ram = ours(model, proto, board, Path(a))
                 try:
                     peer = "{} | {}".format(*theirs(options.emx, model, proto, board, Path(b)))
                 except subprocess.CalledProcessError as error:
@@ -88,9 +88,9 @@ def main() -> int:
 
 HEAD = """# Microcontrollers
 
-`python -m benchmarks.bench_mcu --emx PYTHON --write`: bytes of bundles (`fast="exact"`) beside emx-onnx-cgen 1.4.0's C,
-built by arm-none-eabi-gcc 12 at -O3, all without raw weights. Packed weights are copies in RAM; emx-onnx-cgen reads
-weights as they are, in flash.
+`python -m benchmarks.bench_mcu --emx PYTHON --write`: bytes of bundles beside emx-onnx-cgen 1.4.0's C,
+built by arm-none-eabi-gcc 12 at -O3, all without raw weights and without libm, which both call. Constants are copies of
+weights in RAM, or what is computed of them; both read the others as they are, in flash.
 
 """
 

@@ -226,6 +226,8 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
             what = "products on a GPU are computed in the types that a model has"
             raise UnsupportedError(what, expected='precision="fp32"', got=repr(options.precision))
         passes = [(name, function) for name, function in passes if name not in CPU_ALONE]
+    if target.isa.compact:
+        passes = [(name, function) for name, function in passes if name not in FOR_TIME]
     passes = extended(passes, target)
     return [*passes, ("optimise bodies", lambda g: optimise_bodies(g, partial(_all, passes)))]
 
@@ -237,6 +239,15 @@ CPU_ALONE = frozenset(
     )
 )
 """Passes that make what CPUs' plans ask for; those of GPUs take operators as models have them."""
+
+FOR_TIME = frozenset(
+    (
+        *("recognise attention", "attend batch first", "attend to sources", "fold scales"),
+        *("choose algorithms", "assign layouts"),
+    )
+)
+"""Passes that take memory for time: they lead to weights in other layouts, or times a scale, of which machines with
+little of it would hold copies."""
 
 
 def _all(passes: Sequence[tuple[str, Callable[[Graph], Graph]]], graph: Graph) -> Graph:

@@ -31,11 +31,10 @@ Language = Literal["c", "cpp", "rust"]
 Files = dict[str, bytes | str]
 ALLOWED = frozenset(
     "memcpy memset memmove fmodf fmod powf pow ldexpf ldexp sinf sin cosf cos tanf tan asinf asin acosf acos atanf "
-    "atan sinhf sinh coshf cosh asinhf asinh acoshf acosh atanhf atanh erff erf tgammaf tgamma lgammaf lgamma expf exp "
-    "logf log exp2f exp2 log2f log2 log10f log10 log1pf log1p expm1f expm1 cbrtf cbrt hypotf hypot atan2f atan2 fmaf "
-    "fma roundf round roundevenf roundeven rintf rint nearbyintf nearbyint floorf floor ceilf ceil truncf trunc sqrtf "
-    "sqrt fminf fmin fmaxf fmax nextafterf nextafter lrintf "
-    "lrint llrintf llrint".split()
+    "atan sinhf sinh coshf cosh tanhf tanh asinhf asinh acoshf acosh atanhf atanh erff erf tgammaf tgamma lgammaf "
+    "lgamma expf exp logf log exp2f exp2 log2f log2 log10f log10 log1pf log1p expm1f expm1 cbrtf cbrt hypotf hypot "
+    "atan2f atan2 fmaf fma roundf round roundevenf roundeven rintf rint nearbyintf nearbyint floorf floor ceilf "
+    "ceil truncf trunc sqrtf sqrt fminf fmin fmaxf fmax nextafterf nextafter lrintf lrint llrintf llrint".split()
 )
 """The symbols of the C library that a bundle's object may need: memory's three, and functions of libm."""
 

@@ -282,6 +282,7 @@ class Module:
         self.triple = triple
         arm = triple.startswith(("aarch64", "arm64"))
         x86 = triple.startswith(("x86_64", "i386", "i686"))
+        self.is_web = triple.startswith("wasm")
         self.pause = ("llvm.aarch64.hint", ((I32, 1),)) if arm else ("llvm.x86.sse2.pause", ()) if x86 else None
         self._declared: dict[str, str] = {}
         self._defined: set[str] = set()

@@ -101,7 +101,7 @@ def _plan(func: PrimFunc, target: Target) -> Planned:
     trials = choices if chosen is choices[0] else [chosen]
     schedule, chosen, rejected, stated = _first_lawful(structure, trials, target)
     others = tuple(c for c in choices if c is not chosen and all(c is not r.candidate for r in rejected))
-    cases = named(chosen.plan).cases(structure, target)
+    cases = () if target.isa.compact else named(chosen.plan).cases(structure, target)
     variants = tuple((condition_of(v), plan(specialize(func, v), target)) for v in cases)
     alone = runs_alone(lambda: key_of_function(func, target, "threads"), func, chosen, target)
     return Planned(schedule, chosen, others, target, least(stated, target), variants, rejected, alone)
@@ -109,7 +109,9 @@ def _plan(func: PrimFunc, target: Target) -> Planned:
 
 def runs_alone(about: Callable[[], Key], func: PrimFunc, chosen: Candidate, target: Target) -> bool:
     """Whether one thread runs a function: so little is to be done, whatever the symbols are, that sharing it among
-    threads is estimated to take longer."""
+    threads is estimated to take longer, or the machine has a single one and no memory for code that shares."""
+    if target.isa.compact:
+        return True
     if func.symbols or target.gpu is not None:
         return False
     barrier, threads = BARRIERS * target.barrier, target.threads

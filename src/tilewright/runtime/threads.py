@@ -65,7 +65,7 @@ def _worker(f: Function, index: Value) -> Value:
 
 
 def _is_web(f: Function) -> bool:
-    return f.module.triple.startswith("wasm")
+    return f.module.is_web
 
 
 def _spins_before_yield(f: Function) -> int:
@@ -122,7 +122,7 @@ def _run_job(f: Function, tid: Value, nthreads: Value) -> None:
 
 
 def _worker_main(m: Module) -> None:
-    with m.function("tw_worker", PTR, [("arg", PTR)], local=not m.triple.startswith("wasm")) as (f, (arg,)):
+    with m.function("tw_worker", PTR, [("arg", PTR)], local=not m.is_web) as (f, (arg,)):
         index = arg.cast(I64)
         pool, me = _pool(f), _worker(f, index)
         seen = f.var(I32, f.load(I64, me, _WORKER.seen).cast(I32))
@@ -266,7 +266,7 @@ def pool_text_of(triple: str) -> str:
     """
     m = Module(triple)
     m.variable("tw_pool", _POOL_SIZE)
-    for part in (_barrier, _worker_main, _parallel, _started if triple.startswith("wasm") else _control):
+    for part in (_barrier, _worker_main, _parallel, _started if m.is_web else _control):
         part(m)
     return m.text()
 

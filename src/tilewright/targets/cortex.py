@@ -1,7 +1,8 @@
 """Arm's microcontrollers with a unit for single floats, for bundles: nothing of Tilewright itself runs there.
 
-There are no vectors: an element a register, sixteen of the 32 for sums and operands. Memory counts as caches: all of
-it is as near as the first level. Nothing was measured; results were checked in an emulator (`make targets`).
+There are no vectors: an element a register. Code shall be small, so six of the 32 registers are for sums and operands:
+loops that add to more have as many more instructions, and so has the function after them. Memory counts as caches: all
+of it is as near as the first level. Nothing was measured; results were checked in an emulator (`make targets`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def controller(cpu: str, *features: str, ram: int, fma_per_cycle: float) -> Targ
         TRIPLE,
         cpu,
         tuple(sorted(features)),
-        isa=Isa(vector_bits=32, registers=16, fma=True),
+        isa=Isa(vector_bits=32, registers=6, fma=True, compact=True),
         caches=Caches(l1=ram, l2=ram, l3=ram),
         ceilings=Ceilings(fma_per_cycle, 4.0, 4.0, 4.0, 4.0),
     )

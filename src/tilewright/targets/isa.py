@@ -76,6 +76,8 @@ class Isa:
         part_bytes: bytes within which a shuffle is cheapest; vectors consist of such parts.
         tuning: LLVM's tuning features for code that has no scatters of its own ("+prefer-no-scatter").
         dots: dot instructions, in order of preference.
+        compact: whether memory is what is scarce, not time: weights are read where they are, functions are libm's, and
+            LLVM makes the smallest code.
     """
 
     vector_bits: int = 128
@@ -93,6 +95,7 @@ class Isa:
     part_bytes: int = 16
     tuning: str = ""
     dots: tuple[Dot, ...] = ()
+    compact: bool = False
 
 
 __all__ = ["Dot", "Isa", "offered"]

@@ -90,12 +90,13 @@ def _module(s: State, name: str, arguments: list[str], target: Target, explicit:
     # Registers that are wider than what callers align may be spilled across lines of the cache: a loop with few spills
     # then takes a fifth longer, in one of four processes or in all, as the stack happens to lie.
     realign = ' "stackrealign"' if 4 * target.lanes(4) > STACK_ALIGN else ""
+    small = " minsize optsize" if target.isa.compact else ""
     lines = [
         *([EXPLICIT] if explicit else []),
         f'target triple = "{target.triple}"',
         "",
         *(f"{name} = private unnamed_addr constant {content}, align 64" for content, name in s.out.tables.items()),
-        f"define void {identifier(name, '@')}({', '.join(arguments)}) nounwind{realign}{_width(target)} {{",
+        f"define void {identifier(name, '@')}({', '.join(arguments)}) nounwind{small}{realign}{_width(target)} {{",
         "entry:",
         *s.out.entry,
         *s.out.lines,

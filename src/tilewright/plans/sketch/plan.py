@@ -220,8 +220,12 @@ def tile_block(
     if copies > 1:
         s.annotate(reduce[-1], Unroll(copies))
     zero = s.decompose_reduction(block, reduce[0])
-    for stage in (block, zero):
-        unroll_tile(s, stage, len(rows) + 1)
+    if products * lanes_of(anchor, target) == 1:
+        return  # one element has no loops
+    unroll_tile(s, block, len(rows) + 1)
+    # Where a vector is one element, what sets it to zero has no loop over its lanes.
+    single = tiling.vectors * lanes_of(anchor, target) == 1
+    unroll_tile(s, zero, min(len(rows) + 1, len(s.loops(zero)) - outside) if single else len(rows) + 1)
 
 
 def tile_folded(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, tiling: Tiling, target: Target) -> None:

@@ -76,7 +76,7 @@ def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tupl
         ("narrow tails", _of_cpus(lambda func: narrow_tails(func, target))),
         ("whole vectors", _of_cpus(whole_vectors)),
         ("unswitch loops", _of_cpus(unswitch_loops)),
-        ("expand math", lambda func: expand_math(func, target)),
+        *(() if target.isa.compact else (("expand math", lambda func: expand_math(func, target)),)),
         ("plan workspace", plan_workspace),
         ("one thread", one_thread),
         ("insert barriers", insert_barriers),
