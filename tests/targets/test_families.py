@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import llvmlite.binding as llvm
 import pytest
 
@@ -9,6 +11,7 @@ import tilewright as tw
 from benchmarks import policy_suite
 from tests.laws.test_models import graphs_of, kernels_of
 from tests.plans.matmul.test_dots import product
+from tilewright.bundle.write import described
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.codegen.llvm.optimize import optimized_llvm
 from tilewright.ir.dtype import DType, bf16, i8, u8
@@ -83,3 +86,16 @@ def test_gpus_are_records_alone(gpu: Gpu) -> None:
     assert all(unit.sums.itemsize == 4 for unit in gpu.matrix)
     with pytest.raises(TargetError, match="no such target"):
         Target.parse(gpu.cpu)
+
+
+def test_a_microcontroller_reads_weights_where_they_are(tmp_path: Path) -> None:
+    """No weight is copied, functions are libm's, and no kernel shares its work; loops over results are not unrolled."""
+    program = tw.compile_program(policy_suite.m64(), dims={"batch": tw.dim(1, 8)}, target="cortex-m4")
+    assert described(program).constant_bytes == 64  # the address of the weights
+    assert all(packed.alias is not None for packed in program.manifest.packed)
+    program.bundle(tmp_path)
+    image = (tmp_path / "m64.o").read_bytes()
+    assert b"tanhf" in image and len(image) < 16_000
+    loops = program.texts["loops"]
+    text = loops() if callable(loops) else loops
+    assert "0..64 unrolled" not in text
