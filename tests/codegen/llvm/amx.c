@@ -11,6 +11,20 @@ static _Thread_local union { uint8_t bytes[8][ROWS][BYTES]; float sums[8][ROWS][
 static _Thread_local int configured;
 long tw_amx_products, tw_amx_loads;
 
+/* A second level of cache of so many sets of 16 ways, which only loads of registers fill: the lines that it lacked. */
+enum { WAYS = 16, MOST_SETS = 4096 };
+long tw_amx_sets, tw_amx_misses;
+static uintptr_t lines[MOST_SETS][WAYS];
+
+static void touch(const char *address) {
+    uintptr_t line = (uintptr_t)address / BYTES, *set = lines[line % tw_amx_sets];
+    int way = 0;
+    while (way < WAYS - 1 && set[way] != line) way++;
+    tw_amx_misses += set[way] != line;
+    memmove(set + 1, set, way * sizeof *set);  /* the line that was used longest ago goes */
+    set[0] = line;
+}
+
 static inline float flushed(uint32_t bits) {
     uint32_t kept = (bits & 0x7f800000u) ? bits : bits & 0x80000000u;
     float value;
@@ -43,6 +57,7 @@ void tw_amx_tileloadd64(uint8_t t, const char *from, int64_t stride) {
     ready();
     tw_amx_loads++;
     for (int i = 0; i < ROWS; i++) memcpy(tiles.bytes[t][i], from + i * stride, BYTES);
+    for (int i = 0; i < ROWS && tw_amx_sets; i++) touch(from + i * stride);
 }
 
 void tw_amx_tilestored64(uint8_t t, char *to, int64_t stride) {

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -44,6 +46,18 @@ def library() -> ctypes.CDLL:
 def products() -> int:
     """How many products of bf16 matrices were made so far."""
     return ctypes.c_long.in_dll(library(), "tw_amx_products").value
+
+
+@contextmanager
+def cached(nbytes: int) -> Iterator[Callable[[], int]]:
+    """A second level of cache of so many bytes (a multiple of 1,024, 4 MB at most), empty before. Gives a function that
+    tells how many of the lines that registers were loaded from were not in it."""
+    sets, misses = (ctypes.c_long.in_dll(library(), f"tw_amx_{name}") for name in ("sets", "misses"))
+    sets.value, misses.value = nbytes // 1024, 0
+    try:
+        yield lambda: misses.value
+    finally:
+        sets.value = 0
 
 
 def amx(monkeypatch: pytest.MonkeyPatch) -> Target:

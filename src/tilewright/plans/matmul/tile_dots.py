@@ -1,7 +1,7 @@
 """Matrix products by instructions that multiply matrices in registers of their own.
 
 x' = rows with zeros after them                                   where they are no whole registers
-for outer..., panel group, row tile:
+for block of rows, outer..., panel group, row tile:                a block's rows stay in the second level
     tile[rows, panels] = 0                                         registers of matrices
     for k in the depth of a register:
         tile[r, p] += multiply(x'[r, k], w[p, k])                  rows and panels unrolled
@@ -13,6 +13,7 @@ for outer..., panel group, row tile:
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.notes import Origin, Prefetch, find
@@ -22,7 +23,7 @@ from tilewright.ops.lowered.tiles import MATMUL_TILES
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, own_loops, parallelize
-from tilewright.plans.framework.cost import Cost, around, number, roofline
+from tilewright.plans.framework.cost import Cost, around, fetch_cycles, level, nbytes_of, number, roofline
 from tilewright.plans.idioms.panels import schedule_prologue
 from tilewright.plans.matmul.dots import operands, tile_loops
 from tilewright.schedule.dot_intrinsics import Dot, find_tile_dot
@@ -35,6 +36,8 @@ SHAPES = ((2, 2), (1, 4), (4, 1), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
 """Registers of sums by rows and panels: four of eight, so that two operands of each side stay in the others."""
 
 REGISTERS = 8
+BEYOND = ("l3", "memory")
+"""Levels beyond the second one."""
 
 
 def instruction(anchor: Stage, target: Target) -> Dot | None:
@@ -80,8 +83,40 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
             continue
         compute = times * tiles * panels / (tall * wide) * tile_cycles(tall, wide, steps, dot, target, terms)
         knobs = (("rows", tall * dot.rows), ("panels", wide))
-        result.append(Candidate(knobs, Cost(compute=compute, memory=memory) + rest))
+        for block in blocks(anchor, tall * dot.rows, target):
+            reread = reread_cycles(anchor, block, panels // wide, target)
+            own = (*knobs, ("block", block)) if block else knobs
+            result.append(Candidate(own, Cost(compute=compute, memory=memory + reread) + rest))
     return sorted(result, key=lambda c: c.cycles)
+
+
+def blocks(anchor: Stage, tile: int, target: Target) -> tuple[int, ...]:
+    """Into blocks of how many rows those of a product may fall, so that every group of panels reads a block from the
+    second level; 0: they are one block. A block is whole tiles of half of that level at most, so that panels
+    pass beside them."""
+    rows, outer = as_int(anchor.spatial[-2].extent), prod(number(it.extent) for it in anchor.spatial[:-2])
+    size = _operand_bytes(anchor, 0)
+    if rows is None or outer != 1 or level(size, target) not in BEYOND:
+        return (0,)
+    fits_l2 = [n for n in range(tile, rows, tile) if rows % n == 0 and size * n // rows <= target.l2 // 2]
+    return (0, *fits_l2[-1:])
+
+
+def reread_cycles(anchor: Stage, block: int, groups: int, target: Target) -> float:
+    """Cycles of reading operands again from beyond the second level: rows for each group of panels but the first,
+    panels for each block of rows but the first."""
+    rows, panels = _operand_bytes(anchor, 0), _operand_bytes(anchor, 1)
+    if block:
+        count = (as_int(anchor.spatial[-2].extent) or block) // block
+        return (count - 1) * fetch_cycles(panels, panels, target) if level(panels, target) in BEYOND else 0.0
+    return (groups - 1) * fetch_cycles(rows, rows, target) if level(rows, target) in BEYOND else 0.0
+
+
+def _operand_bytes(anchor: Stage, which: int) -> int:
+    """Bytes of the rows (0) or the panels (1) of a product."""
+    result = operands(anchor)
+    assert result is not None
+    return nbytes_of(result[which].buffer)
 
 
 def terms_of(anchor: Stage) -> int:
@@ -139,6 +174,10 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     block = s.block(anchor.name)
     out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
     order, inner, shared = tile_loops(s, anchor, out, candidate, dot)
+    if rows := dict(candidate.knobs).get("block"):
+        outer, tile = s.split(order.pop(), factor=rows // candidate.knob("rows"))
+        s.reorder(outer, *order)
+        order, shared = [outer, *order, tile], shared + 1
     multiply_tiles(s, anchor, block, order[-1], dot, terms=terms_of(anchor) > 1)
     *_, panel, lane = s.loops(out)[-inner:]
     s.unroll(panel)
