@@ -12,8 +12,9 @@ import pytest
 
 import tilewright as tw
 from benchmarks import policy_suite
-from tests.bundle.built import STRICT, build, check_equal
+from tests.bundle.built import STRICT, build, call, check_equal
 from tests.codegen.c.c_run import COMPILER, needs_compiler
+from tests.codegen.llvm.test_flushing import SIZE, flushes_here, halved
 from tilewright.bundle.write import ALLOWED
 from tilewright.runtime.program import Program
 from tilewright.support.errors import CompileError, UnsupportedError
@@ -82,6 +83,22 @@ def test_the_object_shows_two_functions_and_needs_nothing(tmp_path: Path) -> Non
     names = [tuple(line.split()[-2:]) for line in lines]
     assert {n for kind, n in names if kind != "U"} == {"m64_prepare", "m64_run"}
     assert {n for kind, n in names if kind == "U"} <= ALLOWED
+
+
+@flushes_here
+def test_flushing_lasts_for_a_call(tmp_path: Path) -> None:
+    """`flush_denormals` holds inside of a bundle's function, with the bits of the Python runtime, and ends with it."""
+    program = tw.compile_program((halved(), {"half": np.full(1, 0.5, np.float32)}), flush_denormals=True)
+    x = np.tile(np.array([2.0**-126, 2.0**-140, 3.0, -(2.0**-126)], np.float32), SIZE // 4)
+    binding = check_equal(program, tmp_path, {"x": x}, name="halved")
+    (got,) = call(["./main"], tmp_path, binding, {"x": x}, {})
+    np.testing.assert_array_equal(got, np.where(np.abs(x) < 1, 0, x / 2))
+    main = (tmp_path / "main.c").read_text()
+    done, check = 'printf("done', "volatile float tiny = 0x1p-126f; if (tiny * 0.5f == 0.0f) return 9; "
+    assert main.count(done) == 1
+    (tmp_path / "main.c").write_text(main.replace(done, check + done))
+    build(tmp_path, "halved")
+    call(["./main"], tmp_path, binding, {"x": x}, {})
 
 
 def test_two_models_in_one_program(tmp_path: Path) -> None:

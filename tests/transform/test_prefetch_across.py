@@ -13,7 +13,7 @@ from tilewright import ops
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.plans.framework.decisions import deciding, forcing
 from tilewright.runtime.specs import StepSpec
-from tilewright.targets.costs import Costs
+from tilewright.targets.costs import Costs, Origin
 from tilewright.targets.memory import Caches, Ceilings
 from tilewright.targets.target import Target
 
@@ -108,3 +108,24 @@ def test_nobody_prefetches_what_is_driven_out_before_it_is_used(l3: int, prefetc
     """The second head's weights would have to stay while those of the first come from memory."""
     model = tw.compile(pooled(layers=2, heads=2), target=SMALL.adjusted(l3=l3))
     assert model.show("loops").count("@prefetch_share(source=upcoming") == prefetching
+
+
+def test_weights_come_from_the_last_level_into_the_second() -> None:
+    """Where the last level holds them but is slow, and what the kernel itself touches leaves them room; of one thread
+    alone, for a second one has a second level of its own."""
+    graph, weights = pooled(heads=2)
+    close = replace(
+        SMALL.adjusted(l2=4 << 20, l3=64 << 20, l3_bandwidth=8.0),
+        costs=Costs().fitted(Origin("here"), early_l2=0.5),
+    )
+    machines = {
+        "close": (close, 1),
+        "two threads": (close, 2),
+        "no room": (close.adjusted(l2=2 << 20), 1),
+        "no share": (replace(close, costs=Costs()), 1),
+    }
+    texts = {name: tw.compile((graph, weights), target=t, threads=n).show("loops") for name, (t, n) in machines.items()}
+    assert [name for name, text in texts.items() if "@prefetch_share(source=upcoming" in text] == ["close"]
+    x = np.ones((ROWS, WIDTH), np.float32)
+    results = [np.asarray(tw.compile((graph, weights), target=t)(x)) for t in (close, LARGE)]
+    np.testing.assert_allclose(*results, rtol=1e-5)

@@ -432,6 +432,12 @@ class Prefetching:
         "of weights that a later kernel reads from which on prefetching them is worth it",
         Origin("2026-11-22", commit="f106c44"),
     )
+    early_l2: float = constant(
+        0.0,
+        "share",
+        "of the second level that a kernel may fill with weights of a later one, from the last level; 0: it fills none",
+        Origin("2026-11-29"),
+    )
     packed_row_bytes: int = constant(256, "bytes", "ahead in a row that is cut into panels", _PACKING)
 
 

@@ -6,6 +6,10 @@ computes for a part of the time, and with few rows for hardly any: it waits for 
 before it computed. So one of these prefetches its weights (`transform/loops/prefetch_share.py`), as many bytes as
 memory brings while it has no need of it, and they are in the last level of cache when they are wanted. Which one, or
 none, is a decision about the kernel and those before it.
+
+Where the last level holds all weights but brings them far more slowly than the second one (Intel's servers with AMX,
+`early_l2` in `targets/costs.py`), a kernel prefetches them from there into the second level in the same way, if what it
+reads and writes itself leaves them room.
 """
 
 from __future__ import annotations
@@ -49,10 +53,15 @@ def plan_prefetch(
         kernels: of a call, in order.
         params: the packed weights.
     """
-    if level(sum(v.known_bytes for v in params), target) != "memory":
+    source = level(sum(v.known_bytes for v in params), target)
+    into_l2 = source == "l3" and target.threads == 1 and target.costs.prefetching.early_l2 > 0.0
+    if source != "memory" and not into_l2:
         return {}
-    loads = [_load(kernel, set(params), target) for kernel in kernels]
+    rate = target.l3_bandwidth if into_l2 else _delivered(target)
+    loads = [_load(kernel, set(params), rate, target) for kernel in kernels]
     least, stays = target.costs.prefetching.least_weights, int(target.costs.traffic.ahead_l3 * target.l3)
+    if into_l2:
+        stays = int(target.costs.prefetching.early_l2 * target.l2)
     prefetches: dict[int, tuple[Value, WeightPrefetch]] = {}
     for reader, load in enumerate(loads):
         if load.weight is None or load.nbytes < least:
@@ -60,19 +69,24 @@ def plan_prefetch(
         hosts: dict[int, int] = {}  # bytes that each may prefetch, the nearest one first
         passing = 0
         for host in range(reader - 1, max(-1, reader - 1 - STEPS), -1):
-            idle = int((loads[host].compute - loads[host].transfer) * _delivered(target))
+            idle = int((loads[host].compute - loads[host].transfer) * rate)
+            own = sum(v.known_bytes for v in kernels[host].args) if into_l2 else loads[host].nbytes
+            if into_l2 and own > target.l2 - stays:
+                break
             if idle >= least and host not in prefetches:
                 hosts[host] = min(load.nbytes, idle, stays)
-            passing += loads[host].nbytes
-            if passing > stays:
+            passing += own
+            if passing > (target.l2 - stays if into_l2 else stays):
                 break
-        host_ = _host(kernels[: reader + 1], load, hosts, target)
+        host_ = _host(kernels[: reader + 1], load, hosts, rate, target)
         if host_ is not None:
             prefetches[host_] = load.weight, WeightPrefetch(load.nbytes, hosts[host_])
     return prefetches
 
 
-def _host(kernels: Sequence[KernelCall], load: _Load, hosts: Mapping[int, int], target: Target) -> int | None:
+def _host(
+    kernels: Sequence[KernelCall], load: _Load, hosts: Mapping[int, int], rate: float, target: Target
+) -> int | None:
     """The one of these kernels that prefetches for the last of them; None if its weights come when they are read."""
     if not hosts:
         return None
@@ -88,21 +102,21 @@ def _host(kernels: Sequence[KernelCall], load: _Load, hosts: Mapping[int, int], 
 
     def cycles(host: int | None) -> float:
         ahead = 0 if host is None else hosts[host]
-        return Cost(compute=load.compute, memory=load.transfer - ahead / _delivered(target)).cycles
+        return Cost(compute=load.compute, memory=load.transfer - ahead / rate).cycles
 
     # A kernel that computes for long enough hides the transfer by itself, whatever the sum of its stages says.
     options = [*hosts, None] if waits else [None, *hosts]
     return decide(key, options, setting, cycles)
 
 
-def _load(kernel: KernelCall, params: set[Value], target: Target) -> _Load:
+def _load(kernel: KernelCall, params: set[Value], rate: float, target: Target) -> _Load:
     weights = [v for v in kernel.args if v in params]
     largest = max(weights, key=lambda v: v.known_bytes, default=None)
     _, func = versions_of(kernel.func)[-1]
     structure = analyse(func)
     return _Load(
         roofline(structure, target).compute / target.threads,
-        sum(v.known_bytes for v in weights) / _delivered(target),
+        sum(v.known_bytes for v in weights) / rate,
         largest,
         0 if largest is None else largest.known_bytes,
     )

@@ -72,6 +72,10 @@ PRESETS = [
     ("BF16_BF16_F32", "terms = 3", "terms = 6"),
     ("BF16_BF16_F32_X3", "terms = 3", "terms = 6"),
     ("BF16_BF16_F32_X6", "terms = 6", "terms = 6"),
+    ("BF16_BF16_F32_X9", "matmul_packed", "matmul_packed"),
+    ("TF32_TF32_F32", "terms = 3", "terms = 6"),
+    ("TF32_TF32_F32_X3", "terms = 6", "terms = 6"),
+    ("F16_F16_F32", "terms = 3", "terms = 6"),
     ("F32_F32_F32", "matmul_packed", "matmul_packed"),
     ("highest", "terms = 6", "terms = 6"),
 ]
@@ -89,6 +93,36 @@ def test_what_is_chosen(preset: str, auto: str, exact: str) -> None:
             if name == "assign layouts":
                 break
         assert chosen in str(graph)
+
+
+@pytest.mark.parametrize(("preset", "auto", "exact"), PRESETS)
+def test_products_of_two_arguments(preset: str, auto: str, exact: str) -> None:
+    """The choice for factors that are both computed, a matrix for each part of a batch."""
+    known = getattr(jax.lax.DotAlgorithmPreset, preset, preset)
+
+    def product(a: Any, b: Any) -> Any:
+        return jax.lax.dot_general(a, b, (((2,), (1,)), ((0,), (0,))), precision=known)
+
+    a, b = np.zeros((2, 1024, 1024), np.float32), np.zeros((2, 1024, 1024), np.float32)
+    read = import_model(jax.jit(product), example=(a, b))
+    for fast, chosen in (("auto", auto), ("exact", exact)):
+        graph = read.graph
+        for name, function in graph_passes(AMX, Options(fast=fast)):
+            graph = function(graph)
+            if name == "assign layouts":
+                break
+        assert (chosen in str(graph)) if "terms" in chosen else ("matmul_x" not in str(graph))
+
+
+@needs_compiler
+@pytest.mark.parametrize("preset", ["BF16_BF16_F32_X3", "BF16_BF16_F32_X6"])
+def test_the_algorithm_is_named(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the schedule, the profile and the list of steps."""
+    w, x = np.ones((256, 256), np.float32), np.ones((64, 256), np.float32)
+    model = tw.compile(layer(preset), (w, x), params=0, target=amx(monkeypatch))
+    name = f"matmul_x{preset[-1]}"
+    assert name in model.show("schedule") and name in str(model.profile(x))
+    assert any(name in step.label for step in model.manifest.run_steps)
 
 
 @needs_compiler

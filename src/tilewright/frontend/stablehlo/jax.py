@@ -78,14 +78,24 @@ def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _lowered(traced: Any) -> Any:
-    """The function's lowering. Sizes that are symbols need what `jax.export` asks for."""
+    """The function's lowering: for a CPU, or for a GPU where JAX refuses the algorithm of a product on CPUs."""
+    try:
+        return _lowered_for(traced, "cpu")
+    except ValueError as error:
+        if "is not supported by dot_general" not in str(error):
+            raise
+        return _lowered_for(traced, "cuda")
+
+
+def _lowered_for(traced: Any, platform: str) -> Any:
+    """The function's lowering for a platform. Sizes that are symbols need what `jax.export` asks for."""
     symbolic = any(not isinstance(d, int) for a in traced.jaxpr.in_avals for d in getattr(a, "shape", ()))
     if not symbolic:
-        return traced.lower(lowering_platforms=("cpu",))
+        return traced.lower(lowering_platforms=(platform,))
     from jax._src.interpreters import mlir
 
     options = mlir.LoweringParameters(for_export=True, export_ignore_forward_compatibility=True)
-    return traced.lower(lowering_platforms=("cpu",), _private_parameters=options)
+    return traced.lower(lowering_platforms=(platform,), _private_parameters=options)
 
 
 def _positional(function: Any, count: int) -> list[str]:
