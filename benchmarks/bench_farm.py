@@ -50,6 +50,8 @@ from tilewright.tuning.rerace import Claim, record_of
 
 Rows = list[list[str]]
 LOOKUPS, BATCH = 2000, 32
+WARM = 4
+"""Jobs for each of Ray's processes that are not timed."""
 
 
 def machines() -> str:
@@ -60,14 +62,16 @@ def machines() -> str:
 # -- row 1 -------------------------------------------------------------------------------------------------------------
 
 
-def queued(address: str, jobs: int, seconds: float) -> State:
-    """A state with so many jobs that only wait."""
+def queued(address: str, jobs: int, seconds: float, name: str = "") -> State:
+    """A state with so many jobs more that only wait; `name` tells them from others."""
     state = State(address)
     queue = Queue(state)
     body = json.dumps({"seconds": seconds})
     with state.database.transaction() as t:
         for k in range(jobs):
-            queue.add(t, Wanted(job_name("simulate", str(k)), "simulate", machines(), f"plan {k:032x}", "", body, 1.0))
+            queue.add(
+                t, Wanted(job_name("simulate", name, str(k)), "simulate", machines(), f"plan {k:032x}", "", body, 1.0)
+            )
     return state
 
 
@@ -104,7 +108,8 @@ def _time_of(state: State, jobs: int, workers: int) -> float:
 
 
 def ray_seconds(folder: Path, units: int, jobs: int, seconds: float) -> float:
-    """The time through Ray on this machine, whose node says that it has so many units of the class."""
+    """The time through Ray on this machine, whose node says that it has so many units of the class: from jobs that are
+    queued when all of Ray's processes have done some, to the last one's end."""
     import ray
 
     from tilewright.farm.ray_workers import resource, run_on_ray
@@ -113,18 +118,29 @@ def ray_seconds(folder: Path, units: int, jobs: int, seconds: float) -> float:
         num_cpus=units, resources={resource(machines()): units}, include_dashboard=False, logging_level="ERROR",
         log_to_driver=False, _temp_dir=str(folder / f"ray-{units}"),
     )  # fmt: skip
-    state = queued(str(folder / f"ray-{units}.sqlite"), jobs, seconds)
+    address = str(folder / f"ray-{units}-{os.urandom(4).hex()}.sqlite")
+    state = queued(address, WARM * units, seconds, "warm")
     stop = threading.Event()
     thread = threading.Thread(
         target=run_on_ray, args=(state, Queue(state), None, stop), kwargs={"limits": None}, daemon=True
     )
     thread.start()
     try:
-        return _time_of(state, jobs, units)
+        _until_done(state, WARM * units)
+        queued(address, jobs, seconds)
+        start = time.perf_counter()
+        _until_done(state, WARM * units + jobs)
+        return time.perf_counter() - start
     finally:
         stop.set()
         thread.join()
         ray.shutdown()
+
+
+def _until_done(state: State, jobs: int) -> None:
+    """Wait until so many jobs are done."""
+    while Queue(state).counts().get("done", 0) < jobs:
+        time.sleep(0.01)
 
 
 def workers(jobs: int, seconds: float, ray: bool) -> Rows:
@@ -132,6 +148,7 @@ def workers(jobs: int, seconds: float, ray: bool) -> Rows:
     rows: Rows = []
     with tempfile.TemporaryDirectory(prefix="tw-") as folder:
         for name, timed in [("local processes", local_seconds)] + ([("Ray, one node", ray_seconds)] if ray else []):
+            # As many jobs for each worker: one of them takes as long as four, had they four times as many processors.
             one, four = (timed(Path(folder), n, jobs * n // 4, seconds) * 4 / n for n in (1, 4))
             print(f"{name}: {jobs} jobs of {seconds} s: {one:.1f} s by one, {four:.1f} s by four", flush=True)
             rows.append(["1", f"four workers against one, {name}", f"{one / four:.2f}x", ">= 3.6x"])
@@ -201,7 +218,7 @@ def looked_up(state: State, folder: Path, records: int) -> Rows:
     try:
         connection = http.client.HTTPConnection(server.host, server.port)
         for count in (1, BATCH):
-            times = []
+            times, used = [], time.process_time()
             for _ in range(LOOKUPS):
                 asked = [names[k] for k in draw.integers(0, len(names), count)]
                 body = json.dumps({"channel": "stable", "target": machines(), "decisions": asked})
@@ -211,7 +228,8 @@ def looked_up(state: State, folder: Path, records: int) -> Rows:
                 times.append(time.perf_counter() - start)
                 assert len(answer) > 100
             p50, p99 = np.quantile(times[100:], [0.5, 0.99]) * 1e3
-            print(f"look-up of {count} among {records}: p50 {p50:.2f} ms, p99 {p99:.2f} ms", flush=True)
+            cpu = (time.process_time() - used) / LOOKUPS * 1e3  # of both ends, whatever others do
+            print(f"look-up of {count} among {records}: p50 {p50:.2f} ms, p99 {p99:.2f} ms, {cpu:.2f} ms of a core")
             what = f"look-up of {count} of {records} records over HTTP, p99 (p50)"
             rows.append(["3", what, f"{p99:.1f} ms ({p50:.1f})", "<= 5 ms"])
     finally:

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.serve.models import Served
+from tilewright.runtime.specs import InputSpec, OutputSpec
+from tilewright.serve.models import Function, Served
 from tilewright.serve.protocol.generated import inference_pb2
+from tilewright.serve.protocol.http import Limits
 from tilewright.serve.server import Server, Settings
 from tilewright.serve.tensors import binary_request
 
@@ -129,3 +131,71 @@ def test_a_server_that_spins(layer: tw.Model) -> None:
     with Server(settings, [Served("layer", "1", layer)]) as server, tw.client.Client(server.url) as client:
         for _ in range(20):
             np.testing.assert_allclose(client.infer("layer", {"x": x})["y"], expected(x), rtol=1e-5)
+
+
+LARGE_SHAPE = (64, 300)
+
+
+def large(source: random.Random, kind: int) -> tuple[bytes, np.ndarray]:
+    """Bytes of a request of 77 KB, and its input; of three kinds of headers, whose requests are of three lengths."""
+    x = np.random.default_rng(source.randrange(1 << 30)).standard_normal(LARGE_SHAPE, np.float32)[kind:]
+    head, tail = binary_request({"x": x})
+    lines = (
+        f"POST /v2/models/sums/infer HTTP/1.1\r\nHost: {'x' * kind}\r\nInference-Header-Content-Length: {len(head)}\r\n"
+    )
+    return f"{lines}Content-Length: {len(head + tail)}\r\n\r\n".encode() + head + tail, x
+
+
+def test_large_requests_in_pieces_and_among_others() -> None:
+    """Requests that are read to where their tensors stay: in pieces of any size, after each other, with others between
+    them, and with a header that begins like the one before it."""
+    source = random.Random(3)
+    spec = InputSpec("x", "f32", ("rows", LARGE_SHAPE[1])), OutputSpec("y", "f32", ("rows",))
+    seen: list[np.ndarray] = []
+
+    def sums(x: np.ndarray) -> np.ndarray:
+        assert x.flags.aligned
+        seen.append(x)  # which must stay as it is, whatever comes after
+        return x.sum(1)
+
+    served = Served("sums", "1", Function(sums, spec[:1], spec[1:]))
+    with (
+        Server(Settings(http_port=0), [served]) as server,
+        socket.create_connection(("127.0.0.1", server.http_port)) as c,
+    ):
+        inputs = []
+        for _ in range(40):
+            data, x = large(source, source.choice((0, 0, 0, 1, 2)))
+            inputs.append(x)
+            if source.random() < 0.3:
+                data = b"GET /v2/health/live HTTP/1.1\r\nHost: \r\n\r\n" + data
+            answers, wanted = Answers(), 1 + data.startswith(b"GET")
+            at = 0
+            while at < len(data):
+                size = source.choice((7, 150, 5_000, 65_536, len(data)))
+                c.sendall(data[at : at + size])
+                at += size
+            while len(answers.messages) < wanted:
+                answers.feed(c.recv(1 << 16))
+            status, body, length = answers.messages[-1]
+            assert status == 200
+            np.testing.assert_allclose(np.frombuffer(body[length:], np.float32), x.sum(1), rtol=1e-5)
+    for got, x in zip(seen, inputs, strict=True):
+        np.testing.assert_array_equal(got, x)
+
+
+def test_a_large_request_that_does_not_end_is_cut_off() -> None:
+    source = random.Random(4)
+    spec = InputSpec("x", "f32", ("rows", LARGE_SHAPE[1])), OutputSpec("y", "f32", ("rows",))
+    served = Served("sums", "1", Function(lambda x: x.sum(1), spec[:1], spec[1:]))
+    settings = Settings(http_port=0, limits=Limits(body_seconds=0.3, header_seconds=0.3))
+    with Server(settings, [served]) as server, socket.create_connection(("127.0.0.1", server.http_port)) as c:
+        for cut in (0, 40_000):
+            data, _ = large(source, 0)
+            answers = Answers()
+            c.sendall(data[: len(data) - cut])
+            c.settimeout(20.0)
+            while not answers.messages:
+                answers.feed(c.recv(1 << 16))
+            assert answers.messages[0][0] == (408 if cut else 200)
+        assert c.recv(10) == b""

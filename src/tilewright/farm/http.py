@@ -89,6 +89,7 @@ class Site:
             return refusal(ServeError(f"the service failed: {type(error).__name__}", Status.INTERNAL))
 
     def _route(self, asked: Asked) -> Reply:
+        body = bytes(asked.body)
         match path_parts(asked.path):
             case ["dashboard"] | ["v2"]:  # an empty path
                 need(asked, "GET")
@@ -107,17 +108,17 @@ class Site:
                 return self._channel(name, asked)
             case ["v1", "lookup"]:
                 self._may(asked, "POST", Role.READ)
-                return self._lookup(parse(asked.body))
+                return self._lookup(parse(body))
             case ["v1", "collected"]:
                 self._may(asked, "POST", Role.SUBMIT)
-                done = take_request(self.state, asked.body)
+                done = take_request(self.state, body)
                 return json_reply({"workloads": done.workloads, "compiles": done.compiles, "calls": done.calls})
             case ["v1", "measurements"]:
                 self._may(asked, "POST", Role.SUBMIT)
-                return json_reply({"new": rollout.take_measurement(self.state, asked.body)})
+                return json_reply({"new": rollout.take_measurement(self.state, body)})
             case ["v1", "rollout"]:
                 self._may(asked, "POST", Role.RELEASE)
-                return self._rollout(parse(asked.body))
+                return self._rollout(parse(body))
         raise ServeError(f"there is nothing at {asked.path[:200]!r}", Status.NOT_FOUND)
 
     def _may(self, asked: Asked, method: str, role: Role) -> None:

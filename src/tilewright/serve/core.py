@@ -305,7 +305,7 @@ def _alone(served: Served, arrays: list[Array]) -> tuple[Any, int] | ServeError:
 def together(served: Served, rows: Rows, requests: Sequence[list[Array]]) -> list[tuple[Any, int] | ServeError]:
     """Requests as one batch: their inputs after each other, their parts of the outputs."""
     counts = [arrays[0].shape[rows.inputs[0]] for arrays in requests]
-    batch = [np.concatenate([arrays[k] for arrays in requests], axis) for k, axis in enumerate(rows.inputs)]
+    batch = [served.gathered(k, axis, [arrays[k] for arrays in requests]) for k, axis in enumerate(rows.inputs)]
     result, version = served.call(batch)
     outputs = result if isinstance(result, tuple) else (result,)
     ends = np.cumsum(counts)[:-1]

@@ -1,12 +1,14 @@
 """The protocol as OpenAPI 3.1, for tools that make requests from a description (schemathesis).
 
-`python openapi.py HTTP_PORT GRPC_PORT [CASES]` in the environment of the clients runs schemathesis: no answer may be a
-server's error, and each must be of the form that is described.
+`python openapi.py HTTP_PORT GRPC_PORT` in the environment of the clients runs schemathesis: no answer may be a server's
+error, and each must be of the form that is described. It runs in parts, so that 10,000 cases can be had in pieces: the
+variables CASES, SEED (of the first part) and SECONDS_AT_MOST say which.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 CASES = 10_000
+EXAMPLES = 40
+"""Cases of an operation in one part."""
 _STRING, _OBJECT = {"type": "string"}, {"type": "object"}
 _DATATYPES = "BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 FP32 FP64 BF16 BYTES".split()
 
@@ -110,27 +114,43 @@ def described() -> dict[str, Any]:
     return {"openapi": "3.1.0", "info": {"title": "Open Inference Protocol", "version": "2"}, "paths": paths}
 
 
+def run_part(path: Path, url: str, seed: int, examples: int, phases: str) -> tuple[int, int]:
+    """Run schemathesis once; its exit code and how many cases it number."""
+    command = [
+        str(Path(sys.executable).parent / "schemathesis"), "run", str(path), "--url", url, "--mode", "all",
+        "--phases", phases, "--max-examples", str(examples), "--seed", str(seed), "--generation-database", "none",
+        "--checks", "not_a_server_error,response_schema_conformance,content_type_conformance",
+        "--suppress-health-check", "all", "--request-timeout", "30", "--no-shrink", "--no-color",
+    ]  # fmt: skip
+    start, used = time.monotonic(), os.times()
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=path.parent)
+    generated = re.search(r"(\d+) generated", result.stdout)
+    cases = int(generated[1]) if generated else 0
+    now = os.times()
+    cpu = now.children_user + now.children_system - used.children_user - used.children_system
+    text = f"seed {seed}, {phases}: {cases} cases in {time.monotonic() - start:.0f} s, {cpu:.0f} s of a core"
+    print(text if result.returncode == 0 else f"{text}\n{result.stdout[-6000:]}\n{result.stderr[-2000:]}", flush=True)
+    return result.returncode, cases
+
+
 def main() -> int:
-    port, cases = int(sys.argv[1]), int(sys.argv[3]) if len(sys.argv) > 3 else CASES
-    document = described()
-    # Of paths without parameters there are few cases.
-    operations = sum(len(methods) for path, methods in document["paths"].items() if "{" in path)
+    """Parts of few cases with seeds of their own, until there are enough: what one part costs grows with the cases that
+    it keeps, and a part that fails says which seed repeats it."""
+    port, cases = int(sys.argv[1]), int(os.environ.get("CASES", CASES))
+    first, limit = int(os.environ.get("SEED", 1)), float(os.environ.get("SECONDS_AT_MOST", 1700))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "openapi.json"
-        path.write_text(json.dumps(document))
-        url = f"http://127.0.0.1:{port}"
-        command = [
-            str(Path(sys.executable).parent / "schemathesis"), "run", str(path), "--url", url, "--mode", "all",
-            "--phases", "examples,coverage,fuzzing", "--max-examples", str(-(-cases // operations)), "--seed", "1",
-            "--checks", "not_a_server_error,response_schema_conformance,content_type_conformance",
-            "--suppress-health-check", "all", "--request-timeout", "30", "--no-color",
-        ]  # fmt: skip
-        start = time.monotonic()
-        result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
-    print(result.stdout[-6000:], result.stderr[-2000:])
-    generated = re.search(r"(\d+) generated", result.stdout)
-    print(f"schemathesis: {generated[1] if generated else '?'} cases in {time.monotonic() - start:.0f} s")
-    return result.returncode
+        path.write_text(json.dumps(described()))
+        url, total, start, seed, failed = f"http://127.0.0.1:{port}", 0, time.monotonic(), first, []
+        while total < cases and time.monotonic() - start < limit:
+            phases = "examples,coverage,fuzzing" if seed == 1 else "fuzzing"  # the first two are the same for each seed
+            code, number = run_part(path, url, seed, EXAMPLES, phases)
+            failed += [seed] * (code != 0)
+            if number == 0:
+                break
+            total, seed = total + number, seed + 1
+    print(f"schemathesis: {total} of {cases} cases with the seeds {first} to {seed - 1}, failed: {failed or 'none'}")
+    return 1 if failed or total < cases else 0
 
 
 if __name__ == "__main__":

@@ -16,8 +16,10 @@ from http import HTTPStatus
 from typing import cast
 
 import httptools
+import numpy as np
 
 from tilewright.serve.errors import ServeError, Status
+from tilewright.serve.protocol.rest import JSON_LENGTH
 from tilewright.serve.protocol.routes import Asked, Reply, Send, refusal
 
 
@@ -43,6 +45,10 @@ class Limits:
     idle_seconds: float = 120.0
 
 
+READ_BYTES = 64 << 10
+"""Bytes that are read at once of a request whose size is not known."""
+LARGE = 32 << 10
+"""Bytes from which on a request like the one before it is read to where its tensors will stay."""
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _HEADS = {
     (status.value, kind): f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: "
@@ -95,7 +101,33 @@ class _Last:
     headers: dict[str, str]
 
 
-class HttpProtocol(asyncio.Protocol):
+class _Large:
+    """A request that is expected to have the same header as the one before it, while it comes: the system copies it
+    to one buffer, over which the arrays of its tensors will lie.
+
+    Args:
+        last: the one before it.
+    """
+
+    def __init__(self, last: _Last) -> None:
+        self.last = last
+        self.filled = 0
+        json = last.headers[JSON_LENGTH]
+        start = -(len(last.head) + int(json)) % 16 if json.isascii() and json.isdigit() and len(json) < 16 else 0
+        self.view = np.empty(start + last.size, np.uint8).data[start:]  # tensors begin at multiples of 16
+
+    def received(self, count: int) -> bool:
+        """Count bytes that have come; whether all of them may still be such a request."""
+        before, self.filled = self.filled, self.filled + count
+        size = len(self.last.head)
+        return before >= size or self.view[: min(self.filled, size)] == self.last.head[: self.filled]
+
+    @property
+    def body(self) -> memoryview:
+        return self.view[len(self.last.head) :].toreadonly()
+
+
+class HttpProtocol(asyncio.BufferedProtocol):
     """One connection."""
 
     def __init__(self, connections: Connections) -> None:
@@ -111,6 +143,9 @@ class HttpProtocol(asyncio.Protocol):
         self._between = True
         self._count = 0
         self._last: _Last | None = None
+        self._large: _Large | None = None
+        self._first, self._fed, self._base = b"", 0, 0
+        self._scratch = np.empty(READ_BYTES, np.uint8).data
         self._begin()
 
     def _begin(self) -> None:
@@ -134,7 +169,36 @@ class HttpProtocol(asyncio.Protocol):
         self._transport = None
         self._waiting.clear()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._large is not None:
+            return self._large.view[self._large.filled :]
+        last = self._last
+        alike = last is not None and last.size >= LARGE and JSON_LENGTH in last.headers
+        if last is None or not alike or not self._between or self._busy or self._refused:
+            return self._scratch
+        self._large = _Large(last)
+        return self._large.view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        large = self._large
+        if large is None:
+            self._received(bytes(self._scratch[:nbytes]))
+            return
+        if large.filled == 0:
+            self._between = False
+            self._deadline = time.monotonic() + self._limits.body_seconds
+        fits = large.received(nbytes)
+        self._header_bytes = large.filled
+        if fits and large.filled < large.last.size:
+            return
+        self._large, self._between, self._header_bytes = None, True, 0
+        if not fits:  # the parser reads it from its beginning
+            self._received(bytes(large.view[: large.filled]))
+            return
+        last = large.last
+        self._start(Asked(last.method, last.path, last.headers, large.body, time.monotonic()), True)
+
+    def _received(self, data: bytes) -> None:
         if self._refused:
             return
         last, begun = self._last, self._between
@@ -142,11 +206,13 @@ class HttpProtocol(asyncio.Protocol):
             body = data[len(last.head) :]
             self._start(Asked(last.method, last.path, last.headers, body, time.monotonic()), True)
             return
-        self._last, count = None, self._count
+        if begun:
+            self._first, self._fed, self._base = data, 0, self._count
+        self._last, self._fed = None, self._fed + len(data)
         try:
             self._parser.feed_data(data)
-            if begun and self._between and self._count == count + 1:
-                self._last = self._repeatable(data)
+            if self._between and self._count == self._base + 1:
+                self._last = self._repeatable(self._first, self._fed)
         except httptools.HttpParserUpgrade:
             self._fail(ServeError("no other protocol is spoken here"))
         except httptools.HttpParserCallbackError as error:
@@ -155,15 +221,16 @@ class HttpProtocol(asyncio.Protocol):
         except httptools.HttpParserError:
             self._fail(ServeError("this is no HTTP"))
 
-    def _repeatable(self, data: bytes) -> _Last | None:
-        """The request that these bytes were, if one with the same header says the same but for its body."""
+    def _repeatable(self, data: bytes, size: int) -> _Last | None:
+        """The request of so many bytes that began with these, if one with the same header says the same but for its
+        body."""
         head = data[: data.find(b"\r\n\r\n") + 4]
         headers = self._headers
-        framed = headers.get("content-length") == str(len(data) - len(head)) and not _FRAMING.intersection(headers)
+        framed = headers.get("content-length") == str(size - len(head)) and not _FRAMING.intersection(headers)
         if not framed or not self._parser.should_keep_alive() or self._refused:
             return None
         method, path = self._parser.get_method().decode("latin-1"), self._url.decode("latin-1")
-        return _Last(head, len(data), method, path, headers)
+        return _Last(head, size, method, path, headers)
 
     def pause_writing(self) -> None:
         self._deadline = time.monotonic() + self._limits.body_seconds
@@ -277,7 +344,10 @@ class HttpProtocol(asyncio.Protocol):
             head += "\r\nRetry-After: 1"
         head += "\r\n\r\n" if keep else "\r\nConnection: close\r\n\r\n"
         assert self._transport is not None
-        self._transport.write(head.encode("latin-1") + (b"" if head_only else reply.body))
+        if head_only or len(reply.body) < LARGE:
+            self._transport.write(head.encode("latin-1") + (b"" if head_only else reply.body))
+        else:
+            self._transport.writelines((head.encode("latin-1"), reply.body))
 
     def _fail(self, error: ServeError) -> None:
         """Answer what cannot be read, and close; what came before it is answered first."""

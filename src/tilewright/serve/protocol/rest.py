@@ -87,11 +87,17 @@ class _Head:
 
 
 def parse_infer(
-    model: str, version: str, headers: Mapping[str, str], body: bytes, arrival: float, regions: Regions | None = None
+    model: str,
+    version: str,
+    headers: Mapping[str, str],
+    body: bytes | memoryview,
+    arrival: float,
+    regions: Regions | None = None,
 ) -> Parsed:
     """A request for an inference. ServeError saying what is wrong with it."""
     length = _json_length(headers.get(JSON_LENGTH), len(body))
-    head = _known_head(body[:length]) if length < len(body) and length <= _KNOWN_BYTES else _head(body[:length])
+    text = bytes(body[:length])
+    head = _known_head(text) if length < len(body) and length <= _KNOWN_BYTES else _head(text)
     inputs = _inputs(head, body, length, regions) if head.raw is None else _raw_inputs(head.raw, body, length)
     timeout = head.timeout
     if timeout is None and "x-timeout-ms" in headers:
@@ -146,7 +152,7 @@ def _all_raw(entries: Sequence[Mapping[str, Any]]) -> Sequence[tuple[str, Raw]] 
     return raw
 
 
-def _raw_inputs(raw: Sequence[tuple[str, Raw]], body: bytes, at: int) -> dict[str, Array]:
+def _raw_inputs(raw: Sequence[tuple[str, Raw]], body: bytes | memoryview, at: int) -> dict[str, Array]:
     """Arrays over the bytes that follow the JSON."""
     inputs = {}
     for name, how in raw:
@@ -159,7 +165,7 @@ def _raw_inputs(raw: Sequence[tuple[str, Raw]], body: bytes, at: int) -> dict[st
     return inputs
 
 
-def _inputs(head: _Head, body: bytes, length: int, regions: Regions | None) -> dict[str, Array]:
+def _inputs(head: _Head, body: bytes | memoryview, length: int, regions: Regions | None) -> dict[str, Array]:
     """Arrays of JSON, of raw bytes, and of shared memory."""
     inputs: dict[str, Array] = {}
     raw, used = memoryview(body)[length:], 0

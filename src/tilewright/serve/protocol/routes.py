@@ -73,7 +73,7 @@ class Asked:
     method: str
     path: str
     headers: Mapping[str, str]
-    body: bytes
+    body: bytes | memoryview
     arrival: float
 
 
