@@ -151,6 +151,12 @@ class Node:
         (value,) = self.outputs
         return value
 
+    def operands(self, count: int) -> tuple[Value, ...]:
+        """The inputs of a node that has so many, none of them absent."""
+        values = tuple(v for v in self.inputs if v is not None)
+        assert len(values) == len(self.inputs) == count, (self.op, count)
+        return values
+
     @property
     def label(self) -> str:
         """The operator's name without its dialect, as kernels and tables show it."""

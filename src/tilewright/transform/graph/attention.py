@@ -243,8 +243,7 @@ class _Recogniser(Rewriter):
         return result
 
     def product(self, node: Node) -> Scores | None:
-        q, k = node.inputs
-        assert q is not None and k is not None
+        q, k = node.operands(2)
         swap_a, swap_b = _transposes(node)
         if swap_a or q.type.rank != k.type.rank or q.dtype is not k.dtype:
             return None
@@ -348,8 +347,7 @@ class _Recogniser(Rewriter):
         node = self.producer(value, "concat")
         if not self.with_cache or node is None or node.of(ConcatAttrs).axis != 2 or len(node.inputs) != 2:
             return None
-        past, added = node.inputs
-        assert past is not None and added is not None
+        past, added = node.operands(2)
         if value.type.rank != 4 or self.only_reader(value) is None:
             return None
         inner = self.operand(added, new)

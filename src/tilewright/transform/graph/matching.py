@@ -59,7 +59,7 @@ class Either:
 class Op:
     """A value that a node computes.
 
-    ops       the node's operator is one of these
+    ops       the node's operator is one of these; any, if there are none
     operands  patterns of its first operands; those that follow may be anything
     name      what the value is bound to, if it is not ""
     through   operators of one operand that may stand between the value and the node, in any number
@@ -73,6 +73,10 @@ class Op:
     through: tuple[str, ...] = ()
     private: bool = False
     where: Callable[[Node], bool] | None = None
+
+    def takes(self, name: str) -> bool:
+        """Whether the node's operator may be this one."""
+        return not self.ops or name in self.ops
 
 
 Operand = Op | Either | Number | Anything | str | float | None
@@ -90,6 +94,11 @@ def op(
 ) -> Op:
     """The pattern of a value that a node with one of these operators computes; see `Op`."""
     return Op((ops,) if isinstance(ops, str) else tuple(ops), operands, name, tuple(through), private, where)
+
+
+def any_op(*operands: Operand, where: Callable[[Node], bool]) -> Op:
+    """The pattern of a value that a node of any operator computes for which `where` holds."""
+    return Op((), operands, where=where)
 
 
 def either(*alternatives: Operand) -> Either:
@@ -128,7 +137,7 @@ def _of_value(pattern: Op, value: Value | None, facts: Facts, bound: Bound) -> I
         node = facts.producer(value)
         if node is None:
             return
-        if node.op in pattern.ops:
+        if pattern.takes(node.op):
             yield from matches_node(pattern, node, facts, bound)
         if node.op not in pattern.through:
             return
@@ -137,7 +146,7 @@ def _of_value(pattern: Op, value: Value | None, facts: Facts, bound: Bound) -> I
 
 def matches_node(pattern: Op, node: Node, facts: Facts, bound: Bound) -> Iterator[Bound]:
     """Each way in which a pattern matches what a node computes."""
-    if node.op not in pattern.ops or len(node.inputs) < len(pattern.operands):
+    if not pattern.takes(node.op) or len(node.inputs) < len(pattern.operands):
         return
     if pattern.where is not None and not pattern.where(node):
         return

@@ -104,8 +104,7 @@ class _Projected:
         product = self.only(flat, "matmul")
         if product is None or product.of(MatmulAttrs).transpose_a:
             return None
-        source, weight = product.inputs
-        assert source is not None and weight is not None
+        source, weight = product.operands(2)
         rows_match = prove_equal(_rows(source), value.shape[0] * value.shape[1])
         if weight not in self.facts.fixed or weight.type.rank != 2 or not rows_match:
             return None

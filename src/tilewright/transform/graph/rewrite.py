@@ -120,9 +120,6 @@ class Rewriter:
     def run(self, rules: Sequence[Rule], *, repeat: bool = False, common: bool = False) -> Graph:
         """The graph after the rules; `common` computes equal nodes once. See the module's text."""
         table: dict[str, list[Rule]] = {}
-        for rule in rules:
-            for name in rule.pattern.ops:
-                table.setdefault(name, []).append(rule)
         seen: dict[object, list[Node]] = {}
         queue = list(reversed(self.graph.nodes))
         limit = MAX_STEPS * len(queue)
@@ -130,7 +127,9 @@ class Rewriter:
             source = queue.pop()
             node = with_inputs(source, self.renamed) if self.renamed else source
             at = len(self.builder.nodes)
-            if (rules_of := table.get(node.op)) and self._is_rewritten(rules_of, node):
+            if node.op not in table:
+                table[node.op] = [rule for rule in rules if rule.pattern.takes(node.op)]
+            if (rules_of := table[node.op]) and self._is_rewritten(rules_of, node):
                 self.steps += 1
                 if repeat and self.steps < limit:
                     queue.extend(reversed(self.builder.nodes[at:]))
@@ -237,7 +236,7 @@ class Match:
 def rewrite(graph: Graph, rules: Sequence[Rule], *, repeat: bool = False, common: bool = False) -> Graph:
     """The graph after these rules; the graph itself where none applies. With `repeat` what they emit is rewritten as
     well, with `common` equal nodes are computed once; see the module's text."""
-    if not common and not any(node.op in rule.pattern.ops for rule in rules for node in graph.nodes):
+    if not common and not any(rule.pattern.takes(node.op) for rule in rules for node in graph.nodes):
         return graph
     return Rewriter(graph).run(rules, repeat=repeat, common=common)
 

@@ -77,8 +77,7 @@ RULES = (
 
 def _operands(node: Node, fixed: Collection[Value]) -> tuple[Value, Value] | None:
     """(full-size operand, per-channel operand that depends on weights alone)."""
-    a, b = node.inputs
-    assert a is not None and b is not None
+    a, b = node.operands(2)
     for data, factor in ((a, b), (b, a)):
         if factor in fixed and data not in fixed and _per_channel(factor, data):
             return data, factor

@@ -14,7 +14,7 @@ Panels of products would be filled with one key and 31 zeros.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -22,15 +22,15 @@ import numpy as np
 from tilewright import ops
 from tilewright.ir.attributes import Ints
 from tilewright.ir.expr import Expr, is_const
-from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import SoftmaxAttrs
 from tilewright.ops.topk import TopkAttrs
 from tilewright.support.classes import dataclass
-from tilewright.transform.graph.rewrite import eliminate_dead
-from tilewright.transform.graph.unit_maps import without_map
-from tilewright.transform.regions.captures import builder_for
+from tilewright.transform.graph.matching import any_op, op
+from tilewright.transform.graph.rewrite import Match, Rule, rewrite
+from tilewright.transform.graph.unit_maps import product_of_map, without_map
 
 VOLUME = 3
 """Spatial dimensions of a volume."""
@@ -48,93 +48,78 @@ class _Flat:
 
 def simplify_units(graph: Graph) -> Graph:
     """The graph without softmax over one element and products of depth one, where there are any."""
-    builder = builder_for(graph)
+    scores = _unit_scores(graph)
+    maps: dict[Value, Value] = {}
     flat: dict[Value, _Flat] = {}
-    dropped: dict[Value, Value] = {}
-    scores, made = _unit_scores(graph), {v: n for n in graph.nodes for v in n.outputs}
-    for node in graph.nodes:
-        if _is_unit_topk(node):
-            ops.emit1(builder, "identity", node.inputs[0])
-            builder.nodes.append(replace(builder.nodes.pop(), outputs=node.outputs[:1]))
-            zeros = np.zeros((), node.outputs[1].dtype.numpy)
-            ops.emit1(builder, "broadcast", ops.emit1(builder, "constant", value=zeros), shape=node.outputs[1].shape)
-            builder.nodes.append(replace(builder.nodes.pop(), outputs=node.outputs[1:]))
-            continue
-        written = (
-            _written(node, node in scores, builder)
-            or _with_leading(node, made, builder)
-            or without_map(node, dropped, builder)
-            or _with_joined(node, flat, builder)
-        )
-        if written is None:
-            builder.nodes.append(node)
-        else:  # the last node made takes the old one's place
-            builder.nodes.append(replace(builder.nodes.pop(), outputs=node.outputs))
-    return eliminate_dead(replace(graph, nodes=tuple(builder.nodes))) if builder.nodes != list(graph.nodes) else graph
+    leading = op("reshape", op("matmul", op("reshape", "a"), op("reshape", "b"), name="product"))
+    return rewrite(
+        graph,
+        [
+            Rule(op("softmax", "x", where=_is_unit_softmax), _one),
+            Rule(op("topk", "x", where=_is_unit_topk), _first),
+            Rule(op("matmul", "a", "b", where=_is_product), lambda m: _of_depth_one(m) or _score(m, scores)),
+            Rule(leading, _with_leading),
+            Rule(op("conv"), lambda m: product_of_map(m, maps) or _conv_of_map(m, flat)),
+            Rule(any_op(where=ops.is_pointwise), lambda m: without_map(m, maps) or _pointwise_of_map(m, flat)),
+        ],
+    )
 
 
-def _written(node: Node, is_score: bool, builder: GraphBuilder) -> Value | None:
-    """The value that replaces a node, emitted; None if it stays."""
-    if _is_unit_softmax(node):
-        x = node.inputs[0]
-        one = ops.emit1(builder, "constant", value=np.ones((), node.output.dtype.numpy))
-        return ops.emit1(builder, "add", ops.emit1(builder, "sub", x, x), one)
-    if node.op != "matmul" or len(node.inputs) != 2 or not node.output.dtype.is_float:
+def _one(m: Match) -> Value:
+    x = m["x"]
+    one = m.emit("constant", value=np.ones((), x.dtype.numpy))
+    return m.emit("add", m.emit("sub", x, x), one)
+
+
+def _first(m: Match) -> tuple[Value, Value]:
+    _, places = m.node.outputs
+    zero = m.emit("constant", value=np.zeros((), places.dtype.numpy))
+    return m.emit("identity", m["x"]), m.emit("broadcast", zero, shape=places.shape)
+
+
+def _is_product(node: Node) -> bool:
+    """Whether a node multiplies two matrices or more of enough bits, the first by rows."""
+    ranks = [v.type.rank for v in node.inputs if v is not None]
+    if len(ranks) != 2 or len(node.inputs) != 2 or min(ranks) < 2 or node.of(MatmulAttrs).transpose_a:
+        return False
+    return node.output.dtype.is_float and all(v is not None and v.dtype.bits >= FULL_BITS for v in node.inputs[:1])
+
+
+def _of_depth_one(m: Match) -> Value | None:
+    a, b = m["a"], m["b"]
+    if not is_const(a.shape[-1], 1):
         return None
-    a, b = node.inputs
-    assert a is not None and b is not None
-    attrs = node.of(MatmulAttrs)
-    if min(a.type.rank, b.type.rank) < 2 or attrs.transpose_a or a.dtype.bits < FULL_BITS:
-        return None
-    if is_const(a.shape[-1], 1):
-        y = ops.emit1(builder, "mul", a, _turned(builder, b) if attrs.transpose_b else b)
-        return y if y.type == node.output.type else None
-    if not is_score:
-        return None
-    keys = b if attrs.transpose_b else _turned(builder, b)
-    product = ops.emit1(builder, "mul", a, keys)
-    return ops.emit1(builder, "reduce_sum", product, axes=(product.type.rank - 1,), keepdims=True)
+    y = m.emit("mul", a, _transposed(m, b) if m.node.of(MatmulAttrs).transpose_b else b)
+    return y if y.type == m.node.output.type else None
 
 
-def _with_leading(node: Node, made: Mapping[Value, Node], builder: GraphBuilder) -> Value | None:
+def _score(m: Match, scores: Collection[Value]) -> Value | None:
+    a, b = m["a"], m["b"]
+    if m.node.output not in scores or is_const(a.shape[-1], 1):
+        return None
+    product = m.emit("mul", a, b if m.node.of(MatmulAttrs).transpose_b else _transposed(m, b))
+    return m.emit("reduce_sum", product, axes=(product.type.rank - 1,), keepdims=True)
+
+
+def _with_leading(m: Match) -> Value | None:
     """A product of operands that lost leading ones by reshapes, where another one puts these back: `jnp.matmul` leaves
     such dimensions out, and attention is looked for with its batch."""
-    product = made.get(node.inputs[0]) if node.op == "reshape" and node.inputs[0] is not None else None
-    if product is None or product.op != "matmul" or len(product.inputs) != 2:
+    product = m.producer("product")
+    added = m.node.output.type.rank - product.output.type.rank
+    if len(product.inputs) != 2 or added <= 0 or not _leads(m.node.output, product.output, added):
         return None
-    added = node.output.type.rank - product.output.type.rank
-    if added <= 0 or not _leads(node.output, product.output, added):
+    sources = (m["a"], m["b"])
+    if not all(_leads(whole, part, added) for whole, part in zip(sources, product.operands(2), strict=True)):
         return None
-    operands = []
-    for operand in product.inputs:
-        reshaped = made.get(operand) if operand is not None else None
-        source = reshaped.inputs[0] if reshaped is not None and reshaped.op == "reshape" else None
-        if source is None or operand is None or not _leads(source, operand, added):
-            return None
-        operands.append(source)
-    return ops.emit1(builder, "matmul", *operands, attrs=product.attrs)
+    return m.emit("matmul", *sources, attrs=product.attrs)
 
 
-def _with_joined(node: Node, flat: dict[Value, _Flat], builder: GraphBuilder) -> Value | None:
+def _conv_of_map(m: Match, flat: dict[Value, _Flat]) -> Value | None:
     """A convolution of a volume as one of a map, where windows are one element in two dimensions that follow each other
-    and go on by one: a plan for maps does it, in registers of many pixels, however short the lines are. What is
-    pointwise after it is done to the map, so that it stays in the convolution's kernel."""
-    if node.op == "conv":
-        made = _conv_of_map(node, builder)
-    elif ops.is_pointwise(node):
-        made = _pointwise_of_map(node, flat, builder)
-    else:
-        return None
-    if made is None:
-        return None
-    flat[node.output] = made
-    return ops.emit1(builder, "reshape", made.value, shape=node.output.shape)
-
-
-def _conv_of_map(node: Node, builder: GraphBuilder) -> _Flat | None:
-    x, weight = node.inputs
-    assert x is not None and weight is not None
-    attrs, rank = node.of(ConvAttrs), x.type.rank - 2
+    and go on by one: a plan for maps does it, in registers of many pixels, however short the lines are. Pointwise work
+    after it is done to the map (`_pointwise_of_map`), so that it stays in the convolution's kernel."""
+    x, weight = m.node.operands(2)
+    attrs, rank = m.node.of(ConvAttrs), x.type.rank - 2
 
     def is_unit(d: int) -> bool:
         return is_const(weight.shape[2 + d], 1) and (attrs.strides[d], attrs.pads[d], attrs.pads[rank + d]) == (1, 0, 0)
@@ -145,15 +130,16 @@ def _conv_of_map(node: Node, builder: GraphBuilder) -> _Flat | None:
     if first is None:
         return None
 
-    def kept(values: Ints) -> Ints:
+    def others(values: Ints) -> Ints:
         return tuple(v for d, v in enumerate(values) if d % rank != first)
 
-    of_map = replace(attrs, strides=kept(attrs.strides), dilations=kept(attrs.dilations), pads=kept(attrs.pads))
-    operands = [ops.emit1(builder, "reshape", v, shape=_joined(v, 2 + first)) for v in (x, weight)]
-    return _Flat(ops.emit1(builder, "conv", *operands, attrs=of_map), 2 + first)
+    of_map = replace(attrs, strides=others(attrs.strides), dilations=others(attrs.dilations), pads=others(attrs.pads))
+    operands = [m.emit("reshape", v, shape=_joined(v, 2 + first)) for v in (x, weight)]
+    return _as_volume(m, flat, _Flat(m.emit("conv", *operands, attrs=of_map), 2 + first))
 
 
-def _pointwise_of_map(node: Node, flat: Mapping[Value, _Flat], builder: GraphBuilder) -> _Flat | None:
+def _pointwise_of_map(m: Match, flat: dict[Value, _Flat]) -> Value | None:
+    node = m.node
     dim = next((flat[v].dim for v in node.inputs if v is not None and v in flat), None)
     if dim is None:
         return None
@@ -165,10 +151,15 @@ def _pointwise_of_map(node: Node, flat: Mapping[Value, _Flat], builder: GraphBui
         elif v in flat and flat[v].dim == at == dim:
             operands.append(flat[v].value)
         elif at >= 0 and _is_alike(v, at, node.output, dim):
-            operands.append(ops.emit1(builder, "reshape", v, shape=_joined(v, at)))
+            operands.append(m.emit("reshape", v, shape=_joined(v, at)))
         else:
             return None
-    return _Flat(ops.emit1(builder, node.op, *operands, attrs=node.attrs), dim)
+    return _as_volume(m, flat, _Flat(m.emit(node.op, *operands, attrs=node.attrs), dim))
+
+
+def _as_volume(m: Match, flat: dict[Value, _Flat], result: _Flat) -> Value:
+    flat[m.node.output] = result
+    return m.emit("reshape", result.value, shape=m.node.output.shape)
 
 
 def _is_alike(v: Value, at: int, output: Value, dim: int) -> bool:
@@ -187,9 +178,9 @@ def _leads(whole: Value, part: Value, added: int) -> bool:
     return whole.shape[added:] == part.shape and all(is_const(d, 1) for d in whole.shape[:added])
 
 
-def _turned(builder: GraphBuilder, x: Value) -> Value:
+def _transposed(m: Match, x: Value) -> Value:
     """A row as a column, or a column as a row: the same memory."""
-    return ops.emit1(builder, "reshape", x, shape=(*x.shape[:-2], x.shape[-1], x.shape[-2]))
+    return m.emit("reshape", x, shape=(*x.shape[:-2], x.shape[-1], x.shape[-2]))
 
 
 def _is_unit_softmax(node: Node) -> bool:
@@ -206,21 +197,21 @@ def _is_unit_topk(node: Node) -> bool:
     return x.type == node.outputs[0].type and is_const(x.shape[node.of(TopkAttrs).axis], 1)
 
 
-def _unit_scores(graph: Graph) -> set[Node]:
-    """The products whose results reach a softmax over one element, scaled and masked or not."""
-    made = {v: n for n in graph.nodes for v in n.outputs}
-    members: set[Node] = set()
+def _unit_scores(graph: Graph) -> frozenset[Value]:
+    """The results of products that reach a softmax over one element, scaled and masked or not."""
+    producers = graph.producers()
+    members: set[Value] = set()
     left = [n.inputs[0] for n in graph.nodes if _is_unit_softmax(n)]
     while left:
         value = left.pop()
-        node = None if value is None else made.get(value)
-        if node is None or node in members:
+        node = None if value is None else producers.get(value)
+        if node is None or value is None or value in members:
             continue
         if node.op == "matmul":
-            members.add(node)
+            members.add(value)
         elif node.op in ("mul", "div", "add", "select"):
             left += [v for v in node.inputs if v is not None and v.type == node.output.type]
-    return members
+    return frozenset(members)
 
 
 __all__ = ["simplify_units"]

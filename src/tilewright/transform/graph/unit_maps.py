@@ -8,54 +8,47 @@ A convolution multiplies the pixels of one image after another; images are the r
 
 from __future__ import annotations
 
-from tilewright import ops
 from tilewright.ir.expr import is_const
-from tilewright.ir.graph import GraphBuilder, Node, Value
+from tilewright.ir.graph import Value
 from tilewright.ops.conv import ConvAttrs
+from tilewright.transform.graph.rewrite import Match
 
 
-def without_map(node: Node, dropped: dict[Value, Value], builder: GraphBuilder) -> Value | None:
-    """The value that replaces a node with maps of one pixel, emitted; None if it stays. `dropped`: such results
-    without the dimensions of their maps, to which this one is added."""
-    if node.op == "conv":
-        made = _product(node, dropped, builder)
-    elif ops.is_pointwise(node) and len(node.outputs) == 1:
-        made = _pointwise(node, dropped, builder)
-    else:
-        return None
-    if made is None:
-        return None
-    dropped[node.output] = made
-    return ops.emit1(builder, "reshape", made, shape=node.output.shape)
-
-
-def _product(node: Node, dropped: dict[Value, Value], builder: GraphBuilder) -> Value | None:
-    x, weight = node.inputs
-    assert x is not None and weight is not None
-    attrs, maps = node.of(ConvAttrs), (x, weight, node.output)
+def product_of_map(m: Match, maps: dict[Value, Value]) -> Value | None:
+    """The convolution of maps of one pixel as a product; None if it is another one. `maps`: such results without the
+    dimensions of their maps, to which this one is added."""
+    x, weight = m.node.operands(2)
+    attrs = m.node.of(ConvAttrs)
     if attrs.groups != 1 or any(attrs.pads) or not x.dtype.is_float:
         return None
-    if not all(is_const(d, 1) for v in maps for d in v.shape[2:]):
+    if not all(is_const(d, 1) for v in (x, weight, m.node.output) for d in v.shape[2:]):
         return None
-    rows = dropped.get(x) or ops.emit1(builder, "reshape", x, shape=x.shape[:2])
-    columns = ops.emit1(builder, "reshape", weight, shape=weight.shape[:2])
-    return ops.emit1(builder, "matmul", rows, columns, transpose_b=True)
+    rows = maps.get(x) or m.emit("reshape", x, shape=x.shape[:2])
+    columns = m.emit("reshape", weight, shape=weight.shape[:2])
+    return _as_map(m, maps, m.emit("matmul", rows, columns, transpose_b=True))
 
 
-def _pointwise(node: Node, dropped: dict[Value, Value], builder: GraphBuilder) -> Value | None:
-    first = next((v for v in node.inputs if v in dropped), None)
-    if first is None:
+def without_map(m: Match, maps: dict[Value, Value]) -> Value | None:
+    """Pointwise work on such maps without their dimensions; None for other nodes."""
+    node = m.node
+    first = next((v for v in node.inputs if v in maps), None)
+    if first is None or len(node.outputs) != 1:
         return None
     sides = first.type.rank - 2
     if node.output.type.rank != first.type.rank or not all(is_const(d, 1) for d in node.output.shape[2:]):
         return None
     operands = []
     for v in node.inputs:
-        if v is None or v in dropped or v.type.rank <= sides:  # as many ones, or none
-            operands.append(dropped.get(v, v) if v is not None else None)
-            continue
-        operands.append(ops.emit1(builder, "reshape", v, shape=v.shape[: v.type.rank - sides]))
-    return ops.emit1(builder, node.op, *operands, attrs=node.attrs)
+        if v is None or v in maps or v.type.rank <= sides:  # as many ones, or none
+            operands.append(maps.get(v, v) if v is not None else None)
+        else:
+            operands.append(m.emit("reshape", v, shape=v.shape[: v.type.rank - sides]))
+    return _as_map(m, maps, m.emit(node.op, *operands, attrs=node.attrs))
 
 
-__all__ = ["without_map"]
+def _as_map(m: Match, maps: dict[Value, Value], result: Value) -> Value:
+    maps[m.node.output] = result
+    return m.emit("reshape", result, shape=m.node.output.shape)
+
+
+__all__ = ["product_of_map", "without_map"]

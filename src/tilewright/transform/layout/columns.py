@@ -126,8 +126,7 @@ def is_linear(node: Node, block: int) -> bool:
     """Whether a node multiplies rows with one matrix, and the columns of both sides fill their blocks."""
     if node.op != "matmul" or node.of(MatmulAttrs).transpose_a or not is_plain(node):
         return False
-    x, w = node.inputs
-    assert x is not None and w is not None
+    x, w = node.operands(2)
     return x.type.rank > 1 and w.type.rank == 2 and all(fills(as_int(v.shape[-1]), block) for v in (x, node.output))
 
 
@@ -214,8 +213,7 @@ def columns(a: Assigner, node: Node) -> bool:
 
 def linear(a: Assigner, node: Node) -> None:
     """A product with panels of a matrix is a convolution of one pixel."""
-    x, w = node.inputs
-    assert x is not None and w is not None
+    x, w = node.operands(2)
     source, name = blocks(a, x), node.output.name
     sizes = (x.shape[-1], node.output.shape[-1], source.shape[0], source.shape[2])
     depth, filters, parts, rows = (as_int(d) or 1 for d in sizes)
@@ -256,8 +254,7 @@ def linear(a: Assigner, node: Node) -> None:
 
 def weight_gradient(a: Assigner, node: Node) -> None:
     """The sum over rows is one over pixels."""
-    left, right = node.inputs
-    assert left is not None and right is not None
+    left, right = node.operands(2)
     kinds = {"strides": (1, 1), "dilations": (1, 1), "window": (1, 1), "data": "narrow"}
     operands, name = (blocks(a, right), blocks(a, left)), node.output.name
     (result,) = a.emit("lowered.conv_weight", operands, kinds, f"{name}_blocks")

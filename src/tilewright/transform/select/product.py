@@ -38,8 +38,7 @@ MIN_TERMS = {"": 0, "x3": 3, "x6": 6, "f32": 7}
 def product_precision(enclosing: Surroundings, node: Node) -> Precision:
     """The precision that the user asked for where the second factor is a matrix, of weights or of what was asked for;
     "fp32" elsewhere."""
-    x, w = node.inputs
-    assert x is not None and w is not None
+    x, w = node.operands(2)
     depth = x.shape[-2 if node.of(MatmulAttrs).transpose_a else -1]
     known = as_int(depth) is not None and as_int(node.output.shape[-1]) not in (None, 1)
     asked = w in enclosing.fixed or enclosing.options.products == "all"
