@@ -13,40 +13,49 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.engine import interleavings, programs
-from tilewright.engine import Engine, Random, Variable
+from tests.engine import interleavings, native_push, programs
+from tilewright.engine import Engine, Operation, Random, Variable
+from tilewright.engine.native import Native, available
 from tilewright.support.errors import EngineError
 
+NATIVE = pytest.mark.skipif(not available(), reason="there is no native engine for this system")
+"""# any machine: the tests say what both engines give"""
+CORES = [False, pytest.param(True, marks=NATIVE)]
+QUEUES = [interleavings.PythonQueues, pytest.param(interleavings.NativeQueues, marks=NATIVE)]
 
+
+@pytest.mark.parametrize("native", CORES)
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_random_programs_are_as_if_serial(workers: int) -> None:
-    with Engine(workers) as engine:
-        for seed in range(120):
+def test_random_programs_are_as_if_serial(workers: int, native: bool) -> None:
+    with Engine(workers, native=native) as engine:
+        for seed in range(100):
             programs.check(engine, seed)
 
 
-def test_all_interleavings_of_short_programs() -> None:
-    counted = sum(interleavings.explore(p, 2) for length in (1, 2) for p in interleavings.programs(length, 2))
-    counted += sum(interleavings.explore(p, 1) for n in range(1, 7) for p in interleavings.programs(n, 1))
-    assert counted > 2000
+@pytest.mark.parametrize("queues", QUEUES)
+def test_all_interleavings_of_short_programs(queues: type[interleavings.Queues]) -> None:
+    counted = sum(interleavings.explore(p, 2, queues) for length in (1, 2) for p in interleavings.programs(length, 2))
+    counted += sum(interleavings.explore(p, 1, queues) for n in range(1, 6) for p in interleavings.programs(n, 1))
+    assert counted > 1000
 
 
-def test_all_interleavings_of_six_operations() -> None:
+@pytest.mark.parametrize("queues", QUEUES)
+def test_all_interleavings_of_six_operations(queues: type[interleavings.Queues]) -> None:
     rng = np.random.default_rng(6)
-    for _ in range(30):
+    for _ in range(20):
         program = []
         for _ in range(6):
             use = rng.choice(3, 3, p=[0.3, 0.35, 0.35])
             reads, writes = (frozenset(np.flatnonzero(use == k).tolist()) for k in (1, 2))
             program.append((reads, writes, bool(rng.random() < 0.15)))
-        assert interleavings.explore(program, 3) > 6
+        assert interleavings.explore(program, 3, queues) > 6
 
 
 def test_the_model_checker_notices_a_wrong_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = (frozenset({0}), frozenset[int](), False), (frozenset[int](), frozenset({0}), False)
     interleavings.explore([read, write], 1)
 
-    def forgetful(operation: interleavings.Operation) -> bool:
+    def forgetful(operation: Operation) -> bool:
         operation._waiting = 0
         for v in operation.writes:
             v._writing = True
@@ -202,3 +211,66 @@ def test_a_recording_is_a_picture_and_a_file(tmp_path: Path) -> None:
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert sum(e["ph"] == "X" for e in events) == 2
     assert "l" in str(recording) and "t" in str(recording)
+
+
+@NATIVE
+def test_native_operations_are_ordered_like_others() -> None:
+    word = np.zeros(1, np.int64)
+    with Engine(3) as engine:
+        seen = []
+        for k in range(200):
+            engine.push_native(native_push.library()["tw_increment"], word.ctypes.data, writes=[word])
+            if k % 50 == 49:
+                engine.push(lambda: seen.append(int(word[0])), [word])
+        engine.wait()
+        assert seen == [50, 100, 150, 200]
+        times, counted = native_push.nanoseconds(engine, 5000)  # pushed by native code
+    assert counted == 5000 and times.min() > 0
+
+
+@pytest.mark.parametrize("native", CORES)
+def test_a_native_function_fails_by_its_status(native: bool) -> None:
+    statuses = np.array([7, 0], np.int64)
+    status = native_push.library()["tw_status"]
+    with Engine(2, native=native) as engine:
+        a, b = engine.variable("a"), engine.variable("b")
+        failing = engine.push_native(status, statuses.ctypes.data, [], [a])
+        skipped = engine.push(lambda: pytest.fail("it must not run"), [a], [b])
+        for target in (a, b, failing, skipped):
+            with pytest.raises(EngineError, match="status 7"):
+                engine.wait(target)
+        assert failing.done and failing.failure is skipped.failure is a.failure
+        explained = engine.push_native(status, statuses.ctypes.data, [], [], explain=lambda s: KeyError(s))
+        with pytest.raises(KeyError, match="7"):
+            engine.wait(explained)
+        engine.recover(a)
+        engine.wait(engine.push_native(status, statuses.ctypes.data + 8, [], [a]))
+        assert a.failure is None and a.version == 3 and a.idle
+
+
+@NATIVE
+def test_failures_that_nothing_carries_are_forgotten() -> None:
+    with Engine(2, native=True) as engine:
+        a, b = engine.variable("a"), engine.variable("b")
+        engine.push(lambda: 1 / 0, writes=[b])
+        for _ in range(700):
+            engine.push(lambda: 1 / 0, writes=[a])
+            engine.recover(a)
+        engine.wait()
+        core = engine._core
+        assert isinstance(core, Native) and len(core._failures) <= 256 and not core._live
+        assert isinstance(b.failure, ZeroDivisionError) and a.failure is None
+
+
+@NATIVE
+def test_operations_of_forty_variables_and_a_variable_of_two_engines() -> None:
+    with Engine(2) as one, Engine(2) as other:
+        all_of_them = [one.variable() for _ in range(40)]
+        assert one.wait(one.push(lambda: 5, all_of_them[:20], all_of_them[20:])) == 5
+        gate = threading.Event()
+        one.push(gate.wait, writes=[all_of_them[0]])
+        with pytest.raises(EngineError, match="another engine"):
+            other.push(int, writes=[all_of_them[0]])
+        gate.set()
+        one.wait()
+        other.wait(other.push(int, writes=[all_of_them[0]]))

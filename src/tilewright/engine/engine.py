@@ -11,19 +11,21 @@ The result is that of calling the functions one after another in the order in wh
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
-from tilewright.engine.queues import Operation, Variable, distinct, enter, leave
+from tilewright.engine import native as native_core
+from tilewright.engine.native_code import STATUS_BITS
+from tilewright.engine.queues import Operation, Variable, distinct
+from tilewright.engine.threads import Threads, named, nothing
 from tilewright.engine.timeline import Recording
+from tilewright.runtime.layout import function as native_function
 from tilewright.support.errors import EngineError
 
 Target = Variable | np.ndarray[Any, Any]
@@ -50,25 +52,24 @@ class Engine:
     Args:
         workers: threads; 0: each operation runs in `push`, which is what the others are compared with.
         cpus: where the workers run, numbers of CPUs; None: anywhere.
+        native: whether queues and workers are native code; None: where the system has what that needs (Linux).
     """
 
-    def __init__(self, workers: int = 2, *, cpus: Sequence[int] | None = None) -> None:
+    def __init__(self, workers: int = 2, *, cpus: Sequence[int] | None = None, native: bool | None = None) -> None:
         if not 0 <= workers <= 256:
             raise EngineError("no such number of workers", where="engine", expected="0 to 256", got=workers)
+        if native and not native_core.available():
+            raise EngineError("there is no native engine for this system", where="engine", expected="Linux")
         self.workers = workers
+        self.native = native_core.available() if native is None else native
         self._cpus = None if cpus is None else frozenset(cpus)
         self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
-        self._heap: list[Operation] = []
-        self._tickets: SimpleQueue[bool] = SimpleQueue()
+        self._core: Threads | native_core.Native | None = None
         self._threads: list[threading.Thread] = []
         self._here = threading.local()
-        self._pushed = 0
-        self._left = 0
         self._closed = False
         self._process = os.getpid()
         self._memory: dict[int, tuple[weakref.ref[Any], Variable]] = {}
-        self._recording: Recording | None = None
         _engines.add(self)
 
     # -- pushing -------------------------------------------------------------------------------------------------------
@@ -99,27 +100,38 @@ class Engine:
         variables, written = distinct([self._variable(r) for r in reads], [self._variable(w) for w in writes])
         return self._push(Operation(function, variables, written, priority, 0, name))
 
-    def _push(self, operation: Operation, *, deletes: Variable | None = None) -> Operation:
-        if not self._threads or self._process != os.getpid():
-            self._start()
-        with self._lock:
-            if self._closed:
-                raise EngineError("the engine is closed", where=_where(operation))
-            for v in (*operation.reads, *operation.writes):
-                if v.deleted:
-                    raise EngineError("the variable is deleted", where=_where(operation), got=v)
-            if deletes is not None:
-                deletes.deleted = True
-            operation.number = self._pushed
-            self._pushed += 1
-            ready = enter(operation)
-            if ready and self.workers:
-                heappush(self._heap, operation)
-        if ready:
-            if self.workers:
-                self._tickets.put(True)
-            else:
-                self._run(operation)
+    def push_native(
+        self,
+        function: int,
+        argument: int,
+        reads: Sequence[Target] = (),
+        writes: Sequence[Target] = (),
+        priority: int = 0,
+        *,
+        name: str = "",
+        keep: Any = None,
+        explain: Callable[[int], BaseException] | None = None,
+    ) -> Operation:
+        """Run a native function likewise, which a native engine's workers do without the interpreter.
+
+        Args:
+            function: the address of an `i64 (ptr)`, which gives 0, or the low 16 bits of a status if it fails.
+            argument: what it is called with.
+            keep: an object that is there until it has been called, such as the argument's memory.
+            explain: makes an exception of a status; None: an EngineError that names it.
+        """
+        variables, written = distinct([self._variable(r) for r in reads], [self._variable(w) for w in writes])
+        call = _Native(function, argument, keep, explain)
+        operation = Operation(call, variables, written, priority, 0, name)
+        if self.native:
+            operation.native, operation.explain = (function, argument), explain
+        return self._push(operation)
+
+    def _push(self, operation: Operation, deletes: Variable | None = None) -> Operation:
+        core = self._core
+        if core is None or self._process != os.getpid():
+            core = self._start()
+        core.push(operation, deletes)
         return operation
 
     def variable(self, name: str = "") -> Variable:
@@ -157,11 +169,11 @@ class Engine:
         not freed before the operations pushed earlier have ended."""
         variable = self._variable(target)
         operation = Operation(_Held(target), (), (variable,), name="delete", clears=True)
-        return self._push(operation, deletes=variable)
+        return self._push(operation, variable)
 
     def recover(self, target: Target) -> Operation:
         """Let a variable carry no failure from here on: a write."""
-        return self._push(Operation(_nothing, (), (self._variable(target),), name="recover", clears=True))
+        return self._push(Operation(nothing, (), (self._variable(target),), name="recover", clears=True))
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
@@ -175,95 +187,66 @@ class Engine:
             hint = "name what it waits for among its reads, and push it"
             raise EngineError("an operation may not wait for others", where="wait", hint=hint)
         if target is None:
-            with self._idle:
-                if not self._idle.wait_for(lambda: self._left == self._pushed, timeout):
-                    raise TimeoutError(f"{self._pushed - self._left} operations have not ended")
+            if self._core is not None and not self._core.wait(None, timeout):
+                raise TimeoutError(f"{self.pending} operations have not ended")
             return None
         if not isinstance(target, Operation):
-            target = self._push(Operation(_nothing, (self._variable(target),), (), name="wait"))
-        with self._lock:
-            finished = None
-            if not target.done:
-                finished = target._finished = target._finished or threading.Event()
-        if finished is not None and not finished.wait(timeout):
-            raise TimeoutError(f"{_where(target)} has not ended")
+            target = self._push(Operation(nothing, (self._variable(target),), (), name="wait"))
+        if not target.done and self._core is not None and not self._core.wait(target, timeout):
+            raise TimeoutError(f"{named(target)} has not ended")
         if target.failure is not None:
             raise target.failure
         return target.result
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def _start(self) -> Threads | native_core.Native:
         if self._process != os.getpid():
             hint = "make one after the fork"
             raise EngineError("this engine belongs to the parent process", where="engine", hint=hint)
         with self._lock:
-            if self._threads or self._closed:
-                return
-            self._threads = [
-                threading.Thread(target=self._work, args=(k,), name=f"tilewright-engine-{k}", daemon=True)
-                for k in range(self.workers)
-            ]
-            for thread in self._threads:
-                thread.start()
+            if self._core is None:
+                if self._closed:
+                    raise EngineError("the engine is closed", where="engine")
+                self._core = (native_core.Native if self.native else Threads)(self.workers, self._call)
+                self._threads = [
+                    threading.Thread(target=self._work, args=(k,), name=f"tilewright-engine-{k}", daemon=True)
+                    for k in range(self.workers)
+                ]
+                for thread in self._threads:
+                    thread.start()
+            return self._core
 
     def _work(self, number: int) -> None:
-        self._here.number = number
         if self._cpus is not None:
             os.sched_setaffinity(0, self._cpus)
-        while self._tickets.get():
-            with self._lock:
-                operation = heappop(self._heap)
-            self._run(operation)
+        if self._core is not None:
+            self._core.work(number)
 
-    def _run(self, operation: Operation) -> None:
-        """Call the function of a ready operation, and let those begin that waited for it."""
-        recording = self._recording
-        begin = time.perf_counter_ns() if recording else 0
-        operation.failure = operation.inherited
-        if operation.failure is None:
-            nested = getattr(self._here, "runs", False)
-            self._here.runs = True
-            try:
-                operation.result = operation.function()
-            except BaseException as error:
-                operation.failure = error
-            finally:
-                self._here.runs = nested
-        if recording:
-            recording.add(operation, getattr(self._here, "number", 0), begin, time.perf_counter_ns())
-        operation.function = _nothing  # what the function holds on to may go
-        with self._lock:
-            ready = leave(operation)
-            operation.done = True
-            self._left += 1
-            if operation._finished is not None:
-                operation._finished.set()
-            if self._left == self._pushed:
-                self._idle.notify_all()
-            if self.workers:
-                for one in ready:
-                    heappush(self._heap, one)
-        for one in ready:
-            if self.workers:
-                self._tickets.put(True)
-            else:
-                self._run(one)
+    def _call(self, operation: Operation) -> None:
+        """Call an operation's function, and keep what it gives or raises."""
+        nested = getattr(self._here, "runs", False)
+        self._here.runs = True
+        try:
+            operation.result = operation.function()
+        except BaseException as error:
+            operation._failure = error
+        finally:
+            self._here.runs = nested
 
     # -- what there is -------------------------------------------------------------------------------------------------
 
     def record(self) -> Recording:
         """Record from now on what workers do and when; `with engine.record() as recording` ends with its block."""
-        self._recording = recording = Recording(self.workers, self._end_recording)
+        core = self._core or self._start()
+        recording = Recording(self.workers, lambda: core.record(None))
+        core.record(recording)
         return recording
-
-    def _end_recording(self) -> None:
-        self._recording = None
 
     @property
     def pending(self) -> int:
         """Operations that have not ended."""
-        return self._pushed - self._left
+        return 0 if self._core is None else self._core.pending
 
     def close(self) -> None:
         """Wait for all operations and end the workers."""
@@ -274,8 +257,8 @@ class Engine:
             if self._closed:
                 return
             self._closed = True
-        for _ in self._threads:
-            self._tickets.put(False)
+        if self._core is not None:
+            self._core.stop()
         for thread in self._threads:
             thread.join()
 
@@ -284,10 +267,6 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _nothing() -> None:
-    pass
 
 
 class _Held:
@@ -300,8 +279,19 @@ class _Held:
         pass
 
 
-def _where(operation: Operation) -> str:
-    return f"operation {operation.number}" + (f" ({operation.name})" if operation.name else "")
+class _Native:
+    """A native function as Python calls it, which an engine without native workers does."""
+
+    def __init__(self, address: int, argument: int, keep: Any, explain: Callable[[int], BaseException] | None) -> None:
+        self._address, self._argument, self._keep, self._explain = address, argument, keep, explain
+
+    def __call__(self) -> None:
+        status = native_function(self._address, ctypes.c_int64, ctypes.c_void_p)(self._argument) & (
+            (1 << STATUS_BITS) - 1
+        )
+        if status:
+            got = f"status {status}"
+            raise self._explain(status) if self._explain else EngineError("a native function failed", got=got)
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()

@@ -12,7 +12,32 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
+
+
+class Place(Protocol):
+    """Where native code has a variable."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def failure(self) -> BaseException | None: ...
+
+    @property
+    def idle(self) -> bool: ...
+
+
+class Record(Protocol):
+    """An operation as native code has it."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended; if it has, the operation's own attributes say so."""
+        ...
 
 
 class Variable:
@@ -25,21 +50,30 @@ class Variable:
         deleted: whether its deletion has been pushed.
     """
 
-    __slots__ = ("__weakref__", "_queue", "_readers", "_writing", "deleted", "failure", "name", "version")
+    __slots__ = ("__weakref__", "_failure", "_place", "_queue", "_readers", "_version", "_writing", "deleted", "name")
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        self.version = 0
-        self.failure: BaseException | None = None
         self.deleted = False
+        self._version = 0
+        self._failure: BaseException | None = None
+        self._place: Place | None = None
         self._queue: deque[tuple[Operation, bool]] = deque()
         self._readers = 0
         self._writing = False
 
     @property
+    def version(self) -> int:
+        return self._version if self._place is None else self._place.version
+
+    @property
+    def failure(self) -> BaseException | None:
+        return self._failure if self._place is None else self._place.failure
+
+    @property
     def idle(self) -> bool:
         """Whether no operation uses it or waits for it."""
-        return not (self._queue or self._readers or self._writing)
+        return not (self._queue or self._readers or self._writing) if self._place is None else self._place.idle
 
     def __repr__(self) -> str:
         return f"<Variable {self.name or hex(id(self))}, version {self.version}>"
@@ -54,17 +88,22 @@ class Operation:
         result: what the function returned.
         failure: what it raised, or what a variable of it carried; None if it has not failed.
         clears: whether it runs whatever its variables carry, and ends that.
+        native: the address of a native function and its argument; None if the function is Python's.
+        explain: makes the exception of what a native function gives that failed.
     """
 
     __slots__ = (
+        "_ended",
+        "_failure",
         "_finished",
+        "_number",
+        "_record",
         "_waiting",
         "clears",
-        "done",
-        "failure",
+        "explain",
         "function",
         "name",
-        "number",
+        "native",
         "priority",
         "reads",
         "result",
@@ -85,20 +124,35 @@ class Operation:
         self.reads = reads
         self.writes = writes
         self.priority = priority
-        self.number = number
         self.name = name
         self.clears = clears
-        self.done = False
+        self.native: tuple[int, int] | None = None
+        self.explain: Callable[[int], BaseException] | None = None
         self.result: Any = None
-        self.failure: BaseException | None = None
+        self._number = number
+        self._ended = False
+        self._failure: BaseException | None = None
+        self._record: Record | None = None
         self._finished: threading.Event | None = None
         self._waiting = 0
+
+    @property
+    def number(self) -> int:
+        return self._number if self._record is None else self._record.number
+
+    @property
+    def done(self) -> bool:
+        return self._ended or (self._record is not None and self._record.ended)
+
+    @property
+    def failure(self) -> BaseException | None:
+        return self._failure if self.done else None
 
     def __lt__(self, other: Operation) -> bool:
         """Whether it goes first of two that are ready: the higher priority, then the earlier push."""
         if self.priority != other.priority:
             return self.priority > other.priority
-        return self.number < other.number
+        return self._number < other._number
 
     @property
     def inherited(self) -> BaseException | None:
@@ -106,8 +160,8 @@ class Operation:
         if self.clears:
             return None
         for variable in (*self.reads, *self.writes):
-            if variable.failure is not None:
-                return variable.failure
+            if variable._failure is not None:
+                return variable._failure
         return None
 
 
@@ -148,8 +202,8 @@ def leave(operation: Operation) -> list[Operation]:
             _advance(v, ready)
     for v in operation.writes:
         v._writing = False
-        v.version += 1
-        v.failure = operation.failure
+        v._version += 1
+        v._failure = operation._failure
         if v._queue:
             _advance(v, ready)
     return ready

@@ -185,7 +185,7 @@ def look_for_support(folder: Path) -> None:
         _given[:] = [*_given[-3:], folder]
 
 
-_WRITERS = ("collective", "live", "measure", "native", "ort", "runtime")
+_WRITERS = ("collective", "engine", "live", "measure", "native", "ort", "runtime")
 """Rooms whose modules write support code."""
 
 

@@ -52,7 +52,7 @@ _WORKER_SIZE = 128
 _POOL_SIZE = _WORKERS + MAX_THREADS * _WORKER_SIZE
 """Bytes of the pool."""
 
-_FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
+FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE = 128, 129
 SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 
 
@@ -76,16 +76,17 @@ def _spins_before_sleep(f: Function) -> int:
     return WEB_SPINS_BEFORE_SLEEP if _is_web(f) else SPINS_BEFORE_SLEEP
 
 
-def _futex(f: Function, word: Value, operation: int, value: int) -> None:
-    if _is_web(f):
-        if operation == _FUTEX_WAIT_PRIVATE:
+def futex(f: Function, word: Value, operation: int, value: Value | int, timeout: Value | None = None) -> None:
+    """Sleep while a word is `value`, for `timeout` (a struct timespec) at most, or wake `value` threads."""
+    if _is_web(f) and isinstance(value, int):
+        if operation == FUTEX_WAIT_PRIVATE:
             f.call(I32, "llvm.wasm.memory.atomic.wait32", word, (I32, value), (I64, -1))
         else:
             f.call(I32, "llvm.wasm.memory.atomic.notify", word, (I32, value))
         return
     number = SYS_FUTEX[f.module.triple.split("-")[0]]
     null = f.value(0, PTR)
-    f.call(I64, "syscall", (I64, number), word, (I64, operation), (I64, value), null, null, (I64, 0))
+    f.call(I64, "syscall", (I64, number), word, (I64, operation), f.value(value, I64), timeout or null, null, (I64, 0))
 
 
 def _spin_while(f: Function, pointer: Value, value: Value, type: str) -> None:
@@ -140,7 +141,7 @@ def _worker_main(m: Module) -> None:
                     # Announce, look once more, sleep: the dispatcher changes the epoch first and then looks here.
                     f.put(1, I32, asleep, order="seq_cst")
                     with f.when(f.load(I32, pool, order="seq_cst").eq(seen.get())):
-                        _futex(f, asleep, _FUTEX_WAIT_PRIVATE, 1)
+                        futex(f, asleep, FUTEX_WAIT_PRIVATE, 1)
                     f.put(0, I32, asleep, order="seq_cst")
                     spins.set(_spins_before_sleep(f) - 1)
             now = f.load(I32, pool, order="acquire")
@@ -157,7 +158,7 @@ def _wake(f: Function, index: Value) -> None:
     asleep = _worker(f, index) + _WORKER.asleep
     with f.when(f.load(I32, asleep, order="seq_cst").ne(0)):
         f.put(0, I32, asleep, order="seq_cst")
-        _futex(f, asleep, _FUTEX_WAKE_PRIVATE, 1)
+        futex(f, asleep, FUTEX_WAKE_PRIVATE, 1)
 
 
 def _next_epoch(f: Function, nthreads: Value) -> None:

@@ -1,0 +1,436 @@
+"""Native code of an engine: the queues of `queues.py` once more, the operations that may run, and the workers' loop.
+
+Everything of an engine changes under one lock, a futex, that is held for some tens of nanoseconds; no Python object is
+touched. A native operation is a function `i64 (ptr argument)`, which gives 0 unless it has failed. Of an operation
+without a function a worker says which it is, so that Python runs it, and is told when it has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.native.link import host_triple
+from tilewright.runtime.layout import Struct
+from tilewright.runtime.limits import now
+from tilewright.runtime.threads import FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE, futex
+
+ENGINE = Struct("lock", "pushed", "free", "finished", "heap", "count", "room", "recording")
+SIGNALS = Struct("bell", "asleep", "ended", "stop", "heard", "waiters", "all", offset=128)
+"""`bell` is rung (changed) for workers that sleep, of which there are `asleep`, `heard` for the `waiters` for an
+operation and those for `all`; `ended` is how many operations have."""
+ENGINE_SIZE = 256
+
+VARIABLE = Struct("head", "tail", "readers", "writing", "version", "failure", "deleted")
+"""`head` and `tail` are the entries that wait, `failure` is the failure that the variable carries."""
+VARIABLE_SIZE = 64
+
+OPERATION_WORDS = (
+    "function", "argument", "token", "priority", "clears", "reads", "writes",
+    "number", "waiting", "failure", "done", "begin", "end", "worker", "next", "room",
+)  # fmt: skip
+OPERATION = Struct(*OPERATION_WORDS)
+"""`token` is what Python knows it by; one without a token is freed when it has ended. Entries of its variables follow,
+those that it reads first; it has `room` for so many."""
+ENTRY = Struct("variable", "next", "operation", "writes")
+REQUEST = Struct("function", "argument", "token", "priority", "clears", "reads", "writes", "deletes")
+"""An operation that is pushed. The addresses of its variables follow, each once, those that it reads first; `deletes`
+is the address of one to be deleted, or 0."""
+
+NO_MEMORY, CLOSED, DELETED = 0, 1, 2
+"""Results of `tw_engine_push` that are not an address."""
+SMALL = 8
+"""Variables of operations whose memory is spare for later ones."""
+LOOKS = 100
+"""Looks at a word before a thread sleeps: some microseconds."""
+STATUS_BITS = 16
+"""A failure is the number of the operation that failed, plus one, times 2 to this power, plus its status."""
+
+
+@contextmanager
+def _locked(f: Function, engine: Value) -> Iterator[None]:
+    f.call(VOID, "tw_engine_lock", engine)
+    yield
+    f.call(VOID, "tw_engine_unlock", engine)
+
+
+def _lock(m: Module) -> None:
+    """A word that is 0 free, 1 locked, 2 locked with threads that sleep (Drepper, Futexes Are Tricky)."""
+    with m.function("tw_engine_lock", VOID, [("engine", PTR)], local=True) as (f, (word,)):
+        with f.each(LOOKS), f.when(f.load(I32, word, order="monotonic").eq(0)):
+            with f.when(f.swap_if(word, 0, 1, I32)):
+                f.ret()
+            f.pause()
+        with f.loop() as taking:
+            taking.leave_if(f.let(I32, f"atomicrmw xchg ptr {word.text}, i32 2 seq_cst").eq(0))
+            futex(f, word, FUTEX_WAIT_PRIVATE, 2)
+        f.ret()
+    with m.function("tw_engine_unlock", VOID, [("engine", PTR)], local=True) as (f, (word,)):
+        with f.when(f.let(I32, f"atomicrmw xchg ptr {word.text}, i32 0 seq_cst").eq(2)):
+            futex(f, word, FUTEX_WAKE_PRIVATE, 1)
+        f.ret()
+
+
+def _each_entry(f: Function, operation: Value) -> Iterator[tuple[Value, Value, Value]]:
+    """Write a loop over the entries of an operation, once: an entry, its variable, and whether it writes that."""
+    with f.each(f.load(I64, operation, OPERATION.reads) + f.load(I64, operation, OPERATION.writes)) as k:
+        entry = operation + (k * ENTRY.size + OPERATION.size)
+        yield entry, f.load(PTR, entry, ENTRY.variable), f.load(I64, entry, ENTRY.writes).ne(0)
+
+
+def _queues(m: Module) -> None:
+    """`enter` and `leave` of `queues.py`. The operations that are ready after one has left are a list, by `next`."""
+    with m.function("tw_enter", I64, [("operation", PTR)]) as (f, (operation,)):
+        waiting = f.var(I64, 0)
+        for entry, variable, writes in _each_entry(f, operation):
+            head = f.load(PTR, variable, VARIABLE.head)
+            writing, readers = (f.load(I64, variable, at) for at in (VARIABLE.writing, VARIABLE.readers))
+            busy = f.var(I64, head.cast(I64) | writing)
+            with f.when(writes):
+                busy.set(busy.get() | readers)
+            queued = f.var(I1, busy.get().ne(0))
+            with f.when(queued.get()):
+                f.put(0, I64, entry, ENTRY.next)
+                with f.when(head.eq(0)):
+                    f.store(entry, variable, VARIABLE.head)
+                with f.when(head.ne(0)):
+                    f.store(entry, f.load(PTR, variable, VARIABLE.tail), ENTRY.next)
+                f.store(entry, variable, VARIABLE.tail)
+                waiting.add(1)
+            with f.when(queued.get().eq(0)):
+                _grant(f, variable, writes)
+        f.store(waiting.get(), operation, OPERATION.waiting)
+        f.ret(waiting.get().eq(0).cast(I64))
+    with m.function("tw_leave", PTR, [("operation", PTR)]) as (f, (operation,)):
+        chain = f.var(PTR, 0)
+        failure = f.load(I64, operation, OPERATION.failure)
+        for _, variable, writes in _each_entry(f, operation):
+            with f.when(writes.eq(0)):
+                f.store(f.load(I64, variable, VARIABLE.readers) - 1, variable, VARIABLE.readers)
+            with f.when(writes):
+                f.put(0, I64, variable, VARIABLE.writing)
+                f.store(f.load(I64, variable, VARIABLE.version) + 1, variable, VARIABLE.version)
+                f.store(failure, variable, VARIABLE.failure)
+            with f.loop() as advancing:
+                first = f.load(PTR, variable, VARIABLE.head)
+                advancing.leave_if(first.eq(0))
+                advancing.leave_if(f.load(I64, variable, VARIABLE.writing).ne(0))
+                wants = f.load(I64, first, ENTRY.writes).ne(0)
+                with f.when(wants):
+                    advancing.leave_if(f.load(I64, variable, VARIABLE.readers).ne(0))
+                _grant(f, variable, wants)
+                f.store(f.load(PTR, first, ENTRY.next), variable, VARIABLE.head)
+                other = f.load(PTR, first, ENTRY.operation)
+                left = f.load(I64, other, OPERATION.waiting) - 1
+                f.store(left, other, OPERATION.waiting)
+                with f.when(left.eq(0)):
+                    f.store(chain.get(), other, OPERATION.next)
+                    chain.set(other)
+        f.ret(chain.get())
+    with m.function("tw_inherited", I64, [("operation", PTR)]) as (f, (operation,)):
+        with f.when(f.load(I64, operation, OPERATION.clears).ne(0)):
+            f.ret(0)
+        for _, variable, _ in _each_entry(f, operation):
+            failure = f.load(I64, variable, VARIABLE.failure)
+            with f.when(failure.ne(0)):
+                f.ret(failure)
+        f.ret(0)
+
+
+def _grant(f: Function, variable: Value, writes: Value) -> None:
+    with f.when(writes):
+        f.put(1, I64, variable, VARIABLE.writing)
+    with f.when(writes.eq(0)):
+        f.store(f.load(I64, variable, VARIABLE.readers) + 1, variable, VARIABLE.readers)
+
+
+def _heap(m: Module) -> None:
+    """Operations that may run: the highest priority first, of equal ones the earliest push."""
+    with m.function("tw_before", I1, [("a", PTR), ("b", PTR)], local=True) as (f, (a, b)):
+        mine, theirs = (f.load(I64, o, OPERATION.priority) for o in (a, b))
+        with f.when(mine.ne(theirs)):
+            f.ret(mine > theirs, I1)
+        f.ret(f.load(I64, a, OPERATION.number) < f.load(I64, b, OPERATION.number), I1)
+    with m.function("tw_put", VOID, [("engine", PTR), ("operation", PTR)], local=True) as (f, (engine, operation)):
+        heap, count = f.load(PTR, engine, ENGINE.heap), f.load(I64, engine, ENGINE.count)
+        f.store(count + 1, engine, ENGINE.count, order="monotonic")
+        at = f.var(I64, count)
+        with f.loop() as rising:
+            rising.leave_if(at.get().eq(0))
+            parent = (at.get() - 1) >> 1
+            above = f.load(PTR, heap, parent * 8)
+            rising.leave_if(f.call(I1, "tw_before", operation, above).eq(0))
+            f.store(above, heap, at.get() * 8)
+            at.set(parent)
+        f.store(operation, heap, at.get() * 8)
+        f.ret()
+    with m.function("tw_first", PTR, [("engine", PTR)], local=True) as (f, (engine,)):
+        heap, count = f.load(PTR, engine, ENGINE.heap), f.load(I64, engine, ENGINE.count)
+        with f.when(count.eq(0)):
+            f.ret(0, PTR)
+        rest = count - 1
+        f.store(rest, engine, ENGINE.count, order="monotonic")
+        top, last = f.load(PTR, heap), f.load(PTR, heap, rest * 8)
+        at = f.var(I64, 0)
+        with f.loop() as sinking:
+            child = f.var(I64, at.get() * 2 + 1)
+            sinking.leave_if(child.get() >= rest)
+            with f.when(child.get() + 1 < rest):
+                left = f.load(PTR, heap, child.get() * 8)
+                with f.when(f.call(I1, "tw_before", f.load(PTR, heap, child.get() * 8 + 8), left)):
+                    child.add(1)
+            below = f.load(PTR, heap, child.get() * 8)
+            sinking.leave_if(f.call(I1, "tw_before", below, last).eq(0))
+            f.store(below, heap, at.get() * 8)
+            at.set(child.get())
+        f.store(last, heap, at.get() * 8)
+        f.ret(top)
+
+
+def _memory(m: Module) -> None:
+    """Room in the heap for all operations that have not ended, memory of operations, and its return."""
+    with m.function("tw_room", I64, [("engine", PTR)], local=True) as (f, (engine,)):
+        live = f.load(I64, engine, ENGINE.pushed) - f.load(I64, engine, SIGNALS.ended)
+        room = f.load(I64, engine, ENGINE.room)
+        with f.when(live < room):
+            f.ret(1)
+        larger = room * 2 + 64
+        heap = f.call(PTR, "realloc", f.load(PTR, engine, ENGINE.heap), larger * 8)
+        with f.when(heap.eq(0)):
+            f.ret(0)
+        f.store(heap, engine, ENGINE.heap)
+        f.store(larger, engine, ENGINE.room)
+        f.ret(1)
+    with m.function("tw_new_operation", PTR, [("engine", PTR), ("count", I64)], local=True) as (f, (engine, count)):
+        spare = f.load(PTR, engine, ENGINE.free)
+        with f.when(count <= SMALL), f.when(spare.ne(0)):
+            f.store(f.load(PTR, spare, OPERATION.next), engine, ENGINE.free)
+            f.ret(spare)
+        room = f.call(I64, "llvm.smax.i64", count, (I64, SMALL))
+        new = f.call(PTR, "malloc", room * ENTRY.size + OPERATION.size)
+        with f.when(new.ne(0)):
+            f.store(room, new, OPERATION.room)
+        f.ret(new)
+    with m.function("tw_drop", VOID, [("engine", PTR), ("operation", PTR)], local=True) as (f, (engine, operation)):
+        with f.when(f.load(I64, operation, OPERATION.room) > SMALL):
+            f.call(VOID, "free", operation)
+            f.ret()
+        f.store(f.load(PTR, engine, ENGINE.free), operation, OPERATION.next)
+        f.store(operation, engine, ENGINE.free)
+        f.ret()
+    with m.function("tw_engine_drop", I64, [("engine", PTR), ("list", PTR), ("count", I64)]) as (f, values):
+        engine, operations, count = values
+        with _locked(f, engine), f.each(count) as k:
+            f.call(VOID, "tw_drop", engine, f.load(PTR, operations, k * 8))
+        f.ret(0)
+    with m.function("tw_engine_free", I64, [("engine", PTR)]) as (f, (engine,)):
+        f.call(VOID, "free", f.load(PTR, engine, ENGINE.heap))
+        with f.loop() as freeing:
+            spare = f.load(PTR, engine, ENGINE.free)
+            freeing.leave_if(spare.eq(0))
+            f.store(f.load(PTR, spare, OPERATION.next), engine, ENGINE.free)
+            f.call(VOID, "free", spare)
+        f.ret(0)
+    with m.function("tw_engine_finished", PTR, [("engine", PTR)]) as (f, (engine,)):
+        with _locked(f, engine):
+            finished = f.load(PTR, engine, ENGINE.finished)
+            f.put(0, I64, engine, ENGINE.finished)
+        f.ret(finished)
+
+
+def _push(m: Module) -> None:
+    with m.function("tw_engine_push", I64, [("engine", PTR), ("request", PTR)]) as (f, (engine, request)):
+        reads, writes = f.load(I64, request, REQUEST.reads), f.load(I64, request, REQUEST.writes)
+        variables = request + REQUEST.size
+
+        def refuse(code: int) -> None:
+            f.call(VOID, "tw_engine_unlock", engine)
+            f.ret(code)
+
+        f.call(VOID, "tw_engine_lock", engine)
+        with f.when(f.load(I64, engine, SIGNALS.stop).ne(0)):
+            refuse(CLOSED)
+        with f.each(reads + writes) as k, f.when(f.load(I64, f.load(PTR, variables, k * 8), VARIABLE.deleted).ne(0)):
+            refuse(DELETED)
+        with f.when(f.call(I64, "tw_room", engine).eq(0)):
+            refuse(NO_MEMORY)
+        operation = f.call(PTR, "tw_new_operation", engine, reads + writes)
+        with f.when(operation.eq(0)):
+            refuse(NO_MEMORY)
+        deletes = f.load(PTR, request, REQUEST.deletes)
+        with f.when(deletes.ne(0)):
+            f.put(1, I64, deletes, VARIABLE.deleted)
+        for name in ("function", "argument", "token", "priority", "clears", "reads", "writes"):
+            f.store(f.load(I64, request, getattr(REQUEST, name)), operation, getattr(OPERATION, name))
+        for at in (OPERATION.failure, OPERATION.done, OPERATION.begin, OPERATION.end):
+            f.put(0, I64, operation, at)
+        number = f.load(I64, engine, ENGINE.pushed)
+        f.store(number, operation, OPERATION.number)
+        f.store(number + 1, engine, ENGINE.pushed, order="release")
+        with f.each(reads + writes) as k:
+            entry = operation + (k * ENTRY.size + OPERATION.size)
+            f.store(f.load(PTR, variables, k * 8), entry, ENTRY.variable)
+            f.store(operation, entry, ENTRY.operation)
+            f.store((k >= reads).cast(I64), entry, ENTRY.writes)
+        ready = f.call(I64, "tw_enter", operation)
+        with f.when(ready.ne(0)):
+            f.call(VOID, "tw_put", engine, operation)
+        f.call(VOID, "tw_engine_unlock", engine)
+        f.call(VOID, "tw_engine_call", engine, ready)
+        f.ret(operation.cast(I64))
+    with m.function("tw_engine_call", VOID, [("engine", PTR), ("count", I64)], local=True) as (f, (engine, count)):
+        with f.when(count > 0), f.when(f.load(I64, engine, SIGNALS.asleep, order="seq_cst").ne(0)):
+            f.add_atomic(engine + SIGNALS.bell, 1, I32)
+            futex(f, engine + SIGNALS.bell, FUTEX_WAKE_PRIVATE, count)
+        f.ret()
+    with m.function("tw_engine_stop", I64, [("engine", PTR)]) as (f, (engine,)):
+        f.put(1, I64, engine, SIGNALS.stop, order="seq_cst")
+        f.add_atomic(engine + SIGNALS.bell, 1, I32)
+        futex(f, engine + SIGNALS.bell, FUTEX_WAKE_PRIVATE, 1 << 30)
+        f.ret(0)
+    with m.function("tw_nothing", I64, [("argument", PTR)]) as (f, _):
+        f.ret(0)
+
+
+def _work(m: Module) -> None:
+    with m.function("tw_take", PTR, [("engine", PTR), ("sleeps", I64)], local=True) as (f, (engine, sleeps)):
+        chosen = f.var(PTR, 0)
+
+        def take() -> None:
+            with _locked(f, engine):
+                chosen.set(f.call(PTR, "tw_first", engine))
+
+        with f.loop():
+            take()
+            with f.when(chosen.get().ne(0)):
+                f.ret(chosen.get(), PTR)
+            with f.when(sleeps.eq(0)):
+                f.ret(0, PTR)
+            with f.when(f.load(I64, engine, SIGNALS.stop, order="seq_cst").ne(0)):
+                f.ret(0, PTR)
+            looks = f.var(I64, 0)
+            with f.loop() as looking:
+                looking.leave_if(f.load(I64, engine, ENGINE.count, order="monotonic").ne(0))
+                looking.leave_if(looks.get() >= LOOKS)
+                f.pause()
+                looks.add(1)
+            with f.when(looks.get() >= LOOKS):
+                # Announce, look once more, sleep: those who push do so first, and then look who sleeps.
+                f.add_atomic(engine + SIGNALS.asleep, 1)
+                heard = f.load(I32, engine, SIGNALS.bell, order="seq_cst")
+                take()
+                with f.when(chosen.get().eq(0)):
+                    with f.when(f.load(I64, engine, SIGNALS.stop, order="seq_cst").eq(0)):
+                        futex(f, engine + SIGNALS.bell, FUTEX_WAIT_PRIVATE, heard.cast(I64))
+                f.add_atomic(engine + SIGNALS.asleep, -1)
+                with f.when(chosen.get().ne(0)):
+                    f.ret(chosen.get(), PTR)
+    params = [("engine", PTR), ("operation", PTR), ("status", I64)]
+    with m.function("tw_ended", VOID, params, local=True) as (f, (engine, operation, status)):
+        failed = f.load(I64, operation, OPERATION.failure)
+        with f.when(failed.eq(0)), f.when(status.ne(0)):
+            code = (f.load(I64, operation, OPERATION.number) + 1) * (1 << STATUS_BITS)
+            f.store(code | (status & ((1 << STATUS_BITS) - 1)), operation, OPERATION.failure)
+        ready = f.var(I64, 0)
+        with _locked(f, engine):
+            with f.when(f.load(I64, engine, ENGINE.recording).ne(0)):
+                f.store(now(f), operation, OPERATION.end)
+            chain = f.var(PTR, f.call(PTR, "tw_leave", operation))
+            with f.loop() as putting:
+                one = chain.get()
+                putting.leave_if(one.eq(0))
+                chain.set(f.load(PTR, one, OPERATION.next))
+                f.call(VOID, "tw_put", engine, one)
+                ready.add(1)
+            f.put(1, I64, operation, OPERATION.done, order="release")
+            with f.when(f.load(I64, operation, OPERATION.token).ne(0)):
+                f.store(f.load(PTR, engine, ENGINE.finished), operation, OPERATION.next)
+                f.store(operation, engine, ENGINE.finished)
+            with f.when(f.load(I64, operation, OPERATION.token).eq(0)):
+                f.call(VOID, "tw_drop", engine, operation)
+            f.store(f.load(I64, engine, SIGNALS.ended) + 1, engine, SIGNALS.ended, order="seq_cst")
+        f.call(VOID, "tw_engine_call", engine, ready.get() - 1)  # this worker takes one itself
+        wakes = f.var(I64, f.load(I64, engine, SIGNALS.waiters, order="seq_cst"))
+        with f.when(f.call(I1, "tw_is_done", engine, (PTR, 0))):
+            wakes.set(wakes.get() | f.load(I64, engine, SIGNALS.all, order="seq_cst"))
+        with f.when(wakes.get().ne(0)):
+            f.add_atomic(engine + SIGNALS.heard, 1, I32)
+            futex(f, engine + SIGNALS.heard, FUTEX_WAKE_PRIVATE, 1 << 30)
+        f.ret()
+    names = ("engine", "ended", "status", "worker", "slot", "sleeps")
+    params = [(n, PTR if n in ("engine", "ended", "slot") else I64) for n in names]
+    with m.function("tw_engine_work", I64, params) as (f, (engine, ended, status, worker, slot, sleeps)):
+        with f.when(ended.ne(0)):
+            f.call(VOID, "tw_ended", engine, ended, status)
+        with f.loop():
+            operation = f.call(PTR, "tw_take", engine, sleeps)
+            with f.when(operation.eq(0)):
+                f.ret(0)
+            f.store(worker, operation, OPERATION.worker)
+            failure = f.call(I64, "tw_inherited", operation)
+            f.store(failure, operation, OPERATION.failure)
+            with f.when(f.load(I64, engine, ENGINE.recording).ne(0)):
+                f.store(now(f), operation, OPERATION.begin)
+            function = f.load(PTR, operation, OPERATION.function)
+            result = f.var(I64, 0)
+            with f.when(failure.eq(0)):
+                with f.when(function.eq(0)):
+                    f.store(operation, slot)
+                    f.store(f.load(I64, operation, OPERATION.token), slot, 8)
+                    f.ret(1)
+                result.set(f.call(I64, function, f.load(PTR, operation, OPERATION.argument)))
+            f.call(VOID, "tw_ended", engine, operation, result.get())
+
+
+def _wait(m: Module) -> None:
+    with m.function("tw_is_done", I1, [("engine", PTR), ("operation", PTR)], local=True) as (f, (engine, operation)):
+        with f.when(operation.ne(0)):
+            f.ret(f.load(I64, operation, OPERATION.done, order="acquire").ne(0), I1)
+        ended = f.load(I64, engine, SIGNALS.ended, order="seq_cst")
+        f.ret(ended.eq(f.load(I64, engine, ENGINE.pushed, order="acquire")), I1)
+    params = [("engine", PTR), ("operation", PTR), ("nanoseconds", I64)]
+    with m.function("tw_engine_wait", I64, params) as (f, (engine, operation, nanoseconds)):
+        with f.each(LOOKS):
+            with f.when(f.call(I1, "tw_is_done", engine, operation)):
+                f.ret(1)
+            f.pause()
+        until = now(f) + nanoseconds
+        result, rest = f.var(I64, 0), f.space(16)
+        counter = f.var(PTR, engine + SIGNALS.waiters)
+        with f.when(operation.eq(0)):
+            counter.set(engine + SIGNALS.all)
+        f.add_atomic(counter.get(), 1)
+        with f.loop() as waiting:
+            heard = f.load(I32, engine, SIGNALS.heard, order="seq_cst")
+            with f.when(f.call(I1, "tw_is_done", engine, operation)):
+                result.set(1)
+            waiting.leave_if(result.get().ne(0))
+            left = until - now(f)
+            waiting.leave_if(left <= 0)
+            f.store(left // 1_000_000_000, rest)
+            f.store(left % 1_000_000_000, rest, 8)
+            futex(f, engine + SIGNALS.heard, FUTEX_WAIT_PRIVATE, heard.cast(I64), rest)
+        f.add_atomic(counter.get(), -1)
+        f.ret(result.get())
+
+
+def engine_text() -> str:
+    """The LLVM text of an engine for this machine:
+
+    `tw_engine_push(engine, request)` gives the address of an operation, or why there is none;
+    `tw_engine_work(engine, ended, status, worker, slot, sleeps)` says that an operation has ended that Python ran, if
+    `ended` is not null, and runs native ones. It gives 1 with an operation for Python in `slot` (its address and its
+    token), and 0 when there is none that may run or, if it `sleeps`, when the engine stops;
+    `tw_engine_wait(engine, operation, nanoseconds)` waits for an operation, or for all if that is null, for so many
+    nanoseconds, and gives whether it has ended;
+    `tw_engine_finished(engine)` gives the list of operations with a token that have ended, `tw_engine_drop(engine,
+    operations, count)` ends their memory, `tw_engine_free(engine)` the engine's; `tw_engine_stop(engine)` ends workers.
+    """
+    m = Module(host_triple())
+    for part in (_lock, _queues, _heap, _memory, _push, _work, _wait):
+        part(m)
+    return m.text()
+
+
+EXPORTS = ("push", "work", "wait", "finished", "drop", "free", "stop")
