@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import multiprocessing
 import os
@@ -53,6 +54,7 @@ def operations(group: Group, seed: int) -> None:
 def _rank(rank: int, ranks: int, victim: int, seed: int, folder: Path, send: Any) -> None:
     try:
         threads, files = len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+        faulthandler.dump_traceback_later(0.9 * TIMEOUT, exit=False)  # says where a rank hangs
         with join("first", rank, ranks, timeout=TIMEOUT, directory=folder) as group:
             send.send(("ready", rank))
             try:
@@ -62,6 +64,7 @@ def _rank(rank: int, ranks: int, victim: int, seed: int, folder: Path, send: Any
         begin = time.monotonic()
         with join("second", rank - (rank > victim), ranks - 1, timeout=TIMEOUT, directory=folder) as group:
             total = float(group.all_reduce(np.ones(1))[0])
+        faulthandler.cancel_dump_traceback_later()
         del group  # whose mapping is a file, too
         gc.collect()
         grown = len(os.listdir("/proc/self/task")) - threads, len(os.listdir("/proc/self/fd")) - files
@@ -114,14 +117,15 @@ def kill_one(seed: int, folder: Path) -> None:
 
 def main() -> None:
     options = argparse.ArgumentParser(prog="python -m tests.collective.kills", description=__doc__)
+    options.add_argument("--first", type=int, default=0, help="the first one's seed")
     options.add_argument("--count", type=int, default=1000)
-    count = options.parse_args().count
+    chosen = options.parse_args()
     before = set(os.listdir("/dev/shm"))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
-        for seed in range(count):
+        for seed in range(chosen.first, chosen.first + chosen.count):
             kill_one(seed, Path(name))
             if seed % 100 == 99:
-                print(f"{seed + 1} kills: every other rank said so and went on", flush=True)
+                print(f"kills {chosen.first} to {seed}: every other rank said so and went on", flush=True)
     left = set(os.listdir("/dev/shm")) - before
     print(f"left in /dev/shm: {sorted(left) or 'nothing'}")
 

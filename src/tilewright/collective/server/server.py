@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tilewright.collective.group import Group, join
 from tilewright.collective.segment import path_of
-from tilewright.collective.server.frames import Frame, decode, encode
+from tilewright.collective.server.frames import Frame, decode, encode, whole
+from tilewright.collective.server.link import connection
 from tilewright.collective.server.log import Log, push_of
+from tilewright.collective.server.port import IDLE_SECONDS, Port, open_services
 from tilewright.collective.server.shard import Array, Rule, Shard, check_rows
+from tilewright.live.transport.address import Address
 from tilewright.runtime.layout import aligned_bytes
 from tilewright.support.errors import CollectiveError, Error
 
@@ -24,8 +28,10 @@ LOOK_SECONDS = 0.01
 """How often a thread looks whether its worker has come."""
 CONNECT_SECONDS = 2.0
 """How long a worker that has come may take to connect."""
-IDLE_SECONDS = 86400.0
-"""How long a worker may compute between two messages."""
+GLANCE_SECONDS = 0.5
+"""How often one who waits for weights is looked after."""
+READER_SECONDS = 20.0
+"""Seconds that a reader may wait for newer weights in one message."""
 
 
 class Server:
@@ -39,6 +45,8 @@ class Server:
         staleness: how far a worker may be ahead of the slowest: 0 is synchronous, None has no bound.
         log: a folder for what is pushed; if it has a log, the server goes on where that ends. None: nothing is kept.
         durable: whether pushes are on the disk before they are answered.
+        port: where workers and readers of other machines connect, over TCP; several servers may have one.
+        message_limit: bytes that a message of these may have; twice the weights' and 64 MB if None.
         publisher: of a weight store, whose parameters have these names: every so many steps (`every`) weights are
             published from where they are, without another copy.
         directory: where workers and server find each other.
@@ -60,6 +68,8 @@ class Server:
         publisher: Publisher | None = None,
         every: int = 1,
         directory: str | os.PathLike[str] | None = None,
+        port: Port | None = None,
+        message_limit: int | None = None,
     ) -> None:
         self.name = name
         self.shard = Shard({n: _copied(np.asarray(v)) for n, v in values.items()}, workers, rule, staleness)
@@ -69,6 +79,8 @@ class Server:
         self._changed = threading.Condition(threading.RLock())
         self.failure: Error | None = None
         self._closed = False
+        self._port = port
+        self._limit = message_limit or 2 * sum(v.nbytes for v in self.shard.values.values()) + (64 << 20)
         self._groups: dict[int, Group] = {}
         wanted = None if publisher is None else {p.name for p in publisher.params}
         if wanted is not None and wanted != set(values):
@@ -87,6 +99,16 @@ class Server:
         ]
         for thread in self._threads:
             thread.start()
+        self._end_services: Callable[[], None] = _nothing
+        if port is not None:
+            self._end_services = open_services(port, name, workers, self._limit, self._answered)
+
+    @property
+    def address(self) -> str:
+        """The address for workers of other machines, if they can reach the port's host by the name it was given."""
+        if self._port is None:
+            raise CollectiveError("it has no port", where=f"server {self.name!r}", hint="Server(..., port=Port(...))")
+        return str(Address(self._port.host, self._port.port, self.name))
 
     def commit(self) -> int:
         """Publish the weights as they are; gives the version."""
@@ -108,6 +130,7 @@ class Server:
             self._closed = True
             self._changed.notify_all()
             groups = list(self._groups.values())
+        self._end_services()
         for group in groups:
             group.abandon()
         for thread in self._threads:
@@ -150,13 +173,35 @@ class Server:
                     with self._changed:
                         self._groups.pop(worker, None)
 
-    def _answered(self, data: Array, worker: int) -> Frame:
+    def _answered(self, data: Array, worker: int | None, gone: Callable[[], bool] = lambda: False) -> Frame:
         try:
-            return self._answer(decode(data), worker)
+            frame = decode(data)
+            return self._told(frame, gone) if worker is None else self._answer(frame, worker, gone)
         except Exception as error:  # it is the worker's, which has to know
             return Frame("error", {"text": str(error)[:2000]}, {})
 
-    def _answer(self, frame: Frame, worker: int) -> Frame:
+    def _told(self, frame: Frame, gone: Callable[[], bool]) -> Frame:
+        """The answer to a reader: all weights, if they are not those of the step that it has read."""
+        if frame.kind != "newer":
+            raise CollectiveError("no such message of a reader", where=f"server {self.name!r}", got=frame.kind[:40])
+        read, until = (
+            whole(frame.facts, "read"),
+            time.monotonic() + min(whole(frame.facts, "wait") / 1e3, READER_SECONDS),
+        )
+        with self._changed:
+            self._wait(lambda: self.shard.steps + 1 != read or time.monotonic() >= until, gone)
+            newer = self.shard.steps + 1 != read
+            arrays = {name: value.copy() for name, value in self.shard.values.items()} if newer else {}
+            return Frame("weights", {"steps": self.shard.steps}, arrays)
+
+    def _wait(self, condition: Callable[[], bool], gone: Callable[[], bool]) -> None:
+        """Wait for a condition, with the lock; CollectiveError if the server is closed. Ends when the peer has gone."""
+        while not (self._changed.wait_for(lambda: self._closed or condition(), GLANCE_SECONDS) or gone()):
+            pass
+        if self._closed:
+            raise CollectiveError("the server is closed", where=f"server {self.name!r}")
+
+    def _answer(self, frame: Frame, worker: int, gone: Callable[[], bool]) -> Frame:
         match frame.kind:
             case "hello":
                 with self._changed:
@@ -167,7 +212,7 @@ class Server:
                 self._push(frame, worker)
                 return Frame("done", {}, {})
             case "pull":
-                return self._pull(frame, worker)
+                return self._pull(frame, worker, gone)
         raise CollectiveError("no such message", where=f"server {self.name!r}", got=frame.kind[:40])
 
     def _push(self, frame: Frame, worker: int) -> None:
@@ -190,27 +235,28 @@ class Server:
                     self.failure = error
             self._changed.notify_all()
 
-    def _pull(self, frame: Frame, worker: int) -> Frame:
+    def _pull(self, frame: Frame, worker: int, gone: Callable[[], bool]) -> Frame:
         names = frame.facts.get("names")
+        room = self._limit
         with self._changed:
             clock = self.shard.clocks[worker]
-            self._changed.wait_for(lambda: self._closed or self.shard.may_pull(clock))
-            if self._closed:
-                raise CollectiveError("the server is closed", where=f"server {self.name!r}")
-            arrays = {}
-            for name in self.shard.values if names is None else names:
+            self._wait(lambda: self.shard.may_pull(clock), gone)
+            arrays: dict[str, Array] = {}
+            for name in self.shard.values if names is None else dict.fromkeys(names):
                 if name not in self.shard.values:
                     raise CollectiveError("no such weight", where=f"server {self.name!r}", got=str(name)[:80])
                 value, numbers = self.shard.values[name], frame.arrays.get(f"rows {name}")
                 if numbers is not None:
-                    check_rows(numbers, len(value), f"weight {name!r}")
+                    check_rows(numbers, value, f"weight {name!r}")
+                room -= value.nbytes if numbers is None else len(numbers) * value[:1].nbytes
+                if room < 0:
+                    raise CollectiveError("too many rows", where=f"server {self.name!r}", expected=self._limit)
                 arrays[name] = value.copy() if numbers is None else value[numbers]
             return Frame("weights", {"clocks": list(self.shard.clocks), "steps": self.shard.steps}, arrays)
 
 
-def connection(name: str, worker: int) -> str:
-    """The name of the group of a server and one of its workers."""
-    return f"server-{name}-{worker}"
+def _nothing() -> None:
+    pass
 
 
 def _copied(value: Array) -> Array:
@@ -220,4 +266,4 @@ def _copied(value: Array) -> Array:
     return memory
 
 
-__all__ = ["Server", "connection"]
+__all__ = ["Server"]

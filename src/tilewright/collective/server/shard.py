@@ -104,14 +104,14 @@ class Shard:
                 )
         for name, (numbers, gradient) in push.rows.items():
             value = self._value(name, where)
+            check_rows(numbers, value, where)
             shape = (len(numbers), *value.shape[1:])
-            if value.ndim < 1 or numbers.ndim != 1 or numbers.dtype != np.int64 or gradient.shape != shape:
+            if gradient.shape != shape:
                 raise CollectiveError(
                     f"the rows of {name!r} do not fit", where=where, expected=shape, got=gradient.shape
                 )
             if gradient.dtype != value.dtype:
                 raise CollectiveError(f"rows of {name!r}", where=where, expected=value.dtype, got=gradient.dtype)
-            check_rows(numbers, len(value), where)
 
     def push(self, push: Push) -> bool:
         """Take a worker's gradients; gives whether weights have moved. One that was taken before changes nothing, so
@@ -169,8 +169,12 @@ class Shard:
         value[numbers] = rows
 
 
-def check_rows(numbers: Array, count: int, where: str) -> None:
-    """CollectiveError unless all are rows of an array of `count`."""
+def check_rows(numbers: Array, value: Array, where: str) -> None:
+    """CollectiveError unless these are numbers of rows of an array."""
+    if numbers.ndim != 1 or numbers.dtype != np.int64 or not value.ndim:
+        got = f"{numbers.dtype}{list(numbers.shape)} of {value.ndim} dimensions"
+        raise CollectiveError("no numbers of rows", where=where, expected="i64[n]", got=got)
+    count = len(value)
     if numbers.size and (numbers.min() < 0 or numbers.max() >= count):
         raise CollectiveError(
             "no such row", where=where, expected=f"0 to {count - 1}", got=f"{numbers.min()} to {numbers.max()}"

@@ -1,20 +1,18 @@
-"""`connect`: a worker's end of one or several parameter servers of its machine."""
+"""`connect`: a worker's end of one or several parameter servers."""
 
 from __future__ import annotations
 
 import os
-import time
+import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
 import numpy as np
 
-from tilewright.collective.group import Group, join
-from tilewright.collective.server.frames import Frame, decode, encode, whole
+from tilewright.collective.server.frames import Frame, whole
+from tilewright.collective.server.link import Access, Links
 from tilewright.collective.server.log import frame_of
-from tilewright.collective.server.server import connection
 from tilewright.collective.server.shard import Array, Push
-from tilewright.support.errors import CollectiveError
 
 Rows = Mapping[str, tuple[Array, Array]]
 Span = tuple[str, int, int]
@@ -48,18 +46,19 @@ class Worker:
         clock: how many times it has pushed.
     """
 
-    def __init__(
-        self, names: Sequence[str], worker: int, timeout: float, directory: str | os.PathLike[str] | None
-    ) -> None:
+    def __init__(self, links: Links, worker: int) -> None:
         self.worker = worker
-        self.timeout = timeout
         self.clock = 0
-        self._directory = directory
-        self._names = names
-        self._groups: list[Group | None] = [None] * len(names)
+        self._links = links
+        self._servers = len(links.names)
         self._known: dict[int, dict[str, Span]] = {}
-        clocks = [whole(self._call(k, Frame("hello", {}, {})).facts, "clock") for k in range(len(names))]
+        clocks = [whole(self._call(k, Frame("hello", {}, {})).facts, "clock") for k in range(self._servers)]
         self.clock = min(clocks)
+
+    @property
+    def timeout(self) -> float:
+        """Seconds to wait for an answer."""
+        return self._links.timeout
 
     def pull(self, names: Iterable[str] | None = None, rows: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Weights that are new enough for this worker's clock, which it may have to wait for.
@@ -69,26 +68,38 @@ class Worker:
             rows: numbers of the rows of some of them, i64: what comes is these rows.
         """
         rows = rows or {}
-        if len(self._names) == 1:
+        if self._servers == 1:
             arrays = {f"rows {n}": np.asarray(r, np.int64) for n, r in rows.items()}
             wanted = [*(names if names is not None else rows)] if names is not None or rows else None
             answer = self._call(0, Frame("pull", {"names": wanted}, arrays))
             return {name: array.copy() for name, array in answer.arrays.items()}
-        if rows:
-            raise CollectiveError("rows of several servers are pulled whole", where="pull", hint="pull without rows")
-        parts: dict[str, list[tuple[int, Array]]] = {}
-        for k in range(len(self._names)):
-            for key, array in self._call(k, Frame("pull", {"names": None}, {})).arrays.items():
-                name, _, begin = key.rpartition("@")
-                if names is None or name in names:
-                    parts.setdefault(name, []).append((int(begin), array))
-        return {name: np.concatenate([a for _, a in sorted(some, key=_first)]) for name, some in parts.items()}
+        wanted = [*(names if names is not None else rows)] if names is not None or rows else None
+        return self._pull_parts(wanted, {name: np.asarray(numbers, np.int64) for name, numbers in rows.items()})
+
+    def _pull_parts(self, names: Sequence[str] | None, rows: Mapping[str, Array]) -> dict[str, Array]:
+        parts: list[dict[str, Array]] = []
+        result: dict[str, Array] = {}
+        for k in range(self._servers):
+            spans = {key: s for key, s in self._spans(k).items() if names is None or s[0] in names}
+            mine = {
+                key: (rows[name] >= begin) & (rows[name] < end)
+                for key, (name, begin, end) in spans.items()
+                if name in rows
+            }
+            asked = {f"rows {key}": rows[spans[key][0]][here] - spans[key][1] for key, here in mine.items()}
+            arrays = self._call(k, Frame("pull", {"names": [*spans]}, asked)).arrays
+            for key, here in mine.items():
+                name = spans[key][0]
+                new = (len(rows[name]), *arrays[key].shape[1:])
+                result.setdefault(name, np.empty(new, arrays[key].dtype))[here] = arrays[key]
+            parts.append({key: array for key, array in arrays.items() if key not in mine})
+        return joined(parts) | result
 
     def push(self, gradients: Mapping[str, Array] | None = None, rows: Rows | None = None) -> None:
         """Give a step's gradients: of whole arrays by name, and of some rows of others, as (numbers, gradients). A
         server that is started anew meanwhile has them once."""
         dense, sparse = dict(gradients or {}), dict(rows or {})
-        if len(self._names) == 1:
+        if self._servers == 1:
             numbered = {n: (np.ascontiguousarray(i, np.int64), g) for n, (i, g) in sparse.items()}
             self._call(0, frame_of(Push(self.worker, self.clock, dense, numbered)))
         else:
@@ -96,7 +107,7 @@ class Worker:
         self.clock += 1
 
     def _push_parts(self, dense: Mapping[str, Array], sparse: Rows) -> None:
-        for k in range(len(self._names)):
+        for k in range(self._servers):
             theirs = self._spans(k)
             mine = {key: np.atleast_1d(dense[n])[b:e] for key, (n, b, e) in theirs.items() if n in dense}
             some = {}
@@ -113,51 +124,17 @@ class Worker:
             sizes = self._call(server, Frame("sizes", {}, {})).facts
             spans = {}
             for key in sizes:
-                name, _, begin = key.rpartition("@")
-                first = int(begin) if begin.isdecimal() else 0
+                name, first = _ranged(key)
                 spans[key] = (name, first, first + whole(sizes, key))
             self._known[server] = spans
         return self._known[server]
 
     def _call(self, server: int, frame: Frame) -> Frame:
-        """A server's answer. One that dies is waited for, and the message sent once more."""
-        deadline = time.monotonic() + self.timeout
-        data = np.frombuffer(encode(frame), np.uint8)
-        while True:
-            try:
-                group = self._group(server, deadline)
-                group.timeout = max(0.1, deadline - time.monotonic())
-                group.send(data, 0)
-                answer = decode(group.message(0))
-                break
-            except CollectiveError as error:
-                self._drop(server)
-                if time.monotonic() > deadline:
-                    where = f"worker {self.worker}, clock {self.clock}: {frame.kind}"
-                    what = f"server {self._names[server]!r} does not answer"
-                    raise CollectiveError(what, where=where, got=str(error)) from None
-                time.sleep(0.01)
-        if answer.kind == "error":
-            raise CollectiveError("the server refuses", where=f"worker {self.worker}", got=answer.facts.get("text"))
-        return answer
-
-    def _group(self, server: int, deadline: float) -> Group:
-        group = self._groups[server]
-        if group is None:
-            left = min(max(0.1, deadline - time.monotonic()), 2.0)
-            name = connection(self._names[server], self.worker)
-            group = self._groups[server] = join(name, 1, 2, timeout=left, directory=self._directory)
-        return group
-
-    def _drop(self, server: int) -> None:
-        group, self._groups[server] = self._groups[server], None
-        if group is not None:
-            group.close()
+        return self._links.call(server, frame, f"worker {self.worker}, clock {self.clock}")
 
     def close(self) -> None:
         """Leave the servers."""
-        for k in range(len(self._groups)):
-            self._drop(k)
+        self._links.close()
 
     def __enter__(self) -> Worker:
         return self
@@ -168,27 +145,52 @@ class Worker:
         self.close()
 
 
+def joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Weights of servers put together: views that `ranges` gave for `name@begin`, others as they are."""
+    pieces: dict[str, list[tuple[int, Array]]] = {}
+    for part in parts:
+        for key, array in part.items():
+            name, begin = _ranged(key)
+            pieces.setdefault(name, []).append((begin, array))
+    return {
+        name: some[0][1] if len(some) == 1 else np.concatenate([a for _, a in sorted(some, key=_first)])
+        for name, some in pieces.items()
+    }
+
+
+def _ranged(key: str) -> tuple[str, int]:
+    """A server's name of a range of rows: the weight's, and the first row."""
+    name, _, begin = key.rpartition("@")
+    return (name, int(begin)) if name and begin.isdecimal() else (key, 0)
+
+
 def connect(
     name: str | Sequence[str],
     worker: int,
     *,
     timeout: float = 60.0,
     directory: str | os.PathLike[str] | None = None,
+    secret: str | bytes | None = None,
+    tls: ssl.SSLContext | None = None,
+    limit: int = 1 << 30,
 ) -> Worker:
     """Become a worker of a server, or of several that share the weights by `ranges`.
 
     Args:
-        name: the server's, or theirs.
+        name: the server's, or theirs; of servers on other machines the addresses, `tcp://host:port/name`.
         worker: this one's number, from 0.
         timeout: seconds to wait for an answer, while a server is started anew too.
+        secret, tls: as of the ports of servers on other machines.
+        limit: bytes that an answer of these may have.
 
     Raises CollectiveError if a server does not answer.
     """
-    return Worker([name] if isinstance(name, str) else list(name), worker, timeout, directory)
+    listed = [name] if isinstance(name, str) else list(name)
+    return Worker(Links(listed, worker, timeout, Access(directory, secret, tls, limit)), worker)
 
 
 def _first(part: tuple[int, Array]) -> int:
     return part[0]
 
 
-__all__ = ["Worker", "connect", "ranges"]
+__all__ = ["Worker", "connect", "joined", "ranges"]

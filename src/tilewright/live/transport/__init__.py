@@ -10,6 +10,7 @@
     session.py    the handshake: nonces, the secret, keys
     messages.py   the bodies of WANT and OFFER
     server.py     TCP: accepts and sends
+    calls.py      messages of any length and their answers, for services beside weights
     client.py     TCP: connects, fetches, resumes
     ray_nodes.py  the same over Ray's object store
 

@@ -28,6 +28,18 @@ CODE_LIMIT = 256 << 20
 """Default bound on the bytes of a program."""
 
 
+def opened(address: Address, timeout: float) -> tuple[Channel, bool]:
+    """A connection to an address, and whether that is this machine's own; LostError if there is none."""
+    where = str(address)
+    try:
+        sock = socket.create_connection((address.host, address.port), timeout)
+    except (OSError, UnicodeError) as error:
+        text = getattr(error, "strerror", None) or error
+        raise LostError(f"cannot connect: {text}", where=where) from None
+    peer = sock.getpeername()
+    return Channel(sock, f"{where} ({peer_text(peer)})", timeout), is_loopback(str(peer[0]))
+
+
 class TcpSource:
     """Updates from a learner's `Server`.
 
@@ -102,19 +114,12 @@ class TcpSource:
     # -- the connection ----------------------------------------------------------------------------------------------
 
     def _connect(self) -> Channel:
-        address, where = self.address, str(self.address)
-        try:
-            sock = socket.create_connection((address.host, address.port), self._timeout)
-        except (OSError, UnicodeError) as error:
-            text = getattr(error, "strerror", None) or error
-            raise LostError(f"cannot connect: {text}", where=where) from None
-        self._loopback = is_loopback(str(sock.getpeername()[0]))
-        peer = f"{where} ({peer_text(sock.getpeername())})"
-        channel = self._channel = Channel(sock, peer, self._timeout)
+        self._channel, self._loopback = opened(self.address, self._timeout)
+        channel = self._channel
         self._stats["connections"] += 1
         if self._tls is not None:
-            channel.start_tls(self._tls, address.host)
-        join(channel, self._secret, address.name)
+            channel.start_tls(self._tls, self.address.host)
+        join(channel, self._secret, self.address.name)
         return channel
 
     def _disconnect(self) -> None:

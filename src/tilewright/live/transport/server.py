@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 from tilewright.live.transport.address import is_loopback, peer_text
 from tilewright.live.transport.blob import Blob
@@ -25,6 +26,23 @@ from tilewright.support.errors import TransportError
 log = logging.getLogger("tilewright.transport")
 
 _live: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+class Service(Protocol):
+    """Something that is served under a name besides weights: it answers messages (`calls.py`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    def answer(self, channel: Channel) -> None:
+        """Receive a message of a connection, and answer it; TransportError ends the connection."""
+        ...
+
+    def close(self) -> None: ...
+
+    def forget(self) -> None:
+        """In the child of a fork."""
+        ...
 
 
 class Server:
@@ -53,7 +71,7 @@ class Server:
         self._secret = secret_bytes(secret)
         self._tls = tls
         self._timeout = timeout
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, Feed | Service] = {}
         self._channels: dict[Channel, str | None] = {}  # and what they fetch, after the handshake
         self._most, self._most_new = connections, max(4, connections // 4)
         self._lock = threading.Lock()
@@ -68,8 +86,8 @@ class Server:
         _live.add(self)
         threading.Thread(target=self._accept, name=f"weights:{self.port}", daemon=True).start()
 
-    def add(self, feed: Feed) -> None:
-        """Serve a feed under its name."""
+    def add(self, feed: Feed | Service) -> None:
+        """Serve a feed, or a service, under its name."""
         with self._lock:
             if check_name(feed.name) in self._feeds:
                 raise TransportError("is served already", where=f"weights {feed.name!r}, port {self.port}")
@@ -165,7 +183,10 @@ class Server:
                 self._channels[channel] = name
             log.info("%s: fetches %r", peer, name)
             while (feed := self._feeds.get(name)) is not None and not self._closed:
-                self._answer(channel, feed)
+                if isinstance(feed, Feed):
+                    self._answer(channel, feed)
+                else:
+                    feed.answer(channel)
         except HostileError as error:
             self._count("hostile")
             log.warning("connection closed: %s", _line(error))

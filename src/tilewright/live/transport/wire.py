@@ -43,6 +43,8 @@ class Kind(IntEnum):
     OFFER = 6  # S: code or weights follow
     DATA = 7  # S: one chunk
     END = 8  # S: all chunks are sent; their common digest
+    CALL = 9  # C: a message to a service follows (`calls.py`)
+    ANSWER = 10  # S: the answer follows
 
 
 class LostError(TransportError):
