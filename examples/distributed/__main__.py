@@ -16,7 +16,9 @@ def main() -> int:
     else:
         from examples.distributed import data_parallel
 
-        good &= all(one["accuracy"] > 0.9 for one in data_parallel.main().values())
+        good &= all(one["accuracy"] > 0.9 for one in data_parallel.main("digits").values())
+        ddp, compiled = (one["losses"] for one in data_parallel.main("ResNet-18").values())
+        good &= abs(ddp[0] - compiled[0]) < 1e-3 and all(min(losses[-5:]) < losses[0] for losses in (ddp, compiled))
     return 0 if good else 1
 
 

@@ -7,10 +7,13 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tests.engine import interleavings, native_push, programs
@@ -274,3 +277,59 @@ def test_operations_of_forty_variables_and_a_variable_of_two_engines() -> None:
         gate.set()
         one.wait()
         other.wait(other.push(int, writes=[all_of_them[0]]))
+
+
+def product(rows: int, seed: int) -> tuple[tw.Model, Any]:
+    w = np.random.default_rng(seed).standard_normal((rows, rows)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        f"product{seed}",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", rows])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", rows])],
+        [numpy_helper.from_array(w, "w")],
+    )
+    return tw.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)), w
+
+
+@pytest.mark.parametrize("native", CORES)
+def test_models_are_operations(native: bool) -> None:
+    (left, a), (right, b) = product(16, 0), product(16, 1)
+    rng = np.random.default_rng(2)
+    x, y, z, both = (np.zeros((5, 16), np.float32) for _ in range(4))
+    with Engine(2, native=native) as engine:
+        for _ in range(20):
+            new = rng.standard_normal((5, 16)).astype(np.float32)
+            engine.push(lambda new=new: np.copyto(x, new), writes=[x])
+            engine.run(left, [x], [y])
+            engine.run(right, [x], [z])
+            engine.push(lambda: np.add(y, z, out=both), [y, z], [both])
+            engine.run(left, [both], [y], name="again")
+            engine.wait(y)
+            np.testing.assert_allclose(both, new @ a + new @ b, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(y, both @ a, rtol=1e-4, atol=1e-4)
+        backwards = np.zeros((16, 5), np.float32).T  # which a call copies
+        engine.push(lambda: backwards.fill(1), writes=[backwards])
+        engine.run(left, [backwards], [y])
+        engine.wait(y)
+        np.testing.assert_allclose(y, backwards @ a, rtol=1e-4, atol=1e-4)
+        with pytest.raises(tw.Error):
+            engine.wait(engine.run(left, [np.zeros((5, 3), np.float32)], [y]))
+
+
+def test_batches_are_loaded_in_their_order() -> None:
+    begun: list[int] = []
+
+    def batches() -> Iterator[int]:
+        for k in range(6):
+            begun.append(k)
+            yield k
+        raise ValueError("the file is cut off")
+
+    seen = []
+    with pytest.raises(ValueError, match="cut off"):
+        for k in tw.engine.loading(batches(), buffered=2):
+            seen.append(k)
+            assert len(begun) <= k + 4
+    assert seen == list(range(6))
+    with Engine(1) as engine:
+        assert list(tw.engine.loading(range(5), engine=engine)) == list(range(5))

@@ -13,9 +13,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tilewright.engine.engine import Engine, Random, Target
+from tilewright.engine.engine import Array, Engine, Random, Target
+from tilewright.engine.load import loading
 from tilewright.engine.queues import Operation, Variable
 from tilewright.engine.timeline import Recording
+from tilewright.runtime.model import Model
 
 _making = threading.Lock()
 _of_process: dict[int, Engine] = {}
@@ -56,4 +58,23 @@ def delete(target: Target) -> Operation:
     return default().delete(target)
 
 
-__all__ = ["Engine", "Operation", "Random", "Recording", "Variable", "default", "delete", "push", "wait"]
+def run(
+    model: Model, inputs: Sequence[Array], outputs: Sequence[Array], priority: int = 0, *, name: str = ""
+) -> Operation:
+    """`Engine.run` of the process's engine."""
+    return default().run(model, inputs, outputs, priority, name=name)
+
+
+__all__ = [
+    "Engine",
+    "Operation",
+    "Random",
+    "Recording",
+    "Variable",
+    "default",
+    "delete",
+    "loading",
+    "push",
+    "run",
+    "wait",
+]

@@ -25,10 +25,13 @@ from tilewright.engine.native_code import STATUS_BITS
 from tilewright.engine.queues import Operation, Variable, distinct
 from tilewright.engine.threads import Threads, named, nothing
 from tilewright.engine.timeline import Recording
+from tilewright.runtime.bound import bound_call
 from tilewright.runtime.layout import function as native_function
+from tilewright.runtime.model import Model
 from tilewright.support.errors import EngineError
 
-Target = Variable | np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
+Target = Variable | Array
 """A thing that operations read and write: a variable, or an array, which stands for the variable of its memory."""
 
 
@@ -126,6 +129,24 @@ class Engine:
         if self.native:
             operation.native, operation.explain = (function, argument), explain
         return self._push(operation)
+
+    def run(
+        self, model: Model, inputs: Sequence[Array], outputs: Sequence[Array], priority: int = 0, *, name: str = ""
+    ) -> Operation:
+        """Call a compiled model on arrays, which are what the operation reads and writes: models that do not need each
+        other run side by side, without the interpreter where the engine is native.
+
+        Raises CallError if the arrays do not fit.
+        """
+        name = name or model.name
+        call = bound_call(model, inputs, outputs) if self.native and isinstance(model, Model) else None
+        if call is None:
+            out = tuple(outputs) if len(outputs) != 1 else outputs[0]
+            return self.push(lambda: model(*inputs, out=out), inputs, outputs, priority, name=name)
+        function = native_core.code().model
+        return self.push_native(
+            function, call.address, inputs, outputs, priority, name=name, keep=call, explain=call.explain
+        )
 
     def _push(self, operation: Operation, deletes: Variable | None = None) -> Operation:
         core = self._core

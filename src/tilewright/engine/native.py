@@ -59,12 +59,13 @@ class Code:
     stop: Callable[[int], int]
     push_address: int
     nothing: int
+    model: int
 
 
 @cache
 def code() -> Code:
     """The linked code; it is never unloaded, as threads may be in it while the interpreter ends."""
-    exports = [*(f"tw_engine_{name}" for name in EXPORTS), "tw_nothing"]
+    exports = [*(f"tw_engine_{name}" for name in EXPORTS), "tw_nothing", "tw_model"]
     library = Library({"engine": compile_text(engine_text)}, exports)
     library.keep_forever()
 
@@ -82,6 +83,7 @@ def code() -> Code:
         linked(quick, "stop", _WORD),
         library["tw_engine_push"],
         library["tw_nothing"],
+        library["tw_model"],
     )
 
 

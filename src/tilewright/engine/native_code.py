@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.native.link import host_triple
+from tilewright.runtime.bound import BOUND, NO_EXECUTOR
 from tilewright.runtime.layout import Struct
 from tilewright.runtime.limits import now
 from tilewright.runtime.threads import FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE, futex
@@ -289,6 +290,15 @@ def _push(m: Module) -> None:
         f.add_atomic(engine + SIGNALS.bell, 1, I32)
         futex(f, engine + SIGNALS.bell, FUTEX_WAKE_PRIVATE, 1 << 30)
         f.ret(0)
+    with m.function("tw_model", I64, [("bound", PTR)]) as (f, (bound,)):
+        call = f.load(PTR, bound, BOUND.call)
+        model, io, dims = (f.load(PTR, bound, at) for at in (BOUND.model, BOUND.io, BOUND.dims))
+        with f.loop():
+            status = f.call(I64, call, model, io, dims)
+            f.store(status, bound, BOUND.status)
+            with f.when(status.ne(NO_EXECUTOR)):
+                f.ret(status)
+            f.call(I32, "sched_yield")  # as many calls of this program go on as it has memory for
     with m.function("tw_nothing", I64, [("argument", PTR)]) as (f, _):
         f.ret(0)
 

@@ -479,6 +479,11 @@ class Engine:
                     raise CallError("too many calls at once", expected=f"at most {MAX_EXECUTORS}")
                 time.sleep(0.0002)
 
+    @property
+    def call_address(self) -> int:
+        """The address of `tw_call`."""
+        return self._native.linked["tw_call"]
+
     def builtin(self, slow: Callable[..., Any], *, versioned: bool = False) -> Callable[..., Any]:
         """The native face for Python; `slow` is called with the same arguments where it cannot go on."""
         return self._native.builtin(self.address, slow, self, versioned=versioned)
