@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tilewright import plans, te
-from tilewright.codegen import external
+from tilewright.codegen import c_functions, external
 from tilewright.codegen.c.emit import emit_c
 from tilewright.codegen.cuda.emit import emit_cuda
 from tilewright.codegen.export import export
@@ -26,6 +26,7 @@ from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm, kern
 from tilewright.codegen.llvm.entry import entry_of_kernel
 from tilewright.codegen.ptx.device import emit_ptx
 from tilewright.codegen.ptx.emit import emit_module
+from tilewright.codegen.raised import raise_pending
 from tilewright.codegen.workspaces import workspaces
 from tilewright.ir.expr import Buffer, Expr, Var, as_int, const
 from tilewright.ir.loops import PrimFunc
@@ -69,6 +70,7 @@ def build(
     bounds: Literal["check"] | None = None,
     unchecked: bool = False,
     in_place: Mapping[te.Tensor, te.Tensor] | None = None,
+    extern: Mapping[str, c_functions.Source] | c_functions.Source | None = None,
 ) -> BuiltFunction:
     """Compile a scheduled program as it is.
 
@@ -82,6 +84,9 @@ def build(
         threads: how many threads a call uses, the caller included (loops that are marked parallel).
         bounds: "check" makes each call raise CallError for the first access out of bounds; it runs one iteration after
             another, slowly. Without it, accesses that are not proven to be inside are remarks of the function's `log`.
+        extern: the functions that `te.call_extern` calls and that are not of math.h, by name: LLVM text, an object
+            (bytes), a `Path` to one of these (".ll", ".o"), a function of ctypes, or a Python function of numbers; a
+            single text or object defines all of them.
 
     The function's `log` remarks vectorized loops that change the order of a sum, too.
     """
@@ -107,6 +112,7 @@ def build(
     else:
         func = program.func if isinstance(program, Schedule) else program
         func = replace(func, name=name or func.name)
+    func = c_functions.bind(func, extern)
     verify_func(func)
     views = _views(func, tensors)
     if target in ("c", "cuda"):
@@ -156,6 +162,9 @@ class BuiltFunction(Called):
     ) -> None:
         self.log = PassLog(f"build {func.name}")
         self._lines = lines or {}
+        func, serial = c_functions.one_by_one(func)
+        for loop in serial:
+            self.log.remark(f"the vectorized loop {loop} calls a function of C: its iterations run one after another")
         self._accesses: tuple[Access, ...] = ()
         self._params = func.params
         self._views = views
@@ -178,6 +187,8 @@ class BuiltFunction(Called):
                     self.log.remark(f"not proven to be in bounds: {access}")
         self.func = func
         self.target = target
+        if threads is not None:
+            c_functions.check_known(func, threads)
         self.native = None if threads is None else self._compile(threads)
         self.__call__ = self._entry()  # type: ignore[method-assign]
 
@@ -337,7 +348,7 @@ class BuiltFunction(Called):
 
         def call(*arrays: Any) -> None:
             entry(*arrays)
-            external.raise_pending()
+            raise_pending()
 
         return call
 

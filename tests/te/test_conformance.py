@@ -27,6 +27,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "scans.a_producer_moves_into_a_step",
     ),
     "extern": ("externs.among_other_stages", "externs.nothing_and_constant_sizes", "externs.several_outputs_and_types"),
+    "functions of C in elements": ("call_extern.functions_of_math_h", "call_extern.functions_that_are_defined"),
     "tensorize": (
         "stages.tensorize",
         "intrinsics.rows_inside_of_a_larger_array",

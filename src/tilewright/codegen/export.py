@@ -10,6 +10,7 @@ from pathlib import Path
 from tilewright.codegen import external
 from tilewright.codegen.c.header import header
 from tilewright.codegen.c.names import RESERVED
+from tilewright.codegen.c_functions import functions_of
 from tilewright.codegen.llvm.emit import compile_llvm, kernel_symbols
 from tilewright.codegen.llvm.standalone import exported, standalone
 from tilewright.codegen.llvm.threads import runs_alone
@@ -53,6 +54,13 @@ def export(
 
 def _check_externals(flat: PrimFunc, places: Sequence[Path]) -> None:
     """Raises CompileError where a file would call what it cannot have."""
+    for f in functions_of(flat.body):
+        where = f"C function {f.name!r}"
+        if f.is_python:
+            raise CompileError("a Python function cannot be exported: files have no interpreter", where=where)
+        if f.llvm is None and any(p.suffix == ".so" for p in places):
+            hint = 'export the ".o" and link it with the function'
+            raise CompileError("a library without a linker cannot call it", where=where, hint=hint)
     for x in externals_in(flat.body):
         where = f"external function {x.symbol!r}"
         if x.python is not None:

@@ -9,13 +9,14 @@ name, and the program that links them defines it.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tilewright.codegen.c_functions import functions_of
 from tilewright.codegen.llvm.optimize import compile_llvm
+from tilewright.codegen.raised import is_pending, keep, raise_pending
 from tilewright.ir.loops import Intrinsic, Stmt
 from tilewright.ir.rewrite import walk
 from tilewright.native.link import Library, compile_text, host_triple
@@ -40,7 +41,8 @@ def stubs(body: Stmt) -> dict[str, bytes]:
         name = f"external {external.name}"
         if name not in objects:
             objects[name] = _stub(external.linked, arguments, _address(external, s))
-    return objects
+    images = {f"C function {f.name}": f.image for f in functions_of(body)}
+    return objects | {name: image for name, image in images.items() if image is not None}
 
 
 def _stub(symbol: str, arguments: Sequence[str], address: int) -> bytes:
@@ -76,8 +78,6 @@ def _address(external: External, call: Intrinsic) -> int:
 
 # Python functions
 
-_raised = threading.local()
-"""The errors that Python functions have raised in a call of this thread."""
 _trampolines: dict[tuple[Any, ...], tuple[int, object]] = {}
 
 
@@ -107,27 +107,17 @@ def _run(external: External, inputs: Arrays, outputs: Arrays) -> None:
     same call, the outputs are zero: what reads them as indices stays inside."""
     assert external.python is not None
     results = [np.zeros_like(a) for a in outputs]
-    pending: list[BaseException] = getattr(_raised, "pending", [])
-    if not pending:
+    if not is_pending():
         try:
             given = [a.copy() for a in inputs]
             for a in given:
                 a.flags.writeable = False
             external.python(*given, *results)
         except BaseException as error:  # the caller raises it again, once native code is left
-            pending.append(error)
-            _raised.pending = pending
+            keep(error)
             results = [np.zeros_like(a) for a in outputs]
     for target, result in zip(outputs, results, strict=True):
         target[...] = result
-
-
-def raise_pending() -> None:
-    """Raise what a Python function raised in a call that this thread has made."""
-    pending: list[BaseException] = getattr(_raised, "pending", [])
-    if pending:
-        _raised.pending = []
-        raise pending[0]
 
 
 # The interpreter
@@ -182,7 +172,8 @@ def texts(body: Stmt) -> tuple[str, ...]:
 
 def own_texts(body: Stmt) -> tuple[str, ...]:
     """The LLVM texts of what a function's body calls itself."""
-    return tuple(dict.fromkeys(x.llvm for x in externals_in(body) if x.llvm is not None))
+    all_texts = [*(x.llvm for x in externals_in(body)), *(f.llvm for f in functions_of(body))]
+    return tuple(dict.fromkeys(text for text in all_texts if text is not None))
 
 
 def shared_texts(body: Stmt) -> tuple[str, ...]:
@@ -192,4 +183,4 @@ def shared_texts(body: Stmt) -> tuple[str, ...]:
 
 def calls_python(body: Stmt) -> bool:
     """Whether a function's body calls Python functions."""
-    return any(x.python is not None for x in externals_in(body))
+    return any(x.python is not None for x in externals_in(body)) or any(f.is_python for f in functions_of(body))

@@ -264,7 +264,7 @@ class Op(Expr):
             if name == "lookup" and not all(isinstance(a, Const) for a in args[1:]):
                 raise ExpressionError("lookup: the entries are not literals of one type")
             result = result_type(name, args, dtype)
-            if dtype is not None and OPS[name].rule != "cast":
+            if dtype is not None and OPS[name].rule not in ("cast", "extern"):
                 return Op(name, args)  # its arguments say what it gives
             node = object.__new__(cls)
             node.name, node.args, node.dtype = name, args, result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.ir.c_functions import PREFIX
 from tilewright.ir.dtype import BY_NAME, DType, boolean, f32, i64
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
 from tilewright.ir.lexer import Cursor, Token
@@ -155,9 +156,24 @@ def _call(c: Cursor) -> Expr:
         dtype = element_type(c)
         c.expect(")")
         return operator(c, token, name, (value,), dtype)
+    if name == "extern":
+        return _extern(c, token)
     if name not in _FUNCTIONS:
         c.fail(f"no scalar operator is named {name!r}", token)
     return operator(c, token, name, tuple(c.separated(expr, ")")))
+
+
+def _extern(c: Cursor, token: Token) -> Expr:
+    """After `extern(`: a function of C, the type of its result, and its arguments."""
+    name = c.name("the name of a C function")
+    c.expect(",")
+    dtype = element_type(c)
+    args: tuple[Expr, ...] = ()
+    if c.accept(","):
+        args = tuple(c.separated(expr, ")"))
+    else:
+        c.expect(")")
+    return operator(c, token, PREFIX + name, args, dtype)
 
 
 def element_type(c: Cursor) -> DType:

@@ -31,6 +31,7 @@ from tilewright.ir.loops import (
 )
 from tilewright.ir.notetable import Note, fields_of, note_name, renamed
 from tilewright.ir.reduce import Reduce, Reducer
+from tilewright.ir.scalar_ops import TYPED_BY_ARGUMENTS
 from tilewright.ir.selection import Selection
 from tilewright.support.digest import blake2b
 
@@ -86,7 +87,7 @@ class _Writer:
         match e:
             case Op():
                 args = " ".join([str(self.expr(a)) for a in e.args])
-                return f"{e.name} {args} {e.dtype.name}" if e.name in ("cast", "bitcast") else f"{e.name} {args}"
+                return f"{e.name} {args}" if e.name in TYPED_BY_ARGUMENTS else f"{e.name} {args} {e.dtype.name}"
             case Var():
                 likely = f" {e.likely}" if e.likely else ""
                 return f"var {e.dtype.name} {e.lo} {e.hi} {e.multiple}{likely}"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tilewright.ir.c_functions import C_TYPES, LIBRARY, PREFIX, Signature
 from tilewright.ir.dtype import DType, boolean, i64
 from tilewright.ir.scalar_ops import OPS
 from tilewright.support.errors import ExpressionError
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 def result_type(name: str, args: Sequence[Expr], dtype: DType | None) -> DType:
     """The type of an operator on these arguments; `dtype` where the node states it. Raises ExpressionError."""
     info = OPS.get(name)
+    if info is None and name.startswith(PREFIX):
+        return _extern_type(name, args, dtype)
     if info is None:
         raise ExpressionError(f"no scalar operator named {name!r}")
     if info.rule == "lookup":
@@ -53,6 +56,32 @@ def _lookup_type(args: Sequence[Expr], dtype: DType | None) -> DType:
     return first
 
 
+def _extern_type(name: str, args: Sequence[Expr], dtype: DType | None) -> DType:
+    """The type of what a function of C gives; the C library's are of their signatures."""
+    name = name.removeprefix(PREFIX)
+    where = f"C function {name!r}"
+    if not _C_NAME.fullmatch(name):
+        raise ExpressionError("this is no name of a C function", where=repr(name))
+    if dtype is None:
+        raise ExpressionError("needs its result type", where=where)
+    wrong = next((t for t in (dtype, *(a.dtype for a in args)) if t not in C_TYPES), None)
+    if wrong is not None:
+        raise ExpressionError(
+            "C has no such type", where=where, expected=", ".join(map(str, C_TYPES)), got=wrong, hint=_CASTS
+        )
+    asked = Signature(dtype, tuple(a.dtype for a in args))
+    known = LIBRARY.get(name, asked)
+    if known != asked:
+        raise ExpressionError(
+            "is the C library's, of another type", where=where, expected=known, got=asked, hint=_CASTS
+        )
+    return dtype
+
+
+_C_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CASTS = "te.cast(x, dtype) converts one"
+
+
 def _disagreement(name: str, args: Sequence[Expr]) -> ExpressionError:
     """The error of an operator whose arguments have several types."""
     types = ", ".join(a.dtype.name for a in args)
@@ -61,7 +90,7 @@ def _disagreement(name: str, args: Sequence[Expr]) -> ExpressionError:
         if wanted is not None and a.dtype.is_int:
             hint = f'no type is converted silently: write te.cast({readable(a)}, "{wanted}")'
             return ExpressionError(f"{name}: argument types do not agree: {types}", hint=hint)
-    return ExpressionError(f"{name}: argument types do not agree: {types}", hint="te.cast(x, dtype) converts one")
+    return ExpressionError(f"{name}: argument types do not agree: {types}", hint=_CASTS)
 
 
 def readable(e: Expr) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.attributes import Attrs, ConstantArray
+from tilewright.ir.c_functions import PREFIX
 from tilewright.ir.dtype import DType, dtype, i64
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
 from tilewright.ir.graph import Graph, Node, TensorType, Value
@@ -173,6 +174,10 @@ class _ExprPrinter:
             return f"{e.dtype}({self.text(e.args[0])})"
         if e.name == "bitcast":
             return f"bitcast({self.text(e.args[0])}, {e.dtype})"
+        if e.name.startswith(PREFIX):
+            return (
+                f"extern({', '.join([name_text(e.name.removeprefix(PREFIX)), str(e.dtype), *map(self.text, e.args)])})"
+            )
         return f"{e.name}({self.list(e.args)})"
 
     def _reduce(self, e: Reduce) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from operator import is_
 
+from tilewright.ir.c_functions import PREFIX
 from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, as_expr, binary, call, lookup
 from tilewright.ir.loops import (
     Allocate,
@@ -25,6 +26,7 @@ from tilewright.ir.loops import (
     seq,
 )
 from tilewright.ir.reduce import Reduce
+from tilewright.ir.scalar_ops import TYPED_BY_ARGUMENTS
 
 ExprFn = Callable[[Expr], Expr]
 
@@ -36,7 +38,7 @@ def rebuild(e: Expr, children: Sequence[Expr]) -> Expr:
     children = tuple(children)
     match e:
         case Op(name):
-            if name in ("cast", "bitcast"):
+            if name not in TYPED_BY_ARGUMENTS:
                 return Op(name, children, e.dtype)
             if name == "lookup":
                 return lookup(children[0], children[1:])
@@ -332,6 +334,13 @@ def names_of(func: PrimFunc) -> set[str]:
             case Allocate():
                 taken.add(stmt.buffer.name)
     return taken
+
+
+def c_calls_in(stmt: Stmt) -> tuple[Op, ...]:
+    """The distinct calls of functions of C in the expressions inside `stmt`, by first appearance."""
+    nodes = (node for s in walk(stmt) for e in exprs_of(s) for node in walk_expr(e))
+    calls = (node for node in nodes if isinstance(node, Op) and node.name.startswith(PREFIX))
+    return tuple(dict.fromkeys(calls))
 
 
 def buffers_in(stmt: Stmt) -> tuple[Buffer, ...]:

@@ -12,15 +12,18 @@ The interpreter, the simplifier's checks and the tests all read the meaning in t
 * `select(c, a, b)` is lazy: what is loaded by the branch not taken is never touched. That is how padding is written.
 * `scaleb(x, n)` is x 2^floor(n), rounded once: infinity and zero where that is too great or too small.
 * `lookup(i, c0, c1, ...)` is entry `i` of a table of literals; an index outside takes the nearest entry.
+* `extern(name, type, ...)` is what a function of C gives (`c_functions.py`): an operator of its own for each name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
+from tilewright.ir.c_functions import PREFIX, apply
 from tilewright.ir.functions import FUNCTIONS
 from tilewright.support.classes import dataclass
 
@@ -28,11 +31,12 @@ from tilewright.support.classes import dataclass
 @dataclass(frozen=True, slots=True)
 class OpInfo:
     """The meaning of an operator. `rule`: "same" (result has the arguments' type), "bool" (comparison), "logic" (bool
-    to bool), "select", "lookup" (any number of arguments), or "cast" (the type is given with the node)."""
+    to bool), "select", "lookup" (any number of arguments), "cast" (the type is given with the node), or "extern" (that,
+    and any number of arguments of any types)."""
 
     name: str
     arity: int
-    rule: Literal["same", "bool", "logic", "select", "lookup", "cast"]
+    rule: Literal["same", "bool", "logic", "select", "lookup", "cast", "extern"]
     numpy: Callable[..., Any]
     symbol: str | None = None
     precedence: int = 0
@@ -114,5 +118,18 @@ _TABLE: list[OpInfo] = [
 ]
 _TABLE += [OpInfo(row.name, 1, "same", row.numpy, kinds=_F) for row in FUNCTIONS.values()]
 
-OPS: dict[str, OpInfo] = {info.name: info for info in _TABLE}
+
+class _Operators(dict[str, OpInfo]):
+    """The table, and the functions of C, of which each name is an operator."""
+
+    def __missing__(self, name: str) -> OpInfo:
+        if not name.startswith(PREFIX):
+            raise KeyError(name)
+        return OpInfo(name, 0, "extern", np.vectorize(partial(apply, name)), kinds=_ANY)
+
+
+OPS: dict[str, OpInfo] = _Operators({info.name: info for info in _TABLE})
 """Every scalar operator, by name."""
+
+TYPED_BY_ARGUMENTS = frozenset(info.name for info in _TABLE if info.rule != "cast")
+"""Operators whose result's type follows from their arguments; with others it is stated."""

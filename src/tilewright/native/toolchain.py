@@ -6,6 +6,7 @@ LLVM is loaded when it is first needed, since a process that only runs models ne
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
@@ -43,15 +44,27 @@ def machine_for(triple: str, *, opt: int, cpu: str = "", features: str = "", eve
     return result.create_target_machine(cpu=cpu, features=features, opt=opt, reloc="pic", codemodel="small")
 
 
+_ASSEMBLY = re.compile(r'(?m)^[^;"\n]*\basm\b(?:\s+(?:sideeffect|alignstack|inteldialect|unwind))*\s*"')
+
+
+def has_assembly(text: str) -> bool:
+    """Whether LLVM text has machine instructions as text, at which LLVM, which has no assembler here, would abort."""
+    return _ASSEMBLY.search(text) is not None
+
+
 def parsed(text: str, triple: str, machine: Any, what: str, context: Any = None) -> Any:
     """The module of LLVM text, verified and laid out for a machine; modules that are to be linked share a context.
     Raises CompileError that names `what`."""
     binding = llvm()
     try:
         module = binding.parse_assembly(text, context or binding.create_context())
+    except RuntimeError as error:
+        raise CompileError(f"LLVM refused {what}: {str(error).strip()}") from None
+    try:
         module.triple = triple
         module.data_layout = str(machine.target_data)
         module.verify()
     except RuntimeError as error:
+        module.close()  # an error that is kept keeps this frame: collected with its context, it would be freed twice
         raise CompileError(f"LLVM refused {what}: {str(error).strip()}") from None
     return module

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.ir import expr as ir
+from tilewright.ir.c_functions import LIBRARY, PREFIX
 from tilewright.ir.dtype import DType, boolean
-from tilewright.ir.expr import Const, Expr, Var, as_expr, binary, call, cast, maximum, minimum, select
+from tilewright.ir.expr import Const, Expr, Op, Var, as_expr, binary, call, cast, maximum, minimum, select
 from tilewright.ir.op_types import readable
 from tilewright.ir.reduce import Reduce, Reducer
 from tilewright.support.errors import ExpressionError
@@ -111,10 +112,6 @@ arcsinh, arccosh, arctanh = map(unary, ("arcsinh", "arccosh", "arctanh"))
 abs, exp_nonpositive, isnan, isinf = map(unary, ("abs", "exp_nonpositive", "isnan", "isinf"))
 
 
-def power(a: Any, b: Any) -> Expr:
-    return call("pow", plain(a), plain(b))
-
-
 def isfinite(x: Any) -> Expr:
     """Whether an element is neither infinite nor a NaN."""
     return ~(isnan(x) | isinf(x))
@@ -131,6 +128,7 @@ def _two(name: str, doc: str) -> Callable[[Any, Any], Expr]:
 
 truncdiv = _two("truncdiv", "The quotient of integers, rounded to zero; 0 where b is 0. `//` rounds to minus infinity.")
 truncmod = _two("truncmod", "What `truncdiv` leaves: it has the sign of a. `%` has that of b.")
+power = _two("pow", "a to the power b.")
 fmod = _two("fmod", "What is left of a float's quotient rounded to zero: it has the sign of a.")
 atan2 = _two("atan2", "The angle of the point (b, a).")
 
@@ -141,6 +139,25 @@ def _bits_of(x: Any, name: str) -> tuple[Expr, DType]:
     if not e.dtype.is_int or e.dtype.bits < 8:
         raise ExpressionError(f"{name}: not an integer of 8 bits or more", got=f"{readable(e)} ({e.dtype})")
     return cast(e, f"u{e.dtype.bits}"), e.dtype
+
+
+def call_extern(dtype: DType | str, name: str, *args: Any) -> Expr:
+    """A function of C on elements: `te.call_extern("float32", "cbrtf", x[i])`.
+
+    Args:
+        dtype: of the result. In a type of several lanes, each lane is computed.
+        name: of the function: one of math.h (`cbrt` takes float64, `cbrtf` float32), or one that
+            `tw.build(..., extern={name: ...})` defines.
+        args: elements of the types that it takes, integers of 8 bits or more, float32 or float64; numbers become what
+            the function of math.h takes, else integers int64 and others float32.
+
+    The function is pure: how often it is called, and in which order, is not said. Raises ExpressionError for types that
+    C has no name for, or that are not those of math.h.
+    """
+    known = LIBRARY.get(name) if isinstance(name, str) else None
+    kinds = known.arguments if known is not None and len(known.arguments) == len(args) else (None,) * len(args)
+    values = tuple(as_expr(plain(a), kind) for a, kind in zip(args, kinds, strict=True))
+    return Op(f"{PREFIX}{name}", values, lanes_of(dtype)[0])
 
 
 def popcount(x: Any) -> Expr:

@@ -19,6 +19,7 @@ from tilewright.ir.dtype import DType, f32
 from tilewright.ir.dtype import dtype as _dtype
 from tilewright.ir.expr import Expr, as_expr, as_int
 from tilewright.ir.op_types import readable
+from tilewright.native.toolchain import has_assembly
 from tilewright.schedule.external import C_NAME, External, Size, register_external
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError, user_line
@@ -156,6 +157,8 @@ def _named(
         raise ExpressionError(f"{where}: no name of a C function", got=repr(name), where=line)
     if llvm is not None and address is not None:
         raise ExpressionError(f"{where}: the function is text or has an address, not both", where=line)
+    if llvm is not None and has_assembly(llvm):
+        raise ExpressionError(f"{where}: the text has instructions of a machine as text (asm)", where=line)
     if llvm is not None and f"@{name}(" not in llvm:
         raise ExpressionError(
             f"{where}: the text defines no such function", expected=f"define void @{name}(...)", where=line

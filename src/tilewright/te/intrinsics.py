@@ -25,6 +25,7 @@ from tilewright.ir.op_types import readable
 from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import map_expr, map_stmt, substitute
 from tilewright.ir.scopes import Memory, register_memory
+from tilewright.native.toolchain import has_assembly
 from tilewright.schedule.intrinsics import TensorIntrin, register
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError, VerifyError
@@ -147,6 +148,8 @@ def intrinsic(
         raise ExpressionError(
             f"intrinsic {name!r}: the text defines no such function", expected=f"@tw.intrin.{name}(...)"
         )
+    if llvm is not None and has_assembly(llvm):
+        raise ExpressionError(f"intrinsic {name!r}: the text has instructions of a machine as text (asm)")
     if c is not None and f"tw_intrin_{name}(" not in c:
         raise ExpressionError(
             f"intrinsic {name!r}: the C text defines no such function", expected=f"tw_intrin_{name}(...)"

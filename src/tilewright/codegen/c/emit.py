@@ -14,6 +14,7 @@ from tilewright.arith import simplify
 from tilewright.codegen.c.expr import COMPARE, UNARY, ExprEmitter
 from tilewright.codegen.c.helpers import MEMORY_TYPES, VALUE_TYPES, helper
 from tilewright.codegen.c.names import Identifiers
+from tilewright.ir.c_functions import linked_name
 from tilewright.ir.expr import Buffer, Expr, Var, as_int
 from tilewright.ir.loops import (
     NTHREADS,
@@ -30,7 +31,7 @@ from tilewright.ir.loops import (
     Stmt,
     Store,
 )
-from tilewright.ir.rewrite import buffers_in, exprs_of, map_stmt, own_loads, variables, walk, walk_expr
+from tilewright.ir.rewrite import buffers_in, c_calls_in, exprs_of, map_stmt, own_loads, variables, walk, walk_expr
 from tilewright.ir.sharing import computed_first
 from tilewright.schedule.external import externals_in, find_external, sizes_of
 from tilewright.schedule.intrinsics import TensorIntrin, expand, find_intrinsic, is_known, values_of
@@ -71,7 +72,8 @@ class Emitter:
         self.func = func
         self.openmp = openmp
         self.identifiers = Identifiers()
-        self.identifiers.taken |= {x.linked for x in externals_in(func.body)}
+        called = {x.linked for x in externals_in(func.body)} | {linked_name(x.name) for x in c_calls_in(func.body)}
+        self.identifiers.taken |= called
         self.names: dict[Var | Buffer, str] = {}
         self.extents: dict[Var, Expr] = {}
         self.exprs = ExprEmitter(self.names, self.extents)
@@ -96,7 +98,8 @@ class Emitter:
             self.lines.insert(0, f"    const int64_t {self.names[TID]} = 0;")
         unused = [f"    (void){self.names[x]};" for x in arguments if not self.is_used(x)]
         lines = [*self.workspaces(), *self.signature(name), *unused, *self.lines, "}"]
-        parts = [self.includes(), *self.helper_texts(), *self.prototypes.values(), "\n".join(lines)]
+        outside = ["\n".join(self.exprs.externs.values())] if self.exprs.externs else []
+        parts = [self.includes(), *self.helper_texts(), *outside, *self.prototypes.values(), "\n".join(lines)]
         return "\n\n".join(parts) + "\n"
 
     def workspaces(self) -> list[str]:

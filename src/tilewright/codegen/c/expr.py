@@ -13,6 +13,7 @@ import numpy as np
 from tilewright.arith import bounds
 from tilewright.arith.interval import EVERYTHING
 from tilewright.codegen.c.helpers import VALUE_TYPES
+from tilewright.ir.c_functions import LIBRARY, PREFIX, linked_name, signature_of
 from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64, i64, u32, u64
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int, const
 from tilewright.ir.functions import names_in
@@ -37,7 +38,7 @@ _ARITHMETIC = {"add": ("+", SUM), "sub": ("-", SUM), "mul": ("*", PRODUCT)}
 
 
 class ExprEmitter:
-    """Texts of expressions. Notes the identifiers, helpers and headers that they use."""
+    """Texts of expressions. Notes the identifiers, helpers, headers and functions from outside that they use."""
 
     def __init__(self, names: Mapping[Var | Buffer, str], extents: dict[Var, Expr]) -> None:
         self.names = names
@@ -47,6 +48,7 @@ class ExprEmitter:
         self.used: set[str] = set()
         self.helpers: dict[str, None] = {}
         self.headers: set[str] = {"stdint.h"}
+        self.externs: dict[str, str] = {}
         self._index: dict[Expr, bool] = {}
 
     def text(self, e: Expr, least: int = 0) -> str:
@@ -120,6 +122,8 @@ class ExprEmitter:
             case Op(name, (a,)) if name in ("isnan", "isinf"):
                 self.headers.add("math.h")
                 return f"{name}({self.text(a)})", ATOM
+            case Op(name) if name.startswith(PREFIX):
+                return self._extern(e), ATOM
             case Op() if e.dtype in (f16, bf16):
                 return self._half(e)[0]
             case Op() if e.dtype.is_float:
@@ -129,6 +133,16 @@ class ExprEmitter:
             case Op():
                 return self._int(e)
         raise CompileError(f"{type(e).__name__} has no C form; lower the function first", where=str(e))
+
+    def _extern(self, e: Op) -> str:
+        """A call of a function of C, which is declared before the text if no header does."""
+        name = e.name.removeprefix(PREFIX)
+        symbol = linked_name(e.name)
+        if name in LIBRARY:
+            self.headers.add("math.h")
+        else:
+            self.externs[symbol] = f"{signature_of(e.dtype, e.args).in_c(symbol)};"
+        return f"{symbol}({', '.join([self.text(a) for a in e.args])})"
 
     def _lookup(self, index: Expr, table: list[Expr]) -> str:
         """An element of an array literal; an index that may be outside is moved to the nearest end."""

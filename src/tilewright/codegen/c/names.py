@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterable
 
 from tilewright.codegen.c.expr import MATH_NAMES
+from tilewright.ir.c_functions import LIBRARY
 from tilewright.ir.text import DTYPE
 
 RESERVED = MATH_NAMES.union(
+    LIBRARY,
     "auto break case char const continue default do double else enum extern float for goto if inline int long "
     "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
     "bool true false NAN INFINITY main malloc free abort memcpy memmove memset size_t ldexp frexp signbit sched_yield "
-    "y0 y1 yn j0 j1 jn allocate".split(" ")
+    "y0 y1 yn j0 j1 jn allocate".split(" "),
 )
 """Names that are not given to anything of a program: C's words, and functions that emitted code may call."""
 

@@ -47,6 +47,9 @@ def emit_cuda(func: PrimFunc) -> str:
     names = [func.name if len(nests) == 1 else f"{func.name}_{k}" for k in range(len(nests))]
     kernels = [_Kernel(replace(func.with_body(s), name=name)) for s, name in zip(nests, names, strict=True)]
     texts = [k.kernel() for k in kernels]
+    outside = [name for k in kernels for name in k.exprs.externs]
+    if outside:
+        raise CompileError("kernels cannot call what is no function of CUDA", where=func.name, got=", ".join(outside))
     headers = sorted({h for k in kernels for h in k.exprs.headers})
     helpers = dict.fromkeys(h for k in kernels for h in k.all_helpers())
     parts = ["\n".join(f"#include <{h}>" for h in headers)]

@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright.codegen.interpret.memory import InterpretError, Memory, Thunk, position_in
 from tilewright.codegen.interpret.scalars import bitcaster, caster, function, value_of
+from tilewright.ir.c_functions import PREFIX, apply
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
 from tilewright.ir.rewrite import variables
@@ -149,6 +150,8 @@ class Scope:
                 convert = (caster if e.name == "cast" else bitcaster)(e.args[0].dtype, e.dtype)
                 (only,) = args
                 return lambda: convert(only())
+            case name if name.startswith(PREFIX):
+                return lambda: value_of(e.dtype)(apply(name, *[a() for a in args]))
         f = function(e.name, e.args[0].dtype)
         if len(args) == 1:
             (only,) = args

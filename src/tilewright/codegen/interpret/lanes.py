@@ -7,6 +7,7 @@ same for all threads stays a single value.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from tilewright.codegen.interpret.memory import Array, InterpretError
 from tilewright.codegen.interpret.races import Detector
 from tilewright.codegen.interpret.scalars import bitcaster, poison, value_of
 from tilewright.codegen.interpret.vectors import Operation, Value, by_element, conversion, operation, storage
+from tilewright.ir.c_functions import PREFIX, apply
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
 
 Mask = Array | None
@@ -126,6 +129,9 @@ class LaneScope:
             case "bitcast":
                 one = bitcaster(e.args[0].dtype, e.dtype)
                 return _applied(lambda x: by_element(one, e.dtype, x) if type(x) is np.ndarray else one(x), args)
+            case name if name.startswith(PREFIX):
+                called = partial(apply, name)
+                return _applied(lambda *xs: _of_outside(called, e.dtype, *xs), args)
         return _applied(operation(e.name, e.args[0].dtype, e.dtype), args)
 
     # Memory
@@ -194,6 +200,13 @@ class LaneScope:
                 memory.data[where[mask]] = new[mask] if type(new) is np.ndarray else new
 
         return store
+
+
+def _of_outside(f: Callable[..., Any], result: DType, *args: Value) -> Value:
+    """The results of a function of C for values of either form."""
+    if any(type(a) is np.ndarray for a in args):
+        return by_element(f, result, *args)
+    return value_of(result)(f(*args))
 
 
 def _applied(f: Operation, args: Sequence[Lanes]) -> Lanes:

@@ -8,7 +8,7 @@ from tilewright.arith import prove
 from tilewright.codegen.llvm.divide import divide_lanes
 from tilewright.codegen.llvm.masks import any_lane, both, compare_lanes, is_comparison
 from tilewright.codegen.llvm.memory import is_table, load, load_entries, lookup, lookup_lanes, lookup_register
-from tilewright.codegen.llvm.state import State
+from tilewright.codegen.llvm.state import State, is_foreign_call
 from tilewright.codegen.llvm.values import Value, literal, register_type, vector_literal
 from tilewright.codegen.llvm.vector import has_registers_for, is_seldom, sixteenth
 from tilewright.ir.dtype import DType, boolean, f32, f64, i32, i64
@@ -257,14 +257,16 @@ def _seldom(s: State, condition: Value, usual: Expr, other: Expr) -> Value:
 
 
 def _pending(s: State, e: Expr) -> bool:
-    """Whether computing `e` would read memory that has not been read yet."""
+    """Whether computing `e` would read memory that has not been read yet, or call a user's function."""
     seen: set[Expr] = set()
 
     def visit(node: Expr) -> bool:
         if node in seen or not s.reads(node):
             return False
         seen.add(node)
-        return s.known(node) is None and (isinstance(node, Load) or any(map(visit, node.children)))
+        if s.known(node) is not None:
+            return False
+        return isinstance(node, Load) or is_foreign_call(node) or any(map(visit, node.children))
 
     return visit(e)
 

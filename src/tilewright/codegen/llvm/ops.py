@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from tilewright.codegen.llvm import avx512
 from tilewright.codegen.llvm.cast import cast, from_f32, to_f32
 from tilewright.codegen.llvm.values import is_literal, literal, register_type, splat_literal
-from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64, i32, i64
+from tilewright.ir.c_functions import PREFIX
+from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16
 from tilewright.ir.functions import names_in
 from tilewright.native.text import Writer
 from tilewright.support.errors import CompileError
@@ -30,9 +31,13 @@ _LIBM = {ours: c for ours, c in names_in("c").items() if ours not in _ROUNDING}
 _LIBM |= {name: name for name in ("atan2", "pow", "fmod")}
 
 
+_EXTENSION = {i8: "signext", i16: "signext", u8: "zeroext", u16: "zeroext"}
+"""How C widens what is narrower than its int."""
+
+
 def is_library(name: str) -> bool:
-    """Whether an operator is a call of the C library (on floats)."""
-    return name in _LIBM
+    """Whether an operator is a call of the C library (on floats), or of another function of C."""
+    return name in _LIBM or name.startswith(PREFIX)
 
 
 def suffix(t: DType, width: int) -> str:
@@ -196,14 +201,34 @@ class Ops:
             t, args, width, t,
         )  # fmt: skip
 
-    def per_lane(self, f: Callable[[list[str]], str], t: DType, args: Sequence[str], width: int, result: DType) -> str:
-        """Apply a scalar function lane by lane."""
+    def extern(self, name: str, types: Sequence[DType], args: Sequence[str], width: int, result: DType) -> str:
+        """A call of a function of C for every lane."""
+        ty = f"{_EXTENSION.get(result, '')} {register_type(result)}".lstrip()
+        passed = [f"{register_type(t)} {_EXTENSION.get(t, '')}".rstrip() for t in types]
+        symbol = self.out.declare(name, ty, passed, "nounwind willreturn memory(none)")
+
+        def call(lane: list[str]) -> str:
+            operands = ", ".join(f"{kind} {a}" for kind, a in zip(passed, lane, strict=True))
+            return self.out.inst(f"call {ty} {symbol}({operands})")
+
+        return self.per_lane(call, types, args, width, result)
+
+    def per_lane(
+        self,
+        f: Callable[[list[str]], str],
+        t: DType | Sequence[DType],
+        args: Sequence[str],
+        width: int,
+        result: DType,
+    ) -> str:
+        """Apply a scalar function lane by lane; its arguments have one type, or one each."""
         if not width:
             return f(list(args))
-        ty, result_ty = register_type(t, width), register_type(result, width)
+        types = [t] * len(args) if isinstance(t, DType) else t
+        kinds, result_ty = [register_type(t, width) for t in types], register_type(result, width)
         vector = "poison"
         for i in range(width):
-            lane = [self.out.inst(f"extractelement {ty} {a}, i64 {i}") for a in args]
+            lane = [self.out.inst(f"extractelement {kind} {a}, i64 {i}") for kind, a in zip(kinds, args, strict=True)]
             value = f(lane)
             vector = self.out.inst(f"insertelement {result_ty} {vector}, {register_type(result)} {value}, i64 {i}")
         return vector

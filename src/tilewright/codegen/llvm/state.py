@@ -11,9 +11,11 @@ from tilewright.codegen.llvm.ops import Ops
 from tilewright.codegen.llvm.polynomial import Atoms, Converter, Key, Poly
 from tilewright.codegen.llvm.values import Lanes, Value, is_literal, literal, register_type, splat_literal
 from tilewright.codegen.llvm.vector import can_vectorize, native_lanes
+from tilewright.ir.c_functions import PREFIX, is_foreign, linked_name
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Var
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
 from tilewright.ir.loops import For, Stmt
+from tilewright.ir.scalar_ops import TYPED_BY_ARGUMENTS
 from tilewright.native.text import Writer
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError
@@ -295,10 +297,11 @@ class State:
         return entry
 
     def reads(self, e: Expr) -> bool:
-        """Whether `e` reads memory."""
+        """Whether `e` reads memory, or calls what is to be called for elements that are computed alone."""
         entry = self._reads.get(e)
         if entry is None:
-            entry = self._reads[e] = isinstance(e, Load) or any(self.reads(c) for c in e.children)
+            own = isinstance(e, Load) or is_foreign_call(e)
+            entry = self._reads[e] = own or any(self.reads(c) for c in e.children)
         return entry
 
     def stable(self, p: Poly) -> bool:
@@ -374,6 +377,8 @@ class State:
 
     def elementwise(self, name: str, args: list[Value], result: DType) -> Value:
         """An operator on values, lane by lane."""
+        if name not in TYPED_BY_ARGUMENTS and name.startswith(PREFIX):
+            return self._extern(linked_name(name), args, result)
         t = args[0].dtype
         if not any(a.vector for a in args):
             return Value(result, (self.ops.apply(name, t, [a.parts[0] for a in args], 0, result),))
@@ -384,6 +389,19 @@ class State:
         )
         return Value(result, parts, True)
 
+    def _extern(self, symbol: str, args: list[Value], result: DType) -> Value:
+        """A function of C on values, lane by lane."""
+        types = [a.dtype for a in args]
+        if not any(a.vector for a in args):
+            return Value(result, (self.ops.extern(symbol, types, [a.parts[0] for a in args], 0, result),))
+        assert self.lanes is not None
+        columns = [self.parts(a) for a in args]
+        parts = (
+            self.ops.extern(symbol, types, [c[k] for c in columns], width, result)
+            for k, width in enumerate(self.lanes.widths)
+        )
+        return Value(result, tuple(parts), True)
+
     def cast_rounded(self, a: Value, offset: Value, bounds: tuple[Value, Value], to: DType) -> Value:
         """cast(round(a) + offset), lane by lane; the offset and the bounds of `a` are scalars."""
         if not a.vector or self.lanes is None:
@@ -392,3 +410,8 @@ class State:
         columns = zip(a.parts, self.parts(offset), *map(self.parts, bounds), self.lanes.widths, strict=True)
         parts = (cast_rounded(self.out, x, n, (lo, hi), a.dtype, to, width) for x, n, lo, hi, width in columns)
         return Value(to, tuple(parts), True)
+
+
+def is_foreign_call(e: Expr) -> bool:
+    """Whether an expression is a call of a function of C that is not the library's."""
+    return isinstance(e, Op) and e.name not in TYPED_BY_ARGUMENTS and is_foreign(e.name)
