@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import gcd
 
-from tilewright.arith import compare, division, forms, interval, rules
+from tilewright.arith import compare, division, forms, interval, points, rules
 from tilewright.arith.forms import Form
 from tilewright.arith.interval import EVERYTHING, Interval
+from tilewright.arith.points import Point
 from tilewright.ir.dtype import DType, boolean, i64
 from tilewright.ir.expr import Const, Expr, Load, Op, Var, cast
 from tilewright.ir.rewrite import rebuild
@@ -24,33 +25,87 @@ _PRODUCT_TERMS = 24
 """Terms of a product of two sums above which it is not multiplied out."""
 
 
+class _Stated:
+    """The memory of an analyzer before its facts counted: forms, ranges and the rest, true without them."""
+
+    __slots__ = ("divisors", "facts", "forms", "ranges", "simple")
+
+    def __init__(
+        self,
+        facts: tuple[Form, ...],
+        linear: dict[Expr, Form],
+        simple: dict[Expr, Expr],
+        ranges: dict[Expr, Interval],
+        divisors: dict[Expr, int],
+    ) -> None:
+        self.facts, self.forms, self.simple, self.ranges, self.divisors = facts, linear, simple, ranges, divisors
+
+
 class Analyzer:
     """Simplifies expressions, bounds and proves, for fixed knowledge."""
 
-    __slots__ = ("_divisors", "_forms", "_ranges", "_simple", "extents", "facts", "splitting", "steps")
+    __slots__ = (
+        "_divisors",
+        "_forms",
+        "_ranges",
+        "_simple",
+        "_stated",
+        "_points",
+        "extents",
+        "facts",
+        "splitting",
+        "steps",
+    )
 
     def __init__(self, extents: Extents | None = None, facts: Iterable[Expr] = ()) -> None:
         self.extents: dict[Var, Expr] = dict(extents) if extents else {}
         self.facts: tuple[Form, ...] = ()
         self.steps = 0
         self.splitting = False
+        self._points: dict[bool, tuple[Point, ...]] = {}
         self._forms: dict[Expr, Form] = {}
         self._simple: dict[Expr, Expr] = {}
         self._ranges: dict[Expr, Interval] = {}
         self._divisors: dict[Expr, int] = {}
-        given = [f for fact in facts for f in compare.nonnegative_forms(self, self.simplify(fact))]
-        if given:
+        self._stated: _Stated | None = None
+        self._state(facts, ())
+
+    def also(self, fact: Expr) -> Analyzer:
+        """An analyzer that knows one more fact: what a new one with all facts would be, whose first ones are simplified
+        already."""
+        result = Analyzer(self.extents)
+        before = self._stated
+        if before is not None:
+            result._forms, result._simple = dict(before.forms), dict(before.simple)
+            result._ranges, result._divisors = dict(before.ranges), dict(before.divisors)
+        result._state((fact,), before.facts if before is not None else ())
+        return result
+
+    def _state(self, facts: Iterable[Expr], before: tuple[Form, ...]) -> None:
+        """Take facts for true, beside those that were simplified before."""
+        known = (*before, *(f for fact in facts for f in compare.nonnegative_forms(self, self.simplify(fact))))
+        if self._simple:
+            copies = dict(self._forms), dict(self._simple), dict(self._ranges), dict(self._divisors)
+            self._stated = _Stated(known, *copies)
+        if known:
             # What was simplified so far was so without the facts. Ranges stay (wide, but true), those of the facts'
             # own atoms above all: using a fact must not need it.
-            for atom in [a for form in given for a in form[0]]:
+            for atom in [a for form in known for a in form[0]]:
                 self.range(atom)
             self._forms, self._simple = {}, {}
-            self.facts = tuple(given)
+            self.facts = known
 
     @property
     def remembered(self) -> int:
         """How many expressions are kept."""
         return len(self._simple) + len(self._forms)
+
+    def refutes(self, form: Form) -> bool:
+        """Whether `form` is negative at a point where the facts hold: then nothing proves that it is not."""
+        known = self._points.get(self.facts != ())
+        if known is None:
+            known = self._points[self.facts != ()] = points.some(self.extents, self.facts)
+        return any((value := p.form(form)) is not None and value < 0 for p in known)
 
     # -- the three questions ------------------------------------------------------------------------------------
 

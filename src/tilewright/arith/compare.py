@@ -161,6 +161,8 @@ def _nonnegative(an: Analyzer, form: Form, depth: int) -> bool:
         return True
     if hi is not None and hi < 0:
         return False
+    if depth == _DEPTH and an.refutes(form):
+        return False
     if an.facts:
         # Questions that arise on the way are answered without the facts, else they could need each other.
         facts, an.facts = an.facts, ()
@@ -229,7 +231,9 @@ def _independent(an: Analyzer, form: Form) -> bool:
 
 def _eliminate_variable(an: Analyzer, form: Form, depth: int) -> bool:
     extents = an.extents
-    present = {f for atom in form[0] for f in forms.factors(atom) if type(f) is Var and f in extents}
+    present = {f for atom in form[0] for f in _variables_of(atom) if f in extents}
+    if not present:
+        return False
     symbolic = [
         v
         for v in present
@@ -251,6 +255,15 @@ def _eliminate_variable(an: Analyzer, form: Form, depth: int) -> bool:
             last = forms.add(an.form(extents[v]), ({}, -1))
             return nonnegative(an, forms.add(rest, forms.mul(factor, last)), depth - 1)
     return False
+
+
+def _variables_of(atom: Expr) -> tuple[Expr, ...]:
+    """The variables among an atom's factors."""
+    if type(atom) is Var:
+        return (atom,)
+    if type(atom) is not Op or atom.name != "mul":
+        return ()
+    return tuple(f for f in forms.factors(atom) if type(f) is Var)
 
 
 def coefficient(form: Form, v: Var) -> tuple[Form, Form] | None:

@@ -125,8 +125,7 @@ class _Simplifier:
         """The simplifier for `body`, which runs only where `condition` holds."""
         if not _may_decide(condition, body):
             return self
-        facts = (*self.facts, condition)
-        return _Simplifier(Analyzer(self.an.extents, facts), facts)
+        return _Simplifier(self.an.also(condition), (*self.facts, condition))
 
     def let(self, s: Let) -> Stmt | None:
         value = self.an.simplify(s.value)
