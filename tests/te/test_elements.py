@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tests.te.conformance import close, evaluate, random
 from tilewright import te
 from tilewright.ir.dtype import f16
@@ -347,3 +349,20 @@ def test_numbers_take_the_name_of_their_type() -> None:
     assert te.const(300, "uint8") is te.const(44, "u8")
     with pytest.raises(ExpressionError, match="no such element type"):
         te.const(1, "float17")
+
+
+def test_long_tables_are_walked_over_seldom() -> None:
+    """What an entry of a table costs, in calls of functions: entries are no operands, which each pass looks at."""
+
+    def calls(count: int) -> int:
+        profile = cProfile.Profile()
+        profile.enable()
+        table = te.const_matrix(np.arange(count) * 0.5)
+        position = te.placeholder((4,), "int64", name="A")
+        b = te.compute((4,), lambda i: table[position[i]], name="B")
+        tw.build(te.create_schedule(b), [position, b])
+        profile.disable()
+        return sum(entry.callcount for entry in profile.getstats())
+
+    calls(10)  # what is made once in a process
+    assert (calls(3000) - calls(1000)) / 2000 < 100

@@ -178,6 +178,11 @@ class Expr:
         """The sub-expressions, in order."""
         return ()
 
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        """The sub-expressions that are computed: `children` without the entries of a table, which may be long."""
+        return self.children
+
 
 class Var(Expr):
     """A named integer or scalar. `lo`/`hi` bound a symbol's value (inclusive; None: not at all), `multiple`
@@ -274,6 +279,10 @@ class Op(Expr):
     @property
     def children(self) -> tuple[Expr, ...]:
         return self.args
+
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        return self.args[:1] if self.name == "lookup" else self.args
 
 
 class Load(Expr):

@@ -22,7 +22,7 @@ def _guarded(
     if wanted.isdisjoint(loads(e)) or (e, conditions) in seen:
         return
     seen.add((e, conditions))
-    inner: list[tuple[Expr, Conditions]] = [(c, conditions) for c in e.children]
+    inner: list[tuple[Expr, Conditions]] = [(c, conditions) for c in e.operands]
     if isinstance(e, Op) and e.name in ("select", "and", "or"):
         first, *rest = e.args
         holds = [first, ~first] if e.name != "or" else [~first]

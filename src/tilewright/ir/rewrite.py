@@ -106,12 +106,17 @@ def walk_expr(e: Expr) -> Iterator[Expr]:
 def _parts(e: Expr) -> tuple[Expr, ...]:
     """The distinct sub-expressions of `e`, itself left out: it would keep itself alive."""
     result: dict[Expr, None] = {}
-    stack = [*reversed(e.children)]
+    stack = [*reversed(e.operands)]
+    tables = [e] if len(e.operands) < len(e.children) else []
     while stack:
         node = stack.pop()
         if node not in result:
             result[node] = None
-            stack.extend(reversed(node.children))
+            stack.extend(reversed(node.operands))
+            if len(node.operands) < len(node.children):
+                tables.append(node)
+    for table in tables:
+        result.update(dict.fromkeys(table.children[1:]))
     return tuple(result)
 
 
@@ -135,7 +140,7 @@ def _variables(e: Expr) -> tuple[Var, ...]:
     try:
         return e.known_variables
     except AttributeError:
-        parts = [result for c in e.children if (result := _variables(c))]
+        parts = [result for c in e.operands if (result := _variables(c))]
         e.known_variables = parts[0] if len(parts) == 1 else tuple(dict.fromkeys(chain(*parts)))
         return e.known_variables
 

@@ -285,7 +285,7 @@ class State:
         entry = self._variables.get(e)
         if entry is None:
             own = frozenset((e,)) if isinstance(e, Var) else frozenset()
-            entry = self._variables[e] = own.union(*[self._free(c) for c in e.children])
+            entry = self._variables[e] = own.union(*[self._free(c) for c in e.operands])
         return entry
 
     def _mutable(self, e: Expr) -> frozenset[str]:
@@ -293,7 +293,7 @@ class State:
         entry = self._mutables.get(e)
         if entry is None:
             own = frozenset((e.buffer.name,)) & self.written if isinstance(e, Load) else frozenset[str]()
-            entry = self._mutables[e] = own.union(*[self._mutable(c) for c in e.children])
+            entry = self._mutables[e] = own.union(*[self._mutable(c) for c in e.operands])
         return entry
 
     def reads(self, e: Expr) -> bool:
@@ -301,7 +301,7 @@ class State:
         entry = self._reads.get(e)
         if entry is None:
             own = isinstance(e, Load) or is_foreign_call(e)
-            entry = self._reads[e] = own or any(self.reads(c) for c in e.children)
+            entry = self._reads[e] = own or any(self.reads(c) for c in e.operands)
         return entry
 
     def stable(self, p: Poly) -> bool:
@@ -330,7 +330,7 @@ class State:
             case Load(buffer, indices):
                 return self.pointer(buffer).copies > 1 or any(self.varies(i) for i in indices)
         is_there = False
-        for c in e.children:  # a generator would take C's stack for each level
+        for c in e.operands:  # a generator would take C's stack for each level
             is_there = is_there or self.varies(c)
         return is_there
 
