@@ -352,7 +352,7 @@ def test_numbers_take_the_name_of_their_type() -> None:
 
 
 def test_long_tables_are_walked_over_seldom() -> None:
-    """What an entry of a table costs, in calls of functions: entries are no operands, which each pass looks at."""
+    """Entries are no operands, which each pass looks at: the calls of functions that one more costs."""
 
     def calls(count: int) -> int:
         profile = cProfile.Profile()
