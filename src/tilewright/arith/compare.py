@@ -257,7 +257,7 @@ def _eliminate_variable(an: Analyzer, form: Form, depth: int) -> bool:
     return False
 
 
-def _variables_of(atom: Expr) -> tuple[Expr, ...]:
+def _variables_of(atom: Expr) -> tuple[Var, ...]:
     """The variables among an atom's factors."""
     if type(atom) is Var:
         return (atom,)
