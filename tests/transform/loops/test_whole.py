@@ -55,6 +55,8 @@ READ = {
     "select(v <= m, a[v], 0.0)": "select(v <= m, select(v < n, a[v], 0.0), 0.0)",
     "select(v < m, 1.0, a[v])": "select(v < m, 1.0, select(v < n, a[v], 0.0))",
     "select(a[v] < 1.0, 1.0, 0.0)": "select(select(v < n, a[v], 0.0) < 1.0, 1.0, 0.0)",
+    "a[max(min(i64(a[v]), m - 1), 0)]": "select(v < n, a[max(min(i64(a[v]), m - 1), 0)], 0.0)",
+    "a[max(min(i64(a[0]), m - 1), 0)]": "a[max(min(i64(a[0]), m - 1), 0)]",
     "exp(a[v] + a[0])": "exp(select(v < n, a[v], 0.0) + a[0])",
 }
 

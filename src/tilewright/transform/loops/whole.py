@@ -17,7 +17,7 @@ from dataclasses import replace
 from tilewright.arith import Analyzer
 from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, all_of, as_int, const, select
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store
-from tilewright.ir.rewrite import rebuild, replace_buffers, substitute, walk, walk_expr, with_children
+from tilewright.ir.rewrite import loads, rebuild, replace_buffers, substitute, walk, walk_expr, with_children
 from tilewright.transform.loops.copies import conjuncts
 from tilewright.transform.loops.simplify import analyzer_of
 
@@ -101,9 +101,11 @@ def _one_condition(allocation: Allocate, an: Analyzer) -> bool:
 
 
 def _guarded(e: Expr, condition: Expr, facts: tuple[Expr, ...], an: Analyzer) -> Expr:
-    """A value for all lanes: what lanes without the condition might read outside of its buffer is read under it."""
+    """A value for all lanes: what lanes without the condition might read outside of its buffer is read under it, and so
+    is what has such a load in its indices."""
     if isinstance(e, Load):
-        return e if _inside(an, e, facts) else select(condition, e, const(0, e.dtype))
+        inside = all(_inside(an, load, facts) for load in loads(e))
+        return e if inside else select(condition, e, const(0, e.dtype))
     if isinstance(e, Op) and e.name == "select":
         chosen, then, orelse = e.args
         then = _guarded(then, condition, (*facts, *conjuncts(chosen)), an)
