@@ -405,12 +405,15 @@ def _extents(manifest: Manifest, arrays: Sequence[Array]) -> dict[str, int]:
 
 
 def _cut(manifest: Manifest, dims: Sequence[int], arrays: Sequence[Array], extents: Mapping[str, int]) -> list[Array]:
-    """The outputs that callers see, in their real sizes."""
+    """The outputs that callers see, in their real sizes. CallError where one is below 0: the data does not fit."""
     values = {**dict(zip((s.name for s in manifest.symbols), dims, strict=True)), **extents}
     results = []
     for spec, array in zip(manifest.results, arrays, strict=False):
         if spec.real is not None:
             shape = [evaluate(work, values) for work in spec.real]
+            if min(shape, default=0) < 0:
+                what = "a size that the data decides is negative"
+                raise CallError(what, where=f"output {spec.name!r}", expected="at least 0", got=shape)
             array = array.reshape(-1)[: math.prod(shape)].reshape(shape)
         results.append(array)
     return results

@@ -82,6 +82,19 @@ def test_impossible_sizes_are_errors_of_the_call(end: int) -> None:
     assert len(compiled(I(0), I(9), I(1))) == 9
 
 
+def test_sizes_below_zero_are_errors_of_the_call() -> None:
+    """A window that is longer than the part that data cuts out: what has not been written is not given back."""
+    nodes = [node("Slice", ["x", "zero", "end", "two"], ["part"]), node("MaxPool", ["part"], ["y"], kernel_shape=[3])]
+    weights = {"zero": np.array([0]), "two": np.array([2])}
+    m = model(nodes, [info("x", [1, 1, "n"]), info("end", [1], INT)], ["y"], weights)
+    compiled, x = tw.compile(m, fallback="never"), x_of(1, 1, 8)
+    assert np.asarray(compiled(x, np.array([4]))).tolist() == [[[x[0, 0, :3].max(), x[0, 0, 1:4].max()]]]
+    assert np.asarray(compiled(x, np.array([2]))).shape == (1, 1, 0)
+    for end in (1, 0):
+        with pytest.raises(CallError, match="a size that the data decides is negative"):
+            compiled(x, np.array([end]))
+
+
 def test_such_models_are_saved(tmp_path: Any) -> None:
     m = model([node("Range", ["a", "b", "c"], ["y"])], [info(name, [], INT) for name in "abc"], ["y"])
     tw.compile(m).save(tmp_path / "m.tw")
