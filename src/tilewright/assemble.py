@@ -151,7 +151,7 @@ def assemble(
 
 
 def _caches(names: Interface) -> set[str]:
-    return {c.input for c in names.state.caches} if names.state else set()
+    return set(names.state.memory) if names.state else set()
 
 
 def outputs_are_hosts(names: Interface, budget: str | int | None) -> bool:

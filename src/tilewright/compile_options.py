@@ -14,7 +14,8 @@ from tilewright.records.places import Records
 from tilewright.runtime.compilers import TILEWRIGHT, find
 from tilewright.runtime.threads import check_threads
 from tilewright.support.classes import dataclass
-from tilewright.support.options import check_option, check_several
+from tilewright.support.errors import ModelError
+from tilewright.support.options import check_choice, check_option, check_several
 from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options, Products
 
@@ -42,6 +43,7 @@ class CompileOptions:
     records: Records = "auto"
     require_records: bool = False
     state: Mapping[str, str] | Literal["auto"] | None = None
+    cache: Literal["as is", "int8"] = "as is"
     ragged: tuple[str, str] | None = None
     memory: str | int | None = None
     compilers: Sequence[str] = ()
@@ -51,6 +53,9 @@ class CompileOptions:
         check_option("target", self.target, (Target, str, NoneType), "a target or its name")
         check_option("name", self.name, (str, NoneType), "a string")
         check_option("require_records", self.require_records, bool, "True or False")
+        check_choice("cache", self.cache, ("as is", "int8"))
+        if self.cache != "as is" and self.state is None:
+            raise ModelError("there are no caches to keep as codes", where="cache", hint='say which: state="auto"')
         check_several("compilers", self.compilers, "a list of names of compilers")
         for name in self.compilers:
             if name != TILEWRIGHT:

@@ -61,6 +61,7 @@ from tilewright.transform.graph.batch_first import batch_first
 from tilewright.transform.graph.canonical import canonicalise
 from tilewright.transform.graph.constant_operands import hoist_constants, lift_numbers
 from tilewright.transform.graph.conversions import absorbs
+from tilewright.transform.graph.decoded_rows import decode_rows
 from tilewright.transform.graph.divisions import divide_by_products
 from tilewright.transform.graph.extra import extended
 from tilewright.transform.graph.feature_maps import keep_maps
@@ -129,7 +130,7 @@ def compile_program(model: Any, example: Any = None, options: CompileOptions | N
             read = log.run("fix scales", _with_fixed_scales, read)
         if options.state is not None:
             check_state(options.state)
-            read = log.run("keep state", _stateful, read, options.state)
+            read = log.run("keep state", _stateful, read, options.state, options.cache == "int8")
         if options.ragged is not None:
             check_ragged(options.ragged)
             read = log.run("pack rows", _ragged, read, options.ragged)
@@ -149,11 +150,11 @@ def _with_fixed_scales(read: Imported) -> Imported:
     return replace(read, graph=graph, weights=weights)
 
 
-def _stateful(read: Imported, pairs: Mapping[str, str] | Literal["auto"]) -> Imported:
+def _stateful(read: Imported, pairs: Mapping[str, str] | Literal["auto"], coded: bool) -> Imported:
     """A model whose caches its caller keeps."""
     face, graph = read.interface, read.graph
     inputs = face.inputs or tuple(v.name for v in graph.inputs)
-    result = with_state(graph, inputs, face.outputs or tuple(v.name for v in graph.outputs), pairs)
+    result = with_state(graph, inputs, face.outputs or tuple(v.name for v in graph.outputs), pairs, coded)
     face = replace(face, inputs=result.inputs, outputs=result.outputs, state=result.state)
     return replace(read, graph=result.graph, interface=face)
 
@@ -189,6 +190,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("recognise activations", recognise_activations),
         ("recognise softmax", recognise_softmax),
         ("recognise norms", recognise_norms),
+        ("decode rows", decode_rows),
         ("simplify units", simplify_units),
         ("keep maps", keep_maps),
         ("recognise attention", recognise_attention),

@@ -98,6 +98,44 @@ def test_known_sizes(batch: int, n: int) -> None:
         state(x)
 
 
+def rounded(rows: Any) -> Any:
+    """Rows of a cache as codes mean them: 127 levels of the greatest magnitude of each vector."""
+    scale = np.abs(rows).max(-1, keepdims=True) * np.float32(1 / 127)
+    return np.rint(rows / scale) * scale
+
+
+@pytest.mark.parametrize(("batch", "n", "counts"), [(2, 1, (1,) * 6), (1, "n", (5, 1, 3))])
+def test_caches_of_codes(batch: int, n: int | str, counts: tuple[int, ...]) -> None:
+    graph, weights = decoder(batch, n)
+    model = tw.compile((graph, weights), state="auto", cache="int8")
+    assert isinstance(model, tw.Model)
+    state = model.state(40)
+    assert state.nbytes * 3 < 40 * 2 * batch * HEADS * DEPTH * 4
+    if n == 1:  # keys and values are never written as numbers
+        assert not any("attention" in s.label or s.label == "cast + mul" for s in model.manifest.run_steps)
+    for x, expected in steps(graph, weights, batch, counts):
+        y = state(x)
+        q = (x @ weights["q"]).reshape(batch, -1, HEADS, DEPTH).transpose(0, 2, 1, 3)
+        k, v = (rounded(expected[f"present_{c}"]) for c in "kv")
+        scores = np.float64(q) @ k.swapaxes(-1, -2)
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        want = shares / shares.sum(-1, keepdims=True) @ v
+        np.testing.assert_allclose(y, want, atol=0.02)  # a level in the middle may fall to either side
+        assert np.abs(y - want).mean() < 1e-4
+    for name, rows in state.arrays().items():
+        np.testing.assert_allclose(rows, rounded(expected[name.replace("past", "present")]), atol=0.1)
+    other = state.copy()
+    other.truncate(0)
+    other.load(state.arrays())
+    np.testing.assert_allclose(other(x), state(x), atol=1e-4)
+    assert Manifest.from_json(model.manifest.to_json()).state == model.manifest.state
+
+
+def test_codes_need_caches() -> None:
+    with pytest.raises(ModelError, match="no caches to keep as codes"):
+        tw.compile(decoder(), cache="int8")
+
+
 def a_state(capacity: int = 10) -> State:
     model = tw.compile(decoder(), state="auto")
     assert isinstance(model, tw.Model)
@@ -114,7 +152,7 @@ def test_nothing_is_written_but_the_new_rows() -> None:
     state.truncate(0)
     state(rows(3))
     state(rows(2))
-    for memory in state._memory:
+    for memory in state._memory.values():
         assert np.isfinite(memory[:5]).all()
         assert np.isnan(memory[5:]).all()
 

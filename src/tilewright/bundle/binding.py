@@ -168,7 +168,7 @@ def binding_of(manifest: Manifest, sizes: Sizes, name: str, threads: int, rows: 
     hidden = {*rooms, *([] if state is None else [state.room, state.length])}
     named = tuple(Size(s, names.take(s.name), k) for k, s in enumerate(m.symbols) if k not in hidden)
     most = {s.name: bound for s, bound in zip(m.symbols, bounds, strict=True)}
-    caches = set() if m.state is None else {c.input for c in m.state.caches}
+    caches = set() if m.state is None else set(m.state.memory)
     left_out = caches | {r.input for r in m.rooms} | ({m.state.length} if m.state is not None else set())
     inputs = tuple(
         _array(i, names, _elements(i.shape, most), k) for k, i in enumerate(m.inputs) if i.name not in left_out
@@ -241,9 +241,9 @@ def _state(m: Manifest, bounds: Sequence[int], names: Names) -> State | None:
     slots = {i.name: k for k, i in enumerate(m.inputs)}
     room, length = _symbol(m, m.state.caches[0].input), _symbol(m, m.state.length)
     caches, offsets, at = [], [], HEADER
-    for cache in m.state.caches:
-        spec = m.inputs[slots[cache.input]]
-        array = _array(spec, names, _elements(spec.shape, most), slots[cache.input])
+    for name in m.state.memory:
+        spec = m.inputs[slots[name]]
+        array = _array(spec, names, _elements(spec.shape, most), slots[name])
         caches.append(array)
         offsets.append(at)
         at += _up(array.nbytes)

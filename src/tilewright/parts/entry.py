@@ -45,6 +45,7 @@ def compile(
     name: str | None = None,
     params: Any = None,
     state: Mapping[str, str] | Literal["auto"] | None = None,
+    cache: Literal["as is", "int8"] = "as is",
     ragged: tuple[str, str] | None = None,
     fallback: Fallback = "auto",
     custom_ops: Sequence[type] = (),
@@ -82,6 +83,7 @@ def compile(
         state: inputs that come back longer, as outputs (keys and values of a decoder), by name, or "auto": those named
             past_key_values.0.key and present.0.key, or past_k and present_k. They stay in memory of a `State`
             (`model.state(capacity)`), which is then what is called; see docs/state.md.
+        cache: "int8" keeps them as codes of 8 bits, with a scale for each vector of the last dimension.
         ragged: the symbols that count the sequences of a batch and the rows of each, ("batch", "seq"): sequences of
             different lengths are packed instead of padded, and calls take `tw.ragged(list_of_arrays)`; see
             docs/ragged.md.
@@ -116,6 +118,7 @@ def compile(
         records=records,
         require_records=require_records,
         state=state,
+        cache=cache,
         ragged=ragged,
         compilers=compilers,
         flush_denormals=flush_denormals,

@@ -110,6 +110,11 @@ class _Checker:
             spec = inputs.pop(cache.input, None)
             fits = spec is not None and spec.written and len(spec.shape) > 0 and 0 <= cache.axis < len(spec.shape)
             self.expect(fits, "is no input that is written to", f"cache {cache.input[:80]!r}")
+            if spec is not None and cache.scales:
+                scales = inputs.pop(cache.scales, None)
+                fits = scales is not None and scales.written and (spec.dtype, scales.dtype) == ("i8", "f32")
+                fits = fits and scales is not None and scales.shape == (*spec.shape[:-1], 1) and len(spec.shape) > 1
+                self.expect(fits, "has scales that do not fit", f"cache {cache.input[:80]!r}")
             room |= set(spec.shape[:1] if spec is not None else ())
             fixed |= set(spec.shape[1:] if spec is not None else ())
         length = inputs.pop(state.length, None)

@@ -101,11 +101,14 @@ class CacheSpec:
         input: its name.
         output: what the model calls the longer one that it gives back, as no program does.
         axis: along which the model's own value grows.
+        scales: the input with what codes of 8 bits are multiplied by, one number for each of the last dimension's
+            vectors; "" of a cache of the model's own numbers.
     """
 
     input: str
     output: str
     axis: int
+    scales: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,11 @@ class StateSpec:
     caches: tuple[CacheSpec, ...]
     length: str
     rows: Work
+
+    @property
+    def memory(self) -> list[str]:
+        """The inputs that are kept: caches, each followed by its scales if it has some."""
+        return [name for c in self.caches for name in (c.input, c.scales) if name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,13 +48,16 @@ class State:
         self._length = 0
         self._capacity, self._dims = _checked_sizes(runner, capacity, dims)
         inputs = runner.inputs
-        self._places = [k for k, i in enumerate(inputs) if i.name not in {spec.length, *(c.input for c in spec.caches)}]
+        memory = spec.memory
+        self._places = [k for k, i in enumerate(inputs) if i.name not in {spec.length, *memory}]
         self._given = [inputs[k] for k in self._places]
         named = {i.name: i for i in inputs}
-        self._memory = _allocated([named[c.input] for c in spec.caches], self._capacity, self._dims)
+        self._memory = dict(
+            zip(memory, _allocated([named[name] for name in memory], self._capacity, self._dims), strict=True)
+        )
         self._arguments: list[Any] = [None] * len(inputs)
-        for cache, array in zip(spec.caches, self._memory, strict=True):
-            self._arguments[inputs.index(named[cache.input])] = array
+        for name, array in self._memory.items():
+            self._arguments[inputs.index(named[name])] = array
         self._first_cache = inputs.index(named[spec.caches[0].input])
         self._count = inputs.index(named[spec.length])
         self._reserve()
@@ -103,7 +106,7 @@ class State:
     @property
     def nbytes(self) -> int:
         """Bytes of the caches."""
-        return sum(a.nbytes for a in self._memory)
+        return sum(a.nbytes for a in self._memory.values())
 
     def truncate(self, length: int) -> None:
         """Forget the last rows, so that `length` are left: tokens that were guessed wrong, or, with 0, all.
@@ -117,10 +120,13 @@ class State:
 
     def arrays(self) -> dict[str, Array]:
         """The caches by the names of the model's inputs, in the model's own shapes: views, that the next call may
-        write after."""
-        return {
-            c.input: self._as_model(c, a[: self._length]) for c, a in zip(self._spec.caches, self._memory, strict=True)
-        }
+        write after, or what the rows of caches of codes mean."""
+        return {c.input: self._as_model(c, self._rows_of(c)) for c in self._spec.caches}
+
+    def _rows_of(self, cache: CacheSpec) -> Array:
+        """The rows that there are."""
+        rows = self._memory[cache.input][: self._length]
+        return rows * self._memory[cache.scales][: self._length] if cache.scales else rows
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         """Take other rows: arrays as `arrays()` gives them, all of one length.
@@ -131,22 +137,30 @@ class State:
         if set(arrays) != set(names):
             raise CallError("the caches have other names", expected=", ".join(names), got=", ".join(arrays))
         rows = [np.moveaxis(as_numpy(arrays[c.input], f"cache {c.input!r}"), c.axis, 0) for c in self._spec.caches]
-        for cache, new, kept in zip(self._spec.caches, rows, self._memory, strict=True):
-            fits = new.dtype == kept.dtype and new.shape[1:] == kept.shape[1:] and len(new) == len(rows[0])
+        for cache, new in zip(self._spec.caches, rows, strict=True):
+            kept = self._memory[cache.input]
+            kind = np.dtype(np.float32) if cache.scales else kept.dtype
+            fits = new.dtype == kind and new.shape[1:] == kept.shape[1:] and len(new) == len(rows[0])
             if not fits or len(new) > self._capacity:
                 shape = self._as_model(cache, kept).shape
-                expected = f"{kept.dtype}{list(shape)} with up to {self._capacity} in dimension {cache.axis}"
+                expected = f"{kind}{list(shape)} with up to {self._capacity} in dimension {cache.axis}"
                 got = f"{new.dtype}{list(self._as_model(cache, new).shape)}"
                 raise CallError("a cache does not fit", where=f"cache {cache.input!r}", expected=expected, got=got)
         with self._lock:
-            for new, kept in zip(rows, self._memory, strict=True):
-                kept[: len(new)] = new
+            for cache, new in zip(self._spec.caches, rows, strict=True):
+                if cache.scales:
+                    new, scales = _coded(new)
+                    self._memory[cache.scales][: len(new)] = scales
+                self._memory[cache.input][: len(new)] = new
             self._length = len(rows[0])
 
     def copy(self) -> State:
         """Another state with the same rows: a beam of its own."""
         other = State(self._runner, self._capacity, self._dims)
-        other.load(self.arrays())
+        with self._lock:
+            for name, array in self._memory.items():
+                other._memory[name][: self._length] = array[: self._length]
+            other._length = self._length
         return other
 
     def __repr__(self) -> str:
@@ -186,11 +200,18 @@ class State:
         return rows
 
 
+def _coded(rows: Array) -> tuple[Array, Array]:
+    """Rows as codes of 8 bits and their scales, as programs compute them (transform/graph/state.py)."""
+    most = np.maximum(np.abs(rows).max(-1, keepdims=True, initial=0), np.float32(2.0**-100))
+    scales = most * np.float32(1 / 127)
+    return np.rint(rows / scales).astype(np.int8), scales
+
+
 def _checked_sizes(runner: Runner, capacity: int, dims: Mapping[str, int]) -> tuple[int, dict[str, int]]:
     """The sizes of the caches, by symbol."""
     state = runner.manifest.state
     assert state is not None
-    caches = {c.input for c in state.caches}
+    caches = {c.input for c in state.caches}  # scales have the same sizes
     shapes = [i.shape for i in runner.inputs if i.name in caches]
     room = shapes[0][0]
     wanted = {d for shape in shapes for d in shape[1:] if isinstance(d, str)}

@@ -8,6 +8,10 @@ A decoder gets the keys and values of all earlier tokens and gives them back wit
 each call, to append a row. Here the caller keeps memory for `c` rows, rows first, so that the first p of them are one
 piece of memory whatever p is, and new rows are computed to their place after them. How many there are comes as the
 shape of an input that has no elements.
+
+Caches of codes have 8 bits for a number and a scale, the greatest magnitude / 127, for each vector of new rows:
+
+    rows = cast(lowered.append(cache, cast(round(new / s))))  *  lowered.append(scales, s)
 """
 
 from __future__ import annotations
@@ -16,9 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
+
 from tilewright import ops
 from tilewright.arith import simplify
-from tilewright.ir.dtype import i8
+from tilewright.ir.attributes import ConstantArray
+from tilewright.ir.dtype import f32, i8
 from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
 from tilewright.ir.rewrite import fresh_name, variables
@@ -37,6 +44,10 @@ Pairs = Mapping[str, str]
 
 LENGTH = "past_length"
 """The input whose first dimension is how many rows there are."""
+LEVELS = 127
+"""The greatest magnitude of a code."""
+SMALLEST = 2.0**-100
+"""The least magnitude that a scale is computed of: vectors of zeros have one too."""
 NAMES = (("past_key_values", "present"), ("past", "present"), ("cache", "new_cache"))
 """How names of inputs begin, and how those of the outputs do that belong to them."""
 
@@ -79,23 +90,30 @@ class Stateful:
     state: StateSpec
 
 
-def with_state(graph: Graph, inputs: Sequence[str], outputs: Sequence[str], pairs: Pairs | Literal["auto"]) -> Stateful:
+def with_state(
+    graph: Graph,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    pairs: Pairs | Literal["auto"],
+    coded: bool = False,
+) -> Stateful:
     """The graph with its caches kept by the caller.
 
     Args:
         inputs, outputs: their names, as the model's user knows them.
         pairs: "auto" for those that are named as exporters name them.
+        coded: caches are codes of 8 bits.
 
     Raises ModelError listing the pairs that are no caches.
     """
-    return _Rewriter(graph, inputs, outputs, pairs).run()
+    return _Rewriter(graph, inputs, outputs, pairs, coded).run()
 
 
 class _Rewriter:
     def __init__(
-        self, graph: Graph, inputs: Sequence[str], outputs: Sequence[str], pairs: Pairs | Literal["auto"]
+        self, graph: Graph, inputs: Sequence[str], outputs: Sequence[str], pairs: Pairs | Literal["auto"], coded: bool
     ) -> None:
-        self.graph = graph
+        self.graph, self.coded = graph, coded
         self.inputs = dict(zip(inputs, graph.inputs, strict=True))
         self.outputs = dict(zip(outputs, graph.outputs, strict=True))
         self.pairs = pairs_by_name(inputs, outputs) if pairs == "auto" else pairs
@@ -138,7 +156,7 @@ class _Rewriter:
     def run(self) -> Stateful:
         builder = builder_for(self.graph)
         problems, kept, rows = Problems(), list[CacheSpec](), dict[Expr, str]()
-        caches: dict[Value, Value] = {}
+        caches: dict[Value, Rows] = {}
         grown: dict[Value, tuple[int, Value]] = {}
         for x, y in self.pairs.items():
             past, node = self.inputs[x], self.maker(self.outputs[y])
@@ -150,17 +168,28 @@ class _Rewriter:
             axis = node.of(ConcatAttrs).axis % past.type.rank
             shape = (self.capacity, *(d for k, d in enumerate(past.shape) if k != axis))
             builder.reserved.discard(past.name)
-            caches[past] = Value(past.name, TensorType(past.dtype, shape))
+            if self.coded and past.dtype is not f32:
+                problems.add(ModelError("only caches of f32 become codes", where=f"state {x!r}", got=past.type))
+                continue
+            caches[past] = self.declared(builder, past, shape)
             added = node.inputs[1]
             assert added is not None
             grown[node.output] = axis, past
-            kept.append(CacheSpec(x, y, axis))
+            scales = caches[past].scales
+            kept.append(CacheSpec(x, y, axis, "" if scales is None else scales.name))
             rows.setdefault(simplify(added.shape[axis]), x)
         if len(rows) > 1:
             got = ", ".join(f"{count} of {x!r}" for count, x in rows.items())
             problems.add(ModelError("the caches grow by different numbers of rows", got=got))
         problems.raise_if_any("the model's state cannot be kept", where=self.graph.name, kind=ModelError)
         return self.rewritten(builder, caches, grown, kept, next(iter(rows)))
+
+    def declared(self, builder: GraphBuilder, past: Value, shape: tuple[Expr, ...]) -> Rows:
+        """The inputs that stand for a cache."""
+        if not self.coded:
+            return Rows(Value(past.name, TensorType(past.dtype, shape)))
+        scales = Value(builder.fresh(f"{past.name}_scales"), TensorType(f32, (*shape[:-1], const(1))))
+        return Rows(Value(past.name, TensorType(i8, shape)), scales)
 
     def maker(self, value: Value) -> Node | None:
         """The node that computes a value."""
@@ -172,7 +201,7 @@ class _Rewriter:
     def rewritten(
         self,
         builder: GraphBuilder,
-        caches: Mapping[Value, Value],
+        caches: Mapping[Value, Rows],
         grown: Mapping[Value, tuple[int, Value]],
         kept: Sequence[CacheSpec],
         rows: Expr,
@@ -193,30 +222,72 @@ class _Rewriter:
         length = Value(builder.fresh(LENGTH), TensorType(i8, (self.symbol, const(0))))
         gone = {k.output for k in kept}
         outputs = {name: renamed.get(v, v) for name, v in self.outputs.items() if name not in gone}
-        inputs = {name: caches.get(v, v) for name, v in self.inputs.items()} | {length.name: length}
+        inputs = {name: caches[v].numbers if v in caches else v for name, v in self.inputs.items()}
+        memory = {v for rows in caches.values() for v in (rows.numbers, rows.scales) if v is not None}
+        inputs |= {r.scales.name: r.scales for r in caches.values() if r.scales is not None} | {length.name: length}
         graph = replace(
             self.graph, inputs=tuple(inputs.values()), nodes=tuple(builder.nodes), outputs=tuple(outputs.values())
         )
         count = polynomial(rows)
-        known = {d for name, v in inputs.items() if v not in caches.values() and v != length for d in v.shape}
+        known = {d for v in inputs.values() if v not in memory and v != length for d in v.shape}
         if count is None or not set(variables(rows)) <= known:
             raise ModelError("a call does not say how many rows it adds", where=self.graph.name, got=str(rows))
         state = StateSpec(tuple(kept), length.name, count)
         return Stateful(graph, tuple(inputs), tuple(outputs), state)
 
-    def earlier(self, builder: GraphBuilder, past: Value, cache: Value, axis: int) -> Value:
+    def earlier(self, builder: GraphBuilder, past: Value, cache: Rows, axis: int) -> Value:
         """The rows that there are, as the model had them."""
-        size = (self.symbol, *cache.shape[1:])
-        rows = ops.emit1(builder, "slice", cache, begin=(0,) * len(size), size=size, step=(1,) * len(size))
+
+        def there(memory: Value) -> Value:
+            size = (self.symbol, *memory.shape[1:])
+            return ops.emit1(builder, "slice", memory, begin=(0,) * len(size), size=size, step=(1,) * len(size))
+
+        rows = _numbers(builder, Rows(there(cache.numbers), None if cache.scales is None else there(cache.scales)))
         return ops.emit1(builder, "transpose", rows, perm=_inverse(_rows_first(axis, past.type.rank)))
 
-    def longer(self, builder: GraphBuilder, cache: Value, added: Value | None, axis: int) -> Value:
+    def longer(self, builder: GraphBuilder, cache: Rows, added: Value | None, axis: int) -> Value:
         """All rows, as the model had them, after the new ones were put in their place."""
         assert added is not None
         perm = _rows_first(axis, added.type.rank)
-        new = ops.emit1(builder, "transpose", added, perm=perm)
-        rows = ops.emit1(builder, "lowered.append", cache, new, length=self.symbol)
+        new = Rows(ops.emit1(builder, "transpose", added, perm=perm))
+        if cache.scales is not None:
+            new = _coded(builder, new.numbers)
+
+        def all_rows(memory: Value, rows: Value) -> Value:
+            return ops.emit1(builder, "lowered.append", memory, rows, length=self.symbol)
+
+        scales = None if cache.scales is None or new.scales is None else all_rows(cache.scales, new.scales)
+        rows = _numbers(builder, Rows(all_rows(cache.numbers, new.numbers), scales))
         return ops.emit1(builder, "transpose", rows, perm=_inverse(perm))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a cache: numbers, or codes of 8 bits and what each vector of the last dimension is multiplied by."""
+
+    numbers: Value
+    scales: Value | None = None
+
+
+def _coded(builder: GraphBuilder, rows: Value) -> Rows:
+    """Rows of f32 as codes."""
+
+    def number(value: float) -> Value:
+        return ops.emit1(builder, "constant", value=ConstantArray(np.float32(value)))
+
+    size = ops.emit1(builder, "abs", rows)
+    most = ops.emit1(builder, "reduce_max", size, axes=(rows.type.rank - 1,), keepdims=True)
+    scales = ops.emit1(builder, "mul", ops.emit1(builder, "max", most, number(SMALLEST)), number(1 / LEVELS))
+    levels = ops.emit1(builder, "round", ops.emit1(builder, "div", rows, scales))
+    return Rows(ops.emit1(builder, "cast", levels, dtype=i8), scales)
+
+
+def _numbers(builder: GraphBuilder, rows: Rows) -> Value:
+    """The numbers of rows, which may be codes."""
+    if rows.scales is None:
+        return rows.numbers
+    wide = ops.emit1(builder, "cast", rows.numbers, dtype=f32)
+    return ops.emit1(builder, "mul", wide, rows.scales)
 
 
 def _rows_first(axis: int, rank: int) -> tuple[int, ...]:
