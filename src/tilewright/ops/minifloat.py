@@ -13,7 +13,23 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilewright.ir.dtype import DType, f4e2m1, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0, f32, u4, u8, u32
+from tilewright.ir.dtype import (
+    DType,
+    f4e2m1,
+    f8e4m3fn,
+    f8e4m3fnuz,
+    f8e5m2,
+    f8e5m2fnuz,
+    f8e8m0,
+    f16,
+    f32,
+    i8,
+    i16,
+    u4,
+    u8,
+    u16,
+    u32,
+)
 from tilewright.ir.expr import Expr, Op, call, cast, const, select
 from tilewright.support.classes import dataclass
 
@@ -72,6 +88,14 @@ def decoded(x: Expr) -> Expr:
         power = select(call("eq", bits, _u32(0)), _u32(0x00400000), call("shl", bits, _u32(23)))
         return _as_float(select(call("eq", bits, _u32(0xFF)), _u32(_NAN), power))
     f = FORMATS[t]
+    if t is f8e5m2:  # the upper half of an f16, which machines convert
+        half = call("shl", cast(Op("bitcast", (x,), u8), u16), const(8, u16))
+        return cast(Op("bitcast", (half,), f16), f32)
+    if t is f8e4m3fn:  # the bits of an f16 with another bias, whose greatest number is NaN
+        wide = call("shl", cast(cast(Op("bitcast", (x,), i8), i16), u16), const(7, u16))
+        half = Op("bitcast", (call("bitand", wide, const(0xBFFF, u16)),), f16)
+        number = cast(half, f32) * const(256.0, f32)
+        return select(call("gt", call("abs", number), const(448.0, f32)), _as_float(_u32(_NAN)), number)
     size = call("bitand", bits, _u32((1 << (t.bits - 1)) - 1))
     sign = call("shl", call("shr", bits, _u32(t.bits - 1)), _u32(31))
     scaled = _as_float(call("shl", size, _u32(23 - f.mantissa))) * const(2.0 ** (127 - f.bias), f32)

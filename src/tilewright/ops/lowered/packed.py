@@ -21,6 +21,7 @@ from tilewright.ir.dtype import i32
 from tilewright.ir.expr import Expr, all_of, as_expr, as_int, cast, ceildiv, const, is_const, product, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import dim
+from tilewright.ops.minifloat import decoded
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
@@ -214,7 +215,8 @@ def _matmul_compute(
         *rows, n = at
         lead = rows[: len(rows) - 1][-len(batch) :] if batch else []
         which = [const(0) if is_const(d, 1) else i for d, i in zip(batch, lead, strict=True)]
-        weight = cast(w[(*which, n // width, k.var, n % width)], types[0].dtype)
+        stored = w[(*which, n // width, k.var, n % width)]
+        weight = cast(decoded(stored) if stored.dtype.is_minifloat else stored, types[0].dtype)
         return te.sum(cast(x[(*rows, k.var)], types[0].dtype) * weight, axis=k)  # type: ignore[no-any-return]
 
     product: Tensor = te.compute((*types[0].shape[:-1], panels * width), element, name="matmul")

@@ -16,6 +16,7 @@ from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.integer import integer_matmul
 from tilewright.transform.layout.precision import by_codes, halves, reduced
+from tilewright.transform.layout.small_floats import small_floats
 from tilewright.transform.layout.split import split
 from tilewright.transform.layout.strassen import strassen
 
@@ -43,7 +44,7 @@ def matmul(a: Assigner, node: Node) -> bool:
     batch = zip(x_batch[len(x_batch) - len(w_batch) :], w_batch, strict=True)
     if is_const(n, 1) or not all(is_const(v, 1) or u is v for u, v in batch):
         return single_column(a, node, x, w)
-    if node.precision == "fp32" and by_codes(a, node, lambda: plain_rows(a, node, x)):
+    if node.precision == "fp32" and any(f(a, node, partial(plain_rows, a, node, x)) for f in (by_codes, small_floats)):
         return True
     if node.precision != "fp32":
         return reduced(a, node, plain_rows(a, node, x))
