@@ -224,6 +224,16 @@ CASES = {
           %y = relu(%x) : f32[4]
           return %y
         }""",
+    "decode rows": """
+        graph @g(%q: f32[2, 3, 1, 4], %codes: i8[n, 2, 3, 4], %scales: f32[n, 2, 3, 1]) where n in 1.. {
+          %wide = cast(%codes) {dtype = f32} : f32[n, 2, 3, 4]
+          %rows = mul(%wide, %scales) : f32[n, 2, 3, 4]
+          %k = transpose(%rows) {perm = [1, 2, 3, 0]} : f32[2, 3, 4, n]
+          %s = matmul(%q, %k) : f32[2, 3, 1, n]
+          %v = transpose(%rows) {perm = [1, 2, 0, 3]} : f32[2, 3, n, 4]
+          %y = matmul(%s, %v) : f32[2, 3, 1, 4]
+          return %y
+        }""",
     "keep maps": """
         graph @g(%x: f32[1, 3, n], %r: f32[4, 1]) params(%v: f32[4, 3, 1, 3], %w: f32[2, 4, 1, 3]) where n in 1.. {
           %a = reshape(%x) {shape = [$1, $3, $1, $n]} : f32[1, 3, 1, n]
