@@ -259,16 +259,15 @@ class _Product:
 
     def of_nibbles(self) -> None:
         """Weights of 4 bits with a scale for `GROUP` rows of a column, decoded in registers; products in f32."""
-        w = self.a.as_row_major(self.w)
-        if self.transpose:
-            w = self.emit("transpose", w, name=f"{self.w.name}_rows", perm=(1, 0))
-        groups = self.depth // GROUP
-        grouped = self.emit("reshape", w, name="groups", shape=(groups, GROUP, self.columns))
-        scale, levels = self.quantise(grouped, 1, self.w.name, NIBBLES)
+        w, groups, columns_first = self.a.as_row_major(self.w), self.depth // GROUP, self.transpose
+        shape = (self.columns, groups, GROUP) if columns_first else (groups, GROUP, self.columns)
+        grouped = self.emit("reshape", w, name="groups", shape=shape)
+        scale, levels = self.quantise(grouped, 2 if columns_first else 1, self.w.name, NIBBLES)
         levels = self.emit("add", levels, self.number(float(ZERO), f32), name="codes")
-        codes = self.emit("reshape", levels, name="codes", shape=(self.depth, self.columns))
-        scales = self.emit("reshape", scale, name="scales", shape=(groups, self.columns))
-        self.by_codes(Codes(self.emit("cast", codes, name="codes", dtype=u8), scales, None, True, float(ZERO)))
+        narrow = self.emit("cast", levels, name="codes", dtype=u8)  # what is moved from here on has a byte
+        codes = self.as_columns_last(narrow, self.depth, columns_first)
+        scales = self.as_columns_last(scale, groups, columns_first)
+        self.by_codes(Codes(codes, scales, None, True, float(ZERO)))
 
     def as_rows(self, coded: Coded) -> Codes:
         """Codes, scales and offsets of weights with their columns last; codes of 4 bits without a sign."""
