@@ -789,3 +789,15 @@ def test_what_onnxruntime_finds_wrong_is_not_asked_of_the_reference() -> None:
     for repeats in ([2], [1, 1, 1]):
         with pytest.raises(CallError, match="same length"):
             result(x, np.array(repeats))
+
+
+def test_a_gru_is_never_handed_to_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime 1.32 ends the process for a GRU of an empty sequence."""
+    monkeypatch.delitem(RULES, "GRU")
+    monkeypatch.setattr(hosts, "_session", lambda *_: pytest.fail("a session was made"))
+    weights = {"w": rng.standard_normal((1, 12, 3)).astype(F), "r": rng.standard_normal((1, 12, 4)).astype(F)}
+    graph = model([node("GRU", "x w r", "y last", hidden_size=4)], {"x": (T.FLOAT, ["s", 2, 3])}, ["last"], weights)
+    compiled = tw.compile(graph)
+    x = rng.standard_normal((5, 2, 3)).astype(F)
+    (expected,) = ReferenceEvaluator(graph).run(None, {"x": x})
+    np.testing.assert_allclose(compiled(x), expected, rtol=1e-5, atol=1e-6)
