@@ -130,6 +130,7 @@ HARMLESS = {
     "measure.calibration": "the host's ceilings, which are the target's",
     "measure.outer": "the host's outer levels of memory, which are the target's",
     "native.assembler": "what exports bring along; they are not kept",
+    "native.elf": "checks an object that a user's stage brings, which is not kept",
     "native.link": "makes LLVM text that a user's stage brings executable here; that is not kept",
     "native.shared": "how exports are written; they are not kept",
     "records.collecting": "notes what is decided, and decides nothing",

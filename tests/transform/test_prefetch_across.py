@@ -113,6 +113,7 @@ def test_nobody_prefetches_what_is_driven_out_before_it_is_used(l3: int, prefetc
 def test_weights_come_from_the_last_level_into_the_second() -> None:
     """Where the last level holds them but is slow, and what the kernel itself touches leaves them room; of one thread
     alone, for a second one has a second level of its own."""
+    # any machine: sizes, rates and costs that decide are stated
     graph, weights = pooled(heads=2)
     close = replace(
         SMALL.adjusted(l2=4 << 20, l3=64 << 20, l3_bandwidth=8.0),

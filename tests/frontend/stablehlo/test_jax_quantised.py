@@ -19,6 +19,8 @@ from tilewright.support.errors import ModelError, UnsupportedError
 from tilewright.targets.target import Target
 from tilewright.transform.graph.constant_operands import hoist_constants
 
+pytest.importorskip("jaxlib", reason="its parser reads StableHLO: `make jax` runs this")
+
 RNG = np.random.default_rng(0)
 
 
