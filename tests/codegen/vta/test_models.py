@@ -185,8 +185,8 @@ def test_what_vta_cannot_shift_stays_on_the_host() -> None:
 
 def test_the_target_is_the_host_with_a_device() -> None:
     target = Target.parse(TARGET)
-    assert target.accelerator == TARGET and target.cpu == Target.host().cpu
-    assert target.fingerprint != Target.host().fingerprint
+    assert target.accelerator == TARGET and target.cpu == Target.on_host("host").cpu
+    assert target.fingerprint != Target.on_host("host").fingerprint
     with pytest.raises(TargetError, match=TARGET):
         Target.parse("vta-9")
 

@@ -59,9 +59,11 @@ def zero_below(x: Expr, least: float, function: Callable[[Expr], Expr]) -> Expr:
 
 def linear_below(x: Expr, slope: float, function: Callable[[Expr], Expr]) -> Expr:
     """function(x), but x times the slope at zero where x is less than 2^-27 in magnitude; there it is computed of zero,
-    for the reason that `zero_below` gives: such functions square their arguments."""
+    for the reason that `zero_below` gives: such functions square their arguments. A slope that is no power of two is
+    added as one and the rest, which loses less."""
     small = call("abs", x) < const(2.0**-27, x.dtype)
-    line = x if slope == 1.0 else x * const(slope, x.dtype)
+    is_exact = math.frexp(slope)[0] == 0.5
+    line = x if slope == 1.0 else x * const(slope, x.dtype) if is_exact else x + x * const(slope - 1.0, x.dtype)
     return select(small, line, function(select(small, const(0.0, x.dtype), x)))
 
 
