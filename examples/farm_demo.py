@@ -239,9 +239,12 @@ def rolled_out(service: Any, options: argparse.Namespace, address: str, start: f
     if released:
         median, low, high = raced(dict(released), options.model)
         print(f"   raced by itself, the whole model is {median:.3f} [{low:.3f}, {high:.3f}] times as fast", flush=True)
+    from tilewright.records.subscription import FRESH_SECONDS
+
     print("5. a bad record is planted in the canary, signed by mistake", flush=True)
     bad = planted(state, service.queue, service.key, options.model)
     said_by(service)
+    time.sleep(FRESH_SECONDS + 1)  # a machine asks the service once in a minute
     tried(service, options, address)
     (verdict,) = rows(state, f"SELECT state FROM record WHERE digest = '{bad}'")
     stays = rows(state, f"SELECT 1 FROM channel WHERE digest = '{bad}'")
