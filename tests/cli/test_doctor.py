@@ -13,6 +13,7 @@ import pytest
 from tilewright.cli.doctor import age_text
 from tilewright.measure import calibration, peak
 from tilewright.measure.peak import Ceilings, Measured, best_of, spread_of
+from tilewright.support import bytecode
 from tilewright.support.machine import describe
 from tilewright.targets.host import native
 
@@ -110,3 +111,16 @@ def test_links_have_models_that_choose(cli: Cli) -> None:
         assert set(link["choices"]) == {"8", "64", "1024"}
         assert all(c["seconds"] > 0 and c["algorithm"] for row in link["choices"].values() for c in row.values())
     assert "us a message" in cli("doctor", "--net")[1]
+
+
+@pytest.mark.parametrize("names", [(), ("tilewright", "tilewright.ir")])
+def test_modules_without_bytecode(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(bytecode, "missing", lambda package: names if package == "tilewright" else None)
+    code, text, _ = cli("doctor", "--no-measure")
+    assert code == 0 and ("2 modules are compiled again" in text) == bool(names)
+    folder = Path(bytecode.__file__).parents[1]
+    assert (f"-m compileall -q {folder}" in " ".join(text.split())) == bool(names)
+    assert json.loads(cli("doctor", "--no-measure", "--json")[1])["bytecode"]["missing"] == list(names)

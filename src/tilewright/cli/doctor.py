@@ -11,7 +11,7 @@ import typer
 
 from tilewright.cli.common import JsonOption, bytes_text, err, facts, out, print_json
 from tilewright.measure import calibration, peak
-from tilewright.support import flags, machine, plugins
+from tilewright.support import bytecode, flags, machine, plugins
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import PluginWarning
 from tilewright.targets.host import native
@@ -139,6 +139,9 @@ def _print(report: dict[str, Any]) -> None:
     )
     out.print()
     facts({name: version or "not installed" for name, version in report["versions"].items()})
+    if uncompiled := report["bytecode"]["missing"]:
+        text = f"none: {len(uncompiled)} modules are compiled again in every process, until someone who may write runs"
+        facts({"bytecode": f"{text} {report['bytecode']['command']}"})
     out.print()
     facts({"plug-ins": (len(report["plugins"]) or "none") if flags.PLUGINS() else "switched off"})
     facts({f"{p['name']} ({p['group']}, {p['package']} {p['version']})": _state(p) for p in report["plugins"]})
@@ -177,6 +180,7 @@ def collect(measure: bool) -> dict[str, Any]:
         "calibration_file": str(calibration.path(host)),
         "calibration_age_seconds": calibration.age(host) if stored else None,
         "versions": versions,
+        "bytecode": {"missing": bytecode.missing("tilewright"), "command": bytecode.command("tilewright")},
         "cache": {
             "folder": str(cache.folder),
             "entries": usage.entries,
