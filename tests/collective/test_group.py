@@ -112,6 +112,35 @@ def test_sums_have_equal_bits_on_each_rank(tmp_path: Path) -> None:
     assert results[0][2] == wanted.tobytes()  # in the order of the ranks
 
 
+def test_small_reductions_at_addresses_are_those_of_arrays(tmp_path: Path) -> None:
+    def body(group: Group) -> list[Any]:
+        results: list[Any] = []
+        for dtype, operation, size in (
+            ("f32", "sum", 1000),
+            ("f16", "avg", 7),
+            ("f32", "sum", 1000),
+            ("f64", "sum", 5),
+        ):
+            x = values(9, group.rank, (size,), dtype)
+            assert group.all_reduce_at(x.ctypes.data, size, dtype, operation) == (dtype != "f64")
+            results.append(x if dtype != "f64" else group.all_reduce(x, operation))
+        large = np.ones(1 << 20, np.float32)
+        assert not group.all_reduce_at(large.ctypes.data, large.size, "f32", "sum") and (large == 1).all()
+        with pytest.raises(tw.errors.CollectiveError, match="ranks call different things"):
+            group.all_reduce_at(large.ctypes.data, 3 + group.rank, "f32", "sum")
+        assert (group.all_reduce(large[:3]) == 3).all()  # and the group goes on
+        return results
+
+    results = in_threads(3, tmp_path, body)
+    f32 = sum(values(9, r, (1000,), "f32") for r in range(3))
+    f16 = (sum(values(9, r, (7,), "f16").astype(np.float32) for r in range(3)) / np.float32(3)).astype(np.float16)
+    for first, mean, second, other in results:
+        assert first.tobytes() == second.tobytes()
+        np.testing.assert_allclose(first, f32, rtol=1e-6, atol=1e-6)
+        np.testing.assert_array_equal(mean, f16)
+        np.testing.assert_allclose(other, sum(values(9, r, (5,), "f64") for r in range(3)))
+
+
 def test_bytes_shown_are_the_bound(tmp_path: Path) -> None:
     def body(group: Group) -> int:
         before = group.bytes_shown
@@ -221,7 +250,7 @@ def test_ranks_killed_at_any_moment_leave_nothing(tmp_path: Path) -> None:
 
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
     begin = time.monotonic()
-    with pytest.raises(tw.errors.CollectiveError, match=r"rank 1, 2 did not come within 0.2 s"):
+    with pytest.raises(tw.errors.CollectiveError, match=r"rank 1, 2 did not come within the timeout of 0.2 s"):
         join("lonely", 0, 3, timeout=0.2, directory=tmp_path)
     assert time.monotonic() - begin < 10
     with join("lonely", 0, 1, directory=tmp_path):  # its remains are taken over

@@ -16,13 +16,15 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from ctypes import addressof, c_char
 from functools import partial
 from types import TracebackType
 
 import numpy as np
 
 from tilewright.collective.calls import Call
-from tilewright.collective.meeting import HEADER, LINE_SIZE, LINES_AT, OVER, meetings
+from tilewright.collective.kernels import reduction
+from tilewright.collective.meeting import HEADER, LINE_SIZE, LINES_AT, OVER, PLACE, meetings
 from tilewright.collective.reductions import DTYPES, Array, address_of, check_reduction, native, reduce_into
 from tilewright.collective.segment import (
     BOX,
@@ -36,12 +38,12 @@ from tilewright.collective.segment import (
     open_segment,
     path_of,
 )
+from tilewright.collective.small import DIRECT, Small, SmallReductions
+from tilewright.runtime.layout import Memory
 from tilewright.support.errors import CollectiveError
 
 SLICE_NS = 50_000_000
 """How long native code waits before Python looks who has died, in nanoseconds."""
-DIRECT = 1 << 15
-"""Bytes up to which each rank reduces all by itself: a slice each would cost another meeting."""
 
 
 class Group:
@@ -71,6 +73,10 @@ class Group:
         tables = [np.array([address_of(w) for w in windows], np.int64) for windows in segment.windows]
         self._tables = [(table, address_of(table)) for table in tables]
         self._own_windows = [int(table[rank]) for table in tables]
+        self._place = Memory(PLACE.size)
+        head = [segment.address, rank, ranks, SLICE_NS]
+        self._place.write(0, head + self._own_windows + [address for _, address in self._tables])
+        self._small = SmallReductions(WINDOW if ranks == 2 else DIRECT)
         self._count = 0
         self._calls = 0
         self._turn = 0
@@ -92,18 +98,22 @@ class Group:
             operation: sum, avg, prod, min, max, band, bor or bxor.
             dtype: the name of its type where NumPy has none, as "bf16" for u16.
         """
+        if type(array) is np.ndarray and array.flags.carray:
+            small = self._small.get((array.dtype, operation, array.size, dtype))
+            if small is not None:
+                self._reduce_small(small, addressof(c_char.from_buffer(array.data)))
+                return array
         flat, name = self._flat(array, dtype, "all_reduce")
         check_reduction(operation, name, partial(self._where, "all_reduce"))
+        small = self._small.find(name, operation, flat.size)
+        if small is not None:
+            self._small.keep((array.dtype, operation, flat.size, dtype), small)
+            self._reduce_small(small, address_of(flat))
+            return array
 
         call = Call("all_reduce", name, operation, elements=flat.size)
         kernel = native(name, operation, flat.size)
         at, nbytes, item = address_of(flat), flat.nbytes, flat.itemsize
-        if kernel is not None and nbytes <= DIRECT and self.ranks > 1:
-            with self._lock:
-                turn = self._show(call, True, at, nbytes)
-                kernel(at, self._tables[turn][1], self.ranks, flat.size)
-                self._calls += 1
-            return array
 
         def take(begin: int, windows: list[Array]) -> None:
             shown = min(WINDOW, nbytes - begin)
@@ -129,6 +139,41 @@ class Group:
 
         self._exchange(call, _bytes(flat), take)
         return array
+
+    def all_reduce_at(self, data: int, elements: int, dtype: str, operation: str) -> bool:
+        """`all_reduce` of elements, of a type of `DTYPES`, at an address, if that is one native call. False if not, and
+        then nothing is done: of many bytes, and of types and operations without a kernel."""
+        small = self._small.find(dtype, operation, elements)
+        if small is not None:
+            self._reduce_small(small, data)
+        return small is not None
+
+    def _reduce_small(self, small: Small, data: int) -> None:
+        with self._lock:
+            if self._segment.file < 0:
+                raise CollectiveError("the group is closed", where=self._where("all_reduce"))
+            self._count += 1
+            turn, self._turn = self._turn, self._turn ^ 1
+            self.bytes_shown += small.nbytes
+            line = CALL_AT + (self._calls & 1) * CALL_SIZE
+            result = self._code.reduce(
+                self._place.address,
+                self._count,
+                turn,
+                small.words_at,
+                line,
+                data,
+                small.nbytes,
+                small.kernel,
+                small.elements,
+            )
+            if result:
+                if result == OVER:
+                    self._come(small.call)
+                self._agree(small.call)
+                call = small.call
+                reduction(call.dtype, call.reduction)(data, self._tables[turn][1], self.ranks, small.elements)
+            self._calls += 1
 
     def reduce(self, array: Array, root: int = 0, operation: str = "sum", *, dtype: str | None = None) -> Array:
         """Reduce over the ranks into the array of `root`; those of the others stay."""
@@ -322,7 +367,7 @@ class Group:
                     if any(other == tag for other, _ in unread):
                         return source
             if time.monotonic() > deadline:
-                self._give_up(f"no message came within {self.timeout:g} s", where)
+                self._give_up(f"no message came within the timeout of {self.timeout:g} s", where)
             time.sleep(0.0001)
 
     def _message(self, source: int, where: str) -> tuple[int, Array]:
@@ -440,7 +485,7 @@ class Group:
             if time.monotonic() > deadline:
                 absent = missing()
                 names = ", ".join(map(str, absent))
-                what = f"rank {names} did not come within {self.timeout:g} s"
+                what = f"rank {names} did not come within the timeout of {self.timeout:g} s"
                 self._give_up(what, where, min(absent, default=-1), _ABSENT)
 
     def _give_up(self, what: str, where: str, culprit: int = -1, why: int = 0) -> None:

@@ -189,10 +189,16 @@ def _narrowed(kind: Kind, dtype: str, width: int, name: str) -> str:
 
 
 @cache
-def reduction(dtype: str, operation: str) -> Callable[[int, int, int, int], int]:
-    """The function for a type and an operation, which `is_native`; addresses and counts are integers. Other threads run
-    meanwhile. It is never unloaded, as threads may be in it while the interpreter ends."""
+def reduction_at(dtype: str, operation: str) -> int:
+    """The address of the function for a type and an operation, which `is_native`. It is never unloaded, as threads may
+    be in it while the interpreter ends."""
     library = Library({"reduce": compile_text(reduction_text(dtype, operation, _features()))}, ["tw_reduce"])
     library.keep_forever()
+    return library["tw_reduce"]
+
+
+@cache
+def reduction(dtype: str, operation: str) -> Callable[[int, int, int, int], int]:
+    """The function of `reduction_at`; addresses and counts are integers. Other threads run meanwhile."""
     word = ctypes.c_int64
-    return ctypes.CFUNCTYPE(word, *[word] * 4)(library["tw_reduce"])
+    return ctypes.CFUNCTYPE(word, *[word] * 4)(reduction_at(dtype, operation))

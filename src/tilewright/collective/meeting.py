@@ -35,18 +35,23 @@ DIFFERENT = 2
 """The result of `tw_show` when ranks do not call the same."""
 WORDS = 5
 """Words of what a rank calls."""
+PLACE = Struct("header", "rank", "ranks", "timeout", "window", "other_window", "table", "other_table")
+"""A rank as `tw_reduce` is told of it, once: addresses of the shared memory, and for each turn of the rank's window and
+of the table of all ranks' windows."""
 
 
 def meeting_text() -> str:
-    """The LLVM text of five functions.
+    """The LLVM text of six functions.
 
     `tw_await(header, word, count, timeout)` waits until a shared word is at least `count` and gives 0, or OVER after
     `timeout` nanoseconds. `tw_meet(header, rank, ranks, count, timeout)` says that `rank` has come to `count`
     meetings and awaits all others; it may be called again with an equal count. `tw_show(header, rank, ranks, count,
     timeout, words, line, window, data, nbytes)` copies what this rank calls (five words, to offset `line` of its line;
     none if `words` is null) and its data to its window, meets, and compares the words with those of all others; it
-    gives OVER, or DIFFERENT. `tw_post(header, word, count)` stores a
-    word after all that was stored before it; `tw_ring(header)` wakes ranks that sleep.
+    gives OVER, or DIFFERENT. `tw_reduce(place, count, turn, words, line, data, nbytes, kernel, elements)` shows data in
+    the window of a turn likewise, and reduces what all have shown to it, by a kernel of `collective/kernels.py`.
+    `tw_post(header, word, count)` stores a word after all that was stored before it; `tw_ring(header)` wakes ranks that
+    sleep.
     """
     m = Module(host_triple())
     define_sleeping(m)
@@ -109,11 +114,22 @@ def meeting_text() -> str:
                 with f.when(f.load(I64, theirs, 8 * k).ne(f.load(I64, words, 8 * k))):
                     f.ret(DIFFERENT)
         f.ret(0)
+    with m.function("tw_reduce", I64, [(n, PTR if n in _POINTERS else I64) for n in _REDUCE]) as (f, values):
+        place, count, turn, words, line, data, nbytes, kernel, elements = values
+        header = f.load(PTR, place, PLACE.header)
+        rank, ranks, timeout = (f.load(I64, place, at) for at in (PLACE.rank, PLACE.ranks, PLACE.timeout))
+        window, table = (f.load(PTR, place + turn * 8, at) for at in (PLACE.window, PLACE.table))
+        shown = f.call(I64, "tw_show", header, rank, ranks, count, timeout, words, line, window, data, nbytes)
+        with f.when(shown.ne(0)):
+            f.ret(shown)
+        f.call(I64, kernel, data, table, ranks, elements)
+        f.ret(0)
     return m.text()
 
 
 _SHOW = ("header", "rank", "ranks", "count", "timeout", "words", "line", "window", "data", "nbytes")
-_POINTERS = ("header", "words", "window", "data")
+_REDUCE = ("place", "count", "turn", "words", "line", "data", "nbytes", "kernel", "elements")
+_POINTERS = ("header", "words", "window", "data", "place", "kernel")
 _AWAIT = ("header", "word", "count", "timeout")
 _MEET = ("header", "rank", "ranks", "count", "timeout")
 
@@ -124,6 +140,7 @@ class Meetings:
 
     meet: Callable[[int, int, int, int, int], int]
     show: Callable[[int, int, int, int, int, int, int, int, int, int], int]
+    reduce: Callable[[int, int, int, int, int, int, int, int, int], int]
     wait: Callable[[int, int, int, int], int]
     post: Callable[[int, int, int], int]
     ring: Callable[[int], int]
@@ -132,12 +149,14 @@ class Meetings:
 @cache
 def meetings() -> Meetings:
     """The linked code; it is never unloaded, since threads may wait in it while the interpreter ends."""
-    library = Library({"meeting": compile_text(meeting_text)}, ["tw_meet", "tw_show", "tw_await", "tw_post", "tw_ring"])
+    names = ["tw_meet", "tw_show", "tw_reduce", "tw_await", "tw_post", "tw_ring"]
+    library = Library({"meeting": compile_text(meeting_text)}, names)
     library.keep_forever()
     word = ctypes.c_int64
     return Meetings(
         ctypes.CFUNCTYPE(word, *[word] * 5)(library["tw_meet"]),
         ctypes.CFUNCTYPE(word, *[word] * 10)(library["tw_show"]),
+        ctypes.CFUNCTYPE(word, *[word] * 9)(library["tw_reduce"]),
         ctypes.CFUNCTYPE(word, *[word] * 4)(library["tw_await"]),
         ctypes.CFUNCTYPE(word, *[word] * 3)(library["tw_post"]),
         ctypes.CFUNCTYPE(word, word)(library["tw_ring"]),

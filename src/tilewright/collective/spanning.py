@@ -85,6 +85,10 @@ class Spanning:
             array[...] = narrowed(total, name)
         return array
 
+    def all_reduce_at(self, data: int, elements: int, dtype: str, operation: str) -> bool:
+        """`Group.all_reduce_at`: never one native call."""
+        return False
+
     def _between(self, array: Array, dtype: str, operation: str) -> None:
         """Reduce the arrays of all machines' first ranks."""
         if dtype == "bool":  # a sum of booleans is "or"

@@ -48,7 +48,9 @@ _DTYPES = {
     torch.complex64: "c64",
     torch.complex128: "c128",
 }
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _OPERATIONS = {name.upper(): name for name in OPERATIONS if name != "prod"} | {"PRODUCT": "prod"}
+_BY_OPERATION = {getattr(dist.ReduceOp, name): operation for name, operation in _OPERATIONS.items()}
 
 
 class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
@@ -62,6 +64,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._messages: dict[tuple[str, int], ThreadPoolExecutor] = {}
         self._waiting: PythonFuture[None] | None = None
         self._name = ""
+        self._small = group.all_reduce_at
 
     def getBackendName(self) -> str:
         return NAME
@@ -75,9 +78,26 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     # -- collectives ---------------------------------------------------------------------------------------------------
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        """Reduce tensors in place."""
+        """Reduce tensors in place. A small one that is waited for is reduced where it lies, without NumPy."""
+        if (
+            type(tensors) is list
+            and len(tensors) == 1
+            and not getattr(opts, "asyncOp", True)
+            and (self._waiting is None or self._waiting.done())
+            and self._is_reduced(tensors[0], opts)
+        ):
+            return _Done(tensors)
         several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         return self._run(opts, several, lambda: _each(partial(self._all_reduce, opts=opts), several))
+
+    def _is_reduced(self, tensor: Any, opts: Any) -> bool:
+        """Reduce a tensor if that is one native call."""
+        if type(tensor) not in _TENSORS or not tensor.is_cpu or tensor.layout is not torch.strided:
+            return False
+        dtype, operation = _DTYPES.get(tensor.dtype), _BY_OPERATION.get(opts.reduceOp.op)
+        if dtype is None or operation is None or not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
+            return False
+        return self._small(tensor.data_ptr(), tensor.numel(), dtype, operation)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
@@ -245,9 +265,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Do a collective now, or after those that still wait; returns its work."""
         if not getattr(opts, "asyncOp", False) and (self._waiting is None or self._waiting.done()):
             body()
-            future: Any = Future()
-            future.set_result(result)
-            return _C10D._create_work_from_future(future)
+            return _Done(result)
         future = _later(self._collectives, result, body)
         self._waiting = future.python
         return _C10D._create_work_from_future(future)
@@ -320,6 +338,31 @@ class _Work(dist._Work):  # type: ignore[misc]
         return self._sources[0] if self._sources else -1
 
 
+class _Done(dist._Work):  # type: ignore[misc]
+    """A collective that has ended before anyone could wait for it."""
+
+    def __init__(self, tensors: Any) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def result(self) -> Any:
+        return self._tensors
+
+    def get_future(self) -> Any:
+        future: Any = Future()
+        future.set_result(self._tensors)
+        return future
+
+
 def _later(pool: ThreadPoolExecutor, result: Any, body: Callable[[], Any]) -> Any:
     future = _Future()
 
@@ -343,10 +386,11 @@ def _each(call: Callable[[Any], None], several: Sequence[Any]) -> None:
 def _scaled(tensor: Any, opts: Any) -> tuple[str, Any]:
     """The name of the reduction that options ask for, and the tensor: a scaled one for sums of scaled tensors."""
     reduce_op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-    for name, operation in _OPERATIONS.items():
-        if reduce_op == getattr(dist.ReduceOp, name):
-            return operation, tensor
-    if reduce_op == dist.ReduceOp.PREMUL_SUM:
+    kind = getattr(reduce_op, "op", reduce_op)
+    operation = _BY_OPERATION.get(kind)
+    if operation is not None:
+        return operation, tensor
+    if kind == dist.ReduceOp.PREMUL_SUM:
         return "sum", tensor * reduce_op.__getstate__()[1]
     raise CollectiveError("this reduction is not supported", where=f"backend {NAME}", got=str(reduce_op))
 

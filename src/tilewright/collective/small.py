@@ -1,0 +1,54 @@
+"""All-reductions of so few bytes that one native call shows, meets, compares and reduces."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.collective.calls import Call
+from tilewright.collective.kernels import reduction_at
+from tilewright.collective.reductions import DTYPES, Array, address_of, native
+from tilewright.support.classes import dataclass
+
+DIRECT = 1 << 15
+"""Bytes up to which each of three ranks and more reduces all by itself: a slice each would cost another meeting."""
+KNOWN = 1024
+"""Small all-reductions that a group keeps ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """One such call: the words, at an address, that all ranks must show, and the kernel's address."""
+
+    call: Call
+    words: Array
+    words_at: int
+    elements: int
+    nbytes: int
+    kernel: int
+
+
+class SmallReductions:
+    """The small all-reductions that a group has seen, by type, operation and number of elements."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: bytes of a small one."""
+        self._most = most
+        self._known: dict[tuple[object, ...], Small] = {}
+        self.get = self._known.get
+
+    def keep(self, key: tuple[object, ...], small: Small) -> None:
+        if len(self._known) >= KNOWN:
+            self._known.clear()
+        self._known[key] = small
+
+    def find(self, dtype: str, operation: str, elements: int) -> Small | None:
+        """None for large ones, for none, and for types and operations without a kernel."""
+        small = self.get((dtype, operation, elements))
+        nbytes = elements * DTYPES[dtype].itemsize
+        if small is not None or not 0 < nbytes <= self._most or native(dtype, operation, elements) is None:
+            return small
+        call = Call("all_reduce", dtype, operation, elements=elements)
+        words = np.array(call.words, np.int64)
+        small = Small(call, words, address_of(words), elements, nbytes, reduction_at(dtype, operation))
+        self.keep((dtype, operation, elements), small)
+        return small
