@@ -67,7 +67,11 @@ def _rank(rank: int, ranks: int, victim: int, seed: int, folder: Path, send: Any
         faulthandler.cancel_dump_traceback_later()
         del group  # whose mapping is a file, too
         gc.collect()
-        grown = len(os.listdir("/proc/self/task")) - threads, len(os.listdir("/proc/self/fd")) - files
+        for _ in range(200):  # the thread that was to print where a rank hangs takes a moment to end
+            grown = len(os.listdir("/proc/self/task")) - threads, len(os.listdir("/proc/self/fd")) - files
+            if max(grown) <= 0:
+                break
+            time.sleep(0.01)
         send.send(("error", (text, begin, total, grown)))
     except BaseException:
         send.send(("wrong", traceback.format_exc()))

@@ -4,8 +4,11 @@ and peers that send what they should not."""
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
+import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +22,7 @@ import pytest
 import tilewright as tw
 from tests.collective.server.test_server import STEPS, first, gradient, policy, train
 from tests.live.transport.lab import damage
+from tests.live.transport.test_tls import node_side, server_side
 from tilewright.collective.server import SGD, Add, Port, Server, connect, follow, ranges
 from tilewright.collective.server.frames import Frame, decode, encode
 from tilewright.collective.server.link import connection
@@ -129,6 +133,65 @@ def test_a_worker_finds_a_server_that_was_started_anew(tmp_path: Path) -> None:
         begun.join()
         assert servers[0].shard.clocks == [2]
         servers[0].close()
+
+
+def _killed(number: int, folder: Path, ready: Any) -> None:
+    """A server at a port, as a process that is to be killed."""
+    port = Port(port=number, secret=SECRET)
+    Server("mortal", first(), 1, SGD(0.1), port=port, log=folder / "log", directory=folder)
+    ready.send(port.port)
+    threading.Event().wait()
+
+
+def test_a_killed_server_goes_on_from_its_log(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    processes: list[Any] = []
+    steps = 9
+
+    def start(number: int) -> int:
+        receive, send = context.Pipe(duplex=False)
+        processes.append(context.Process(target=_killed, args=(number, tmp_path, send), daemon=True))
+        processes[-1].start()
+        assert receive.poll(30)
+        return int(receive.recv())
+
+    def kill() -> None:
+        os.kill(processes[-1].pid, signal.SIGKILL)
+        processes[-1].join()
+
+    def between(step: int) -> None:
+        if step in (2, 6):  # the worker learns of it when it pulls
+            kill()
+            start(number)
+        elif step == 4:  # or while it waits for its answer
+            timer.start()
+
+    number = start(0)
+    timer = threading.Timer(0.002, lambda: (kill(), start(number)))
+    with connect(f"tcp://127.0.0.1:{number}/mortal", 0, secret=SECRET, timeout=60) as worker:
+        train(worker, steps, between)
+        timer.join()
+        weights = worker.pull()
+    kill()
+    assert len(processes) == 4
+    with Server("whole", first(), 1, SGD(0.1), directory=tmp_path) as server:
+        train(connect("whole", 0, directory=tmp_path), steps)
+        for name, value in server.values().items():
+            np.testing.assert_array_equal(weights[name], value)
+
+
+def test_workers_over_tls(tmp_path: Path) -> None:
+    port = Port(tls=server_side())
+    with Server("private", first(), 1, SGD(0.1), port=port, directory=tmp_path) as server:
+        address = server.address.replace("localhost", "127.0.0.1")
+        with connect(address, 0, tls=node_side()) as worker:
+            train(worker)
+            np.testing.assert_array_equal(worker.pull()["w"], server.values()["w"])
+        for wrong in (None, ssl.create_default_context()):  # not TLS, and a context that does not know the authority
+            with pytest.raises(CollectiveError, match="does not answer"):
+                connect(address, 0, tls=wrong, timeout=0.1)
+        assert server.shard.clocks == [STEPS]
+    port.close()
 
 
 def test_who_may_connect(tmp_path: Path) -> None:
