@@ -17,9 +17,9 @@ import onnx
 
 import tilewright as tw
 from benchmarks.onnx_builder import Builder
+from tilewright.algorithms.strassen.plan.product import compared
 from tilewright.plans.framework.decisions import deciding
 from tilewright.plans.matmul.tiles import Product
-from tilewright.plans.strassen.products import compared
 from tilewright.targets.target import Target
 
 CASES = ("64x768x768", "128x768x768", "256x768x768", "750x768x768", "128x256x1024", "256x256x1024", "750x256x1024")

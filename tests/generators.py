@@ -52,7 +52,7 @@ from tilewright.ir.notes import (
 from tilewright.ir.notetable import fields_of, renamed
 from tilewright.ir.rewrite import map_stmt, rebuild, substitute_stmt
 from tilewright.ir.scalar_ops import OPS
-from tilewright.ir.selection import ALGORITHMS, PRECISIONS, Selection
+from tilewright.ir.selection import PRECISIONS, Selection, algorithms
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -313,7 +313,7 @@ def kind_of(op: str) -> type[Attrs]:
 @st.composite
 def selections(draw: Any) -> Selection:
     """What may be chosen for a node."""
-    kind = draw(st.none() | st.sampled_from(list(ALGORITHMS.values())))
+    kind = draw(st.none() | st.sampled_from(list(algorithms().values())))
     sizes = {"int": st.integers()} | {
         f"tuple[{', '.join(['int'] * n)}]": st.tuples(*[st.integers()] * n) for n in (2, 4)
     }

@@ -8,6 +8,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE, TESTS = ROOT / "src" / "tilewright", ROOT / "tests"
 
 ELSEWHERE = {
+    "algorithms/strassen/operators": "algorithms/strassen",
+    "algorithms/strassen/plan": "algorithms/strassen",
     "codegen/linalg": "codegen/stablehlo",  # one graph as both texts, side by side
     "frontend/onnx/rules": "frontend/onnx",
     "frontend/stablehlo/rules": "frontend/stablehlo",

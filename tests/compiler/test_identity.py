@@ -148,6 +148,7 @@ HARMLESS = {
     "support.collection": "when memory is freed, not what is compiled",
     "support.digest": "BLAKE2b, as the standard library has it",
     "support.copies": "which process compiles something, not what",
+    "support.discover": "which folders of algorithms there are, whose text counts",
     "support.depth": "how deep functions may call each other, not what they give",
     "support.cache": "what keeps, and checks every entry",
     "support.errors": "what is raised",

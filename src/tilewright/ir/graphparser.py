@@ -15,7 +15,7 @@ from tilewright.ir.expr import Expr
 from tilewright.ir.exprparser import element_type, expr, number_or_bool, skip_group, where_clause
 from tilewright.ir.graph import Assumption, Graph, Node, TensorType, Value
 from tilewright.ir.lexer import Cursor, Scope, Token
-from tilewright.ir.selection import ALGORITHMS, PRECISIONS, Selection
+from tilewright.ir.selection import PRECISIONS, Selection, algorithms
 from tilewright.support.errors import Error
 
 A = TypeVar("A", bound=Attrs)
@@ -126,10 +126,11 @@ def _selection(c: Cursor) -> Selection | None:
     if c.accept("by"):
         at = c.token
         name = c.name("an algorithm")
-        if name not in ALGORITHMS:
-            c.fail("no such algorithm", at, expected=", ".join(ALGORITHMS), got=name)
+        kinds = algorithms()
+        if name not in kinds:
+            c.fail("no such algorithm", at, expected=", ".join(kinds), got=name)
         values = attribute_values(c) if c.accept("{") else {}
-        algorithm = attributes_of(c, ALGORITHMS.__getitem__, name, at, values)
+        algorithm = attributes_of(c, kinds.__getitem__, name, at, values)
         c.expect("in")
     elif not c.accept("in"):
         return None

@@ -21,6 +21,7 @@ from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
 from tilewright.ir.loops import PrimFunc
 from tilewright.support import plugins
 from tilewright.support.classes import dataclass
+from tilewright.support.discover import modules
 from tilewright.support.errors import PluginError, UnsupportedError, VerifyError
 from tilewright.te import Tensor
 
@@ -192,6 +193,8 @@ def names() -> list[str]:
 
 def _load_families() -> None:
     import tilewright.ops.families  # noqa: F401  imports every family, which registers its operators
+
+    modules("tilewright.algorithms", "operators")
 
 
 def attributes(op: str, values: Mapping[str, AttrValue]) -> Attrs:

@@ -30,8 +30,6 @@ from tilewright.plans.matmul import codes, contraction, dots, sparse, tile_dots
 from tilewright.plans.pointwise import elementwise, packing, pieces, unscheduled
 from tilewright.plans.rows import plan as rows
 from tilewright.plans.sketch import plan as sketch
-from tilewright.plans.strassen import convolution as strassen_convolution
-from tilewright.plans.strassen import products as strassen
 from tilewright.plans.winograd import by_weight as winograd_by_weight
 from tilewright.plans.winograd import plan as winograd
 from tilewright.schedule.schedule import Schedule
@@ -47,9 +45,6 @@ PLANS: tuple[Plan, ...] = (
     winograd.PLAN,
     winograd.FILTERS,
     winograd_by_weight.PLAN,
-    strassen_convolution.PLAN,
-    strassen.PLAN,
-    strassen.WEIGHTS,
     pieces.PLAN,
     pixels.PLAN,
     codes.PLAN,
@@ -69,7 +64,7 @@ PLANS: tuple[Plan, ...] = (
     rows.PLAN,
     sketch.PLAN,
 )
-"""All that fit compete by their estimates."""
+"""All that fit compete by their estimates, those of algorithms' folders among them (`extended`)."""
 
 
 def named(name: str) -> Plan:

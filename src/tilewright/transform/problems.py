@@ -8,11 +8,9 @@ from functools import partial
 from math import ceil, prod
 from typing import Literal
 
-from tilewright import ops
-from tilewright.ir.expr import Expr, as_int, const, is_const, product
-from tilewright.ir.graph import Node, TensorType, Value
+from tilewright.ir.expr import Expr, as_int, is_const, product
+from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs
-from tilewright.ops.lowered.taps import SumTapsAttrs
 from tilewright.plans.convolution.pixels import PixelProblem
 from tilewright.plans.convolution.tiles import MAX_FLAT_PIXELS, Blocking, DirectProblem, ranked, side
 from tilewright.plans.framework.alone import alone_if_small
@@ -150,31 +148,3 @@ def data_side(node: Node, block: int) -> Literal["wide", "narrow"] | None:
 def waste(channels: int, block: int) -> float:
     """How many lanes there are for each channel."""
     return ceil(channels / block) * block / channels
-
-
-def tap_products(node: Node, whole: bool) -> Node:
-    """The convolution that makes the maps of all taps; its weights and its result are in no graph."""
-    x, w = node.inputs[:2]
-    assert x is not None and w is not None
-    filters, channels, kh, kw = (as_int(d) or 0 for d in w.shape)
-    conv = node.of(ConvAttrs)
-    if whole:
-        shape = (filters * kh * kw, channels, 1, 1)
-        attrs = ConvAttrs((1, 1), (1, 1), (0, 0, 0, 0), 1)
-    else:
-        shape, pads = (filters * kw, channels, kh, 1), conv.pads
-        attrs = ConvAttrs((conv.strides[0], 1), (conv.dilations[0], 1), (pads[0], 0, pads[2], 0), 1)
-    weights = Value(f"{w.name}_taps", TensorType(w.dtype, tuple(const(n) for n in shape)))
-    (maps,) = ops.infer("conv", (x.type, weights.type), attrs)
-    return Node("conv", (x, weights), (Value(f"{node.output.name}_taps", maps),), attrs)
-
-
-def tap_sums(node: Node, whole: bool) -> SumTapsAttrs:
-    """The window that the taps' maps are summed over: all of it, or its columns."""
-    w, conv = node.inputs[1], node.of(ConvAttrs)
-    assert w is not None
-    kh, kw = (as_int(d) or 0 for d in w.shape[2:])
-    if whole:
-        return SumTapsAttrs((kh, kw), conv.strides, conv.dilations, conv.pads)
-    pads = (0, conv.pads[1], 0, conv.pads[3])
-    return SumTapsAttrs((1, kw), (1, conv.strides[1]), (1, conv.dilations[1]), pads)

@@ -12,6 +12,7 @@ import pytest
 import tilewright as tw
 from tests.transform.graph.graphs import tensor
 from tilewright import ops, te
+from tilewright.algorithms.strassen.plan import convolution as strassen_conv
 from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.graph import Graph, GraphBuilder
@@ -39,7 +40,6 @@ from tilewright.plans.framework.cost import (
 )
 from tilewright.plans.framework.decision_key import key_of_function
 from tilewright.plans.framework.decisions import Decision, deciding
-from tilewright.plans.strassen import convolution as strassen_conv
 from tilewright.plans.winograd import tiles as winograd_tiles
 from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache

@@ -7,6 +7,7 @@ import pytest
 from tests.plans.test_plans import ZEN4, Build, conv, graph_of, kernels, matmul
 from tests.transform.graph.graphs import tensor
 from tilewright import ops
+from tilewright.algorithms.strassen.plan import product as strassen
 from tilewright.ir.graph import GraphBuilder, Value
 from tilewright.ir.loops import Block, PrimFunc, Stmt
 from tilewright.ir.rewrite import map_stmt
@@ -16,7 +17,6 @@ from tilewright.plans.convolution import direct, pixels, transposed, windows
 from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import Plan
 from tilewright.plans.matmul import contraction
-from tilewright.plans.strassen import products as strassen
 from tilewright.plans.winograd import plan as winograd
 from tilewright.targets.target import Target
 

@@ -447,8 +447,8 @@ strides = [2, 2]}} : f32[n, 8, 5, 5]
         }}""",
     "assign layouts: taps": f"""
         graph @g(%x: f32[n, 16, 9, 9]) params(%w: f32[2, 16, 3, 3], %v: f32[1, 16, 3, 3]) where n in 1..8 {{
-          %a = conv(%x, %w) {{{CONV3}}} by taps {{plain = 1, whole = 1}} in fp32 : f32[n, 2, 9, 9]
-          %b = conv(%x, %v) {{{CONV3}}} by taps {{plain = 0, whole = 0}} in fp32 : f32[n, 1, 9, 9]
+          %a = conv(%x, %w) {{{CONV3}}} by taps {{nchw = 1, whole = 1}} in fp32 : f32[n, 2, 9, 9]
+          %b = conv(%x, %v) {{{CONV3}}} by taps {{nchw = 0, whole = 0}} in fp32 : f32[n, 1, 9, 9]
           return %a, %b
         }}""",
     "materialize outputs": """

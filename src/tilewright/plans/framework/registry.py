@@ -1,4 +1,4 @@
-"""Plans from outside: those that a program registers, and those that plug-ins bring."""
+"""Further plans: those of algorithms' folders, those that a program registers, and those that plug-ins bring."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewright.plans.framework.base import Plan
 from tilewright.support import plugins
+from tilewright.support.discover import modules
 
 _extra: list[Plan] = []
 
@@ -31,17 +32,19 @@ def _code(plan: Plan) -> tuple[Callable[..., Any], ...]:
 
 
 def extended(plans: Sequence[Plan]) -> tuple[Plan, ...]:
-    """Plans from outside, then these: of equal estimates the first is taken, and who registers a plan wants it."""
+    """Plans from outside, these, and those of algorithms' folders: of equal estimates the first is taken, and who
+    registers a plan wants it."""
+    folders = tuple(p for m in modules("tilewright.algorithms", "plan") for p in m.PLANS)
 
     def admit(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
         given = plugins.several(loaded, Plan)
-        plugins.check_new("plan", [p.name for p in given], [p.name for p in (*plans, *_extra)])
+        plugins.check_new("plan", [p.name for p in given], [p.name for p in (*plans, *folders, *_extra)])
         for plan in given:
             register(plan)
         return tuple(f"plan {p.name}" for p in given)
 
     plugins.load_group("plans", admit)
-    return (*_extra, *plans)
+    return (*_extra, *plans, *folders)
 
 
 __all__ = ["extended", "register", "unregister"]

@@ -18,12 +18,13 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import prod
+from types import NoneType
 
 from tilewright import ops
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.selection import Split, Strassen
+from tilewright.ir.selection import Packed
 from tilewright.ops.attention_gradient import AttentionGradientAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.reduce import ReduceAttrs
@@ -140,7 +141,7 @@ def is_turned(node: Node, block: int) -> bool:
 def is_plain(node: Node) -> bool:
     """Whether a product is one in single precision, as it is defined."""
     known = all(v is not None and v.dtype is f32 for v in node.inputs)
-    return known and node.precision == "fp32" and not isinstance(node.algorithm, (Split, Strassen))
+    return known and node.precision == "fp32" and isinstance(node.algorithm, (Packed, NoneType))
 
 
 def may_make(node: Node, fixed: set[Value], block: int) -> bool:

@@ -1,20 +1,19 @@
-"""Layouts of convolutions: channels in blocks, weights in panels, or Strassen's method."""
+"""Layouts of convolutions: channels in blocks, weights in panels, or as the noted algorithm wants them."""
 
 from __future__ import annotations
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
-from tilewright.ir.selection import Matrices, Pixels, SplitMatrices, StrassenStrips, Taps, Winograd, WinogradBySize
+from tilewright.ir.selection import Matrices, Pixels, SplitMatrices, Winograd, WinogradBySize
 from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
+from tilewright.transform.algorithm import record_of
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import pointwise
 from tilewright.transform.layout.precision import conv_in_matrices
 from tilewright.transform.layout.split import split_conv
-from tilewright.transform.layout.strassen import strassen_conv
-from tilewright.transform.layout.taps import taps
 from tilewright.transform.layout.winograd import winograd, winograd_by_size
 from tilewright.transform.problems import blockings_of
 
@@ -32,11 +31,11 @@ def conv(a: Assigner, node: Node) -> bool:
     k, c = channels[0], channels[1]
     assert k is not None and c is not None
     block = a.block if c % a.block == 0 else 1
+    if (record := record_of(node)) is not None:
+        return record.lower(a, node)
     match node.algorithm:
         case Winograd() as choice:
             return winograd(a, node, choice)
-        case StrassenStrips() as choice:
-            return strassen_conv(a, node, choice)
         case WinogradBySize() as choice if choice.neartile:
             return winograd_by_size(a, node, choice, 0)
         case Pixels():
@@ -45,8 +44,6 @@ def conv(a: Assigner, node: Node) -> bool:
             return conv_in_matrices(a, node, choice)
         case SplitMatrices() as choice:
             return split_conv(a, node, choice)
-        case Taps() as choice:
-            return taps(a, node, choice, conv)
     _, ways = blockings_of(node, k, c, block, a.target)
     _, blocking = decide(
         lambda: key_of_nodes("panels", [node], a.target),

@@ -8,17 +8,17 @@ from functools import partial
 from tilewright.ir.dtype import bf16, f32
 from tilewright.ir.expr import Expr, as_int, is_const
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import Split, Strassen
+from tilewright.ir.selection import Split
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.matmul.tiles import FEW_ROWS, matmul_tile, multiplies_in_place
 from tilewright.targets.target import Target
+from tilewright.transform.algorithm import record_of
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.integer import integer_matmul
 from tilewright.transform.layout.precision import by_codes, halves, reduced
 from tilewright.transform.layout.small_floats import small_floats
 from tilewright.transform.layout.split import split
-from tilewright.transform.layout.strassen import strassen
 
 TURNED = MatmulAttrs(transpose_a=True)
 """The attributes of a product whose operands both have their depth first."""
@@ -53,8 +53,8 @@ def matmul(a: Assigner, node: Node) -> bool:
     rows = as_int(node.output.shape[-2])
     if w not in a.fixed and rows is not None and rows <= (1 if transpose else FEW_ROWS):
         return False
-    if isinstance(node.algorithm, Strassen):
-        return strassen(a, node)
+    if (record := record_of(node)) is not None:
+        return record.lower(a, node)
     if isinstance(node.algorithm, Split):
         return split(a, node, node.algorithm)
     if x.dtype.bits >= 32 and a.fixed.isdisjoint((x, w)):

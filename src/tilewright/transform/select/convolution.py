@@ -1,5 +1,5 @@
-"""The algorithm of a convolution of one group: direct, Winograd's or Fourier's transforms, Strassen's products, or
-products over NCHW maps. All are estimated in cycles an image."""
+"""The algorithm of a convolution of one group: direct, Winograd's or Fourier's transforms, products over NCHW maps, or
+one of a folder (`tilewright/algorithms/`). All are estimated in cycles an image."""
 
 from __future__ import annotations
 
@@ -24,19 +24,16 @@ from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of, small_maps_of
 from tilewright.plans.matmul.split import pieces_cost, terms_within
-from tilewright.plans.strassen.convolution import LEAST_GAIN
-from tilewright.plans.strassen.convolution import best as best_strassen
 from tilewright.plans.winograd.by_size import with_pairs
 from tilewright.plans.winograd.errors import largest_error
 from tilewright.plans.winograd.tiles import WinogradProblem, ranked
 from tilewright.schedule.dot_intrinsics import find_tile_dot
 from tilewright.targets.target import Target
+from tilewright.transform.algorithm import Option, offered
 from tilewright.transform.problems import blockings_of, is_pointwise, pixel_problem, sampling
 from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import Surroundings, has_transforms
-from tilewright.transform.select.taps import with_taps
 
-Option = tuple[float, Algorithm]
 Maps = Callable[[Expr, Expr], tuple[tuple[int, int], ...]]
 """Sizes of maps that a height and a width are judged by."""
 
@@ -46,10 +43,6 @@ MOST = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8, "strassen": 8}
 ERRORS = {"auto": 2.5e-5, "exact": 4e-6, "f2": 2e-6, "f4": 1e-5, "f6": 2.5e-5, "strassen": 2.5e-5}
 """The largest error of a layer that each setting of `fast` allows, relative to the layer's largest output
 (docs/accuracy.md): a tile that is expected to exceed it (`plans/winograd/errors.py`) is not taken."""
-
-STRASSEN = ("auto", "f6", "strassen")
-"""Settings of `fast` that allow Strassen's method: for windows of one pixel and for the rows of one sequence; the last
-one for any rows."""
 
 SIZES = (4, 6, 7, 8)
 """Inputs of a tile, a side, for a stride of one: F(2,3), F(4,3), F(5,3), F(6,3), but also F(2,5), F(3,5), F(4,5) and
@@ -85,43 +78,47 @@ def convolution_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | No
         options = one_pixel(enclosing, node)
     else:
         ways = [(c if isinstance(way, Direct) else c * WORTH, way) for c, way in windows(enclosing, node)]
-        options = with_taps(enclosing, node, with_layouts(enclosing, node, ways))
+        options = with_layouts(enclosing, node, ways)
         if w not in enclosing.fixed:
             options = [(cycles + filters(enclosing, node, choice), choice) for cycles, choice in options]
-    options = with_matrices(enclosing, node, options)
+    options = with_matrices(enclosing, node, offered(enclosing, node, options))
     options.sort(key=lambda option: option[0])
     key = partial(key_of_nodes, "algorithm", [node], enclosing.target)
     return decide(key, options, lambda option: Setting.of(option[1]), lambda option: option[0])[1]
 
 
 def one_pixel(enclosing: Surroundings, node: Node) -> list[Option]:
-    """Direct products, Strassen's where they are allowed and save enough, and those over NCHW maps where all around
-    is plain: the others change layouts before and after."""
-    x, w = node.inputs[:2]
-    assert x is not None and w is not None
+    """Direct products, and those over NCHW maps where all maps next to it are row-major: the others change layouts
+    before and after."""
+    w = node.inputs[1]
+    assert w is not None
     filters, channels = (as_int(d) or 1 for d in w.shape[:2])
     block = enclosing.block if channels % enclosing.block == 0 else 1
-    shapes, ways = blockings_of(node, filters, channels, block, enclosing.target)
-    model, weights = enclosing.weight_bytes, 4 * channels * filters
-    arrival = Cost(memory=weights / bandwidth(model, enclosing.target))
-    ordinary = x not in enclosing.blocked and node.output in enclosing.plain_use and is_pointwise(node)
-    # Channels that fill no blocks are read where they are.
-    changes = (x, block > 1), (node.output, enclosing.plain_use.get(node.output))
-    conversions = sum(conversion(v, enclosing.target) for v, is_changed in changes if ordinary and is_changed)
-    options: list[Option] = [((Cost(compute=ways[0][0]) | arrival).cycles + conversions, Direct())]
-    if ordinary:
+    _, ways = blockings_of(node, filters, channels, block, enclosing.target)
+    arrival = Cost(memory=4 * channels * filters / bandwidth(enclosing.weight_bytes, enclosing.target))
+    direct = (Cost(compute=ways[0][0]) | arrival).cycles + conversions(enclosing, node, block)
+    options: list[Option] = [(direct, Direct())]
+    if stays_row_major(enclosing, node):
         cycles = panels(pixel_problem(node), enclosing.target)[0][0] + sampling(node, enclosing.target)
         options.append(((Cost(compute=cycles) | arrival).cycles, Pixels()))
-    width = 2 * enclosing.target.lanes(4)
-    fills = channels % (2 * block) == 0 and filters % (2 * width) == 0 and block > 1
-    known = all(as_int(d) for d in node.output.shape[1:])
-    allowed = enclosing.options.fast in STRASSEN and w in enclosing.fixed
-    if allowed and fills and known and not any(node.of(ConvAttrs).pads):
-        result = best_strassen(shapes[0], width, model, enclosing.target)
-        if result is not None:
-            # The filters take 7/4 of their memory, which is worth something.
-            options.append((result[0].cycles / LEAST_GAIN + conversions, result[1]))
     return options
+
+
+def stays_row_major(enclosing: Surroundings, node: Node) -> bool:
+    """Whether the maps that a convolution of one pixel reads and writes are row-major and may stay so."""
+    return node.inputs[0] not in enclosing.blocked and node.output in enclosing.row_major_use and is_pointwise(node)
+
+
+def conversions(enclosing: Surroundings, node: Node, block: int) -> float:
+    """Cycles of changing the layouts of a convolution's input and result, of an image, to blocks of so many channels
+    and back where these are row-major."""
+    if not stays_row_major(enclosing, node):
+        return 0.0
+    x = node.inputs[0]
+    assert x is not None
+    # Channels that fill no blocks are read where they are.
+    changes = (x, block > 1), (node.output, enclosing.row_major_use.get(node.output))
+    return sum(conversion(v, enclosing.target) for v, is_changed in changes if is_changed)
 
 
 def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
@@ -162,7 +159,7 @@ def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) ->
 
 def _of_bf16(enclosing: Surroundings, value: Value) -> bool:
     """Whether a value of f32 was one of bf16."""
-    node = enclosing.made.get(value)
+    node = enclosing.producers.get(value)
     return node is not None and node.op == "cast" and node.inputs[0] is not None and node.inputs[0].dtype is bf16
 
 

@@ -25,7 +25,7 @@ def conversion(value: Value, target: Target) -> float:
     return Cost(compute=shuffle_cycles(elements, target), memory=memory).cycles
 
 
-def plain_uses(graph: Graph, blocking: Set[str]) -> dict[Value, bool]:
+def row_major_uses(graph: Graph, blocking: Set[str]) -> dict[Value, bool]:
     """Values that nothing wants blocked, with whether a reader needs them plain at once: through pointwise operators
     they reach only outputs, operators on plain tensors, and convolutions of one pixel whose results are such values.
     `blocking` are the operators that want their inputs blocked."""

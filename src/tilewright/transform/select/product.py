@@ -1,5 +1,4 @@
-"""In which precision matrix products and attention multiply, and whether products go by Strassen's method or by pieces
-of bf16."""
+"""In which precision matrix products and attention multiply, and by which algorithm products are computed."""
 
 from __future__ import annotations
 
@@ -8,28 +7,23 @@ from functools import partial
 from math import exp, log
 
 from tilewright.ir.dtype import bf16, f32
-from tilewright.ir.expr import Expr, as_int, const, product
-from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import Packed, Precision, Split, Strassen
+from tilewright.ir.expr import Expr, as_int, product
+from tilewright.ir.graph import Node
+from tilewright.ir.selection import Algorithm, Packed, Precision, Split
 from tilewright.ops.matmul import MatmulAttrs
-from tilewright.ops.norm import NormAttrs
 from tilewright.plans.framework.cost import Cost, fetch_cycles
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
 from tilewright.plans.matmul.split import split_both_cost, split_cost, terms_within
-from tilewright.plans.matmul.tiles import Product, best, has_whole_panels
-from tilewright.plans.strassen.products import LEAST_GAIN, compared
+from tilewright.plans.matmul.tiles import Product, best
 from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
 from tilewright.support.classes import dataclass
-from tilewright.transform.graph.rowgroups import NORMS
+from tilewright.transform.algorithm import Option, offered
 from tilewright.transform.problems import crossing
-from tilewright.transform.select.convolution import ERRORS, STRASSEN
+from tilewright.transform.select.convolution import ERRORS
 from tilewright.transform.select.surroundings import Surroundings
-
-Option = tuple[float, Packed | Strassen | Split]
-
 
 MIN_TERMS = {"": 0, "x3": 3, "x6": 6, "f32": 7}
 """From how many terms on products of pieces are exact enough, by what a node asks for; "f32": none are."""
@@ -65,15 +59,10 @@ def _precision(enclosing: Surroundings, node: Node, asked: Precision) -> Precisi
     return decide(lambda: key_of_nodes("precision", [node], enclosing.target), options, Setting)
 
 
-def product_algorithm(enclosing: Surroundings, node: Node) -> Packed | Strassen | Split:
-    """Strassen's seven products of quarters, or products of pieces of bf16, where they are allowed and save enough, or
-    the product itself."""
-    options: list[Option] = []
-    quarters = quartered(enclosing, node)
-    if quarters is not None:
-        ordinary, fast = compared(quarters, enclosing.weight_bytes, enclosing.target)
-        options = [(ordinary.cycles, Packed()), (fast.cycles / LEAST_GAIN, Strassen())]
-    options = with_pieces(enclosing, node, options)
+def product_algorithm(enclosing: Surroundings, node: Node) -> Algorithm:
+    """An algorithm of a folder (`tilewright/algorithms/`), or products of pieces of bf16, where they are allowed and
+    save enough, or the product itself."""
+    options = with_pieces(enclosing, node, offered(enclosing, node, []))
     if not options:
         return Packed()
     options.sort(key=lambda option: option[0])
@@ -165,35 +154,3 @@ def _split_cycles(terms: int, tile: Dot, problem: Splitting, enclosing: Surround
 def _mean(cycles: Iterable[float]) -> float:
     logarithms = [log(c) for c in cycles]
     return exp(sum(logarithms) / len(logarithms))
-
-
-def quartered(enclosing: Surroundings, node: Node) -> Product | None:
-    """The product of one matrix with a weight that Strassen's method may compute; None for others."""
-    x, w = node.inputs[:2]
-    assert x is not None and w is not None
-    fast = enclosing.options.fast
-    allowed = fast == "strassen" or (fast in STRASSEN and one_sequence(enclosing, x))
-    allowed &= node.of(MatmulAttrs).exactness in ("", "x3")
-    if not allowed or node.of(MatmulAttrs).transpose_a or w not in enclosing.fixed or x in enclosing.fixed:
-        return None
-    if node.output.dtype is not f32 or x.dtype is not f32 or w.type.rank != 2:
-        return None
-    *lead, rows, columns = (as_int(d) for d in node.output.shape)
-    depth = as_int(x.shape[-1])
-    if not rows or rows == 1 or not columns or columns == 1 or not depth or any(d != 1 for d in lead):
-        return None
-    # Panels that both halves have a part of would be merged twice.
-    half = const(-(-rows // 2)), columns // 2, -(-depth // 2)
-    return None if columns % 2 or not has_whole_panels(*half, f32, enclosing.target) else Product(rows, columns, depth)
-
-
-def one_sequence(enclosing: Surroundings, rows: Value) -> bool:
-    """Whether rows are those of one sample, the only one of its batch, and a norm has made them alike in size.
-
-    Two rows that meet are one caller's then, and none loses digits beside a larger one.
-    """
-    node = enclosing.made.get(rows)
-    if node is None or node.op not in NORMS or node.of(NormAttrs).axis % rows.type.rank != rows.type.rank - 1:
-        return False
-    *batch, _, _ = rows.shape
-    return bool(batch) and all(as_int(d) == 1 for d in batch)

@@ -7,14 +7,13 @@ from dataclasses import field
 from tilewright import ops
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.selection import Pixels, Taps
 from tilewright.ops.conv import ConvAttrs
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.graph.options import Options
 from tilewright.transform.problems import is_pointwise
-from tilewright.transform.select.nchw import plain_uses
+from tilewright.transform.select.nchw import row_major_uses
 
 WINDOWS = range(2, 18)
 """Taps, a side, of the windows that have transforms."""
@@ -34,7 +33,7 @@ class InBlocks:
 
 @dataclass(slots=True)
 class Surroundings:
-    """`fixed` depend on weights alone, `blocked` will probably lie in channel blocks, `plain_use` are wanted plain;
+    """`fixed` depend on weights alone, `blocked` will probably lie in channel blocks, `row_major_use` are wanted plain;
     `weight_bytes`, those of all weights of the model, say where the weights of one layer come from; `other_bytes` of
     them are of no convolution that a transform fits, so that they stay as many whatever is chosen."""
 
@@ -43,9 +42,9 @@ class Surroundings:
     options: Options
     in_blocks: InBlocks
     fixed: set[Value] = field(default_factory=set)
-    made: dict[Value, Node] = field(default_factory=dict)
+    producers: dict[Value, Node] = field(default_factory=dict)
     blocked: set[Value] = field(default_factory=set)
-    plain_use: dict[Value, bool] = field(default_factory=dict)
+    row_major_use: dict[Value, bool] = field(default_factory=dict)
     weight_bytes: int = 0
     other_bytes: int = 0
 
@@ -55,8 +54,8 @@ class Surroundings:
         windowed = [n for n in self.graph.nodes if n.op == "conv" and has_transforms(n)]
         growing = sum(w.known_bytes for w in {n.inputs[1] for n in windowed} if w is not None)
         self.other_bytes = max(0, self.weight_bytes - growing)
-        self.made.update((v, n) for n in self.graph.nodes for v in n.outputs)
-        self.plain_use = plain_uses(self.graph, self.in_blocks.wanting)
+        self.producers.update(self.graph.producers())
+        self.row_major_use = row_major_uses(self.graph, self.in_blocks.wanting)
 
     @property
     def block(self) -> int:
@@ -72,9 +71,7 @@ class Surroundings:
         """Note whether the node's results lie in blocks."""
         if node.op == "conv":
             grouped = node.of(ConvAttrs).groups != 1
-            ordinary = (
-                is_pointwise(node) if grouped else node.algorithm is None or isinstance(node.algorithm, (Pixels, Taps))
-            )
+            ordinary = is_pointwise(node) if grouped else node.algorithm is None or not node.algorithm.in_blocks
             blocks = node.output.type.rank == 5 or not ordinary
         elif node.op == "conv_transpose":
             blocks = True

@@ -7,17 +7,19 @@ summed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from tilewright.algorithms.taps.products import tap_products, tap_sums
+from tilewright.algorithms.taps.selection import Taps
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
-from tilewright.ir.selection import Direct, Pixels, Selection, Taps
+from tilewright.ir.selection import Direct, Pixels, Selection
 from tilewright.transform.layout.assigner import Assigner
-from tilewright.transform.problems import tap_products, tap_sums
+from tilewright.transform.layout.conv import conv
 
 
-def taps(a: Assigner, node: Node, choice: Taps, conv: Callable[[Assigner, Node], bool]) -> bool:
-    """Rewrite a convolution, the products of the taps by `conv`."""
+def lower(a: Assigner, node: Node) -> bool:
+    """Rewrite a convolution; the products of its taps are one."""
+    choice = node.algorithm
+    assert isinstance(choice, Taps)
     x, w, name = *node.inputs[:2], node.output.name
     assert x is not None and w is not None
     whole = bool(choice.whole)
@@ -28,7 +30,7 @@ def taps(a: Assigner, node: Node, choice: Taps, conv: Callable[[Assigner, Node],
     (filters,) = a.emit("reshape", (transposed,), {"shape": shape}, f"{w.name}_taps")
     a.follow(w, transposed, filters)
     a.row_major[filters] = filters
-    selected = Selection(Pixels() if choice.plain else Direct())
+    selected = Selection(Pixels() if choice.nchw else Direct())
     if not conv(a, Node("conv", (x, filters), many.outputs, many.attrs, selected)):
         (a.row_major[many.output],) = a.emit("conv", (a.as_row_major(x), filters), many.attrs, many.output.name)
     (a.row_major[node.output],) = a.emit(

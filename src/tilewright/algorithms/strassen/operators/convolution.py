@@ -1,4 +1,4 @@
-"""Strassen's products in a convolution of one pixel: the pixels of a map are the rows of a product (`strassen.py`).
+"""Strassen's products in a convolution of one pixel: the pixels of a map are the rows of a product (`product.py`).
 
 Quarters of the input are the first or second half of the pixels, and of the blocks of channels; those of the filters,
 halves of the filters and of the channels. Images do not meet. The operator states half of a map's pixels at once; the
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import te
+from tilewright.algorithms.strassen.operators.product import LEFT, MERGE, PRODUCTS
 from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, as_int, ceildiv, const, minimum
 from tilewright.ir.graph import TensorType
@@ -31,7 +32,6 @@ from tilewright.ops.lowered.packed import (
     present,
     unblock_reference,
 )
-from tilewright.ops.lowered.strassen import LEFT, MERGE, PRODUCTS
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.te import Tensor

@@ -19,8 +19,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from tilewright.algorithms.strassen.operators.product import MATMUL_STRASSEN, PRODUCTS, STRASSEN_SUMS
 from tilewright.ir.expr import as_int
-from tilewright.ops.lowered.strassen import MATMUL_STRASSEN, PRODUCTS, STRASSEN_SUMS
 from tilewright.ops.registry import OpDef
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
@@ -45,7 +45,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
-LEAST_GAIN = 0.96
+MAX_TIME = 0.96
 """The largest share that the products and sums may take of the time of the plain product: some digits are lost, memory
 is taken."""
 VECTORS = 2

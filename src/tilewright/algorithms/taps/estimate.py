@@ -1,4 +1,4 @@
-"""Convolutions of few filters by their taps (`transform/layout/taps.py`): when, and in how many cycles an image.
+"""Convolutions of few filters by their taps (`layout.py`): when, and in how many cycles an image.
 
 A register tile has a vector of filters, or as many as fill it. Of two filters a vector of sixteen has fourteen zeros,
 while the taps of their windows are enough for any tile.
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import ceil, prod
 
+from tilewright.algorithms.taps.products import tap_products, tap_sums
+from tilewright.algorithms.taps.selection import Taps
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import Algorithm, Direct, Taps
+from tilewright.ir.selection import Direct
 from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.convolution.pixels import panels
 from tilewright.plans.convolution.tiles import side
@@ -19,11 +21,10 @@ from tilewright.plans.framework.alone import alone_if_small
 from tilewright.plans.framework.cost import Cost, fetch_cycles, load_cycles, write_cycles
 from tilewright.plans.idioms.reducing import WINDOW
 from tilewright.targets.target import Target
-from tilewright.transform.problems import blockings_of, pixel_problem, tap_products, tap_sums
+from tilewright.transform.algorithm import Option
+from tilewright.transform.problems import blockings_of, pixel_problem
 from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import Surroundings
-
-Option = tuple[float, Algorithm]
 
 MOST_MAPS = 4
 """How many times the input's memory the maps of taps may take, where they leave the second level of cache."""
@@ -34,12 +35,12 @@ def with_taps(enclosing: Surroundings, node: Node, options: list[Option]) -> lis
     takes, as a result of taps is plain."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    filters, channels = (as_int(d) or 0 for d in w.shape[:2])
-    if filters >= enclosing.block:
+    filters, channels, *window = (as_int(d) or 0 for d in w.shape)
+    if filters >= enclosing.block or window == [1, 1]:
         return options
     block = enclosing.block if channels % enclosing.block == 0 else 1
     changed, blocked = conversion(x, enclosing.target), x in enclosing.blocked
-    after, needed = conversion(node.output, enclosing.target), enclosing.plain_use.get(node.output)
+    after, needed = conversion(node.output, enclosing.target), enclosing.row_major_use.get(node.output)
     results: list[Option] = []
     for cycles, way in options:
         if cycles == 0.0 and isinstance(way, Direct):  # the only one so far
@@ -47,7 +48,7 @@ def with_taps(enclosing: Surroundings, node: Node, options: list[Option]) -> lis
         before = changed if block > 1 and not blocked else 0.0
         results.append((cycles + before + (after if needed else 0.0), way))
     for cycles, choice in estimated(node, block, enclosing.target):
-        wanted = block > 1 and not choice.plain
+        wanted = block > 1 and not choice.nchw
         before = changed if wanted != blocked else 0.0
         results.append((cycles + before + (after if needed is None else 0.0), choice))
     return results
@@ -86,7 +87,7 @@ def estimate(node: Node, choice: Taps, block: int, target: Target) -> float:
     """Cycles of an image: the products and the sums."""
     many = tap_products(node, bool(choice.whole))
     filters, channels = (as_int(d) or 0 for d in many.inputs[1].shape[:2]) if many.inputs[1] is not None else (0, 0)
-    if choice.plain:
+    if choice.nchw:
         made = panels(pixel_problem(many), target)[0][0]
     else:
         made = blockings_of(many, filters, channels, block, target)[1][0][0] + conversion(many.output, target)

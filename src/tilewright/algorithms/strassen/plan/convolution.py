@@ -1,5 +1,5 @@
-"""Strassen's products in a convolution of one pixel (`ops/lowered/strassen_conv.py`), as Winograd's are scheduled: a
-strip of pixels at a time through all stages.
+"""Strassen's products in a convolution of one pixel (`strassen/operators/convolution.py`), as Winograd's are scheduled:
+a strip of pixels at a time through all stages.
 
     for image, strip:                               parallel, or the loops inside are
         sums[7] = straight-line code of the quarters' elements              stay in L2, one of the seven at least
@@ -21,11 +21,12 @@ from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 
+from tilewright.algorithms.strassen.operators.convolution import CONV_STRASSEN, pixels_in_strips
+from tilewright.algorithms.strassen.operators.product import PRODUCTS
+from tilewright.algorithms.strassen.plan.product import StrassenStages, stages
+from tilewright.algorithms.strassen.selection import StrassenStrips
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.selection import StrassenStrips
-from tilewright.ops.lowered.strassen import PRODUCTS
-from tilewright.ops.lowered.strassen_conv import CONV_STRASSEN, pixels_in_strips
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import MOST_ROWS, WHOLE, Blocking, DirectProblem, registers
 from tilewright.plans.framework.analysis import Structure, analyse
@@ -35,7 +36,6 @@ from tilewright.plans.framework.cost import Cost, bandwidth, load_cycles, number
 from tilewright.plans.framework.restate import restate
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.plans.idioms.panels import packed_operand, panel_width
-from tilewright.plans.strassen.products import StrassenStages, stages
 from tilewright.plans.winograd.plan import constant_product, products, share
 from tilewright.plans.winograd.tiles import ENOUGH, groups, one_block_a_thread
 from tilewright.schedule.recording import LoopRef
@@ -45,7 +45,7 @@ from tilewright.schedule.state import refuse
 from tilewright.targets.target import Target
 from tilewright.te import Tensor
 
-LEAST_GAIN = 0.98
+MAX_TIME = 0.98
 """The largest share that the seven products may take of the time of the direct convolution: their filters take more
 memory."""
 LEAST_STRIP = 32

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from tilewright.algorithms.strassen.operators.product import PRODUCTS
+from tilewright.algorithms.strassen.selection import StrassenStrips
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Node
-from tilewright.ir.selection import StrassenStrips
 from tilewright.ops.conv import ConvAttrs
-from tilewright.ops.lowered.strassen import PRODUCTS
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.matmul.tiles import matmul_tile
@@ -39,13 +39,13 @@ def strassen(a: Assigner, node: Node) -> bool:
     return True
 
 
-def strassen_conv(a: Assigner, node: Node, choice: StrassenStrips) -> bool:
+def strassen_conv(a: Assigner, node: Node) -> bool:
     """Rewrite a convolution of one pixel, whose rows are the pixels of an image.
 
     y = conv(x, w)   ->   p = transpose(pack_matmul(strassen_sums(w)));  y = conv_strassen(x, p)
     """
-    x, w = node.inputs[:2]
-    assert x is not None and w is not None
+    (x, w), choice = node.inputs[:2], node.algorithm
+    assert x is not None and w is not None and isinstance(choice, StrassenStrips)
     filters, channels = (as_int(d) or 1 for d in w.shape[:2])
     matrix = {"shape": (const(filters), const(channels))}
     (rows,) = a.emit("reshape", (a.as_row_major(w),), matrix, f"{w.name}_rows")

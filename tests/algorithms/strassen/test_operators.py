@@ -7,9 +7,9 @@ import pytest
 
 from tests.ops.oracle import by_function, check, reference
 from tilewright import ops
+from tilewright.algorithms.strassen.operators.convolution import ConvStrassenAttrs, pixels_in_strips
+from tilewright.algorithms.strassen.operators.product import LEFT, MERGE, PRODUCTS, RIGHT
 from tilewright.ir.expr import const
-from tilewright.ops.lowered.strassen import LEFT, MERGE, PRODUCTS, RIGHT
-from tilewright.ops.lowered.strassen_conv import ConvStrassenAttrs, pixels_in_strips
 
 
 def test_the_seven_products_are_a_matrix_product() -> None:

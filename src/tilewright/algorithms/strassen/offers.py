@@ -1,0 +1,87 @@
+"""When Strassen's method is offered: where options allow its rounding, sizes fill its quarters, and it saves enough."""
+
+from __future__ import annotations
+
+from tilewright.algorithms.strassen.plan.convolution import MAX_TIME as MAX_TIME_OF_CONVOLUTIONS
+from tilewright.algorithms.strassen.plan.convolution import best
+from tilewright.algorithms.strassen.plan.product import MAX_TIME, compared
+from tilewright.algorithms.strassen.selection import Strassen
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import as_int, const
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.selection import Packed
+from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.matmul import MatmulAttrs
+from tilewright.ops.norm import NormAttrs
+from tilewright.plans.matmul.tiles import Product, has_whole_panels
+from tilewright.transform.algorithm import Option
+from tilewright.transform.graph.rowgroups import NORMS
+from tilewright.transform.problems import blockings_of
+from tilewright.transform.select.convolution import conversions
+from tilewright.transform.select.surroundings import Surroundings
+
+ALLOWED = ("auto", "f6", "strassen")
+"""Settings of `fast` that allow Strassen's method: for windows of one pixel and for the rows of one sequence; the last
+one for any rows."""
+
+
+def with_strips(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
+    """The options of a convolution, with strips of its pixels by Strassen's method."""
+    w = node.inputs[1]
+    assert w is not None
+    filters, channels, *window = (as_int(d) or 0 for d in w.shape)
+    if window != [1, 1] or enclosing.options.fast not in ALLOWED or w not in enclosing.fixed:
+        return options
+    block, width = enclosing.block, 2 * enclosing.target.lanes(4)
+    fills = channels % (2 * block) == 0 and filters % (2 * width) == 0 and block > 1
+    if not fills or not all(as_int(d) for d in node.output.shape[1:]) or any(node.of(ConvAttrs).pads):
+        return options
+    shapes, _ = blockings_of(node, filters, channels, block, enclosing.target)
+    result = best(shapes[0], width, enclosing.weight_bytes, enclosing.target)
+    if result is None:
+        return options
+    cost, choice = result
+    # The filters take 7/4 of their memory, which is worth something.
+    cycles = cost.cycles / MAX_TIME_OF_CONVOLUTIONS + conversions(enclosing, node, block)
+    return [*options, (cycles, choice)]
+
+
+def with_quarters(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
+    """The options of a product, with seven products of quarters, beside which the product itself is estimated."""
+    quarters = quartered(enclosing, node)
+    if quarters is None:
+        return options
+    ordinary, fast = compared(quarters, enclosing.weight_bytes, enclosing.target)
+    return [*options, (ordinary.cycles, Packed()), (fast.cycles / MAX_TIME, Strassen())]
+
+
+def quartered(enclosing: Surroundings, node: Node) -> Product | None:
+    """The product of one matrix with a weight that Strassen's method may compute; None for others."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    fast = enclosing.options.fast
+    allowed = fast == "strassen" or (fast in ALLOWED and one_sequence(enclosing, x))
+    allowed &= node.of(MatmulAttrs).exactness in ("", "x3")
+    if not allowed or node.of(MatmulAttrs).transpose_a or w not in enclosing.fixed or x in enclosing.fixed:
+        return None
+    if node.output.dtype is not f32 or x.dtype is not f32 or w.type.rank != 2:
+        return None
+    *lead, rows, columns = (as_int(d) for d in node.output.shape)
+    depth = as_int(x.shape[-1])
+    if not rows or rows == 1 or not columns or columns == 1 or not depth or any(d != 1 for d in lead):
+        return None
+    # Panels that both halves have a part of would be merged twice.
+    half = const(-(-rows // 2)), columns // 2, -(-depth // 2)
+    return None if columns % 2 or not has_whole_panels(*half, f32, enclosing.target) else Product(rows, columns, depth)
+
+
+def one_sequence(enclosing: Surroundings, rows: Value) -> bool:
+    """Whether rows are those of one sample, the only one of its batch, and a norm has scaled them alike.
+
+    Two rows that meet are one caller's then, and none loses digits beside a larger one.
+    """
+    node = enclosing.producers.get(rows)
+    if node is None or node.op not in NORMS or node.of(NormAttrs).axis % rows.type.rank != rows.type.rank - 1:
+        return False
+    *batch, _, _ = rows.shape
+    return bool(batch) and all(as_int(d) == 1 for d in batch)

@@ -1,0 +1,57 @@
+"""The record of an algorithm: when selection offers it, and how layout assignment rewrites a node by it.
+
+Folders of `tilewright/algorithms/` have `RECORDS` in their module `record`. What is computed as it is defined,
+by Winograd's transforms or by pieces is offered by `transform/select/` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from tilewright.ir.graph import Node
+from tilewright.ir.selection import Algorithm
+from tilewright.support.classes import dataclass
+from tilewright.support.discover import modules
+from tilewright.transform.select.surroundings import Surroundings
+
+Option = tuple[float, Algorithm]
+"""Estimated cycles, of an image for convolutions, and what takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An algorithm for nodes of an operator.
+
+    Args:
+        kind: what a node notes that is computed by it.
+        operator: the operator's name.
+        offer: the options of a node, from those that there are: with this algorithm where it fits and is allowed, and
+            with what others take beside it.
+        lower: rewrite a node that notes it, by an `Assigner` of `transform/layout/`; whether it was.
+    """
+
+    kind: type[Algorithm]
+    operator: str
+    offer: Callable[[Surroundings, Node, list[Option]], list[Option]]
+    lower: Callable[[Any, Node], bool]
+
+
+@cache
+def records() -> dict[type[Algorithm], Record]:
+    """The records of all folders, by what a node notes, in the order of the folders' names."""
+    return {r.kind: r for m in modules("tilewright.algorithms", "record") for r in m.RECORDS}
+
+
+def offered(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
+    """The options of a node and those that algorithms of folders add."""
+    for record in records().values():
+        if record.operator == node.op:
+            options = record.offer(enclosing, node, options)
+    return options
+
+
+def record_of(node: Node) -> Record | None:
+    """The record of the algorithm that a node notes; None where it notes none or one without a folder."""
+    return None if node.algorithm is None else records().get(type(node.algorithm))
