@@ -97,12 +97,13 @@ from tilewright.transform.loops import passes as loop_passes
 from tilewright.transform.loops.prefetch_share import WeightPrefetch
 from tilewright.transform.lower import lower_group
 from tilewright.transform.nonresident import with_nonresident_weights
+from tilewright.transform.passed_sizes import lower_passed, passed_sizes
 from tilewright.transform.prefetch_across import plan_prefetch
 from tilewright.transform.recompute import recompute
 from tilewright.transform.regions.captures import lift_constants, names_of
 from tilewright.transform.regions.flatten import Flat, flatten, marker
 from tilewright.transform.regions.optimise import optimise_bodies
-from tilewright.transform.remember import lower_once, remembering
+from tilewright.transform.remember import remembering
 from tilewright.transform.select.choose import choose_algorithms
 
 Array = np.ndarray[Any, Any]
@@ -504,10 +505,11 @@ def _compile_part(
     inside = partial(absorbs, target=compiler.target, away=away)
     graph, groups, where, made = _grouped(graph, name, compiler.target, inside, log, taken)
     deferred = frozenset[Value]() if past_caches is None else written_last(groups, graph.outputs, where, past_caches)
+    passed = passed_sizes(groups, compiler.target) if name == "prepare" and compiler.target.gpu is None else {}
     lowered = [
         group
         if group.nodes[-1].bodies or marker(group.nodes[-1]) is not None
-        else log.run(f"lower {name}", lower_once, group, f"{name}{i}_{group.nodes[-1].label}")
+        else log.run(f"lower {name}", lower_passed, group, passed.get(i), f"{name}{i}_{group.nodes[-1].label}")
         for i, group in enumerate(groups)
         if not is_alias(group) or marker(group.nodes[-1]) is not None
     ]

@@ -232,6 +232,7 @@ class _Checker:
             self.expect(all(0 <= i < slots for i in used), f"a slot is outside 0..{slots - 1}", where)
             known = symbols + inside.extents
             self.expect(all(0 <= i < known for i in s.symbols), f"a symbol is outside 0..{known - 1}", where)
+            self.expect(all(0 <= size <= MAX_DIM for size in s.sizes), f"a size is outside 0..{MAX_DIM}", where)
             self.expect(len(s.shifts) in (0, len(s.slots)), "there is not one shift for each slot", where)
             if s.region is not None:
                 self.expect(regions, "there are no regions here", where)

@@ -304,6 +304,7 @@ class StepSpec:
         slots: indices into the slot table, in the order of the kernel's pointers.
         symbols: indices into `Manifest.symbols`, and after these into the extents that steps before it define, in the
             order of the kernel's integers.
+        sizes: integers that follow these, known numbers.
         label: what it computes, for tables ("conv2d + relu").
         flops: operations of a call (a fused multiply-add is two), for `profile`.
         traffic: bytes that a call must move at the least, for `profile`.
@@ -325,6 +326,7 @@ class StepSpec:
     shifts: tuple[Work, ...] = ()
     region: RegionSpec | None = None
     strand: tuple[int, int] | None = None
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

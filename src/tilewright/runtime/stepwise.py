@@ -111,7 +111,7 @@ class Stepper:
         f, step = self.f, self.steps[k]
         shifts = step.shifts or ((),) * len(step.slots)
         pointers = [self.pointer(i, shift) for i, shift in zip(step.slots, shifts, strict=True)]
-        symbols = [self.symbol(i) for i in step.symbols]
+        symbols = [*map(self.symbol, step.symbols), *(f.value(size, I64) for size in step.sizes)]
         kernel = f.let(PTR, f"inttoptr i64 {self.addresses[step.kernel]} to ptr")
         if step.strand is not None:
             with f.when(self.is_mine(step.strand[1])):

@@ -56,6 +56,7 @@ class KernelCall:
     prefetch  the part of its last argument that it prefetches for a later kernel (`transform/prefetch_across.py`)
     over      (output, input) pairs where the output may be written over the input
     strand    the number of the fork that it belongs to, and of its strand there (`transform/forks.py`)
+    sizes     the values of its function's symbols that the program knows (`transform/passed_sizes.py`)
     compiled  its code, once there is some
     """
 
@@ -66,6 +67,7 @@ class KernelCall:
     prefetch: WeightPrefetch | None = None
     over: tuple[tuple[Value, Value], ...] = ()
     strand: tuple[int, int] | None = None
+    sizes: tuple[tuple[Var, int], ...] = ()
     compiled: CompiledKernel | None = None
 
     @property

@@ -57,7 +57,8 @@ def emit_entry(
         flushes: `tw_run` takes subnormal numbers as zero and makes none, in each thread that calls it, and leaves the
             thread's mode as it was.
     """
-    arity = {step.kernel: (len(step.slots), len(step.symbols)) for step in (*run, *prepare) if step.region is None}
+    calls = [step for step in (*run, *prepare) if step.region is None]
+    arity = {step.kernel: (len(step.slots), len(step.symbols) + len(step.sizes)) for step in calls}
     lines = [f'target triple = "{target.triple}"', ""]
     lines += _calls("tw_run", run, symbols, target, control, local=flushes)
     lines += flushing("tw_run", target) if flushes else []

@@ -64,6 +64,7 @@ class Caller:
         shifts = [self.shift(work) for work in step.shifts] or [const(0)] * len(step.slots)
         arguments = [f"ptr {self.pointer(*where)}" for where in zip(step.slots, shifts, strict=True)]
         arguments += [f"i64 {self.integer(index)}" for index in step.symbols]
+        arguments += [f"i64 {size}" for size in step.sizes]
         kernel = identifier(step.kernel, "@")
         if step.strand is None:
             arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"]

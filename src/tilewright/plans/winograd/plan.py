@@ -467,7 +467,8 @@ def apply_filters(s: Schedule, structure: Structure, candidate: Candidate, targe
         transpose_tiles(s, source, tile, target, lines=False)
     else:
         s.vectorize(s.loops(source)[-1])
-    s.parallel(s.fuse(group, panel, outer))
+    # Where a call says how many blocks there are, it is not proven that a fused loop writes each of them once.
+    s.parallel(s.fuse(group, panel, outer) if s.extent(outer) is not None else s.fuse(group, panel))
 
 
 PLAN = Plan("winograd", fits, candidates, apply, refines=("rows",), restated=IN_BLOCKS)

@@ -15,10 +15,10 @@ from tilewright.arith import prove_equal, simplify, symbolic_bounds
 from tilewright.arith.overflow import check_bytes
 from tilewright.ir.expr import Expr, Var, const, is_const, product
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.rewrite import variables
+from tilewright.ir.rewrite import substitute, variables
 from tilewright.ops.lowered.append import AppendAttrs
 from tilewright.ops.shape import SliceAttrs
-from tilewright.runtime.specs import RegionSpec, StepSpec, TempSpec, Work
+from tilewright.runtime.specs import RegionSpec, StepSpec, TempSpec, Work, evaluate
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 from tilewright.transform.call import Call, KernelCall, Marker, Workspace
@@ -232,13 +232,13 @@ class _Assigner:
             code = call.code
             slots = [self.home[self.root(v)] for v in call.args]
             slots += [self.scratch(i, w, call) for w in code.workspaces]
-            passed = tuple(self.symbols[s] for s in code.symbols)
+            known = dict(call.sizes)
+            passed = tuple(self.symbols[s] for s in code.symbols if s not in known)
+            sizes = tuple(known[s] for s in code.symbols if s in known)
+            flops, traffic = (_work(w, known) for w in code.work)
             shifts = self.shifts(call.args, len(code.workspaces))
-            steps.append(
-                StepSpec(
-                    code.symbol, tuple(slots), passed, call.label, *code.work, code.alone, shifts, strand=call.strand
-                )
-            )
+            about = call.label, flops, traffic, code.alone
+            steps.append(StepSpec(code.symbol, tuple(slots), passed, *about, shifts, strand=call.strand, sizes=sizes))
         slots_of = {v: self.home[self.root(v)] for c in self.calls for v in c.args}
         return Storage(slots_of, tuple(self.temps), tuple(self.sizes), tuple(steps), tuple(self.owners), self.bounds)
 
@@ -292,7 +292,8 @@ class _Assigner:
         return prove_equal(self.root(value).type.size, value.type.size)
 
     def scratch(self, i: int, workspace: Workspace, call: KernelCall) -> int:
-        size, each = workspace.nbytes, workspace.per_thread and call.strand is None
+        size = substitute(workspace.nbytes, {s: const(n) for s, n in call.sizes})
+        each = workspace.per_thread and call.strand is None
         return self.add(TempSpec(*self.during(i), _number(size), None, each), size, f"workspace of {call.label}")
 
     def add(self, spec: TempSpec, size: Expr, owner: str) -> int:
@@ -322,6 +323,13 @@ def bounded(size: Expr, bounds: Mapping[Var, Expr]) -> Expr:
                 raise UnsupportedError("a size that depends on data has no bound that is known", got=size)
             size = simplify(result[1])
     return size
+
+
+def _work(work: Work | None, known: Mapping[Var, int]) -> Work | None:
+    """How much a call does whose symbols, if it has some, are known numbers."""
+    if work is None or not known:
+        return work
+    return ((evaluate(work, {s.name: n for s, n in known.items()}), ()),)
 
 
 def _number(size: Expr) -> int | None:

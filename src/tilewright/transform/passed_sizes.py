@@ -1,0 +1,109 @@
+"""Kernels of `prepare` whose sizes are arguments: one function packs the filters of all convolutions of a kind.
+
+    pack a: f32[64, 64, 3, 3]                pack w: f32[k, c, 3, 3]
+    pack b: f32[128, 64, 3, 3]      ->       called on a with k = 64, c = 64, on b with k = 128, c = 64, ...
+    pack c: f32[128, 128, 3, 3]
+
+Different convolutions differ in the filters and channels that they have. How many of them there are decides how often
+loops run, not what is in them, so that a function for any number moves its tiles by the same instructions as one for
+known numbers, and has code for panels and blocks that are not full. It is larger than one of them, and smaller than
+three: so many make it worth its while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from tilewright import ops
+from tilewright.ir.expr import Expr, Var, as_int, const
+from tilewright.ir.graph import Node, TensorType, Value
+from tilewright.ops.lowered.packed import PackConvAttrs
+from tilewright.support.classes import dataclass
+from tilewright.targets.target import Target
+from tilewright.transform.call import KernelCall
+from tilewright.transform.graph.fuse import Group
+from tilewright.transform.remember import lower_once
+
+SHARED_SIZES = 3
+"""Different sizes of a kind from which on one function is made of them. The function takes 2.1 times what one for known
+sizes takes to compile (Winograd's filters; 1.8 for panels of filters; a Zen 3 core, 2026-11-30)."""
+LARGEST = 1 << 20
+"""Filters or channels of a convolution; more of them are a function of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A group whose sizes are arguments.
+
+    group  the group over symbols
+    sizes  the symbols and what they are in this call
+    """
+
+    group: Group
+    sizes: tuple[tuple[Var, int], ...]
+
+
+def lower_passed(group: Group, passed: Passed | None, name: str) -> KernelCall:
+    """The call of a group, by the function over symbols where there is one."""
+    if passed is None:
+        return lower_once(group, name)
+    call = lower_once(passed.group, name)
+    own = dict(zip(_ends(passed.group), _ends(group), strict=True))
+    return KernelCall(call.func, tuple(own[v] for v in call.args), group.label, group, sizes=passed.sizes)
+
+
+def passed_sizes(groups: Sequence[Group], target: Target) -> dict[int, Passed]:
+    """By number those of the groups that become calls of one function with others of their kind."""
+    kinds: dict[object, dict[int, Passed]] = {}
+    for k, group in enumerate(groups):
+        passed = _passed(group, target)
+        if passed is not None:
+            kinds.setdefault(passed.group, {})[k] = passed
+    enough = (members for members in kinds.values() if len({p.sizes for p in members.values()}) >= SHARED_SIZES)
+    return {k: passed for members in enough for k, passed in members.items()}
+
+
+def _passed(group: Group, target: Target) -> Passed | None:
+    """A group over symbols in place of filters and channels; None where it is none of the kinds that are known."""
+    if len(group.nodes) != 1 or group.nodes[0].op not in _CHANNELS:
+        return None
+    node, (weight,) = group.nodes[0], group.inputs
+    sizes = [as_int(d) for d in weight.shape]
+    known = [n for n in sizes if n is not None]
+    if len(known) < len(sizes):
+        return None
+    filters, channels, *window = known
+    points = 1
+    for n in window:
+        points *= n
+    # Rows of fewer elements than a tile has are moved otherwise.
+    least = -(-(target.lanes(4) + 1) // points)
+    divisor = _CHANNELS[node.op](node)
+    if not least <= channels <= LARGEST or filters > LARGEST or channels % divisor:
+        return None
+    k = Var("filters", lo=1, hi=LARGEST)
+    c = Var("channels", lo=least, hi=LARGEST, multiple=divisor)
+    return Passed(_over(group, (k, c, *map(const, window))), ((k, filters), (c, channels)))
+
+
+def _over(group: Group, shape: tuple[Expr, ...]) -> Group:
+    """A group of one node with one input of this shape, whose values have names of their own."""
+    (node,), (weight,) = group.nodes, group.inputs
+    source = Value("weight", TensorType(weight.dtype, shape))
+    (type,) = ops.get(node.op).infer([source.type], node.attrs)
+    result = Value("packed", type)
+    return Group((replace(node, inputs=(source,), outputs=(result,)),), (source,), (result,))
+
+
+def _ends(group: Group) -> tuple[Value, ...]:
+    return (*group.inputs, *group.outputs)
+
+
+_CHANNELS: Mapping[str, Callable[[Node], int]] = {
+    "lowered.pack_winograd": lambda node: 1,
+    "lowered.pack_conv": lambda node: node.of(PackConvAttrs).block,
+}
+"""Operators over weights `w[filters, channels, ...]`, with what divides the channels."""
+
+__all__ = ["Passed", "lower_passed", "passed_sizes"]
