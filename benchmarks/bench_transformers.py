@@ -30,12 +30,13 @@ ROWS = models.ROOT / "build" / "transformers.jsonl"
 TITLE = "Architectures of transformers with every axis open"
 
 
-def run(name: str, door: str, limit: float, memory: float) -> Row:
+def run(name: str, door: str, limit: float, memory: float, files: Path | None = None) -> Row:
     """One case in a process of its own, with an empty cache."""
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": cache, "OMP_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         order = [sys.executable, "-m", "benchmarks.zoo.open_probe", name, door, "--memory", str(memory)]
+        order += [] if files is None else ["--files", str(files.resolve())]
         try:
             ended = subprocess.run(
                 order, env=environment, cwd=models.ROOT, capture_output=True, text=True, timeout=limit, check=False
@@ -91,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="also those that have a row; the later one counts")
     parser.add_argument("--limit", type=float, default=120, help="seconds of one case")
     parser.add_argument("--memory", type=float, default=4, help="GB of one case")
+    parser.add_argument("--files", type=Path, help="where exporters' files stay, and are taken from in later runs")
     parser.add_argument(
         "--report", nargs="?", const="transformers", metavar="NAME", help="write the rows to benchmarks/results/NAME.md"
     )
@@ -102,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for door in options.doors:
                 if (name, door) in rows and not options.again:
                     continue
-                row = rows[name, door] = run(name, door, options.limit, options.memory)
+                row = rows[name, door] = run(name, door, options.limit, options.memory, options.files)
                 file.write(json.dumps(asdict(row)) + "\n")
                 file.flush()
                 console().print(f"{name} {door}: {cell(row)} {row.detail}", markup=False, soft_wrap=True)

@@ -1,6 +1,6 @@
 """Compiles one architecture of `opened` by one door in this process and compares it with eager PyTorch; prints a row.
 
-    python -m benchmarks.zoo.open_probe NAME module|torchscript|dynamo [--memory 4]
+    python -m benchmarks.zoo.open_probe NAME module|torchscript|dynamo [--memory 4] [--files FOLDER]
 
 The doors: the module itself, and the ONNX files of PyTorch's two exporters. `bench_transformers` starts it.
 """
@@ -8,12 +8,14 @@ The doors: the module itself, and the ONNX files of PyTorch's two exporters. `be
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
 import json
 import resource
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,8 +55,10 @@ class ExportError(Exception):
 
 
 def exported(case: Opened, tensors: tuple[torch.Tensor, ...], door: str, folder: Path) -> Path:
-    """The ONNX file of one of PyTorch's exporters."""
+    """The ONNX file of one of PyTorch's exporters, or the one that is in the folder from an earlier run."""
     path, names = folder / "model.onnx", list(case.axes)
+    if path.exists():
+        return path
     try:
         with torch.no_grad():
             if door == "torchscript":
@@ -79,10 +83,10 @@ def exported(case: Opened, tensors: tuple[torch.Tensor, ...], door: str, folder:
     return path
 
 
-def probe(name: str, door: str) -> Row:
+def probe(name: str, door: str, files: Path | None) -> Row:
     case, row = opened(name), Row(name, door, "refused")
     first = tuple(case.tensors(case.sizes[0]).values())
-    with tempfile.TemporaryDirectory() as folder:
+    with folder_of(files, f"{name}-{door}-{torch.__version__}") as folder:
         try:
             model: Any
             if door == "module":
@@ -90,7 +94,7 @@ def probe(name: str, door: str) -> Row:
                 model = tw.compile(case.module, first, dynamic=named(case))
             else:
                 start = time.perf_counter()
-                path = exported(case, first, door, Path(folder))
+                path = exported(case, first, door, folder)
                 row.export, start = time.perf_counter() - start, time.perf_counter()
                 model = tw.compile(path, fallback="never")
             row.compile = time.perf_counter() - start
@@ -105,6 +109,17 @@ def probe(name: str, door: str) -> Row:
             row.outcome = "not exported"
             row.detail = f"the exporter's file is another function than the module, as ONNX Runtime says: {row.detail}"
     return row
+
+
+@contextlib.contextmanager
+def folder_of(files: Path | None, name: str) -> Iterator[Path]:
+    """A folder for an exporter's file: one that stays, or one that goes afterwards."""
+    if files is None:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+    else:
+        (files / name).mkdir(parents=True, exist_ok=True)
+        yield files / name
 
 
 def is_the_module(case: Opened, path: Path) -> bool:
@@ -166,11 +181,12 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("door", choices=DOORS)
     parser.add_argument("--memory", type=float, default=4, help="GB that this process may have")
+    parser.add_argument("--files", type=Path, help="where exporters' files stay, and are taken from")
     options = parser.parse_args()
     limit = int(options.memory * 1e9)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     warnings.simplefilter("ignore")
-    row = probe(options.name, options.door)
+    row = probe(options.name, options.door, options.files)
     print(json.dumps(asdict(row)))
 
 

@@ -80,6 +80,9 @@ TEXT = grid(batch=(2, 1, 3, 5, 2), seq=(12, 5, 33, 7, 60))
 CACHED = grid(batch=(2, 1, 3, 1, 2), seq=(4, 1, 7, 12, 3), past=(6, 9, 3, 20, 31))
 PAIRS = grid(batch=(2, 1, 3, 1, 2), seq=(12, 5, 33, 7, 41), target=(6, 9, 3, 20, 31))
 PICTURES = grid(batch=(2, 1, 3, 1, 2), height=(96, 64, 32, 80, 48), width=(48, 64, 96, 64, 112))
+WINDOWED = grid(batch=(2, 1, 3, 1, 2), height=(96, 64, 128, 80, 48), width=(48, 64, 96, 64, 112))
+"""Pictures whose patches are more than Swin's windows: of fewer it makes other windows, which a module keeps for later
+calls, and an exporter writes down the windows that it saw. For the rest there must be whole windows of patches."""
 SOUNDS = grid(batch=(2, 1, 3, 1, 2), samples=(1600, 800, 2401, 999, 3203))
 
 
@@ -157,7 +160,9 @@ def encoder_decoder(family: str, config: Mapping[str, Any]) -> Opened:
     return Opened(Results(model, names, ("last_hidden_state",), use_cache=False), axes, tensors, PAIRS)
 
 
-def picture(family: str, config: Mapping[str, Any], suffix: str = "Model", **options: Any) -> Opened:
+def picture(
+    family: str, config: Mapping[str, Any], suffix: str = "Model", sizes: tuple[Sizes, ...] = PICTURES, **options: Any
+) -> Opened:
     """An image f32[batch, 3, height, width]."""
     model = model_of(family, suffix, config)
     axes: Axes = {"pixel_values": {0: "batch", 2: "height", 3: "width"}}
@@ -165,7 +170,7 @@ def picture(family: str, config: Mapping[str, Any], suffix: str = "Model", **opt
     def tensors(sizes: Sizes) -> dict[str, torch.Tensor]:
         return {"pixel_values": torch.randn(sizes["batch"], 3, sizes["height"], sizes["width"])}
 
-    return Opened(Results(model, ("pixel_values",), ("last_hidden_state",), **options), axes, tensors, PICTURES)
+    return Opened(Results(model, ("pixel_values",), ("last_hidden_state",), **options), axes, tensors, sizes)
 
 
 def sound(family: str, config: Mapping[str, Any]) -> Opened:
@@ -261,7 +266,7 @@ CASES: dict[str, Callable[[], Opened]] = {
     "ViT": partial(picture, "ViT", PATCHES, **INTERPOLATED),
     "Dinov2": partial(picture, "Dinov2", IMAGES["Dinov2"]),
     "CLIP-vision": partial(picture, "CLIPVision", PATCHES, **INTERPOLATED),
-    "Swin": partial(picture, "Swin", IMAGES["Swin"]),
+    "Swin": partial(picture, "Swin", IMAGES["Swin"], sizes=WINDOWED),
     "ConvNext": partial(picture, "ConvNext", IMAGES["ConvNext"]),
     "Segformer": partial(picture, "Segformer", IMAGES["Segformer"]),
     "CLIP": pair,

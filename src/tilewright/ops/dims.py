@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.arith import exact_quotient, prove, prove_equal, simplify
+from tilewright.arith import exact_quotient, linear, prove, prove_equal, simplify
 from tilewright.ir.attributes import Dim
 from tilewright.ir.dtype import DType, f32
-from tilewright.ir.expr import Const, Expr, Var, as_expr, as_int, cast, const, is_const, product
+from tilewright.ir.expr import Const, Expr, Op, Var, as_expr, as_int, cast, const, is_const, product
 from tilewright.ir.graph import TensorType
+from tilewright.ir.rewrite import map_expr
 from tilewright.support.errors import DTypeError, ShapeError, TooSmallError
 from tilewright.te import Tensor, compute
 from tilewright.te import labelled as labelled
@@ -23,33 +24,56 @@ from tilewright.te import or_identity as or_identity
 Shape = tuple[Expr, ...]
 
 
-_given: ContextVar[tuple[Expr, ...]] = ContextVar("given", default=())
+_facts: ContextVar[tuple[Expr, ...]] = ContextVar("facts", default=())
+_whole: ContextVar[dict[Expr, Expr]] = ContextVar("whole", default={})  # noqa: B039  read only
+"""Sizes that conditions make multiples, each as that multiple: `h // 4` as `h // 16 * 4` where `h // 4 % 4 == 0`."""
 
 
 @contextmanager
-def given(conditions: tuple[Expr, ...]) -> Iterator[None]:
+def with_facts(conditions: tuple[Expr, ...]) -> Iterator[None]:
     """Inside, dimensions are known to be as these conditions over symbols say."""
-    token = _given.set(conditions)
+    token, whole = _facts.set(conditions), _whole.set(_multiples(conditions))
     try:
         yield
     finally:
-        _given.reset(token)
+        _facts.reset(token)
+        _whole.reset(whole)
+
+
+def has_facts() -> bool:
+    """Whether dimensions are known by conditions now, of which types know nothing afterwards."""
+    return bool(_facts.get())
+
+
+def _multiples(conditions: tuple[Expr, ...]) -> dict[Expr, Expr]:
+    result: dict[Expr, Expr] = {}
+    for condition in conditions:
+        match condition:
+            case Op("eq", (Op("mod", (inner, Const(divisor))), Const(0))):
+                form = linear(inner)
+                if len(form.terms) == 1 and not form.constant and math.gcd(form.terms[0][1], divisor) == 1:
+                    atom = form.terms[0][0]
+                    result[atom] = simplify(atom // divisor * divisor)
+    return result
 
 
 def dim(value: Any) -> Expr:
     """A dimension in canonical form: types are compared by identity of their dimensions."""
     e = as_expr(int(value) if isinstance(value, np.integer) else value)
-    return e if isinstance(e, Const) or not e.children else simplify(e, given=_given.get())
+    if isinstance(e, Const) or not e.children:
+        return e
+    e, whole = simplify(e, given=_facts.get()), _whole.get()
+    return simplify(map_expr(e, whole.get), given=_facts.get()) if whole else e
 
 
 def known(condition: Expr) -> bool:
     """True if a condition over sizes holds, as far as is known."""
-    return prove(condition, None, _given.get())
+    return prove(condition, None, _facts.get())
 
 
 def whole_quotient(a: Expr, b: Expr) -> Expr | None:
     """`a / b` where that is a polynomial of sizes; what it is where b is 0 does not count."""
-    quotient = exact_quotient(a, b, _given.get())
+    quotient = exact_quotient(a, b, _facts.get())
     return None if quotient is None else dim(quotient)
 
 
@@ -63,7 +87,7 @@ def known_same(a: Expr, b: Expr) -> bool:
         return True
     if isinstance(a, Const) and isinstance(b, Const):
         return bool(a.value == b.value)
-    return prove_equal(a, b, given=_given.get())
+    return prove_equal(a, b, given=_facts.get())
 
 
 def same_dim(a: Expr, b: Expr) -> bool:

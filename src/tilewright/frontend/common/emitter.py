@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -13,8 +14,8 @@ from tilewright.ir.dtype import DType, f64, i64
 from tilewright.ir.expr import Expr, Var, as_expr, as_int, is_const
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ir.rewrite import variables
-from tilewright.ops.dims import dims
-from tilewright.ops.registry import emit, emit1
+from tilewright.ops.dims import dims, has_facts, with_facts
+from tilewright.ops.registry import emit, emit1, infer
 from tilewright.ops.rooms import add_room
 from tilewright.runtime.specs import IMPOSSIBLE
 from tilewright.support.classes import dataclass
@@ -37,15 +38,38 @@ class Emitter:
 
     def emit(self, op: str, *inputs: Value | None, **attrs: Any) -> Value:
         """Put an operator with one output into the graph."""
-        value = emit1(self.builder, op, *inputs, name=f"{self.hint}.{op}", **attrs)
+        value = self._cut((emit1(self.builder, op, *inputs, name=f"{self.hint}.{op}", **attrs),))[0]
         check_size(value.type)
         return value
 
     def emit_all(self, op: str, *inputs: Value | None, **attrs: Any) -> tuple[Value, ...]:
-        values = emit(self.builder, op, *inputs, names=[f"{self.hint}.{op}"] * 8, **attrs)
+        values = self._cut(emit(self.builder, op, *inputs, names=[f"{self.hint}.{op}"] * 8, **attrs))
         for value in values:
             check_size(value.type)
         return values
+
+    def _cut(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
+        """The values of the last node, whose sizes may be what facts make of them (`dims.with_facts`). Passes know no
+        facts: what has its sizes without them is cut to those with them."""
+        if not has_facts():
+            return values
+        node = self.builder.nodes[-1]
+        with with_facts(()):
+            try:
+                types = infer(node.op, [None if v is None else v.type for v in node.inputs], node.attrs)
+            except ShapeError:
+                return values
+        if types == tuple(v.type for v in values):
+            return values
+        whole = tuple(Value(self.builder.fresh(v.name), t) for v, t in zip(values, types, strict=True))
+        self.builder.nodes[-1] = replace(node, outputs=whole)
+        return tuple(self._part(w, v) for w, v in zip(whole, values, strict=True))
+
+    def _part(self, whole: Value, part: Value) -> Value:
+        if whole.type == part.type:
+            return whole
+        begin, step = dims([0] * part.type.rank), (1,) * part.type.rank
+        return emit1(self.builder, "slice", whole, name=part.name, begin=begin, size=part.shape, step=step)
 
     def constant(self, array: Any, t: DType | None = None) -> Value:
         """A constant of the graph."""

@@ -7,6 +7,9 @@ A network that halves its maps and doubles them again, and then joins them with 
 halving does not round: `height // 2 * 2` is `height` for the even ones. Nobody says so in the file.
 
 A table of positions is cut at its end: `min(seq, 512)` rows of it are added to `seq` rows, which fits up to 512.
+
+An image is padded to whole windows, and an exporter that saw one where nothing was to pad leaves out what cuts it back:
+`n + -n % 4` rows are taken for `n`, which they are for multiples of 4.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ START = 1 << 12
 """Sizes from which on pairs are compared: small ones are rounded to nothing."""
 MOST_CHOICES = 3
 """How many minima and maxima are decided at once."""
+REMAINDERS = 4
+"""The number of remainders of two sizes up to which they are looked at."""
 DRAWN = 300
 """Sizes that are drawn to see whether a condition loses some."""
 MOST = 256
@@ -158,7 +163,7 @@ def condition(a: Expr, b: Expr) -> Expr | None:
     wanted = as_expr(equal(a, b))
     atoms = [e for e in walk_expr(simplify(a - b)) if type(e) is Op and e.name in ("min", "max")]
     if not atoms or len(atoms) > MOST_CHOICES:
-        return None if atoms else wanted
+        return None if atoms else _unrounded(a, b)
     for some in chain.from_iterable(combinations(atoms, count) for count in range(1, len(atoms) + 1)):
         for sides in product(*((x <= y, x >= y) for x, y in (atom.args for atom in some))):
             if prove_equal(a, b, given=sides) and _is_needed(result := simplify(reduce(and_, sides)), wanted):
@@ -171,6 +176,23 @@ def condition(a: Expr, b: Expr) -> Expr | None:
         ):
             return result
     return None
+
+
+def _unrounded(a: Expr, b: Expr) -> Expr:
+    """The condition that remainders are 0, as they are wherever two sizes are equal and not 0, if the sizes are equal
+    then: `n` rounded up to whole windows, `n + -n % 4`, is `n` for multiples of 4. Else that they are equal."""
+    wanted = as_expr(equal(a, b))
+    is_rest = (e for e in walk_expr(wanted) if type(e) is Op and e.name == "mod" and isinstance(e.args[1], Const))
+    rests = list(dict.fromkeys(is_rest))
+    if len(rests) > REMAINDERS:
+        return wanted
+    for some in chain.from_iterable(combinations(rests, count) for count in range(1, len(rests) + 1)):
+        zero: dict[Expr, Expr] = dict.fromkeys(some, const(0))
+        left, right = (map_expr(e, zero.get) for e in (a, b))
+        result = reduce(and_, (as_expr(equal(rest, 0)) for rest in some))
+        if prove_equal(left, right) and _is_needed(result, wanted & (a >= 1)):
+            return result
+    return wanted
 
 
 def _is_needed(result: Expr, wanted: Expr) -> bool:

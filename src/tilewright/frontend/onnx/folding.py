@@ -15,10 +15,10 @@ from tilewright.frontend.onnx.functions import check_attributes
 from tilewright.frontend.onnx.registry import find
 from tilewright.frontend.onnx.scope import Item, known_item, object_array
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, as_int, maximum, minimum, product
+from tilewright.ir.expr import Expr, as_expr, as_int, maximum, minimum, product
 from tilewright.ir.expr import call as apply
 from tilewright.ir.graph import GraphBuilder, Value
-from tilewright.ops.dims import known
+from tilewright.ops.dims import known, whole_quotient
 from tilewright.ops.interpret import evaluate_attr
 from tilewright.ops.registry import get
 from tilewright.support.errors import Error
@@ -114,10 +114,11 @@ def _result_type(call: Call) -> DType:
 
 
 def _divide(a: Any, b: Any) -> Any:
-    """ONNX truncates: flooring is the same for what is not negative, and of the rest the negation is divided."""
+    """ONNX truncates: flooring is the same for what is not negative, and of the rest the negation is divided. A size
+    that may be 0 divides its products, such as the rows of all windows by those of one image."""
     if isinstance(a, Expr) or isinstance(b, Expr):
         if not _decide(apply("gt", b, 0)):
-            return None
+            return whole_quotient(as_expr(a), as_expr(b))
         return a // b if _decide(apply("ge", a, 0)) else maximum(a, 0) // b - maximum(0 - a, 0) // b
     return int(a / b) if isinstance(a, float) else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 

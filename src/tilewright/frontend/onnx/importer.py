@@ -39,7 +39,7 @@ from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.ir.graph import Assumption, Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.interface import Imported, Interface
 from tilewright.ir.rewrite import substitute
-from tilewright.ops.dims import assuming, given
+from tilewright.ops.dims import assuming, with_facts
 from tilewright.ops.registry import check_node
 from tilewright.runtime.layout import aligned_copy
 from tilewright.support.classes import dataclass
@@ -127,7 +127,7 @@ def _assumed(loaded: Loaded, dims: DimSizes) -> Imported | None:
         assumptions = () if known is None else known.assumptions
         reader = Importer(loaded, dims, {}, {}, types=types)
         read = None
-        with given(tuple(a.condition for a in assumptions)), assuming() as pairs, suppress(ModelError):
+        with with_facts(tuple(a.condition for a in assumptions)), assuming() as pairs, suppress(ModelError):
             read = reader.run()
         if not pairs:
             return None if read is None else _with(read, assumptions)
