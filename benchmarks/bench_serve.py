@@ -2,6 +2,7 @@
 
     latency   one small request over HTTP, shared memory and gRPC, each beside a bare server on the same library
     promise   NAT under a promise of 20 ms: against model(batch), under twice the load, at 80 %
+    capacity  the processor time of such requests, beside model(batch): what a machine that is busy can say
     peers     the same against other servers (--mlserver, --ray, --pytriton: folders of their environments)
     soak      requests while weights change (--requests 1000000 --versions 1000)
     kills     workers that are killed again and again (--kills 200)
@@ -23,7 +24,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.harness import markdown_table
-from benchmarks.serving import endurance, latency, packing, promise
+from benchmarks.serving import capacity, endurance, latency, packing, promise
 
 console = Console()
 
@@ -55,16 +56,41 @@ def _latency(options: argparse.Namespace) -> str:
 
 
 def _promise(options: argparse.Namespace) -> str:
-    turns = promise.measure(options.turns, options.seconds, options.policy)
+    turns = promise.measure(options.turns, options.seconds, options.policy, options.promise / 1000)
     rows = [
         (
-            f"{t.alone:.0f}", f"{t.full.goodput:.0f}", f"{t.full.goodput / t.alone:.2f}",
+            t.way, f"{t.alone:.0f}", f"{t.full.goodput:.0f}", f"{t.full.goodput / t.alone:.2f}",
             f"{t.over.goodput:.0f}", f"{t.over.goodput / t.full.goodput:.2f}",
             f"{t.calm.violations:.2%}", f"{1e3 * t.calm.quantile(0.5):.1f}", f"{1e3 * t.calm.quantile(0.99):.1f}",
         )
         for t in turns
     ]  # fmt: skip
-    header = ("model(batch)/s", "in time/s", "ratio", "in time/s at 2x", "ratio", "late at 80 %", "p50, ms", "p99, ms")
+    header = (
+        "way",
+        "model(batch)/s",
+        "in time/s",
+        "ratio",
+        "in time/s at 2x",
+        "ratio",
+        "late at 80 %",
+        "p50, ms",
+        "p99, ms",
+    )
+    return markdown_table(header, rows)
+
+
+def _capacity(options: argparse.Namespace) -> str:
+    shares = capacity.measure(options.turns, round(150 * options.seconds))
+    rows = []
+    for way in dict.fromkeys(share.way for share in shares):
+        of_way = [share for share in shares if share.way == way]
+        times = [[1e6 * t for t in (s.alone, s.loop, s.lane)] for s in of_way]
+        ratios = sorted(share.ratio for share in of_way)
+        middle = [statistics.median(column) for column in zip(*times, strict=True)]
+        size = statistics.median(share.rows for share in of_way)
+        spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        rows.append((way, *(f"{t:.0f}" for t in middle), f"{size:.0f}", spread))
+    header = ("way", "model(batch), us", "the loop's thread, us", "the lane's, us", "rows of a batch", "ratio")
     return markdown_table(header, rows)
 
 
@@ -77,7 +103,7 @@ def _peers(options: argparse.Namespace) -> str:
         )
         if folder
     ]  # fmt: skip
-    goodputs = promise.race(rivals, options.turns, options.seconds)
+    goodputs = promise.race(rivals, options.turns, options.seconds, options.promise / 1000)
     ours = goodputs.pop("tilewright")
     rows = [("tilewright", f"{statistics.median(ours):.0f}", "")]
     for name, theirs in goodputs.items():
@@ -115,7 +141,7 @@ def _cluster(options: argparse.Namespace) -> str:
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], str]] = {
-    "latency": _latency, "promise": _promise, "peers": _peers,
+    "latency": _latency, "promise": _promise, "capacity": _capacity, "peers": _peers,
     "soak": _soak, "kills": _kills, "prefix": _prefix, "cluster": _cluster,
 }  # fmt: skip
 
@@ -129,6 +155,7 @@ def main() -> None:
     parser.add_argument("--spin", type=float, default=0.0, help="seconds that the server spins after a request")
     for name in ("mlserver", "ray", "pytriton"):
         parser.add_argument(f"--{name}", help="folder of the environment that has it")
+    parser.add_argument("--promise", type=float, default=1000 * promise.PROMISE, help="milliseconds")
     parser.add_argument("--policy", default="deadline", choices=("deadline", "aimd"))
     parser.add_argument("--requests", type=int, default=50_000)
     parser.add_argument("--versions", type=int, default=200)

@@ -28,7 +28,7 @@ from rich.live import Live
 from rich.table import Table
 
 import tilewright as tw
-from tilewright.serve.load import Point, offer, request_bytes
+from tilewright.serve.load import Http, Point, offer, request_bytes
 from tilewright.serve.opening import Source, served
 from tilewright.serve.server import Server, Settings, run
 
@@ -111,8 +111,8 @@ def picture(data: dict[str, Any], phase: str) -> Table:
 
 async def phases(url: str, capacity: float, seconds: float, console: Console) -> list[tuple[str, Point, Point]]:
     """The loads one after the other, and a picture twice a second."""
-    policy = request_bytes(url, "policy", {"obs": np.ones((1, 17), np.float32)}, None)
-    critic = request_bytes(url, "critic", {"obs": np.ones((1, 64), np.float32)}, None)
+    policy = Http(url, request_bytes(url, "policy", {"obs": np.ones((1, 17), np.float32)}, None))
+    critic = Http(url, request_bytes(url, "critic", {"obs": np.ones((1, 64), np.float32)}, None))
     client = tw.client.Client(url)
     results = []
     with Live(console=console, refresh_per_second=4) as live:
@@ -126,8 +126,8 @@ async def phases(url: str, capacity: float, seconds: float, console: Console) ->
 
             shown = asyncio.create_task(show())
             both = await asyncio.gather(
-                offer(url, policy, 100, PROMISE, seconds=seconds, connections=16),
-                offer(url, critic, capacity * load, PROMISE, seconds=seconds, connections=256),
+                offer(policy, 100, PROMISE, seconds=seconds, connections=16),
+                offer(critic, capacity * load, PROMISE, seconds=seconds, connections=256),
             )
             shown.cancel()
             results.append((phase, *both))

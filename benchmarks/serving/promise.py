@@ -11,6 +11,7 @@ import json as jsons
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,9 +20,11 @@ import numpy as np
 from benchmarks import models
 from benchmarks.serving.hosts import Host, host
 from tilewright.serve.errors import ServeError
-from tilewright.serve.load import Point, offer, request_bytes
+from tilewright.serve.load import Http, Local, Point, Target, offer, request_bytes
 
 PROMISE = 0.02
+"""Seconds, where nothing else is said. A machine with ten processes for each core keeps one of a tenth at best: there
+all servers are given more."""
 _ALONE = """
 import json, sys, time
 import numpy as np
@@ -48,10 +51,12 @@ class Turn:
     """One turn.
 
     Args:
+        way: of the requests.
         alone: requests a second by `model(batch)`, with the best batch that takes half of the promise at most.
         full: answers in time at 1.05 of that; over: at twice it; calm: the load at 0.8 of `full`.
     """
 
+    way: str
     alone: float
     full: Point
     over: Point
@@ -68,23 +73,42 @@ def observation() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 255, (ROWS, 4, 84, 84), np.uint8)
 
 
-def alone(core: int = 0) -> float:
-    """Requests a second that NAT by itself would compute."""
+def alone(promise: float, core: int = 0) -> float:
+    """Requests a second that NAT by itself would compute, in batches that take half of the promise at most."""
     from benchmarks.live.common import program
 
-    command = ["taskset", "-c", str(core), sys.executable, "-c", _ALONE, str(program("nat")), str(PROMISE)]
+    command = ["taskset", "-c", str(core), sys.executable, "-c", _ALONE, str(program("nat")), str(promise)]
     out = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ).stdout
     return float(jsons.loads(out)) / ROWS
 
 
-def at(server: Host, rate: float, seconds: float, *, connections: int = 64, json: bool = False, seed: int = 0) -> Point:
+WAYS = ("HTTP", "shared memory")
+
+
+def at(
+    server: Host,
+    rate: float,
+    seconds: float,
+    promise: float,
+    *,
+    way: str = "HTTP",
+    connections: int = 64,
+    json: bool = False,
+    seed: int = 0,
+) -> Point:
     """Offer requests to the server at a rate, and measure its goodput.
 
     Args:
+        way: one of `WAYS`.
         json: whether tensors go as JSON, for servers that take nothing else.
     """
-    data = _json_request() if json else request_bytes(server.url, "nat", {"obs": observation()}, PROMISE)
-    return asyncio.run(offer(server.url, data, rate, PROMISE, seconds=seconds, connections=connections, seed=seed))
+    inputs = {"obs": observation()}
+    target: Target
+    if way == "HTTP":
+        target = Http(server.url, _json_request() if json else request_bytes(server.url, "nat", inputs, promise))
+    else:
+        target = Local(server.ports["local"], "nat", inputs, promise)
+    return asyncio.run(offer(target, rate, promise, seconds=seconds, connections=connections, seed=seed))
 
 
 def _json_request() -> bytes:
@@ -97,17 +121,20 @@ def _json_request() -> bytes:
     return head.encode() + body
 
 
-def measure(turns: int, seconds: float, policy: str) -> list[Turn]:
-    """Our server alone: full load, overload, calm."""
+def measure(turns: int, seconds: float, policy: str, promise: float) -> list[Turn]:
+    """Our server alone, each way in turns: full load, overload, calm."""
     measured = []
-    with host("tilewright", "--model", "nat", "--promise", PROMISE, "--policy", policy, core=0) as server:
-        at(server, 100.0, 1.0)
-        for k in range(turns):
-            rows = alone()
-            full = at(server, 1.05 * rows, seconds, seed=k)
-            over = at(server, 2 * rows, seconds, connections=256, seed=k)
-            calm = at(server, 0.8 * full.goodput, seconds, seed=k)
-            measured.append(Turn(rows, full, over, calm))
+    with tempfile.TemporaryDirectory() as folder:
+        options = ("--model", "nat", "--promise", promise, "--policy", policy, "--local", f"{folder}/s.sock")
+        with host("tilewright", *options, core=0) as server:
+            at(server, 100.0, 1.0, promise)
+            for k in range(turns):
+                for way in WAYS:
+                    rows = alone(promise)
+                    full = at(server, 1.05 * rows, seconds, promise, way=way, seed=k)
+                    over = at(server, 2 * rows, seconds, promise, way=way, connections=256, seed=k)
+                    calm = at(server, 0.8 * full.goodput, seconds, promise, way=way, seed=k)
+                    measured.append(Turn(way, rows, full, over, calm))
     return measured
 
 
@@ -121,21 +148,22 @@ class Rival:
     json: bool = False
 
 
-def race(rivals: Sequence[Rival], turns: int, seconds: float) -> dict[str, list[float]]:
+def race(rivals: Sequence[Rival], turns: int, seconds: float, promise: float) -> dict[str, list[float]]:
     """Goodput of each server at several loads, in turns; the most of its loads counts for each turn. One server runs at
     a time. Ours is "tilewright"."""
     goodputs: dict[str, list[float]] = {}
     for k in range(turns):
-        rows = alone()
+        rows = alone(promise)
         every = [Rival("tilewright", "tilewright", sys.executable), *rivals]
         for rival in every if k % 2 == 0 else reversed(every):
-            ours = ("--model", "nat", "--promise", PROMISE)
+            ours = ("--model", "nat", "--promise", promise)
             arguments = ours if rival.module == "tilewright" else ("--file", models.load("nat"))
             try:
                 with host(rival.module, *arguments, core=0, python=rival.python) as server:
-                    at(server, 20.0, 2.0, json=rival.json, seed=k)
+                    at(server, 20.0, 2.0, promise, json=rival.json, seed=k)
                     points = [
-                        at(server, s * rows, seconds, json=rival.json, seed=k) for s in (0.02, 0.1, 0.25, 0.5, 0.9)
+                        at(server, s * rows, seconds, promise, json=rival.json, seed=k)
+                        for s in (0.02, 0.1, 0.25, 0.5, 0.9)
                     ]
             except (RuntimeError, ServeError) as error:
                 print(error, file=sys.stderr)

@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.serve.core import Options
 from tilewright.serve.errors import Status
+from tilewright.serve.local_client import LocalModel
 from tilewright.serve.models import Served
 from tilewright.serve.protocol.frames import CALL, LENGTH, TENSOR
 from tilewright.serve.server import Server, Settings
@@ -58,6 +60,26 @@ def test_calls(path: str) -> None:
         assert model(np.array([True, False])).tolist() == [True, False]
     with pytest.raises(tw.Error, match="no model 'none'"):
         tw.client.local(path, "none")
+
+
+@pytest.mark.parametrize("inline", [0.0, 1.0])
+def test_a_client_that_writes_while_its_call_is_computed(tmp_path: Path, inline: float) -> None:
+    """The model sees what was there when its batch began, on a lane and on the loop's thread."""
+    seen: list[np.ndarray] = []
+    clients: list[LocalModel] = []
+
+    def call(x: np.ndarray) -> np.ndarray:
+        clients[0]._memory[:] = 255  # of the other side of the mapping
+        seen.append(x)
+        return x
+
+    where = str(tmp_path / "local.sock")
+    settings = Settings(http_port=None, local=where, core=Options(inline=inline))
+    with Server(settings, [echo("f", "f32", call)]):
+        with LocalModel(where, "f") as model:
+            clients.append(model)
+            assert model(np.arange(5, dtype=np.float32)).tolist() == [0, 1, 2, 3, 4]
+    assert seen[0].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_an_interrupted_call_ends_the_session(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

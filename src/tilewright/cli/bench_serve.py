@@ -23,11 +23,17 @@ from tilewright.support.errors import Error, MissingPackageError
 if TYPE_CHECKING:
     from tilewright.serve.load import Point
 
+UNIX = "unix:"
+"""Before the path of a Unix socket."""
+
 
 def bench_serve(
     url: Annotated[
         str,
-        typer.Argument(metavar="URL", help="Of the server, such as http://localhost:8000; or a file, served for this."),
+        typer.Argument(
+            metavar="URL",
+            help="Of the server: http://HOST:PORT, or unix:PATH as its --local says; or a file, served for this.",
+        ),
     ],
     model: Annotated[
         str | None, typer.Argument(metavar="[MODEL]", help="The model's name. [default: the file's stem]")
@@ -115,16 +121,21 @@ class Loads:
 
 def points_of(url: str, model: str, sizes: dict[str, int], loads: Loads, quiet: bool) -> list[Point]:
     """Send a model these loads; what each of them gave."""
-    from tilewright.serve.load import offer, request_bytes
+    from tilewright.serve.load import Http, Local, Target, offer, request_bytes
 
     inputs = random_of(url, model, sizes, loads.seed)
-    data = request_bytes(url, model, inputs, loads.promise if loads.tell else None)
+    timeout = loads.promise if loads.tell else None
+    target: Target
+    if url.startswith(UNIX):
+        target = Local(url.removeprefix(UNIX), model, inputs, timeout)
+    else:
+        target = Http(url, request_bytes(url, model, inputs, timeout))
     points = []
     for rate in loads.rates:
         if not quiet:
             err.print(f"{rate:g} requests a second for {loads.seconds:g} s")
         run = offer(
-            url, data, rate, loads.promise, seconds=loads.seconds, burst=loads.burst, connections=loads.connections,
+            target, rate, loads.promise, seconds=loads.seconds, burst=loads.burst, connections=loads.connections,
             seed=loads.seed,
         )  # fmt: skip
         points.append(asyncio.run(run))
@@ -154,10 +165,15 @@ def random_of(url: str, model: str, dims: dict[str, int], seed: int) -> dict[str
     from tilewright.runtime.examples import random_inputs
     from tilewright.runtime.specs import InputSpec
     from tilewright.serve.client import Client
+    from tilewright.serve.local_client import LocalModel
     from tilewright.serve.tensors import NAMES
 
-    with Client(url) as client:
-        declared = client.metadata(model)["inputs"]
+    if url.startswith(UNIX):
+        with LocalModel(url.removeprefix(UNIX), model) as session:
+            declared = session.inputs
+    else:
+        with Client(url) as client:
+            declared = client.metadata(model)["inputs"]
     specs = [
         InputSpec(t["name"], NAMES[t["datatype"]], tuple(n if n >= 0 else f"{k}" for k, n in enumerate(t["shape"])))
         for t in declared

@@ -173,7 +173,7 @@ class Core:
 
     def _inline(self, pending: _Pending, rows: int, now: float) -> None:
         served = pending.served
-        result = _alone(served, pending.arrays)
+        result = _alone(served, _copies(pending.arrays) if pending.request.shared else pending.arrays)
         if isinstance(result, ServeError):
             raise result
         end = time.monotonic()
@@ -235,7 +235,8 @@ class Core:
     def _compute(self, loop: asyncio.AbstractEventLoop, served: Served, start: Start) -> None:
         """On a lane's thread."""
         began = time.monotonic()
-        results = computed(served, [job.payload.arrays for job in start.batch.jobs])
+        pending = [job.payload for job in start.batch.jobs]
+        results = computed(served, [p.arrays for p in pending], any(p.request.shared for p in pending))
         loop.call_soon_threadsafe(self._computed, served, start, results, began, time.monotonic())
 
     def _computed(
@@ -281,16 +282,27 @@ def _dropped(what: str) -> ServeError:
     return ServeError(what, Status.DROPPED, reason="deadline")
 
 
-def computed(served: Served, requests: Sequence[list[Array]]) -> list[tuple[Any, int] | ServeError]:
+def computed(
+    served: Served, requests: Sequence[list[Array]], shared: bool = False
+) -> list[tuple[Any, int] | ServeError]:
     """The outputs of each request and the version of its weights; errors for those that fail. Requests that make no
-    batch together are computed by themselves."""
+    batch together are computed by themselves.
+
+    Args:
+        shared: whether clients can still write to the inputs.
+    """
     rows = served.rows
     if rows is not None and len(requests) > 1:
         try:
             return together(served, rows, requests)
         except Exception:  # one of them may be at fault: each by itself says which
             pass
-    return [_alone(served, arrays) for arrays in requests]
+    return [_alone(served, _copies(arrays) if shared else arrays) for arrays in requests]
+
+
+def _copies(arrays: list[Array]) -> list[Array]:
+    """Arrays in memory that no client can write."""
+    return [array.copy() for array in arrays]
 
 
 def _alone(served: Served, arrays: list[Array]) -> tuple[Any, int] | ServeError:
@@ -303,7 +315,7 @@ def _alone(served: Served, arrays: list[Array]) -> tuple[Any, int] | ServeError:
 
 
 def together(served: Served, rows: Rows, requests: Sequence[list[Array]]) -> list[tuple[Any, int] | ServeError]:
-    """Requests as one batch: their inputs after each other, their parts of the outputs."""
+    """Requests as one batch: copies of their inputs after each other, their parts of the outputs."""
     counts = [arrays[0].shape[rows.inputs[0]] for arrays in requests]
     batch = [served.gathered(k, axis, [arrays[k] for arrays in requests]) for k, axis in enumerate(rows.inputs)]
     result, version = served.call(batch)

@@ -13,13 +13,19 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 import httptools
 
 from tilewright.serve.batching.simulation import Load, arrivals
 from tilewright.serve.errors import ServeError, Status
+from tilewright.serve.local_client import LocalModel
+from tilewright.serve.protocol.frames import LENGTH, MAX_MESSAGE, REPLY
 from tilewright.serve.tensors import Array, binary_request
+
+MEMORY = 1 << 20
+"""Bytes that a connection with shared memory has for its outputs, at the least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,11 @@ class _Run:
 
 
 class _Connection(asyncio.Protocol):
-    """A connection with one request at a time."""
+    """A connection with one request at a time.
+
+    Args:
+        data: what is sent for a request.
+    """
 
     def __init__(self, run: _Run, data: bytes) -> None:
         self._run, self._data = run, data
@@ -83,18 +93,13 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        self._parser = httptools.HttpResponseParser(self)
 
     def send(self, intended: float) -> None:
         self._intended, self._busy = intended, True
-        assert self.transport is not None
-        self.transport.write(self._data)
-
-    def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
-
-    def on_message_complete(self) -> None:
-        self._done(self._parser.get_status_code())
+        if self.transport is None:  # the server has ended it meanwhile
+            self._run.answers.append((intended, monotonic(), 0))
+        else:
+            self.transport.write(self._data)
 
     def _done(self, status: int) -> None:
         self._run.answers.append((self._intended, monotonic(), status))
@@ -110,9 +115,82 @@ class _Connection(asyncio.Protocol):
             self._run.answers.append((self._intended, monotonic(), 0))
 
 
+class _HttpConnection(_Connection):
+    """A connection whose answers are HTTP's."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._parser = httptools.HttpResponseParser(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_message_complete(self) -> None:
+        self._done(self._parser.get_status_code())
+
+
+class _LocalConnection(_Connection):
+    """A session of `tw.client.local`, whose tensors stay in its memory."""
+
+    def __init__(self, run: _Run, data: bytes, model: LocalModel) -> None:
+        super().__init__(run, data)
+        self._model = model  # which keeps the memory
+        self._received = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if len(self._received) < LENGTH.size + REPLY.size:
+            return
+        size = LENGTH.unpack_from(self._received)[0]
+        if size > MAX_MESSAGE and self.transport is not None:
+            self.transport.abort()
+        elif len(self._received) >= LENGTH.size + size:
+            status = REPLY.unpack_from(self._received, LENGTH.size)[1]
+            self._received = b""
+            self._done(status)
+
+
+class Target(Protocol):
+    """Where requests go."""
+
+    async def connect(self, run: _Run) -> _Connection:
+        """A connection to it. OSError where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """A server's address, and the whole request that is sent to it (`request_bytes`)."""
+
+    url: str
+    data: bytes
+
+    async def connect(self, run: _Run) -> _Connection:
+        parts = urlsplit(self.url)
+        host, port = parts.hostname or "localhost", parts.port or 80
+        loop = asyncio.get_running_loop()
+        return (await loop.create_connection(lambda: _HttpConnection(run, self.data), host, port))[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A server of this machine, by the path of its Unix socket: tensors stand in shared memory, where each connection
+    writes them once."""
+
+    path: str
+    model: str
+    inputs: Mapping[str, Array]
+    timeout: float | None = None
+
+    async def connect(self, run: _Run) -> _Connection:
+        model = LocalModel(self.path, self.model, memory=MEMORY + 2 * sum(a.nbytes for a in self.inputs.values()))
+        data = model.message([self.inputs[t["name"]] for t in model.inputs], self.timeout or 0.0)
+        loop = asyncio.get_running_loop()
+        made = await loop.create_connection(lambda: _LocalConnection(run, data, model), sock=model.detach())
+        return made[1]
+
+
 async def offer(
-    url: str,
-    data: bytes,
+    target: Target,
     rate: float,
     promise: float,
     *,
@@ -124,20 +202,15 @@ async def offer(
     """Send requests at this rate and count what comes back.
 
     Args:
-        data: a whole request (`request_bytes`).
         burst: how many leave together, on average.
         connections: most requests under way; further ones wait here, and their time counts.
     """
-    parts = urlsplit(url)
-    host, port = parts.hostname or "localhost", parts.port or 80
-    loop = asyncio.get_running_loop()
     run = _Run()
     try:
         for _ in range(connections):
-            _, made = await loop.create_connection(lambda: _Connection(run, data), host, port)
-            run.idle.append(made)
+            run.idle.append(await target.connect(run))
     except OSError as error:
-        raise ServeError(f"the server does not answer: {error}", Status.UNAVAILABLE, where=url) from None
+        raise ServeError(f"the server does not answer: {error}", Status.UNAVAILABLE) from None
     times = list(arrivals(Load("", rate, promise, burst), seconds, random.Random(seed)))
     begin = monotonic() + 0.05
     everyone = list(run.idle)
@@ -182,4 +255,4 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else float("nan")
 
 
-__all__ = ["Point", "offer", "request_bytes"]
+__all__ = ["Http", "Local", "Point", "Target", "offer", "request_bytes"]

@@ -76,6 +76,17 @@ class LocalModel:
 
     def __call__(self, *inputs: Any, timeout: float = 0.0, priority: int = 0) -> Any:
         """The output, or a tuple of them. ServeError as `Client.infer` raises it."""
+        message = self.message(inputs, timeout, priority)
+        try:
+            self._send(message)
+            answer = self._receive()
+        except BaseException:  # an answer that comes later would be taken for that of the next call
+            self.close()
+            raise
+        return self._results(answer)
+
+    def message(self, inputs: Sequence[Any], timeout: float = 0.0, priority: int = 0) -> bytes:
+        """Write the inputs of a call to the memory; the bytes that ask the server to compute it."""
         if len(inputs) != len(self._in):
             raise ServeError("wrong number of inputs", expected=len(self._in), got=len(inputs), where=self._where)
         arrays = [array if type(array) is np.ndarray else np.asarray(array) for array in inputs]
@@ -90,13 +101,13 @@ class LocalModel:
         for view, array in zip(views, arrays, strict=True):
             view[...] = array
         self._number += 1
-        try:
-            self._send(LENGTH.pack(_NUMBER.size + len(told)) + _NUMBER.pack(self._number) + told)
-            answer = self._receive()
-        except BaseException:  # an answer that comes later would be taken for that of the next call
-            self.close()
-            raise
-        return self._results(answer)
+        return LENGTH.pack(_NUMBER.size + len(told)) + _NUMBER.pack(self._number) + told
+
+    def detach(self) -> socket.socket:
+        """The session's socket, for a caller that sends messages by itself; this object keeps the memory alone."""
+        detached = socket.socket(fileno=self._socket.detach())
+        detached.setblocking(False)
+        return detached
 
     def _send(self, message: bytes) -> None:
         try:

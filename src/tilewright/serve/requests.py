@@ -23,6 +23,8 @@ class Request:
         priority: of two requests the one with the larger number comes first.
         arrival: seconds of `time.monotonic`.
         traceparent: W3C's header, for the log.
+        shared: whether the inputs lie in memory that the client can still write; they are copied before they are
+            looked at.
     """
 
     model: str
@@ -34,6 +36,7 @@ class Request:
     timeout: float | None = None
     priority: int = 0
     traceparent: str = ""
+    shared: bool = False
 
 
 @dataclass(slots=True)  # not frozen: one is made for each request

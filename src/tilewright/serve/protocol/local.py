@@ -7,7 +7,8 @@ so that no client can take away memory that the server reads. Messages are fixed
     call    client: number, timeout, and for each input its offset and shape; where outputs may go
             server: number, status, versions, and for each output its offset and shape; or an error as JSON
 
-Inputs are copied before they are looked at: a client may write at any time, and values decide what kernels read.
+Inputs are copied to their batch before they are looked at: a client may write at any time, and values decide what
+kernels read.
 """
 
 from __future__ import annotations
@@ -233,13 +234,14 @@ class _Session:
             number = _unpack(_NUMBER, message, 0)[0]
             served = self._site.core.catalogue.choose(self._model, self._version)
             form = self._form(served, message)
-            given = {name: view != 0 if truths else view.copy() for name, view, truths in form.inputs}
+            given = {name: view != 0 if truths else view for name, view, truths in form.inputs}
         except ServeError as error:
             self._send(_refusal(number, error))
             return
         request = Request(
-            self._model, given, time.monotonic(), served.version, timeout=form.timeout, priority=form.priority
-        )
+            self._model, given, time.monotonic(), served.version, timeout=form.timeout, priority=form.priority,
+            shared=True,
+        )  # fmt: skip
         self._site.core.infer(request, lambda result: self._answer(number, result, form))
 
     def _form(self, served: Served, message: bytes) -> _Form:
