@@ -93,7 +93,7 @@ def measure(turns: int, requests: int) -> list[Share]:
         path = str(Path(folder) / "s.sock")
         with host("tilewright", "--model", "nat", "--local", path, core=0) as server:
             http = Http(server.url, request_bytes(server.url, "nat", {"obs": observation()}, None))
-            ways = {"HTTP": http, "shared memory": Local(path, "nat", {"obs": observation()})}
+            ways: dict[str, Target] = {"HTTP": http, "shared memory": Local(path, "nat", {"obs": observation()})}
             for target in ways.values():
                 _saturate(target, requests, 0)
             for k in range(turns):

@@ -48,7 +48,7 @@ def test_a_model_and_a_load(cli: Cli, program: Path, tmp_path: Path) -> None:
         assert point["statuses"] == {"200": round(point["offered"])} and point["goodput"] == point["offered"]
         assert 0 < point["p50"] <= point["p99"] <= point["p99.9"] < 2
         assert picture.read_bytes().startswith(b"\x89PNG")
-        code, page, _ = cli("bench-serve", f"unix:{tmp_path / 's'}", "layer", *command[3:], "--json")
+        code, page, _ = cli("bench-serve", f"local:{tmp_path / 's'}", "layer", *command[3:], "--json")
         assert code == 0 and set(json.loads(page)[0]["statuses"]) == {"200"}
     assert len(log.read_text().splitlines()) > 150
 

@@ -23,8 +23,8 @@ from tilewright.support.errors import Error, MissingPackageError
 if TYPE_CHECKING:
     from tilewright.serve.load import Point
 
-UNIX = "unix:"
-"""Before the path of a Unix socket."""
+LOCAL = "local:"
+"""Before the path of a Unix socket for callers with shared memory."""
 
 
 def bench_serve(
@@ -32,7 +32,7 @@ def bench_serve(
         str,
         typer.Argument(
             metavar="URL",
-            help="Of the server: http://HOST:PORT, or unix:PATH as its --local says; or a file, served for this.",
+            help="Of the server: http://HOST:PORT, or local:PATH as its --local says; or a file, served for this.",
         ),
     ],
     model: Annotated[
@@ -54,7 +54,8 @@ def bench_serve(
     burst: Annotated[float, typer.Option("--burst", min=1.0, help="Requests that leave together, on average.")] = 1.0,
     connections: Annotated[int, typer.Option("--connections", min=1, help="Requests under way at most.")] = 64,
     dim: Annotated[
-        list[str] | None, typer.Option("--dim", "-d", metavar="NAME=N", help="Sizes of axis K: K=N.")
+        list[str] | None,
+        typer.Option("--dim", "-d", metavar="NAME=N", help="Size of an open axis, by its number: 0=8. [default: 1]"),
     ] = None,
     png: Annotated[
         Path | None, typer.Option("--png", metavar="FILE", help="Draw goodput and latency over load.")
@@ -69,6 +70,7 @@ def bench_serve(
 
     ```
     tilewright bench-serve http://localhost:8000 policy -r 500 -r 1000
+    tilewright bench-serve local:/run/serve.sock policy -r 500 --dim 0=8
     tilewright bench-serve policy.onnx --policy deadline --policy aimd -r 500
     ```
     """
@@ -126,8 +128,8 @@ def points_of(url: str, model: str, sizes: dict[str, int], loads: Loads, quiet: 
     inputs = random_of(url, model, sizes, loads.seed)
     timeout = loads.promise if loads.tell else None
     target: Target
-    if url.startswith(UNIX):
-        target = Local(url.removeprefix(UNIX), model, inputs, timeout)
+    if url.startswith(LOCAL):
+        target = Local(url.removeprefix(LOCAL), model, inputs, timeout)
     else:
         target = Http(url, request_bytes(url, model, inputs, timeout))
     points = []
@@ -168,8 +170,8 @@ def random_of(url: str, model: str, dims: dict[str, int], seed: int) -> dict[str
     from tilewright.serve.local_client import LocalModel
     from tilewright.serve.tensors import NAMES
 
-    if url.startswith(UNIX):
-        with LocalModel(url.removeprefix(UNIX), model) as session:
+    if url.startswith(LOCAL):
+        with LocalModel(url.removeprefix(LOCAL), model) as session:
             declared = session.inputs
     else:
         with Client(url) as client:

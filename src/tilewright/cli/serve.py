@@ -43,7 +43,12 @@ def serve(
     ] = None,
     promise: Annotated[
         float | None,
-        typer.Option("--promise", min=0.001, metavar="MS", help="In how many milliseconds requests must be answered."),
+        typer.Option(
+            "--promise",
+            min=0.001,
+            metavar="MS",
+            help="In how many milliseconds requests must be answered. [default: no limit]",
+        ),
     ] = None,
     max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Most rows of a batch.")] = 64,
     lanes: Annotated[int, typer.Option("--lanes", min=1, help="Batches computed at once in a process.")] = 1,
