@@ -6,22 +6,23 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial, wraps
 from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from tilewright.serve.errors import ServeError, Status
 from tilewright.serve.protocol import routes
 from tilewright.serve.protocol.generated import inference_pb2
+from tilewright.serve.protocol.grpc_repeated import Forms, Repeated, answer_bytes
 from tilewright.serve.protocol.regions import Regions
 from tilewright.serve.protocol.rest import MAX_TENSORS, priority_of, timeout_of
 from tilewright.serve.protocol.routes import Site
 from tilewright.serve.requests import Answer, Request
-from tilewright.serve.tensors import NAMES, Array, Raw, datatype_of, from_json, from_raw, numpy_dtype, to_raw
+from tilewright.serve.tensors import NAMES, Array, Raw, from_json, from_raw, numpy_dtype, to_raw
 from tilewright.serve.tokens import Scope
 
 pb: Any = inference_pb2
@@ -75,11 +76,14 @@ class Service:
 
     async def ModelInfer(self, request: Any, context: Context) -> Any:
         self._check(context, Scope.INFER)
-        parsed, wanted = request_of(request, context, self._site.regions)
+        if isinstance(request, Repeated):
+            parsed, wanted = request.read(context.time_remaining()), _NOTHING
+        else:
+            parsed, wanted = request_of(request, context, self._site.regions)
         answer = self._begin(parsed)
         if not isinstance(answer, Answer):
             answer = await answer
-        return response_of(answer, wanted, self._site.regions)
+        return response_of(answer, wanted, self._site.regions) if wanted else answer_bytes(answer)
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
         self._check(context, Scope.INFER)
@@ -87,7 +91,10 @@ class Service:
             if isinstance(request, ServeError):
                 raise request
             try:
-                yield pb.ModelStreamInferResponse(infer_response=await self.ModelInfer(request, context))
+                answer = await self.ModelInfer(request, context)
+                if isinstance(answer, bytes):
+                    answer = pb.ModelInferResponse.FromString(answer)
+                yield pb.ModelStreamInferResponse(infer_response=answer)
             except ServeError as error:
                 response = pb.ModelInferResponse(id=request.id[:1000])
                 yield pb.ModelStreamInferResponse(error_message=_text(error), infer_response=response)
@@ -196,9 +203,10 @@ def _text(error: ServeError) -> str:
 
 _Wanted = dict[str, tuple[str, int, int]]
 """Outputs that go into shared memory: region, offset, size."""
+_NOTHING: _Wanted = {}
 
 
-def request_of(message: Any, context: Context, regions: Regions | None) -> tuple[Request, _Wanted]:
+def request_of(message: Any, context: Context | None, regions: Regions | None) -> tuple[Request, _Wanted]:
     """A request of a message, and which outputs go into shared memory. ServeError."""
     arrival = time.monotonic()
     if len(message.inputs) > MAX_TENSORS or len(message.outputs) > MAX_TENSORS:
@@ -215,7 +223,7 @@ def request_of(message: Any, context: Context, regions: Regions | None) -> tuple
         raise ServeError("there are more raw contents than inputs")
     parameters = _parameters(message.parameters) if message.parameters else {}
     timeout = timeout_of(parameters)
-    remaining = context.time_remaining()
+    remaining = None if context is None else context.time_remaining()
     if remaining is not None:
         timeout = max(remaining, 0.0) if timeout is None else min(timeout, max(remaining, 0.0))
     wanted: _Wanted = {}
@@ -309,15 +317,9 @@ def _typed(values: list[Any], datatype: str, shape: list[int], where: str) -> Ar
 
 
 def response_of(answer: Answer, wanted: _Wanted, regions: Regions | None) -> Any:
-    """An answer as a message; its tensors are raw contents, as Triton sends them."""
-    outputs = tuple([(name, array.dtype, array.shape) for name, array in answer.outputs.items()])
-    message = pb.ModelInferResponse()
-    message.CopyFrom(_frame(answer.model, answer.version, answer.weights_version, outputs))
-    if answer.id:
-        message.id = answer.id
-    if not wanted:
-        message.raw_output_contents.extend([to_raw(array) for array in answer.outputs.values()])
-        return message
+    """An answer of which some outputs go into shared memory, as a message."""
+    message = pb.ModelInferResponse.FromString(answer_bytes(answer))
+    del message.raw_output_contents[:]
     for entry, array in zip(message.outputs, answer.outputs.values(), strict=True):
         data = to_raw(array)
         if entry.name in wanted:
@@ -329,19 +331,6 @@ def response_of(answer: Answer, wanted: _Wanted, regions: Regions | None) -> Any
             entry.parameters["shared_memory_byte_size"].int64_param = written
             data = b""
         message.raw_output_contents.append(data)
-    return message
-
-
-@lru_cache(_KNOWN)
-def _frame(
-    model: str, version: str, weights_version: int, outputs: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
-) -> Any:
-    """An answer without its id and its contents, to be copied."""
-    message = pb.ModelInferResponse(model_name=model, model_version=version)
-    if weights_version:
-        message.parameters["weights_version"].int64_param = weights_version
-    for name, dtype, shape in outputs:
-        message.outputs.add(name=name, datatype=datatype_of(dtype), shape=shape)
     return message
 
 
@@ -374,7 +363,7 @@ def _logged(name: str, call: Method, log: Log) -> Method:
         arrival, status, out = time.monotonic(), "OK", 0
         try:
             answer = await call(request, context)
-            out = answer.ByteSize()
+            out = len(answer) if isinstance(answer, bytes) else answer.ByteSize()
             return answer
         except BaseException as error:
             status = _code(context, error)
@@ -427,19 +416,51 @@ def _parsed(kind: Any, data: bytes) -> Any:
         return ServeError(f"the bytes are no {kind.__name__}")
 
 
+def _inference(forms: Forms, data: bytes) -> Any:
+    """A request for an inference: of a known form, as a message, or the error that it is none."""
+    known = forms.find(data)
+    if known is not None:
+        return known
+    message = _parsed(pb.ModelInferRequest, data)
+    if not isinstance(message, ServeError) and message.raw_input_contents and not message.id:  # which differ
+        _learn(forms, data, message)
+    return message
+
+
+def _learn(forms: Forms, data: bytes, message: Any) -> None:
+    """Keep the form of a message, if raw contents of a fixed size are all that changes, and nothing is unusual."""
+    try:
+        inputs = [
+            _declared(e.SerializeToString()) if e.ByteSize() <= _KNOWN_BYTES else ("", None) for e in message.inputs
+        ]
+        raw = [(name, how) for name, how in inputs if how is not None]
+        sizes = [how.nbytes for _, how in raw]
+        usual = len(raw) == len(inputs) == len(dict(raw)) and not any(o.parameters for o in message.outputs)
+        if usual and sizes == [len(content) for content in message.raw_input_contents]:
+            forms.learn(data, message, replace(request_of(message, None, None)[0], inputs={}), raw)
+    except ServeError:
+        return  # which the method says
+
+
+def _serialized(answer: Any) -> bytes:
+    """The bytes of a message, or bytes that are one already."""
+    return answer if isinstance(answer, bytes) else bytes(answer.SerializeToString())
+
+
 def handlers(service: Service, log: Log | None = None) -> Any:
     """All methods as a handler of gRPC."""
     methods: dict[str, Any] = {}
     for name in [n for n in vars(Service) if n[0].isupper()]:
         method = getattr(service, name)
         if name == "ModelStreamInfer":
-            response, kind = pb.ModelStreamInferResponse, grpc.stream_stream_rpc_method_handler
+            kind = grpc.stream_stream_rpc_method_handler
             behaviour: Any = _streaming(method, log)
             request: Any = pb.ModelInferRequest
         else:
-            request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
+            request = getattr(pb, f"{name}Request")
             behaviour, kind = _answering(method, log), grpc.unary_unary_rpc_method_handler
-        methods[name] = kind(behaviour, partial(_parsed, request), response.SerializeToString)
+        reader = partial(_inference, Forms()) if request is pb.ModelInferRequest else partial(_parsed, request)
+        methods[name] = kind(behaviour, reader, _serialized)
     return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 
