@@ -22,7 +22,7 @@ from tilewright.serve.client import Client
 from tilewright.serve.load import Http, Local, Target, offer, request_bytes
 
 CONNECTIONS = 16
-MOST = 64
+FULL = 64
 """Rows of a batch at most, which is what sixteen connections with eight rows each make."""
 _ALONE = """
 import sys, time
@@ -44,7 +44,7 @@ for line in sys.stdin:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one way takes.
+    """The processor time of one way.
 
     Args:
         alone: seconds of `model(batch)` for a request's rows, in batches of 64.
@@ -98,9 +98,9 @@ def measure(turns: int, requests: int) -> list[Share]:
                 _saturate(target, requests, 0)
             for k in range(turns):
                 for way, target in ways.items():
-                    before = seconds(MOST)
+                    before = seconds(FULL)
                     share = _share(server, way, target, requests, k)
-                    shares.append(replace(share, alone=ROWS * (before + seconds(MOST)) / 2))
+                    shares.append(replace(share, alone=ROWS * (before + seconds(FULL)) / 2))
     return shares
 
 
@@ -117,7 +117,7 @@ def _share(server: Host, way: str, target: Target, requests: int, seed: int) -> 
 
 
 def _saturate(target: Target, requests: int, seed: int) -> None:
-    """So many requests at once, of which sixteen are under way."""
+    """Send so many requests, of which sixteen are under way at a time."""
     point = asyncio.run(offer(target, requests / 0.1, 2.0, seconds=0.1, connections=CONNECTIONS, seed=seed))
     assert set(point.statuses) == {200}, point.statuses
 

@@ -24,11 +24,11 @@ Y = np.arange(39, dtype=np.uint8).reshape(3, 13)
 
 def message(**fields: Any) -> Any:
     """A request for a model with two inputs, with raw contents."""
-    made = pb.ModelInferRequest(model_name="a-policy", **fields)
+    built = pb.ModelInferRequest(model_name="a-policy", **fields)
     for name, datatype, array in (("observation", "FP32", X), ("mask", "UINT8", Y)):
-        made.inputs.add(name=name, datatype=datatype, shape=array.shape)
-        made.raw_input_contents.append(array.tobytes())
-    return made
+        built.inputs.add(name=name, datatype=datatype, shape=array.shape)
+        built.raw_input_contents.append(array.tobytes())
+    return built
 
 
 def alike(one: Request, other: Request) -> bool:
@@ -46,12 +46,12 @@ def test_a_form_is_learnt_and_gives_the_values_of_each_message() -> None:
     first.parameters["timeout"].int64_param = 500_000
     assert not isinstance(read(first.SerializeToString()), Repeated)
     first.raw_input_contents[0] = (X + 1).tobytes()
-    again = read(first.SerializeToString())
-    assert isinstance(again, Repeated) and again.ByteSize() == first.ByteSize()
-    request = again.read(None)
+    second = read(first.SerializeToString())
+    assert isinstance(second, Repeated) and second.ByteSize() == first.ByteSize()
+    request = second.read(None)
     assert alike(request, request_of(first, None, None)[0]) and request.timeout == 0.5
     assert (request.inputs["observation"] == X + 1).all() and request.inputs["observation"].flags.aligned
-    assert again.read(0.25).timeout == 0.25 and again.read(-1.0).timeout == 0.0
+    assert second.read(0.25).timeout == 0.25 and second.read(-1.0).timeout == 0.0
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_a_form_is_learnt_and_gives_the_values_of_each_message() -> None:
 )
 def test_what_is_unusual_is_not_learnt(change: Any) -> None:
     read = partial(_inference, Forms())
-    made = message()
-    change(made)
+    built = message()
+    change(built)
     for _ in range(2):
-        assert not isinstance(read(made.SerializeToString()), Repeated)
+        assert not isinstance(read(built.SerializeToString()), Repeated)
 
 
 def test_mutations_are_read_as_protocol_buffers_read_them() -> None:
@@ -112,7 +112,7 @@ def test_mutations_are_read_as_protocol_buffers_read_them() -> None:
     assert 500 < known < 4000
 
 
-def test_no_more_forms_are_kept_than_are_of_use() -> None:
+def test_no_more_forms_are_held_than_are_of_use() -> None:
     forms = Forms()
     for k in range(1000):
         _inference(forms, message(model_version=f"{k}" * 3).SerializeToString())
@@ -122,12 +122,12 @@ def test_no_more_forms_are_kept_than_are_of_use() -> None:
 @pytest.mark.parametrize("identity", ["", "ä" * 200])
 def test_answers_are_messages(identity: str) -> None:
     outputs = {"action": X, "text": np.array([b"a", b""], object), "empty": np.zeros((0, 300), np.int64)}
-    made = pb.ModelInferResponse.FromString(answer_bytes(Answer("m", "3", outputs, identity, 7)))
-    assert (made.model_name, made.model_version, made.id) == ("m", "3", identity)
-    assert made.parameters["weights_version"].int64_param == 7
-    described = [(o.name, o.datatype, list(o.shape)) for o in made.outputs]
+    built = pb.ModelInferResponse.FromString(answer_bytes(Answer("m", "3", outputs, identity, 7)))
+    assert (built.model_name, built.model_version, built.id) == ("m", "3", identity)
+    assert built.parameters["weights_version"].int64_param == 7
+    described = [(o.name, o.datatype, list(o.shape)) for o in built.outputs]
     assert described == [("action", "FP32", [3, 4]), ("text", "BYTES", [2]), ("empty", "INT64", [0, 300])]
-    assert list(made.raw_output_contents) == [X.tobytes(), b"\x01\0\0\0a\0\0\0\0", b""]
+    assert list(built.raw_output_contents) == [X.tobytes(), b"\x01\0\0\0a\0\0\0\0", b""]
 
 
 def test_bytes_that_are_no_message() -> None:

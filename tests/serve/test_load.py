@@ -23,11 +23,11 @@ def test_each_way_counts_what_the_server_has_answered(layer: tw.Model, tmp_path:
     path = str(tmp_path / "s.sock")
     served = Served("layer", "1", layer)
     with Server(Settings(http_port=0, local=path), [served]) as server:
-        kept: list[Target] = [
+        targets: list[Target] = [
             Local(path, "layer", X, 30.0),
             Http(server.url, request_bytes(server.url, "layer", X, 30.0)),
         ]
-        for number, target in enumerate(kept, 1):
+        for number, target in enumerate(targets, 1):
             point = asyncio.run(offer(target, 400.0, 30.0, seconds=0.2, connections=4))
             (count,) = (point.statuses[status] for status in point.statuses if status == 200)
             assert set(point.statuses) == {200} and point.goodput == pytest.approx(count / 0.2)

@@ -18,9 +18,9 @@ from tilewright.serve.requests import Answer, Request
 from tilewright.serve.tensors import Raw, datatype_of, to_raw
 
 pb: Any = inference_pb2
-_KNOWN, _KEY, _MOST_BYTES = 256, 32, 4096
-"""Forms, and frames of answers, that are kept; bytes at the beginning of a message that find its form; most bytes of a
-form."""
+_KNOWN, _KEY, _FORM_BYTES = 256, 32, 4096
+"""Forms, and frames of answers, that are kept; bytes at the beginning of a message that find its form; bytes of a form
+at most."""
 _RAW_INPUT, _RAW_OUTPUT, _ID = b"\x3a", b"\x32", b"\x1a"
 """Tags of protocol buffers: ModelInferRequest.raw_input_contents, ModelInferResponse.raw_output_contents and id."""
 
@@ -102,7 +102,7 @@ class Forms:
                 or data[starts[k] : starts[k] + len(contents[k])] != contents[k]
             ):
                 return
-        if at > _MOST_BYTES or not _is_whole(data[:at]):
+        if at > _FORM_BYTES or not _is_whole(data[:at]):
             return
         placed = [(start - len(head), head) for start, head in zip(starts, heads, strict=True)]
         placed[0] = (0, data[: starts[0]])
