@@ -4,6 +4,9 @@ Two processes of one machine learn with compiled steps; each reduction takes as 
 would, which is simulated: a token bucket fills while the process sleeps, so that the link takes no core. All gradients
 need a given multiple of the time of a step without reductions. Steps whose buckets are reduced while the way back
 computes the next, and steps that wait for each, take turns in the same two processes.
+
+The most that there is to gain: of a step of one unit, whose way back is two thirds and has a bucket a layer, waiting
+takes 1 + share, and overlapping 1/3 + 1/9 + share where the link is slower than the way back.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import numpy as np
 import tilewright as tw
 from examples.distributed.processes import run
 
-WIDTH, LAYERS, ROWS = 512, 6, 128
+LAYERS, ROWS = 6, 128
 Array = np.ndarray[Any, Any]
 
 
@@ -37,29 +40,31 @@ class Link:
         time.sleep(max(0.0, self._free - time.monotonic()))
 
 
-def network() -> Any:
+def network(width: int) -> Any:
     import torch
     from torch import nn
 
     torch.manual_seed(0)
-    layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU())]
+    layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(width, width, bias=False), nn.ReLU())]
     return nn.Sequential(*layers)
 
 
-def learn(rank: int, ranks: int, name: str, turns: int, share: float) -> list[list[float]]:
+def learn(rank: int, ranks: int, name: str, turns: int, share: float, width: int) -> list[list[float]]:
     """Seconds of each way's steps turn by turn, of the slower process."""
     import torch
     from torch import nn
 
     torch.set_num_threads(1)
-    x = np.random.default_rng(rank).standard_normal((ROWS, WIDTH)).astype(np.float32)
-    y = np.zeros((ROWS, WIDTH), np.float32)
+    x = np.random.default_rng(rank).standard_normal((ROWS, width)).astype(np.float32)
+    y = np.zeros((ROWS, width), np.float32)
     with tw.collective.join(name, rank, ranks, timeout=600) as group:
         link = Link(group, 1e18)
         over: Any = tw.train.overlapped(link)
         example = (torch.from_numpy(x), torch.from_numpy(y))
         steps = [
-            tw.compile_step(network(), nn.MSELoss(), tw.train.SGD(0.01), example=example, reduce=r, bucket=1 << 20)
+            tw.compile_step(
+                network(width), nn.MSELoss(), tw.train.SGD(0.01), example=example, reduce=r, bucket=4 * width**2
+            )
             for r in (over, link)
         ]
         group.barrier()
@@ -69,7 +74,7 @@ def learn(rank: int, ranks: int, name: str, turns: int, share: float) -> list[li
             steps[1](x, y)
             alone.append(time.perf_counter() - begin)
         slowest = group.all_reduce(np.array([median(alone)]), "max")[0]
-        link.bandwidth = LAYERS * WIDTH * WIDTH * 4 * 2 * (ranks - 1) / ranks / (share * float(slowest))
+        link.bandwidth = LAYERS * width * width * 4 * 2 * (ranks - 1) / ranks / (share * float(slowest))
         times: list[list[float]] = [[], []]
         for step in steps:
             step(x, y)
@@ -89,10 +94,11 @@ def main() -> None:
     parser.add_argument(
         "--shares", type=float, nargs="*", default=[0.25, 0.5, 1.0], help="of a step, that the link takes"
     )
+    parser.add_argument("--width", type=int, default=512, help="of the six layers; a bucket is a layer")
     options = parser.parse_args()
     for share in options.shares:
         name = f"overlap-{secrets.token_hex(4)}"
-        overlapped, waited = run(2, learn, 2, name, options.turns, share, seconds=900)[0]
+        overlapped, waited = run(2, learn, 2, name, options.turns, share, options.width, seconds=900)[0]
         ratios = sorted(w / o for o, w in zip(overlapped, waited, strict=True))
         quarter = len(ratios) // 4
         print(

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import random
 import signal
-import socket
 import ssl
 import threading
 import time
@@ -20,15 +18,13 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.collective.server import hostile
 from tests.collective.server.test_server import STEPS, first, gradient, policy, train
-from tests.live.transport.lab import damage
 from tests.live.transport.test_tls import node_side, server_side
 from tilewright.collective.server import SGD, Add, Port, Server, connect, follow, ranges
-from tilewright.collective.server.frames import Frame, decode, encode
 from tilewright.collective.server.link import connection
 from tilewright.live.transport.address import parse_address
 from tilewright.live.transport.calls import Caller, receive_message, send_message
-from tilewright.live.transport.session import join, secret_bytes
 from tilewright.live.transport.wire import Channel, Kind
 from tilewright.support.errors import CollectiveError, TransportError
 
@@ -213,47 +209,13 @@ def test_who_may_connect(tmp_path: Path) -> None:
             follow("local", None)  # type: ignore[arg-type]
 
 
-def _hostile(port: Port, seed: int) -> None:
-    """A peer that knows the secret and sends a message that is damaged, too long, cut off or not one."""
-    rng = random.Random(seed)
-    worker = rng.choice([0, None])
-    good = rng.choice(
-        [
-            Frame("push", {"worker": 0, "clock": 0}, {"dense w": np.ones((40, 30), np.float32)}),
-            Frame("push", {"worker": 7, "clock": 1}, {"rows w": np.array([1 << 62]), "values w": np.ones((1, 30))}),
-            Frame("pull", {"names": ["w"] * 50}, {"rows w": np.zeros((1, 5000), np.int64)}),
-            Frame("pull", {"names": {"w": []}}, {"rows w": np.full(200_000, 3)}),
-            Frame("newer", {"read": 0, "wait": 1 << 61}, {}),
-            Frame("newer", {"read": -1, "wait": 0}, {}),
-            Frame("commit", {}, {}),
-        ]
-    )
-    data = encode(good)
-    with socket.create_connection(("127.0.0.1", port.port), 10) as sock:
-        channel = Channel(sock, "test", 10)
-        join(channel, secret_bytes(SECRET), connection("strict", worker))
-        match rng.randrange(4):
-            case 0:
-                channel.send(Kind.CALL, rng.randrange(1 << 62).to_bytes(8, "little"))
-            case 1:
-                channel.send(Kind.CALL, rng.randbytes(rng.randrange(8)))
-            case 2:
-                channel.send(Kind.CALL, len(data).to_bytes(8, "little"))
-                channel.send(Kind.DATA, data[: min(len(data) - 1, 1 << 18)])
-            case 3:
-                message = damage(data[: 1 << 16], rng) if rng.random() < 0.7 else data
-                send_message(channel, Kind.CALL, message)
-                answer = decode(receive_message(channel, Kind.ANSWER, 1 << 30, 30))
-                assert answer.kind in ("error", "done", "weights")
-
-
 def test_hostile_workers(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.collective.server.server.READER_SECONDS", 0.1)
     options: dict[str, Any] = {"staleness": None, "message_limit": 1 << 20, "directory": tmp_path}
     with listening(timeout=5.0) as port, Server("strict", first(), 1, Add(), port=port, **options) as server:
         for seed in range(80):
             try:
-                _hostile(port, seed)
+                hostile.message(port, seed, SECRET)
             except TransportError:
                 continue
         assert not any(r.exc_info for r in caplog.records)
