@@ -36,11 +36,13 @@ NTHREADS = Var("nthreads", lo=1)
 class Stmt:
     """Base of statements; all are frozen dataclasses compared by value."""
 
-    __slots__ = ("known_inside", "known_loads")
+    __slots__ = ("known_inside", "known_loads", "known_outside")
     known_inside: tuple[Stmt, ...]
     """The result of `rewrite.walk`, itself left out; unset before."""
     known_loads: tuple[Load, ...]
     """The result of `rewrite.own_loads`; unset before."""
+    known_outside: tuple[Stmt, ...]
+    """The result of `schedule.state.outside_blocks`, itself left out; unset before."""
 
     def __str__(self) -> str:
         from tilewright.ir.printer import stmt_text
@@ -57,6 +59,8 @@ keep_inside: Callable[[Stmt, tuple[Stmt, ...]], None] = Stmt.__dict__["known_ins
 """Notes the statements inside of one, whose class guards its fields."""
 keep_loads: Callable[[Stmt, tuple[Load, ...]], None] = Stmt.__dict__["known_loads"].__set__
 """Notes the loads that stand directly in a statement."""
+keep_outside: Callable[[Stmt, tuple[Stmt, ...]], None] = Stmt.__dict__["known_outside"].__set__
+"""Notes the statements inside of one that are in no block of it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

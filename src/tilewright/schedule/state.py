@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 
 from tilewright.arith import simplify
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, binary
-from tilewright.ir.loops import TRUE, Block, For, Intrinsic, PrimFunc, Seq, Stmt, Store, seq
+from tilewright.ir.loops import TRUE, Block, For, Intrinsic, PrimFunc, Seq, Stmt, Store, keep_outside, seq
 from tilewright.ir.rewrite import map_expr, own_loads, variables, walk, walk_expr, with_children
 from tilewright.schedule.external import externals_in
 from tilewright.support.errors import Error, ScheduleError
@@ -68,15 +69,19 @@ def outline(func: PrimFunc) -> str:
 
 def find(root: Stmt, test: Callable[[Stmt], bool]) -> Path | None:
     """The path to the first statement that passes `test`, not looking inside blocks."""
-    if test(root):
-        return (root,)
-    if isinstance(root, Block):
+    at = next((k for k, s in enumerate(outside_blocks(root)) if test(s)), None)
+    if at is None:
         return None
-    for child in root.children:
-        below = find(child, test)
-        if below is not None:
-            return (root, *below)
-    return None
+    path = [root]
+    while at:
+        at -= 1
+        for child in path[-1].children:
+            size = 1 + len(_outside(child))
+            if at < size:
+                path.append(child)
+                break
+            at -= size
+    return tuple(path)
 
 
 def loop_path(func: PrimFunc, name: str) -> Path:
@@ -139,12 +144,20 @@ def loops_in(stmt: Stmt) -> tuple[For, ...]:
 
 def outside_blocks(stmt: Stmt) -> Iterator[Stmt]:
     """Every statement in program order, blocks included but not what is inside them."""
-    stack = [stmt]
-    while stack:
-        s = stack.pop()
-        yield s
-        if not isinstance(s, Block):
-            stack.extend(reversed(s.children))
+    return chain((stmt,), _outside(stmt))
+
+
+def _outside(stmt: Stmt) -> tuple[Stmt, ...]:
+    """`outside_blocks` without the statement itself: most statements are what they were before a primitive."""
+    try:
+        return stmt.known_outside
+    except AttributeError:
+        results: list[Stmt] = []
+        for child in () if isinstance(stmt, Block) else stmt.children:
+            results.append(child)
+            results.extend(_outside(child))
+        keep_outside(stmt, inside := tuple(results))
+        return inside
 
 
 def blocks_in(stmt: Stmt) -> Iterator[Block]:

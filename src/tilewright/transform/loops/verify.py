@@ -205,11 +205,12 @@ class _Bounds:
     def outside(self, index: Expr, extent: Expr, enclosing: Around, conditions: Conditions) -> bool:
         """Whether an iteration that is reached for all values of the symbols, if the loops run at all, leaves
         `0..extent`."""
-        if not self._reached(index, extent, enclosing, conditions) or self._impossible(conditions):
+        if not self._reached(index, extent, enclosing, conditions):
             return False
         above = add(self.analyzer.form(index), self.analyzer.form(extent), -1)
         below = add(({}, -1), self.analyzer.form(index), -1)
-        return any(self._not_negative(self._greatest(form, enclosing)) for form in (above, below))
+        leaves = any(self._not_negative(self._greatest(form, enclosing)) for form in (above, below))
+        return leaves and not self._impossible(conditions)
 
     def _impossible(self, conditions: Conditions) -> bool:
         """Whether conditions are sure not to hold at once, so that nobody comes here."""
