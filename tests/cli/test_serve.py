@@ -61,6 +61,12 @@ def test_configuration(cli: Cli, program: Path, tmp_path: Path) -> None:
     path.write_text("colour = 1\n[models.a]\n")
     code, _, err = cli("serve", "--config", path, "--check")
     assert code == 1 and "colour" in err and "models.a" in err
+    path.write_text('certificate = "none.pem"\nrepository = "none"\n[tokens]\n"a-token-of-16-characters" = 5\n')
+    code, _, err = cli("serve", "--config", path, "--check")
+    assert code == 1 and "none.pem" in err and "repository" in err and "a list of scopes" in err
+    path.write_text(f'clients = "c.pem"\n[models.layer]\npath = "{program}"\n')
+    code, _, err = cli("serve", "--config", path, "--check")  # else clients would be let in without certificates
+    assert code == 1 and "clients: has no use without a certificate" in err
     with serving("--dir", program.parent, "--http-port", 0, "--workers", 2) as said:
         assert said["workers"] == 2
         with tw.client.Client(said["serving"]) as client:

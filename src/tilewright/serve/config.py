@@ -24,7 +24,7 @@ from tilewright.serve.core import Options, check_policy
 from tilewright.serve.errors import ServeError
 from tilewright.serve.opening import SUFFIXES, Source, in_folder
 from tilewright.serve.protocol.http import Limits
-from tilewright.serve.server import Settings
+from tilewright.serve.server import Settings, tls_context
 from tilewright.serve.tokens import Tokens
 from tilewright.support.errors import Problems
 
@@ -75,9 +75,10 @@ class _Reader:
         settings |= {name: self._of(table, name, str) for name in _TEXTS if name in table}
         settings |= {name: self._of(table, name, bool) for name in _FLAGS if name in table}
         paths = {name: self._path(table, name) for name in _PATHS if name in table}
-        if "certificate" in paths:
-            settings["certificate"] = (paths["certificate"], paths.get("key"))
-        settings |= {name: paths[name] for name in ("clients", "repository") if name in paths}
+        settings |= self._tls(paths)
+        if "repository" in paths and not paths["repository"].is_dir():
+            self._add("there is no such folder", "repository", got=str(paths["repository"]))
+        settings |= {name: paths[name] for name in ("repository",) if name in paths}
         if "drain" in table:
             settings["drain"] = self._number(table, "drain", 0.0, 3600.0)
         if "spin_us" in table:
@@ -93,6 +94,17 @@ class _Reader:
         self._problems.raise_if_any("the configuration cannot be used", where=where, kind=ServeError)
         settings["core"] = Options(**integers, policy=str(table.get("policy", "deadline")))
         return Config(Settings(**settings), tuple(sources), workers, log, paths.get("dir"))
+
+    def _tls(self, paths: Mapping[str, Path]) -> dict[str, Any]:
+        """The settings of TLS, whose files are read. Without a certificate, TLS would be off."""
+        if "certificate" not in paths:
+            for name in ("key", "clients"):
+                if name in paths:
+                    self._add("has no use without a certificate", name, expected="certificate")
+            return {}
+        pair, clients = (paths["certificate"], paths.get("key")), paths.get("clients")
+        self._checked(lambda: tls_context(*pair, clients))
+        return {"certificate": pair, "clients": clients}
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 

@@ -34,8 +34,10 @@ class Tokens:
         for token, named in (tokens or {}).items():
             if len(token) < _LEAST or not token.isascii() or not token.isprintable():
                 raise ServeError("a token is too short", expected=f"{_LEAST} printable characters or more")
+            if isinstance(named, str) or not isinstance(named, Iterable):
+                raise ServeError("a token wants a list of scopes", expected=", ".join(known), got=repr(named)[:60])
             for scope in named:
-                if scope not in known:
+                if not isinstance(scope, str) or scope not in known:
                     raise ServeError("a token has an unknown scope", expected=", ".join(known), got=repr(scope))
             self._tokens.append((token.encode(), frozenset(known[s] for s in named)))
 
@@ -53,7 +55,8 @@ class Tokens:
             if hmac.compare_digest(known, given):
                 scopes = allowed
         if scopes is None:
-            raise ServeError("a bearer token is wanted", Status.UNAUTHENTICATED)
+            what = "the bearer token is not known" if given else "a bearer token is wanted"
+            raise ServeError(what, Status.UNAUTHENTICATED)
         if scope not in scopes:
             raise ServeError(f"the token lacks the scope {scope.value}", Status.FORBIDDEN)
 
