@@ -132,3 +132,11 @@ def test_answers_are_messages(identity: str) -> None:
 
 def test_bytes_that_are_no_message() -> None:
     assert isinstance(_inference(Forms(), b"\xff\xff"), ServeError)
+
+
+def test_the_form_of_a_small_message_is_learnt_too() -> None:
+    read = partial(_inference, Forms())
+    small = pb.ModelInferRequest(model_name="m", raw_input_contents=[b"\x01"])
+    small.inputs.add(name="x", datatype="UINT8", shape=[1])
+    read(small.SerializeToString())
+    assert isinstance(read(small.SerializeToString()), Repeated)

@@ -27,7 +27,7 @@ def plan_serving(
     ] = 1.25,
     json: JsonOption = False,
 ) -> None:
-    """Assign models to cores so that each keeps its promise, with few cores (Nexus's squishy bin packing).
+    """Assign models to cores so that each keeps its promise, on a small number of cores (Nexus's squishy bin packing).
 
     The file names each model's rate (requests a second) and promise, and a file that is compiled and timed here, or the
     times of its batches:
@@ -83,8 +83,12 @@ def read(path: Path, headroom: float, *, quiet: bool) -> list[Demand]:
 def _positive(said: Any, name: str) -> float:
     value: Any = said.get(name) if isinstance(said, dict) else None
     if type(value) not in (int, float) or not 0 < value < 1e12:
-        raise Error("cannot be planned", expected=f"{name} above 0", got=repr(value))
+        raise Error("cannot be planned", expected=f"{name} above 0 and below 1e12", got=repr(value))
     return float(value)
+
+
+def _is_point(rows: Any, ms: Any) -> bool:
+    return type(rows) is int and rows > 0 and type(ms) in (int, float) and 0 < ms < 1e9
 
 
 def _times(name: str, said: Mapping[str, Any], folder: Path, quiet: bool) -> tuple[Callable[[int], float], int]:
@@ -98,7 +102,7 @@ def _times(name: str, said: Mapping[str, Any], folder: Path, quiet: bool) -> tup
         return _rising(served.estimates), served.max_batch
     points = said.get("profile_ms")
     pairs = isinstance(points, list) and all(isinstance(p, list) and len(p) == 2 for p in points)
-    if not points or not pairs or not all(type(n) is int and n > 0 and 0 < ms < 1e9 for n, ms in points):
+    if not points or not pairs or not all(_is_point(*p) for p in points):
         raise Error("cannot be planned", expected="path, or profile_ms = [[rows, ms], ...]", got=repr(points)[:100])
     known = dict(sorted((n, ms / 1000) for n, ms in points))
     most = max(known)

@@ -157,6 +157,8 @@ def test_the_command(cli, tmp_path: Path) -> None:  # noqa: F811
     path.write_text(MODELS + "[models.bad]\nrate = -1\n[models.worse]\nrate = 1\npromise_ms = 1\nprofile_ms = 7\n")
     code, _, err = cli("plan-serving", path)
     assert code == 1 and "models.bad" in err and "models.worse" in err
+    path.write_text("""[models.text]\nrate = 1\npromise_ms = 1\nprofile_ms = [[1, "a"]]""")
+    assert "models.text: cannot be planned" in cli("plan-serving", path)[2]
 
 
 def test_a_picture_has_the_cycles_length() -> None:

@@ -18,7 +18,7 @@ from tilewright.serve.requests import Answer, Request
 from tilewright.serve.tensors import Raw, datatype_of, to_raw
 
 pb: Any = inference_pb2
-_KNOWN, _KEY, _FORM_BYTES = 256, 32, 4096
+_KNOWN, _KEY, _FORM_BYTES = 256, 12, 4096
 """Forms, and frames of answers, that are kept; bytes at the beginning of a message that find its form; bytes of a form
 at most."""
 _RAW_INPUT, _RAW_OUTPUT, _ID = b"\x3a", b"\x32", b"\x1a"
