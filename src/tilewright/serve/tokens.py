@@ -55,7 +55,7 @@ class Tokens:
             if hmac.compare_digest(known, given):
                 scopes = allowed
         if scopes is None:
-            what = "the bearer token is not known" if given else "a bearer token is wanted"
+            what = "the bearer token is not known" if token else "a bearer token is wanted"
             raise ServeError(what, Status.UNAUTHENTICATED)
         if scope not in scopes:
             raise ServeError(f"the token lacks the scope {scope.value}", Status.FORBIDDEN)
