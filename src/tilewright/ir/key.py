@@ -161,7 +161,7 @@ class _Writer:
                 outputs, inputs = ("; ".join(map(self._region, side)) for side in (s.outputs, s.inputs))
                 tokens.append(f"call [{outputs}] [{inputs}] {s.name}")
             case Barrier():
-                tokens.append(f"barrier {s.group}")
+                tokens.append(f"barrier {s.group}" + (f" {s.pending}" if s.pending else ""))
             case _:
                 raise TypeError(f"not a statement: {type(s).__name__}")
 

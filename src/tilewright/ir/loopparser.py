@@ -172,8 +172,9 @@ def _barrier(c: Cursor, end: str | None) -> Stmt:
     if not c.accept("("):
         return Barrier()
     group = c.known(group_named, "a group of threads")
+    pending = c.integer() if c.accept(",") else 0
     c.expect(")")
-    return Barrier(group)
+    return Barrier(group, pending)
 
 
 def _region(c: Cursor) -> Region:

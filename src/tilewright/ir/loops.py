@@ -202,10 +202,15 @@ class Barrier(Stmt):
     """The threads of a GPU's block (or warp) wait here for each other: what one of them wrote before, all can read.
 
     It stands between loops of threads or inside of them, where all threads of the group come. Run in order, one
-    iteration after another, it does nothing. Written by `transform/loops/barriers.py`.
+    iteration after another, it does nothing. Written by `transform/loops/barriers.py`, and by plans that keep several
+    copies under way.
+
+    pending     of the asynchronous copies that were begun before, those since the last so many barriers of the block
+                need not be there yet; 0: all are there
     """
 
     group: Group = "block"
+    pending: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)

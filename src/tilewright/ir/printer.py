@@ -221,8 +221,9 @@ class _StmtPrinter:
             case Intrinsic():
                 outputs, inputs = (", ".join(map(self._region, side)) for side in (s.outputs, s.inputs))
                 yield f"{indent}call {name_text(s.name)}({f'{outputs}; {inputs}'.rstrip()})"
-            case Barrier(group):
-                yield f"{indent}barrier" + ("" if group == "block" else f"({group})")
+            case Barrier(group, pending):
+                about = f"({group}, {pending})" if pending else "" if group == "block" else f"({group})"
+                yield f"{indent}barrier{about}"
             case _:
                 raise TypeError(f"not a statement: {type(s).__name__}")
 

@@ -291,9 +291,11 @@ class _FuncVerifier:
             case Intrinsic():
                 for region in (*s.outputs, *s.inputs):
                     self.region(region, scope, f"{where}, intrinsic {s.name!r}")
-            case Barrier(group):
+            case Barrier(group, pending):
                 if group not in GROUPS:
                     self.report("a barrier of an unknown group", where, f"one of {', '.join(GROUPS)}", repr(group))
+                if pending < 0 or (pending and group != "block"):
+                    self.report("copies under way at a barrier", where, "0 or more, of a block", f"{pending} ({group})")
             case _:
                 self.report(f"{type(s).__name__} is not a statement", where)
 

@@ -1,7 +1,11 @@
-"""Intrinsics of GPUs that the threads of a warp compute together, each as what one of its threads gets.
+"""Intrinsics of GPUs that the threads of a warp, or of four warps, compute together, each as what one thread gets.
 
 Lane `l` of a warp has rows g and g + 8 of a matrix of 16 rows, and columns 2t and 2t + 1 of one of 8 columns, where
-g = l // 4 and t = l % 4: C[2, 2] of its sums, to which it adds products of rows A[2, depth] and columns B[2, depth].
+g = l // 4 and t = l % 4: C[2, 2] of its sums, to which it adds products of rows of A and columns of B.
+
+Tiles lie in shared memory as core matrices: 8 lines of 16 bytes that follow each other. Along a line are elements of
+depth, or, of types of 16 bits, eight lines of a factor whose elements of depth are the lines of the core matrix
+("across"). So a factor's fragment is A[h, r, k] of groups of depth h, rows r and k within a group; across, A[r, h, k].
 """
 
 from __future__ import annotations
@@ -20,11 +24,30 @@ SUMS: dict[DType, DType] = {f32: f32, f16: f32, bf16: f32, i8: i32}
 """The type of the sums by that of the factors."""
 
 
-def _product(t: DType) -> TensorIntrin:
-    name = f"mma_{t.name}"
-    extents = {"r": 2, "c": 2, "k": DEPTH[t]}
-    maps = {"A": "rk", "B": "ck", "C": "rc"}
-    return TensorIntrin(name, describe(name, extents, "k", (t, t, SUMS[t]), maps))
+def group_of(t: DType) -> int:
+    """Elements of a line of a core matrix."""
+    return 16 // t.itemsize
+
+
+def _names(prefix: str, t: DType, across: tuple[bool, bool]) -> str:
+    return f"{prefix}_{t.name}" + "".join(f"_{x}" for x, is_across in zip("ab", across, strict=True) if is_across)
+
+
+def _product(t: DType, across: tuple[bool, bool]) -> TensorIntrin:
+    name = _names("mma", t, across)
+    each = group_of(t)
+    extents = {"r": 2, "c": 2, "h": DEPTH[t] // each, "k": each}
+    maps = {"A": "rhk" if across[0] else "hrk", "B": "hkc" if across[1] else "hck", "C": "rc"}
+    return TensorIntrin(name, describe(name, extents, "hk", (t, t, SUMS[t]), maps))
+
+
+def _wide_product(t: DType, columns: int, across: tuple[bool, bool]) -> TensorIntrin:
+    """Sums of 64 rows and so many columns, of which a thread has two of each eight, from `STEP` bytes of depth."""
+    name = _names(f"wgmma{columns}", t, across)
+    each = group_of(t)
+    extents = {"j": columns // 8, "r": 2, "c": 2, "h": STEP // 16, "k": each}
+    maps = {"A": "rhk" if across[0] else "hrk", "B": "jhkc" if across[1] else "hjck", "C": "jrc"}
+    return TensorIntrin(name, describe(name, extents, "hk", (t, t, SUMS[t]), maps))
 
 
 def _copy(t: DType, count: int) -> TensorIntrin:
@@ -36,11 +59,35 @@ def _copy(t: DType, count: int) -> TensorIntrin:
     return TensorIntrin(name, PrimFunc(name, (d, s), For(i, const(count), block)))
 
 
-MMA = {t: register(_product(t)) for t in DEPTH}
-"""Products of fragments, by the type of the factors."""
+STEP = 128
+"""Bytes of depth of a product of four warps."""
+WIDE_COLUMNS = (64, 128, 256)
+"""Columns of such a product."""
+
+
+def _layouts(t: DType) -> list[tuple[bool, bool]]:
+    """All ways to lie across for the two factors of a type."""
+    both = (False, True) if t.itemsize == 2 else (False,)
+    return [(a, b) for a in both for b in both]
+
+
+MMA = {(t, across): register(_product(t, across)) for t in DEPTH for across in _layouts(t)}
+"""Products of fragments (`mma.sync`), by the type of the factors and which of them lie across."""
+
+WIDE = {
+    (t, n, across): register(_wide_product(t, n, across)) for t in DEPTH for n in WIDE_COLUMNS for across in _layouts(t)
+}
+"""Products of four warps (`wgmma`), by the type of the factors, columns, and which of the factors lie across."""
 
 WARP = 32
 """Threads of a warp."""
+
+
+def _copy_one(t: DType) -> TensorIntrin:
+    """`D = S`, 4 bytes."""
+    name = f"copy_async_one_{t.name}"
+    d, s = (Buffer(n, t, ()) for n in "DS")
+    return TensorIntrin(name, PrimFunc(name, (d, s), Block(name, (), Store(d, (), Load(s, ())))))
 
 
 def _reduction(name: str, t: DType) -> TensorIntrin:
@@ -67,13 +114,30 @@ COPY_BYTES = 16
 """Bytes that a thread moves at once."""
 COPY_ASYNC = {t: register(_copy(t, COPY_BYTES // t.itemsize)) for t in DEPTH}
 """Copies of 16 bytes from a parameter to shared memory that go on while the thread does other things, by type. They are
-complete after the next barrier of the block, for all of its threads; until then no thread may touch what they write."""
-_COPIES = frozenset(intrin.name for intrin in COPY_ASYNC.values())
+complete after the next barrier of the block that waits for them (`Barrier.pending`), for all of its threads; until then
+no thread may touch what they write."""
+COPY_ONE_ASYNC = {t: register(_copy_one(t)) for t in (f32, i32)}
+"""Copies of 4 bytes that go on, by type."""
+_COPIES = frozenset(intrin.name for intrin in (*COPY_ASYNC.values(), *COPY_ONE_ASYNC.values()))
 
 
 def is_async(name: str) -> bool:
-    """Whether what an intrinsic writes is there after the next barrier of the block only."""
+    """Whether what an intrinsic writes is there after a barrier of the block only."""
     return name in _COPIES
 
 
-__all__ = ["COPY_ASYNC", "COPY_BYTES", "DEPTH", "MMA", "SUMS", "WARP", "WARP_REDUCE", "is_async"]
+__all__ = [
+    "COPY_ASYNC",
+    "COPY_BYTES",
+    "COPY_ONE_ASYNC",
+    "DEPTH",
+    "MMA",
+    "STEP",
+    "SUMS",
+    "WARP",
+    "WARP_REDUCE",
+    "WIDE",
+    "WIDE_COLUMNS",
+    "group_of",
+    "is_async",
+]

@@ -34,6 +34,7 @@ class Gpu:
         line: bytes that a request to memory moves.
         memory_bandwidth: GB/s of the GPU's memory.
         matrix: matrix instructions of a group of `lanes` threads.
+        wide: those of four such groups together, of factors in shared memory; of n columns at most.
     """
 
     triple: str
@@ -48,6 +49,7 @@ class Gpu:
     line: int
     memory_bandwidth: float
     matrix: tuple[MatrixUnit, ...] = ()
+    wide: tuple[MatrixUnit, ...] = ()
 
     def blocks(self, threads: int, registers: int, shared: int) -> int:
         """How many blocks a multiprocessor holds at once; 0 if not even one.

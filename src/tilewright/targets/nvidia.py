@@ -5,6 +5,8 @@ Code for them is made as PTX, which their driver compiles; nothing was measured 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.ir.dtype import bf16, f16, f32, i8, i32
 from tilewright.targets.gpu import Gpu, MatrixUnit
 from tilewright.targets.isa import Isa
@@ -20,8 +22,15 @@ MMA = (
     MatrixUnit(bf16, bf16, f32, 16, 8, 16),
     MatrixUnit(i8, i8, i32, 16, 8, 32),
 )
-"""`mma.sync` from Ampere on: of f32 it multiplies the first 10 bits of the mantissa (TF32). Hopper's `wgmma` takes four
-warps together and is not listed."""
+"""`mma.sync` from Ampere on: of f32 it multiplies the first 10 bits of the mantissa (TF32)."""
+
+WGMMA = (
+    MatrixUnit(f32, f32, f32, 64, 256, 8),
+    MatrixUnit(f16, f16, f32, 64, 256, 16),
+    MatrixUnit(bf16, bf16, f32, 64, 256, 16),
+    MatrixUnit(i8, i8, i32, 64, 256, 32),
+)
+"""Hopper's `wgmma`. PTX with it is for this architecture alone ("sm_90a"), and runs on no later one."""
 
 A100 = Gpu(
     TRIPLE,
@@ -55,6 +64,9 @@ H100 = Gpu(
 )
 """H100 SXM5, 80 GB."""
 
+H100A = replace(H100, cpu="sm_90a", wide=WGMMA)
+"""An H100 with the instructions that later GPUs do not run."""
+
 PTX = "ptx80"
 """The version of PTX that code is written in: drivers from 525 on (CUDA 12.0) take it."""
 
@@ -83,6 +95,14 @@ def _target(gpu: Gpu, frequency: float) -> Target:
     )
 
 
-FAMILY = Family("nvidia", "nvptx64", {"nvidia-sm_80": _target(A100, 1.41), "nvidia-sm_90": _target(H100, 1.755)})
+FAMILY = Family(
+    "nvidia",
+    "nvptx64",
+    {
+        "nvidia-sm_80": _target(A100, 1.41),
+        "nvidia-sm_90": _target(H100, 1.755),
+        "nvidia-sm_90a": _target(H100A, 1.755),
+    },
+)
 
-__all__ = ["A100", "FAMILY", "H100", "MMA"]
+__all__ = ["A100", "FAMILY", "H100", "H100A", "MMA", "WGMMA"]

@@ -30,9 +30,11 @@ Array = np.ndarray[Any, Any]
 MAX_THREADS = 1024
 SHARED = 232448
 STACK = 128 << 10
-WORDS = 16
+WORDS = 136
 """Words of 32 bits that a thread gives to what its warp computes, and gets."""
-DONE, BARRIER, SHUFFLE, ASYNC, COMMIT, WAIT, WARP = range(7)
+DONE, BARRIER, SHUFFLE, ASYNC, COMMIT, WAIT, WARP, MATRICES = range(8)
+WIDE = 100
+"""The first kind of products of four warps."""
 MMA = {
     "m16n8k8.row.col.tf32": 10,
     "m16n8k16.row.col.f32.f32": 11,
@@ -95,13 +97,36 @@ def _put(n: int, type_: str, operand: str) -> list[str]:
     return [f"  %w{n} = call ptr @word(i64 {n})", f"  store {type_} {operand}, ptr %w{n}"]
 
 
+def _got(result: str, element: str, count: int) -> list[str]:
+    """The return of a structure of a thread's first words."""
+    body, last = [], "poison"
+    for k in range(count):
+        body += [
+            f"  %q{k} = call ptr @word(i64 {k})",
+            f"  %v{k} = load {element}, ptr %q{k}",
+            f"  %s{k} = insertvalue {result} {last}, {element} %v{k}, {k}",
+        ]
+        last = f"%s{k}"
+    return [*body, f"  ret {result} {last}"]
+
+
+def _wide_definition(kind: int, wide: WideProduct) -> str:
+    """The function in place of one that is text for the assembler."""
+    element = "i32" if wide.dtype == "i8" else "float"
+    result = "{ " + ", ".join([element] * wide.count) + " }"
+    operands = [*(f"{element} %c{k}" for k in range(wide.count)), "i64 %a", "i64 %b"]
+    body = [line for k, x in enumerate(operands) for line in _put(k, *x.split())]
+    body += [f"  %r = call i32 @stop(i32 {kind})", *_got(result, element, wide.count)]
+    return "\n".join([f"define {result} @{wide.name}({', '.join(operands)}) {{", *body, "}"])
+
+
 def _definition(name: str, declaration: str) -> str:
     """The function in place of one of NVPTX's functions."""
     result, arguments = re.match(r"declare (.+?) @[^(]*\((.*?)\)", declaration).groups()  # type: ignore[union-attr]
     types = _split(arguments)
     parameters = ", ".join(f"{t} %a{k}" for k, t in enumerate(types))
     head = f"define {result} @{name.replace('llvm.nvvm', 'tw_nvvm')}({parameters}) {{"
-    short = name.removeprefix("llvm.nvvm.")
+    short = name.removeprefix("llvm.nvvm.").removesuffix(".p3")
     if short.startswith("read.ptx.sreg"):
         index = {"tid": 0, "ctaid": 3}[short.split(".")[3]] + "xyz".index(short[-1])
         body = [f"  %v = call i32 @id(i64 {index})", "  ret i32 %v"]
@@ -115,15 +140,13 @@ def _definition(name: str, declaration: str) -> str:
         kind = MMA[short.removeprefix("mma.")]
         body = [line for k, t in enumerate(types) for line in _put(k, t, f"%a{k}")]
         body.append(f"  %r = call i32 @stop(i32 {kind})")
-        element = _split(result[1:-1])[0]
-        last = "poison"
-        for k in range(4):
-            body += [
-                f"  %v{k} = load {element}, ptr %w{k}",
-                f"  %s{k} = insertvalue {result} {last}, {element} %v{k}, {k}",
-            ]
-            last = f"%s{k}"
-        body.append(f"  ret {result} {last}")
+        body += _got(result, _split(result[1:-1])[0], 4)
+    elif short.startswith("ldmatrix"):
+        count = int(short.split(".x")[1][0])
+        body = [*_put(0, "ptr", "%a0"), *_put(1, "i64", str(count)), *_put(2, "i64", str(int("trans" in short)))]
+        body += [f"  %r = call i32 @stop(i32 {MATRICES})", *_got(result, "i32", count)]
+    elif short == "fence.proxy.async.shared_cta":
+        body = ["  ret void"]
     elif short.startswith("cp.async.c"):
         if short.endswith("group"):
             return "\n".join([head, f"  %r = call i32 @stop(i32 {COMMIT})", "  ret void", "}"])
@@ -162,6 +185,7 @@ def _hosted(module: Module) -> str:
     """The text for this machine."""
     text = re.sub(r'target triple = ".*"', "", module.text).replace("define ptx_kernel", "define")
     text = re.sub(r' "nvvm\.[^"]*"="[^"]*"', "", text)
+    text = re.sub(r"^define internal [^\n]*@tw\.wgmma.*?^}$", "", text, flags=re.M | re.S)
     text = text.replace("external addrspace(3) global [0 x i8]", f"global [{SHARED} x i8] zeroinitializer")
     text = text.replace("internal addrspace(3) global", "global").replace(" undef, align", " zeroinitializer, align")
     text = re.sub(
@@ -181,7 +205,35 @@ def _hosted(module: Module) -> str:
     extra = ["declare float @llvm.exp2.f32(float)"] if "llvm.nvvm.ex2.approx.ftz.f32" in declared else []
     definitions = [_definition(name, d) for name, d in declared.items()]
     starts = [_start(launch) for launch in module.launches]
-    return "\n".join([text, RUNTIME, *definitions, *starts, *extra])
+    products = [_wide_definition(WIDE + k, wide) for k, wide in enumerate(wide_products(module.text))]
+    return "\n".join([text, RUNTIME, *definitions, *products, *starts, *extra])
+
+
+class WideProduct:
+    """A product of four warps, by the instructions in its text: type, columns, which factors lie across, and the bytes
+    by which the descriptors of each instruction are moved."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        steps = re.findall(
+            r"add\.u64 a, \$\d+, (\d+); add\.u64 b, \$\d+, (\d+); "
+            r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.\w+\.(\w+)\.\w+ \{(.*?)\}, a, b, (.*?);",
+            text,
+        )
+        self.columns, self.depth = int(steps[0][2]), int(steps[0][3])
+        self.dtype = {"tf32": "f32", "s8": "i8"}.get(steps[0][4], steps[0][4])
+        self.count = len(steps[0][5].split(","))
+        flags = [x.strip() for x in steps[0][6].split(",")]
+        self.across = tuple(int(x) for x in flags[3:]) if len(flags) == 5 else (0, 0)
+        self.moves = [(int(a) * 16, int(b) * 16) for a, b, *_ in steps]
+        assert "wgmma.fence" in text and text.index("commit_group") < text.index("wait_group.sync.aligned 0")
+
+
+def wide_products(text: str) -> list[WideProduct]:
+    return [
+        WideProduct(m[1], m[0])
+        for m in re.finditer(r"^define internal [^\n]*@(tw\.wgmma[\w.]+)\(.*?^}$", text, flags=re.M | re.S)
+    ]
 
 
 def _start(launch: Launch) -> str:
@@ -229,6 +281,8 @@ class Emulator:
         self.arguments = self._global("arguments", np.int64, 64)
         self.stacks = np.empty((max(n.threads for n in module.launches), STACK), np.uint8)
         self.groups: list[list[list[tuple[int, int, int]]]] = []
+        self.wide = wide_products(module.text)
+        self.shared = np.empty(0, np.uint8)
 
     def _global(self, name: str, dtype: Any, count: int) -> Array:
         size = count * np.dtype(dtype).itemsize
@@ -266,7 +320,8 @@ class Emulator:
         threads = launch.threads
         if launch.stated or launch.shared:
             name = "tw_shared" if launch.shared else f"{launch.kernel}.shared"
-            self._global(name, np.uint8, launch.shared or launch.stated)[:] = 0xFF
+            self.shared = self._global(name, np.uint8, launch.shared or launch.stated)
+            self.shared[:] = 0xFF
         bx, by, _ = launch.block
         for k in range(threads):
             self.ids[k] = (k % bx, k // bx % by, k // (bx * by), *where)
@@ -275,10 +330,72 @@ class Emulator:
         warps = [list(range(first, min(first + 32, threads))) for first in range(0, threads, 32)]
         waiting = {BARRIER}
         while waiting == {BARRIER}:
-            waiting = set()
+            kinds = [0] * len(warps)
             for w in order(len(warps)):
-                waiting.add(self._warp(warps[w], order))
+                kinds[w] = self._warp(warps[w], order)
+            for first in range(0, len(warps), 4):
+                four = slice(first, first + 4)
+                while kinds[first] >= WIDE:
+                    assert len(set(kinds[four])) == 1 and len(kinds[four]) == 4, "four warps do not multiply together"
+                    lanes = [k for w in warps[four] for k in w]
+                    self._multiply(self.wide[kinds[first] - WIDE], lanes)
+                    for w in order(4):
+                        kinds[first + w] = self._warp(warps[first + w], order)
+            waiting = set(kinds)
             assert len(waiting) == 1, "not all threads come to a barrier"
+
+    def _multiply(self, wide: WideProduct, lanes: list[int]) -> None:
+        """The products of a step of 128 threads: factors by their descriptors (PTX ISA, "Matrix descriptor")."""
+        words = self.words[lanes]
+        described = np.unique(words[:, wide.count : wide.count + 2], axis=0)
+        assert len(described) == 1, "threads have different descriptors"
+        sums = (words[:, : wide.count] & 0xFFFFFFFF).astype(np.uint32)
+        kind: Any = np.int32 if wide.dtype == "i8" else np.float32
+        old = np.ascontiguousarray(sums).view(kind).astype(np.float64)
+        total = np.zeros((64, wide.columns))
+        lane = np.arange(128)
+        row, column = lane // 32 * 16 + lane % 32 // 4, lane % 4 * 2
+        places = [(row + r * 8, column + j * 8 + c) for j in range(wide.columns // 8) for r in (0, 1) for c in (0, 1)]
+        for k, (rows, columns) in enumerate(places):
+            total[rows, columns] = old[:, k]
+        for moves in wide.moves:
+            a, b = (
+                self._factor(int(described[0, n]) + moves[n] // 16, lines, wide, bool(wide.across[n]))
+                for n, lines in enumerate((64, wide.columns))
+            )
+            total += a @ b.T
+        for k, (rows, columns) in enumerate(places):
+            new = np.ascontiguousarray(total[rows, columns].astype(kind)).view(np.uint32)
+            self.words[lanes, k] = new.astype(np.int64)
+
+    def _factor(self, descriptor: int, lines: int, wide: WideProduct, across: bool) -> Array:
+        """A factor of an instruction by its descriptor, lines by depth."""
+        start, leading, stride = ((descriptor >> shift & 0x3FFF) * 16 for shift in (0, 16, 32))
+        assert descriptor >> 46 == 0, "swizzled"
+        t: Any = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "i8": np.int8}[wide.dtype]
+        size = np.dtype(t).itemsize
+        line, k = np.meshgrid(np.arange(lines), np.arange(wide.depth), indexing="ij")
+        each = 16 // size
+        if across:
+            at = line // 8 * stride + k // 8 * leading + k % 8 * 16 + line % 8 * size
+        else:
+            at = line // 8 * stride + line % 8 * 16 + k // each * leading + k % each * size
+        first = (start - self.shared.ctypes.data) % (1 << 18)
+        assert first + int(at.max()) + size <= self.shared.size, "outside of shared memory"
+        data = self.shared[first + at[..., None] + np.arange(size)]
+        if wide.dtype == "f32":
+            return (data.view(np.uint32)[..., 0] & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+        return np.ascontiguousarray(data).view(t)[..., 0].astype(np.float64)
+
+    def _matrices(self, lanes: list[int]) -> None:
+        """Core matrices by the addresses of their lines, eight lanes each (PTX ISA, "ldmatrix")."""
+        count, across = (int(x) for x in self.words[lanes[0], 1:3])
+        lines = [ctypes.string_at(int(self.words[k, 0]), 16) for k in lanes[: 8 * count]]
+        data = np.frombuffer(b"".join(lines), np.uint16).reshape(count, 8, 8)
+        if across:
+            data = data.transpose(0, 2, 1)
+        pairs = np.ascontiguousarray(data).view(np.uint32).reshape(count, 32)
+        self.words[lanes, :count] = pairs.T
 
     def _warp(self, lanes: list[int], order: Callable[[int], Sequence[int]]) -> int:
         """Run a warp until it waits for the block, or is done."""
@@ -288,13 +405,15 @@ class Emulator:
             kinds = set(self.kinds[lanes].tolist())
             assert len(kinds) == 1, f"threads of a warp stop at different places: {kinds}"
             (kind,) = kinds
-            if kind in (BARRIER, DONE):
+            if kind in (BARRIER, DONE) or kind >= WIDE:
                 if kind == DONE:
                     assert not any(self.groups[k][0] for k in lanes), "bytes that nobody waited for"
                 return int(kind)
             if kind == SHUFFLE:
                 own = self.words[lanes, 0].copy()
                 self.words[lanes, 0] = own[np.arange(len(lanes)) ^ (self.words[lanes, 1] & 31)]
+            elif kind == MATRICES:
+                self._matrices(lanes)
             elif kind >= min(MMA.values()):
                 assert len(lanes) == 32
                 self.words[lanes, :4] = _product(int(kind), self.words[lanes])

@@ -8,12 +8,15 @@ import pytest
 from tests.codegen.ptx.cases import H100, ROWS, check, emit, function, lowered, tensor
 from tilewright.codegen.ptx.emit import emit_module
 from tilewright.ir.expr import Var
-from tilewright.ir.loops import PrimFunc
+from tilewright.ir.loops import Intrinsic, PrimFunc
+from tilewright.ir.rewrite import walk
 from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.gpu import products
 from tilewright.plans.gpu.contractions import contraction
+from tilewright.targets.target import Target
 
 TF32 = 2e-2
+SM_90A = Target.parse("nvidia-sm_90a")
 
 
 def product(
@@ -57,6 +60,46 @@ def test_products_of_other_types(t: str, tolerance: float) -> None:
     check(product(5, 8, 40, transposed=True, t=t), "gpu product", tolerance=tolerance, loops=t == "i8")
 
 
+def across(t: str) -> PrimFunc:
+    """x^T w: both factors lie across the depth."""
+
+    def build(b):  # type: ignore[no-untyped-def]
+        x, w = b.input("x", tensor(40, 72, t=t)), b.input("w", tensor(40, 24, t=t))
+        return (emit(b, "matmul", x, w, transpose_a=True),)
+
+    return function(build)
+
+
+def test_factors_that_lie_across() -> None:
+    """Also those, if of 16 bits, are copied 16 bytes at once."""
+    flat = check(across("bf16"), "gpu product", tolerance=2e-2, loops=False)
+    names = [s.name for s in walk(flat.body) if isinstance(s, Intrinsic)]
+    assert set(names) == {"copy_async_bf16", "mma_bf16_a_b"}
+
+
+@pytest.mark.costly(6)
+@pytest.mark.parametrize(
+    ("func", "name", "tolerance"),
+    [
+        pytest.param(product(70, 24, 130, transposed=True), "wgmma64_f32", TF32, id="tf32"),
+        pytest.param(across("f16"), "wgmma64_f16_a_b", 1e-2, id="f16 across"),
+        pytest.param(product(66, 24, 128, transposed=True, t="i8"), "wgmma64_i8", 0.0, id="i8"),
+    ],
+)
+def test_four_warps_together(func: PrimFunc, name: str, tolerance: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`wgmma`, whose factors the emulator reads by their descriptors."""
+    monkeypatch.setattr(products, "TILES", ())
+    flat = check(func, "gpu product", tolerance=tolerance, target=SM_90A, loops=False)
+    assert any(isinstance(s, Intrinsic) and s.name == name for s in walk(flat.body))
+
+
+def test_large_products_are_of_four_warps_where_a_gpu_has_them() -> None:
+    func = product(4096, 4096, 1024, t="bf16")
+    text = emit_module(lowered(func, "gpu product", SM_90A), SM_90A).text
+    assert text.count("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16") == 4
+    assert "mma_bf16" in str(lowered(func, "gpu product")) and "wgmma" not in str(lowered(func, "gpu product"))
+
+
 @pytest.mark.costly(6)
 @pytest.mark.parametrize("tile", products.TILES)
 def test_each_tile(tile: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,4 +123,5 @@ def test_large_products_take_large_tiles() -> None:
     module = emit_module(lowered(product(4096, 4096, 1024, transposed=True, t="bf16"), "gpu product"), H100)
     (launch,) = module.launches
     assert launch.block == (32, 8, 1) and [str(e) for e in launch.grid] == ["32", "32", "1"]
-    assert module.text.count("call { float, float, float, float }") == 2 * (2 * 4 * 4)  # two tiles that take turns
+    assert module.text.count("call { float, float, float, float }") == 2 * 4 * 4
+    assert launch.shared == 4 * (128 + 128) * 64  # four stages of both factors

@@ -93,7 +93,7 @@ class _Kernel(Emitter):
         if not (isinstance(s, For) and s.thread) and not isinstance(s, Allocate):
             self.outermost = False
         match s:
-            case Barrier(group):
+            case Barrier(group=group):
                 self.line("__syncwarp();" if group == "warp" else "__syncthreads();", level)
             case For() if s.thread is not None and s.thread != "vthread":
                 self.index(s, level)

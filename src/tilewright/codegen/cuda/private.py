@@ -92,7 +92,7 @@ def _accesses(s: Stmt, buffer: Buffer, bound: Bound) -> Iterator[tuple[tuple[Exp
     if isinstance(s, Intrinsic):
         for r in (*s.outputs, *s.inputs):
             if r.buffer == buffer:
-                yield tuple(_of_lane(start, extent, bound) for start, extent in r.ranges), bound
+                yield _of_lane(r, bound), bound
     for e in exprs_of(s):
         yield from ((x.indices, bound) for x in loads(e) if x.buffer == buffer)
     inner = {**bound, s.var: s.thread} if isinstance(s, For) and of_threads(s) and s.thread else bound
@@ -103,10 +103,13 @@ def _accesses(s: Stmt, buffer: Buffer, bound: Bound) -> Iterator[tuple[tuple[Exp
 WARP = 32
 
 
-def _of_lane(start: Expr, extent: Expr, bound: Bound) -> Expr:
-    """An index of a region; where it is of all lanes of a warp, each of which has its own element, that of the lane."""
+def _of_lane(r: Region, bound: Bound) -> tuple[Expr, ...]:
+    """The indices of a region; where it is of all lanes of a warp, each of which has its own element, the lane's."""
+    starts = tuple(start for start, _ in r.ranges)
     lane = next((v for v, thread in bound.items() if thread == "threadIdx.x"), None)
-    return lane if lane is not None and as_int(start) == 0 and as_int(extent) == WARP else start
+    if lane is None or lane in starts:
+        return starts
+    return tuple(lane if as_int(start) == 0 and as_int(extent) == WARP else start for start, extent in r.ranges)
 
 
 def _moved(body: Stmt, old: Buffer, new: Buffer, dims: list[int]) -> Stmt:

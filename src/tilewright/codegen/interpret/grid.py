@@ -110,7 +110,8 @@ class _Kernel:
         self.grid = self._grid()
         self.threads, self.blocks = prod(self.block), prod(self.grid)
         total = self.threads * self.blocks
-        self.by_block = Meetings(total, self.threads)
+        pending = max((s.pending for s in walk(func.body) if isinstance(s, Barrier)), default=0)
+        self.by_block = Meetings(total, self.threads, pending)
         self.by_warp = Meetings(total, self.block[0])
         self.statements: list[str] = []
         for buffer in written_buffers(func.body):
@@ -358,8 +359,8 @@ class _Blocks:
         return run
 
     def copied(self, body: Run) -> Run:
-        """An asynchronous copy, which is none of the thread's own steps: up to the next barrier of the block it races
-        even with the thread that began it."""
+        """An asynchronous copy, which is none of the thread's own steps: up to the barrier of the block that waits for
+        it, it races even with the thread that began it."""
         first = 2 * self.kernel.threads * self.kernel.blocks
 
         def run(mask: Mask) -> None:

@@ -18,12 +18,14 @@ NO_THREAD = -1
 
 
 class Meetings:
-    """How often groups of threads have met at barriers: units of so many threads in order, of a block or a warp."""
+    """How often groups of threads have met at barriers: units of so many threads in order, of a block or a warp.
+    `pending`: barriers that a copy may be under way for, beside the one that it is begun before."""
 
-    __slots__ = ("count", "threads", "unit")
+    __slots__ = ("count", "pending", "threads", "unit")
 
-    def __init__(self, threads: int, unit: int) -> None:
+    def __init__(self, threads: int, unit: int, pending: int = 0) -> None:
         self.unit = unit
+        self.pending = pending
         self.threads = threads
         self.count: Array = np.zeros(max(1, threads // unit), np.int64)
 
@@ -34,6 +36,10 @@ class Meetings:
         first = np.where(who < 2 * self.threads, first, who - 2 * self.threads)
         units: Array = first // self.unit
         return units
+
+    def until(self, who: Array, now: Array) -> Array:
+        """The intervals in which what is begun in interval `now` ends: a copy may take some more than a thread."""
+        return np.where(who >= 2 * self.threads, now + self.pending, now) if self.pending else now
 
 
 WARP = 32
@@ -101,7 +107,7 @@ class Detector:
         self._check(self.written, "writes", at, who, unit, now, what, "writes")
         self._check(self.read, "reads", at, who, unit, now, what, "writes")
         self._check(self.also_read, "reads", at, who, unit, now, what, "writes")
-        self.written.note(at, who, now, what)
+        self.written.note(at, who, self.meetings.until(who, now), what)
         self._check(self.written, "writes", at, who, unit, now, what, "writes")
 
     def _check(
@@ -111,7 +117,7 @@ class Detector:
         suspect = (other != NO_THREAD) & (other != who)
         if not suspect.any():
             return
-        racing = suspect & ((self.meetings.of(other) != unit) | (seen.when[at] == now))
+        racing = suspect & ((self.meetings.of(other) != unit) | (seen.when[at] >= now))
         if racing.any():
             k = int(np.argmax(racing))
             place = int(at[k])

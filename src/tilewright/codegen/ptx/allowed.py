@@ -28,8 +28,10 @@ _PATTERNS = (
     r"llvm\.nvvm\.mma\.m16n8k8\.row\.col\.tf32",
     r"llvm\.nvvm\.mma\.m16n8k16\.row\.col\.(?:f32\.f32|bf16)",
     r"llvm\.nvvm\.mma\.m16n8k32\.row\.col\.s8",
-    r"llvm\.nvvm\.cp\.async\.(?:cg\.shared\.global\.16|commit\.group|wait\.group)",
+    r"llvm\.nvvm\.cp\.async\.(?:cg\.shared\.global\.16|ca\.shared\.global\.4|commit\.group|wait\.group)",
     r"llvm\.nvvm\.f2tf32\.rna",
+    r"llvm\.nvvm\.ldmatrix\.sync\.aligned\.m8n8\.x[24](?:\.trans)?\.b16\.p3",
+    r"llvm\.nvvm\.fence\.proxy\.async\.shared_cta",
 )
 ALLOWED = re.compile("|".join(f"(?:{p})" for p in _PATTERNS))
 """Names of functions, as a whole, for which NVPTX has instructions. Each arithmetic one on scalars and vectors of 2, 3,

@@ -1,25 +1,30 @@
 """Intrinsics that the threads of a warp compute together: products of fragments (PTX ISA, "Warp-level matrix
-instructions").
+instructions"), and those of four warps (`wgmma.py`).
 
-Lane l = 4g + t has of A's fragment rows g and g + 8, of B's column g: other columns than those of its sums. Of the
-depth it has elements t and t + 4 of eight groups, each of as many elements as 32 bits hold.
+Fragments come from core matrices in shared memory by `ldmatrix`: lane l = 4g + t says where a line of a core matrix
+begins, and gets of each one the 32 bits of place t of line g, or, of what lies across, two elements of place g of lines
+2t and 2t + 1. So of A a lane has rows g and g + 8, of B column g: other columns than those of its sums.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from tilewright.codegen.llvm.address import address, buffer_offset
 from tilewright.codegen.llvm.expr import evaluate
-from tilewright.codegen.llvm.polynomial import add, constant
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.values import register_type
+from tilewright.codegen.ptx.tiles import element_of, of_lane_0, store_sums, strides
+from tilewright.codegen.ptx.wgmma import emit_wide, is_wide
 from tilewright.ir.dtype import DType, bf16, f16, f32, i8
-from tilewright.ir.expr import Expr, Load, as_int, const, product
+from tilewright.ir.expr import Load
 from tilewright.ir.loops import Intrinsic, Region
-from tilewright.schedule.mma_intrinsics import MMA, SUMS, WARP_REDUCE
-from tilewright.support.errors import CompileError
+from tilewright.schedule.mma_intrinsics import COPY_ONE_ASYNC, MMA, SUMS, WARP_REDUCE
 
-COLLECTIVE = {intrin.name: t for t, intrin in MMA.items()}
-"""Names of products, and the types of their factors."""
+COLLECTIVE = {intrin.name: about for about, intrin in MMA.items()}
+"""Names of products of a warp: the type of their factors, and which of them lie across."""
+
+_SINGLE = frozenset(intrin.name for intrin in COPY_ONE_ASYNC.values())
 
 _REDUCING = {intrin.name: about for about, intrin in WARP_REDUCE.items()}
 
@@ -33,7 +38,7 @@ _INSTRUCTIONS = {
 
 def is_collective(name: str) -> bool:
     """Whether an intrinsic is computed by all threads of a warp."""
-    return name in COLLECTIVE or name in _REDUCING
+    return name in COLLECTIVE or name in _REDUCING or is_wide(name)
 
 
 def emit_collective(s: State, stmt: Intrinsic) -> None:
@@ -41,24 +46,23 @@ def emit_collective(s: State, stmt: Intrinsic) -> None:
     if stmt.name in _REDUCING:
         _reduce(s, stmt, *_REDUCING[stmt.name])
         return
-    t = COLLECTIVE[stmt.name]
+    if is_wide(stmt.name):
+        emit_wide(s, stmt)
+        return
+    t, across = COLLECTIVE[stmt.name]
     (c,), (a, b) = stmt.outputs, stmt.inputs
     word = "<2 x half>" if t is f16 else "i32"
-    rows = [_fragment(s, a, r, half, word) for half in range(2) for r in range(2)]
-    columns = [_fragment(s, b, None, half, word) for half in range(2)]
+    rows, columns = _fragment(s, a, 4, across[0], word), _fragment(s, b, 2, across[1], word)
     sums, element = SUMS[t], register_type(SUMS[t])
     places = [(r, k) for r in range(2) for k in range(2)]
-    loads = [Load(c.buffer, _at(c, place)) for place in places]
+    loads = [Load(c.buffer, element_of(c, place)) for place in places]
     old = [evaluate(s, load).scalar for load in loads]
     result = "{ " + ", ".join([element] * 4) + " }"
     arguments = [*((word, x) for x in (*rows, *columns)), *((element, x) for x in old)]
     symbol = s.out.declare(_INSTRUCTIONS[t], result, [x for x, _ in arguments])
     call = s.out.inst(f"call {result} {symbol}({', '.join(f'{x} {y}' for x, y in arguments)})")
     values = [s.out.inst(f"extractvalue {result} {call}, {k}") for k in range(4)]
-    s.forget_loads(c.buffer)
-    for load, value in zip(loads, values, strict=True):
-        where, align = address(s, c.buffer, buffer_offset(s, c.buffer, load.indices))
-        s.out.effect(f"store {element} {value}, ptr {where}, align {align}")
+    store_sums(s, loads, values)
     assert sums is c.buffer.dtype
 
 
@@ -69,17 +73,27 @@ def emit_copy(s: State, stmt: Intrinsic) -> None:
     for region, space in ((to, 3), (source, 1)):
         where, _ = address(s, region.buffer, buffer_offset(s, region.buffer, [start for start, _ in region.ranges]))
         places.append(f"ptr addrspace({space}) " + s.out.inst(f"addrspacecast ptr {where} to ptr addrspace({space})"))
-    symbol = s.out.declare("llvm.nvvm.cp.async.cg.shared.global.16", "void", ["ptr addrspace(3)", "ptr addrspace(1)"])
+    kind = "ca.shared.global.4" if stmt.name in _SINGLE else "cg.shared.global.16"
+    symbol = s.out.declare(f"llvm.nvvm.cp.async.{kind}", "void", ["ptr addrspace(3)", "ptr addrspace(1)"])
     s.out.effect(f"call void {symbol}({', '.join(places)})")
     s.forget_loads(to.buffer)
 
 
-def emit_arrival(s: State) -> None:
-    """Write the wait for all copies that the thread has begun."""
+def emit_fence(s: State) -> None:
+    """Write what lets four warps together read what threads wrote before: their reads are not in the order of other
+    accesses (PTX ISA, "Async proxy")."""
+    s.out.effect(f"call void {s.out.declare('llvm.nvvm.fence.proxy.async.shared_cta', 'void', [])}()")
+
+
+def emit_arrival(s: State, pending: int, wide: bool) -> None:
+    """Write the wait for copies that the thread has begun, but for those since its last `pending` waits. `wide`: four
+    warps together read what they wrote."""
     commit = s.out.declare("llvm.nvvm.cp.async.commit.group", "void", [])
     wait = s.out.declare("llvm.nvvm.cp.async.wait.group", "void", ["i32"])
     s.out.effect(f"call void {commit}()")
-    s.out.effect(f"call void {wait}(i32 0)")
+    s.out.effect(f"call void {wait}(i32 {pending})")
+    if wide:
+        emit_fence(s)
 
 
 def _reduce(s: State, stmt: Intrinsic, name: str, t: DType) -> None:
@@ -97,78 +111,59 @@ def _reduce(s: State, stmt: Intrinsic, name: str, t: DType) -> None:
     s.forget_loads(y.buffer)
 
 
-def _at(region: Region, place: tuple[int, ...]) -> tuple[Expr, ...]:
-    """The indices of an element of a region, by its place in those dimensions that are longer than 1."""
-    inner = iter(place)
-    return tuple(start if as_int(extent) == 1 else start + const(next(inner)) for start, extent in region.ranges)
-
-
-def _fragment(s: State, region: Region, row: int | None, half: int, word: str) -> str:
-    """A register of a fragment: of row `row` of A's two, or of B's column g; the first or the second half of the depth.
-
-    Regions begin at the thread's first row, of A at row g, of B at column 2t; B's register is of column g, so that
-    the kernel must have B's columns at a constant stride: the address is moved by g - 2t columns.
-    """
+def _fragment(s: State, region: Region, count: int, across: bool, word: str) -> list[str]:
+    """The registers of a fragment: of A four, for two groups of eight rows in each of two groups of depth, of B two."""
     t = region.buffer.dtype
-    each = 4 // t.itemsize
-    depth = as_int(region.ranges[-1][1])
-    assert depth is not None
-    starts = [start for start, _ in region.ranges]
-    offset = buffer_offset(s, region.buffer, starts)
-    long = [d for d, (_, extent) in enumerate(region.ranges) if as_int(extent) != 1]
-    stride = as_int(product(region.buffer.shape[long[0] + 1 :]))
-    if stride is None or len(long) != 2:
-        raise CompileError("fragments are rows of a matrix", where=region.buffer.name)
-    lane = _lane(s)
-    if row is not None:
-        offset = add(offset, constant(row * stride))
-    base, _ = address(s, region.buffer, add(offset, constant(half * depth // 2)))
-    moved = f"%frag.t{each}" if row is not None else f"%frag.b{each}.{stride}"
-    _entry(s, moved, lane, each, None if row is not None else stride)
-    memory = "float" if t is f32 else word
+    lines, groups = strides(region, across)
+    offset = buffer_offset(s, region.buffer, of_lane_0(s, region))
+    base, _ = address(s, region.buffer, offset)
+    lane = _lane_offset(s, lines, groups) if count == 4 else _lane_offset(s, groups, 0)
+    kind = f"x{count}{'.trans' if across else ''}.b16"
+    result = "{ " + ", ".join(["i32"] * count) + " }"
 
-    def read() -> str:
-        where = s.out.inst(f"getelementptr {register_type(t)}, ptr {base}, i64 {moved}")
-        raw = s.out.inst(f"load {memory}, ptr {where}, align 4")
+    def load() -> str:
+        where = s.out.inst(f"getelementptr i8, ptr {base}, i64 {lane}")
+        shared = s.out.inst(f"addrspacecast ptr {where} to ptr addrspace(3)")
+        symbol = s.out.declare(
+            f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.{kind}.p3", result, ["ptr addrspace(3)"], "convergent nounwind"
+        )
+        return s.out.inst(f"call {result} {symbol}(ptr addrspace(3) {shared})")
+
+    def register(k: int) -> str:
+        all_of_it = s.read_once(region.buffer, f"{base} {kind}", "fragment", load)
+        raw = s.out.inst(f"extractvalue {result} {all_of_it}, {k}")
+        if t is f16:
+            return s.out.inst(f"bitcast i32 {raw} to {word}")
         if t is not f32:
             return raw
+        value = s.out.inst(f"bitcast i32 {raw} to float")
         symbol = s.out.declare("llvm.nvvm.f2tf32.rna", "i32", ["float"])
-        return s.out.inst(f"call i32 {symbol}(float {raw})")
+        return s.out.inst(f"call i32 {symbol}(float {value})")
 
-    return s.read_once(region.buffer, f"{base} fragment", moved, read)
+    return [s.read_once(region.buffer, f"{base} {kind} {k}", "register", partial(register, k)) for k in range(count)]
 
 
-def _lane(s: State) -> str:
-    """The thread's number in its warp."""
-    name = "%frag.lane"
+def _lane_offset(s: State, second: int, upper: int) -> str:
+    """Bytes from a fragment's first core matrix to the line that a lane names: eight lanes take the 8 lines of one,
+    of which the second is `second` bytes after the first, and the upper two `upper` after the lower ones."""
+    name = f"%frag.{second}.{upper}"
     if not any(line.startswith(f"  {name} =") for line in s.out.entry):
         symbol = s.out.declare("llvm.nvvm.read.ptx.sreg.tid.x", "i32", [])
         s.out.entry += [
             f"  {name}.x = call i32 {symbol}()",
             f"  {name}.i = and i32 {name}.x, 31",
-            f"  {name} = zext nneg i32 {name}.i to i64",
+            f"  {name}.l = zext nneg i32 {name}.i to i64",
+            f"  {name}.w = and i64 {name}.l, 7",
+            f"  {name}.b = shl nuw nsw i64 {name}.w, 4",
+            f"  {name}.r = lshr i64 {name}.l, 3",
+            f"  {name}.s = and i64 {name}.r, 1",
+            f"  {name}.m = mul nuw nsw i64 {name}.s, {second}",
+            f"  {name}.h = lshr i64 {name}.l, 4",
+            f"  {name}.u = mul nuw nsw i64 {name}.h, {upper}",
+            f"  {name}.a = add nuw nsw i64 {name}.b, {name}.m",
+            f"  {name} = add nuw nsw i64 {name}.a, {name}.u",
         ]
     return name
 
 
-def _entry(s: State, name: str, lane: str, each: int, stride: int | None) -> None:
-    """Elements by which a lane's register is after the address of its region: t groups of A's row, g - 2t columns and t
-    groups of B's."""
-    if any(line.startswith(f"  {name} =") for line in s.out.entry):
-        return
-    lines = [f"  {name}.t = and i64 {lane}, 3"]
-    if stride is None:
-        lines.append(f"  {name} = mul nuw nsw i64 {name}.t, {each}")
-    else:
-        lines += [
-            f"  {name}.g = lshr i64 {lane}, 2",
-            f"  {name}.c = shl i64 {name}.t, 1",
-            f"  {name}.d = sub nsw i64 {name}.g, {name}.c",
-            f"  {name}.m = mul nsw i64 {name}.d, {stride}",
-            f"  {name}.e = mul nuw nsw i64 {name}.t, {each}",
-            f"  {name} = add nsw i64 {name}.m, {name}.e",
-        ]
-    s.out.entry += lines
-
-
-__all__ = ["COLLECTIVE", "emit_arrival", "emit_collective", "emit_copy", "is_collective"]
+__all__ = ["COLLECTIVE", "emit_arrival", "emit_collective", "emit_copy", "emit_fence", "is_collective"]

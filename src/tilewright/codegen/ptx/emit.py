@@ -22,8 +22,9 @@ from tilewright.codegen.llvm.expr import evaluate
 from tilewright.codegen.llvm.state import Pointer, State
 from tilewright.codegen.llvm.stmt import allocate, emit, serial
 from tilewright.codegen.llvm.values import Value
-from tilewright.codegen.ptx.collective import emit_arrival, emit_collective, emit_copy, is_collective
+from tilewright.codegen.ptx.collective import emit_arrival, emit_collective, emit_copy, emit_fence, is_collective
 from tilewright.codegen.ptx.module import Launch, Module
+from tilewright.codegen.ptx.wgmma import is_wide
 from tilewright.codegen.touched import touched
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Buffer, Expr, as_int, const
@@ -102,7 +103,8 @@ class _Kernel:
         self.partial = False
         self.shared = _shared_offsets(func.body, name, target, self._rows)
         self.dynamic = self.shared.size > STATED_BYTES
-        self.copies = any(isinstance(s, Intrinsic) and is_async(s.name) for s in walk(func.body))
+        intrinsics = {s.name for s in walk(func.body) if isinstance(s, Intrinsic)}
+        self.copies, self.wide = any(map(is_async, intrinsics)), any(map(is_wide, intrinsics))
 
     def text(self) -> str:
         s = self.s
@@ -310,7 +312,9 @@ class _Kernel:
         block = ("llvm.nvvm.barrier.cta.sync.aligned.all", 0)
         name, operand = ("llvm.nvvm.bar.warp.sync", -1) if stmt.group == "warp" else block
         if self.copies and stmt.group == "block":
-            emit_arrival(self.s)
+            emit_arrival(self.s, stmt.pending, self.wide)
+        elif self.wide and stmt.group == "block":
+            emit_fence(self.s)
         symbol = self.s.out.declare(name, "void", ["i32"], "convergent nounwind")
         self.s.out.effect(f"call void {symbol}(i32 {operand})")
         self.s.forget_loads()

@@ -21,7 +21,7 @@ from tilewright.arith import Analyzer
 from tilewright.codegen.cuda.private import extents_of_threads, has_threads, of_threads
 from tilewright.ir.expr import Buffer, Expr, Op, Var, as_int, const
 from tilewright.ir.loops import Allocate, Barrier, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store, seq
-from tilewright.ir.rewrite import exprs_of, loads, map_expr, substitute, variables, walk_expr, with_children
+from tilewright.ir.rewrite import exprs_of, loads, map_expr, substitute, variables, walk, walk_expr, with_children
 from tilewright.ir.scopes import Group
 from tilewright.schedule.dependence import injective
 from tilewright.schedule.mma_intrinsics import is_async
@@ -92,6 +92,7 @@ class _Kernel:
         self.threads = {Var(t): const(n) for t, n in self.block.items()}
         self.symbols = frozenset(func.symbols)
         self.params = frozenset(func.params)
+        self.under_way = _under_way(func.body)
 
     def run(self, body: Stmt) -> Stmt:
         return self.part(body, _Place(common=self.symbols)).stmt
@@ -219,7 +220,7 @@ class _Kernel:
         known: bool = True,
         copied: bool = False,
     ) -> list[Touch]:
-        if buffer.scope not in ("shared", "warp") and buffer not in self.params:
+        if (buffer.scope not in ("shared", "warp") and buffer not in self.params) or buffer in self.under_way:
             return []
         moved = tuple(substitute(i, at.names) for i in indices)
         known = known and not any(loads(i) for i in moved)
@@ -284,6 +285,17 @@ class _Kernel:
             if not (alone or shared or (same and _told_by(a.indices, v, varying, extents))):
                 return False
         return True
+
+
+def _under_way(body: Stmt) -> frozenset[Buffer]:
+    """The buffers that copies write in a kernel whose plan has placed barriers itself, as it does where copies are
+    under way for more than one: they say how many they wait for, and none is added for such buffers. The
+    interpreter checks that they are enough."""
+    stmts = list(walk(body))
+    if not any(isinstance(s, Barrier) for s in stmts):
+        return frozenset()
+    copies = (s for s in stmts if isinstance(s, Intrinsic) and is_async(s.name))
+    return frozenset(r.buffer for s in copies for r in s.outputs)
 
 
 def _dividing(buffer: Buffer) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from tilewright.codegen.cuda.private import extents_of_threads, has_threads, of_threads
 from tilewright.ir.expr import Expr, Var, const
-from tilewright.ir.loops import Allocate, For, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
+from tilewright.ir.loops import Allocate, Barrier, For, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
 from tilewright.ir.notes import THREADS, Thread
 from tilewright.ir.rewrite import exprs_of, fresh_name, names_of, variables, walk, with_children
 from tilewright.ir.scopes import sharing
@@ -51,6 +51,8 @@ class _Kernel:
         return frozenset(own).union(*(self.through[v] for v in own if v in self.through))
 
     def statement(self, s: Stmt, enclosing: Indices) -> Stmt:
+        if isinstance(s, Barrier):
+            return s
         if not has_threads(s):
             return self.once(self.filled(s, enclosing), [t for t in self.block if t not in enclosing])
         if isinstance(s, For) and of_threads(s) and s.thread is not None:

@@ -1,0 +1,149 @@
+"""Tiles of products on GPUs: which warp has which sums, and how a factor's tile lies in shared memory.
+
+A factor's tile is made of core matrices, 8 lines of 16 bytes that follow each other, which is what `ldmatrix` and
+`wgmma` read and eight threads write at once without meeting in a bank:
+
+    [stage, group of depth, line // 8, line % 8, within the group]       elements of depth follow each other in memory
+    [stage, line // 8, depth // 8, depth % 8, line % 8]                  lines do ("across"; types of 16 bits)
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Buffer, Expr, Load, Op, as_int, const, is_const
+from tilewright.ir.loops import BlockIter, Region
+from tilewright.ir.rewrite import variables
+from tilewright.plans.gpu.contractions import Contraction, Factor, extent_of
+from tilewright.schedule.mma_intrinsics import COPY_BYTES, STEP, group_of
+from tilewright.support.classes import dataclass
+
+WARP = 32
+ROW_BYTES = 64
+"""Bytes of depth of a step of products of single warps: two instructions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Sizes of a tile: rows and columns of a block, of its warps, and elements of depth of a step. `together`: four
+    warps multiply together (`wgmma`), each 16 of 64 rows."""
+
+    rows: int
+    columns: int
+    row_warps: int
+    column_warps: int
+    depth: int
+    together: bool = False
+
+    @property
+    def threads(self) -> int:
+        return WARP * self.row_warps * self.column_warps
+
+    @property
+    def high(self) -> int:
+        """Fragments of 16 rows of a warp."""
+        return self.rows // (16 * self.row_warps)
+
+    @property
+    def wide(self) -> int:
+        """Fragments of 8 columns of a warp."""
+        return self.columns // (8 * self.column_warps)
+
+    def row(self, warp: Expr, i: Expr) -> Expr:
+        """The number, in units of 16 rows, of a warp's fragment `i`."""
+        if self.together:
+            return (warp // (4 * self.column_warps) * self.high + i) * 4 + warp % 4
+        return warp // self.column_warps * self.high + i
+
+    def column(self, warp: Expr) -> Expr:
+        """The number, in units of 8 columns, of a warp's first fragment."""
+        return (warp // 4 if self.together else warp) % self.column_warps * self.wide
+
+
+def depth_of(t: DType, together: bool) -> int:
+    """Elements of depth of a step."""
+    return (STEP if together else ROW_BYTES) // t.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A factor's tiles in shared memory, one a stage."""
+
+    buffer: Buffer
+    across: bool
+
+    def place(self, stage: Expr, line: Expr, k: Expr) -> tuple[Expr, ...]:
+        """The indices of an element, by its line and its depth in the tile."""
+        if self.across:
+            return stage, line // 8, k // 8, k % 8, line % 8
+        each = group_of(self.buffer.dtype)
+        return stage, k // each, line // 8, line % 8, k % each
+
+    def region(
+        self, stage: Expr, first: Expr, count: int, within: Expr, lines: int, group: Expr, groups: int
+    ) -> Region:
+        """A part of the tile: of `count` times eight lines, which begin at 8 * `first`, `lines` that begin at `within`
+        in each eight; `groups` of depth."""
+        one, eights, own = const(1), (first, const(count)), (within, const(lines))
+        deep = (group, const(groups))
+        if self.across:
+            return Region(self.buffer, ((stage, one), eights, deep, (const(0), const(8)), own))
+        each = const(group_of(self.buffer.dtype))
+        return Region(self.buffer, ((stage, one), deep, eights, own, (const(0), each)))
+
+
+def shape_of(t: DType, stages: int, lines: int, depth: int, across: bool) -> tuple[int, ...]:
+    """The shape of such a buffer."""
+    if across:
+        return stages, lines // 8, depth // 8, 8, 8
+    each = group_of(t)
+    return stages, depth // each, lines // 8, 8, each
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """How threads copy a factor: how many elements at once, whether these follow each other along the lines, and
+    whether the copies go on while a thread does other things, as those of 4 and of 16 bytes can."""
+
+    width: int
+    across: bool = False
+    under_way: bool = True
+
+
+def moving_of(f: Factor, lines: tuple[BlockIter, ...], c: Contraction) -> Moving:
+    """16 bytes at once where a factor is a load whose elements follow each other along its depth, or, of types of 16
+    bits, along its lines, at multiples of 16 bytes; else one element at once."""
+    width = COPY_BYTES // f.dtype.itemsize
+    if _follows(f, c.depth[-1], width):
+        return Moving(width)
+    if f.dtype.itemsize == 2 and _follows(f, lines[-1], width):
+        return Moving(width, across=True)
+    return Moving(1, under_way=f.dtype.itemsize == 4 and loaded(f.value) is not None)
+
+
+def loaded(value: Expr) -> tuple[Expr, Load] | None:
+    """A value as a load under a condition, and zero else; None for others."""
+    match value:
+        case Load():
+            return const(True), value
+        case Op("select", (condition, Load() as load, zero)) if is_const(zero, 0.0) or is_const(zero, 0):
+            return condition, load
+    return None
+
+
+def _follows(f: Factor, it: BlockIter, width: int) -> bool:
+    """Whether a factor's elements follow each other in memory along an iterator, in whole groups of `width`."""
+    extent = as_int(it.extent)
+    if not isinstance(f.value, Load) or not f.value.indices or extent is None or extent % width:
+        return False
+    *outer, inner = f.value.indices
+    size = as_int(f.value.buffer.shape[-1])
+    return inner is it.var and size is not None and not size % width and not any(it.var in variables(i) for i in outer)
+
+
+def steps_of(c: Contraction, depth: int) -> int | None:
+    """How many steps of so many elements of depth there are; None where the depth is symbolic."""
+    known = as_int(extent_of(c.depth))
+    return None if known is None else -(-known // depth)
+
+
+__all__ = ["WARP", "Moving", "Shared", "Tile", "depth_of", "loaded", "moving_of", "shape_of", "steps_of"]
