@@ -23,7 +23,8 @@ def test_parts_run_dry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_PROCESSES", "1")
     monkeypatch.setattr(bench_gpu, "_torch", lambda: None)
     monkeypatch.setattr(bench_gpu.shutil, "which", lambda _: None)
-    fake = FakeDriver(tmp_path, recorded_modules(monkeypatch))
+    modules = recorded_modules(monkeypatch)
+    fake = FakeDriver(tmp_path, modules)
     fake.emulate = False
     monkeypatch.setenv("TILEWRIGHT_CUDA", str(fake.path))
     for part in PARTS:
@@ -34,6 +35,8 @@ def test_parts_run_dry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if part.name in LAST:
             assert [r["unit"] for r in rows] == ["not run"]
     assert not fake.problems
+    texts = [module.text for module, _ in modules.values()]
+    assert sum("wgmma.mma_async" in text for text in texts) >= 2  # products of four warps are among them
     assert sum(p.seconds for p in PARTS) <= 600 and bench_gpu.TOTAL_SECONDS <= 480
 
 

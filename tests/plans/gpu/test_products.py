@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen.ptx.cases import H100, ROWS, check, emit, function, lowered, tensor
+from tilewright import plans
 from tilewright.codegen.ptx.emit import emit_module
 from tilewright.ir.expr import Var
 from tilewright.ir.loops import Intrinsic, PrimFunc
@@ -91,6 +92,21 @@ def test_four_warps_together(func: PrimFunc, name: str, tolerance: float, monkey
     monkeypatch.setattr(products, "TILES", ())
     flat = check(func, "gpu product", tolerance=tolerance, target=SM_90A, loops=False)
     assert any(isinstance(s, Intrinsic) and s.name == name for s in walk(flat.body))
+
+
+@pytest.mark.parametrize("t", ["f32", "i8"])
+def test_parts_of_the_depth(t: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks add parts of a deep sum, and another kernel adds these, with what follows the product."""
+    monkeypatch.setattr(products, "SPLITS", (2,))
+    func = product(9, 24, 128 if t == "f32" else 256, transposed=True, t=t)
+    flat = check(func, "gpu product", tolerance=TF32 if t == "f32" else 0.0, loops=False)
+    assert len(emit_module(flat, H100).launches) == 2
+
+
+@pytest.mark.parametrize(("rows", "depth", "splits"), [(4, 4096, 8), (4, 128, 1), (65536, 4096, 1)])
+def test_deep_products_of_one_tile_are_split(rows: int, depth: int, splits: int) -> None:
+    chosen = plans.plan(product(rows, 64, depth, transposed=True, t="bf16"), H100).chosen
+    assert chosen.knob("splits") == splits
 
 
 def test_large_products_are_of_four_warps_where_a_gpu_has_them() -> None:

@@ -36,6 +36,7 @@ CASES = {
     "product": ("gpu product", product(20, 40, 50, transposed=True)),
     "copies while products go on": ("gpu product", product(20, 24, 40, transposed=True)),
     "four warps together": ("gpu product", product(66, 24, 72, transposed=True)),
+    "parts of the depth": ("gpu product", product(9, 24, 64, transposed=True)),
     "product of symbolic rows": ("gpu product", product(ROWS, 24, 32, transposed=True)),
     "product of bytes": ("gpu product", product(5, 8, 40, transposed=True, t="i8")),
     "convolution": ("gpu product", convolution(1, 3, 7, 5, 3, 1, 1)),
@@ -46,6 +47,8 @@ CASES = {
 def _tiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name.startswith("four"):
         monkeypatch.setattr(products, "TILES", ())
+    if name.startswith("parts"):
+        monkeypatch.setattr(products, "SPLITS", (2,))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -72,7 +72,8 @@ class Product:
         self.tile = tile = Tile(sizes["rows"], sizes["columns"], *warps, depth_of(t, together), together)
         self.m, self.n, self.k = (extent_of(x) for x in (c.rows, c.columns, c.depth))
         self.x, self.y, self.z = self.new("tile_x"), self.new("tile_y"), self.new("batch")
-        self.stages = sizes["stages"]
+        self.stages, self.splits = sizes["stages"], sizes["splits"]
+        self.partial = self.partial_sums() if self.splits > 1 else None
         self.a = self.side("a_tile", c.a, c.rows, self.m, self.y * tile.rows, tile.rows)
         self.b = self.side("b_tile", c.b, c.columns, self.n, self.x * tile.columns, tile.columns)
         shape = (tile.row_warps * tile.column_warps, WARP, tile.high, tile.wide, 2, 2)
@@ -101,7 +102,7 @@ class Product:
         loops = (
             (self.x, ceil_div(self.n, tile.columns), "blockIdx.x"),
             (self.y, ceil_div(self.m, tile.rows), "blockIdx.y"),
-            (self.z, extent_of(self.c.batch), "blockIdx.z"),
+            (self.z, extent_of(self.c.batch) * self.splits, "blockIdx.z"),
         )
         for var, extent, index in loops:
             body = For(var, extent, body, "thread", index)  # type: ignore[arg-type]
@@ -130,8 +131,18 @@ class Product:
 
     @property
     def count(self) -> Expr:
-        """Steps of depth."""
-        return ceil_div(self.k, self.tile.depth)
+        """Steps of depth of a block."""
+        return ceil_div(self.k, self.tile.depth) // self.splits
+
+    @property
+    def split(self) -> Expr:
+        """The part of the depth that a block adds."""
+        return self.z % self.splits
+
+    def partial_sums(self) -> Buffer:
+        """Memory for the sums of each part of the depth."""
+        shape = (const(self.splits), *self.c.result.buffer.shape)
+        return Buffer(self.new("partial").name, self.c.result.buffer.dtype, shape)
 
     def there_is(self, step: Expr, body: Stmt) -> Stmt:
         """The work of a step, if there is one of this number. There are as many as stages, if that is known."""
@@ -182,7 +193,8 @@ class Product:
                 e, m, d = self.new("e"), self.new("line"), self.new("d")
                 line, deep, lines, depths = self.assigned(side, e)
                 stored = self.moved(side, (m, d), (line, deep), stage)
-                stored = Let(m, side.first // lines + line, Let(d, step * (tile.depth // depths) + deep, stored))
+                whole = self.split * self.count + step
+                stored = Let(m, side.first // lines + line, Let(d, whole * (tile.depth // depths) + deep, stored))
                 if total % tile.threads:
                     stored = If(e < total, stored)
                 return Let(e, q * tile.threads + warp * WARP + lane, stored)
@@ -273,7 +285,7 @@ class Product:
         grouped = (lines if across else depth) if width > 1 else []
         if grouped:
             grouped[-1] = replace(grouped[-1], extent=grouped[-1].extent // width)
-        places = self.at(self.c.batch, self.z) | self.at(lines, line) | self.at(depth, deep)
+        places = self.at(self.c.batch, self.z // self.splits) | self.at(lines, line) | self.at(depth, deep)
         if grouped:
             places[grouped[-1].var] = places[grouped[-1].var] * width + lane
         return substitute(side.factor.value, places)
@@ -349,7 +361,9 @@ class Product:
     def result(self, total: Expr, m: Expr, n: Expr) -> Stmt:
         """The store of one sum, or of what follows of it."""
         c = self.c
-        own = self.at(c.batch, self.z) | self.at(c.rows, m) | self.at(c.columns, n)
+        own = self.at(c.batch, self.z // self.splits) | self.at(c.rows, m) | self.at(c.columns, n)
+        if self.partial is not None:
+            return Store(self.partial, (self.split, *(substitute(i, own) for i in c.result.indices)), total)
         if self.epilogue is None:
             return Store(c.result.buffer, tuple(substitute(i, own) for i in c.result.indices), total)
         store = self.epilogue.body

@@ -8,17 +8,20 @@ f32 are rounded to TF32, 10 bits of mantissa (`wgmma` cuts them off), and sums a
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
 from math import ceil
 
-from tilewright.ir.expr import Buffer, Var, as_int
+from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const
 from tilewright.ir.loops import Block, For, PrimFunc, Seq, Stmt, Store, seq
-from tilewright.ir.rewrite import loads, names_of, walk
+from tilewright.ir.rewrite import loads, map_expr, names_of, walk
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.cost import Cost, number
-from tilewright.plans.gpu.common import THREADS, inline
+from tilewright.plans.framework.work import Added
+from tilewright.plans.gpu.common import THREADS, inline, points
 from tilewright.plans.gpu.contractions import Contraction, contraction, extent_of
 from tilewright.plans.gpu.elements import nest_of
 from tilewright.plans.gpu.nests import cheap
@@ -53,13 +56,37 @@ def build(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
             continue
         following = nests[k + 1] if k + 1 < len(nests) else None
         epilogue = None if following is None else epilogue_of(c, following, func)
-        tiles = Product(c, epilogue, sizes, names).nest()
+        product = Product(c, epilogue, sizes, names)
+        tiles = product.nest()
         rest = nests[k + 1 + (epilogue is not None) :]
         others = [nest_of(func, n, THREADS, names) for n in nests[:k]]
-        more = [nest_of(func, n, THREADS, names) for n in rest]
         buffers = tuple(b for b in func.buffers if epilogue is None or b != c.result.buffer)
+        if product.partial is not None:
+            rest = [added(c, nest if epilogue is None or following is None else following, product.partial), *rest]
+            buffers = (*buffers, product.partial)
+        more = [nest_of(func, n, THREADS, names) for n in rest]
         return replace(func, body=seq([*others, tiles, *more]), buffers=buffers)
     raise refuse(func, "there is no contraction of matrices")
+
+
+def added(c: Contraction, nest: Stmt, partial: Buffer) -> Stmt:
+    """The nest that follows a product, or the product's own, with the sum of all parts in the place of its sums."""
+    while isinstance(nest, For):
+        nest = nest.body
+    assert isinstance(nest, Block) and isinstance(nest.body, Store)
+    store = nest.body
+
+    def total(at: tuple[Expr, ...]) -> Expr:
+        parts = (Load(partial, (const(s), *at)) for s in range(as_int(partial.shape[0]) or 0))
+        return reduce(operator.add, parts)
+
+    if nest.is_reduction:
+        value = total(store.indices)
+    else:
+        read = c.result.buffer
+        value = map_expr(store.value, lambda e: total(e.indices) if isinstance(e, Load) and e.buffer == read else None)
+    iters = tuple(it for it in nest.iters if it.kind == "spatial")
+    return replace(nest, iters=iters, init=None, body=replace(store, value=value))
 
 
 def contraction_of(nest: Stmt) -> Contraction | None:
@@ -99,16 +126,30 @@ def _read_by(func: PrimFunc, but: set[str]) -> set[Buffer]:
     return results
 
 
-def stages_of(c: Contraction, depth: int) -> int:
+def _splits(c: Contraction, depth: int) -> list[int]:
+    """The numbers of parts of the depth, with equally many steps each, two at least. Where a size is a symbol, tiles
+    may be many, and memory for all parts large, so that there is one part."""
+    sizes = (as_int(extent_of(x)) for x in (c.rows, c.columns, c.batch))
+    steps = None if None in sizes else steps_of(c, depth)
+    return [s for s in SPLITS if s == 1 or (steps is not None and steps % s == 0 and steps // s >= 2)]
+
+
+def stages_of(c: Contraction, depth: int, splits: int = 1) -> int:
     """How many tiles of each factor take turns: several where copies can go on while one is multiplied, as many as
-    there are steps at most."""
-    steps = steps_of(c, depth)
+    a block has steps at most."""
+    whole = steps_of(c, depth)
+    steps = None if whole is None else whole // splits
     wide = any(moving_of(f, lines, c).under_way for f, lines in ((c.a, c.rows), (c.b, c.columns)))
     return min(STAGES, steps or STAGES) if wide else 1
 
 
 ROUTINE = register(
-    Routine("gpu product", ("rows", "columns", "row_warps", "column_warps", "stages", "together"), build, ("together",))
+    Routine(
+        "gpu product",
+        ("rows", "columns", "row_warps", "column_warps", "stages", "splits", "together"),
+        build,
+        ("together",),
+    )
 )
 
 
@@ -127,34 +168,41 @@ def _candidates(structure: Structure, target: Target) -> list[Candidate]:
     c, gpu = _anchor(structure), target.gpu
     assert c is not None and gpu is not None
     wide = WIDE_TILES if any(unit.a is c.dtype for unit in gpu.wide) else ()
-    tiles = [(tile, False) for tile in TILES] + [(tile, True) for tile in wide]
-    results = (_candidate(c, target, gpu, tile, together) for tile, together in tiles)
+    tiles = [(tile, True) for tile in wide] + [(tile, False) for tile in TILES]
+    results = (
+        _candidate(c, target, gpu, tile, together, splits)
+        for tile, together in tiles
+        for splits in _splits(c, depth_of(c.dtype, together))
+    )
     return sorted((x for x in results if x is not None), key=lambda x: x.cycles)
 
 
 def _candidate(
-    c: Contraction, target: Target, gpu: Gpu, tile: tuple[int, int, int, int], together: bool
+    c: Contraction, target: Target, gpu: Gpu, tile: tuple[int, int, int, int], together: bool, splits: int
 ) -> Candidate | None:
     """A tile with its estimate; None where not even one block fits."""
     m, n, k, batch = (number(extent_of(x), SYMBOL) for x in (c.rows, c.columns, c.depth, c.batch))
     rows, columns, row_warps, column_warps = tile
-    blocks = ceil(m / rows) * ceil(n / columns) * max(1, batch)
+    blocks = ceil(m / rows) * ceil(n / columns) * max(1, batch) * splits
     waves = ceil(blocks / target.cores)
     step = depth_of(c.dtype, together)
     unit = step if together else DEPTH[c.dtype]
-    depth = ceil(k / unit) * unit
+    depth = ceil(k / unit) * unit / splits
     rate = MULTIPLIED * (SINGLE_WARPS if gpu.wide and not together else 1.0) * 4 / c.dtype.itemsize
     compute = waves * rows * columns * depth / rate
     moved = waves * (rows + columns) * depth * c.dtype.itemsize / target.l2_bandwidth
-    stages = stages_of(c, step)
+    if splits > 1:
+        moved += 2 * splits * m * n * max(1, batch) * 4 / (target.l2_bandwidth * target.cores)
+    stages = stages_of(c, step, splits)
     sizes = zip(("rows", "columns", "row_warps", "column_warps"), tile, strict=True)
-    knobs = (*sizes, ("stages", stages), ("together", int(together)))
+    knobs = (*sizes, ("stages", stages), ("splits", splits), ("together", int(together)))
     threads = WARP * row_warps * column_warps
     shared = (rows + columns) * step * c.dtype.itemsize * stages
     resident = gpu.blocks(threads, rows * columns // threads + OTHER_REGISTERS, shared)
     if not resident:
         return None
     overhead = OVERHEAD / min(resident, max(1, ceil(blocks / target.cores)))
+    overhead += ANOTHER_KERNEL * (splits > 1)
     return Candidate(knobs, Cost(compute=compute, memory=moved, overhead=overhead))
 
 
@@ -165,6 +213,10 @@ SINGLE_WARPS = 0.6
 ("Dissecting the NVIDIA Hopper architecture", 2024, section on `mma` and `wgmma`), less what loads of fragments take."""
 OTHER_REGISTERS = 72
 """Registers of a thread beside its sums, for addresses and fragments: ptxas took up to 84 more than sums for sm_90."""
+SPLITS = (1, 2, 4, 8)
+"""Parts of the depth that different blocks add, where tiles alone are too few for all multiprocessors."""
+ANOTHER_KERNEL = 2500.0
+"""Cycles that a kernel after another one in a graph takes by itself: about 1.4 us; estimated, not measured."""
 OVERHEAD = 1500.0
 """Cycles of a block's start, first loads and last stores; estimated, not measured."""
 
@@ -178,6 +230,13 @@ def _apply(s: Schedule, structure: Structure, candidate: Candidate, _target: Tar
     s.implement(ROUTINE.name, **dict(candidate.knobs))
 
 
-PLAN = Plan("gpu product", _fits, _candidates, _apply, refines=("gpu nests",))
+def _added(structure: Structure, candidate: Candidate, _target: Target) -> tuple[Added, ...]:
+    """Threads of the last block that have no element, in the kernel that adds parts of sums."""
+    if candidate.knob("splits") == 1:
+        return ()
+    return tuple(Added(s.name, "whole tiles", -(-points(s.block) // THREADS) * THREADS) for s in structure.stages)
+
+
+PLAN = Plan("gpu product", _fits, _candidates, _apply, added=_added, refines=("gpu nests",))
 
 __all__ = ["PLAN", "ROUTINE", "build"]
