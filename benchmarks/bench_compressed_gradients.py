@@ -26,8 +26,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "exact": {},
     "fp16": {},
     "int8": {},
-    "top-k": {"share": 0.02},
-    "1-bit": {},
+    "top-k": {"share": 0.05, "start": 50},
+    "1-bit": {"start": 50},
     "powersgd": {"rank": 8, "start": 50},
 }
 

@@ -43,6 +43,23 @@ def test_nothing_is_lost_and_ranks_agree(name: str, ranks: int, tmp_path: Path) 
         assert ratio >= RATIOS[name] * (0.6 if name == "powersgd" else 1)
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_first_steps_travel_whole(name: str, tmp_path: Path) -> None:
+    def body(group: Group) -> Any:
+        reduce, vector, results = Compressed(group, name, start=2), np.empty(3000, np.float32), []
+        for step in range(3):
+            vector[:] = np.random.default_rng([group.rank, step]).standard_normal(3000)
+            reduce(vector)
+            results.append(vector.copy())
+        return results, reduce.method.sent
+
+    (results, sent), _ = in_threads(2, tmp_path, body)
+    for step, result in enumerate(results):
+        parts = [np.random.default_rng([r, step]).standard_normal(3000).astype(np.float32) for r in range(2)]
+        assert np.array_equal(result, (parts[0] + parts[1]) / np.float32(2)) == (step < 2)
+    assert 2 * 12_000 < sent < 2 * 12_000 + 6_100
+
+
 def learned(folder: Path, name: str | None) -> float:
     """The share of test points that a small network of two ranks gets right."""
     rng = np.random.default_rng(3)
@@ -89,6 +106,7 @@ def test_wrong_arguments() -> None:
         (lambda: method("zip"), "no such compression"),
         (lambda: method("top-k", share=0), "no such share"),
         (lambda: method("powersgd", rank=0), "no such rank"),
+        (lambda: method("1-bit", start=-1), "no such step"),
         (lambda: method("fp16").mean(None, np.zeros(3), 0), "not compressed"),  # type: ignore[arg-type]
     ):
         with pytest.raises(CollectiveError, match=message):

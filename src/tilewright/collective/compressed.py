@@ -19,7 +19,7 @@ from tilewright.support.errors import CollectiveError
 
 Array = np.ndarray[Any, Any]
 BLOCK = 1024
-"""Elements that share a scale in 8 bits."""
+"""Elements that share a scale in 8 bits, or the means of signs."""
 
 
 class Exchange(Protocol):
@@ -39,13 +39,21 @@ class Exchange(Protocol):
 class Method:
     """One way of compressing; `mean` makes a vector the mean over ranks, nearly, and counts bytes.
 
+    Args:
+        start: steps before the first compressed one. Gradients change most from step to step in the first ones, and so
+            lose most by coming later.
+
     Attributes:
         sent, whole: bytes that this rank gave, and that it would have given uncompressed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, start: int = 0) -> None:
+        if start < 0:
+            raise CollectiveError("no such step", where="compressed", expected="0 or more", got=start)
+        self.start = start
         self.sent = 0
         self.whole = 0
+        self._steps: dict[Any, int] = {}
         self._residuals: dict[Any, Array] = {}
 
     @property
@@ -62,7 +70,10 @@ class Method:
         residual = self._residuals.get(key)
         if residual is None or residual.size != vector.size:
             residual = self._residuals[key] = np.zeros_like(vector)
-        if vector.size:
+        step = self._steps[key] = self._steps.get(key, 0) + 1
+        if step <= self.start:
+            self._reduced(group, vector)
+        elif vector.size:
             self._mean(group, vector, residual, key)
 
     def _mean(self, group: Exchange, vector: Array, residual: Array, key: Any) -> None:
@@ -115,8 +126,8 @@ class TopK(Method):
         share: of the elements that travel.
     """
 
-    def __init__(self, share: float = 0.01) -> None:
-        super().__init__()
+    def __init__(self, share: float = 0.01, start: int = 0) -> None:
+        super().__init__(start)
         if not 0 < share <= 1:
             raise CollectiveError("no such share", where="top-k", expected="0 to 1", got=share)
         self.share = share
@@ -135,23 +146,28 @@ class TopK(Method):
 
 
 class Signs(Method):
-    """A bit an element, and the mean of the positive and of the negative ones (Seide et al. 2014)."""
+    """A bit an element, and of each `BLOCK` elements the mean of the positive and of the negative ones (Seide et al.
+    2014, who have them of each column): layers whose gradients differ in size need means of their own."""
 
     def _mean(self, group: Exchange, vector: Array, residual: Array, key: Any) -> None:
         vector += residual
-        positive = vector >= 0
-        means = np.array([_mean(vector[positive]), _mean(vector[~positive])], np.float32)
-        residual[:] = vector - np.where(positive, means[0], means[1])
-        payload = np.concatenate([np.packbits(positive), means.view(np.uint8)])
-        size, total = vector.size, np.zeros_like(vector)
-        for one in self._gathered(group, payload):
-            high, low = one[-8:].copy().view(np.float32)
-            total += np.where(np.unpackbits(one[:-8], count=size), high, low)
-        np.divide(total, np.float32(group.ranks), out=vector)
+        size, positive = vector.size, vector >= 0
+        firsts = np.arange(0, size, BLOCK)
+        counts = np.add.reduceat(positive, firsts, dtype=np.int64), np.add.reduceat(~positive, firsts, dtype=np.int64)
+        sums = (np.add.reduceat(np.where(side, vector, 0), firsts) for side in (positive, ~positive))
+        means = np.stack([total / np.maximum(n, 1) for total, n in zip(sums, counts, strict=True)]).astype(np.float32)
+        residual[:] = vector - _signed(positive, means)
+        vector[:] = 0
+        for one in self._gathered(group, np.concatenate([means.view(np.uint8).reshape(-1), np.packbits(positive)])):
+            theirs = one[: means.nbytes].copy().view(np.float32).reshape(means.shape)
+            vector += _signed(np.unpackbits(one[means.nbytes :], count=size).view(np.bool_), theirs)
+        np.divide(vector, np.float32(group.ranks), out=vector)
 
 
-def _mean(values: Array) -> np.float32:
-    return np.float32(values.mean()) if values.size else np.float32(0)
+def _signed(positive: Array, means: Array) -> Array:
+    """Elements by their signs, from the two means of each block, f32[2, blocks]."""
+    high, low = (np.repeat(side, BLOCK)[: positive.size] for side in means)
+    return np.where(positive, high, low)
 
 
 class PowerSGD(Method):
@@ -159,23 +175,19 @@ class PowerSGD(Method):
 
     Args:
         rank: columns of the matrices.
-        start: steps before the first compressed one.
     """
 
     def __init__(self, rank: int = 4, start: int = 0) -> None:
-        super().__init__()
+        super().__init__(start)
         if rank < 1:
             raise CollectiveError("no such rank", where="PowerSGD", expected="1 or more", got=rank)
         self.rank = rank
-        self.start = start
-        self._steps: dict[Any, int] = {}
         self._right: dict[Any, Array] = {}
 
     def _mean(self, group: Exchange, vector: Array, residual: Array, key: Any) -> None:
-        step = self._steps[key] = self._steps.get(key, 0) + 1
         rows = int(np.ceil(np.sqrt(vector.size)))
         columns = -(-vector.size // rows)
-        if step <= self.start or 2 * self.rank >= min(rows, columns):
+        if 2 * self.rank >= min(rows, columns):
             self._reduced(group, vector)
             return
         vector += residual
