@@ -27,7 +27,7 @@ from tilewright.transform.remember import lower_once
 
 SHARED_SIZES = 3
 """Different sizes of a kind from which on one function is made of them. The function takes 2.1 times what one for known
-sizes takes to compile (Winograd's filters; 1.8 for panels of filters; a Zen 3 core, 2026-11-30)."""
+sizes takes to compile (Winograd's filters; 1.8 for panels of filters; a Zen 3 core, 2026-11-29)."""
 LARGEST = 1 << 20
 """Filters or channels of a convolution; more of them are a function of their own."""
 
