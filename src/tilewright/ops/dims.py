@@ -95,7 +95,10 @@ def same_dim(a: Expr, b: Expr) -> bool:
     if known_same(a, b):
         return True
     pairs = _assumed.get()
-    if pairs is None or isinstance(a, Const) or isinstance(b, Const):
+    if pairs is None:
+        return False
+    if isinstance(a, Const) or isinstance(b, Const):
+        _numbers.get().append((a, b) if isinstance(b, Const) else (b, a))
         return False
     pairs.append((a, b))
     return True
@@ -104,15 +107,20 @@ def same_dim(a: Expr, b: Expr) -> bool:
 _assumed: ContextVar[list[tuple[Expr, Expr]] | None] = ContextVar("assumed", default=None)
 
 
+_numbers: ContextVar[list[tuple[Expr, Expr]]] = ContextVar("numbers")
+
+
 @contextmanager
-def assuming() -> Iterator[list[tuple[Expr, Expr]]]:
-    """Symbolic dimensions that are not known to be equal count as such inside; says which ones did."""
+def assuming(numbers: list[tuple[Expr, Expr]] | None = None) -> Iterator[list[tuple[Expr, Expr]]]:
+    """Symbolic dimensions that are not known to be equal count as such inside; says which ones did. Those that should
+    be equal to a number, which do not count as such, are put into `numbers`."""
     pairs: list[tuple[Expr, Expr]] = []
-    token = _assumed.set(pairs)
+    token, of_numbers = _assumed.set(pairs), _numbers.set([] if numbers is None else numbers)
     try:
         yield pairs
     finally:
         _assumed.reset(token)
+        _numbers.reset(of_numbers)
 
 
 def same_shape(a: Sequence[Expr], b: Sequence[Expr]) -> bool:

@@ -35,7 +35,7 @@ from tilewright.frontend.onnx.registry import CHECKS, check_storage, find
 from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
 from tilewright.frontend.onnx.tensors import element_type, to_array
 from tilewright.ir.dim import Dim, DimSizes
-from tilewright.ir.expr import Expr, Var, as_expr
+from tilewright.ir.expr import Expr, Var, as_expr, as_int
 from tilewright.ir.graph import Assumption, Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.interface import Imported, Interface
 from tilewright.ir.rewrite import substitute
@@ -43,14 +43,7 @@ from tilewright.ops.dims import assuming, with_facts
 from tilewright.ops.registry import check_node
 from tilewright.runtime.layout import aligned_copy
 from tilewright.support.classes import dataclass
-from tilewright.support.errors import (
-    Error,
-    ModelError,
-    Problems,
-    ShapeError,
-    TooSmallError,
-    UnsupportedError,
-)
+from tilewright.support.errors import Error, ModelError, Problems, ShapeError, TooSmallError, UnsupportedError
 from tilewright.transform.graph.assume import fold_assumptions
 
 MAX_DEPTH = 32
@@ -82,7 +75,7 @@ def _imported(loaded: Loaded, dims: DimSizes) -> Imported:
                 return _read(loaded, dims, needs, same)
         if unequal and (read := _assumed(loaded, dims)) is not None:
             return read
-        if unequal and (hint := _sizes_to_state(loaded, dims)):
+        if unequal and (hint := _sizes_to_state(loaded, dims) or _numbers_to_state(loaded, dims)):
             for e in unequal:
                 e.hint = e.hint or hint
         raise error from None
@@ -169,6 +162,22 @@ def _sizes_to_state(loaded: Loaded, dims: DimSizes) -> str:
         return ""
     stated = ", ".join(f'"{name}": tw.dim({by}, {32 * by}, multiple={by})' for name, by in result.items())
     return f"if no other sizes come, say so, and all of the model is one program: dims={{{stated}}}"
+
+
+def _numbers_to_state(loaded: Loaded, dims: DimSizes) -> str:
+    """How the caller may say that a file is for the sizes that its exporter saw: a loop in Python over a sequence is
+    written down as the steps of one run, whose number meets the sequence's size. Nothing if that would not do."""
+    pairs: list[tuple[Expr, Expr]] = []
+    with assuming(pairs), suppress(ModelError):
+        _read(loaded, dims, {}, {})
+    numbers = {size.name: n for size, e in reversed(pairs) if isinstance(size, Var) and (n := as_int(e) or 0) > 1}
+    if numbers:
+        with suppress(ModelError):
+            _read(loaded, {**dims, **numbers}, {}, {})
+            stated = ", ".join(f'"{name}": {n}' for name, n in numbers.items())
+            what = "the file is for sizes that its exporter saw, which unrolls loops in Python over a sequence"
+            return f"{what}: dims={{{stated}}} compiles it for these"
+    return ""
 
 
 def _read(loaded: Loaded, dims: DimSizes, needs: Mapping[str, Dim], same: Mapping[str, str]) -> Imported:

@@ -1,4 +1,4 @@
-"""Models that pad to whole windows, by exporters that saw sizes with nothing to pad and left out the cut."""
+"""Files of exporters that saw one run: nothing to pad to whole windows, as many steps as that run had."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.arith import simplify
 from tilewright.frontend.common.equal_sizes import condition
 from tilewright.frontend.onnx.importer import import_onnx
 from tilewright.ir.expr import Expr, Var
-from tilewright.support.errors import CallError
+from tilewright.support.errors import CallError, ShapeError
 
 b, h, w = Var("b", lo=1), Var("h", lo=1), Var("w", lo=1)
 
@@ -95,3 +95,15 @@ def test_a_size_that_may_be_nothing_divides_its_products() -> None:
     constants = {"four": np.array([4]), "row": np.ones(1, np.float32)}
     read = import_onnx(model(nodes, [info("x", ("n", "m"))], ["y", "z"], constants))
     assert str(read.graph.outputs[0].type) == "f32[n]"
+
+
+def test_a_loop_that_an_exporter_unrolled_is_refused_with_its_size() -> None:
+    """Sums of the rows so far, written as the steps of a run over three rows."""
+    nodes = [node("Gather", ["x", f"n{k}"], [f"row{k}"], axis=1) for k in range(3)]
+    nodes += [node("Add", [f"sum{k - 1}" if k > 1 else "row0", f"row{k}"], [f"sum{k}"]) for k in (1, 2)]
+    nodes += [node("Concat", ["row0", "sum1", "sum2"], ["sums"], axis=1), node("Mul", ["sums", "x"], ["y"])]
+    constants = {f"n{k}": np.array([k]) for k in range(3)}
+    file = model(nodes, [info("x", ("batch", "seq", 2))], ["y"], constants)
+    with pytest.raises(ShapeError, match=r'hint: the file is for .* unrolls loops in Python.*: dims=\{"seq": 3\}'):
+        tw.compile(file, fallback="never")
+    assert [str(x.type) for x in import_onnx(file, {"seq": 3}).graph.inputs] == ["f32[batch, 3, 2]"]
