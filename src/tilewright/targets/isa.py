@@ -76,6 +76,8 @@ class Isa:
         part_bytes: bytes within which a shuffle is cheapest; vectors consist of such parts.
         tuning: LLVM's tuning features for code that has no scatters of its own ("+prefer-no-scatter").
         dots: dot instructions, in order of preference.
+        reads_first: whether what makes machine code of ours puts all reads of a loop's body before its arithmetic: they
+            are in registers at the same time, so that a body is one step of a tile that leaves room for its operands.
         compact: whether memory is what is scarce, not time: weights are read where they are, functions are libm's, and
             LLVM makes the smallest code.
     """
@@ -95,6 +97,7 @@ class Isa:
     part_bytes: int = 16
     tuning: str = ""
     dots: tuple[Dot, ...] = ()
+    reads_first: bool = False
     compact: bool = False
 
 

@@ -250,13 +250,14 @@ def serial(s: State, stmt: For, start: str, stop: str, body: Callable[[], None],
 def _metadata(s: State, stmt: For) -> str:
     """LLVM's vectoriser and unroller keep away from loops that the schedule spread out. Of other loops it may unroll
     the short ones; unrolling nests of long ones costs much time to compile and gains little. A loop with the note
-    `Unroll` of n it unrolls n times, which is the same as an unrolled loop of n and takes a fraction of the time."""
+    `Unroll` of n it unrolls n times, which is the same as an unrolled loop of n and takes a fraction of the time; not
+    where all that a body reads would be in registers at once."""
     explicit = s.lanes is not None or any(
         isinstance(inner, For) and inner.kind in ("vectorized", "unrolled") for inner in walk(stmt.body)
     )
     extents = [as_int(inner.extent) for inner in walk(stmt) if isinstance(inner, For)]
     short = prod(MAX_LEFT_TO_LLVM + 1 if n is None else n for n in extents) <= MAX_LEFT_TO_LLVM
-    note = find(stmt.notes, Unroll)
+    note = None if s.target.isa.reads_first else find(stmt.notes, Unroll)
     return s.out.loop_metadata(
         vectorize=not explicit, unroll=short and not explicit, copies=0 if note is None else note.times
     )

@@ -70,13 +70,22 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     separate = 0 if shared else sum(scattered(load, anchor, anchor.spatial[-1]) for load in loads)
     points = prod(number(it.extent) for it in anchor.block.iters)
     gathers = separate * points * target.costs.arithmetic.gathered
-    for columns in range(1, 2 if separate else MAX_COLUMNS + 1):
+    for columns in range(1, 2 if separate else most_columns(anchor, target) + 1):
         if width is None or columns <= width:
             each = cycles(anchor, columns, width or 28, target) / (width or 28)
             compute = each * inside * FMAS / target.fma_per_cycle + gathers
             own = Cost(compute=compute, memory=roofline(structure, target).memory)
             result.append(Candidate((("columns", columns),), own + rest))
     return sorted(result, key=lambda c: c.cycles)
+
+
+def most_columns(anchor: Stage, target: Target) -> int:
+    """The most columns of a tile; where reads are made first, of one whose sums, inputs and weights of a line of the
+    window, and a product, fit the registers."""
+    if not target.isa.reads_first:
+        return MAX_COLUMNS
+    taps = as_int(anchor.reduce[-1].extent) or 1
+    return max(1, min(MAX_COLUMNS, target.registers // 2 - taps))
 
 
 def cycles(anchor: Stage, columns: int, width: int, target: Target) -> float:
@@ -110,9 +119,10 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     if known and (extent(s, tile) or MAX_TILES + 1) <= MAX_TILES:
         s.unroll(tile)
     taps = 1
+    most = extent(s, reduce[-1]) or 1 if target.isa.reads_first else MAX_TAPS
     for loop in reversed(reduce):
         taps *= extent(s, loop) or 1
-        if taps <= MAX_TAPS:
+        if taps <= most:
             s.unroll(loop)
     for stage in (block, init, out):
         *_, enclosing, vector = (tile, *s.loops(stage)[len(outer) + 1 :])

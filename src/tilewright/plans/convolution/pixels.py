@@ -25,7 +25,7 @@ from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, extent, inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import EXPOSED, Cost, bandwidth, fetch_cycles, fma_cycles, write_cycles
-from tilewright.plans.framework.tiles import row_limit
+from tilewright.plans.framework.tiles import row_limit, whole_step
 from tilewright.plans.matmul.epilogues import epilogue_work
 from tilewright.schedule.recording import LoopRef
 from tilewright.schedule.schedule import Schedule
@@ -80,14 +80,19 @@ def estimates(shape: PixelProblem, width: int, target: Target) -> list[tuple[int
     """Vectors of a tile, whether runs are copied, and the cost, for panels of `width` filters."""
     lanes, result = target.lanes(4), []
     for vectors in range(1, MAX_VECTORS + 1):
-        if vectors > 1 and (registers(width, vectors) > target.registers or (vectors - 1) * lanes >= shape.pixels):
+        if vectors > 1 and (
+            registers(width, vectors, target) > target.registers or (vectors - 1) * lanes >= shape.pixels
+        ):
             break
         result += [(vectors, copied, estimate(shape, width, vectors, copied, target)) for copied in (True, False)]
     return result
 
 
-def registers(filters: int, vectors: int) -> int:
-    """Accumulators, the pixels of a step (read in place by a single filter), and one weight."""
+def registers(filters: int, vectors: int, target: Target) -> int:
+    """Accumulators, the pixels of a step (read in place by a single filter), and one weight; where a step's reads are
+    made first, all of them and a product."""
+    if target.isa.reads_first:
+        return whole_step(filters, vectors)
     return filters * vectors + (vectors if filters > 1 else 0) + 1
 
 
@@ -149,7 +154,7 @@ def panels(shape: PixelProblem, target: Target) -> list[tuple[float, int]]:
     """The widths of panels with the least cycles of an image and group, the best first; the last panel may have filters
     of zeros."""
     most = min(shape.filters, target.registers)
-    fitting = [n for n in range(1, most + 1) if n == 1 or registers(n, 1) <= target.registers]
+    fitting = [n for n in range(1, most + 1) if n == 1 or registers(n, 1, target) <= target.registers]
     return sorted(
         (min(cost.cycles for _, _, cost in estimates(shape, n, target)) * (UNEVEN if shape.filters % n else 1.0), n)
         for n in fitting

@@ -19,6 +19,7 @@ from math import ceil, prod
 from tilewright.ir.expr import Expr, as_int
 from tilewright.plans.framework.cost import SYMBOL, Cost, bandwidth, sharing
 from tilewright.plans.framework.symbolic import sides_of
+from tilewright.plans.framework.tiles import whole_step
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
@@ -150,7 +151,7 @@ def _legal(shape: DirectProblem, width: int, flat: bool, target: Target) -> Iter
     for rows in range(1, min(most, MOST_ROWS if shape.is_pixel or not flat else MOST_FLAT_ROWS) + 1):
         # Steps over plain channels do not come in a stream: with no register to spare LLVM's schedule spills.
         spare = 0 if shape.block > 1 else 1
-        if rows > 1 and registers(rows, vectors) + spare > target.registers:
+        if rows > 1 and registers(rows, vectors, target) + spare > target.registers:
             return
         for strip in _strips(shape, rows, flat, target):
             yield [Blocking(rows, width, strip, channels, flat) for channels in blocks]
@@ -295,8 +296,11 @@ def _tiles(shape: DirectProblem, blocking: Blocking) -> tuple[int, list[tuple[in
     return strips, tiles, strip / shape.width
 
 
-def registers(rows: int, vectors: int) -> int:
-    """Vector registers of a tile: accumulators, the shorter side, one of the longer side."""
+def registers(rows: int, vectors: int, target: Target) -> int:
+    """Vector registers of a tile: accumulators, the shorter side, one of the longer side; where a step's reads are made
+    first, both sides and a product."""
+    if target.isa.reads_first:
+        return whole_step(rows, vectors)
     return rows * vectors + min(rows, vectors) + 1
 
 
@@ -314,4 +318,4 @@ def tile_steps(rows: int, vectors: int, target: Target, *, operands: bool = Fals
     if operands and vectors == 1:
         beside = costs.load_beside_convolution * vectors + costs.operand_beside_convolution * rows
     cycles = max(started, loaded, costs.fma_latency_scheduled) + beside
-    return cycles * (costs.full_registers if registers(rows, vectors) >= target.registers else 1.0)
+    return cycles * (costs.full_registers if registers(rows, vectors, target) >= target.registers else 1.0)

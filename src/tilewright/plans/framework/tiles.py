@@ -40,6 +40,12 @@ def conv_tile(key: Callable[[], Key], out: Sequence[Expr], channels: int, target
     )[1]
 
 
+def whole_step(rows: int, vectors: int) -> int:
+    """Vector registers of a tile all of whose operands are read before the first product: accumulators, operands, and a
+    product that is not added yet."""
+    return rows * vectors + rows + vectors + 1
+
+
 def row_limit(stride: int, target: Target) -> int:
     """How many rows `stride` bytes apart can stand in the first-level cache at once, with room for the panel.
 
@@ -61,7 +67,8 @@ def _ranked(
         RegisterTile(rows, vectors * lanes)
         for vectors in range(1, 5)
         for rows in range(1, min(most, limit) + 1)
-        if rows * vectors + vectors + 1 <= target.registers and (vectors - 1) * lanes < columns
+        if (whole_step(rows, vectors) if target.isa.reads_first else rows * vectors + vectors + 1) <= target.registers
+        and (vectors - 1) * lanes < columns
     ]
     scores = [(sum(cycles(t, m, columns, depth, lanes, target) / m for m in counts), t) for t in candidates]
     best: dict[int, tuple[float, RegisterTile]] = {}

@@ -20,7 +20,7 @@ from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
-from tilewright.plans.framework.tiles import row_limit
+from tilewright.plans.framework.tiles import row_limit, whole_step
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
@@ -243,6 +243,8 @@ def in_registers(tile: MatmulTile, vectors: int, target: Target) -> bool:
     leaves the next step's loads no place: the scheduler moves up more of them the more registers there are, and what it
     has no place for are accumulators, spilled in every step.
     """
+    if target.isa.reads_first:
+        return tile.rows == 1 or whole_step(tile.rows, vectors * tile.panels) * tile.chains <= target.registers
     several = vectors * tile.panels + target.registers // target.costs.arithmetic.registers_a_spare
     spare = 1 if tile.rows == 1 else several
     return tile.rows * vectors * tile.panels * tile.chains + spare <= target.registers

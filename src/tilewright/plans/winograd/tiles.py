@@ -36,6 +36,7 @@ from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import tile_steps
 from tilewright.plans.framework.cost import Cost, from_memory, sharing, store_cycles, weights_level
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of
+from tilewright.plans.framework.tiles import whole_step
 from tilewright.plans.matmul.tiles import WIDE_TILE_REGISTERS
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
@@ -400,6 +401,8 @@ def most_rows(count: int, vectors: int, target: Target) -> int:
     `count` rows where two are large enough, for those prefetch each other's next filters."""
     costs = target.costs.arithmetic
     most = max(1, (target.registers - vectors - costs.constant_registers) // vectors)
+    if target.isa.reads_first:
+        most = max(1, *(n for n in range(1, most + 1) if whole_step(n, vectors) <= target.registers))
     return min(most, max(ceil(count / 2), ceil(costs.accumulators / vectors)))
 
 

@@ -128,7 +128,7 @@ def quarter(shape: DirectProblem, strip: int) -> DirectProblem:
 def tiles(quarter: DirectProblem, width: int, target: Target) -> list[tuple[int, Cost]]:
     """Register tiles, by their rows, with what one of the products of a strip takes."""
     vectors = width // target.lanes(4)
-    most = [n for n in range(1, MOST_ROWS + 1) if registers(n, vectors) < target.registers]
+    most = [n for n in range(1, MOST_ROWS + 1) if registers(n, vectors, target) < target.registers]
     results = [Blocking(n, width, WHOLE, WHOLE, True) for n in most if n <= quarter.width]
     one = replace(target, threads=1)  # who shares what is the strips' matter
     return [(b.rows, conv_tiles.estimate(quarter, b, one)) for b in results]
