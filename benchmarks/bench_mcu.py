@@ -62,7 +62,7 @@ def theirs(python: str, model: BundleModel, proto: onnx.ModelProto, board: str, 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_mcu", description=__doc__)
     parser.add_argument("--emx", required=True, help="the Python of emx-onnx-cgen's environment")
-    parser.add_argument("--models", nargs="+", default=["m64", "nat", "scan"], choices=list(MODELS))
+    parser.add_argument("--models", nargs="+", default=["m64", "nat", "scan", "integers"], choices=list(MODELS))
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.relative_to(ROOT)}")
     options = parser.parse_args()
     lines = [
@@ -90,7 +90,8 @@ HEAD = """# Microcontrollers
 
 `python -m benchmarks.bench_mcu --emx PYTHON --write`: bytes of bundles beside emx-onnx-cgen 1.4.0's C,
 built by arm-none-eabi-gcc 12 at -O3, all without raw weights and without libm, which both call. Constants are copies of
-weights in RAM, or what is computed of them; both read the others as they are, in flash.
+weights in RAM, or what is computed of them; both read the others as they are, in flash. integers is a perceptron in
+8 bits between QuantizeLinear and DequantizeLinear, the others are in f32. 30 November 2026.
 
 """
 

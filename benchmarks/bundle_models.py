@@ -11,6 +11,7 @@ import onnx
 
 import tilewright as tw
 from benchmarks import control_models, decoder_model, dynamic_models, models
+from benchmarks.onnx_builder import Builder
 from benchmarks.policy_suite import az, hok1, imp, m64, nat, nl
 
 Inputs = dict[str, np.ndarray[Any, Any]]
@@ -51,6 +52,21 @@ def _scan() -> Inputs:
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
+def integers() -> onnx.ModelProto:
+    """A small perceptron in 8 bits, between QuantizeLinear and DequantizeLinear."""
+    b = Builder("integers", seed=8)
+    rng = np.random.default_rng(8)
+    scale, zero = b.constant(np.float32(0.05)), b.constant(np.uint8(128))
+    fine, none = b.constant(np.float32(0.01)), b.constant(np.int8(0))
+    x = b.input("x", [1, 40])
+    for width, rows in ((32, 40), (10, 32)):
+        x = b.op("DequantizeLinear", [b.op("QuantizeLinear", [x, scale, zero]), scale, zero])
+        weight = b.constant(rng.integers(-127, 128, (rows, width)).astype(np.int8))
+        x = b.relu(b.op("MatMul", [x, b.op("DequantizeLinear", [weight, fine, none])]))
+    b.output(x, "y", [1, 10])
+    return b.build()
+
+
 ONE: Mapping[str, Any] = {"batch": 1}
 MODELS: dict[str, BundleModel] = {
     "m64": BundleModel(m64, ONE),
@@ -80,6 +96,7 @@ MODELS: dict[str, BundleModel] = {
     "scan": BundleModel(control_models.recurrence, {"length": tw.dim(1, 64)}, {"length": 40}, inputs=_scan),
     "loop": BundleModel(control_models.decoder, inputs=lambda: {"first": np.array([[3]])}),
     "detector": BundleModel(control_models.detector),
+    "integers": BundleModel(integers),
 }
 
 

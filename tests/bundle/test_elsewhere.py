@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 import tilewright as tw
-from benchmarks.bundle_models import MODELS, BundleModel, inputs_of
-from benchmarks.onnx_builder import Builder
+from benchmarks.bundle_models import MODELS, inputs_of
 from tests.bundle.built import Array, build, call
 from tilewright.bundle.write import described
 from tilewright.runtime.program import Program
@@ -42,23 +40,10 @@ BOARDS = {
 }
 
 
-def _integers() -> onnx.ModelProto:
-    """A small perceptron in 8 bits, between QuantizeLinear and DequantizeLinear."""
-    b = Builder("integers", seed=8)
-    rng = np.random.default_rng(8)
-    scale, zero = b.constant(np.float32(0.05)), b.constant(np.uint8(128))
-    fine, none = b.constant(np.float32(0.01)), b.constant(np.int8(0))
-    x = b.input("x", [1, 40])
-    for width, rows in ((32, 40), (10, 32)):
-        x = b.op("DequantizeLinear", [b.op("QuantizeLinear", [x, scale, zero]), scale, zero])
-        weight = b.constant(rng.integers(-127, 128, (rows, width)).astype(np.int8))
-        x = b.relu(b.op("MatMul", [x, b.op("DequantizeLinear", [weight, fine, none])]))
-    b.output(x, "y", [1, 10])
-    return b.build()
-
-
-CASES = {name: MODELS[name] for name in ("m64", "m64-any", "nat", "nl", "az6", "bert", "scan", "loop", "detector")}
-CASES["integers"] = BundleModel(_integers)
+CASES = {
+    name: MODELS[name]
+    for name in ("m64", "m64-any", "nat", "nl", "az6", "bert", "scan", "loop", "detector", "integers")
+}
 SMALL = ("m64", "integers", "scan")
 
 

@@ -22,7 +22,9 @@ ADDED = re.compile(r"^(fmla|fmls|fmad|fmsb|sdot|udot|usdot|smmla|ummla|usmmla|bf
 LABEL = re.compile(r"^(\.L\w+):")
 BRANCH = re.compile(r"^(?:b(?:\.\w+)?|cbn?z|tbn?z)\s.*?(\.L\w+)$")
 ELEMENT = re.compile(r"v\d+\.(?:s|d|h|4b|2h)\[\d\]$|z\d+\.[sdh]\[\d\]$")
-STACK = re.compile(r"\[sp\b")
+POINTER = re.compile(r"^(?:add|sub|mov|addvl)\s+(x\d+), (\w+)\b")
+WRITTEN = re.compile(r"^(?!st|cmp|cmn|tst|b|cb|tb|prf)\w+\s+(x\d+)(?:, (x\d+), \[)?")
+BASE = re.compile(r"\[(\w+)")
 MIN_ACCUMULATORS = 24
 """Accumulators of 32 registers below which a loop waits for its own sums, or loads more than it need."""
 
@@ -54,7 +56,7 @@ def hot_loops(assembly: str) -> Iterator[HotLoop]:
             if branch is not None and branch[1] in labels:
                 begin = labels[branch[1]]
                 if not any(begin < at < len(lines) for name, at in labels.items() if _is_looped(name, at, lines)):
-                    loop = _counted(function, lines[begin:])
+                    loop = _counted(function, lines[begin:], stack_pointers(lines))
                     if loop.adds:
                         yield loop
 
@@ -64,12 +66,26 @@ def _is_looped(label: str, at: int, lines: Sequence[str]) -> bool:
     return any((b := BRANCH.match(line)) is not None and b[1] == label for line in lines[at:-1])
 
 
-def _counted(function: str, lines: Sequence[str]) -> HotLoop:
+def stack_pointers(lines: Sequence[str]) -> set[str]:
+    """The registers that last got an address of the stack."""
+    pointers = {"sp", "x29"}
+    for line in lines:
+        if (moved := POINTER.match(line)) is not None:
+            (pointers.add if moved[2] in pointers else pointers.discard)(moved[1])
+        elif (written := WRITTEN.match(line)) is not None:
+            pointers -= {written[1], written[2]}
+    return pointers
+
+
+def _counted(function: str, lines: Sequence[str], pointers: set[str]) -> HotLoop:
     added = [line for line in lines if ADDED.match(line)]
     places = {line.split(None, 1)[1].split(",")[0].strip().split(".")[0] for line in added}
     kinds = tuple(sorted({line.split()[0] for line in added}))
     by_element = sum(ELEMENT.search(line) is not None for line in added)
-    return HotLoop(function, len(added), by_element, len(places), sum(map(bool, map(STACK.search, lines))), kinds)
+    # Of other registers than its own only what is written there counts: in order of the text a name may look stale.
+    bases = [(line.startswith("st"), base[1]) for line in lines if (base := BASE.search(line)) is not None]
+    stack = sum(base == "sp" or (stores and base in pointers) for stores, base in bases)
+    return HotLoop(function, len(added), by_element, len(places), stack, kinds)
 
 
 def _product(rows: int, depth: int, columns: int) -> onnx.ModelProto:

@@ -19,7 +19,8 @@ kernel:
 .LBB0_2:
     fmla v0.4s, v2.4s, v3.s[1]
     fmla v1.4s, v2.4s, v3.4s
-    str q0, [sp, #32]   // 16-byte spill
+    sub x8, x29, #64
+    str z0, [x8, #1, mul vl]   // a spill
     b.ne .LBB0_2
     cbnz x0, .LBB0_1
     ret
@@ -43,15 +44,21 @@ def test_products_of_winograd_keep_their_sums_in_registers() -> None:
     assert loop.accumulators >= 20 and loop.stack == 0 and loop.by_element >= loop.adds * 2 // 3
 
 
-def _in_bytes(kind: type) -> onnx.ModelProto:
+@pytest.mark.parametrize("name", ["product of 64 rows", "convolution of 1x1", "convolution of 5x5"])
+def test_tiles_of_scalable_vectors_stay_in_registers(name: str) -> None:
+    loop = largest(SUITE[name], "neoverse-v1-sve")
+    assert loop.accumulators >= MIN_ACCUMULATORS and loop.stack == 0
+
+
+def _in_bytes(kind: type, size: int = 20) -> onnx.ModelProto:
     """A convolution in 8 bits, between QuantizeLinear and DequantizeLinear."""
     b, rng = Builder("bytes", seed=8), np.random.default_rng(8)
     scale, zero = b.constant(np.float32(0.05)), b.constant(kind(128 if kind is np.uint8 else 3))
     fine, none = b.constant(np.float32(0.01)), b.constant(np.int8(0))
-    x = b.op("QuantizeLinear", [b.input("x", [1, 32, 20, 20]), scale, zero])
+    x = b.op("QuantizeLinear", [b.input("x", [1, 32, size, size]), scale, zero])
     weight = b.constant(rng.integers(-127, 128, (64, 32, 3, 3)).astype(np.int8))
     factors = [b.op("DequantizeLinear", [x, scale, zero]), b.op("DequantizeLinear", [weight, fine, none])]
-    b.output(b.op("Conv", factors, pads=[1] * 4, kernel_shape=[3, 3]), "y", [1, 64, 20, 20])
+    b.output(b.op("Conv", factors, pads=[1] * 4, kernel_shape=[3, 3]), "y", [1, 64, size, size])
     return b.build()
 
 
@@ -67,3 +74,9 @@ def _in_bytes(kind: type) -> onnx.ModelProto:
 def test_bytes_are_multiplied_by_dot_instructions(target: str, kind: type, instruction: str) -> None:
     loop = largest(_in_bytes(kind), target)
     assert loop.kinds == (instruction,) and loop.accumulators >= 20 and loop.stack == 0
+
+
+def test_tiles_of_bytes_leave_room_for_what_is_read() -> None:
+    # 14 rows by 2 vectors would leave four registers: every step moved all accumulators on by one.
+    loop = largest(_in_bytes(np.int8, 28), "neoverse-n1")
+    assert loop.accumulators >= MIN_ACCUMULATORS and loop.stack == 0

@@ -72,7 +72,7 @@ def test_levels_widen_vectors() -> None:
         ("znver4", 32, True, True, 16, True, False, True, ["bf16 bf16", "u8 i8", *["i16 i8", "i16 i16"] * 2]),
         ("neoverse-n1", 32, True, False, 0, False, True, False, ["i8 i8"]),
         ("rv64gcv", 32, True, False, 0, False, False, False, []),
-        ("wasm32-simd128", 16, False, False, 0, False, True, False, []),
+        ("wasm32-simd128", 15, False, False, 0, False, True, False, []),
     ],
 )
 def test_what_instructions_offer(

@@ -76,9 +76,11 @@ def processor(cpu: str, features: tuple[str, ...]) -> Target:
 
 
 def scalable(cpu: str, features: tuple[str, ...], bits: int) -> Target:
-    """A processor with SVE registers of so many bits: code made for it runs on machines of this width alone."""
+    """A processor with SVE registers of so many bits: code made for it runs on machines of this width alone. LLVM reads
+    the elements of several steps in pairs and keeps what they are broadcast to, on the stack: a body is one step."""
     result = processor(cpu, features)
-    return replace(result, isa=replace(result.isa, vector_bits=bits, scalable=True, elements=False, dots=()))
+    isa = replace(result.isa, vector_bits=bits, scalable=True, elements=False, dots=(), single_steps=True)
+    return replace(result, isa=isa)
 
 
 FAMILY = Family(

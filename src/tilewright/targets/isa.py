@@ -77,9 +77,11 @@ class Isa:
         tuning: LLVM's tuning features for code that has no scatters of its own ("+prefer-no-scatter").
         dots: dot instructions, in order of preference.
         reads_first: whether what makes machine code of ours puts all reads of a loop's body before its arithmetic: they
-            are in registers at the same time, so that a body is one step of a tile that leaves room for its operands.
-        compact: whether memory is what is scarce, not time: weights are read where they are, functions are libm's, and
-            LLVM makes the smallest code.
+            are in registers at the same time, so that a tile leaves room for all operands of a step.
+        single_steps: whether the body of a product's loop is one step, for operands of several that are read together
+            would have no room in registers.
+        compact: whether memory is what is scarce, not time: weights are read where they are, functions are libm's,
+            kernels know of no threads, and LLVM makes the smallest code.
     """
 
     vector_bits: int = 128
@@ -98,6 +100,7 @@ class Isa:
     tuning: str = ""
     dots: tuple[Dot, ...] = ()
     reads_first: bool = False
+    single_steps: bool = False
     compact: bool = False
 
 

@@ -18,7 +18,7 @@ SIMD128 = Target(
     "wasm32-unknown-unknown",
     "generic",
     ("simd128",),
-    isa=Isa(vector_bits=128, registers=15, extrema_keep_nan=True, reads_first=True),
+    isa=Isa(vector_bits=128, registers=15, extrema_keep_nan=True, reads_first=True, single_steps=True),
 )
 
 RELAXED = replace(SIMD128, features=("relaxed-simd", "simd128"))

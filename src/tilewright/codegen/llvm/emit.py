@@ -1,6 +1,7 @@
 """PrimFunc to LLVM text. The function is flat: loops, stores, conditions, allocations; no blocks.
 
     void kernel(ptr buffer0, ..., ptr bufferN, i64 symbol0, ..., i64 tid, i64 nthreads, ptr barrier)
+    void kernel(ptr buffer0, ..., ptr bufferN, i64 symbol0, ...)                of a target whose `isa` is `compact`
 
 One C function a kernel. With several threads all of them call it (see `threads`). The text says everything the
 optimiser needs: explicit vectors, `noalias`, alignment, sizes, and which loops to leave alone. The same function gives
@@ -73,7 +74,11 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
         f"ptr {_attributes(b, written, s.pointer(b).align, noalias and b.name not in exchanged)} {operand}"
         for b, operand in zip(func.params, operands, strict=True)
     ]
-    arguments += [*sizes, "i64 %tid", "i64 %nthreads", "ptr %barrier"]
+    arguments += sizes
+    if target.isa.compact:  # one thread, which no caller names
+        s.out.entry += ["  %tid = add i64 0, 0", "  %nthreads = add i64 0, 1", "  %barrier = inttoptr i64 0 to ptr"]
+    else:
+        arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"]
     return _module(s, func.name, arguments, target, s.out.plain_loops == 0 and not _accumulates(func))
 
 

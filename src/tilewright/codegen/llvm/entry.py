@@ -66,7 +66,7 @@ def emit_entry(
     lines += _shapes(symbols, [*map(guarded, shapes), *(cast(held(a), i64) for a in assumptions)], target)
     for kernel in sorted(arity):
         buffers, integers = arity[kernel]
-        arguments = ["ptr"] * buffers + ["i64"] * (integers + 2) + ["ptr"]
+        arguments = ["ptr"] * buffers + ["i64"] * integers + ([] if target.isa.compact else ["i64", "i64", "ptr"])
         lines.append(f"declare void {identifier(kernel, '@')}({', '.join(arguments)}) nounwind")
     if any("@tw_barrier(" in line for line in lines):
         lines.append("declare void @tw_barrier(ptr, i64) nounwind")

@@ -42,6 +42,7 @@ class Caller:
         self.out = self.state.out
         self.symbols = symbols
         self.address = address_bytes(target.triple)
+        self.threads = not target.isa.compact
         self.pointers: dict[tuple[int, Expr], str] = {}
         self.integers: dict[int, str] = {}
         self.numbers: dict[Var, str] = {}
@@ -67,10 +68,10 @@ class Caller:
         arguments += [f"i64 {size}" for size in step.sizes]
         kernel = identifier(step.kernel, "@")
         if step.strand is None:
-            arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"]
+            arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"] if self.threads else []
             self.out.effect(f"call void {kernel}({', '.join(arguments)})")
             return step.alone
-        arguments += ["i64 0", "i64 1", "ptr %barrier"]
+        arguments += ["i64 0", "i64 1", "ptr %barrier"] if self.threads else []
         mine, after = self.out.fresh("mine"), self.out.fresh("behind")
         self.out.branch(self.out.inst(f"icmp eq i64 %tid, {self.owner(step.strand[1])}"), mine, after)
         self.out.start(mine)

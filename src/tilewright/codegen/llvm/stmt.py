@@ -24,6 +24,7 @@ from tilewright.ir.notes import Streaming, Unroll, find
 from tilewright.ir.rewrite import substitute_stmt, walk
 from tilewright.schedule.intrinsics import expand
 from tilewright.support.errors import CompileError
+from tilewright.targets.abi import address_bytes
 
 MAX_STACK = 1 << 20
 """Bytes that one allocation may take of a thread's stack."""
@@ -222,8 +223,11 @@ def _lanes(s: State, stmt: For, extent: int | None) -> None:
 
 
 def serial(s: State, stmt: For, start: str, stop: str, body: Callable[[], None], *, positive: bool = False) -> None:
-    """`for var in start..stop`, tested at the end; `positive` promises one iteration."""
+    """`for var in start..stop`, tested at the end; `positive` promises one iteration. Where addresses have 32 bits a
+    loop between numbers that fit counts in as many, in one register."""
     out = s.out
+    narrow = address_bytes(s.target.triple) == 4 and start.isdigit() and stop.isdigit() and int(stop) < 1 << 31
+    counted = "i32" if narrow else "i64"
     name = stmt.var.name
     head, done = out.fresh(f"{name}.body"), out.fresh(f"{name}.done")
     before = out.block
@@ -232,8 +236,9 @@ def serial(s: State, stmt: For, start: str, stop: str, body: Callable[[], None],
     else:
         out.branch(out.inst(f"icmp slt i64 {start}, {stop}"), head, done)
     out.start(head)
-    variable = "%" + out.fresh(name)
+    counter = "%" + out.fresh(name)
     phi = out.reserve()
+    variable = out.inst(f"zext nneg i32 {counter} to i64", f"{name}.wide") if narrow else counter
     s.env[stmt.var] = Value(i64, (variable,))
     s.depth[stmt.var] = len(s.scopes)
     s.counters.add(stmt.var)
@@ -241,9 +246,9 @@ def serial(s: State, stmt: For, start: str, stop: str, body: Callable[[], None],
     with s.scope(stmt.var if positive else None):
         body()
     s.forget_loads()
-    following = out.inst(f"add nuw nsw i64 {variable}, 1", f"{name}.next")
-    out.fill(phi, f"{variable} = phi i64 [ {start}, %{before} ], [ {following}, %{out.block} ]")
-    out.branch(out.inst(f"icmp slt i64 {following}, {stop}"), head, done, _metadata(s, stmt))
+    following = out.inst(f"add nuw nsw {counted} {counter}, 1", f"{name}.next")
+    out.fill(phi, f"{counter} = phi {counted} [ {start}, %{before} ], [ {following}, %{out.block} ]")
+    out.branch(out.inst(f"icmp slt {counted} {following}, {stop}"), head, done, _metadata(s, stmt))
     out.start(done)
 
 
@@ -257,7 +262,7 @@ def _metadata(s: State, stmt: For) -> str:
     )
     extents = [as_int(inner.extent) for inner in walk(stmt) if isinstance(inner, For)]
     short = prod(MAX_LEFT_TO_LLVM + 1 if n is None else n for n in extents) <= MAX_LEFT_TO_LLVM
-    note = None if s.target.isa.reads_first else find(stmt.notes, Unroll)
+    note = None if s.target.isa.single_steps else find(stmt.notes, Unroll)
     return s.out.loop_metadata(
         vectorize=not explicit, unroll=short and not explicit, copies=0 if note is None else note.times
     )

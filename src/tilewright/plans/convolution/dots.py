@@ -58,9 +58,10 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     copied, images = bool(structure.before(anchor)), number(anchor.spatial[0].extent)
     rest, memory = around(structure, anchor, target), roofline(structure, target).memory
     results = []
+    spare = 4 if target.isa.elements else 2  # with two LLVM moves all accumulators on by a register in every step
     for rows in range(1, min(MOST_ROWS, width) + 1):
         for wide in range(1, min(MOST_PANELS, panels) + 1):
-            if panels % wide or rows * wide + wide + 2 > target.registers:
+            if panels % wide or rows * wide + wide + spare > target.registers:
                 continue  # an instruction cannot do a part of a panel
             line = _line(anchor, rows, wide, width, dot, target)
             for strip in strips(height, images, target, copied=copied):
