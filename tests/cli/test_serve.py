@@ -75,6 +75,7 @@ def test_configuration(cli: Cli, program: Path, tmp_path: Path) -> None:
 
 def test_wrong_usage(cli: Cli, tmp_path: Path) -> None:
     assert cli("serve")[0] == 2
+    assert "wants --dir" in cli("serve", "--store", "policy", "--repository", "--check")[2]
     (tmp_path / "model.txt").write_text("")
     code, _, err = cli("serve", tmp_path / "model.txt")
     assert code == 1 and "is no model" in err

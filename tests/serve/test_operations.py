@@ -262,3 +262,9 @@ def test_all_that_is_wrong_with_a_configuration_is_listed(tmp_path: Path) -> Non
         config.read(path)
     with pytest.raises(tw.Error, match="cannot be read"):
         config.read(tmp_path / "missing.toml")
+
+
+def test_an_address_that_cannot_be_had() -> None:
+    with Server(Settings(http_port=0), [echo()]) as server:
+        with pytest.raises(tw.Error, match=f"127.0.0.1:{server.http_port}: HTTP cannot listen"):
+            Server(Settings(http_port=server.http_port), [echo()]).start()

@@ -114,6 +114,8 @@ def serve(
         sources += [Source(name, store=name, **options) for name in stores or []]
         if not sources and folder is None:
             raise typer.BadParameter("name a model, --dir, --store or --config", param_hint="MODEL")
+        if repository and folder is None:
+            raise typer.BadParameter("wants --dir, whose models clients load", param_hint="--repository")
         settings = Settings(
             host=host, http_port=http_port, grpc_port=_grpc_port(grpc_port), local=None if unix is None else str(unix),
             core=Options(lanes=lanes, policy=check_policy(policy)),

@@ -156,7 +156,11 @@ class Server:
         for sock in settings.sockets:
             self._servers.append(await self._loop.create_server(make, sock=sock, ssl=tls))
         if settings.http_port is not None and not settings.sockets:
-            server = await self._loop.create_server(make, settings.host, settings.http_port, ssl=tls, backlog=_BACKLOG)
+            host, port = settings.host, settings.http_port
+            try:
+                server = await self._loop.create_server(make, host, port, ssl=tls, backlog=_BACKLOG)
+            except OSError as error:
+                raise ServeError(f"HTTP cannot listen: {error.strerror or error}", where=f"{host}:{port}") from None
             self._servers.append(server)
         if self._servers:
             self.http_port = self._servers[0].sockets[0].getsockname()[1]
