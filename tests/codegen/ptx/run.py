@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import dynamic_models, policy_suite
+from tests.codegen.ptx.narrow import narrowed
 from tilewright.compiler import compile_program
 from tilewright.support.classes import dataclass
 from tilewright.targets.nvidia import A100, H100A
@@ -131,6 +132,8 @@ def main() -> int:
     makers: dict[str, Callable[[], Any]] = {n: getattr(policy_suite, n) for n in POLICIES}
     makers |= {"bert2": dynamic_models.bert, "prefill2": dynamic_models.prefill, "decode2": dynamic_models.decode}
     makers["resnet50"] = resnet50
+    makers["bert2-bf16"] = lambda: narrowed(dynamic_models.bert(), "bf16")
+    makers["resnet50-f16"] = lambda: narrowed(resnet50(), "f16")
     os.environ["TILEWRIGHT_CACHE"] = "0"  # each program is compiled whole
     print("| model | for | kernels | with mma + wgmma | registers | shared bytes | spills | stack | s, GPU / CPU |")
     print("|---|---|---|---|---|---|---|---|---|")
