@@ -23,10 +23,26 @@ c = const
 
 narrow = Var("s", i32, lo=0, hi=9)
 place = Buffer("I", i64, (c(16),))[i]
+other = Buffer("I", i64, (c(16),))[j]
+inside = minimum(maximum(place, 0), 15)
 
 SPLIT = {io: c(4), ii: c(8)}
 
 SIMPLIFIED: list[tuple[Expr, dict[Var, Expr], str]] = [
+    # Sums and products of data wrap: they are compared and divided as they are written, unless something bounds them.
+    (place - other < n, {}, "I[i] - I[j] < n"),
+    (place - other > 0, {}, "0 < I[i] - I[j]"),
+    (place + 5 <= n, {}, "I[i] + 5 <= n"),
+    (n - place < x, {}, "n - I[i] < x"),
+    (place < x - n, {}, "I[i] < x - n"),
+    (place - x < 0, {}, "I[i] - x < 0"),
+    (x - place < 0, {}, "x - I[i] < 0"),
+    (inside - x < 0, {}, "min(max(I[i], 0), 15) < x"),
+    (place < x, {}, "I[i] < x"),
+    (place * 12345 % 10, {}, "I[i] * 12345 % 10"),
+    (place * 12345 // 10, {}, "I[i] * 12345 // 10"),
+    (cast(Buffer("J", i32, (c(16),))[i], i64) * 12345 % 10, {}, "i64(J[i]) % 2 * 5"),
+    ((place * 4 + ii) // 4, {ii: c(4)}, "I[i]"),  # an address of rows
     ((io * 8 + ii) // 8, SPLIT, "io"),
     ((io * 8 + ii) % 8, SPLIT, "ii"),
     ((io * 8 + ii) // 16, SPLIT, "io // 2"),

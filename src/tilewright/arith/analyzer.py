@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import gcd
 
-from tilewright.arith import compare, division, forms, interval, points, rules
+from tilewright.arith import compare, division, forms, interval, points, rules, wrapping
 from tilewright.arith.forms import Form
 from tilewright.arith.interval import EVERYTHING, Interval
 from tilewright.arith.points import Point
@@ -51,6 +51,7 @@ class Analyzer:
         "_simple",
         "_stated",
         "_points",
+        "_unbounded",
         "extents",
         "facts",
         "splitting",
@@ -67,6 +68,7 @@ class Analyzer:
         self._simple: dict[Expr, Expr] = {}
         self._ranges: dict[Expr, Interval] = {}
         self._divisors: dict[Expr, int] = {}
+        self._unbounded: dict[Expr, bool] = {}
         self._stated: _Stated | None = None
         self._state(facts, ())
 
@@ -245,6 +247,15 @@ class Analyzer:
         return cast(x, target)
 
     # -- ranges -------------------------------------------------------------------------------------------------
+
+    def unbounded(self, atom: Expr) -> bool:
+        """Whether data decides an atom of i64, so that it may be any number."""
+        if type(atom) is Var:
+            return False
+        done = self._unbounded.get(atom)
+        if done is None:
+            done = self._unbounded[atom] = not all(wrapping.ends(self, atom))
+        return done
 
     def form_range(self, form: Form) -> Interval:
         """The interval of a linear form: exact if its atoms are independent."""

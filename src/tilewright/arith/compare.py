@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tilewright.arith import division, forms
 from tilewright.arith.forms import Form
 from tilewright.arith.interval import Interval
+from tilewright.arith.wrapping import may_wrap
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Const, Expr, Op, Var, const
 from tilewright.ir.rewrite import substitute, walk_expr
@@ -66,7 +67,10 @@ def simplify(an: Analyzer, name: str, a: Form, b: Form) -> Expr:
         return TRUE
     if nonnegative(an, (forms.scale(slack, -1)[0], -slack[1] - 1)):
         return FALSE
-    return inequality(an, slack)
+    result = inequality(an, slack)
+    if any(may_wrap(an, form) for form in (a, b)) or any(may_wrap(an, an.form(side)) for side in result.children):
+        return Op("lt" if name in ("lt", "gt") else "le", (forms.to_expr(a), forms.to_expr(b)))
+    return result
 
 
 def inequality(an: Analyzer, slack: Form) -> Expr:

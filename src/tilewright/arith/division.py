@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.arith import compare, forms
 from tilewright.arith.forms import ZERO, Form
+from tilewright.arith.wrapping import hashes
 from tilewright.ir.expr import Const, Expr, Op, Var, const
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def floordiv_const(an: Analyzer, a: Form, d: int) -> Form:
         a, d = forms.scale(a, -1), -d
     if d == 1:
         return a
+    if hashes(an, a, d):
+        return ({Op("floordiv", (forms.to_expr(a), const(d))): 1}, 0)
     quotient, rest = _split(an, a, d)
     if rest[0]:
         return forms.add(quotient, _reduced_floordiv(an, rest, d))
@@ -139,6 +142,8 @@ def mod_const(an: Analyzer, a: Form, d: int) -> Form:
         return forms.scale(mod_const(an, forms.scale(a, -1), -d), -1)
     if d == 1:
         return ZERO
+    if hashes(an, a, d):
+        return ({Op("mod", (forms.to_expr(a), const(d))): 1}, 0)
     for atom, c in a[0].items():
         if type(atom) is Op and atom.name == "mod" and type(atom.args[1]) is Const:
             if (c * atom.args[1].value) % d == 0:

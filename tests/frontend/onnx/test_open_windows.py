@@ -11,7 +11,6 @@ import pytest
 import tilewright as tw
 from tests.frontend.onnx.build import info, model, node
 from tests.frontend.onnx.test_disagreements import scattered
-from tilewright.support.errors import UnsupportedError
 
 Array = np.ndarray[Any, Any]
 F = np.float32
@@ -66,10 +65,44 @@ def test_no_windows_of_no_elements() -> None:
     assert compiled(np.zeros((2, 2, 0, 4), F)).shape == (2, 2, 0, 2)
 
 
-def test_places_of_open_windows_are_refused() -> None:
-    layer = node("MaxPool", ["x"], ["y", "i"], auto_pad="SAME_UPPER", strides=STRIDES, kernel_shape=KERNEL)
-    with pytest.raises(UnsupportedError, match="places of MaxPool"):
-        tw.compile(model([layer], [info("x", [1, 2, "h", 4])], ["y", "i"]), fallback="never")
+@pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("storage", [0, 1])
+@pytest.mark.parametrize("dilations", [(1, 1), (2, 1)])
+def test_places_of_open_windows(auto: str, storage: int, dilations: tuple[int, int]) -> None:
+    """The first of equal maxima; where all elements are minus infinity, the window's first one."""
+    more: dict[str, Any] = {"storage_order": storage, "dilations": dilations}
+    layer = node("MaxPool", ["x"], ["y", "i"], auto_pad=auto, strides=STRIDES, kernel_shape=KERNEL, **more)
+    compiled = tw.compile(model([layer], [info("x", ["n", 2, "h", "w"])], ["y", "i"]), fallback="never")
+    rng = np.random.default_rng(1)
+    for size in SIZES:
+        x = rng.integers(-2, 3, (2, 2, *size)).astype(F)
+        x[0, 0], x[1, 1, 0, 0] = -np.inf, np.nan
+        want = places(x, auto, storage, dilations)
+        np.testing.assert_array_equal(compiled(x)[1], want, err_msg=str(size))
+
+
+def places(x: Array, auto: str, storage: int, dilations: tuple[int, int]) -> Array:
+    """Where in `x` each window's first maximum lies, place element by element; NaN is less than every number."""
+    height, width = x.shape[2:]
+    result = np.empty((*x.shape[:2], *(-(-extent // s) for extent, s in zip((height, width), STRIDES, strict=True))))
+    first = []
+    for extent, k, s, d in zip((height, width), KERNEL, STRIDES, dilations, strict=True):
+        total = max((-(-extent // s) - 1) * s + (k - 1) * d + 1 - extent, 0)
+        first.append(total // 2 if auto == "SAME_UPPER" else total - total // 2)
+    for b, c, i, j in np.ndindex(*result.shape):
+        best, place = -np.inf, -1
+        for p, q in np.ndindex(*KERNEL):
+            row, column = (
+                at * s + t * d - f for at, t, s, d, f in zip((i, j), (p, q), STRIDES, dilations, first, strict=True)
+            )
+            if not (0 <= row < height and 0 <= column < width):
+                continue
+            value = -np.inf if np.isnan(x[b, c, row, column]) else x[b, c, row, column]
+            if place < 0 or value > best:
+                within = column * height + row if storage else row * width + column
+                best, place = value, (b * 2 + c) * height * width + within
+        result[b, c, i, j] = place
+    return result.astype(np.int64)
 
 
 @pytest.mark.parametrize("auto", ["NOTSET", "SAME_UPPER"])

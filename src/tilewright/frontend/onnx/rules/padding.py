@@ -26,19 +26,27 @@ def padded(
         return x, tuple(stated)
     if auto not in ("SAME_UPPER", "SAME_LOWER"):
         raise ModelError("unknown auto_pad", got=auto)
-    before, after = list[Expr](), list[Expr]()
-    for extent, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True):
-        total = missing(extent, d * (k - 1) + 1, s)
-        less = dim(total // 2)
-        more = dim(total - less)
-        before.append(less if auto == "SAME_UPPER" else more)
-        after.append(more if auto == "SAME_UPPER" else less)
+    before, after = same(x.shape[2:], kernel, strides, dilations, upper=auto == "SAME_UPPER")
     pads = (*before, *after)
     if all(as_int(p) is not None for p in pads):
         return x, tuple(as_int(p) or 0 for p in pads)
     wide = [const(0) if as_int(p) is not None else p for p in pads]
     outer = {"before": dims([0, 0, *wide[:rank]]), "after": dims([0, 0, *wide[rank:]])}
     return n.emit("pad", x, mode="constant", value=fill, **outer), tuple(as_int(p) or 0 for p in pads)
+
+
+def same(
+    extents: Sequence[Expr], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], *, upper: bool
+) -> tuple[list[Expr], list[Expr]]:
+    """The pads of SAME before and after each dimension; `upper` says that an odd element more stands after it."""
+    before, after = list[Expr](), list[Expr]()
+    for extent, k, s, d in zip(extents, kernel, strides, dilations, strict=True):
+        total = missing(extent, d * (k - 1) + 1, s)
+        less = dim(total // 2)
+        more = dim(total - less)
+        before.append(less if upper else more)
+        after.append(more if upper else less)
+    return before, after
 
 
 def missing(extent: Expr, span: int, stride: int) -> Expr:

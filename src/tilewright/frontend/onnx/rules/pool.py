@@ -7,11 +7,11 @@ from typing import Any
 
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.frontend.onnx.rules.padding import padded
-from tilewright.ir.dtype import f32, f64
-from tilewright.ir.expr import const
+from tilewright.frontend.onnx.rules.padding import padded, same
+from tilewright.ir.dtype import f32, f64, i64
+from tilewright.ir.expr import Expr, const, product
 from tilewright.ir.graph import Value
-from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
+from tilewright.support.errors import ModelError, ShapeError
 
 
 def _window(n: Call, x: Value, fill: Any = 0) -> tuple[Value, dict[str, Any]]:
@@ -41,10 +41,39 @@ def max_pool(n: Call) -> list[Value]:
     storage = n.integer("storage_order", 0)
     results = [n.emit("max_pool", wide, skips_nan=True, **window)]
     if n.outputs > 1:
-        if wide is not x:
-            raise UnsupportedError("places of MaxPool with SAME, a stride and open sizes are not supported", got=x.type)
-        results.append(n.emit("max_pool_indices", x, storage_order=storage, skips_nan=True, **window))
+        if wide is x:
+            results.append(n.emit("max_pool_indices", x, storage_order=storage, skips_nan=True, **window))
+        else:
+            results.append(_places(n, x, wide, window, storage))
     return results
+
+
+def _places(n: Call, x: Value, wide: Value, window: dict[str, Any], storage: int) -> Value:
+    """The flat places in `x` of maxima of `wide`, which is `x` with the elements that SAME puts around it. A window of
+    which no element is greater than those has its first element of `x`."""
+    shape = [window[key] for key in ("kernel", "strides", "dilations")]
+    before, _ = same(x.shape[2:], *shape, upper=n.text("auto_pad", "") == "SAME_UPPER")
+    stated = window["pads"][: len(before)]  # of these dimensions the operator knows the pads itself
+    before = [const(0) if pad else b for b, pad in zip(before, stated, strict=True)]
+    rest = n.emit("max_pool_indices", wide, storage_order=0, skips_nan=True, **window)
+    total: Value | None = None
+    axes = range(x.type.rank - 2)
+    for k in reversed(axes):
+        extent, spacing = _number(n, wide.shape[2 + k]), n.constant(window["dilations"][k], i64)
+        at = n.emit("sub", n.emit("mod", rest, extent), _number(n, before[k]))
+        rest = n.emit("truncdiv", rest, extent)
+        outside = n.emit("max", n.emit("neg", at), n.constant(0, i64))
+        taps = n.emit("truncdiv", n.emit("add", outside, n.constant(window["dilations"][k] - 1, i64)), spacing)
+        at = n.emit("add", at, n.emit("mul", taps, spacing))
+        inner = x.shape[2 : 2 + k] if storage else x.shape[3 + k :]
+        at = n.emit("mul", at, _number(n, product(inner)))
+        total = at if total is None else n.emit("add", total, at)
+    planes = n.emit("mul", rest, _number(n, product(x.shape[2:])))
+    return planes if total is None else n.emit("add", planes, total)
+
+
+def _number(n: Call, size: Expr) -> Value:
+    return n.symbols([size], i64, ())
 
 
 @rule("AveragePool")
