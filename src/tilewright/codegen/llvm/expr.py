@@ -350,9 +350,17 @@ def _under_mask(s: State, mask: Value, e: Expr, on: tuple[bool, ...] | None = No
 
 def _uniform_loads(s: State, e: Expr) -> Iterator[Load]:
     """The loads in `e` that are still to be done and whose address is the same for all lanes."""
-    if not _pending(s, e):
-        return
-    if isinstance(e, Load) and not s.varies(e):
-        yield e
-    for child in e.children:
-        yield from _uniform_loads(s, child)
+    seen: set[Expr] = set()
+
+    def visit(node: Expr) -> Iterator[Load]:
+        if node in seen or not s.reads(node):
+            return
+        seen.add(node)
+        if s.known(node) is not None:
+            return
+        if isinstance(node, Load) and not s.varies(node):
+            yield node
+        for child in node.children:
+            yield from visit(child)
+
+    return visit(e)

@@ -62,7 +62,7 @@ def survey(gm: GraphModule, label: str) -> Survey:
             continue
         parts: tuple[Any, ...] = node.args if node.target is operator.getitem else ()
         if len(parts) == 2 and isinstance(parts[0], Node):  # a result that the rule does not give: it is refused
-            node, error = node.args[0], _half(walk, node)
+            node, error = node.args[0], error if is_size(node) else _half(walk, node)
         if node.op == "call_function":
             refused.setdefault(node, error)
         try:
@@ -95,6 +95,11 @@ def _why_not(walk: Walk, gm: GraphModule, node: Node, values: dict[Node, Any]) -
     except Exception as error:  # a defect of a rule is a refusal here: PyTorch runs the operator
         walk.failed.add(node)
         return UnsupportedError(f"this use of {_name(target)} is not supported ({reason(error)})", where=where)
+    if not walk.problems and is_size(node) and isinstance(values[node], Value):
+        walk.numbers.clear()
+        walk.failed.add(node)
+        hint = "carry a tensor of one integer"
+        return UnsupportedError(f"a result of {_name(target)} is an integer that data decides", where=where, hint=hint)
     if not walk.problems:
         return None if values[node] is not None else UnsupportedError("it has no value", where=where)
     result = Error.many(list(walk.problems.found))

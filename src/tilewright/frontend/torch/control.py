@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.frontend.common.loops import captured, cut, loop
-from tilewright.ir.dtype import boolean, i64
+from tilewright.ir.dtype import boolean, f64, i64
 from tilewright.ir.expr import Expr
 from tilewright.ir.graph import Graph, Value
 from tilewright.ops.control import CondAttrs
@@ -38,6 +38,10 @@ _COMPARISONS = {
     sympy.Equality: "eq",
     sympy.Unequality: "ne",
 }
+_ARITHMETIC = {
+    "Add": "add", "Mul": "mul", "FloorDiv": "truncdiv", "Mod": "mod", "PythonMod": "mod", "Max": "max", "Min": "min"
+}  # fmt: skip
+_REAL = {"Add": "add", "Mul": "mul", "FloatTrueDiv": "div", "IntTrueDiv": "div", "Max": "max", "Min": "min"}
 _LOGIC = {sympy.And: "and", sympy.Or: "or", sympy.Not: "not"}
 
 
@@ -57,12 +61,57 @@ def truth(walk: Walk, size: torch.SymBool, name: str) -> Any:
     return _truth(walk, Emitter(walk.builder, walk.weights, name), size.node.expr)
 
 
+def number(walk: Walk, size: torch.SymInt, name: str) -> Any:
+    """A size, or a number that is computed from integers that loops carry: a value then."""
+    e = size.node.expr
+    if not any(str(s) in walk.numbers for s in e.free_symbols):
+        return walk.sizes.expr(size)
+    return _number(walk, Emitter(walk.builder, walk.weights, name), e)
+
+
+def _number(walk: Walk, n: Emitter, e: Any) -> Value:
+    """A number of SymPy's as a scalar of i64."""
+    known = walk.numbers.get(str(e)) if e.is_Symbol else None
+    if known is not None:
+        return known
+    if not any(str(s) in walk.numbers for s in e.free_symbols):
+        return n.symbols([walk.sizes.expr(e)], i64, ())
+    kind = type(e).__name__
+    if kind not in _ARITHMETIC:
+        what = f"an integer that a loop carries is computed by {kind}, which is not supported"
+        raise UnsupportedError(what, got=e, hint="carry a tensor of one integer")
+    result, *others = [_number(walk, n, a) for a in e.args]
+    for other in others:
+        rest = n.emit("mod", result, other) if kind == "FloorDiv" else None
+        result = (
+            n.emit("truncdiv", n.emit("sub", result, rest), other) if rest else n.emit(_ARITHMETIC[kind], result, other)
+        )
+    return result
+
+
+def real(walk: Walk, size: torch.SymFloat, name: str) -> Value:
+    """A real number that is computed from sizes, as a scalar of f64."""
+    return _real(walk, Emitter(walk.builder, walk.weights, name), size.node.expr)
+
+
+def _real(walk: Walk, n: Emitter, e: Any) -> Value:
+    kind = type(e).__name__
+    if e.is_number:
+        return n.constant(float(e), f64)
+    if kind in _REAL:
+        result, *others = [_real(walk, n, a) for a in e.args]
+        for other in others:
+            result = n.emit(_REAL[kind], result, other)
+        return result
+    return n.cast(_number(walk, n, e.args[0] if kind == "ToFloat" else e), f64)
+
+
 def _truth(walk: Walk, n: Emitter, e: Any) -> Any:
     if e in (sympy.true, sympy.false):
         return bool(e)
     kind = next((op for cls, op in _COMPARISONS.items() if isinstance(e, cls)), None)
     if kind is not None:
-        return n.emit(kind, *(n.symbols([walk.sizes.expr(a)], i64, ()) for a in e.args))
+        return n.emit(kind, *(_number(walk, n, a) for a in e.args))
     logic = next((op for cls, op in _LOGIC.items() if isinstance(e, cls)), None)
     if logic is None:
         raise UnsupportedError("a condition on sizes is computed in a way that is not supported", got=e)
@@ -177,4 +226,4 @@ def repeated_while(
 
 _RULES: dict[str, Callable[..., list[Any]]] = {"cond": _cond, "while_loop": _while, "scan": _scan}
 
-__all__ = ["control", "is_control", "repeated_while", "truth"]
+__all__ = ["control", "is_control", "number", "real", "repeated_while", "truth"]

@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.example import Dims, Example, Trace, assignments, trace_inputs
+from tilewright.frontend.torch.spaced import open_steps
 from tilewright.frontend.torch.symbols import guards_of, holds
 from tilewright.frontend.torch.unrolled import UnrolledError, unrolled_refused
 from tilewright.frontend.torch.unskip import unskip
@@ -93,6 +94,12 @@ def export_module(
         hint = "give outputs that say everything (logits, means), and draw or branch outside: tilewright.rl.sampling"
         raise ModelError(what, got=_place(failures[0]), hint=hint) from failures[0]
     refuse_example(module, example)
+    if any(map(_packs, failures)):
+        what = f"{type(module).__name__} packs sequences of several lengths, which PyTorch does not export"
+        hint = (
+            'pass padded sequences and their lengths, and ignore what is past them; or torch.compile(..., "tilewright")'
+        )
+        raise UnsupportedError(what, hint=hint) from failures[0]
     if numbers := _numbers(failures[0]):
         what = f"{type(module).__name__} cannot be exported with symbolic dimensions: it needs a number for "
         what += f"{', '.join(numbers)}, as a loop in Python over the steps of a sequence does"
@@ -116,7 +123,7 @@ def _cause(error: BaseException | None, kind: type[E]) -> E | None:
 def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> ExportedProgram:
     mode = contextlib.nullcontext() if training else evaluating(module)
     label = type(module).__name__
-    with mode, quietly(), opaque_operators(), unrolled_refused(label), torch.set_grad_enabled(training):
+    with mode, quietly(), opaque_operators(), open_steps(), unrolled_refused(label), torch.set_grad_enabled(training):
         result = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
         if training:
             detach_in_place(result)
@@ -156,6 +163,21 @@ def _multiples(stated: Mapping[str, Dim], dims: Iterable[Dims]) -> Iterator[dict
     others = {name: stated.get(name, Dim()) for axes in dims for name in axes.values() if name not in batches}
     for unit in _POWERS if others else ():
         yield {**stated, **{n: replace(d, multiple=math.lcm(unit, d.multiple)) for n, d in others.items()}}
+
+
+def _packs(error: BaseException | None) -> bool:
+    """Whether an error comes from a recurrent layer on packed sequences, or from where PyTorch packs them."""
+    while error is not None:
+        trace = error.__traceback__
+        while trace is not None:
+            file = trace.tb_frame.f_code.co_filename.replace("\\", "/")
+            if file.endswith("nn/utils/rnn.py"):
+                return True
+            if file.endswith("nn/modules/rnn.py") and trace.tb_frame.f_locals.get("batch_sizes") is not None:
+                return True
+            trace = trace.tb_next
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _numbers(error: Exception) -> list[str]:

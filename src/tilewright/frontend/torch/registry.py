@@ -84,6 +84,8 @@ def handles(node: torch.fx.Node) -> bool:
     """Whether the importer can take a node as it is: it has a rule, and changes nothing that others see."""
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload):
+        if getattr(target, "__module__", None) == "torch._functorch.predispatch":
+            return False  # a function that `vmap` has applied to all rows at once
         return not isinstance(target, torch._ops.HigherOrderOperator) or is_wrapper(target) or is_control(target)
     if target._schema.name.removeprefix("aten::") in IGNORED or _is_symbolic(node):
         return True

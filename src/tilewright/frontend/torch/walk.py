@@ -15,7 +15,7 @@ from tilewright.frontend.common.finish import located, reason
 from tilewright.frontend.torch import complexes, registry
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.complexes import Complex
-from tilewright.frontend.torch.control import control, is_control, truth
+from tilewright.frontend.torch.control import control, is_control, number, real, truth
 from tilewright.frontend.torch.dtypes import DTYPES, element_type
 from tilewright.frontend.torch.export import is_composite
 from tilewright.frontend.torch.random import Random
@@ -50,6 +50,8 @@ class Walk:
     """Operators whose rules do not cover how they are used here, and which PyTorch can decompose."""
     random: Random | None = None
     """Where random numbers come from; without it, operators that draw some are refused."""
+    numbers: dict[str, Value] = field(default_factory=dict)
+    """Integers that loops carry, by PyTorch's symbols for them."""
     repeats: bool = False
     """Whether nodes are those of a loop's body, whose iterations would all draw the same numbers."""
 
@@ -92,10 +94,14 @@ class Walk:
         if any(n in self.failed for n in node.all_input_nodes):
             raise _Skipped
         held = node.meta.get("val")
-        if isinstance(held, int | float | bool | torch.SymInt):
-            return self.sizes.expr(held) if isinstance(held, torch.SymInt) else held
+        if isinstance(held, int | float | bool):
+            return held
+        if isinstance(held, torch.SymInt):
+            return self.size(node, held, values)
         if isinstance(held, torch.SymBool):
             return truth(self, held, node.name)
+        if isinstance(held, torch.SymFloat):
+            return real(self, held, node.name)
         target: Any = node.target
         if target is operator.getitem:
             return self.resolve(node.args[0], values)[node.args[1]]
@@ -119,6 +125,13 @@ class Walk:
         if is_there is None:
             raise _unsupported(node)
         return _checked(call, is_there(call, *args, **kwargs))
+
+    def size(self, node: Node, held: torch.SymInt, values: dict[Node, Any]) -> Any:
+        """A number of PyTorch's that is not known: a size, or one that a loop carries."""
+        source = values.get(node.args[0]) if node.target is operator.getitem else None
+        if isinstance(source, list) and isinstance(source[node.args[1]], Value):
+            self.numbers[str(held.node.expr)] = source[node.args[1]]
+        return number(self, held, node.name)
 
     def arguments(self, node: Node, values: dict[Node, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The operator's arguments in the order of its schema with defaults, and those that are only keywords."""
@@ -159,6 +172,10 @@ class Walk:
         """Walk a graph inside of another one, with these values as its arguments; gives its results."""
         placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
         local = dict(zip(placeholders, given, strict=True))
+        for placeholder, value in local.items():
+            held = placeholder.meta.get("val")
+            if isinstance(held, torch.SymInt) and isinstance(value, Value):
+                self.numbers[str(held.node.expr)] = value
         self.nodes(inner, local)
         results: Any = next(n for n in inner.graph.nodes if n.op == "output").args[0]
         results = results if isinstance(results, list | tuple) else (results,)

@@ -6,7 +6,8 @@
 PyTorch has recurrent layers as Python loops over the steps of a sequence, which run even where only sizes are wanted.
 That makes the number of steps a constant, and takes the longer the more there are. Pooling of one dimension is C++ that
 takes sizes as numbers, and adaptive pooling asks whether they divide, which makes a program for those alone that do or
-do not (PyTorch 2.13).
+do not (PyTorch 2.13). Covariances compare a tensor with a number, and the loss of sequences reads lengths, although
+no size depends on them.
 """
 
 from __future__ import annotations
@@ -64,7 +65,25 @@ def _adaptive_maximum(x: Any, size: Any) -> Any:
     return result, result.new_empty(result.shape, dtype=torch.int64)
 
 
+def _covariance(x: Any, **_: Any) -> Any:
+    """Memory for a row and a column each, or for a scalar where there is one row. Booleans have no covariance."""
+    if x.dtype is torch.bool:
+        raise RuntimeError("cov(): bool dtype is not supported for input")
+    rows = x.shape[0] if x.dim() > 1 else 1
+    number = x if x.dtype.is_floating_point or x.dtype.is_complex else x.new_empty((), dtype=torch.get_default_dtype())
+    return number.new_empty(() if isinstance(rows, int) and rows == 1 else (rows, rows))
+
+
+def _loss(scores: Any, targets: Any, steps: Any, lengths: Any, blank: Any = 0, reduction: int = 1, *_: Any) -> Any:
+    """One for each sequence, or one for all."""
+    return scores.new_empty(scores.shape[1:2] if reduction == 0 and scores.dim() == 3 else ())
+
+
 _SIZES = {
+    torch.ops.aten.cov.default: _covariance,
+    torch.ops.aten.corrcoef.default: _covariance,
+    torch.ops.aten.ctc_loss.IntList: _loss,
+    torch.ops.aten.ctc_loss.Tensor: _loss,
     torch.ops.aten.max_pool1d.default: _pooled,
     torch.ops.aten.adaptive_avg_pool1d.default: _adaptive,
     torch.ops.aten.adaptive_avg_pool2d.default: _adaptive,

@@ -7,7 +7,10 @@ from typing import Any
 
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
+from tilewright.ir.dtype import i64
+from tilewright.ir.expr import Expr, maximum
 from tilewright.ir.graph import Value
+from tilewright.ops.dims import dim
 
 
 @rule(
@@ -57,16 +60,28 @@ def arange(n: Call, *numbers: Any, **_: Any) -> Value:
     return n.emit("range", start=start, step=step, size=n.shape[0], dtype=n.dtype)
 
 
-@rule("linspace")
-def linspace(n: Call, start: float, end: float, steps: int, **_: Any) -> Value:
-    if not isinstance(steps, int) or isinstance(start, Value) or isinstance(end, Value):
-        raise n.unsupported("of symbolic size")
-    import torch
+@rule("linspace", "tilewright::linspace", single=True)
+def linspace(n: Call, start: Any, end: Any, steps: Any, **_: Any) -> Value:
+    """Numbers with equal steps between, counted from the nearer end, as PyTorch does."""
+    if isinstance(steps, int) and not isinstance(start, Value | Expr) and not isinstance(end, Value | Expr):
+        import torch
 
-    from tilewright.frontend.torch.dtypes import TORCH
-    from tilewright.runtime.interop import as_numpy
+        from tilewright.frontend.torch.dtypes import TORCH
+        from tilewright.runtime.interop import as_numpy
 
-    return n.constant(as_numpy(torch.linspace(start, end, steps, dtype=TORCH[n.dtype]), "linspace"))
+        return n.constant(as_numpy(torch.linspace(start, end, steps, dtype=TORCH[n.dtype]), "linspace"))
+    if not n.dtype.is_float:
+        raise n.unsupported("of integers and of symbolic size")
+    count = n.shape[0]
+    first, last = n.operand(start, n.dtype), n.operand(end, n.dtype)
+    gaps = n.operand(dim(maximum(count - 1, 1)), n.dtype)
+    step = n.emit("div", n.emit("sub", last, first), gaps)
+    place = n.emit("range", start=0, step=1, size=count, dtype=i64)
+    back = n.cast(n.emit("sub", n.operand(dim(count - 1), i64), place), n.dtype)
+    front = n.emit("add", first, n.emit("mul", step, n.cast(place, n.dtype)))
+    rest = n.emit("sub", last, n.emit("mul", step, back))
+    closer = n.emit("or", n.emit("lt", place, n.operand(dim(count // 2), i64)), n.emit("eq", place, n.constant(0, i64)))
+    return n.emit("select", closer, front, rest)
 
 
 @rule("eye")

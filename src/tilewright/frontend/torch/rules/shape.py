@@ -173,6 +173,8 @@ def narrow(n: Call, x: Value, dim: int, start: Operand, length: Any) -> Value:
 @rule("select.int", "select_copy.int")
 def select(n: Call, x: Value, dim: int, index: Any) -> Value:
     axis = n.axis(dim, x)
+    if isinstance(index, Value):
+        return n.emit("gather", x, index, axis=axis)
     number = as_int(as_expr(index))
     begin = x.shape[axis] + number if number is not None and number < 0 else index
     return n.reshape(n.slice(x, axis, begin, 1), (*x.shape[:axis], *x.shape[axis + 1 :]))

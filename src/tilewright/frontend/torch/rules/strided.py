@@ -11,8 +11,8 @@ import numpy as np
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
 from tilewright.frontend.torch.rules.reduce import root
-from tilewright.ir.dtype import i64
-from tilewright.ir.expr import as_int, product
+from tilewright.ir.dtype import f64, i64
+from tilewright.ir.expr import Expr, as_int, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim, static
 
@@ -219,12 +219,28 @@ def distance(n: Call, difference: Value, p: float) -> Value:
 @rule("_pdist_forward", "pdist", single=True)
 def pdist(n: Call, x: Value, p: float = 2.0) -> Value:
     """Distances of all pairs of rows, the first row's first."""
-    rows = static(x.shape[0], "the rows of pdist")
-    first, second = np.triu_indices(rows, 1)
-    if not len(first):
-        return n.filled(0, x.dtype, (0,))
-    a, b = (n.emit("gather", x, n.constant(i, i64), axis=0) for i in (first, second))
+    rows = as_int(x.shape[0])
+    if rows is None:
+        first, second = _pairs(n, x.shape[0])
+    else:
+        first, second = (n.constant(i, i64) for i in np.triu_indices(rows, 1))
+        if rows < 2:
+            return n.filled(0, x.dtype, (0,))
+    a, b = (n.emit("gather", x, i, axis=0) for i in (first, second))
     return distance(n, n.emit("sub", a, b), float(p))
+
+
+def _pairs(n: Call, rows: Expr) -> tuple[Value, Value]:
+    """The places of all pairs of rows of an open number, the first row's first: pair k of the last ones first is one of
+    the row that the root of a triangular number tells."""
+    count = n.shape[0]
+    k = n.emit("range", start=dim(count - 1), step=-1, size=count, dtype=i64)
+    root_ = n.emit("sqrt", n.emit("add", n.emit("mul", n.cast(k, f64), n.constant(8.0, f64)), n.constant(1.0, f64)))
+    one, two = n.constant(1, i64), n.constant(2, i64)
+    back = n.emit("truncdiv", n.emit("add", n.cast(n.emit("floor", root_), i64), one), two)  # rows from the end, from 1
+    before = n.emit("truncdiv", n.emit("mul", back, n.emit("sub", back, one)), two)
+    last = n.operand(dim(rows - 1), i64)
+    return n.emit("sub", last, back), n.emit("sub", last, n.emit("sub", k, before))
 
 
 @rule("addbmm")
