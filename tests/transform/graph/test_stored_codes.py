@@ -6,6 +6,7 @@ Graphs are those of a processor with dot instructions; their numbers are compute
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import tilewright as tw
 from tilewright.compiler import passed
 from tilewright.frontend.onnx import import_onnx
 from tilewright.ir.dtype import i8, i32, u8
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.interpret import run_graph
 from tilewright.targets.target import Target
 from tilewright.transform.graph.constant_operands import hoist_constants
@@ -62,7 +64,7 @@ class Qdq:
         ends = [info("x", TensorProto.FLOAT, shape)], [info(y, TensorProto.FLOAT, None)]
         weights = [numpy_helper.from_array(a, n) for n, a in self.weights.items()]
         graph = helper.make_graph(self.nodes, "g", *ends, weights)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
 
 
 def added(q: Qdq, h: str) -> str:
@@ -78,6 +80,15 @@ def resized(q: Qdq, h: str) -> str:
     return q.op("Resize", h, "", q.constant(np.float32([1, 1, 2, 2])), **how)
 
 
+def interpolated(mode: str, factor: float, coordinates: str = "half_pixel") -> Callable[[Qdq, str], str]:
+    how = {"coordinate_transformation_mode": coordinates, "mode": mode}
+    return lambda q, h: q.op("Resize", h, "", q.constant(np.float32([1, 1, factor, factor])), **how)
+
+
+def normalised(q: Qdq, h: str) -> str:
+    return q.op("InstanceNormalization", h, *map(q.constant, np.float32([[1] * 32, [0.1] * 32])))
+
+
 def transposed(q: Qdq, h: str) -> str:
     return q.op("ConvTranspose", h, q.weight(32, 32, 2, 2, axis=1), strides=[2, 2])
 
@@ -86,6 +97,12 @@ MAPS: dict[str, tuple[Callable[[Qdq, str], str], int]] = {
     "add of two scales": (added, 1),
     "concat of two scales": (joined, 3),
     "resize": (resized, 2),
+    "linear": (interpolated("linear", 2), 1),
+    "linear, aligned": (interpolated("linear", 1.5, "align_corners"), 1),
+    "cubic": (interpolated("cubic", 2), 1),
+    "softmax of channels": (lambda q, h: q.op("Softmax", h, axis=1), 3),
+    "instance norm": (normalised, 3),
+    "average": (lambda q, h: q.op("AveragePool", h, kernel_shape=[3, 3], pads=[1] * 4), 1),
     "transposed": (transposed, 1),
     "eight groups": (lambda q, h: q.conv(h, 32, 4, group=8), 1),
     "groups": (lambda q, h: q.conv(h, 32, 8, group=4), 1),
@@ -105,6 +122,8 @@ def between_convolutions(name: str) -> onnx.ModelProto:
 ROWS: dict[str, Callable[[Qdq, str], str]] = {
     "softmax": lambda q, h: q.op("Softmax", h, axis=-1),
     "layer norm": lambda q, h: q.op("LayerNormalization", h, *map(q.constant, np.float32([[1] * 64, [0.1] * 64]))),
+    "log softmax": lambda q, h: q.op("LogSoftmax", h, axis=-1),
+    "rms norm": lambda q, h: q.op("RMSNormalization", h, q.constant(np.float32([0.5] * 64)), axis=-1),
     "gelu": lambda q, h: q.op("Gelu", h),
     "mean": lambda q, h: q.op("Sub", h, q.op("ReduceMean", h, q.constant(np.int64([-1])), keepdims=1)),
 }
@@ -173,6 +192,21 @@ def test_nothing_of_floats_is_handed_on(make: Any, name: str) -> None:
     (want,) = run_graph(imported.graph, {"x": x}, imported.weights).values()
     off = np.abs(got - want) / 0.1
     assert off.max() < 1.01 and (off < 0.01).mean() > 0.97  # a level in the middle falls to either side
+    (same,) = run_graph(stored(after), {"x": x}, weights).values()
+    assert np.array_equal(got, same)
+
+
+def stored(graph: Graph) -> Graph:
+    """The graph whose nodes are those of its kernels, each with values of its own."""
+    nodes: list[Node] = []
+    names: dict[Value, Value] = {}
+    for k, group in enumerate(store_codes(fuse(graph), TARGET, frozenset(graph.outputs))):
+        inside = {v: Value(f"{v.name}.{k}", v.type) for n in group.nodes for v in n.outputs}
+        for n in group.nodes:
+            inputs = tuple(v if v is None else inside.get(v, names.get(v, v)) for v in n.inputs)
+            nodes.append(replace(n, inputs=inputs, outputs=tuple(inside[v] for v in n.outputs)))
+        names |= {v: inside[v] for v in group.outputs if v in inside}
+    return replace(graph, nodes=tuple(nodes), outputs=tuple(names.get(v, v) for v in graph.outputs))
 
 
 def test_without_dot_instructions_groups_stay() -> None:

@@ -7,6 +7,11 @@ Fusion takes all that follows a product into its kernel, so that a float goes to
 where a byte says the same. Kernels of pointwise work alone that only dequantise are left out. It is done where all
 readers can take the few operators: reductions, what only moves elements, and what follows a product. Targets without
 dot instructions multiply the numbers, which each product would dequantise many times.
+
+    A: z = unblock(cast(q) * s)     ->     A: z = cast(unblock(q)) * s
+
+What exchanges dimensions does so with codes, and the first of two axes that are resized is computed again by the
+kernel that resizes the second one, which reads codes then.
 """
 
 from __future__ import annotations
@@ -29,6 +34,8 @@ DEQUANTISE = frozenset("cast sub add mul".split())
 """Operators between a code and its number."""
 MAX_NODES = 5
 """Nodes between a code and its number, at most."""
+MOVES = frozenset(("lowered.unblock_channels", "transpose"))
+"""Operators that give each element another place and make no elements of their own."""
 ANCHORS = frozenset(("lowered.conv_depthwise", "lowered.conv_transposed"))
 """Contractions that take pointwise work on their data into their kernel."""
 
@@ -51,7 +58,11 @@ def store_codes(groups: Sequence[Group], target: Target, outputs: frozenset[Valu
     for k, group in enumerate(groups):
         for v in group.inputs:
             readers.setdefault(v, []).append(k)
-    for k, group in enumerate(groups):
+    for k in range(len(groups)):
+        group = results[k]
+        if group is None:
+            continue
+        group = _codes_moved(group)
         value = group.outputs[-1]
         if value in outputs or value.dtype in CODES or len(group.outputs) != 1 or not readers.get(value):
             continue
@@ -61,7 +72,7 @@ def store_codes(groups: Sequence[Group], target: Target, outputs: frozenset[Valu
         changed = {i: _reading(results[i], value, number) for i in readers[value]}
         if any(other is None for other in changed.values()):
             continue
-        results[k] = _without(group if results[k] is None else results[k], value, number)
+        results[k] = _without(group, value, number)
         for i, other in changed.items():
             results[i] = other
             for v in other.inputs if other is not None else ():
@@ -73,15 +84,19 @@ def store_codes(groups: Sequence[Group], target: Target, outputs: frozenset[Valu
 def _number(group: Group, value: Value) -> _Number | None:
     """How a group's value is made of a code, if it is."""
     makers = {v: n for n in group.nodes for v in n.outputs}
+    resampled = makers.get(value)
     nodes: set[Value] = set()
     codes: set[Value] = set()
-    asked = [value]
+    asked, shape = [value], value.shape
+    if resampled is not None and resampled.op == "resample" and resampled.inputs[0] is not None:
+        nodes.add(value)
+        asked, shape = [resampled.inputs[0]], resampled.inputs[0].shape
     while asked:
         v = asked.pop()
         if v in nodes or v in codes:
             continue
         node = makers.get(v)
-        if v.dtype in CODES and v.shape == value.shape:
+        if v.dtype in CODES and v.shape == shape:
             codes.add(v)
         elif node is not None and node.op == "constant":
             nodes.add(v)
@@ -96,6 +111,34 @@ def _number(group: Group, value: Value) -> _Number | None:
     if len(codes) != 1 or sum(n.op != "constant" for n in order) > MAX_NODES:
         return None
     return _Number(codes.pop(), order)
+
+
+def _codes_moved(group: Group) -> Group:
+    """The group with codes moved in place of the numbers that they mean, where that is its last operator."""
+    move = group.nodes[-1]
+    source = move.inputs[0] if move.op in MOVES and group.outputs == move.outputs else None
+    number = None if source is None else _number(group, source)
+    if number is None or any(n.op == "resample" for n in number.nodes):
+        return group
+    used = [v for n in group.nodes for v in n.inputs if v is not None]
+    made = {v for n in number.nodes if n.op != "constant" for v in n.outputs}
+    if any(used.count(v) != sum(v in n.inputs for n in (*number.nodes, move)) for v in made):
+        return group  # others read the numbers as they were
+    shape = move.output.shape
+
+    def moved(v: Value) -> Value:
+        return Value(f"{v.name}.moved", replace(v.type, shape=shape, layout=move.output.type.layout))
+
+    code = moved(number.code)
+    names = {number.code: code} | {v: move.output if v == source else moved(v) for v in made}
+    own = [replace(move, inputs=(number.code, *move.inputs[1:]), outputs=(code,))]
+    own += [
+        replace(n, inputs=tuple(v if v is None else names.get(v, v) for v in n.inputs), outputs=(names[n.outputs[0]],))
+        for n in number.nodes
+        if n.op != "constant"
+    ]
+    others = [n for n in group.nodes[:-1] if n.outputs[0] not in made]
+    return replace(group, nodes=(*others, *own))
 
 
 def _reading(group: Group | None, value: Value, number: _Number) -> Group | None:
@@ -115,9 +158,8 @@ def _reading(group: Group | None, value: Value, number: _Number) -> Group | None
     return with_nodes(group, value, number.nodes)
 
 
-def _without(group: Group | None, value: Value, number: _Number) -> Group | None:
+def _without(group: Group, value: Value, number: _Number) -> Group | None:
     """The group that ends with the code; None where it has nothing else to do."""
-    assert group is not None
     makers = {v for n in group.nodes for v in n.outputs}
     if number.code not in makers:
         return None
