@@ -130,12 +130,13 @@ def recurrent_loops(
     hidden: Expr,
     gates: int,
 ) -> PrimFunc:
-    """The loops of a recurrence with so many gates, whose weights lie as `weight` says."""
+    """The loops of a recurrence with so many gates, whose weights lie as `weight` says. An eighth input scales products
+    with weights that are codes."""
     given, made = buffers(types, out)
-    x, weights, h0, c0, lengths, peephole, deferred = (*given, *[None] * 4)[:7]
+    x, weights, h0, c0, lengths, peephole, deferred, scale = (*given, *[None] * 5)[:8]
     assert x is not None and weights is not None and h0 is not None
     ahead = made[:-1] if attrs.keeps else made
-    operands = Operands(x, h0, c0, lengths, peephole, deferred, ahead, made[-1] if attrs.keeps else None)
+    operands = Operands(x, h0, c0, lengths, peephole, deferred, ahead, made[-1] if attrs.keeps else None, scale)
     cell = (attrs.cell, attrs.activations, attrs.steps, attrs.clip, attrs.reverse, attrs.linear_before_reset)
     nest = Nest("recurrence", [*(b for b in given if b is not None), *made])
     return RecurrentLoops(*cell, operands, weight(weights), hidden, gates, tile, nest).build()

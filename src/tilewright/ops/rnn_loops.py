@@ -49,7 +49,8 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """Inputs as `ops/rnn.py: _infer` says, and outputs; `kept` is what the way back needs, if it is asked for."""
+    """Inputs as `ops/rnn.py: _infer` says, and outputs; `kept` is what the way back needs, if it is asked for; `scale`
+    [gates * H] what products with weights that are codes are multiplied by."""
 
     x: Buffer
     h0: Buffer
@@ -59,6 +60,7 @@ class Operands:
     late: Buffer | None
     results: Sequence[Buffer]
     kept: Buffer | None = None
+    scale: Buffer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,8 @@ class RecurrentLoops:
                     for n, gate in enumerate(gates):
                         with nest.loop("lane", width, kind="vectorized") as lane:
                             row = self.row(first + tile * rows + r)
-                            nest.store(acc, (r, n, lane), self.start(time, row, gate, p, lane))
+                            start = self.start(time, row, gate, p, lane)
+                            nest.store(acc, (r, n, lane), start if o.scale is None else scalar(0, o.x.dtype))
                 with nest.loop("k", self.hidden, copies=self.tile.steps) as k:
                     with nest.loop("r", rows, kind="unrolled") as r:
                         for n, gate in enumerate(gates):
@@ -206,9 +209,13 @@ class RecurrentLoops:
                                 product = self.weight(p, k, gate, lane) * source(tile * rows + r, k)
                                 nest.store(acc, (r, n, lane), acc[r, n, lane] + product)
                 with nest.loop("r", rows, kind="unrolled") as r:
-                    for n, _ in enumerate(gates):
+                    for n, gate in enumerate(gates):
                         with nest.loop("lane", width, kind="vectorized") as lane:
-                            nest.store(sums, (r, n, lane), acc[r, n, lane])
+                            total = acc[r, n, lane]
+                            if o.scale is not None:
+                                row = self.row(first + tile * rows + r)
+                                total = self.start(time, row, gate, p, lane) + total * self.scale(gate, p, lane)
+                            nest.store(sums, (r, n, lane), total)
             finish(sums, p, tile * rows)
 
     def start(self, time: Expr, row: Expr, gate: int, panel: Expr, lane: Expr) -> Expr:
@@ -220,6 +227,12 @@ class RecurrentLoops:
             deferred = o.late
             return scalar(0, o.x.dtype) if deferred is None else self.inside(lambda j: deferred[j], panel, lane)
         return self.inside(lambda j: o.x[time, row, self.hidden * gate + j], panel, lane)
+
+    def scale(self, gate: int, panel: Expr, lane: Expr) -> Expr:
+        """What a gate's product with codes is multiplied by."""
+        scale = self.operands.scale
+        assert scale is not None
+        return self.inside(lambda j: scale[self.hidden * gate + j], panel, lane)
 
     # --- cells ------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright import te
 from tilewright.ir.attributes import Attrs
-from tilewright.ir.expr import Buffer, Expr, as_int, ceildiv, const, select
+from tilewright.ir.expr import Buffer, Expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import present, scalar
@@ -75,7 +75,8 @@ class PackedRecurrenceAttrs(RecurrenceAttrs):
 
 
 def _infer(types: Types, attrs: PackedRecurrenceAttrs) -> Out:
-    """Inputs as `recurrence`'s, the weights packed; the same outputs."""
+    """Inputs as `recurrence`'s, the weights packed; the same outputs. Weights of i8 are codes, whose products are
+    multiplied by an eighth input, f32[gates * H]."""
     return results(types, present(types[2]).shape[1], attrs)
 
 
@@ -84,7 +85,7 @@ def _loops(types: Types, attrs: PackedRecurrenceAttrs, out: Out) -> PrimFunc:
     tile = Tile(attrs.rows, as_int(width) or 1, attrs.tiles, attrs.unrolled)
 
     def weight(packed: Buffer) -> Weight:
-        return lambda panel, k, gate, lane: packed[panel, k, gate, lane]
+        return lambda panel, k, gate, lane: cast(packed[panel, k, gate, lane], present(types[0]).dtype)
 
     return recurrent_loops(types, attrs, out, tile, weight, hidden, as_int(gates) or 1)
 
@@ -94,7 +95,10 @@ def _reference(arrays: Sequence[Any], attrs: PackedRecurrenceAttrs) -> tuple[Any
     packed = np.asarray(packed)
     panels, hidden, gates, width = packed.shape
     ordinary = packed.transpose(1, 2, 0, 3).reshape(hidden, gates, panels * width)[..., :hidden]
-    return reference([x, ordinary.reshape(hidden, gates * hidden), *rest], attrs)
+    weights = ordinary.reshape(hidden, gates * hidden)
+    if len(rest) > 5:
+        weights = weights.astype(np.float32) * np.asarray(rest[5])
+    return reference([x, weights, *rest[:5]], attrs)
 
 
 register(

@@ -36,6 +36,7 @@ from tilewright.schedule.dot_intrinsics import find_dot
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.graph.bounds import MOVES, bounds, largest
+from tilewright.transform.graph.channels import moved_shape
 from tilewright.transform.graph.fixed import depends_on_weights, fixed_values
 from tilewright.transform.problems import multiplies_alike
 from tilewright.transform.regions.captures import builder_for
@@ -235,6 +236,8 @@ class _Rewriter:
                 result = self.quantised(node.inputs[0])
                 if result is not None and (result.scale is None or _is_single(result.scale)):
                     return _Quantised(self.moved(node, result.integers), result.scale)
+                scale = None if result is None or result.scale is None else self.scale_moved(node, result.scale)
+                return None if result is None or scale is None else _Quantised(self.moved(node, result.integers), scale)
         return None
 
     def moved(self, node: Node, integers: Value) -> Value:
@@ -246,6 +249,11 @@ class _Rewriter:
                 return self.emit("sub", self.moved(node, source), self.reshape(zero, ()))
         codes = self.narrow(integers)
         return self.cast(self.emit(node.op, codes, attrs=node.attrs), i32)
+
+    def scale_moved(self, node: Node, scale: Value) -> Value | None:
+        """The scales of what a node moves, one a channel; None where they are no longer that."""
+        shape = moved_shape(node, tuple(as_int(d) or 0 for d in scale.shape))
+        return None if shape is None else self.reshape(scale, shape)
 
     def integers(self, value: Value) -> Value | None:
         """The integers of known bounds that are cast to a value."""

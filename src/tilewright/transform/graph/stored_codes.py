@@ -59,10 +59,10 @@ def store_codes(groups: Sequence[Group], target: Target, outputs: frozenset[Valu
         for v in group.inputs:
             readers.setdefault(v, []).append(k)
     for k in range(len(groups)):
-        group = results[k]
-        if group is None:
+        known = results[k]
+        if known is None:
             continue
-        group = _codes_moved(group)
+        group = _codes_moved(known)
         value = group.outputs[-1]
         if value in outputs or value.dtype in CODES or len(group.outputs) != 1 or not readers.get(value):
             continue

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from math import prod
 
+from tilewright.ir.dtype import i8
 from tilewright.ir.expr import Expr, as_int
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Node, Value
 from tilewright.ops.rnn import RecurrenceAttrs, gates_of
 from tilewright.ops.rnn_loops import Tile
 from tilewright.targets.target import Target
+from tilewright.transform.graph.bounds import MOVES
+from tilewright.transform.graph.channels import moved_shape
 from tilewright.transform.layout.assigner import Assigner
 
+FEW = 4
+"""Rows that read weights as codes, at most: of more rows each weight is multiplied often once it is there."""
 ROWS = 8
 """Rows of a tile at most: beyond, its weights are no longer what takes time."""
 SYMBOLIC = (4, 8)
@@ -30,9 +36,11 @@ def recurrence(a: Assigner, node: Node) -> bool:
         return False
     gates = gates_of(attrs, weights.type, weights.shape[0])
     tile = recurrent_tile(node.outputs[0].shape[1], hidden, gates, node.outputs[0].dtype.itemsize, a.target)
+    coded = _codes(a, weights) if is_far(node, weights, a.target) else None
+    source, scale = (a.as_row_major(weights), None) if coded is None else coded
     (packed,) = a.emit(
         "lowered.pack_gates",
-        (a.as_row_major(weights),),
+        (source,),
         {"gates": gates, "width": tile.width},
         f"{weights.name}_packed",
     )
@@ -41,9 +49,61 @@ def recurrence(a: Assigner, node: Node) -> bool:
     ordinary = [None if v is None else a.as_row_major(v) for v in node.inputs]
     own = {f.name: getattr(attrs, f.name) for f in fields(attrs)}
     own |= {"rows": tile.rows, "tiles": tile.tiles, "unrolled": tile.steps}
-    results = a.emit("lowered.recurrence", (ordinary[0], packed, *ordinary[2:]), own, node.outputs[0].name)
+    operands = (ordinary[0], packed, *ordinary[2:])
+    if scale is not None:
+        operands = (*operands, *[None] * (7 - len(operands)), scale)
+    results = a.emit("lowered.recurrence", operands, own, node.outputs[0].name)
     a.row_major.update(zip(node.outputs, results, strict=True))
     return True
+
+
+def is_far(node: Node, weights: Value, target: Target) -> bool:
+    """Whether few rows read weights of f32 from beyond the second cache, where codes are read in less time than it
+    takes to widen them."""
+    rows, size = as_int(node.outputs[0].shape[1]), as_int(weights.type.size)
+    return rows is not None and size is not None and rows <= FEW and 4 * size > target.caches.l2
+
+
+def _codes(a: Assigner, weights: Value) -> tuple[Value, Value] | None:
+    """The codes, i8[H, gates * H], that weights are computed of, and their scales, f32[gates * H]; None for others."""
+    moves: list[Node] = []
+    made = a.producer(weights) if weights in a.fixed else None
+    while made is not None and made.op in MOVES and made.inputs[0] is not None:
+        moves.insert(0, made)
+        made = a.producer(made.inputs[0])
+    if made is None or made.op != "mul":
+        return None
+    for number, scale in (made.inputs, made.inputs[::-1]):
+        codes = None if number is None else _narrowed(a, number)
+        if codes is None or scale is None or codes.shape != made.output.shape:
+            continue
+        size, rank = [as_int(d) or 0 for d in scale.shape], codes.type.rank
+        shape: tuple[int, ...] | None = (*[1] * (rank - len(size)), *size)
+        for move in moves:
+            shape = None if shape is None else moved_shape(move, shape)
+        columns = as_int(weights.shape[1]) or 0
+        if shape not in ((1, columns), (1, 1)):
+            return None
+        for move in moves:
+            (codes,) = a.emit(move.op, (codes,), move.attrs, f"{weights.name}_codes")
+            a.fixed.add(codes)
+        scale = a.emit("reshape", (a.as_row_major(scale),), {"shape": (prod(shape),)}, f"{weights.name}_scale")[0]
+        a.fixed.add(scale)
+        if shape == (1, 1):
+            (scale,) = a.emit("broadcast", (scale,), {"shape": (columns,)}, f"{weights.name}_scales")
+            a.fixed.add(scale)
+        return codes, scale
+    return None
+
+
+def _narrowed(a: Assigner, number: Value) -> Value | None:
+    """The codes of i8 that numbers are cast from."""
+    while number.dtype is not i8:
+        node = a.producer(number)
+        if node is None or node.op != "cast" or node.inputs[0] is None:
+            return None
+        number = node.inputs[0]
+    return a.as_row_major(number)
 
 
 def recurrent_tile(batch: Expr, hidden: int, gates: int, itemsize: int, target: Target) -> Tile:
@@ -54,7 +114,7 @@ def recurrent_tile(batch: Expr, hidden: int, gates: int, itemsize: int, target: 
     if known is None:
         rows, tiles = min(SYMBOLIC[0], most), SYMBOLIC[1]
     else:
-        rows = min(range(most, 0, -1), key=lambda rows: _cycles(known, rows, gates, target))
+        rows = min(range(min(most, max(known, 1)), 0, -1), key=lambda rows: _cycles(known, rows, gates, target))
         tiles = -(-max(1, -(-known // rows)) // target.threads)
     vectors = 1
     while 2 * vectors * rows * gates <= sums and vectors < WIDEST and vectors * lanes < hidden:
