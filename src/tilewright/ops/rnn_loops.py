@@ -229,7 +229,7 @@ class RecurrentLoops:
         return self.inside(lambda j: o.x[time, row, self.hidden * gate + j], panel, lane)
 
     def scale(self, gate: int, panel: Expr, lane: Expr) -> Expr:
-        """What a gate's product with codes is multiplied by."""
+        """The factor of a gate's product with codes."""
         scale = self.operands.scale
         assert scale is not None
         return self.inside(lambda j: scale[self.hidden * gate + j], panel, lane)

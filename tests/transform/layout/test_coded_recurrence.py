@@ -61,7 +61,7 @@ def test_codes_mean_what_onnx_runtime_says(
     kind: str, by_channel: bool, attrs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(recurrence, "is_far", lambda *_: True)  # as if the caches were small
+    monkeypatch.setattr(recurrence, "exceeds_cache", lambda *_: True)  # as if the caches were small
     model = layer(kind, 11, by_channel=by_channel, batch=3, **attrs)
     node, after = packed(model, "x86-64-v3")
     assert node.inputs[1].dtype is i8 and node.inputs[7].dtype is f32
@@ -78,7 +78,7 @@ def test_codes_mean_what_onnx_runtime_says(
         assert steps.max() < 1.01 and (steps > 0.5).mean() < 0.01
 
 
-def test_weights_that_are_near_or_read_by_many_rows_are_numbers() -> None:
+def test_weights_in_the_second_cache_or_read_by_eight_rows_are_numbers() -> None:
     assert packed(layer("GRU", 320), "x86-64-v3")[0].inputs[1].dtype is i8
     assert packed(layer("GRU", 64), "x86-64-v3")[0].inputs[1].dtype is f32
     assert packed(layer("GRU", 320, batch=8), "x86-64-v3")[0].inputs[1].dtype is f32

@@ -121,8 +121,8 @@ def _codes_moved(group: Group) -> Group:
     if number is None or any(n.op == "resample" for n in number.nodes):
         return group
     used = [v for n in group.nodes for v in n.inputs if v is not None]
-    made = {v for n in number.nodes if n.op != "constant" for v in n.outputs}
-    if any(used.count(v) != sum(v in n.inputs for n in (*number.nodes, move)) for v in made):
+    inner = {v for n in number.nodes if n.op != "constant" for v in n.outputs}
+    if any(used.count(v) != sum(v in n.inputs for n in (*number.nodes, move)) for v in inner):
         return group  # others read the numbers as they were
     shape = move.output.shape
 
@@ -130,14 +130,14 @@ def _codes_moved(group: Group) -> Group:
         return Value(f"{v.name}.moved", replace(v.type, shape=shape, layout=move.output.type.layout))
 
     code = moved(number.code)
-    names = {number.code: code} | {v: move.output if v == source else moved(v) for v in made}
+    names = {number.code: code} | {v: move.output if v == source else moved(v) for v in inner}
     own = [replace(move, inputs=(number.code, *move.inputs[1:]), outputs=(code,))]
     own += [
         replace(n, inputs=tuple(v if v is None else names.get(v, v) for v in n.inputs), outputs=(names[n.outputs[0]],))
         for n in number.nodes
         if n.op != "constant"
     ]
-    others = [n for n in group.nodes[:-1] if n.outputs[0] not in made]
+    others = [n for n in group.nodes[:-1] if n.outputs[0] not in inner]
     return replace(group, nodes=(*others, *own))
 
 

@@ -15,7 +15,7 @@ from tilewright.transform.graph.bounds import MOVES
 from tilewright.transform.graph.channels import moved_shape
 from tilewright.transform.layout.assigner import Assigner
 
-FEW = 4
+CODED_ROWS = 4
 """Rows that read weights as codes, at most: of more rows each weight is multiplied often once it is there."""
 ROWS = 8
 """Rows of a tile at most: beyond, its weights are no longer what takes time."""
@@ -36,7 +36,7 @@ def recurrence(a: Assigner, node: Node) -> bool:
         return False
     gates = gates_of(attrs, weights.type, weights.shape[0])
     tile = recurrent_tile(node.outputs[0].shape[1], hidden, gates, node.outputs[0].dtype.itemsize, a.target)
-    coded = _codes(a, weights) if is_far(node, weights, a.target) else None
+    coded = _codes(a, weights) if exceeds_cache(node, weights, a.target) else None
     source, scale = (a.as_row_major(weights), None) if coded is None else coded
     (packed,) = a.emit(
         "lowered.pack_gates",
@@ -57,25 +57,25 @@ def recurrence(a: Assigner, node: Node) -> bool:
     return True
 
 
-def is_far(node: Node, weights: Value, target: Target) -> bool:
-    """Whether few rows read weights of f32 from beyond the second cache, where codes are read in less time than it
-    takes to widen them."""
+def exceeds_cache(node: Node, weights: Value, target: Target) -> bool:
+    """Whether at most `CODED_ROWS` rows read weights that do not fit the second cache in f32: widening codes takes less
+    time than reading these."""
     rows, size = as_int(node.outputs[0].shape[1]), as_int(weights.type.size)
-    return rows is not None and size is not None and rows <= FEW and 4 * size > target.caches.l2
+    return rows is not None and size is not None and rows <= CODED_ROWS and 4 * size > target.caches.l2
 
 
 def _codes(a: Assigner, weights: Value) -> tuple[Value, Value] | None:
     """The codes, i8[H, gates * H], that weights are computed of, and their scales, f32[gates * H]; None for others."""
     moves: list[Node] = []
-    made = a.producer(weights) if weights in a.fixed else None
-    while made is not None and made.op in MOVES and made.inputs[0] is not None:
-        moves.insert(0, made)
-        made = a.producer(made.inputs[0])
-    if made is None or made.op != "mul":
+    product = a.producer(weights) if weights in a.fixed else None
+    while product is not None and product.op in MOVES and product.inputs[0] is not None:
+        moves.insert(0, product)
+        product = a.producer(product.inputs[0])
+    if product is None or product.op != "mul":
         return None
-    for number, scale in (made.inputs, made.inputs[::-1]):
+    for number, scale in (product.inputs, product.inputs[::-1]):
         codes = None if number is None else _narrowed(a, number)
-        if codes is None or scale is None or codes.shape != made.output.shape:
+        if codes is None or scale is None or codes.shape != product.output.shape:
             continue
         size, rank = [as_int(d) or 0 for d in scale.shape], codes.type.rank
         shape: tuple[int, ...] | None = (*[1] * (rank - len(size)), *size)
