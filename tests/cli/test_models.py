@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import tilewright as tw
 from tilewright.targets.target import Target
 
 from .conftest import Cli
@@ -31,6 +33,33 @@ def test_compile_for_one_size(cli: Cli, layer: Path, tmp_path: Path) -> None:
     code, text, _ = cli("compile", layer, "-o", tmp_path / "eight.tw", "--dim", "n=8")
     assert code == 0
     assert "x: f32[8, 4]" in text
+
+
+def test_caches_of_codes(cli: Cli, tmp_path: Path) -> None:
+    info, path, out = helper.make_tensor_value_info, tmp_path / "cache.onnx", tmp_path / "cache.tw"
+    nodes = [
+        helper.make_node("Concat", ["past_k", "x"], ["present_k"], axis=1),
+        helper.make_node("Transpose", ["present_k"], ["turned"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["x", "turned"], ["y"]),
+    ]
+    inputs = [info("x", TensorProto.FLOAT, [1, 1, 64]), info("past_k", TensorProto.FLOAT, [1, "past", 64])]
+    results = [info("y", TensorProto.FLOAT, [1, 1, "n"]), info("present_k", TensorProto.FLOAT, [1, "n", 64])]
+    graph = helper.make_graph(nodes, "cache", inputs, results)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    code, _, error = cli("compile", path, "--state", "auto", "--cache", "int8", "-o", out)
+    assert code == 0, error
+    state = tw.load(out).state(40)
+    assert state.nbytes < 40 * 64 * 4 / 3
+    rows = np.random.default_rng(0).standard_normal((5, 1, 1, 64)).astype(np.float32)
+    for row in rows:
+        y = state(row)
+    np.testing.assert_allclose(y[0, 0], rows[:, 0, 0] @ rows[-1, 0, 0], rtol=0.01, atol=0.1)
+    code, _, error = cli("compile", path, "--cache", "int8", "-o", out)
+    assert code and "no caches to keep as codes" in error
+    code, _, error = cli("bundle", path, "--state", "auto", "--cache", "int4", "--rows", "8", "-o", tmp_path / "b")
+    assert code and "int8" in error
+    code, _, _ = cli("bundle", path, "--state", "auto", "--cache", "int8", "--rows", "8", "-o", tmp_path / "b")
+    assert code == 0
 
 
 def test_run_on_files_and_compare(cli: Cli, layer: Path, tmp_path: Path) -> None:

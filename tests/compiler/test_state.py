@@ -131,6 +131,57 @@ def test_caches_of_codes(batch: int, n: int | str, counts: tuple[int, ...]) -> N
     assert Manifest.from_json(model.manifest.to_json()).state == model.manifest.state
 
 
+GROUPED = """
+graph @grouped(%x: f32[2, 1, 64], %past_k: f32[2, 2, past, 16], %past_v: f32[2, 2, past, 16])
+params(%q: f32[64, 96], %k: f32[64, 32], %v: f32[64, 32]) where past in 1.. {
+  %qp = matmul(%x, %q) : f32[2, 1, 96]
+  %qr = reshape(%qp) {shape = [$2, $1, $6, $16]} : f32[2, 1, 6, 16]
+  %qt = transpose(%qr) {perm = [0, 2, 1, 3]} : f32[2, 6, 1, 16]
+  %kp = matmul(%x, %k) : f32[2, 1, 32]
+  %kr = reshape(%kp) {shape = [$2, $1, $2, $16]} : f32[2, 1, 2, 16]
+  %kt = transpose(%kr) {perm = [0, 2, 1, 3]} : f32[2, 2, 1, 16]
+  %vp = matmul(%x, %v) : f32[2, 1, 32]
+  %vr = reshape(%vp) {shape = [$2, $1, $2, $16]} : f32[2, 1, 2, 16]
+  %vt = transpose(%vr) {perm = [0, 2, 1, 3]} : f32[2, 2, 1, 16]
+  %present_k = concat(%past_k, %kt) {axis = 2} : f32[2, 2, 1 + past, 16]
+  %present_v = concat(%past_v, %vt) {axis = 2} : f32[2, 2, 1 + past, 16]
+  %k1 = reshape(%present_k) {shape = [$2, $2, $1, $(1 + past), $16]} : f32[2, 2, 1, 1 + past, 16]
+  %kn = broadcast(%k1) {shape = [$2, $2, $3, $(1 + past), $16]} : f32[2, 2, 3, 1 + past, 16]
+  %kh = reshape(%kn) {shape = [$2, $6, $(1 + past), $16]} : f32[2, 6, 1 + past, 16]
+  %v1 = reshape(%present_v) {shape = [$2, $2, $1, $(1 + past), $16]} : f32[2, 2, 1, 1 + past, 16]
+  %vn = broadcast(%v1) {shape = [$2, $2, $3, $(1 + past), $16]} : f32[2, 2, 3, 1 + past, 16]
+  %vh = reshape(%vn) {shape = [$2, $6, $(1 + past), $16]} : f32[2, 6, 1 + past, 16]
+  %turned = transpose(%kh) {perm = [0, 1, 3, 2]} : f32[2, 6, 16, 1 + past]
+  %s = matmul(%qt, %turned) : f32[2, 6, 1, 1 + past]
+  %p = softmax(%s) {axis = 3} : f32[2, 6, 1, 1 + past]
+  %y = matmul(%p, %vh) : f32[2, 6, 1, 16]
+  return %y, %present_k, %present_v
+}
+"""
+
+
+def test_caches_of_codes_that_several_heads_read() -> None:
+    graph, rng = parse_graph(GROUPED), np.random.default_rng(5)
+    weights = {n: rng.standard_normal((64, 96 if n == "q" else 32)).astype(np.float32) / 4 for n in "qkv"}
+    model = tw.compile((graph, weights), state="auto", cache="int8")
+    assert isinstance(model, tw.Model)
+    labels = [s.label for s in model.manifest.run_steps]
+    assert not any("attention" in label or "broadcast" in label or label in ("cast", "cast + mul") for label in labels)
+    state = model.state(20)
+    past = {f"past_{c}": np.zeros((2, 2, 0, 16), np.float32) for c in "kv"}
+    for _ in range(6):
+        x = rng.standard_normal((2, 1, 64)).astype(np.float32)
+        result = run_graph(graph, {"x": x, **past}, weights)
+        past = {f"past_{c}": result[f"present_{c}"] for c in "kv"}
+        q = (x @ weights["q"]).reshape(2, 6, 1, 16)
+        k, v = (np.repeat(rounded(result[f"present_{c}"]), 3, axis=1) for c in "kv")
+        scores = np.float64(q) @ k.swapaxes(-1, -2)
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        want, y = shares / shares.sum(-1, keepdims=True) @ v, state(x)
+        np.testing.assert_allclose(y, want, atol=0.02)  # a level in the middle may fall to either side
+        assert np.abs(y - want).mean() < 1e-4
+
+
 def test_codes_need_caches() -> None:
     with pytest.raises(ModelError, match="no caches to keep as codes"):
         tw.compile(decoder(), cache="int8")

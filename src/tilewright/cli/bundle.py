@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli.common import (
+    CacheOption,
     DimOption,
     FastOption,
     JsonOption,
@@ -45,6 +46,7 @@ def bundle(
     ] = 1,
     dim: DimOption = None,
     state: StateOption = None,
+    cache: CacheOption = None,
     precision: PrecisionOption = None,
     fast: FastOption = None,
     target: TargetOption = None,
@@ -78,6 +80,7 @@ def bundle(
                 target,
                 records=records or "auto",
                 state=parse_state(state),
+                cache=cache or "as is",
             )
         paths = program.bundle(
             output or Path(source.stem), name=name, lang=lang, embed=embed, rows=rows, threads=threads

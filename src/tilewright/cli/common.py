@@ -67,6 +67,14 @@ StateOption = Annotated[
         "input and the output that is its longer self. May be repeated. The file is called through `model.state()`.",
     ),
 ]
+CacheOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cache",
+        metavar="int8",
+        help="Caches of `--state` are kept as codes of 8 bits with a scale a vector: a quarter of the memory.",
+    ),
+]
 RaggedOption = Annotated[
     str | None,
     typer.Option(

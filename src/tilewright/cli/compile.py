@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.common import (
+    CacheOption,
     CompilersOption,
     DimOption,
     FastOption,
@@ -49,6 +50,7 @@ def compile_command(
     threads: ThreadsOption = None,
     dim: DimOption = None,
     state: StateOption = None,
+    cache: CacheOption = None,
     ragged: RaggedOption = None,
     precision: PrecisionOption = None,
     fast: FastOption = None,
@@ -68,7 +70,7 @@ def compile_command(
     tilewright compile resnet50.onnx --threads 2 --dim batch=1
     tilewright compile policies.py:make_actor
     tilewright compile bert.onnx --dim seq=1..512@32,64,128
-    tilewright compile decoder.onnx --state auto
+    tilewright compile decoder.onnx --state auto --cache int8
     tilewright compile policy.onnx --target aarch64-neoverse-v1
     tilewright compile resnet50.onnx --fast exact
     ```
@@ -88,6 +90,7 @@ def compile_command(
             records=records or "auto",
             require_records=require_records,
             state=parse_state(state),
+            cache=cache or "as is",
             ragged=parse_ragged(ragged),
             compilers=parse_compilers(compilers),
         )

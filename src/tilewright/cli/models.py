@@ -152,6 +152,7 @@ def compile_source(
     records: str = "auto",
     require_records: bool = False,
     state: Mapping[str, str] | Literal["auto"] | None = None,
+    cache: str = "as is",
     ragged: tuple[str, str] | None = None,
     compilers: Sequence[str] = (),
 ) -> Program:
@@ -161,7 +162,7 @@ def compile_source(
     count = flags.THREADS() if threads is None else threads
     options: dict[str, Any] = accuracy(precision, fast)
     options |= {"records": None if records == "none" else records, "require_records": require_records}
-    options |= {"state": state, "ragged": ragged, "compilers": compilers}
+    options |= {"state": state, "cache": cache, "ragged": ragged, "compilers": compilers}
     try:
         return tilewright.compile_program(
             model.model, model.example, threads=count, dims=dict(dims), target=on_host(target), **options

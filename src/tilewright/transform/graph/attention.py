@@ -18,7 +18,6 @@ from math import inf, isinf
 from typing import Any
 
 from tilewright import ops
-from tilewright.arith import prove_equal
 from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import Expr, as_int, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
@@ -28,6 +27,7 @@ from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import SoftmaxAttrs
 from tilewright.ops.shape import ConcatAttrs, ConstantAttrs, SliceAttrs, TransposeAttrs
 from tilewright.support.classes import dataclass
+from tilewright.transform.graph.heads import equal, repeated_heads
 from tilewright.transform.graph.multihead import sequence_first, stacked
 from tilewright.transform.graph.rewrite import Rewriter, eliminate_dead
 
@@ -321,26 +321,8 @@ class _Recogniser(Rewriter):
         return Operand(ops.emit1(new, "reshape", source, shape=(rows, batch, heads, depth)), "t")
 
     def repeated(self, value: Value) -> tuple[Value, int] | None:
-        """(x, n) where heads of x, n times each, are those of the value: `reshape(broadcast(reshape(x, [B, G, 1, S,
-        D]), [B, G, n, S, D]), [B, G * n, S, D])`, as models with fewer heads of keys and values have it."""
-        merged = self.producer(value, "reshape")
-        spread = None if merged is None else self.producer(merged.inputs[0], "broadcast")
-        split = None if spread is None else self.producer(spread.inputs[0], "reshape")
-        x = None if split is None else split.inputs[0]
-        if not self.with_repeats or spread is None or split is None or x is None:
-            return None
-        if x.type.rank != 4 or value.type.rank != 4 or spread.output.type.rank != 5:
-            return None
-        batch, groups, length, depth = x.shape
-        times = as_int(spread.output.shape[2])
-        wanted = ((batch, groups, const(1), length, depth), split.output.shape)
-        given = ((batch, groups, spread.output.shape[2], length, depth), spread.output.shape)
-        whole = ((batch, groups * spread.output.shape[2], length, depth), value.shape)
-        if times is None or not all(
-            _equal(a, b) for pair in (wanted, given, whole) for a, b in zip(*pair, strict=True)
-        ):
-            return None
-        return x, times
+        """(x, n) where heads of x, n times each, are those of the value."""
+        return repeated_heads(self.producer, value) if self.with_repeats else None
 
     def cached(self, value: Value, new: GraphBuilder) -> Operand | None:
         """Keys or values appended to those of a cache, where nothing else wants the two as one."""
@@ -367,7 +349,7 @@ class _Recogniser(Rewriter):
         assert whole is not None
         begin = part.of(SliceAttrs).begin
         index = as_int(begin[0])
-        whole_rest = all(_equal(a, b) for a, b in zip(whole.shape[1:], past.shape, strict=False))
+        whole_rest = all(equal(a, b) for a, b in zip(whole.shape[1:], past.shape, strict=False))
         if whole.type.rank != 5 or index is None or not is_const(part.output.shape[0], 1) or not whole_rest:
             return None
         return (whole, index) if all(as_int(b) == 0 for b in begin[1:]) else None
@@ -385,7 +367,7 @@ class _Recogniser(Rewriter):
         start, total = as_int(begin[-1]), as_int(whole.shape[-1])
         if whole.type.rank != 3 or size is None or start is None or total is None or start % size or total % size:
             return Operand(value, "s")
-        fits = _equal(whole.shape[0], batch) and _equal(whole.shape[1], length)
+        fits = equal(whole.shape[0], batch) and equal(whole.shape[1], length)
         if not fits or any(s != 1 for s in step) or any(as_int(b) != 0 for b in begin[:-1]):
             return Operand(value, "s")
         if as_int(part.output.shape[-1]) != (as_int(heads) or 0) * size:
@@ -426,7 +408,7 @@ class _Recogniser(Rewriter):
         batch, heads, rows, depth = x.shape
         wanted = (batch, heads, depth, rows, rows, depth)
         results = (*value.shape, *inner.output.shape[1:])  # the two in the middle are those that change places
-        return x if all(_equal(a, b) for a, b in zip(results, wanted, strict=True)) else None
+        return x if all(equal(a, b) for a, b in zip(results, wanted, strict=True)) else None
 
     # the new nodes
 
@@ -545,8 +527,4 @@ def _transposes(node: Node) -> tuple[bool, bool]:
 def _same_lead(*values: Value) -> bool:
     """True when batch and heads agree without broadcasting."""
     first, *rest = (v.shape[:-2] for v in values)
-    return all(len(r) == len(first) and all(_equal(a, b) for a, b in zip(first, r, strict=True)) for r in rest)
-
-
-def _equal(a: Expr, b: Expr) -> bool:
-    return a is b or prove_equal(a, b)
+    return all(len(r) == len(first) and all(equal(a, b) for a, b in zip(first, r, strict=True)) for r in rest)

@@ -6,23 +6,34 @@
 The scale of a vector leaves the sum along that vector, or goes with the row before the sum over vectors. `codes` are
 computed, such as a decoder's keys and values (`state.py`); otherwise a kernel would write all of them as numbers, four
 times as many bytes as there are codes, for each token.
+
+Fewer heads of keys and values than of queries are repeated for each group of these:
+
+    w = reshape(broadcast(reshape(numbers, [B, G, 1, S, D]), [B, G, n, S, D]), [B, G * n, S, D])
+
+There each row of a group has a sum of its own.
 """
 
 from __future__ import annotations
 
 from tilewright.ir.dtype import f32, i8, u8
-from tilewright.ir.expr import Expr, const, is_const
+from tilewright.ir.expr import const, is_const
 from tilewright.ir.graph import Graph, Value
+from tilewright.ops.dims import dims
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.shape import TransposeAttrs
 from tilewright.transform.graph.fixed import fixed_values
+from tilewright.transform.graph.heads import repeated_heads
 from tilewright.transform.graph.matching import op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 CODES = op(
     "cast", "codes", name="cast", where=lambda node: node.inputs[0] is not None and node.inputs[0].dtype in (i8, u8)
 )
-NUMBERS = op("mul", CODES, "scale", name="numbers", through=("transpose", "identity"))
+MAX_ROWS = 8
+"""Rows of a group that have sums of their own, at most."""
+MOVES = ("transpose", "identity", "reshape", "broadcast")
+NUMBERS = op("mul", CODES, "scale", name="numbers", through=MOVES)
 
 
 def decode_rows(graph: Graph) -> Graph:
@@ -41,35 +52,62 @@ def _summed(m: Match) -> Value | None:
         return None
     if scale.shape != (*codes.shape[:-1], const(1)):  # one for each vector of the last dimension
         return None
-    order = _order(m, node.inputs[1], m["numbers"])
+    read = _read(m, node.inputs[1], m["numbers"])
+    if read is None:
+        return None
+    order, times = read
     if attrs.transpose_b:
         order = (*order[:-2], order[-1], order[-2])
-    if any(x.shape[k] != codes.shape[order[k]] for k in range(rank - 2)):
+    batch = [codes.shape[k] for k in order[:-2]]
+    if times > 1:
+        batch[-1] = batch[-1] * times
+    if times > MAX_ROWS or list(x.shape[:-2]) != batch or rank - 1 not in order[-2:]:
         return None
-    depth, columns = order[-2], order[-1]  # dimensions of the codes
-    shape: list[Expr] = [*x.shape[:-2], x.shape[-1], const(1)]
-    row = m.emit("transpose", m.emit("reshape", x, shape=tuple(shape)), perm=_inverse(order))
+    if times == 1:
+        return _row_summed(m, x, codes, scale, order)
+    heads = m.emit("reshape", x, shape=(*batch[:-1], codes.shape[order[-3]], const(times), x.shape[-1]))
+    sums = [_row_summed(m, _row_of(m, heads, k), codes, scale, order) for k in range(times)]
+    return m.emit("reshape", m.emit("concat", *sums, axis=rank - 2), shape=node.output.shape)
+
+
+def _row_summed(m: Match, x: Value, codes: Value, scale: Value, order: tuple[int, ...]) -> Value:
+    """The product of one row with what codes mean, [..., 1, columns]."""
+    depth = order[-2]
+    row = m.emit("transpose", m.emit("reshape", x, shape=(*x.shape[:-2], x.shape[-1], const(1))), perm=_inverse(order))
     wide = m.emit("cast", codes, dtype=f32)
-    along = depth == rank - 1
-    if not along and columns != rank - 1:
-        return None
+    along = depth == codes.type.rank - 1
     row = row if along else m.emit("mul", row, scale)
     total = m.emit("reduce_sum", m.emit("mul", row, wide), axes=(depth,), keepdims=True)
     total = m.emit("mul", total, scale) if along else total
     return m.emit("transpose", total, perm=order)
 
 
-def _order(m: Match, value: Value | None, source: Value) -> tuple[int, ...]:
-    """For each dimension of a value the one of `source`, from which it is transposed."""
+def _row_of(m: Match, heads: Value, k: int) -> Value:
+    """Row k of each group."""
+    rank = heads.type.rank
+    size = (*heads.shape[:-2], const(1), heads.shape[-1])
+    return m.emit("slice", heads, begin=dims((*[0] * (rank - 2), k, 0)), size=size, step=(1,) * rank)
+
+
+def _read(m: Match, value: Value | None, source: Value) -> tuple[tuple[int, ...], int] | None:
+    """For each dimension of a value the one of `source`, from which it is transposed, and how many times each head of
+    it stands in the value; None where it is moved otherwise."""
     moves: list[tuple[int, ...]] = []
-    while value != source and (node := m.rewriter.producer(value)) is not None:
+    times = 1
+    while value is not None and value != source and (node := m.rewriter.producer(value)) is not None:
         if node.op == "transpose":
             moves.append(node.of(TransposeAttrs).perm)
+        elif node.op != "identity":
+            heads = repeated_heads(m.rewriter.producer, value)
+            if heads is None or times > 1 or any(perm[:-2] != tuple(range(len(perm) - 2)) for perm in moves):
+                return None
+            value, times = heads
+            continue
         value = node.inputs[0]
     order = tuple(range(source.type.rank))
     for perm in reversed(moves):
         order = tuple(order[k] for k in perm)
-    return order
+    return order, times
 
 
 def _inverse(perm: tuple[int, ...]) -> tuple[int, ...]:

@@ -252,7 +252,10 @@ class _Rewriter:
 
     def scale_moved(self, node: Node, scale: Value) -> Value | None:
         """The scales of what a node moves, one a channel; None where they are no longer that."""
-        shape = moved_shape(node, tuple(as_int(d) or 0 for d in scale.shape))
+        sizes = [as_int(d) for d in scale.shape]
+        if scale not in self.fixed or None in sizes:
+            return None
+        shape = moved_shape(node, tuple(d or 0 for d in sizes))
         return None if shape is None else self.reshape(scale, shape)
 
     def integers(self, value: Value) -> Value | None:
