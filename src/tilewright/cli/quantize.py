@@ -66,6 +66,13 @@ def quantize(
             help='The model gives "outside_range" too: how many activations of a call are outside of their range.',
         ),
     ] = False,
+    attention: Annotated[
+        bool | None,
+        typer.Option(
+            "--attention/--no-attention",
+            help="int8 for products of two computed values, too. [default: where the machine multiplies bytes]",
+        ),
+    ] = None,
     threads: ThreadsOption = None,
     dim: DimOption = None,
     fast: FastOption = None,
@@ -97,6 +104,7 @@ def quantize(
             method=method,  # type: ignore[arg-type]
             max_drop=max_drop,
             count_outside=count_outside,
+            attention=attention,
             threads=flags.THREADS() if threads is None else threads,
             fast=fast or "auto",
         )

@@ -142,7 +142,7 @@ def _compared(graph: Graph, sites: Sequence[Site], scales: Mapping[Value, Scale]
         return ops.emit1(builder, op, *inputs, **attrs)
 
     for site, other in zip(sites, changed, strict=True):
-        y = site.node.output
+        y = site.output
         difference = emit("sub", other, y)
         axes = tuple(k for k in range(y.type.rank) if k != site.channel)
         every = tuple(range(y.type.rank))

@@ -11,6 +11,7 @@ import numpy as np
 
 from tilewright.frontend.read import Dynamic, import_model
 from tilewright.ir.dim import DimSizes
+from tilewright.ir.dtype import i8, u8
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.selection import Precision
 from tilewright.quantization import smoothing, weight_only
@@ -22,11 +23,12 @@ from tilewright.quantization.ranges import METHODS, Method, Scale
 from tilewright.quantization.report import LayerRow, Mix, Report
 from tilewright.quantization.rewrite import quantised
 from tilewright.quantization.samples import Feed, doubts, feeds_of
-from tilewright.quantization.sites import Site, canonical, sites_of
+from tilewright.quantization.sites import Site, all_sites, canonical, sites_of
 from tilewright.quantization.weight_only import can_have
 from tilewright.runtime.model import Model
 from tilewright.runtime.profile import Profile
 from tilewright.runtime.program import Program
+from tilewright.schedule.dot_intrinsics import find_dot
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
 from tilewright.support.options import check_choice, check_option
@@ -65,6 +67,7 @@ def quantize(
     correct_bias: bool = True,
     smooth: bool = True,
     count_outside: bool = False,
+    attention: bool | None = None,
     threads: int = 1,
     dims: DimSizes | None = None,
     dynamic: Dynamic = "auto",
@@ -95,6 +98,7 @@ def quantize(
             errors smaller.
         count_outside: an int8 model has one output more, "outside_range", i32: how many elements of each quantised
             activation (`report.counted`) a call has had outside of its calibrated range.
+        attention: int8 for products of two computed values, too; None: where the machine multiplies bytes.
         target: the machine that runs the model, which must be this one; the host if None.
 
     Returns a `Model` with a `report`.
@@ -106,6 +110,7 @@ def quantize(
     check_option("metric", metric, (Callable, NoneType), "a function of a model, or None")  # type: ignore[arg-type]
     check_option("smooth", smooth, (bool,), "true or false")
     check_option("count_outside", count_outside, (bool,), "true or false")
+    check_option("attention", attention, (bool, NoneType), "true, false or None")
     if not (isinstance(max_drop, int | float) and max_drop >= 0):
         raise CallError("max_drop is no amount", expected="a number, 0 or more", got=max_drop)
     read = import_model(model, dims, example, dynamic, params)
@@ -116,7 +121,9 @@ def quantize(
     outputs = [] if metric else [original.run(feed) for feed in feeds]
     score = metric or (lambda other: closeness(other, feeds, outputs))
     start = _Candidate("fp32", original, float(score(original)), read.graph, read.weights, ())
-    options = (float(max_drop), method, correct_bias, smooth, count_outside)
+    if attention is None:
+        attention = find_dot(u8, i8, target or Target.host()) is not None
+    options = (float(max_drop), method, correct_bias, smooth, count_outside, attention)
     return _Search(maker, feeds, precision, *options, score, start).run()
 
 
@@ -146,6 +153,7 @@ class _Search:
     correct_bias: bool
     smooth: bool
     count_outside: bool
+    attention: bool
     score: Metric
     original: _Candidate
     mixes: list[Mix] = field(default_factory=list)
@@ -242,7 +250,7 @@ class _Search:
 
     def in_int8(self) -> _Candidate:
         """The candidate with as many layers in int8 as the metric allows: those with the largest errors stay in f32."""
-        sites = sites_of(self.maker.read.graph)
+        sites = self.sites(self.maker)
         if not sites:
             return replace(self.original, reason="no layer multiplies by weights")
         scales, errors = self.calibrated(self.maker)
@@ -257,10 +265,14 @@ class _Search:
             return replace(self.original, layers=rows, reason=reason)
         return replace(candidate, layers=rows)
 
+    def sites(self, maker: Maker) -> tuple[Site, ...]:
+        """The layers of a model that may be quantised."""
+        return all_sites(maker.read.graph, products=self.attention)
+
     def calibrated(self, maker: Maker) -> tuple[dict[Value, Scale], dict[str, LayerError]]:
         """The scales of all that layers read, and the error of each layer."""
-        sites = sites_of(maker.read.graph)
-        values = list(dict.fromkeys(site.source for site in sites))
+        sites = self.sites(maker)
+        values = list(dict.fromkeys(v for site in sites for v in site.activations))
         scales = scales_of(maker, self.feeds, values, self.method)
         return scales, errors_of(maker, self.feeds, sites, scales)
 
@@ -275,7 +287,7 @@ class _Search:
         if not factors:
             return sites, scales, errors
         self.maker = smoothing.smoothed(self.maker, factors)
-        return sites_of(self.maker.read.graph), *self.calibrated(self.maker)
+        return self.sites(self.maker), *self.calibrated(self.maker)
 
     def least_kept(self, order: Sequence[Site], scales: Mapping[Value, Scale], errors: Mapping[str, LayerError]) -> int:
         """How many layers, in this order, stay in f32 so that the metric holds."""
@@ -296,8 +308,10 @@ class _Search:
         graph, more = self.maker.read.graph, {}
         if self.correct_bias:
             taken = {v.name for v in (*graph.inputs, *graph.params)} | {v.name for n in graph.nodes for v in n.outputs}
-            names = {site.name: _free(f"{site.name}.bias_correction", taken) for site in sites}
-            more = {names[s.name]: (-errors[s.name].mean).astype(np.float32) for s in sites}
+            # A recurrent layer's error goes on into its state, and columns of scores are places, not channels.
+            corrected = [s for s in sites if s.activations and s.axis is not None]
+            names = {site.name: _free(f"{site.name}.bias_correction", taken) for site in corrected}
+            more = {names[s.name]: (-errors[s.name].mean).astype(np.float32) for s in corrected}
         else:
             names = {}
         graph = quantised(graph, sites, scales, names)
@@ -307,7 +321,7 @@ class _Search:
         self.mixes.append(Mix(len(sites), metric, seconds))
         tell(f"{len(sites)} layers in int8: metric {metric:.6g}")
         weights = {**self.maker.read.weights, **more}
-        ranges = {s.source: scales[s.source] for s in sites}
+        ranges = {v: scales[v] for s in sites for v in s.activations}
         return _Candidate("int8" if sites else "fp32", model, metric, graph, weights, (), ranges=ranges)
 
     def falls(self, metric: float) -> bool:
@@ -351,7 +365,7 @@ class _Search:
 
 def _products(profile: Profile) -> list[float]:
     """Seconds of the kernels that multiply, in order."""
-    return [k.seconds for k in profile.kernels if any(name in k.label for name in ("conv", "matmul"))]
+    return [k.seconds for k in profile.kernels if any(name in k.label for name in ("conv", "matmul", "recurrence"))]
 
 
 def _rows(candidates: Sequence[_Candidate]) -> tuple[LayerRow, ...]:

@@ -24,7 +24,7 @@ from tilewright.transform.regions.captures import builder_for
 
 def in_f16(graph: Graph, sites: Iterable[Site]) -> Graph:
     """The graph with the operands of some layers in 16 bits."""
-    layers = {site.node.output for site in sites}
+    layers = {site.output for site in sites}
     builder = builder_for(graph)
     rounded: dict[Value, Value] = {}
 

@@ -17,7 +17,7 @@ class LayerRow:
     """One layer that could be quantised.
 
     layer     its output's name
-    op        "conv" or "matmul"
+    op        "conv", "matmul" or "recurrence"
     type      in which it multiplies now: "int8", "bf16", "fp16" or "fp32", or that of its weights: "int8w", "int4w"
     error     what 8 bits change by themselves: root mean square of the difference by that of the output, or None
     seconds   of a call, (of the f32 model, of this one); None where a kernel computes more than this layer

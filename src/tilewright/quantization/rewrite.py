@@ -46,7 +46,7 @@ def quantised(
         scales: of each site's source.
         corrections: parameters (f32, one number a channel) that are added to a site's output, by the site's name.
     """
-    return _Writer(graph, {s.node.output: s for s in sites}, scales, corrections or {}).run()
+    return _Writer(graph, {s.output: s for s in sites}, scales, corrections or {}).run()
 
 
 def beside(
@@ -75,7 +75,7 @@ class _Writer:
         self.builder = builder_for(self.graph)
 
     def run(self) -> Graph:
-        sources = {site.source for site in self.sites.values()}
+        sources = {v for site in self.sites.values() for v in site.activations}
         for value in self.graph.inputs:
             if value in sources:
                 self.quantise(value)
@@ -89,7 +89,7 @@ class _Writer:
 
     def write(self, node: Node) -> None:
         first = node.inputs[0] if node.inputs else None
-        site = self.sites.get(node.output) if len(node.outputs) == 1 else None
+        site = self.sites.get(node.outputs[0])
         if node.op in MOVING and first is not None and first in self.codes and node.output not in self.graph.outputs:
             before = self.codes[first]
             self.codes[node.output] = Codes(
@@ -101,8 +101,8 @@ class _Writer:
         if site is None:
             self.builder.nodes.append(replace(node, inputs=inputs))
             return
-        assert inputs[0] is not None
-        inputs = (inputs[0], self.quantised_weights(site))
+        if site.axis is not None:
+            inputs = (inputs[0], self.quantised_weights(site), *inputs[2:])
         correction = self.corrections.get(site.name)
         if correction is None:
             self.builder.nodes.append(replace(node, inputs=inputs))
@@ -121,7 +121,7 @@ class _Writer:
         """A site's output where it alone is quantised."""
 
         def rounded(value: Value) -> Value:
-            if value == site.source:
+            if value in site.activations:
                 if value not in self.codes:
                     self.quantise(value)
                 return self.read(value)
@@ -129,10 +129,11 @@ class _Writer:
             assert move.inputs[0] is not None
             return ops.emit1(self.builder, move.op, rounded(move.inputs[0]), attrs=move.attrs)
 
-        x = site.node.inputs[0]
-        assert x is not None
-        weights = self.quantised_weights(site)
-        return ops.emit1(self.builder, site.node.op, rounded(x), weights, attrs=site.node.attrs)
+        first, second, *rest = site.node.inputs
+        assert first is not None and second is not None
+        x = rounded(first) if site.activations else first
+        w = rounded(second) if site.axis is None else self.quantised_weights(site)
+        return ops.emit(self.builder, site.node.op, x, w, *rest, attrs=site.node.attrs)[0]
 
     def read(self, value: Value) -> Value:
         """The value that stands for another: itself, or its codes times their scale."""

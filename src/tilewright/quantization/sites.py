@@ -21,31 +21,41 @@ MOVING = frozenset(("max_pool", "reshape", "transpose", "identity", "slice"))
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A product or convolution with weights.
+    """A product or convolution, or a recurrent layer's products with its state.
 
-    node     of the canonical graph
-    source   the value whose codes it reads: its first input, or what that one is moved from
-    axis     of the weights that counts output channels
+    node      of the canonical graph
+    sources   of each of the first two inputs the value whose codes it reads: the input, or what that one is moved from;
+              None for weights, and for what stays in f32
+    axis      of the weights that counts output channels; None where both factors are computed
     """
 
     node: Node
-    source: Value
-    axis: int
+    sources: tuple[Value | None, Value | None]
+    axis: int | None
+
+    @property
+    def output(self) -> Value:
+        return self.node.outputs[0]
 
     @property
     def name(self) -> str:
-        return self.node.output.name
+        return self.output.name
+
+    @property
+    def activations(self) -> tuple[Value, ...]:
+        """The values whose codes it reads."""
+        return tuple(v for v in self.sources if v is not None)
 
     @property
     def weights(self) -> Value:
         w = self.node.inputs[1]
-        assert w is not None
+        assert w is not None and self.axis is not None
         return w
 
     @property
     def channel(self) -> int:
         """The axis of the output that counts channels."""
-        return 1 if self.node.op == "conv" else self.node.output.type.rank - 1
+        return 1 if self.node.op == "conv" else self.output.type.rank - 1
 
 
 def canonical(graph: Graph) -> Graph:
@@ -54,19 +64,29 @@ def canonical(graph: Graph) -> Graph:
 
 
 def sites_of(graph: Graph) -> tuple[Site, ...]:
-    """The layers that can be quantised, in order. Products of two computed values, and layers in the bodies of loops
+    """The layers that multiply by weights, in order. Products of two computed values, and layers in the bodies of loops
     and branches, are none."""
-    fixed, made = fixed_values(graph), graph.producers()
+    return tuple(site for site in all_sites(graph, products=False) if site.activations)
+
+
+def all_sites(graph: Graph, *, products: bool) -> tuple[Site, ...]:
+    """Layers that multiply by weights, recurrent ones, whose weights alone are quantised, and, if asked for, products of two computed
+    values, as attention has them."""
+    fixed, producers = fixed_values(graph), graph.producers()
     sites: list[Site] = []
     for node in graph.nodes:
+        if node.op not in ("conv", "matmul", "recurrence") or (node.op != "recurrence" and len(node.inputs) != 2):
+            continue
+        x, w = node.inputs[:2]
+        if x is None or w is None or x in fixed or any(v.dtype is not f32 for v in (x, w, node.outputs[0])):
+            continue
         axis = _axis(node)
-        if axis is None or len(node.inputs) != 2:
-            continue
-        x, w = node.inputs
-        if x is None or w is None or x in fixed or w not in fixed or x.dtype is not f32 or w.dtype is not f32:
-            continue
-        if all(as_int(d) is not None for d in w.shape) and node.output.dtype is f32:
-            sites.append(Site(node, _source(x, made), axis))
+        if w in fixed and axis is not None and all(as_int(d) is not None for d in w.shape):
+            source = None if node.op == "recurrence" else _source(x, producers)
+            sites.append(Site(node, (source, None), axis))
+        elif products and w not in fixed and node.op == "matmul" and not node.of(MatmulAttrs).transpose_a:
+            if x.type.rank == w.type.rank > 2:
+                sites.append(Site(node, (_source(x, producers), _source(w, producers)), None))
     return tuple(sites)
 
 
@@ -79,6 +99,8 @@ def _axis(node: Node) -> int | None:
             attrs, w = node.of(MatmulAttrs), node.inputs[1]
             is_matrix = w is not None and w.type.rank == 2 and not attrs.transpose_a
             return (0 if attrs.transpose_b else 1) if is_matrix else None
+        case "recurrence":
+            return 1
     return None
 
 

@@ -36,7 +36,7 @@ def factors_of(maker: Maker, feeds: Sequence[Feed], sites: Sequence[Site]) -> Fa
     groups: dict[Value, list[Site]] = {}
     for site in sites:
         x = site.node.inputs[0]
-        if site.node.op == "matmul" and x is not None and as_int(x.shape[-1]) is not None:
+        if site.node.op == "matmul" and site.axis is not None and x is not None and as_int(x.shape[-1]) is not None:
             groups.setdefault(x, []).append(site)
     if not groups:
         return {}
@@ -62,7 +62,7 @@ def smoothed(maker: Maker, factors: Mapping[Value, Any]) -> Maker:
     graph, read = maker.read.graph, maker.read
     builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), reserved=names_of(graph))
     weights, fixed, products = dict(read.weights), set(read.interface.fixed), dict[Value, tuple[Value, Value]]()
-    sites = {site.node.output: site for site in sites_of(graph)}
+    sites = {site.output: site for site in sites_of(graph)}
     for node in graph.nodes:
         x = node.inputs[0] if node.inputs else None
         site = sites.get(node.output) if x in factors and len(node.outputs) == 1 else None
@@ -105,7 +105,7 @@ def _maxima(graph: Graph, groups: Mapping[Value, Sequence[Site]]) -> Graph:
     )
     outputs: list[Value] = []
     for x, members in groups.items():
-        sizes = [(x, tuple(range(x.type.rank - 1)))] + [(s.weights, (s.axis,)) for s in members]
+        sizes = [(x, tuple(range(x.type.rank - 1)))] + [(s.weights, (s.axis or 0,)) for s in members]
         for value, axes in sizes:
             size = ops.emit1(builder, "abs", value)
             outputs.append(ops.emit1(builder, "reduce_max", size, axes=axes, keepdims=False) if axes else size)

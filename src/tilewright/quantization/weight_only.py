@@ -29,7 +29,7 @@ LEVELS = {4: 7, 8: 127}
 
 def coded(graph: Graph, bits: Mapping[Site, int]) -> Graph:
     """The graph with the weights of some products as codes of so many bits."""
-    by_node = {site.node.output: (site, count) for site, count in bits.items()}
+    by_node = {site.output: (site, count) for site, count in bits.items()}
     builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), reserved=names_of(graph))
     codes: dict[tuple[Value, int], Value] = {}
     for node in graph.nodes:
@@ -76,7 +76,7 @@ def least(count: int, holds: Callable[[int], bool]) -> int | None:
 
 
 def _depth(site: Site) -> int:
-    return as_int(site.weights.shape[1 - site.axis]) or 1
+    return as_int(site.weights.shape[0 if site.axis else 1]) or 1
 
 
 def _group(site: Site) -> int:
@@ -86,7 +86,7 @@ def _group(site: Site) -> int:
 
 def _coded(n: Emitter, site: Site, bits: int) -> Value:
     w, group, levels = site.weights, _group(site), float(LEVELS[bits])
-    groups, columns = _depth(site) // group, w.shape[site.axis]
+    groups, columns = _depth(site) // group, w.shape[site.axis or 0]
     shape, axis = ((columns, groups, group), 2) if site.axis == 0 else ((groups, group, columns), 1)
     grouped = n.reshape(w, shape)
     most = n.emit("reduce_max", n.emit("abs", grouped), axes=(axis,), keepdims=True)
