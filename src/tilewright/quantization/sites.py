@@ -70,8 +70,8 @@ def sites_of(graph: Graph) -> tuple[Site, ...]:
 
 
 def all_sites(graph: Graph, *, products: bool) -> tuple[Site, ...]:
-    """Layers that multiply by weights, recurrent ones, whose weights alone are quantised, and, if asked for, products of two computed
-    values, as attention has them."""
+    """Layers that multiply by weights, recurrent ones, whose weights alone are quantised, and, if asked for, products
+    of two computed values, as attention has them."""
     fixed, producers = fixed_values(graph), graph.producers()
     sites: list[Site] = []
     for node in graph.nodes:
