@@ -24,8 +24,6 @@ from tilewright.codegen.cuda.emit import emit_cuda
 from tilewright.codegen.export import export
 from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm, kernel_symbols
 from tilewright.codegen.llvm.entry import entry_of_kernel
-from tilewright.codegen.ptx.device import emit_ptx
-from tilewright.codegen.ptx.emit import emit_module
 from tilewright.codegen.raised import raise_pending
 from tilewright.codegen.workspaces import workspaces
 from tilewright.ir.expr import Buffer, Expr, Var, as_int, const
@@ -222,8 +220,12 @@ class BuiltFunction(Called):
             case "cuda":
                 return self._needs + emit_cuda(self._readable)
             case "llvm" if self.target.gpu is not None:
+                from tilewright.codegen.ptx.emit import emit_module
+
                 return emit_module(self.flat, self.target).text
             case "ptx" | "asm" if self.target.gpu is not None:
+                from tilewright.codegen.ptx.device import emit_ptx
+
                 return emit_ptx(self.flat, self.target)[0]
             case "llvm":
                 return emit_llvm(self.flat, self.target)

@@ -14,10 +14,6 @@ from functools import cached_property
 from tilewright.codegen import external
 from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm, kernel_symbols
 from tilewright.codegen.llvm.threads import runs_alone
-from tilewright.codegen.ptx.device import emit_ptx, ptx_of
-from tilewright.codegen.ptx.emit import emit_module
-from tilewright.codegen.ptx.launcher import launcher_text
-from tilewright.codegen.ptx.module import Module
 from tilewright.identity import identity
 from tilewright.ir.expr import Expr, Var, const, is_const, select
 from tilewright.ir.graph import Value
@@ -88,12 +84,16 @@ class KernelTexts:
         return str(readable_loops(self.planned.func, self.target, self.prefetch))
 
     def llvm(self) -> str:
-        return (
-            emit_llvm(self.flat, self.target) if self.target.gpu is None else emit_module(self.flat, self.target).text
-        )
+        if self.target.gpu is None:
+            return emit_llvm(self.flat, self.target)
+        from tilewright.codegen.ptx.emit import emit_module  # which programs for processors do without
+
+        return emit_module(self.flat, self.target).text
 
     def asm(self) -> str:
         if self.target.gpu is not None:
+            from tilewright.codegen.ptx.device import emit_ptx
+
             return emit_ptx(self.flat, self.target)[0]
         return assembly(self.llvm(), self.target)
 
@@ -231,9 +231,7 @@ class KernelCompiler:
         facts = _workspaces(flat), kernel_symbols(flat), runs_alone(flat), round(texts.planned.chosen.cycles)
         header = _encode(*facts, asked.canonical)
         if asked.target.gpu is not None:
-            with self.log.announcing(LOOPS_SHOWN):
-                module = self.log.run("emit", emit_module, flat, asked.target)
-            return header, self.background.submit(self._launching(asked, header, flat, module)), facts
+            return header, self.background.submit(self._launching(asked, header, flat)), facts
         with self.log.announcing(LOOPS_SHOWN):
             text = self.log.run("emit", emit_llvm, flat, asked.target)
         return header, self.background.submit(self._llvm(asked, header, text, external.own_texts(flat.body))), facts
@@ -252,8 +250,14 @@ class KernelCompiler:
 
         return self.background.submit(make)
 
-    def _launching(self, asked: Asked, header: bytes, flat: PrimFunc, module: Module) -> Callable[[], bytes]:
+    def _launching(self, asked: Asked, header: bytes, flat: PrimFunc) -> Callable[[], bytes]:
         """The object of a GPU's kernel: the function that launches it, with its PTX."""
+        from tilewright.codegen.ptx.device import ptx_of
+        from tilewright.codegen.ptx.emit import emit_module
+        from tilewright.codegen.ptx.launcher import launcher_text
+
+        with self.log.announcing(LOOPS_SHOWN):
+            module = self.log.run("emit", emit_module, flat, asked.target)
 
         def make() -> bytes:
             host = host_of(asked.target)

@@ -25,7 +25,6 @@ from tilewright.plans.framework.registry import extended, register
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.variants import Values, condition_of, specialize, versions_of
 from tilewright.plans.framework.work import MOST, work_of
-from tilewright.plans.gpu import PLANS as GPU_PLANS
 from tilewright.plans.matmul import codes, contraction, dots, sparse, tile_dots
 from tilewright.plans.pointwise import elementwise, packing, pieces, unscheduled
 from tilewright.plans.rows import plan as rows
@@ -69,12 +68,19 @@ PLANS: tuple[Plan, ...] = (
 
 def named(name: str) -> Plan:
     """The plan of this name."""
-    return next(p for p in extended((*PLANS, *GPU_PLANS)) if p.name == name)
+    own = next((p for p in extended(PLANS) if p.name == name), None)
+    return own or next(p for p in _gpu_plans() if p.name == name)
 
 
 def plans_for(target: Target) -> tuple[Plan, ...]:
     """The plans that a machine's functions are scheduled by."""
-    return extended(PLANS) if target.gpu is None else (unscheduled.PLAN, *GPU_PLANS)
+    return extended(PLANS) if target.gpu is None else (unscheduled.PLAN, *_gpu_plans())
+
+
+def _gpu_plans() -> tuple[Plan, ...]:
+    from tilewright.plans.gpu import PLANS  # which programs for processors do without
+
+    return PLANS
 
 
 def plan(func: PrimFunc, target: Target) -> Planned:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.codegen.ptx.cases import ROWS, emit, tensor
 from tests.codegen.ptx.emulator import Emulator
-from tilewright import kernels
+from tilewright.codegen.ptx import emit as emission
 from tilewright.codegen.ptx.module import Launch, Module
 from tilewright.compiler import compile_program
 from tilewright.ir.graph import Graph, GraphBuilder
@@ -86,14 +86,14 @@ def built(monkeypatch: pytest.MonkeyPatch) -> tuple[Program, Device, dict[str, A
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
     monkeypatch.setenv("TILEWRIGHT_PROCESSES", "1")
     modules: dict[str, tuple[Module, Launch]] = {}
-    emit_module = kernels.emit_module
+    emit_module = emission.emit_module
 
     def recorded(*arguments: Any) -> Module:
         module = emit_module(*arguments)
         modules.update({launch.kernel: (module, launch) for launch in module.launches})
         return module
 
-    monkeypatch.setattr(kernels, "emit_module", recorded)
+    monkeypatch.setattr(emission, "emit_module", recorded)
     random = np.random.default_rng(0)
     shapes = {"w": (20, 32), "c": (32,), "v": (32, 40)}
     weights = {name: random.standard_normal(s).astype(np.float32) / 4 for name, s in shapes.items()}

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from tests.codegen.ptx.emulator import Emulator
-from tilewright import kernels
+from tilewright.codegen.ptx import emit as emission
 from tilewright.codegen.ptx.module import Launch, Module
 from tilewright.native.link import compile_text
 from tilewright.native.shared import shared_object
@@ -57,14 +57,14 @@ EMULATORS: dict[str, Emulator] = {}
 def recorded_modules(patch: pytest.MonkeyPatch) -> Modules:
     """The modules of kernels that are compiled from now on."""
     modules: Modules = {}
-    emit_module = kernels.emit_module
+    emit_module = emission.emit_module
 
     def recorded(*arguments: Any) -> Module:
         module = emit_module(*arguments)
         modules.update({launch.kernel: (module, launch) for launch in module.launches})
         return module
 
-    patch.setattr(kernels, "emit_module", recorded)
+    patch.setattr(emission, "emit_module", recorded)
     return modules
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.frontend.common.finish import MALFORMED, finished, located, reason
 from tilewright.frontend.tflite.call import Call
 from tilewright.frontend.tflite.rules import RULES
-from tilewright.frontend.tflite.schema import IDENTIFIER, File, parse
+from tilewright.frontend.tflite.schema import File, parse
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.expr import const
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
@@ -23,13 +23,6 @@ from tilewright.support.errors import Error, ModelError, Problems, UnsupportedEr
 
 WEIGHT_RANK = 2
 """Constants of so many dimensions are weights, which an update may replace, where they are of f32."""
-
-
-def reads(model: Any) -> bool:
-    """Whether a model is a TFLite file: bytes that say so, or the path of a file with the suffix .tflite."""
-    if isinstance(model, bytes | bytearray):
-        return bytes(model[4:8]) == IDENTIFIER
-    return isinstance(model, str | Path) and str(model).endswith(".tflite")
 
 
 def import_tflite(model: bytes | str | Path, dims: DimSizes | None = None, example: Any = None) -> Imported:

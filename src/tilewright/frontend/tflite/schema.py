@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.frontend.tflite import IDENTIFIER
 from tilewright.frontend.tflite.flatbuffer import Table
 from tilewright.ir.dtype import DType, dtype
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, UnsupportedError
 
-IDENTIFIER = b"TFL3"
 VERSION = 3
 _TYPES = {0: "f32", 1: "f16", 2: "i32", 3: "u8", 4: "i64", 6: "bool", 7: "i16", 9: "i8", 10: "f64"}
 OPERATORS = {
