@@ -31,19 +31,19 @@ from tilewright.tuning.search import Descent, EstimateOnly, Policy, RandomSearch
 SPACES = harness.RESULTS / "spaces.json"
 SIZES = 8
 """Numbers of a decision's text that are features: the first ones, which are its types' sizes."""
-LEAST = 3
+MIN_SETTINGS = 3
 """Settings that a space has to have."""
 _NUMBER = re.compile(r"(?<![A-Za-z_0-9.])\d+")
 
 
 def recorded(models: Sequence[str], seconds: float) -> list[dict[str, Any]]:
     """The spaces of some models, timed now."""
-    from benchmarks.bench_tune import MOST, everything, spaces, tune
+    from benchmarks.bench_tune import MAX_SETTINGS, everything, spaces, tune
 
     results = []
     for name in models:
         print(name, flush=True)
-        runs = [tune(name, 1, Target.host(), everything(MOST), turn, seconds, timed=True) for turn in (1, 2, 3)]
+        runs = [tune(name, 1, Target.host(), everything(MAX_SETTINGS), turn, seconds, timed=True) for turn in (1, 2, 3)]
         results += [{**s.to_dict(), "model": name} for s in spaces(*runs)]
     return results
 
@@ -54,7 +54,7 @@ def known() -> list[Recorded]:
     rows = [s for row in tuned for s in row.get("spaces", ())]
     rows += json.loads(SPACES.read_text())["rows"] if SPACES.exists() else []
     result = {(r["about"], len(r["labels"])): Recorded.from_dict(r) for r in rows}
-    return [s for s in result.values() if len(s.labels) >= LEAST and all(e > 0 for e in s.estimates)]
+    return [s for s in result.values() if len(s.labels) >= MIN_SETTINGS and all(e > 0 for e in s.estimates)]
 
 
 class Features:

@@ -30,7 +30,7 @@ from tilewright.tuning.programs import Maker
 from tilewright.tuning.search import Policy
 
 FOLDER = ROOT / "build" / "sketches"
-MOST = 64
+MAX_SETTINGS = 64
 """Settings that are timed of a function."""
 HEADER = ["function", "plan, µs", "by rules", "tuned", "settings timed", "difference"]
 
@@ -41,9 +41,9 @@ def tuned(case: str) -> tuple[dict[str, str], int]:
     with tempfile.TemporaryDirectory() as folder:
         maker = Maker(model(case), Path(folder), threads=1, target=Target.host())
         program = maker.untuned()
-        journal = Journal.of(program.manifest.structure_key, maker.target, f"sketches {MOST}", FOLDER)
+        journal = Journal.of(program.manifest.structure_key, maker.target, f"sketches {MAX_SETTINGS}", FOLDER)
         arrays = entry.example_inputs(program, None)
-        result = entry.run(maker, program, arrays, journal, Policy(most=MOST))
+        result = entry.run(maker, program, arrays, journal, Policy(most=MAX_SETTINGS))
     return dict(result.settings), sum(sum(r.outcomes.values()) for r in result.rows)
 
 
@@ -88,7 +88,7 @@ def row(result: dict[str, Any]) -> list[str]:
 def summary(rows: Sequence[dict[str, Any]]) -> str:
     """Geometric means."""
     parts = []
-    for name, words in (("rules", "as estimates choose"), ("tuned", f"after at most {MOST} measurements")):
+    for name, words in (("rules", "as estimates choose"), ("tuned", f"after at most {MAX_SETTINGS} measurements")):
         ratios = [r["ratios"][name] for r in rows if name in r["ratios"]]
         if ratios:
             mean = float(np.exp(np.mean(np.log(ratios))))

@@ -23,7 +23,7 @@ from benchmarks.onnx_builder import Builder
 
 FEATURES = "256,512,768,1024,2048,3072"
 ROWS = "2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,20,22,24,28,32,36,40"
-MOST = 512
+MAX_ROWS = 512
 """Rows of the program for any number at most."""
 SECONDS = 0.0008
 """Of a turn."""
@@ -57,7 +57,7 @@ def _time(call: Callable[..., Any], x: np.ndarray, calls: int) -> float:
 
 def line(depth: int, columns: int, rows: Sequence[int]) -> list[float]:
     """Ratios of a product at some numbers of rows."""
-    dynamic = tw.compile(product("rows", depth, columns), dims={"rows": tw.dim(1, MOST)}, threads=1)
+    dynamic = tw.compile(product("rows", depth, columns), dims={"rows": tw.dim(1, MAX_ROWS)}, threads=1)
     rng, result = np.random.default_rng(0), []
     for count in rows:
         static = tw.compile(product(count, depth, columns), threads=1)

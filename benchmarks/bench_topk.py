@@ -38,7 +38,7 @@ WAYS = (insertion, bounds, digits)
 HEADER = ["rows x elements, first", *(way.__name__ for way in WAYS), "eager", "taken", "eager / taken"]
 SHORTEST = 4e-3
 """Seconds of a turn."""
-MOST_INSERTED = 128
+MAX_INSERTED = 128
 """Elements asked for up to which insertion is timed."""
 
 
@@ -46,7 +46,7 @@ def calls(rows: int, extent: int, count: int) -> Iterator[tuple[str, Callable[[]
     """A call by each way that is no hundred times slower than others."""
     array = np.random.default_rng(0).standard_normal((rows, extent)).astype(np.float32)
     for way in WAYS:
-        if way is insertion and count > MOST_INSERTED:
+        if way is insertion and count > MAX_INSERTED:
             continue
         x = Buffer("x", f32, (const(rows), const(extent)))
         values, indices = (Buffer(n, t, (const(rows), const(count))) for n, t in (("values", f32), ("indices", i64)))

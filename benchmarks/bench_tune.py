@@ -36,7 +36,7 @@ from tilewright.tuning.workers import Processes, Timed
 
 MODELS = ("m64", "nat")
 FOLDER = models.ROOT / "build" / "tune"
-MOST = 1000
+MAX_SETTINGS = 1000
 """Settings of a decision, more than there are."""
 AGAIN = 4
 """Races of the whole model, of five loadings each, that say what was gained."""
@@ -212,7 +212,7 @@ def measure(name: str, args: argparse.Namespace, machine: Target) -> dict[str, A
         "accepted": [[r.about, r.untuned, r.tuned, str(r.gain)] for r in tuned.rows if r.accepted],
     }
     if args.everything:
-        turns = (1, 2) if args.most == MOST else (1,)
+        turns = (1, 2) if args.most == MAX_SETTINGS else (1,)
         runs = [tune(*run, everything(args.most), turn, args.seconds, timed=True) for turn in turns]
         best = runs[0][0]
         row["headroom"] = (
@@ -254,7 +254,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
         headroom = str(Gain(**r["headroom"])) if "headroom" in r else "-"
         result = str(Gain(**r["gain"])) if r["accepted"] else "nothing verified"
         again = str(Gain(**r["again"])) if r["accepted"] and "again" in r else "-"
-        most = "all" if r.get("most", MOST) == MOST else f"{r['most']} each"
+        most = "all" if r.get("most", MAX_SETTINGS) == MAX_SETTINGS else f"{r['most']} each"
         every = f"{most}: {r['everything']}" if "headroom" in r else "-"
         mean_timed = r["timed"] / max(r["decisions"], 1)
         table.append(
@@ -312,7 +312,9 @@ def main() -> None:
     parser.add_argument("--target", metavar="NAME")
     parser.add_argument("--seconds", type=float, default=1e9, help="of each run; what it lacks the next one times")
     parser.add_argument("--everything", action="store_true", help="time all settings too, twice")
-    parser.add_argument("--most", type=int, default=MOST, metavar="N", help="settings of a decision with --everything")
+    parser.add_argument(
+        "--most", type=int, default=MAX_SETTINGS, metavar="N", help="settings of a decision with --everything"
+    )
     parser.add_argument("--ceilings", action="store_true", help="what wrong ceilings cost, untuned and tuned")
     parser.add_argument("--wrong", default="", metavar="WHAT", help="of the wrong ceilings those that begin so")
     parser.add_argument("--searches", type=int, default=1, metavar="N", help="searches of each of the wrong ceilings")

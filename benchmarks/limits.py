@@ -22,7 +22,7 @@ _FLOPS = 100_000_000
 """Operations of a call on one thread: a millisecond or so."""
 _BYTES = 32 << 20
 """Bytes of a call at least, by going over a small buffer again and again: as long."""
-_MOST_STREAMS = 4
+_MAX_STREAMS = 4
 _AHEAD = (0, 1024)
 """Bytes that are asked for in advance, in the ways that are tried."""
 _TRIALS = 3
@@ -43,7 +43,7 @@ def moving(read: int, written: int, threads: int) -> Prepared:
     whichever way a short trial finds fastest: streams, prefetching, past the caches or not."""
     result = ways(read, written)
     moves = Moves(machine.describe(), result)
-    address, owner = _memory(read + written + MOVE_BYTES * 2 * _MOST_STREAMS * threads)
+    address, owner = _memory(read + written + MOVE_BYTES * 2 * _MAX_STREAMS * threads)
     trials = [_mover(moves, way, address, read + written, threads) for way in result]
     times = [float("inf")] * len(result)
     for _ in range(_TRIALS):
@@ -60,8 +60,8 @@ def moving(read: int, written: int, threads: int) -> Prepared:
 def ways(read: int, written: int) -> list[Way]:
     """The ways that are tried for bytes read and bytes written."""
     share = written / max(1, read)
-    pairs = [(r, w) for r, w in product(range(1, _MOST_STREAMS + 1), range(_MOST_STREAMS + 1))]
-    error = {pair: abs(pair[1] / pair[0] - min(share, _MOST_STREAMS)) for pair in pairs}
+    pairs = [(r, w) for r, w in product(range(1, _MAX_STREAMS + 1), range(_MAX_STREAMS + 1))]
+    error = {pair: abs(pair[1] / pair[0] - min(share, _MAX_STREAMS)) for pair in pairs}
     least = min(error.values())
     near = [pair for pair in pairs if error[pair] == least]
     return [Way(r, w, ahead, past) for r, w in near for ahead in _AHEAD for past in ((False, True) if w else (False,))]

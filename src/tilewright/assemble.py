@@ -7,7 +7,7 @@ from functools import partial
 
 from tilewright.codegen.external import shared_texts
 from tilewright.codegen.llvm.entry import emit_entry
-from tilewright.ir.dim import MOST
+from tilewright.ir.dim import MAX_DIM
 from tilewright.ir.expr import Expr, Var, as_int, equal
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interface import Interface
@@ -113,7 +113,7 @@ def assemble(
         name=graph.name,
         target=TargetSpec(target.triple, target.cpu, tuple(target.features)),
         symbols=tuple(
-            SymbolSpec(s.name, s.lo or 0, MOST if s.hi is None else s.hi, s.multiple, s.likely) for s in symbols
+            SymbolSpec(s.name, s.lo or 0, MAX_DIM if s.hi is None else s.hi, s.multiple, s.likely) for s in symbols
         ),
         inputs=tuple(
             InputSpec(name, v.dtype.name, _dims(v, computed), name in caches)
@@ -163,8 +163,8 @@ def outputs_are_hosts(names: Interface, budget: str | int | None) -> bool:
 def stored(
     graph: Graph, calls: Sequence[Call], places: Mapping[Value, Place], symbols: Sequence[Var], hosts: bool
 ) -> Storage:
-    """Slots of a program's values, of which some stand in what nobody has written yet. `hosts`: outputs are such memory
-    too."""
+    """Slots of a program's values, of which some stand in memory that is not written yet. `hosts`: outputs are such
+    memory too."""
     leading = [*graph.inputs, *graph.outputs, *graph.params]
     storage = assign_slots(calls, leading, places, symbols)
     first = len(graph.inputs)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.plans.winograd.winograd_errors import MOST
+from tests.plans.winograd.winograd_errors import MAX_DEVIATIONS
 from tilewright import ops
 from tilewright.compiler import compile_program, passed
 from tilewright.ir.dtype import f32
@@ -155,7 +155,7 @@ def test_errors_of_sums_over_tiles_are_as_expected(tile: int, images: int, side:
     # Tiles at the ends of a map are in part zeros, so that a weight's variance is that of the pixels that there are.
     scale = np.sqrt(images * side * side)
     errors = np.abs(result - want) / scale / np.sqrt(np.outer(worst, worst))
-    assert errors.max() < MOST
+    assert errors.max() < MAX_DEVIATIONS
     assert np.sqrt((errors**2).mean()) > 0.1
 
 

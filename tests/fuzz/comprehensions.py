@@ -13,7 +13,7 @@ from tilewright.ir.dtype import BY_NAME
 
 FLOATS = ("f32", "f32", "f32", "f64", "f16", "bf16")
 INTEGERS = ("i32", "i64", "i8", "u8", "i16", "u32")
-MOST_POINTS = 6000
+MAX_POINTS = 6000
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ def generate(seed: int) -> Case:
         maker.reduced = maker.reduced[:1]
     for i in maker.left + maker.reduced:
         maker.sizes[i] = rng.choice([1, 2, 3, 5, 7, 8, 9, 16, 17, 33])
-    while np.prod([maker.sizes[i] for i in maker.sizes], dtype=float) > MOST_POINTS:
+    while np.prod([maker.sizes[i] for i in maker.sizes], dtype=float) > MAX_POINTS:
         big = max(maker.sizes, key=lambda i: maker.sizes[i])
         maker.sizes[big] //= 2
     if rng.random() < 0.04 and reducer not in ("argmax!", "argmin!"):

@@ -23,7 +23,7 @@ from tilewright.runtime.specs import ALIGNMENT, TempSpec
 from tilewright.runtime.weights.prepare import Prepare
 
 PAGE = mmap.PAGESIZE
-MOST = 1 << 28
+MAX_BYTES = 1 << 28
 """Bytes of one guarded thing: calls that need more are not what is tried."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -44,7 +44,7 @@ class Pages:
     def take(self, nbytes: int) -> tuple[int, int]:
         """Where readable memory of at least so many bytes begins and ends."""
         pages = max(1, -(-nbytes // PAGE))
-        if nbytes > MOST:
+        if nbytes > MAX_BYTES:
             raise TooLarge(nbytes)
         pages = 1 << (pages - 1).bit_length()
         idle = self._idle.setdefault(pages, [])

@@ -13,9 +13,9 @@ def test_what_is_gone_leaves_the_table() -> None:
     gc.collect()
     held = Var("held")
     before = len(interning._table)
-    for k in range(20 * interning.MOST_DEAD):
+    for k in range(20 * interning.MAX_DEAD):
         _ = Var(f"passing{k}") + held
-    assert len(interning._table) < before + 4 * interning.MOST_DEAD
+    assert len(interning._table) < before + 4 * interning.MAX_DEAD
     assert Var("held") is held
 
 
@@ -23,7 +23,7 @@ def test_what_is_made_again_before_the_first_has_left_stays() -> None:
     name = "made again"
     first = id(Var(name))  # gone at once, its reference waits
     again = Var(name)
-    for k in range(3 * interning.MOST_DEAD):
+    for k in range(3 * interning.MAX_DEAD):
         _ = Var(f"other{k}")
     assert Var(name) is again and first is not None
 

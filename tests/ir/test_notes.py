@@ -147,7 +147,7 @@ def test_origins_name_operators_that_the_reader_knows() -> None:
     text = str(func)
     assert '@origin(op=lowered.conv, stage=product, attrs={value = [1, "a"]}) {' in text
     assert parse_func(text, lambda _: OneAttr) == func
-    with pytest.raises(ParseError, match=r"nobody said what attributes the operator 'lowered\.conv' has"):
+    with pytest.raises(ParseError, match=r"the attributes of the operator 'lowered\.conv' are not known"):
         parse_func(text)
     with pytest.raises(ParseError, match=r"1:[0-9]+: has no attribute 'value'"):
         parse_func(text.replace("\n", " "), lambda _: Attrs)

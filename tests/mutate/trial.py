@@ -24,7 +24,7 @@ MAP = ROOT / "build" / "mutate" / "map"
 COPIED = ("src", "tests", "benchmarks", "examples", "docs", "pyproject.toml", "README.md", "Makefile")
 SLOWER, GRACE = 4.0, 10.0
 """A test's limit: so many times its recorded time, and so many seconds on top (a first import)."""
-MOST = 3600.0
+MAX_SECONDS = 3600.0
 """Seconds that any run of pytest may take, whatever its tests do."""
 FEWER = {"TILEWRIGHT_SCHEDULE_CASES": "200", "TILEWRIGHT_LANGUAGE_CASES": "100"}
 """Random schedules: a tenth of those of `make test`, since no mutant has seconds for more of them, and tracing all of
@@ -72,7 +72,7 @@ class Tree:
             }
         )
 
-    def pytest(self, arguments: Sequence[str], limit: float = MOST, **variables: str) -> tuple[int, str]:
+    def pytest(self, arguments: Sequence[str], limit: float = MAX_SECONDS, **variables: str) -> tuple[int, str]:
         """Exit status and output of a run; 124 where it took longer than the limit."""
         process = subprocess.Popen(
             [*self.command(), *arguments],
@@ -137,7 +137,7 @@ class Tree:
         if not tests:
             return Outcome("survived")
         limits = {name: GRACE + SLOWER * s for name, s in tests.items()}
-        most = min(MOST, PATIENCE * (GRACE + SLOWER * sum(tests.values())))
+        most = min(MAX_SECONDS, PATIENCE * (GRACE + SLOWER * sum(tests.values())))
         answer = None
         if self.server is not None:
             text = (self.root / mutant.path).read_text()

@@ -9,14 +9,14 @@ import pytest
 
 from tests.ops.lowered.test_toomcook import product
 from tilewright.arith.straight import straight_line
-from tilewright.ops.lowered.correlation import MOST_POINTS, points, products, reach, transforms
+from tilewright.ops.lowered.correlation import MAX_POINTS, points, products, reach, transforms
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 4])
 @pytest.mark.parametrize("window", range(1, 9))
 @pytest.mark.parametrize("m", range(1, 8))
 def test_correlation(m: int, window: int, stride: int) -> None:
-    if points(m, window, stride) > MOST_POINTS:
+    if points(m, window, stride) > MAX_POINTS:
         return
     at, g, bt = transforms(m, window, stride)
     length, size = reach(m, window, stride), products(m, window, stride)

@@ -144,7 +144,7 @@ def test_one_warning_names_operator_reason_and_who_runs_it() -> None:
 
 
 def test_unknown_operators_are_refused_by_name() -> None:
-    with pytest.raises(tw.errors.UnsupportedError, match=r"decorate \(com.example.Fancy\).*nobody here knows"):
+    with pytest.raises(tw.errors.UnsupportedError, match=r"decorate \(com.example.Fancy\).*no host knows"):
         tw.compile(custom_in_the_middle())
 
 
@@ -720,7 +720,7 @@ def test_without_onnxruntime(lacking: bool, monkeypatch: pytest.MonkeyPatch) -> 
 def test_report_ahead() -> None:
     report = tw.coverage(custom_in_the_middle())
     assert report.to_dict()["compiled"] == 4 and report.compiled_parts == 2
-    assert report.uncompiled[0].runs_by == "nobody" and "plug-in" in report.uncompiled[0].help
+    assert report.uncompiled[0].runs_by == "no host" and "plug-in" in report.uncompiled[0].help
     assert json.loads(json.dumps(report.to_dict()))["parts"][0]["operators"] == [["MatMul", 1], ["Relu", 1]]
     whole = tw.coverage(model([node("Relu", "x", "y")], {"x": (T.FLOAT, [2])}, ["y"]))
     assert whole.share == 1 and len(whole.parts) == 1 and not whole.uncompiled

@@ -107,7 +107,7 @@ def test_memory_after_a_trace_is_bounded() -> None:
 def test_the_largest_arena_is_reserved_unless_it_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     largest = Model(affine(hi=5000)).memory(n=5000).arena
     for most, whole in ((largest, True), (largest - 1, False)):
-        monkeypatch.setattr(engine, "MOST_RESERVED", most)
+        monkeypatch.setattr(engine, "MAX_RESERVED", most)
         model = Model(affine(hi=5000))
         model(np.ones(1, np.float32))
         assert (model.memory().arenas_held >= largest) == whole

@@ -12,7 +12,7 @@ import pytest
 from tests.runtime.programs import affine, copy16
 from tilewright.runtime.arena import Interval, plan
 from tilewright.runtime.model import Model
-from tilewright.runtime.timeline import MOST_NOTES
+from tilewright.runtime.timeline import MAX_NOTES
 from tilewright.runtime.trace_events import Timeline, live_bytes
 from tilewright.support.errors import CallError
 
@@ -80,12 +80,12 @@ def test_the_file_is_what_viewers_read(tmp_path: Path) -> None:
 
 def test_too_many_notes_are_counted() -> None:
     """The limit stays as it is: it is a number of native code that all traces of the machine share."""
-    calls = MOST_NOTES // 3 + 1
+    calls = MAX_NOTES // 3 + 1
     result = Model(affine(), threads=1).timeline(X[:1], calls=calls, threads=1)
     kernels = result.of("kernel")
-    assert len(kernels) == MOST_NOTES
-    assert [s.step for s in kernels[-3:]] == [(MOST_NOTES - k) % 3 for k in (3, 2, 1)]
-    assert result.lost == 3 * calls - MOST_NOTES
+    assert len(kernels) == MAX_NOTES
+    assert [s.step for s in kernels[-3:]] == [(MAX_NOTES - k) % 3 for k in (3, 2, 1)]
+    assert result.lost == 3 * calls - MAX_NOTES
 
 
 def test_nothing_to_trace() -> None:

@@ -24,8 +24,8 @@ from tilewright.runtime.threads import pool, supported
 from tilewright.runtime.trial import (
     CALLS,
     EACH,
+    MAX_CALLS,
     MEAN,
-    MOST_CALLS,
     RESTING_CALLS,
     SHARE,
     SLOW,
@@ -114,7 +114,7 @@ def test_trials_cost_a_small_share_of_the_time() -> None:
 def test_the_next_trial_comes_some_day() -> None:
     trials = Trials(2)
     trials.run(lambda n, _: {2: 50_000, 1: 10}[n])
-    assert trials.state[TRIAL.wait] == MOST_CALLS
+    assert trials.state[TRIAL.wait] == MAX_CALLS
 
 
 def test_long_calls_are_tried_once_with_one_thread() -> None:
@@ -129,7 +129,7 @@ def test_one_thread_is_found_where_others_use_the_cores() -> None:
     trials = Trials(2)
     assert trials.run(lambda n, _: {2: 12_000_000, 1: 25_000}[n]) == [2] * CALLS + [1]
     assert trials.threads == 1
-    assert trials.state[TRIAL.wait] == MOST_CALLS
+    assert trials.state[TRIAL.wait] == MAX_CALLS
 
 
 def test_calls_that_become_slow_lead_to_a_trial() -> None:

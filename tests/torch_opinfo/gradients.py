@@ -48,7 +48,7 @@ QUOTIENT_TOLERANCE = 1e-4
 """How near to central differences in f64 a gradient in f32 is, of the largest element."""
 STEP = 1e-5
 """Half of what an element moves by for them."""
-MOST_QUOTIENTS = 2000
+MAX_QUOTIENTS = 2000
 """Elements of an input that are moved one by one."""
 TIMES_AUTOGRAD = 4.0
 """How much further than autograd's in f32 a gradient may be from that in f64, where f32 itself is not so near."""
@@ -140,7 +140,7 @@ def _is_quotient(precise: torch.nn.Module, given: Sequence[torch.Tensor], k: int
     """Whether the central differences of a module in f64 by input `k` are `got` and not `want`."""
     inputs = [(t.double() if t.is_floating_point() else t).contiguous().clone() for t in given]
     flat = inputs[k].view(-1)
-    if flat.numel() > MOST_QUOTIENTS:
+    if flat.numel() > MAX_QUOTIENTS:
         return False
     result = np.zeros(flat.numel())
     for at in range(flat.numel()):

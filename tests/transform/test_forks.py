@@ -141,7 +141,7 @@ def test_the_cut_is_the_best_of_all(seed: int) -> None:
         if len(run) == 1 or any(alone[k] == endless for k in run):
             return shared if len(run) == 1 else endless
         fork = forks._fork_cycles(forks._strands(run, before, times, target), before, times, target)
-        worth = min(forks.LEAST_GAIN * shared, shared - forks.LEAST_BARRIERS * target.barrier)
+        worth = min(forks.MIN_GAIN * shared, shared - forks.MIN_BARRIERS * target.barrier)
         return fork if fork < worth else endless
 
     least = [0.0]

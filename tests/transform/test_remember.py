@@ -83,7 +83,7 @@ def test_what_differs_in_attributes_alone_is_lowered_apart(made: list[str], valu
 
 
 def test_not_too_many_are_remembered(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remember, "MOST", 2)
+    monkeypatch.setattr(remember, "MAX_GROUPS", 2)
     groups = {name: fuse(product(width))[0] for name, width in (("a", 32), ("b", 40), ("c", 48))}
     known: Lowered = {}
     with remembering(known):

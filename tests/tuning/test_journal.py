@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.targets.target import Target
-from tilewright.tuning.journal import MOST_BYTES, Journal, Turns
+from tilewright.tuning.journal import MAX_BYTES, Journal, Turns
 
 
 def filled(path: Path) -> Journal:
@@ -72,7 +72,7 @@ def test_too_large_or_unwritable_is_begun_again(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     filled(path)
     with path.open("r+b") as file:
-        file.truncate(MOST_BYTES + 1)
+        file.truncate(MAX_BYTES + 1)
     assert Journal(path).turns("plan a", "old", "new") == [] and not path.exists()
     blocked = Journal(tmp_path / "j2" / "x.jsonl")
     (tmp_path / "j2").write_text("a file")

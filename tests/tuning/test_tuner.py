@@ -29,8 +29,8 @@ from tilewright.tuning.recording import Memory, Seeds
 from tilewright.tuning.result import Progress, Tuned
 from tilewright.tuning.search import Policy
 from tilewright.tuning.significance import Gain
-from tilewright.tuning.sites import LEAST_SHARE, Part, Site, clash, codes, runs, sites, split, together, window
-from tilewright.tuning.tuner import FINAL_RACES, LEVELS, MOST_RACES, Tuner
+from tilewright.tuning.sites import MIN_SHARE, Part, Site, clash, codes, runs, sites, split, together, window
+from tilewright.tuning.tuner import FINAL_RACES, LEVELS, MAX_RACES, Tuner
 from tilewright.tuning.workers import Timed
 
 V3 = Target.parse("x86-64-v3")
@@ -149,7 +149,7 @@ def test_only_what_is_undecided_is_raced_further(tmp_path: Path) -> None:
     def finals(said: list[Progress]) -> int:
         return max(int(p.next.split()[2]) for p in said if p.next.startswith("finals"))
 
-    assert finals(few) == FINAL_RACES < finals(many) <= MOST_RACES
+    assert finals(few) == FINAL_RACES < finals(many) <= MAX_RACES
 
 
 def test_of_winners_that_are_tied_the_estimates_choose(tmp_path: Path) -> None:
@@ -617,7 +617,7 @@ def test_steps_of_many_layouts_are_found_in_few_compiles(tmp_path: Path) -> None
         alone, _ = changed(untuned.built.kernels, maker.built({s.site.name: s.other}).kernels)
         assert s.site.steps is not None and alone <= s.site.steps
         assert s.share == pytest.approx(sum(shares[k] for k in s.site.steps))
-        assert s.closed == (s.share < LEAST_SHARE)
+        assert s.closed == (s.share < MIN_SHARE)
     assert sum(len(s.site.steps or ()) for s in searches) <= 2 * len(searches), "and little else"
 
 

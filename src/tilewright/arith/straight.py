@@ -25,7 +25,7 @@ Terms = tuple[tuple[Fraction, int], ...]
 
 _TRIALS = 12
 """Further greedy searches, each with ties broken at random; the best of all is taken."""
-_MOST_SHARED = 4096
+_MAX_SHARED = 4096
 """Entries of a matrix above which nothing is shared: the search is quadratic in the rows."""
 _LONG = 3
 """Entries of a row or column from which on it is worth being made of others."""
@@ -62,7 +62,7 @@ def straight_line(matrix: tuple[tuple[Fraction, ...], ...]) -> Straight:
     """A program for `y = matrix @ x` with few operations. The same matrix gives the same program."""
     rows = [{k: x for k, x in enumerate(row) if x} for row in matrix]
     inputs = max(map(len, matrix), default=0)
-    if inputs * len(rows) > _MOST_SHARED:
+    if inputs * len(rows) > _MAX_SHARED:
         return Straight(inputs, (), tuple(_terms(row) for row in rows))
     if inputs * len(rows) > _MANY:
         return _composed(rows, inputs)

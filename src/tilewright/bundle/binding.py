@@ -25,9 +25,9 @@ from tilewright.support.errors import Problems, UnsupportedError
 
 ALIGNMENT = 64
 """Bytes at a multiple of which all memory of the caller begins that is no input or output."""
-MOST = 1 << 40
+MAX_BYTES = 1 << 40
 """Bytes of any part of the caller's memory."""
-MANY = (1 << 31) - 1
+MAX_EXTENT = (1 << 31) - 1
 """The end of a symbol's range that is not stated."""
 HEADER = 64
 """Bytes before the packed weights, and before the caches of a state."""
@@ -207,8 +207,8 @@ def _bounds(m: Manifest, rows: int | None) -> list[int]:
         free |= {_symbol(m, m.state.caches[0].input), _symbol(m, m.state.length)}
     result = []
     for k, s in enumerate(m.symbols):
-        bound = rows if rows is not None and k in free and s.hi >= min(rows, MANY) else s.hi
-        if bound >= MANY:
+        bound = rows if rows is not None and k in free and s.hi >= min(rows, MAX_EXTENT) else s.hi
+        if bound >= MAX_EXTENT:
             if k in free:
                 what, hint = "nothing says for how many rows there shall be memory", "say so: rows=512, or --rows 512"
             else:
@@ -291,7 +291,7 @@ def _check_sizes(f: Binding) -> None:
         "activations": f.activations.nbytes,
         "state": 0 if f.state is None else f.state.nbytes,
     }
-    large = {name: n for name, n in parts.items() if n > MOST}
+    large = {name: n for name, n in parts.items() if n > MAX_BYTES}
     if large:
         raise UnsupportedError("a bundle would need too much memory", where=f.name, got=str(large))
 

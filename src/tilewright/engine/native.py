@@ -38,7 +38,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import EngineError
 
 _WORD = ctypes.c_int64
-_AT_MOST_NS = 50_000_000
+_AT_MAX_NS = 50_000_000
 """How long a thread waits in native code before Python may handle a signal."""
 _SLAB = 256
 """Variables whose memory is asked for together."""
@@ -329,7 +329,7 @@ class Native:
         address = handle.address if isinstance(handle, Handle) else 0
         until = None if timeout is None else monotonic() + timeout
         while True:
-            nanoseconds = _AT_MOST_NS
+            nanoseconds = _AT_MAX_NS
             if until is not None:
                 nanoseconds = min(nanoseconds, max(0, int((until - monotonic()) * 1e9)))
             if self._code.wait(self._address, address, nanoseconds):

@@ -18,8 +18,8 @@ from tilewright.ir.graph import TensorType
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ComprehensionError, Problems
 
-MOST_ELEMENTS = 1 << 40
-"""Elements of a result: a size that nobody means."""
+MAX_ELEMENTS = 1 << 40
+"""Elements of a result: a size beyond any use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def bind_nest(nest: Nest, scope: Scope, types: Mapping[str, TensorType]) -> Boun
     count = 1
     for d in shape:
         count *= as_int(d) or 1
-    if count >= MOST_ELEMENTS:
+    if count >= MAX_ELEMENTS:
         scope.source.fail(f"{nest.label!r} is too large", nest.at, got=f"{count} elements")
     if scope.assuming:
         return Bound(nest, extents, TensorType(f32, shape))

@@ -25,7 +25,7 @@ from tilewright.support.classes import dataclass
 
 WORTH = 0.75
 """The share of a single sum's work that steps may have."""
-MOST_INDICES = 6
+MAX_INDICES = 6
 """Reduced indices whose orders are all looked at; sums over more stay as they are."""
 LARGEST = 1 << 24
 """Elements that a step's result may have."""
@@ -84,7 +84,7 @@ def _factors(bound: Bound, shapes: Shapes) -> list[Factor] | None:
     nest = bound.nest
     kind = bound.type.dtype
     exact = kind.bits >= 32
-    if nest.reducer != "sum" or not exact or not 2 <= len(nest.reduced) <= MOST_INDICES:
+    if nest.reducer != "sum" or not exact or not 2 <= len(nest.reduced) <= MAX_INDICES:
         return None
     if any(not is_const(bound.extents[i].start, 0) for i in nest.indices):
         return None

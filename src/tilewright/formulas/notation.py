@@ -20,7 +20,7 @@ from tilewright.formulas.syntax import SIGNS
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ComprehensionError
 
-MOST_AXES = 32
+MAX_AXES = 32
 """Axes of one string."""
 
 _TOKEN = re.compile(r"(?P<space>\s+)|(?P<name>[A-Za-z_]\w*)|(?P<number>\d+)|(?P<sign>->|\.\.\.|[()\[\],])")
@@ -59,7 +59,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """A string that has been parsed. `reduce` is None where nobody said how."""
+    """A string that has been parsed. `reduce` is None where it is not stated."""
 
     source: Source
     terms: tuple[Term, ...]
@@ -101,8 +101,8 @@ def notation_of(text: str, reduce: str | None, sizes: Mapping[str, bool | int | 
     letters = all(re.fullmatch(r"(\s*[A-Za-z.]*\s*)", part) for part in (*left.split(","), right))
     read = _letters if letters else _names
     terms = tuple(read(source, part, at) for part, at in _parts(left, ","))
-    if sum(len(g.axes) for term in terms for g in term) > MOST_AXES:
-        source.fail("there are too many axes", (0, len(left)), expected=f"at most {MOST_AXES}")
+    if sum(len(g.axes) for term in terms for g in term) > MAX_AXES:
+        source.fail("there are too many axes", (0, len(left)), expected=f"at most {MAX_AXES}")
     if arrow and "->" in right:
         source.fail("there are two arrows", (text.rindex("->"), text.rindex("->") + 2))
     result = read(source, right, len(left) + 2) if arrow else _implicit(source, terms, letters)

@@ -85,7 +85,7 @@ def _combined(sign: str, a: Expr, b: Expr) -> Expr | None:
         case "max":
             return maximum(a, b)
     if not prove(b > 0):
-        return None  # what // and % give for 0 is nobody's wish
+        return None  # no caller wants what // and % give for 0
     return a // b if sign == "//" else a % b
 
 

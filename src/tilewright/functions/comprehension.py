@@ -38,7 +38,7 @@ Number = bool | int | float
 Dynamic = bool | Collection[str] | Mapping[str, int]
 Bounds = Literal["clamp", "check"]
 
-MOST_MODELS = 64
+MAX_MODELS = 64
 """Signatures that a comprehension keeps compiled; with more, the one that came first is forgotten."""
 
 
@@ -139,7 +139,7 @@ class Comprehension:
         entry = self._models.get(key := tuple(self._with_symbols(_types(arrays))))
         if entry is None:
             entry = self._models[key] = compile(self.graph(key), name=self.name, **self.options)
-        if len(self._models) > 2 * MOST_MODELS:
+        if len(self._models) > 2 * MAX_MODELS:
             del self._models[next(iter(self._models))]
         self._models[tuple((a.dtype, a.shape) for a in arrays)] = entry
         return entry
@@ -283,7 +283,7 @@ class NotationFunction:
         """The `Model` that a call with these arrays runs."""
         types = _types(arrays)
         result = compile(self.graph(types), name=self.name, **self.options)
-        if len(self._models) >= MOST_MODELS:
+        if len(self._models) >= MAX_MODELS:
             del self._models[next(iter(self._models))]
         self._models[tuple((a.dtype, a.shape) for a in arrays)] = result
         return result

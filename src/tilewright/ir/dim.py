@@ -15,7 +15,7 @@ from tilewright.support.options import check_option
 
 MOST_LIKELY = 8
 """Values that stand for a distribution: as many of equal weight as choose tiles as well as the whole of it."""
-MOST = (1 << 31) - 1
+MAX_DIM = (1 << 31) - 1
 """The largest value of a dimension whose end is not stated."""
 
 
@@ -75,10 +75,10 @@ def dim(
 
     Raises ModelError where no value is left, or a likely one is none of them.
     """
-    numbers = {"lo": lo, "hi": MOST if hi is None else hi, "multiple": multiple}
+    numbers = {"lo": lo, "hi": MAX_DIM if hi is None else hi, "multiple": multiple}
     for what, number in numbers.items():
-        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MOST:
-            raise ModelError(f"{what} of a dimension must be a size", expected=f"0..{MOST}", got=repr(number))
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MAX_DIM:
+            raise ModelError(f"{what} of a dimension must be a size", expected=f"0..{MAX_DIM}", got=repr(number))
     first = -(-lo // multiple) * multiple if multiple else lo
     if multiple == 0 or first > numbers["hi"]:
         raise ModelError("a dimension has no value", expected="lo <= a multiple <= hi", got=f"{lo}..{hi} % {multiple}")

@@ -18,7 +18,7 @@ from typing import Any
 Identity = tuple[Any, ...]
 """The identity of an object: its class and its fields."""
 
-MOST_DEAD = 1024
+MAX_DEAD = 1024
 """References that may wait to leave the table."""
 
 
@@ -48,7 +48,7 @@ def keep(identity: Identity, node: Any) -> Any:
         result = known(identity)
         if result is not None:
             return result
-        if len(_dead) > MOST_DEAD:
+        if len(_dead) > MAX_DEAD:
             _bury()
         _table[identity] = reference
         return node

@@ -79,7 +79,7 @@ Kinds = Callable[[str], type[Attrs]]
 
 def _no_kinds(op: str) -> type[Attrs]:
     hint = "ops.parse_func and ops.parse_graph know the operators"
-    raise VerifyError(f"nobody said what attributes the operator {op!r} has", hint=hint)
+    raise VerifyError(f"the attributes of the operator {op!r} are not known", hint=hint)
 
 
 class Cursor:

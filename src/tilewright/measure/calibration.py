@@ -145,7 +145,7 @@ def doubts(measured: Ceilings, known: Mapping[str, float]) -> list[str]:
     texts = [
         f"{name.partition('_')[0]}: {rates[name]:.2g} bytes a cycle, where this kind of CPU reads about {usual:.2g}"
         for name, usual in known.items()
-        if name in rates and rates[name] < _LEAST * usual
+        if name in rates and rates[name] < _MIN_SHARE * usual
     ]
     for a, b in pairwise(_LEVELS):
         if rates[f"{a}_bandwidth"] < rates[f"{b}_bandwidth"] / _NEAR:
@@ -154,7 +154,7 @@ def doubts(measured: Ceilings, known: Mapping[str, float]) -> list[str]:
 
 
 _LEVELS = ("l1", "l2", "l3", "memory")
-_LEAST = 0.25
+_MIN_SHARE = 0.25
 """The least share of what is known of a kind of CPU: its machines differ by a factor of two or three (a Granite Rapids
 reads 8 bytes a cycle of 19, 4 of 6.7, 2026-11-29), one whose core or cache others used by ten."""
 

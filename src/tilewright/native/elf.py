@@ -35,7 +35,7 @@ _PAGE = mmap.PAGESIZE
 _JUMP = bytes.fromhex("ff2500000000")  # jmp *0(%rip): to the address that follows
 _STUB = 16
 """Bytes of a jump to a function that is too far for a call."""
-_MOST = 1 << 30
+_MAX_BYTES = 1 << 30
 """Bytes of one section."""
 _READ, _READ_EXECUTE = mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_EXEC
 
@@ -111,7 +111,7 @@ def parse(data: bytes) -> Image:
     for k, (_, type_, flags, _, offset, nbytes, *_, align, _) in enumerate(table):
         if not flags & _ALLOC or type_ == _UNWIND:
             continue
-        odd = flags & _TLS or align > _PAGE or nbytes > _MOST or (flags & _WRITE and flags & _EXECUTE)
+        odd = flags & _TLS or align > _PAGE or nbytes > _MAX_BYTES or (flags & _WRITE and flags & _EXECUTE)
         if type_ not in (_PROGBITS, _NOBITS) or odd:
             raise Unknown(f"a section of type {type_} with flags {flags}")
         content = b"" if type_ == _NOBITS else _slice(data, offset, nbytes)

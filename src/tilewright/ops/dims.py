@@ -146,14 +146,14 @@ def broadcast_shapes(*shapes: Sequence[Expr]) -> Shape:
     return tuple(result)
 
 
-MOST_TAPS = 1 << 24
+MAX_TAPS = 1 << 24
 """Elements of a window, each of which is looked at for each result."""
 
 
 def check_window(sizes: Sequence[int]) -> None:
     """Raise ShapeError for a window that no machine should be asked to look through."""
-    if any(n < 1 for n in sizes) or math.prod(sizes) > MOST_TAPS:
-        raise ShapeError("no window of such a size", expected=f"1 to {MOST_TAPS} elements", got=list(sizes))
+    if any(n < 1 for n in sizes) or math.prod(sizes) > MAX_TAPS:
+        raise ShapeError("no window of such a size", expected=f"1 to {MAX_TAPS} elements", got=list(sizes))
 
 
 def axis_of(axis: int, rank: int, what: str = "axis") -> int:

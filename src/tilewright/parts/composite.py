@@ -124,8 +124,8 @@ class Composite:
         self._said |= self._context.elsewhere.keys()
         if not new:
             return
-        listed = [f"{u.node}: {u.reason}; runs by {u.runs_by}" for u in new[:MOST]]
-        more = [f"and {len(new) - MOST} more"] if len(new) > MOST else []
+        listed = [f"{u.node}: {u.reason}; runs by {u.runs_by}" for u in new[:MAX_LISTED]]
+        more = [f"and {len(new) - MAX_LISTED} more"] if len(new) > MAX_LISTED else []
         more += [f"hint: {hint}"] if hint else []
         outside = sum(p.runs_by != NATIVE for p in report.parts)
         warnings.warn(
@@ -268,7 +268,7 @@ class Composite:
         return f"<Composite {self.name}({ins}) -> ({outs}), {self.threads} threads, weights version {self.version}>"
 
 
-MOST = 10
+MAX_LISTED = 10
 """Operators that a warning lists."""
 
 

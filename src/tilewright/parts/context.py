@@ -14,7 +14,7 @@ from tilewright.frontend.onnx.section import Section, graphs, operator
 from tilewright.frontend.onnx.survey import Survey
 from tilewright.frontend.onnx.tensors import DTYPES, embed, to_array
 from tilewright.ir.interface import Imported
-from tilewright.parts.hosts import NOBODY, Hosts
+from tilewright.parts.hosts import NO_HOST, Hosts
 from tilewright.parts.plan import is_control
 from tilewright.parts.values import is_on_values
 from tilewright.runtime.engine import MAX_ITERATIONS
@@ -106,12 +106,10 @@ class Context:
             if wrong is not None:
                 what = verdict.error.what if verdict.error is not None else "the node is not valid"
                 problems.add(ModelError(what, where=where, got=wrong))
-            elif self.hosts.known_by(node, section) == NOBODY:
+            elif self.hosts.known_by(node, section) == NO_HOST:
                 hint = "a plug-in may bring it (docs/plugins.md), or custom_ops=[a class of onnx.reference]"
-                problems.add(
-                    UnsupportedError(f"nobody here knows the operator {operator(node)}", where=where, hint=hint)
-                )
-        problems.raise_if_any("nodes that nobody can run", where=section.loaded.label)
+                problems.add(UnsupportedError(f"no host knows the operator {operator(node)}", where=where, hint=hint))
+        problems.raise_if_any("nodes that no host can run", where=section.loaded.label)
 
 
 def invalid(section: Section, node: onnx.NodeProto) -> str | None:

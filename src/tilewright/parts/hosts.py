@@ -20,7 +20,7 @@ from tilewright.support.errors import CallError
 
 ORT = "ONNX Runtime"
 REFERENCE = "onnx.reference"
-NOBODY = "nobody"
+NO_HOST = "no host"
 
 Values = Mapping[str, Any]
 Runner = Callable[[Values], Sequence[Any]]
@@ -33,7 +33,7 @@ RANDOM = frozenset(
 UNSAFE = frozenset(("GRU",))
 """Operators on some of whose inputs ONNX Runtime ends the process: 1.32.0 a GRU's, of an empty sequence."""
 
-MOST = 1 << 24
+MAX_NUMBER = 1 << 24
 """The largest number among the attributes of what the reference runs."""
 MAX_SESSIONS = 16
 """Prepared runs that a part keeps, for different types of its inputs."""
@@ -57,14 +57,14 @@ class Hosts:
         function = functions.local_function(section.loaded.model, node)
         bodies = [graph.node for graph in graphs(node)] + ([function.node] if function is not None else [])
         inner = {self.known_by(n, section) for body in bodies for n in body}
-        if NOBODY in inner:
-            return NOBODY
+        if NO_HOST in inner:
+            return NO_HOST
         if function is not None:
             return REFERENCE if REFERENCE in inner else ORT
         if REFERENCE not in inner and not self._is_for_reference(node) and _ort_knows(node):
             return ORT
         is_known = self._is_for_reference(node) or reference_knows(node, section.loaded.opsets.get(node.domain, 1))
-        return REFERENCE if is_known else NOBODY
+        return REFERENCE if is_known else NO_HOST
 
     def _is_for_reference(self, node: onnx.NodeProto) -> bool:
         return (node.domain, node.op_type) in self._names or node.op_type in RANDOM | UNSAFE
@@ -275,7 +275,7 @@ def _reference(model: onnx.ModelProto, custom: Sequence[type]) -> Runner | None:
     from onnx.reference import ReferenceEvaluator
 
     numbers = (n for node in model.graph.node for a in node.attribute for n in (a.i, *a.ints))
-    if any(abs(n) > MOST for n in numbers):
+    if any(abs(n) > MAX_NUMBER for n in numbers):
         return None  # it would count to there
     try:
         evaluator = ReferenceEvaluator(model, new_ops=list(custom) or None)
@@ -295,4 +295,4 @@ def _as_array(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, np.generic | int | float | bool) else value
 
 
-__all__ = ["NOBODY", "ORT", "REFERENCE", "HostPart", "Hosts", "has_onnxruntime"]
+__all__ = ["NO_HOST", "ORT", "REFERENCE", "HostPart", "Hosts", "has_onnxruntime"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tilewright.frontend.onnx.section import Section, Types, operator
 from tilewright.frontend.onnx.survey import survey
 from tilewright.parts.context import Context
-from tilewright.parts.hosts import NOBODY, ORT, REFERENCE, Hosts
+from tilewright.parts.hosts import NO_HOST, ORT, REFERENCE, Hosts
 from tilewright.parts.plan import Step, cut
 from tilewright.support.coverage import NATIVE, Coverage, PartCoverage, Uncompiled, counted, totals
 from tilewright.support.errors import Error
@@ -89,7 +89,7 @@ def _elsewhere(step: Step, hosts: Hosts) -> tuple[str, str, list[Uncompiled]]:
     section = step.section
     in_python = step.kind in ("control", "values")
     by = set() if in_python else {hosts.known_by(node, section) for node in section.nodes}
-    runs_by = PYTHON if in_python else next((w for w in (NOBODY, REFERENCE) if w in by), ORT)
+    runs_by = PYTHON if in_python else next((w for w in (NO_HOST, REFERENCE) if w in by), ORT)
     missing = []
     for k, error in step.reasons.items():
         if error is not None:

@@ -24,7 +24,7 @@ from tilewright.plans.framework.decisions import Scheduled, current, decide
 from tilewright.plans.framework.registry import extended, register
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.variants import Values, condition_of, specialize, versions_of
-from tilewright.plans.framework.work import MOST, work_of
+from tilewright.plans.framework.work import MAX_EXCESS, work_of
 from tilewright.plans.matmul import codes, contraction, dots, sparse, tile_dots
 from tilewright.plans.pointwise import elementwise, packing, pieces, unscheduled
 from tilewright.plans.rows import plan as rows
@@ -159,7 +159,7 @@ def _first_lawful(
             unfit.append(error)
             continue
         work = work_of(schedule.func, taken.added(structure, candidate, target))
-        if work.excess <= MOST:
+        if work.excess <= MAX_EXCESS:
             return schedule, candidate, tuple(rejected), stated
         rejected.append(Rejected(candidate, work.excess, work.worst))
         schedules.append((schedule, stated))
@@ -287,13 +287,13 @@ def _choices(structure: Structure, target: Target) -> list[Candidate]:
     if known is None:
         known = candidates(structure, target)
         with _lock:
-            while len(_known) >= MOST_KNOWN:
+            while len(_known) >= MAX_KNOWN:
                 del _known[next(iter(_known))]
             _known[about] = known
     return list(known)
 
 
-MOST_KNOWN = 1024
+MAX_KNOWN = 1024
 """Functions whose settings are remembered."""
 _known: dict[tuple[str, Target, str, tuple[Plan, ...]], list[Candidate]] = {}
 _lock = threading.Lock()

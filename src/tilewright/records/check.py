@@ -12,7 +12,7 @@ from tilewright.plans.framework.advice import Advice, follow
 from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.decision_key import target_class
 from tilewright.plans.framework.decisions import forcing
-from tilewright.plans.framework.work import MOST, work_of
+from tilewright.plans.framework.work import MAX_EXCESS, work_of
 from tilewright.records.record import Record
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
@@ -59,4 +59,4 @@ def _replayed(record: Record, func: PrimFunc, target: Target) -> str:
     except Error as error:
         return f"cannot be scheduled: {str(error).splitlines()[0]}"
     work = work_of(planned.schedule.func, named(planned.plan).added(analyse(func), planned.chosen, target))
-    return f"does {work.excess:.2f} times the work" if work.excess > MOST else ""
+    return f"does {work.excess:.2f} times the work" if work.excess > MAX_EXCESS else ""

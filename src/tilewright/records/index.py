@@ -116,7 +116,7 @@ class Index:
             self._open(now, {})
 
     def add(self, written: Mapping[str, Values]) -> None:
-        """Take in records whose files were just written, their `values` by their digests: nobody has to read them
+        """Take in records whose files were just written, their `values` by their digests: no reader has to read them
         again."""
         with self._lock:
             self._open("", written)

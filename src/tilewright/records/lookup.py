@@ -24,7 +24,7 @@ from tilewright.targets.target import Target
 if TYPE_CHECKING:
     from tilewright.records.index import Index, Row
 
-MOST = 16
+MAX_RECORDS = 16
 """Records about one decision that are looked at."""
 
 
@@ -77,7 +77,7 @@ class Lookup:
                 rows.setdefault(row.digest, (place, row, index))
         mine = code_version() if rows else ""
         ranked = sorted(rows.values(), key=lambda r: (r[1].compiler != mine, r[0], -r[1].time, r[1].digest))
-        read = ((row.digest, index.store.get(row.digest, index.target)) for _, row, index in ranked[:MOST])
+        read = ((row.digest, index.store.get(row.digest, index.target)) for _, row, index in ranked[:MAX_RECORDS])
         # An index may be damaged in a way that SQLite does not see; the record says what it is about.
         return [(digest, record) for digest, record in read if record is not None and record.decision == decision]
 

@@ -39,10 +39,10 @@ VERSION = 1
 """The version of the file's form. Files of a later one are left out."""
 MAX_BYTES = 1 << 20
 """The largest file that is read."""
-MOST_CANDIDATES = 4096
-MOST_TURNS = 4096
+MAX_CANDIDATES = 4096
+MAX_TURNS = 4096
 """The most turns of one candidate."""
-MOST_TEXT = 2000
+MAX_TEXT = 2000
 """Characters of a text that is no workload."""
 
 OUTCOMES = ("timed", "refused", "wrong", "crashed", "timeout", "memory")
@@ -296,7 +296,7 @@ def _inconsistent(r: Record) -> Iterable[tuple[str, str]]:
     if r.version != VERSION:
         yield f"of version {r.version}, this compiler reads {VERSION}", "version"
     for pattern, text, name in ((_DECISION, r.decision, "decision"), (_CLASS, r.target, "target")):
-        if len(text) > MOST_TEXT or not pattern.fullmatch(text):
+        if len(text) > MAX_TEXT or not pattern.fullmatch(text):
             yield f"{text[:80]!r} is none", name
     for text, name in (
         (r.space, "space"),
@@ -307,7 +307,7 @@ def _inconsistent(r: Record) -> Iterable[tuple[str, str]]:
             yield f"{text[:80]!r} is no digest", name
     texts = (r.made.llvm, r.made.host, r.made.author, r.policy.name, *r.made.extensions)
     # All at once, as they nearly always are; only where they are not, it is said which.
-    if not (r.about + "".join(texts)).isprintable() or max(map(len, texts)) > MOST_TEXT or len(r.about) > MAX_BYTES:
+    if not (r.about + "".join(texts)).isprintable() or max(map(len, texts)) > MAX_TEXT or len(r.about) > MAX_BYTES:
         yield from _bad_texts(r)
     if not r.workload or not all(line.isprintable() for line in r.workload.split("\n")):
         yield "no text", "workload"
@@ -322,7 +322,7 @@ def _bad_texts(r: Record) -> Iterable[tuple[str, str]]:
     texts = {"about": r.about, "made.llvm": r.made.llvm, "made.host": r.made.host, "made.author": r.made.author}
     texts |= {"policy.name": r.policy.name} | {f"made.extensions[{k}]": t for k, t in enumerate(r.made.extensions)}
     for name, text in texts.items():
-        limit = MAX_BYTES if name == "about" else MOST_TEXT
+        limit = MAX_BYTES if name == "about" else MAX_TEXT
         if len(text) > limit or not text.isprintable():
             yield "too long, or has characters that cannot be printed", name
 
@@ -331,13 +331,13 @@ def _bad_policy(p: Policy) -> Iterable[tuple[str, str]]:
     for value, known, name in ((p.regime, REGIMES, "regime"), (p.level, LEVELS, "level")):
         if value not in known:
             yield f"{value[:80]!r} is none of {', '.join(known)}", f"policy.{name}"
-    if not (0 <= p.rounds <= MOST_TURNS and 0 <= p.copies <= MOST_TURNS):
+    if not (0 <= p.rounds <= MAX_TURNS and 0 <= p.copies <= MAX_TURNS):
         yield "not so many", "policy"
 
 
 def _bad_labels(r: Record) -> Iterable[tuple[str, str]]:
-    if len(r.candidates) > MOST_CANDIDATES:
-        yield f"more than {MOST_CANDIDATES}", "candidates"
+    if len(r.candidates) > MAX_CANDIDATES:
+        yield f"more than {MAX_CANDIDATES}", "candidates"
         return
     for name, label in (("setting", r.setting), ("untuned", r.untuned)):
         yield from _bad_label(label, name)
@@ -345,7 +345,7 @@ def _bad_labels(r: Record) -> Iterable[tuple[str, str]]:
         yield from _bad_label(c.setting, f"candidates[{k}].setting")
         if c.outcome not in OUTCOMES:
             yield f"{c.outcome[:80]!r} is none of {', '.join(OUTCOMES)}", f"candidates[{k}].outcome"
-        if len(c.why) > MOST_TEXT or not c.why.isprintable():
+        if len(c.why) > MAX_TEXT or not c.why.isprintable():
             yield "too long, or has characters that cannot be printed", f"candidates[{k}].why"
     labels = [c.setting for c in r.candidates]
     if len(set(labels)) != len(labels):
@@ -353,7 +353,7 @@ def _bad_labels(r: Record) -> Iterable[tuple[str, str]]:
 
 
 def _bad_label(label: str, where: str) -> Iterable[tuple[str, str]]:
-    if len(label) > MOST_TEXT:
+    if len(label) > MAX_TEXT:
         yield "too long", where
     elif not _is_label(label):
         yield f"{label[:80]!r} is no setting, or not as one is written", where
@@ -369,7 +369,7 @@ def _is_label(label: str) -> bool:
 
 def _bad_numbers(r: Record) -> Iterable[tuple[str, str]]:
     for k, c in enumerate(r.candidates):
-        if len(c.turns) > MOST_TURNS or not (_within(c.turns, 0.0, 1e6) and 0.0 <= c.estimate <= 1e30):
+        if len(c.turns) > MAX_TURNS or not (_within(c.turns, 0.0, 1e6) and 0.0 <= c.estimate <= 1e30):
             yield "times or estimate are not possible", f"candidates[{k}]"
     g = r.gain
     if not (0.0 < g.low <= g.median <= g.high < 1e9 and 0 <= g.rounds <= 1 << 30 and 0.5 <= g.confidence < 1.0):

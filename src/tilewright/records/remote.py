@@ -31,7 +31,7 @@ from tilewright.support.errors import RecordError, RecordWarning
 from tilewright.support.files import write_whole
 
 FRESH = 3600
-"""Seconds for which nobody asks the server again."""
+"""Seconds for which the server is not asked once more."""
 WAIT_SECONDS = 5.0
 """Seconds that a compile waits for an answer."""
 MAX_ARCHIVE_BYTES = 1 << 31

@@ -75,7 +75,7 @@ class NodeStore:
             except StoreError:
                 model = compile()
                 with Publisher(self.name, model) as publisher:
-                    # Attached before the lock goes, so that the new store is nobody's at no time.
+                    # Attached before the lock goes, so that the new store has an owner at all times.
                     if weights is not None:
                         self._put(publisher, weights(), version or 0)
                     actor = attach(self.name, self._threads)

@@ -251,7 +251,7 @@ class StoreWeightSync(WeightSyncScheme):
         self.worker_idx = worker_idx
 
     def _check(self, model: Any, model_id: str) -> None:
-        """A policy of another kind would go on with the weights that it has, and nobody would know."""
+        """A policy of another kind would go on with the weights that it has, without a sign of it."""
         if model is not None and not isinstance(model, StorePolicy):
             raise CallError(
                 "the policy does not read the store",

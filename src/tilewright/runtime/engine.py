@@ -50,7 +50,7 @@ MAX_EXECUTORS = 64
 """Calls of one model at the same time, each with an arena of its own."""
 MAX_ITERATIONS = 10_000_000
 """Iterations of the loops of one call that only data ends, unless the caller says another number."""
-MOST_RESERVED = 1 << 26
+MAX_RESERVED = 1 << 26
 """Bytes of an arena for the largest sizes up to which it is there from the beginning."""
 MANY = (1 << 31) - 1
 """The end of a symbol's range that is not stated."""
@@ -321,7 +321,7 @@ class Engine:
         except CallError:
             return 0
         most = max(arena, usual)
-        return most if most <= MOST_RESERVED else 0
+        return most if most <= MAX_RESERVED else 0
 
     def _ensure_executor(self, arena: int) -> None:
         words, size = self._executors, self._executor_size

@@ -280,8 +280,8 @@ class RegionSpec:
 
     @property
     def ends(self) -> bool:
-        """Whether sizes of inputs, or few iterations, are the end of a loop, so that nobody has to count them. A room
-        is no end: it grows."""
+        """Whether sizes of inputs, or few iterations, are the end of a loop, so that the caller need not count them. A
+        room is no end: it grows."""
         names = [name for _, powers in self.trip or () for name in powers]
         return (
             self.trip is not None

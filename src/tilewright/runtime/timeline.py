@@ -33,21 +33,21 @@ from tilewright.support.errors import CallError
 if TYPE_CHECKING:
     from tilewright.runtime.engine import Engine
 
-MOST_NOTES = 1 << 15
+MAX_NOTES = 1 << 15
 """Notes of one thread; later ones are lost, and counted."""
 WARM_CALLS = 2
 
 _LOG = Struct("barrier", "step", "count", "lost", "notes", offset=0)
 """The log of one thread; `notes` is where they begin: step (~step for a wait in it), begin, end."""
 _NOTE_WORDS = 3
-_LOG_SIZE = -(-(_LOG.notes + 8 * _NOTE_WORDS * MOST_NOTES) // 128) * 128
+_LOG_SIZE = -(-(_LOG.notes + 8 * _NOTE_WORDS * MAX_NOTES) // 128) * 128
 
 
 def _append(f: Function, log: Value, code: Value, begin: Value, end: Value) -> None:
     count = f.load(I64, log, _LOG.count)
-    with f.when(count >= MOST_NOTES):
+    with f.when(count >= MAX_NOTES):
         f.store(f.load(I64, log, _LOG.lost) + 1, log, _LOG.lost)
-    with f.when(count < MOST_NOTES):
+    with f.when(count < MAX_NOTES):
         note = log + (count * (8 * _NOTE_WORDS) + _LOG.notes)
         for k, value in enumerate((code, begin, end)):
             f.store(value, note, 8 * k)

@@ -41,7 +41,7 @@ MEAN = 32
 """Timed calls of which the mean is looked at."""
 RESTING_CALLS = 1 << 13
 """Calls with one thread where the mean says so, before the next trial."""
-MOST_CALLS = 1 << 16
+MAX_CALLS = 1 << 16
 """Calls between two trials at most: callers change their habits."""
 
 TRIAL_FIELDS = (
@@ -174,8 +174,8 @@ def _until_next(m: Module) -> None:
         with f.when(lost <= 0):
             f.ret(SHARE)
         calls = f.let(I64, f"udiv i64 {(lost * (SHARE * COUNTED)).text}, {best.text}")
-        with f.when(calls > MOST_CALLS):
-            f.ret(MOST_CALLS)
+        with f.when(calls > MAX_CALLS):
+            f.ret(MAX_CALLS)
         f.ret(calls + SHARE)
 
 

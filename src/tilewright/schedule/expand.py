@@ -25,7 +25,7 @@ from tilewright.schedule.state import (
     taken_names,
 )
 
-MOST_TERMS = 4096
+MAX_TERMS = 4096
 """Elements of a constant matrix above which straight-line code would only be long."""
 _SIMPLE = 4096
 """The largest denominator of a fraction that a literal is taken to be rounded from."""
@@ -89,8 +89,8 @@ def _constant_iters(func: PrimFunc, source: Block, update: Update, what: str) ->
         if extent is None:
             raise refuse(func, f"{what}: the extent {it.extent} of {it.var.name!r} is not constant")
         size *= extent
-    if size > MOST_TERMS:
-        raise refuse(func, f"{what}: {size} terms are too many", expected=f"<= {MOST_TERMS}")
+    if size > MAX_TERMS:
+        raise refuse(func, f"{what}: {size} terms are too many", expected=f"<= {MAX_TERMS}")
     return gone
 
 

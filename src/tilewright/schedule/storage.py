@@ -42,7 +42,7 @@ def storage_align(
 
         alloc B: f32[8, 64]
 
-    After `storage_align("B", 0, 16, 1)`; the elements at the ends of rows are nobody's::
+    After `storage_align("B", 0, 16, 1)`; the elements at the ends of rows are padding::
 
         alloc B: f32[8, 65]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 _PER_OCTAVE = 8
 """Buckets of a factor of two: a quantile is right to nine percent."""
-_LEAST = 1e-6
+_MIN_SECONDS = 1e-6
 _BUCKETS = 30 * _PER_OCTAVE
 """Up to 2**30 microseconds, 18 minutes."""
 
@@ -28,7 +28,7 @@ class Histogram:
     def add(self, seconds: float) -> None:
         self.count += 1
         self.total += seconds
-        k = int(math.log2(seconds / _LEAST) * _PER_OCTAVE) if seconds > _LEAST else 0
+        k = int(math.log2(seconds / _MIN_SECONDS) * _PER_OCTAVE) if seconds > _MIN_SECONDS else 0
         self._counts[min(k, _BUCKETS)] += 1
 
     def to_json(self) -> list[Any]:
@@ -50,14 +50,14 @@ class Histogram:
         for k, number in enumerate(self._counts):
             left -= number
             if left <= 0:
-                return float(_LEAST * 2 ** ((k + 1) / _PER_OCTAVE))
+                return float(_MIN_SECONDS * 2 ** ((k + 1) / _PER_OCTAVE))
         return math.inf
 
     def cumulative(self, bounds: tuple[float, ...]) -> Iterator[tuple[float, int]]:
         """For each bound, how many were no larger, as Prometheus has it."""
         total, k = 0, 0
         for bound in bounds:
-            end = int(math.log2(bound / _LEAST) * _PER_OCTAVE)
+            end = int(math.log2(bound / _MIN_SECONDS) * _PER_OCTAVE)
             total += sum(self._counts[k:end])
             k = end
             yield bound, total

@@ -8,7 +8,7 @@ from enum import Enum
 
 from tilewright.serve.errors import ServeError, Status
 
-_LEAST = 16
+_MIN_LENGTH = 16
 
 
 class Scope(Enum):
@@ -32,8 +32,8 @@ class Tokens:
         known: dict[str, Enum] = {scope.value: scope for scope in scopes}
         self._tokens: list[tuple[bytes, frozenset[Enum]]] = []
         for token, named in (tokens or {}).items():
-            if len(token) < _LEAST or not token.isascii() or not token.isprintable():
-                raise ServeError("a token is too short", expected=f"{_LEAST} printable characters or more")
+            if len(token) < _MIN_LENGTH or not token.isascii() or not token.isprintable():
+                raise ServeError("a token is too short", expected=f"{_MIN_LENGTH} printable characters or more")
             if isinstance(named, str) or not isinstance(named, Iterable):
                 raise ServeError("a token wants a list of scopes", expected=", ".join(known), got=repr(named)[:60])
             for scope in named:

@@ -50,7 +50,7 @@ def dataclass(
             methods |= _guards(cls, slots, frozenset(f.name for f in fields))
             cls.__dataclass_params__.frozen = True  # type: ignore[attr-defined]
         for name, method in methods.items():
-            # A class that compares in its own way has None for its hash, which nobody wrote.
+            # A class that compares in its own way has None for its hash, which the class's author did not write.
             if name not in cls.__dict__ or (name == "__hash__" and cls.__dict__[name] is None):
                 if isinstance(method, FunctionType):
                     method.__name__, method.__qualname__ = name, f"{cls.__qualname__}.{name}"

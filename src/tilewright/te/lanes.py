@@ -22,7 +22,7 @@ from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import substitute, variables
 from tilewright.support.errors import ExpressionError
 
-MOST = 1024
+MAX_LANES = 1024
 
 
 def lanes_of(kind: DType | str) -> tuple[DType, int]:
@@ -31,8 +31,8 @@ def lanes_of(kind: DType | str) -> tuple[DType, int]:
     if found is None:
         return _dtype(kind), 1
     lanes = int(found[2])
-    if not 1 <= lanes <= MOST:
-        raise ExpressionError("no number of lanes", expected=f"1 to {MOST}", got=lanes)
+    if not 1 <= lanes <= MAX_LANES:
+        raise ExpressionError("no number of lanes", expected=f"1 to {MAX_LANES}", got=lanes)
     return _dtype(found[1]), lanes
 
 

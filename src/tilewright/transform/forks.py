@@ -36,11 +36,11 @@ from tilewright.transform.call import KernelCall
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.graph.memory import Place
 
-MOST_CALLS = 48
+MAX_CALLS = 48
 """Calls of a fork."""
-LEAST_GAIN = 0.97
+MIN_GAIN = 0.97
 """The share of the time of shared calls that a fork in their place may be estimated to take."""
-LEAST_BARRIERS = 3.0
+MIN_BARRIERS = 3.0
 """Barriers that a fork saves at the least: calls of a microsecond are not estimated so well."""
 
 
@@ -110,7 +110,7 @@ def _with_strands(
     orders = [list(range(len(calls))), _as_early_as_possible(before, times)]
     cuts = [_cut(order, before, times, target) for order in orders]
     order, cut = orders[0], cuts[0]
-    if cuts[1].cycles < LEAST_GAIN * cut.cycles:
+    if cuts[1].cycles < MIN_GAIN * cut.cycles:
         order, cut = orders[1], cuts[1]
     result: list[KernelCall] = []
     at = 0
@@ -218,12 +218,12 @@ def _cut(order: Sequence[int], before: Sequence[int], times: Sequence[Times], ta
         if total < best[at + 1].cycles:
             best[at + 1] = _Cut((*here.ends, at + 1), total)
         shared, alone = times[k].shared, times[k].alone
-        for end in range(at + 2, min(at + MOST_CALLS, len(order)) + 1):
+        for end in range(at + 2, min(at + MAX_CALLS, len(order)) + 1):
             run = order[at:end]
             if times[run[0]].alone == inf or times[run[-1]].alone == inf:
                 break
             shared, alone = shared + times[run[-1]].shared, alone + times[run[-1]].alone
-            worth = min(LEAST_GAIN * shared, shared - LEAST_BARRIERS * target.barrier, best[end].cycles - here.cycles)
+            worth = min(MIN_GAIN * shared, shared - MIN_BARRIERS * target.barrier, best[end].cycles - here.cycles)
             if alone / target.threads >= worth:
                 continue  # not even strands of equal length
             cycles = _fork_cycles(_strands(run, before, times, target), before, times, target)

@@ -28,7 +28,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 from tilewright.transform.call import Call, KernelCall
 from tilewright.transform.graph.memory import Place
-from tilewright.transform.graph.overlays import LEAST
+from tilewright.transform.graph.overlays import MIN_HOST_BYTES
 
 Step = tuple[int, bool]
 """A call by its number, and whether it is computed again."""
@@ -215,7 +215,9 @@ class _Program:
 
     def divide(self) -> None:
         """Set the parts of large values that several calls write."""
-        large = {r for r, candidate in self.parts.items() if len(candidate) > 1 and self.sizes.get(r, 0) >= LEAST}
+        large = {
+            r for r, candidate in self.parts.items() if len(candidate) > 1 and self.sizes.get(r, 0) >= MIN_HOST_BYTES
+        }
         uses: list[dict[Value, tuple[int, int]]] = []
         for call in self.calls:
             uses.append({})
@@ -262,7 +264,7 @@ class _Program:
         if not is_fixed(self.calls):
             return
         for root in dict.fromkeys(self.place(v).base for v in outputs):
-            if _number(root.type.size) * root.dtype.itemsize >= LEAST:
+            if _number(root.type.size) * root.dtype.itemsize >= MIN_HOST_BYTES:
                 used = [i for i in range(len(self.calls)) if root in self.reads[i] or root in self.writes[i]]
                 self.rooms[root] = used
 

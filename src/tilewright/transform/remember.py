@@ -16,7 +16,7 @@ from tilewright.transform.lower import lower_group
 
 Lowered = dict[object, KernelCall]
 """Lowered functions, by all that they depend on."""
-MOST = 2048
+MAX_GROUPS = 2048
 """Groups that are remembered: ten times those of ResNet-50."""
 _known: ContextVar[Lowered | None] = ContextVar("lowered groups", default=None)
 
@@ -45,7 +45,7 @@ def lower_once(group: Group, name: str) -> KernelCall:
     content = (_structure(group, values), tuple(ops.get(node.op) for node in group.nodes))
     entry = known.get(content)
     if entry is None:
-        if len(known) >= MOST:
+        if len(known) >= MAX_GROUPS:
             known.clear()
         entry = known[content] = lower_group(group, name)
         return entry

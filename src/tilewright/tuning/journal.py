@@ -19,7 +19,7 @@ from tilewright.support.digest import blake2b
 from tilewright.targets.target import Target
 from tilewright.tuning.significance import ratios
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """The largest file that is read; a larger one is begun again."""
 
 
@@ -114,7 +114,7 @@ def _lines(path: Path | None) -> list[dict[str, Any]]:
     if path is None:
         return []
     try:
-        if path.stat().st_size > MOST_BYTES:
+        if path.stat().st_size > MAX_BYTES:
             path.unlink()
             return []
         lines = path.read_bytes().splitlines()

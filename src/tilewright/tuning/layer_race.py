@@ -31,7 +31,7 @@ from tilewright.tuning.workers import LOADINGS, ROUNDS, Processes, Races
 KINDS = ("algorithm", "panels")
 """The kinds of decisions that a model of their operators alone meets again. Others are about what lowering makes of a
 model."""
-MOST_COPIES, MOST_BYTES = 16, 256 << 20
+MAX_COPIES, MAX_BYTES = 16, 256 << 20
 """The regimes of the operators, where their arrays come from memory."""
 
 Regime = Literal["warm", "cold"]
@@ -168,7 +168,7 @@ def copies_of(operators: Graph, machine: Target) -> int:
     """Copies whose arrays together are more than twice the last cache that a core has to itself."""
     values = {v for node in operators.nodes for v in (*node.inputs, *node.outputs) if v is not None}
     size = max(1, sum(v.dtype.itemsize * prod(as_int(d) or 1 for d in v.shape) for v in values))
-    return max(1, min(2 * machine.l2 // size + 1, MOST_COPIES, MOST_BYTES // size))
+    return max(1, min(2 * machine.l2 // size + 1, MAX_COPIES, MAX_BYTES // size))
 
 
 __all__ = ["KINDS", "Raced", "algorithms", "copies_of", "model_of", "race_layer"]

@@ -24,7 +24,7 @@ POLICY = "in the model 1"
 AGAIN = "again in the model 1"
 """Policy of records that only measure a setting again which another compiler version recommended: they confirm it or
 not, and claim nothing about alternatives."""
-MOST_KEPT = 64
+MAX_KEPT = 64
 """Turns of a candidate that a record keeps: the last ones, which are the finals'."""
 
 
@@ -71,7 +71,7 @@ def to_record(result: Finding, target: Target, time: int, policy: str = POLICY) 
             label,
             result.outcomes.get(label, "timed"),
             estimates[label],
-            tuple(records.rounded(t) for t in result.turns.get(label, ())[-MOST_KEPT:]),
+            tuple(records.rounded(t) for t in result.turns.get(label, ())[-MAX_KEPT:]),
             printable(result.why.get(label, "")),
         )
         for label in labels

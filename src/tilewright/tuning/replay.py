@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.plans.framework.space import Setting, Space
 from tilewright.support.classes import dataclass
 from tilewright.tuning.search import FINALISTS, Search
-from tilewright.tuning.significance import LEAST_GAIN
+from tilewright.tuning.significance import MIN_GAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def _decided(search: Search, recorded: Recorded) -> str:
         return search.best
     times = dict(zip(recorded.labels, recorded.finals, strict=True))
     best = min(search.finalists(FINALISTS), key=lambda label: times[label], default=incumbent)
-    return best if times[best] * LEAST_GAIN < 1.0 else incumbent
+    return best if times[best] * MIN_GAIN < 1.0 else incumbent
 
 
 def mean(spaces: Sequence[Recorded], make: Callable[[Recorded], Search]) -> tuple[float, float, float]:

@@ -55,7 +55,7 @@ REGIMES: Mapping[str, tuple[Literal["warm", "cold"], ...]] = {
 INTERPRETED = 3_000_000
 """Iterations of blocks that the interpreter is asked to run, some seconds; results of larger functions are held against
 those of the untuned code."""
-MOST_COPIES, MOST_BYTES = 256, 256 << 20
+MAX_COPIES, MAX_BYTES = 256, 256 << 20
 """The most elements of a kernel's arrays for the interpreter, where they come from memory."""
 
 
@@ -297,7 +297,7 @@ def interpreted(func: PrimFunc, arrays: Mapping[str, np.ndarray[Any, Any]]) -> d
 def copies_of(arrays: Mapping[str, np.ndarray[Any, Any]], machine: Target) -> int:
     """Copies whose arrays together are more than twice the last cache that a core has to itself."""
     size = max(1, sum(a.nbytes for a in arrays.values()))
-    return max(1, min(2 * machine.l2 // size + 1, MOST_COPIES, MOST_BYTES // size))
+    return max(1, min(2 * machine.l2 // size + 1, MAX_COPIES, MAX_BYTES // size))
 
 
 __all__ = ["Claim", "Measure", "Reraced", "confirm", "record_of", "rerace", "seconds_of", "settle", "written"]

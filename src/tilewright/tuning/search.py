@@ -42,8 +42,8 @@ class Policy:
         near: centres within this factor of the best are searched too. A centre is the incumbent or what is faster than
             it by what a search can tell: around others, which are many where all are equal, nothing is looked for.
         reach: each alternative is tried once whose best estimate is within this factor of the best of all. NAT's second
-            convolution takes 0.6 of the time with Winograd's tiles of 4 that 1.7 is estimated for, and 3.4 where nobody
-            measured the machine's ceilings (Zen 4, 2026-11-26).
+            convolution takes 0.6 of the time with Winograd's tiles of 4 that 1.7 is estimated for, and 3.4 where the
+            machine's ceilings were not measured (Zen 4, 2026-11-26).
     """
 
     prune: float = 1.5

@@ -19,7 +19,7 @@ from tilewright.support.classes import dataclass
 
 NEAR = 1.02
 """Contenders within this factor of each other are tied."""
-LEAST_GAIN = 1.01
+MIN_GAIN = 1.01
 """The median that a gain must pass to be verified: less is within what memory's place does."""
 MODEL_GAIN = 1.005
 """The median gain from which a whole model counts as faster: its many steps find their memory in many places.
@@ -43,7 +43,7 @@ class Gain:
     @property
     def verified(self) -> bool:
         """Whether the incumbent may change: the whole interval is a gain, and the median is worth the change."""
-        return self.low > 1.0 and self.median > LEAST_GAIN
+        return self.low > 1.0 and self.median > MIN_GAIN
 
     @property
     def improves(self) -> bool:
@@ -53,7 +53,7 @@ class Gain:
     @property
     def undecided(self) -> bool:
         """Whether more rounds may decide if the change is worth it: the interval holds the least gain."""
-        return self.low <= LEAST_GAIN < self.high
+        return self.low <= MIN_GAIN < self.high
 
     @property
     def open(self) -> bool:

@@ -12,7 +12,7 @@ from tilewright.support.classes import dataclass
 from tilewright.transform.prefetch_across import STEPS
 from tilewright.tuning.programs import Built, Listed, changed, changes, fed
 
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 """The least share of a call's time: less is not worth a measurement."""
 NEVER = ("precision",)
 """Kinds of decisions that change what results mean, which the caller decides."""
@@ -131,7 +131,7 @@ def _told_apart(
 ) -> Split:
     """Each difference as a part of the one site that has steps there; step by step where each has one in its stead, as
     then differences of neighbours are one. Sites with a difference in common are not distinguished; none are if there
-    is one that is nobody's."""
+    is one without an owner."""
     if all(len(gone) == len(come) for gone, come in differences):
         pairs = [pair for gone, come in differences for pair in zip(gone, come, strict=True)]
         differences = [(range(a, a + 1), range(b, b + 1)) for a, b in pairs]

@@ -22,8 +22,8 @@ from tilewright.tuning.programs import Built, Listed, Maker, changed, fed
 from tilewright.tuning.recording import Finding, Memory, Seeds
 from tilewright.tuning.result import Progress, Row, Tuned
 from tilewright.tuning.search import FINALISTS, Descent, Policy
-from tilewright.tuning.significance import LEAST_GAIN, MODEL_GAIN, NONE, Gain, gain, slowness, there_and_back
-from tilewright.tuning.sites import LEAST_SHARE, Part, Site, codes, sites, split, together, window
+from tilewright.tuning.significance import MIN_GAIN, MODEL_GAIN, NONE, Gain, gain, slowness, there_and_back
+from tilewright.tuning.sites import MIN_SHARE, Part, Site, codes, sites, split, together, window
 from tilewright.tuning.workers import Races, Timed
 
 SIDE_BY_SIDE = 5
@@ -31,7 +31,7 @@ SIDE_BY_SIDE = 5
 SEARCH_ROUNDS = 6
 """Turns in a search, two of which are one, there and back: with three there is a middle one, so that what disturbs one
 of them does not count."""
-FINAL_RACES, MOST_RACES, FINAL_ROUNDS = 3, 8, 6
+FINAL_RACES, MAX_RACES, FINAL_ROUNDS = 3, 8, 6
 """Races of a site's finalists, each with programs loaded anew, and their rounds: so many at least, and further ones
 while it is not decided whether a gain is worth the change."""
 WORTH = 0.0005
@@ -162,7 +162,7 @@ class Tuner:
         searches = {}
         for site in results:
             share = 1.0 if site.steps is None else sum(shares[k] for k in site.steps)
-            searched = self._searched(site, share) if share >= LEAST_SHARE else None
+            searched = self._searched(site, share) if share >= MIN_SHARE else None
             if searched is not None and (searched.settled is not None or not self._only_settled):
                 searches[site.name] = searched
         unknown = [s for s in searches.values() if s.site.steps is None]
@@ -267,7 +267,7 @@ class Tuner:
             )
             s.share = sum(shares[k] for k in steps | readers)
             s.site = replace(s.site, steps=window(s.site.decision.key.kind, steps, readers))
-            s.closed = s.share < LEAST_SHARE or not s.site.steps
+            s.closed = s.share < MIN_SHARE or not s.site.steps
 
     def _must(self, timed: Timed) -> None:
         if timed.outcome != "timed":
@@ -361,7 +361,7 @@ class Tuner:
         share = sum(shares[k] for k in steps - known)
         s.share = share if s.site.steps is None else s.share + share
         s.site = replace(s.site, steps=steps | known)
-        s.closed = s.share < LEAST_SHARE
+        s.closed = s.share < MIN_SHARE
 
     def _build(
         self, bundle: Bundle, searches: Mapping[str, _Search], incumbent: Built
@@ -402,12 +402,12 @@ class Tuner:
     def _finals(self, level: str, searches: Mapping[str, _Search], incumbent: Built) -> None:
         """Races of each site's best, freshly loaded, which alone decide: the search's own times flatter the winner."""
         finalists = {name: _finalists(s) for name, s in searches.items()}
-        for race in range(MOST_RACES):
+        for race in range(MAX_RACES):
             if not self._may_gain(finalists, searches):
                 break
             wanted = {n: [x for x in ls if self._wanted(searches[n], x, race)] for n, ls in finalists.items()}
             if any(wanted.values()):
-                self._progress(level, searches, f"finals, race {race + 1} of {FINAL_RACES} to {MOST_RACES}")
+                self._progress(level, searches, f"finals, race {race + 1} of {FINAL_RACES} to {MAX_RACES}")
                 self._time(_pairs(wanted), searches, incumbent, FINAL_ROUNDS)
         for name, labels in finalists.items():
             s = searches[name]
@@ -447,7 +447,7 @@ class Tuner:
             return len(turns) <= race
         result = gain(turns)
         # The rounds of a single loading do not show how far the place of memory moves them.
-        hopeless = result.high <= (1.0 if race == 1 else LEAST_GAIN) or s.share * (1 - 1 / result.high) < WORTH
+        hopeless = result.high <= (1.0 if race == 1 else MIN_GAIN) or s.share * (1 - 1 / result.high) < WORTH
         return not hopeless and (race < FINAL_RACES or result.undecided)
 
     def _final_turns(self, s: _Search, label: str) -> list[tuple[float, ...]]:

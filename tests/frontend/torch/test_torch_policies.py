@@ -10,7 +10,7 @@ import pytest
 import tilewright as tw
 from tests.frontend.onnx.sensitivity import deviation_of_outputs
 from tests.frontend.torch.torch_checks import BATCHES, assert_close, nn, pytree, torch
-from tests.plans.winograd.winograd_errors import MOST
+from tests.plans.winograd.winograd_errors import MAX_DEVIATIONS
 
 from benchmarks import torch_policies  # isort: skip  # needs torch, of which the line above makes a reason to skip
 from tilewright.support.errors import WeightError
@@ -34,7 +34,7 @@ def compare_by_layers(module: Any, model: tw.Model, given: tuple[Any, ...]) -> N
     try:
         assert_close(results, expected, 1e-5, type(module).__name__)
     except AssertionError:  # what layers promise takes many runs of the module
-        allowed = [MOST * each for each in deviation_of_outputs(module, model, given)]
+        allowed = [MAX_DEVIATIONS * each for each in deviation_of_outputs(module, model, given)]
         assert_close(results, expected, 1e-5, type(module).__name__, allowed)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.live.transport.lab import ELEMENTS, seen, serving, source, whole, wide_program, wide_weights
 from tilewright.live.transport.blob import Blob, Partial, chunk_count
-from tilewright.live.transport.feed import MOST_IMAGES, Feed, Snapshot
+from tilewright.live.transport.feed import MAX_IMAGES, Feed, Snapshot
 from tilewright.live.transport.messages import Mark
 from tilewright.live.transport.wire import CHUNK, digest
 from tilewright.support.errors import TransportError, WeightError
@@ -96,19 +96,19 @@ def test_slow_nodes_cost_a_bounded_amount_of_memory() -> None:
     feed = Feed("wide", wide_program())
     with ExitStack() as stack:
         held = []
-        for version in range(1, 3 * MOST_IMAGES):
+        for version in range(1, 3 * MAX_IMAGES):
             feed.publish(wide_weights(version), version)
             result = stack.enter_context(feed.newer(None, 0, always))
             assert result is not None
             held.append(result)
-            assert feed.images() <= MOST_IMAGES + 1
-        assert len(set(held)) == MOST_IMAGES
-        assert held[-1].version == MOST_IMAGES, "the newest of those that are being fetched"
+            assert feed.images() <= MAX_IMAGES + 1
+        assert len(set(held)) == MAX_IMAGES
+        assert held[-1].version == MAX_IMAGES, "the newest of those that are being fetched"
         for snapshot in held:
             weights = snapshot.structure.weights(snapshot.weights.data, "test")
             assert (weights["large"] == snapshot.version).all()
     result = take(feed)
-    assert result is not None and result.version == 3 * MOST_IMAGES - 1
+    assert result is not None and result.version == 3 * MAX_IMAGES - 1
     assert feed.images() == 1
 
 

@@ -21,7 +21,7 @@ from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.cost import Cost
 from tilewright.plans.framework.decision_key import key_of_function
 from tilewright.plans.framework.decisions import deciding
-from tilewright.plans.framework.work import MOST, Added, points, work_of
+from tilewright.plans.framework.work import MAX_EXCESS, Added, points, work_of
 from tilewright.schedule import Schedule
 from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
@@ -157,5 +157,5 @@ def test_what_plans_make_of_random_layers_does_no_more_than_was_ordered() -> Non
                 taken.add(planned.plan)
                 added = named(planned.plan).added
                 work = work_of(planned.schedule.func, added(analyse(func), planned.chosen, target))
-                assert work.excess <= MOST, f"{layer.kind} {layer.name}: {planned.describe()}"
+                assert work.excess <= MAX_EXCESS, f"{layer.kind} {layer.name}: {planned.describe()}"
     assert len(taken) >= 9  # of the plans in `PLANS`: the sizes are what they are for

@@ -25,8 +25,8 @@ from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.framework.decisions import deciding
 from tilewright.plans.matmul.tiles import (
     FEW_ROWS,
-    MOST_ROWS,
-    MOST_STEPS,
+    MAX_ROWS,
+    MAX_STEPS,
     MatmulTile,
     Product,
     estimate,
@@ -526,7 +526,7 @@ def test_tiles_fit_the_registers_and_the_work(name: str) -> None:
         if rows >= 128:
             assert best < 1.35 * least
     symbolic = matmul_tile(no_key, ROWS, 512, 512, dtype(np.float32), target)
-    assert symbolic.rows <= MOST_ROWS
+    assert symbolic.rows <= MAX_ROWS
 
 
 @pytest.mark.parametrize("name", ["x86-64-v4", "znver4", "znver5"])
@@ -680,7 +680,7 @@ def test_rows_that_ask_for_the_next_panel(rows: int, depth: int, columns: int) -
 def test_steps_beside_the_unrolled_ones(rows: int, depth: int) -> None:
     multiply((rows, depth), (depth, 40))
     assert unrolled_steps(12, depth) == (4 if depth >= 8 else 1)
-    assert unrolled_steps(2, None) == MOST_STEPS and unrolled_steps(100, None) == 1
+    assert unrolled_steps(2, None) == MAX_STEPS and unrolled_steps(100, None) == 1
 
 
 @pytest.mark.parametrize(("name", "late"), [("znver4", True), ("x86-64-v3", False)])

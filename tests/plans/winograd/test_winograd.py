@@ -13,7 +13,7 @@ import pytest
 import tilewright as tw
 from tests.codegen.llvm.prefetches import Hint, hints
 from tests.ops.lowered.test_winograd import convolution
-from tests.plans.winograd.winograd_errors import MOST, errors
+from tests.plans.winograd.winograd_errors import MAX_DEVIATIONS, errors
 from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
 from tilewright.compiler import compile_graph
@@ -142,7 +142,7 @@ def test_native_code_agrees_with_a_plain_convolution(case: tuple[Any, ...]) -> N
             x = rng.standard_normal((images, channels, *size)).astype(np.float32)
             got = np.asarray(model(x))
             want = np.maximum(convolution(x, w, pads) + bias, 0)
-            assert errors(got, want, tile, window, channels, BLOCK).max() <= MOST
+            assert errors(got, want, tile, window, channels, BLOCK).max() <= MAX_DEVIATIONS
 
 
 @pytest.mark.costly(4)
@@ -159,7 +159,7 @@ def test_errors_do_not_grow_with_the_channels(tile: int, window: int, channels: 
         got = np.asarray(Model(compile_graph(graph, {"w": w, "bias": bias}, HOST))(x))
     want = np.maximum(convolution(x, w, pads), 0)
     result = errors(got, want, tile, window, channels, BLOCK)
-    assert result.max() <= MOST
+    assert result.max() <= MAX_DEVIATIONS
     assert np.sqrt((result[want > 0] ** 2).mean()) <= 1  # 1.1 to 1.3 if all 530 were summed at once
     assert np.abs(got - want).max() <= ERRORS["auto"] * want.max()
 
@@ -304,7 +304,7 @@ def test_strides_and_dilations(case: tuple[Any, ...]) -> None:
             x = rng.standard_normal((images, channels, *size)).astype(np.float32)
             got = np.asarray(model(x))
             want = np.maximum(convolution(x, w, pads, stride, separate) + bias, 0)
-            assert errors(got, want, tile, window, channels, BLOCK, stride, separate).max() <= MOST
+            assert errors(got, want, tile, window, channels, BLOCK, stride, separate).max() <= MAX_DEVIATIONS
 
 
 @pytest.mark.costly(2)
@@ -351,7 +351,7 @@ def test_threads_share_blocks_of_tiles_or_groups_of_panels_or_elements(rows: int
     want = np.maximum(convolution(x, w, (1, 1, 1, 1)), 0)
     for threads in (1, 3):
         got = np.asarray(Model(program, threads=threads)(x))
-        assert errors(got, want, 4, 3, 17, BLOCK).max() <= MOST
+        assert errors(got, want, 4, 3, 17, BLOCK).max() <= MAX_DEVIATIONS
 
 
 def test_nan_and_infinity_stay_in_their_tiles() -> None:
@@ -501,4 +501,4 @@ def test_weights_of_products_stay_as_large_as_they_are() -> None:
 
 def test_the_last_of_tiles_that_follow_each_other_have_versions() -> None:
     """A register tile has no more rows than one more than the largest remainder that gets code of its own."""
-    assert winograd_tiles.MOST_EVEN == remainder.MOST + 1
+    assert winograd_tiles.MAX_EVEN == remainder.MAX_REMAINDER + 1

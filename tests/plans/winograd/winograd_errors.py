@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.plans.winograd.errors import deviations
 from tilewright.plans.winograd.tiles import part_of
 
-MOST = 5.0
+MAX_DEVIATIONS = 5.0
 """Standard deviations that no error exceeds. Of 10,000 normal ones one would in one run of 170; as roundings are up to
 u^2 / 3, in the mean half of it, these are 7 true ones."""
 

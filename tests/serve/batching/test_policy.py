@@ -17,11 +17,11 @@ from tilewright.serve.batching.simulation import Load, Outcome, simulate
 
 ALPHA, BETA = 136e-6, 40e-6
 """Seconds of a row and of a batch: a convolutional policy on one core."""
-MOST = 64
-CAPACITY = MOST / (BETA + MOST * ALPHA)
+MAX_BATCH = 64
+CAPACITY = MAX_BATCH / (BETA + MAX_BATCH * ALPHA)
 
 
-def known(alpha: float = ALPHA, beta: float = BETA, most: int = MOST) -> Estimates:
+def known(alpha: float = ALPHA, beta: float = BETA, most: int = MAX_BATCH) -> Estimates:
     return Estimates(most, lambda rows: beta + alpha * rows)
 
 
@@ -39,7 +39,7 @@ SECONDS, PROMISE = 1.0, 0.02
 
 
 def run(load: float, *, aimd: bool = False, burst: float = 1.0, lanes: int = 1, spikes: float = 0.0) -> Outcome:
-    queue = AimdQueue(PROMISE, MOST) if aimd else DeadlineQueue(known(), PROMISE, MOST)
+    queue = AimdQueue(PROMISE, MAX_BATCH) if aimd else DeadlineQueue(known(), PROMISE, MAX_BATCH)
     loads = [Load("m", CAPACITY * load * lanes, PROMISE, burst)]
     return simulate({"m": queue}, loads, noisy(5, spikes=spikes), lanes=lanes, seconds=SECONDS, seed=3)["m"]
 
@@ -146,7 +146,7 @@ def test_estimates_that_are_too_large_come_right_again() -> None:
         for _ in range(30):
             estimates.observe(size, 1.0)
     assert estimates.bound(1) > 0.02
-    queue = DeadlineQueue(estimates, 0.02, MOST)
+    queue = DeadlineQueue(estimates, 0.02, MAX_BATCH)
     outcome = simulate({"m": queue}, [Load("m", CAPACITY / 2, 0.02)], noisy(1), seconds=4.0)["m"]
     assert outcome.met > 0.4 * outcome.total and estimates.bound(1) < 0.002
     assert not queue.admit(Job(1, 5.0, 5.0 + 1e-6), 5.0, 5.0, 1)  # what no batch has ever done is not tried

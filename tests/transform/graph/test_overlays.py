@@ -217,8 +217,8 @@ def test_outputs_take_overlays_only_where_memory_is_asked_for(monkeypatch: pytes
 
 
 def test_small_values_take_no_overlays() -> None:
-    small = _Block(2, 5, overlays.LEAST - 1, 5, values=[value("host", 1)])
-    overlaying = _Overlays(6, {HOST: small}, {HOST: [_Use(0, 64, 4, 5), _Use(64, overlays.LEAST - 1, 2, 5)]})
+    small = _Block(2, 5, overlays.MIN_HOST_BYTES - 1, 5, values=[value("host", 1)])
+    overlaying = _Overlays(6, {HOST: small}, {HOST: [_Use(0, 64, 4, 5), _Use(64, overlays.MIN_HOST_BYTES - 1, 2, 5)]})
     assert not [*overlaying.hosts()]
 
 

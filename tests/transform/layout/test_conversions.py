@@ -12,7 +12,7 @@ import tilewright as tw
 from tests.ops.lowered.test_winograd import convolution
 from tests.plans.convolution import test_convolution as direct
 from tests.plans.winograd import test_winograd as winograd
-from tests.plans.winograd.winograd_errors import MOST, errors
+from tests.plans.winograd.winograd_errors import MAX_DEVIATIONS, errors
 from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
 from tilewright.compiler import compile_graph, graph_passes
@@ -82,7 +82,7 @@ def test_winograd(case: tuple[Any, ...]) -> None:
             x = rng.standard_normal((images, channels, *size)).astype(np.float32)
             got = np.asarray(model(x))
             want = np.maximum(convolution(x, w, pads, stride) + bias, 0)
-            assert errors(got, want, tile, window, channels, winograd.BLOCK, stride).max() <= MOST
+            assert errors(got, want, tile, window, channels, winograd.BLOCK, stride).max() <= MAX_DEVIATIONS
 
 
 LINES: list[direct.Case] = [case for case in direct.CASES if case[4] != (1, 1)] + [

@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.parser import parse_func
-from tilewright.transform.loops.remainder import MOST, rows_by_number
+from tilewright.transform.loops.remainder import MAX_REMAINDER, rows_by_number
 
 FUNC = """
 func @few(a: f32[n, 6], b: f32[6, 8], c: f32[n, 8]) where n in {low}..{high} {{
@@ -32,7 +32,7 @@ def few(low: int, high: int, kind: str = "parallel", test: str = "r < n") -> str
 
 
 @pytest.mark.parametrize("kind", ["parallel", ""])
-@pytest.mark.parametrize(("low", "high"), [(0, 2), (1, 5), (6, 7), (2, MOST)])
+@pytest.mark.parametrize(("low", "high"), [(0, 2), (1, 5), (6, 7), (2, MAX_REMAINDER)])
 def test_every_number(low: int, high: int, kind: str) -> None:
     """Of what a thread does, or of all where one thread does it."""
     func = parse_func(few(low, high, kind))
@@ -52,7 +52,7 @@ def test_every_number(low: int, high: int, kind: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(few(1, MOST + 1), id="too many numbers"),
+        pytest.param(few(1, MAX_REMAINDER + 1), id="too many numbers"),
         pytest.param(few(1, 5, test="r < n and k < n"), id="another test"),
         pytest.param(few(1, 5, test="r < n - 1"), id="two numbers of rows"),
         pytest.param(few(1, 5).replace("for k in 0..6 {", "for k in 0..6 unrolled {"), id="no sum over a loop"),

@@ -26,7 +26,7 @@ from tilewright.transform.problems import blockings_of, pixel_problem
 from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import Surroundings
 
-MOST_MAPS = 4
+MAX_MAPS = 4
 """How many times the input's memory the maps of taps may take, where they leave the second level of cache."""
 
 
@@ -71,7 +71,7 @@ def choices(node: Node, target: Target) -> Iterator[Taps]:
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     kh, kw = (as_int(d) or 0 for d in w.shape[2:])
-    room = max(MOST_MAPS * image_bytes(x), target.l2)
+    room = max(MAX_MAPS * image_bytes(x), target.l2)
     if 1 < kh * kw <= WINDOW and image_bytes(tap_products(node, True).output) <= room:
         yield from (Taps(1, 1), Taps(1, 0))
     if kh > 1 and 1 < kw <= WINDOW and image_bytes(tap_products(node, False).output) <= room:

@@ -277,7 +277,7 @@ class ExprEmitter:
                 return self._narrowed(dtype, *self.call(f"abs_{_standard(dtype)}", self.text(e.args[0])))
             case "bitand" | "bitor" | "bitxor":
                 sign = {"bitand": "&", "bitor": "|", "bitxor": "^"}[name]
-                # Always with parentheses: nobody remembers where these bind.
+                # Always with parentheses: their precedence is easily mistaken.
                 return f"({self.text(e.args[0], UNARY)} {sign} {self.text(e.args[1], UNARY)})", ATOM
             case "bitnot":
                 return self._narrowed(dtype, f"~{self.text(e.args[0], UNARY)}", UNARY)

@@ -2,8 +2,8 @@
 
 It takes functions as scheduled (with blocks) and as lowered (flat loops), turns the tree into Python closures once and
 runs them. It is strict where native code is fast: an index outside its buffer or a block iterator outside its extent is
-an error that names both, memory that nobody wrote holds NaN (or bits that make a wild index), loops of every kind run
-in order. Statements are here, expressions in `interpret_expr`, buffers in `interpret_memory`.
+an error that names both, memory that was not written holds NaN (or bits that make a wild index), loops of every kind
+run in order. Statements are here, expressions in `interpret_expr`, buffers in `interpret_memory`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The interpreter's memory: elements in lists, every index checked, what nobody wrote poisoned."""
+"""The interpreter's memory: elements in lists, every index checked, what was not written poisoned."""
 
 from __future__ import annotations
 

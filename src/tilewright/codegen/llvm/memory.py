@@ -187,9 +187,9 @@ def _load_first(s: State, t: DType, where: str, align: int, width: int, whole: i
     these together.
 
     What is aligned, LLVM makes from the whole vector, as this may be read, and calculates with what lies after the
-    lanes. In an allocation of our own nobody ever wrote that: it is denormals by chance, for each of which a processor
+    lanes. In an allocation of our own that was never written: it is denormals by chance, for each of which a processor
     may take a hundred cycles (docs/decisions/idle-lanes.md). Allocations that only constants index are spared: they
-    become registers, in which lanes that nobody wrote are zero, and LLVM does so with plain loads alone.
+    become registers, in which unwritten lanes are zero, and LLVM does so with plain loads alone.
     """
     mask = vector_literal(tuple(int(lane < width) for lane in range(whole)), "i1")
     result, lanes = _masked_load(s, t, where, align, whole, mask), vector_literal(tuple(range(width)), "i32")
@@ -319,12 +319,12 @@ def _load_masked(s: State, buffer: Buffer, access: Access, k: int, start: int, w
         return _load_lanes_on(s, buffer, add(access.base, constant(access.steps[start])), width, mask)
     if access.steps is not None:
         steps = access.steps[start : start + width]
-        if max(steps) - min(steps) < MOST_VECTORS * width:
+        if max(steps) - min(steps) < MAX_VECTORS * width:
             return _load_near(s, buffer, access.base, steps, mask, _elements_between(s, access.steps))
     return _gather(s, t, lane_pointers(s, buffer, access, k, start, width), width, mask)
 
 
-MOST_VECTORS = 4
+MAX_VECTORS = 4
 """Masked loads of neighbours that take the place of a gather, which loads each lane by itself."""
 
 

@@ -21,7 +21,7 @@ from tilewright.ir.loops import For, Stmt, Store
 from tilewright.ir.notes import Prefetch, PrefetchShare, PrefetchTile, find
 from tilewright.ir.rewrite import exprs_of, loads, substitute, variables, walk
 
-MOST_LINES = 8
+MAX_LINES = 8
 """Lines that an iteration prefetches at most, if it is not said how many."""
 
 
@@ -112,7 +112,7 @@ def lines_of(s: State, stmt: For, note: Prefetch, start: Poly, itemsize: int) ->
     if note.lines is not None:
         return note.lines
     stride = start.get((s.atoms.number(stmt.var),), 0) * itemsize
-    return min(max(1, stride // s.target.caches.line), MOST_LINES)
+    return min(max(1, stride // s.target.caches.line), MAX_LINES)
 
 
 def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:

@@ -4,7 +4,7 @@ Files name the dimensions of their inputs, and some exporters give each dimensio
 inputs that are added have one batch under two names.
 
 A network that halves its maps and doubles them again, and then joins them with those from before, takes heights that
-halving does not round: `height // 2 * 2` is `height` for the even ones. Nobody says so in the file.
+halving does not round: `height // 2 * 2` is `height` for the even ones. The file does not say so.
 
 A table of positions is cut at its end: `min(seq, 512)` rows of it are added to `seq` rows, which fits up to 512.
 
@@ -22,20 +22,20 @@ from math import gcd, lcm
 from operator import and_
 
 from tilewright.arith import prove_equal, simplify
-from tilewright.ir.dim import MOST as LARGEST
+from tilewright.ir.dim import MAX_DIM as LARGEST
 from tilewright.ir.dim import Dim
 from tilewright.ir.expr import Const, Expr, Op, Var, as_expr, as_int, const, equal, is_const
 from tilewright.ir.rewrite import map_expr, substitute, variables, walk_expr
 
 START = 1 << 12
 """Sizes from which on pairs are compared: small ones are rounded to nothing."""
-MOST_CHOICES = 3
+MAX_CHOICES = 3
 """How many minima and maxima are decided at once."""
 REMAINDERS = 4
 """The number of remainders of two sizes up to which they are looked at."""
 DRAWN = 300
 """Sizes that are drawn to see whether a condition loses some."""
-MOST = 256
+MAX_DIVISOR = 256
 """The largest divisor that is looked for."""
 ROUND = 256 * 720720
 """A multiple of the divisors that dimensions of networks have."""
@@ -83,8 +83,8 @@ def sufficient(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
     sizes or not; symbols that need none, and those for which there is none, are left out."""
     result = {}
     for symbol, own in _by_symbol(pairs).items():
-        for by in range(2 * symbol.multiple, MOST + 1, symbol.multiple):
-            if all(_equal(a, b, symbol, n * by) for n in (*range(1, MOST), START) for a, b in own):
+        for by in range(2 * symbol.multiple, MAX_DIVISOR + 1, symbol.multiple):
+            if all(_equal(a, b, symbol, n * by) for n in (*range(1, MAX_DIVISOR), START) for a, b in own):
                 result[symbol.name] = by
                 break
     return result
@@ -162,7 +162,7 @@ def condition(a: Expr, b: Expr) -> Expr | None:
     `past + seq <= 64` for `min(past + seq, 64) - min(past, 64)` and `seq`. None if that does not say it."""
     wanted = as_expr(equal(a, b))
     atoms = [e for e in walk_expr(simplify(a - b)) if type(e) is Op and e.name in ("min", "max")]
-    if not atoms or len(atoms) > MOST_CHOICES:
+    if not atoms or len(atoms) > MAX_CHOICES:
         return None if atoms else _unrounded(a, b)
     for some in chain.from_iterable(combinations(atoms, count) for count in range(1, len(atoms) + 1)):
         for sides in product(*((x <= y, x >= y) for x, y in (atom.args for atom in some))):
@@ -226,7 +226,7 @@ def joined(pairs: Sequence[tuple[Expr, Expr]], order: Sequence[Var]) -> dict[Var
 
 def _divisor(symbol: Var, pairs: Sequence[tuple[Expr, Expr]]) -> int | None:
     step = symbol.multiple
-    sizes = range(START * step, START * step + 2 * MOST * step, step)
+    sizes = range(START * step, START * step + 2 * MAX_DIVISOR * step, step)
     fitting = [n for n in sizes if all(_equal(a, b, symbol, n) for a, b in pairs)]
     by = gcd(*fitting)
     if not fitting or by == step or fitting != [n for n in sizes if n % by == 0]:

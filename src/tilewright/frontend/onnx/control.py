@@ -199,10 +199,10 @@ def _is_open(trip: Any, rows: Sequence[Value]) -> bool:
     if not isinstance(trip, int):
         return trip is None
     row = sum(v.known_bytes for v in rows)
-    return trip > FEW_ITERATIONS or trip * row > MOST_HELD
+    return trip > FEW_ITERATIONS or trip * row > MAX_HELD
 
 
-MOST_HELD = 1 << 30
+MAX_HELD = 1 << 30
 """Bytes that are held for iterations that there may be."""
 
 

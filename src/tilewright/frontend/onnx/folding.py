@@ -23,7 +23,7 @@ from tilewright.ops.interpret import evaluate_attr
 from tilewright.ops.registry import get
 from tilewright.support.errors import Error
 
-MOST_FACTORS = 8
+MAX_FACTORS = 8
 """The largest power of a size."""
 
 _NEVER = {"Constant", "ConstantOfShape", "Shape", "Size", "RandomNormal", "RandomUniform", "Loop", "Scan", "If"}
@@ -126,7 +126,7 @@ def _divide(a: Any, b: Any) -> Any:
 def _power(a: Any, b: Any) -> Any:
     """A size to the power of a small number, which is known."""
     n = b if isinstance(b, int) else as_int(b) if isinstance(b, Expr) else None
-    return product([a] * n) if n is not None and 0 <= n <= MOST_FACTORS else None
+    return product([a] * n) if n is not None and 0 <= n <= MAX_FACTORS else None
 
 
 def _decide(condition: Any) -> bool | None:

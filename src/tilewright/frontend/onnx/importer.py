@@ -105,7 +105,7 @@ def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, st
             return {}, {}
 
 
-MOST_READINGS = 8
+MAX_READINGS = 8
 """How often a model is read again with what was found out of its sizes."""
 NEEDED = "the model joins what has these sizes"
 """Why sizes must be equal, for those who call with others."""
@@ -115,7 +115,7 @@ def _assumed(loaded: Loaded, dims: DimSizes) -> Imported | None:
     """The model with what it needs of several sizes, such as `total == past + seq`, as assumptions, which calls check.
     None where these do not say it all."""
     known: Graph | None = None
-    for _ in range(MOST_READINGS):
+    for _ in range(MAX_READINGS):
         types = {} if known is None else {value.name: value.type for value in known.inputs}
         assumptions = () if known is None else known.assumptions
         reader = Importer(loaded, dims, {}, {}, types=types)

@@ -29,7 +29,7 @@ from tilewright.ops.registry import emit1
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, Problems, UnsupportedError
 
-LEAST = 2
+MIN_SIZE = 2
 """The smallest size that a symbol of TorchDynamo stands for: it makes other graphs for 0 and 1."""
 
 COMPLEX = "complex"
@@ -183,7 +183,7 @@ def graph_sizes(gm: GraphModule) -> Sizes:
     dims = [d for v in placeholders for d in (v.shape if isinstance(v, torch.Tensor) else (v,))]
     symbolic = [d for d in dims if isinstance(d, torch.SymInt)]
     ranges = symbolic[0].node.shape_env.var_to_range if symbolic else {}
-    sizes = Sizes(ranges, {}, LEAST)
+    sizes = Sizes(ranges, {}, MIN_SIZE)
     for d in symbolic:
         for symbol in sorted(d.node.expr.free_symbols, key=str):
             sizes.declare(symbol, str(symbol))

@@ -43,7 +43,7 @@ PATIENCE_S = 20.0
 """Seconds that a module may take to show that it cannot run on its example."""
 _POWERS = (2, 4, 8, 16, 32, 64)
 """The numbers that may have to divide heights and widths."""
-MOST_ELEMENTS = 1 << 36
+MAX_ELEMENTS = 1 << 36
 """Elements of a value, of which there are 4 bytes or more each, that may still be computed."""
 _ADVICE = 'pass dynamic=None to compile for the example\'s sizes only, or {"input": {axis: "symbol"}} to say which vary'
 
@@ -264,11 +264,11 @@ class _Huge(BaseException):
 
 
 class _Sizes(TorchDispatchMode):  # type: ignore[misc]
-    """Raises _Huge where an operator gives more than MOST_ELEMENTS."""
+    """Raises _Huge where an operator gives more than MAX_ELEMENTS."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if any(isinstance(x, torch.Tensor) and math.prod(x.shape) > MOST_ELEMENTS for x in pytree.tree_leaves(result)):
+        if any(isinstance(x, torch.Tensor) and math.prod(x.shape) > MAX_ELEMENTS for x in pytree.tree_leaves(result)):
             raise _Huge
         return result
 

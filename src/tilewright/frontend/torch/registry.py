@@ -127,7 +127,7 @@ _FRESH = set(
 
 
 def _private(node: torch.fx.Node) -> bool:
-    """Whether a node changes in place what only it reads: nobody can see the difference to a new result."""
+    """Whether a node changes in place what only it reads: no reader sees the difference to a new result."""
     changed: Any = node.args[0] if node.args else None
     if not isinstance(changed, torch.fx.Node) or len(changed.users) != 1 or changed.op != "call_function":
         return False

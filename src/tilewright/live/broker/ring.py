@@ -188,7 +188,7 @@ class Ring:
             ring._map[_PAGE : _PAGE + len(text)] = text
             ring.words[: HEADER.closed >> 3] = [_MAGIC, ABI_VERSION, spec.size, len(text)]
             if not lock_reader(fd, 0):
-                raise BrokerError("somebody else uses the new ring's name", where=str(temporary))
+                raise BrokerError("another process uses the new ring's name", where=str(temporary))
             return ring
         except BaseException:
             os.close(fd)

@@ -83,7 +83,7 @@ def _gather_time(m: Module) -> None:
             count = f.call(I64, "tw_ready", header)
             with f.when(count >= target):
                 f.ret(1, I1)
-            # Whoever is about to ask is waited for as well; after that, the first request shall wake us.
+            # An agent that is about to ask is waited for as well; after that, the first request shall wake us.
             until, wake_at = f.var(I64, began + max_wait), f.var(I64, target)
             with f.when(count.eq(0)), f.when(time >= until.get()):
                 until.set(time + IDLE_NS)

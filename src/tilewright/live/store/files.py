@@ -101,7 +101,7 @@ def lock_publisher(folder: Path, mode: int, wait: float) -> int:
             raise StoreError(f"cannot be locked: {error.strerror}", where=str(path)) from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever swept the store away took the file that we have just locked with it.
+            # The process that removed the store removed the file that we have just locked with it.
             if _is_file(file, path):
                 os.fchmod(file, mode)
                 os.ftruncate(file, 0)

@@ -351,7 +351,7 @@ def retire(path: Path) -> None:
 
 def remove_store(folder: Path) -> None:
     """Remove a store whose lock the caller holds; its readers are told."""
-    files.remove(folder / "current")  # first, so that nobody comes in any more
+    files.remove(folder / "current")  # first, so that no process attaches any more
     for path in files.epochs(folder):
         retire(path)
     files.remove(folder)

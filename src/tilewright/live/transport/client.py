@@ -156,7 +156,7 @@ class TcpSource:
     def _program(self, channel: Channel, offer: Offer) -> Structure:
         """Fetch the program that is offered."""
         if not self._authentic:
-            hint = "use a secret or TLS; trust=True takes native code from whoever answers at this address"
+            hint = "use a secret or TLS; trust=True takes native code from any process that answers at this address"
             raise RefusedError("code from a server that nothing authenticates", where=channel.peer, hint=hint)
         if self._unfit and self._unfit[0] == offer.structure:
             raise self._unfit[1]
@@ -233,7 +233,7 @@ def _settle(part: Partial, waiting: deque[tuple[Future[bytes], Callable[[bytes],
         accept(result.result())
         part.add(result.result())
     except BaseException:
-        wait([future for future, _ in waiting])  # nobody may read the memory when this is left
+        wait([future for future, _ in waiting])  # no thread may read the memory after this
         waiting.clear()
         raise
 

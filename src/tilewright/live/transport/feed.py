@@ -22,7 +22,7 @@ from tilewright.runtime.weights.check import check_finite, check_version, check_
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import TransportError
 
-MOST_IMAGES = 4
+MAX_IMAGES = 4
 """How many versions are kept for nodes that are still fetching them."""
 
 _GLANCE = 0.5
@@ -49,7 +49,7 @@ Served = Model | Publisher | Program
 class Feed:
     """The newest snapshot of one name. One thread publishes at a time, any number read.
 
-    Weights are copied once, into an image that all connections send from. While nodes fetch, at most `MOST_IMAGES`
+    Weights are copied once, into an image that all connections send from. While nodes fetch, at most `MAX_IMAGES`
     versions are kept: a node that comes when so many are being fetched gets the newest of those. So slow nodes cost a
     bounded amount of memory, and never keep others waiting.
     """
@@ -177,7 +177,7 @@ class Feed:
 
     def _choose(self, after: Mark | None) -> Snapshot | None:
         result = self._newest
-        if result is not None and result not in self._fetched and len(self._fetched) >= MOST_IMAGES:
+        if result is not None and result not in self._fetched and len(self._fetched) >= MAX_IMAGES:
             result = max(self._fetched, key=lambda s: s.mark.number)
         return result if result is not None and result.mark.newer_than(after) else None
 

@@ -27,9 +27,9 @@ log = logging.getLogger("tilewright.transport")
 
 _WAIT = 20.0
 """Seconds that one request waits for a newer version."""
-_MOST_LOST = 2.0
+_MAX_LOST = 2.0
 """Longest pause, in seconds, before a lost connection is tried again."""
-_MOST_REFUSED = 15.0
+_MAX_REFUSED = 15.0
 """Longest pause, in seconds, before a server that refused is tried again."""
 _STANDBY = 0.2
 """Seconds between two attempts to take over from another relay of the node."""
@@ -162,13 +162,13 @@ class Relay:
                     if received - before >= CHUNK:
                         failures = 0  # it breaks, but it gets on
                     self._note(error, failures)
-                    most = _MOST_LOST if isinstance(error, (LostError, StoreError)) else _MOST_REFUSED
+                    most = _MAX_LOST if isinstance(error, (LostError, StoreError)) else _MAX_REFUSED
                     self._stop.wait(backoff(failures, most))
                     failures += 1
                 except Exception as error:
                     log.exception("relay of %r: a defect of this side", self.name)
                     self.error = TransportError(f"{type(error).__name__}: {error}", where=f"relay of {self.name!r}")
-                    self._stop.wait(_MOST_LOST)
+                    self._stop.wait(_MAX_LOST)
         finally:
             self._end()
 

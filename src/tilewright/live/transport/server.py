@@ -236,7 +236,7 @@ class Server:
             self._stats[what] += 1
 
     def forget(self) -> None:
-        """In the child of a fork: nobody listens here, so give up what the parent's peers would wait for."""
+        """In the child of a fork: no client connects here, so give up what the parent's peers would wait for."""
         self._closed = True
         self._lock = threading.Lock()
         self._listener.close()

@@ -20,7 +20,7 @@ from functools import lru_cache
 from tilewright.ops.lowered.fourier import fourier_matrices
 from tilewright.ops.lowered.toomcook import Matrix, winograd_matrices
 
-MOST_POINTS = 8
+MAX_POINTS = 8
 """Inputs of a tile (a side, a phase) up to which polynomials are evaluated at points; larger ones take Fourier's
 transform."""
 
@@ -38,7 +38,7 @@ def points(m: int, window: int, stride: int = 1) -> int:
 def products(m: int, window: int, stride: int = 1) -> int:
     """Products of a tile, a side."""
     sizes = [m + taps - 1 for taps in _taps(window, stride)]
-    return sum(n if n <= MOST_POINTS else 3 * n // 2 - 1 for n in sizes)
+    return sum(n if n <= MAX_POINTS else 3 * n // 2 - 1 for n in sizes)
 
 
 def _taps(window: int, stride: int) -> list[int]:
@@ -50,7 +50,7 @@ def _taps(window: int, stride: int) -> list[int]:
 def transforms(m: int, window: int, stride: int = 1) -> tuple[Matrix, Matrix, Matrix]:
     """`(A^T, G, B^T)` of shapes [m, p], [p, window], [p, n]: n = `reach`, p = `products`.
 
-    Raises ValueError where a phase of more than `MOST_POINTS` inputs has an odd number of them (see
+    Raises ValueError where a phase of more than `MAX_POINTS` inputs has an odd number of them (see
     `fourier_matrices`).
     """
     if stride == 1:
@@ -69,7 +69,7 @@ def transforms(m: int, window: int, stride: int = 1) -> tuple[Matrix, Matrix, Ma
 
 def _dense(m: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
     """The matrices of stride one."""
-    return winograd_matrices(m, taps) if m + taps - 1 <= MOST_POINTS else fourier_matrices(m, taps)
+    return winograd_matrices(m, taps) if m + taps - 1 <= MAX_POINTS else fourier_matrices(m, taps)
 
 
 def _identity(m: int) -> tuple[Matrix, Matrix, Matrix]:

@@ -20,7 +20,7 @@ from tilewright.plans.attention.operands import Operands
 from tilewright.plans.attention.rows import Tile
 from tilewright.plans.attention.tiles import (
     LENGTHS,
-    MOST_TILES,
+    MAX_TILES,
     SOFTMAX,
     VECTORS,
     Sizes,
@@ -109,7 +109,7 @@ def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
         for tall in heights(known, vectors, target):
             fitting = target.l2 // 4 // (2 * tall * keys * sizes.itemsize)
             steps = unrolled_steps(tall * vectors, None)
-            for count in dict.fromkeys(max(1, min(n, MOST_TILES)) for n in (fitting, fitting // 2)):
+            for count in dict.fromkeys(max(1, min(n, MAX_TILES)) for n in (fitting, fitting // 2)):
                 yield Tile(tall, width, width, count, steps, square(sizes, target))
 
 

@@ -21,18 +21,18 @@ from tilewright.plans.matmul.tiles import MatmulTile, Product, estimate, unrolle
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
-MOST_KEYS = 1024
+MAX_KEYS = 1024
 """Keys up to which a row of scores is held whole; beyond that, and where nothing bounds their number, blocks of
 `BLOCKS`."""
 
 BLOCKS = (512, 256, 1024)
-MOST_ROWS = 12
-MOST_TILES = 32
+MAX_ROWS = 12
+MAX_TILES = 32
 VECTORS = (2, 3, 4, 1)
 """Widths of a register tile, the preferred one first where several are estimated to be equally fast."""
 LENGTHS = (16, 48, 128, 384)
 """Rows, and keys, that a symbolic number of them is judged by."""
-MOST_DIRECT = 32
+MAX_DIRECT = 32
 """Rows up to which keys and values may be read where they are."""
 GROUP = 8
 """Rows up to which they are read there together."""
@@ -60,13 +60,13 @@ def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
     lanes, known = target.lanes(sizes.itemsize), as_int(sizes.rows)
     _, most = Analyzer().bounds(sizes.keys)
     few = known is not None and known <= FEW_ROWS
-    direct = few or (known is not None and known <= MOST_DIRECT and sizes.lanes == 1)
+    direct = few or (known is not None and known <= MAX_DIRECT and sizes.lanes == 1)
     for vectors in VECTORS:
         width = vectors * lanes
         if width % sizes.lanes:
             continue
         whole = max(width, -(-most // width) * width) if most is not None else 0
-        blocks = BLOCKS if most is None or most > MOST_KEYS else (whole,)
+        blocks = BLOCKS if most is None or most > MAX_KEYS else (whole,)
         if direct and vectors == 1:
             for tall in range(max(1, min(known or 1, GROUP)), 0, -1):
                 yield Tile(tall, width, -(-blocks[0] // width) * width, 0, keys_at_once(tall, lanes, target))
@@ -74,7 +74,7 @@ def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
             for keys in blocks:
                 fitting = target.l2 // 4 // (tall * keys * sizes.itemsize)
                 steps = unrolled_steps(tall * vectors, None)
-                for count in dict.fromkeys(max(1, min(n, MOST_TILES)) for n in (fitting, fitting // 2, fitting // 4)):
+                for count in dict.fromkeys(max(1, min(n, MAX_TILES)) for n in (fitting, fitting // 2, fitting // 4)):
                     yield Tile(tall, width, -(-keys // width) * width, count, steps, square(sizes, target))
 
 
@@ -93,7 +93,7 @@ def square(sizes: Sizes, target: Target) -> int:
 
 def heights(rows: int | None, vectors: int, target: Target) -> list[int]:
     """Heights of a register tile, the tallest first."""
-    tallest = max(2, min(MOST_ROWS, (target.registers - vectors - 1) // vectors))
+    tallest = max(2, min(MAX_ROWS, (target.registers - vectors - 1) // vectors))
     if rows is not None:
         tallest = min(tallest, rows)
     return list(range(tallest, max(1, tallest - 3) - 1, -1))

@@ -57,7 +57,7 @@ from tilewright.targets.target import Target
 
 BODY = 64
 """Products (vector multiply-adds) that the innermost loop's body holds at least, where the reduction is that long."""
-MOST_BODY = 512
+MAX_BODY = 512
 """Products of a body at most: thousands leave the first cache for instructions, and take four to nine times as long."""
 SHARING_LEAST = 2
 """Tiles that prefetch the next panel together."""
@@ -422,8 +422,8 @@ def unroll_steps(s: Schedule, reduce: list[LoopRef], products: int) -> None:
 
 def body_steps(steps: int, products: int) -> int:
     """How many of a loop's steps, of so many products each, make a body of `BODY` products; a divisor of `steps`. Fewer
-    where no divisor makes one of `BODY` to `MOST_BODY`, as of a large prime number of steps."""
-    divisors = [d for d in range(1, steps + 1) if steps % d == 0 and (d == 1 or d * products <= MOST_BODY)]
+    where no divisor makes one of `BODY` to `MAX_BODY`, as of a large prime number of steps."""
+    divisors = [d for d in range(1, steps + 1) if steps % d == 0 and (d == 1 or d * products <= MAX_BODY)]
     return next((d for d in divisors if d * products >= BODY), divisors[-1])
 
 

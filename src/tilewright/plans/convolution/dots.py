@@ -26,13 +26,13 @@ from tilewright.plans.framework.cost import Cost, around, number, roofline, shar
 from tilewright.plans.idioms.conversions import plain_output
 from tilewright.plans.idioms.panels import unroll_tile
 from tilewright.plans.matmul.dots import instruction, tile_cycles
-from tilewright.plans.matmul.tiles import MOST_ROWS
+from tilewright.plans.matmul.tiles import MAX_ROWS
 from tilewright.schedule.dot_intrinsics import Dot
 from tilewright.schedule.recording import BlockRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
-MOST_PANELS = 4
+MAX_PANELS = 4
 """Panels of a register tile."""
 
 
@@ -59,8 +59,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     rest, memory = around(structure, anchor, target), roofline(structure, target).memory
     results = []
     spare = 4 if target.isa.elements else 2  # with two LLVM moves all accumulators on by a register in every step
-    for rows in range(1, min(MOST_ROWS, width) + 1):
-        for wide in range(1, min(MOST_PANELS, panels) + 1):
+    for rows in range(1, min(MAX_ROWS, width) + 1):
+        for wide in range(1, min(MAX_PANELS, panels) + 1):
             if panels % wide or rows * wide + wide + spare > target.registers:
                 continue  # an instruction cannot do a part of a panel
             line = _line(anchor, rows, wide, width, dot, target)

@@ -23,8 +23,8 @@ from tilewright.plans.framework.tiles import whole_step
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
-MOST_ROWS = 14
-MOST_FLAT_ROWS = 8
+MAX_ROWS = 14
+MAX_FLAT_ROWS = 8
 """Rows whose addresses have a register each."""
 MAX_FLAT_PIXELS = 1024
 ENOUGH_STRIPS = 8
@@ -148,7 +148,7 @@ def _legal(shape: DirectProblem, width: int, flat: bool, target: Target) -> Iter
     vectors = max(1, width // target.lanes(4))
     most = shape.height * shape.width if flat else shape.width
     blocks = _channel_blocks(shape, width, target)
-    for rows in range(1, min(most, MOST_ROWS if shape.is_pixel or not flat else MOST_FLAT_ROWS) + 1):
+    for rows in range(1, min(most, MAX_ROWS if shape.is_pixel or not flat else MAX_FLAT_ROWS) + 1):
         # Steps over plain channels do not come in a stream: with no register to spare LLVM's schedule spills.
         spare = 0 if shape.block > 1 else 1
         if rows > 1 and registers(rows, vectors, target) + spare > target.registers:
@@ -265,7 +265,7 @@ def _an_image(shape: DirectProblem, blocking: Blocking, tiling: _Tiling, target:
         memory += kept.followed_weights * number * panel / bandwidth(panel, target)
     read = strips * strip_bytes if not pixel and weights + line <= kept.kept_l1 * l1 else number * window
     # Of many channels the pixels of a tile and the narrowest panel do not stay there together.
-    pixels = shape.channels * kh * ((MOST_ROWS - 1) * shape.stride + kw)
+    pixels = shape.channels * kh * ((MAX_ROWS - 1) * shape.stride + kw)
     many = itemsize * (pixels + shape.steps * target.lanes(4)) > kept.kept_l1 * l1
     memory += (kept.passing_pixels if many else kept.followed_pixels) * read / level
     memory *= panels

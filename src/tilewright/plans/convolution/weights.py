@@ -11,7 +11,7 @@ from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
-MOST_VECTORS = 4
+MAX_VECTORS = 4
 """Vectors of lanes, a side of a register tile of weights."""
 MANY_IMAGES = 32
 """Images that a symbolic number of them is judged by."""
@@ -69,7 +69,7 @@ def ranked(problem: WeightsProblem, target: Target) -> tuple[tuple[Cost, Weights
 
 
 def ways(problem: WeightsProblem, target: Target) -> Iterator[WeightsWay]:
-    for vectors in range(1, MOST_VECTORS + 1):
+    for vectors in range(1, MAX_VECTORS + 1):
         for tile in row_tiles(problem):
             if problem.wide % vectors or prod(tile) * vectors + vectors + 1 > target.registers:
                 continue

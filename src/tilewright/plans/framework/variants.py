@@ -34,7 +34,7 @@ from tilewright.plans.framework.symbolic import judged_by
 
 Values = Mapping[Var, int]
 
-LEAST_SIZES = 2
+MIN_SIZES = 2
 """Sizes that a version is judged by, at least."""
 
 
@@ -131,7 +131,7 @@ def judged_where(func: PrimFunc, conditions: Sequence[Expr]) -> PrimFunc:
 
     places = [k for k in range(max(map(len, known.values()))) if holds(k)]
     likely = {s: tuple(at(k)[s] for k in places) for s in symbols}
-    if len(set(zip(*likely.values(), strict=True))) < LEAST_SIZES:
+    if len(set(zip(*likely.values(), strict=True))) < MIN_SIZES:
         return func
     return with_symbols(func, {s: s.with_likely(likely[s]) for s in symbols})
 

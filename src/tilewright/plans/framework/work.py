@@ -2,8 +2,8 @@
 
 A block of a schedule runs at every point of the loops around it where its predicate holds; ordered are the points of
 its domain. What runs more often is computed again: because tiles overlap, because they overhang and nothing clips them,
-or because a region was inferred too large. A plan states the first two (`Added`); what is left above `MOST` is an error
-of the schedule, and its candidate is rejected (`plans/__init__.py`).
+or because a region was inferred too large. A plan states the first two (`Added`); what is left above `MAX_EXCESS` is an
+error of the schedule, and its candidate is rejected (`plans/__init__.py`).
 
 Points are counted exactly where few loops share a condition, else all of them count. Symbols count as `SAMPLE`.
 """
@@ -25,7 +25,7 @@ from tilewright.ir.scalar_ops import OPS
 from tilewright.schedule.state import conjuncts
 from tilewright.support.classes import dataclass
 
-MOST = 1.1
+MAX_EXCESS = 1.1
 """Times the ordered operations that a schedule may perform. Tiles of a few rows overhang by so much at most where the
 plan could have chosen others."""
 
@@ -206,4 +206,4 @@ def _evaluate(e: Expr, values: Mapping[Expr, Any]) -> Any:
     return values[e]
 
 
-__all__ = ["MOST", "Added", "Effort", "Work", "operations_of", "points", "work_of"]
+__all__ = ["MAX_EXCESS", "Added", "Effort", "Work", "operations_of", "points", "work_of"]

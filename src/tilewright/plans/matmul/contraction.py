@@ -38,7 +38,7 @@ from tilewright.plans.idioms.panels import (
 )
 from tilewright.plans.matmul.epilogues import can_defer, epilogue, epilogue_work
 from tilewright.plans.matmul.tiles import (
-    MOST_VECTORS,
+    MAX_VECTORS,
     MatmulTile,
     Product,
     estimate,
@@ -148,9 +148,9 @@ def widths(anchor: Stage, rows: int | None, target: Target) -> list[int]:
     assert weights is not None
     width, lanes = as_int(weights.buffer.shape[-1]), lanes_of(anchor, target)
     assert width is not None
-    if not has_plain_rows(anchor) or width <= MOST_VECTORS * lanes:
+    if not has_plain_rows(anchor) or width <= MAX_VECTORS * lanes:
         return [width]
-    return [vectors * lanes for vectors in range(1, (2 if rows == 1 else 1) * MOST_VECTORS + 1)]
+    return [vectors * lanes for vectors in range(1, (2 if rows == 1 else 1) * MAX_VECTORS + 1)]
 
 
 def cases(structure: Structure, target: Target) -> list[Values]:

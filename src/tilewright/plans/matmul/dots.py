@@ -22,13 +22,13 @@ from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, parallelize
 from tilewright.plans.framework.cost import Cost, around, number, roofline
 from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
-from tilewright.plans.matmul.tiles import MOST_ROWS
+from tilewright.plans.matmul.tiles import MAX_ROWS
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
-MOST_WASTE = 0.03
+MAX_WASTE = 0.03
 """The share of panels of zeros that is accepted for wider tiles."""
 
 
@@ -113,7 +113,7 @@ def product_cycles(rows: int, depth: int, columns: int, dot: Dot, target: Target
 
 def _tiles(rows: int, panels: int, target: Target) -> Iterator[tuple[int, int]]:
     """Rows and panels of the tiles that fit registers."""
-    for tall in range(1, min(MOST_ROWS, rows) + 1):
+    for tall in range(1, min(MAX_ROWS, rows) + 1):
         for wide in range(1, min(8 if tall == 1 else 4, panels) + 1):
             # An instruction cannot do a part of a panel.
             if panels % wide == 0 and tall * wide + (1 if tall == 1 else wide) + 2 <= target.registers:
@@ -123,7 +123,7 @@ def _tiles(rows: int, panels: int, target: Target) -> Iterator[tuple[int, int]]:
 def panel_multiple(columns: int, lanes: int) -> int:
     """To a multiple of how many panels the weights are rounded up, so that tiles of several panels divide them."""
     panels = -(-columns // lanes)
-    return next(m for m in (12, 6, 4, 2, 1) if m == 1 or -panels % m <= panels * MOST_WASTE)
+    return next(m for m in (12, 6, 4, 2, 1) if m == 1 or -panels % m <= panels * MAX_WASTE)
 
 
 def _cycles(tall: int, wide: int, rows: int, panels: int, steps: int, dot: Dot, target: Target) -> float:

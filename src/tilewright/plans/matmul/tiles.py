@@ -24,10 +24,10 @@ from tilewright.plans.framework.tiles import row_limit, whole_step
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
-MOST_ROWS = 14
+MAX_ROWS = 14
 """Rows of a tile. Where their number is symbolic, each remainder becomes a version of its own."""
-MOST_PANELS = 4
-MOST_VECTORS = 4
+MAX_PANELS = 4
+MAX_VECTORS = 4
 """Vectors of a panel."""
 FEW_ROWS = 6
 """Up to so many rows, about one tile, the weights are read once."""
@@ -44,7 +44,7 @@ SYMBOLIC_SHARING = 96
 prefetch it again."""
 BODY = 48
 """Products (vector multiply-adds) that the body of the innermost loop holds at least,"""
-MOST_STEPS = 8
+MAX_STEPS = 8
 """unless it would be more steps than this."""
 CHAINS = (2, 4, 8)
 """Sums of every second, fourth or eighth step that a tile may hold apart,"""
@@ -123,7 +123,7 @@ def multiplies_in_place(
     lanes = target.lanes(itemsize)
     if columns is None or (turned and rows is None):
         return False
-    single = columns <= MOST_VECTORS * lanes
+    single = columns <= MAX_VECTORS * lanes
     if not turned:
         return columns >= lanes and (single or (rows is not None and rows <= target.registers))
     assert rows is not None
@@ -137,7 +137,7 @@ def multiplies_in_place(
     stays = depth is None or max(rows, columns) * depth * itemsize <= traffic.strided_l2 * target.l2
     if single:
         return stays
-    panel = None if depth is None else depth * MOST_VECTORS * lanes * itemsize
+    panel = None if depth is None else depth * MAX_VECTORS * lanes * itemsize
     whole = columns % lanes == 0 and max(rows, columns) * itemsize <= traffic.strided_row
     return whole and stays and panel is not None and panel <= target.l2 // 2
 
@@ -174,7 +174,7 @@ def _ranked(
     result: dict[int, list[tuple[float, MatmulTile]]] = {}
     most = max(columns for _, columns in sizes.pairs)
     halves = [lanes // 2] if narrow and most <= lanes // 2 else []
-    whole = [v * lanes for v in range(1, MOST_VECTORS + 1) if v == 1 or (v - 1) * lanes < most]
+    whole = [v * lanes for v in range(1, MAX_VECTORS + 1) if v == 1 or (v - 1) * lanes < most]
     for width in (*halves, *whole):
         result[width] = []
         for m, columns in sizes.pairs:
@@ -198,18 +198,18 @@ def best(product: Product, target: Target) -> Cost:
     """The estimate of the best tile over panels of any width, of one of the products."""
     lanes = target.lanes(product.itemsize)
     sizes = (product.columns, product.depth, product.itemsize)
-    results = [t for v in range(1, MOST_VECTORS + 1) for t in tiles(product.rows, v * lanes, *sizes, target)]
+    results = [t for v in range(1, MAX_VECTORS + 1) for t in tiles(product.rows, v * lanes, *sizes, target)]
     return min((estimate(t, product, target) for t in results), key=lambda cost: cost.cycles)
 
 
 def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int, target: Target) -> list[MatmulTile]:
     """The tiles over panels of `width` that fit the registers; `rows` None: a symbolic number."""
     vectors = -(-width // target.lanes(itemsize))
-    most = MOST_ROWS if rows is None else min(MOST_ROWS, max(1, rows))
+    most = MAX_ROWS if rows is None else min(MAX_ROWS, max(1, rows))
     limit = int(target.costs.traffic.crowded_rows * row_limit(depth * itemsize, target))
     results = []
     for count in range(1, min(most, limit) + 1):
-        for panels in range(1, MOST_PANELS + 1):
+        for panels in range(1, MAX_PANELS + 1):
             fits = in_registers(MatmulTile(count, width, panels), vectors, target)
             if fits and (panels == 1 or (panels - 1) * width < columns):
                 results.append(MatmulTile(count, width, panels))
@@ -252,10 +252,10 @@ def in_registers(tile: MatmulTile, vectors: int, target: Target) -> bool:
 
 def last_rows(tile: MatmulTile, itemsize: int, target: Target) -> int:
     """The most rows of the last tile of a symbolic number of rows: one more, if registers have room for it and there
-    would be no more versions of a tile than one of MOST_ROWS has."""
+    would be no more versions of a tile than one of MAX_ROWS has."""
     vectors = -(-tile.width // target.lanes(itemsize))
     more = MatmulTile(tile.rows + 1, tile.width, tile.panels)
-    return more.rows if 2 < tile.rows < MOST_ROWS - 1 and in_registers(more, vectors, target) else tile.rows
+    return more.rows if 2 < tile.rows < MAX_ROWS - 1 and in_registers(more, vectors, target) else tile.rows
 
 
 def estimate(tile: MatmulTile, product: Product, target: Target, *, symbolic: bool = False) -> Cost:
@@ -398,7 +398,7 @@ def unrolled_steps(products: int, depth: int | None) -> int:
     A short body ends in a taken branch every few cycles. Fetching then only just keeps up with the multiply-adds, if
     the loop happens to lie well, and falls behind where another thread shares the core's front end.
     """
-    steps = min(MOST_STEPS, -(-BODY // max(1, products)))
+    steps = min(MAX_STEPS, -(-BODY // max(1, products)))
     return steps if depth is None or depth >= 2 * steps else 1
 
 

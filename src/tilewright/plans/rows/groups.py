@@ -28,7 +28,7 @@ TOGETHER = (8, 7, 6, 5, 4)
 (norms and softmaxes of 24 to 300 numbers; Zen 5, 28 November 2026)."""
 
 FEWEST_PIPELINED = 8
-MOST_PIPELINED = 256
+MAX_PIPELINED = 256
 """Rows through which stages go one after the other: two turns more than rows are needed."""
 
 MANY_REGISTERS = 32
@@ -108,8 +108,8 @@ def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target)
         return none
     if count is None:
         return SYMBOLIC_ROWS, fold
-    shared = count * prod(n or 1 for n in others) // ENOUGH if target.threads > 1 else MOST_PIPELINED
-    most = min(max(shared, FEWEST_TURNS * fold, FEWEST_PIPELINED), MOST_PIPELINED)
+    shared = count * prod(n or 1 for n in others) // ENOUGH if target.threads > 1 else MAX_PIPELINED
+    most = min(max(shared, FEWEST_TURNS * fold, FEWEST_PIPELINED), MAX_PIPELINED)
     return _group(count, most, fold), fold
 
 

@@ -36,7 +36,7 @@ from tilewright.schedule.state import read_buffers
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
-MOST = 48
+MAX_SKETCHES = 48
 """Sketches that are offered: the best estimates."""
 KINDS = 3
 """The most settings of each kind (which iterators, what is transposed)."""
@@ -94,7 +94,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
         kinds[kind] = kinds.get(kind, 0) + 1
         if kinds[kind] <= KINDS:
             kept.append(Candidate(tiling.knobs, cost))
-    return kept[:MOST]
+    return kept[:MAX_SKETCHES]
 
 
 # the schedule

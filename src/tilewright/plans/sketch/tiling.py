@@ -19,7 +19,7 @@ from tilewright.plans.sketch.access import Access
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
-MOST_VECTORS = 4
+MAX_VECTORS = 4
 ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 14)
 """Iterations of the iterator that shares a vector which a tile may have."""
 SECOND = (1, 2, 3, 4)
@@ -174,7 +174,7 @@ def _sizes(
     counts = [
         [n for n in sizes if 1 < n <= number(iters[k].extent)] for k, sizes in zip(rows, (ROWS, SECOND), strict=False)
     ]
-    for vectors in range(1, (1 if reduced else MOST_VECTORS) + 1):
+    for vectors in range(1, (1 if reduced else MAX_VECTORS) + 1):
         if vectors > 1 and (vectors - 1) * lanes >= number(iters[lane].extent):
             break
         if any(a.blocks.get(iters[lane].var, vectors * lanes) % (vectors * lanes) for a in loads):

@@ -29,7 +29,7 @@ from tilewright.plans.winograd.tiles import (
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
-LEAST_GAIN = 1.03
+MIN_GAIN = 1.03
 """How many times as long the best single layout must take in the mean to be worth a second one in memory and code: the
 temporaries of both versions are in a call's arena."""
 
@@ -93,7 +93,7 @@ def best_pair(
         return None
     cycles, far, near = min(pairs, key=lambda pair: pair[0])
     gain = mean(times[options[0]], sizes) / cycles
-    return single[0][0] / gain * LEAST_GAIN, _selected(far, near)
+    return single[0][0] / gain * MIN_GAIN, _selected(far, near)
 
 
 def _selected(far: Line, near: Line) -> WinogradBySize:

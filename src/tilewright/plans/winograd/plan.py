@@ -26,12 +26,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil
 
-from tilewright.codegen.llvm.prefetch import MOST_LINES
+from tilewright.codegen.llvm.prefetch import MAX_LINES
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.notes import EvenBlocks, Prefetch, Unroll
 from tilewright.ir.selection import Winograd
-from tilewright.ops.lowered.correlation import MOST_POINTS
+from tilewright.ops.lowered.correlation import MAX_POINTS
 from tilewright.ops.lowered.winograd import CONV_WINOGRAD, PACK_WINOGRAD, ConvWinogradAttrs, tiles_in_blocks
 from tilewright.plans.convolution.direct import body_steps
 from tilewright.plans.framework.analysis import Operator, Stage, Structure, analyse
@@ -294,7 +294,7 @@ def products(
     away = level(working_set(nbytes_of(weights.buffer), s.func.notes, target), target) in FAR
     nbytes = target.costs.prefetching.filter_bytes if away else 0
     share = 1.0 if nbytes else min(rows, few) / few
-    while 4 * width * steps * share >= MOST_LINES * target.caches.line and steps % 2 == 0:
+    while 4 * width * steps * share >= MAX_LINES * target.caches.line and steps % 2 == 0:
         steps //= 2  # a tile's share of what so many steps read is more than a loop prefetches at once
     prefetching, channel = s.split(ci, factor=steps) if steps < lanes else (co, ci)
     s.annotate(channel, Unroll(steps))
@@ -455,7 +455,7 @@ def apply_filters(s: Schedule, structure: Structure, candidate: Candidate, targe
     for block in (half, whole):
         s.set_scope(block, "local")
         constant_product(s, block)
-    if (s.extent(i) or 0) <= MOST_POINTS:
+    if (s.extent(i) or 0) <= MAX_POINTS:
         s.unroll(i)
         s.unroll(s.loops(half)[-2])
         s.unroll(j)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from math import ceil
 
 from tilewright.plans.convolution.tiles import tile_steps
-from tilewright.plans.convolution.weights import MOST_VECTORS
+from tilewright.plans.convolution.weights import MAX_VECTORS
 from tilewright.plans.framework.cost import (
     Cost,
     bandwidth,
@@ -31,7 +31,7 @@ from tilewright.plans.framework.cost import (
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
-MOST_TILES = 128
+MAX_TILES = 128
 """Tiles of a chunk, about: a sum of so many products is one in registers."""
 
 FEWEST_TILES = 16
@@ -79,11 +79,11 @@ def ways(problem: SumsProblem, tile: int, target: Target) -> Iterator[SumsWay]:
     """Chunks of whole tile rows; groups and register tiles that divide what they are of."""
     down, across, lanes = ceil(problem.height / tile), ceil(problem.width / tile), target.lanes(4)
     lines = problem.images * down
-    most, fewest = (max(1, n // across) for n in (MOST_TILES, FEWEST_TILES))
+    most, fewest = (max(1, n // across) for n in (MAX_TILES, FEWEST_TILES))
     counts = sorted({min(lines, n) for n in range(fewest, most + 1) if lines % n == 0 or n in (fewest, most)})
     for filters in divisors(problem.filters):
         for channels in divisors(problem.channels):
-            for vectors in (v for v in divisors(filters) if v <= MOST_VECTORS):
+            for vectors in (v for v in divisors(filters) if v <= MAX_VECTORS):
                 rows = max(d for d in divisors(lanes) if d * vectors + vectors + 1 <= target.registers)
                 for tilerows in counts:
                     yield SumsWay(tilerows, filters, channels, vectors, rows)

@@ -30,7 +30,7 @@ from statistics import fmean, geometric_mean
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.notes import Far
 from tilewright.ir.selection import Direct, Winograd
-from tilewright.ops.lowered.correlation import MOST_POINTS, points, products, reach
+from tilewright.ops.lowered.correlation import MAX_POINTS, points, products, reach
 from tilewright.ops.lowered.winograd import ConvWinogradAttrs
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import tile_steps
@@ -56,13 +56,13 @@ NEAR = 2.0
 """How many times as many channels as `PART`, or as few, a part may have to be an equal share of all."""
 
 FEW_COLUMNS = 8
-MOST_TILES = 64
+MAX_TILES = 64
 
-MOST_EVEN = 14
+MAX_EVEN = 14
 """The most rows of a register tile of which the last ones have code of their own (`transform/loops/even.py`): where
 tiles are larger, a map of a few tiles takes as long as one that fills a register tile."""
 
-RUNS = range(4, MOST_TILES + 1, 4)
+RUNS = range(4, MAX_TILES + 1, 4)
 """Tiles that follow each other, of a block."""
 
 
@@ -193,7 +193,7 @@ def blocks(shape: WinogradProblem, tile: int, images: int) -> Iterator[TileBlock
         columns = ceil(across / parts)
         if columns < FEW_COLUMNS and parts > 1:
             return
-        for rows in range(1, max(1, MOST_TILES // columns) + 1):
+        for rows in range(1, max(1, MAX_TILES // columns) + 1):
             if rows <= down * images:
                 yield TileBlock(rows, columns)
 
@@ -292,7 +292,7 @@ def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, targe
     outward = 1.0 * count * panels * vectors * (size * size + size * tile + 3 * tile * tile)
     costs = target.costs.arithmetic
     inward *= costs.transformed_inward
-    if points(tile, shape.window, shape.stride) > MOST_POINTS:
+    if points(tile, shape.window, shape.stride) > MAX_POINTS:
         inward *= costs.fourier_inward
         outward *= costs.fourier_outward
     if not one_block_a_thread(times(shape, choice, block), target):
@@ -376,7 +376,7 @@ def heights(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winogra
     rows = range(1, min(most_rows(block.count, vectors, target), block.count) + 1)
     if block.columns:
         return list(rows)
-    whole = [r for r in rows if block.count % r == 0 and r <= MOST_EVEN]
+    whole = [r for r in rows if block.count % r == 0 and r <= MAX_EVEN]
     least = min(tiles_of(s, choice) for s in shapes)
     return [r for r in whole if least >= 2 * r or all(most_rows(n, vectors, target) >= n for n in range(1, r))]
 

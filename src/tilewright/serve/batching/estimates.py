@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 _FORGET = 0.1
 """Weight of a new observation against all before it."""
-_LEAST_MARGIN, _MOST_MARGIN = 0.05, 0.5
+_MIN_MARGIN, _MAX_MARGIN = 0.05, 0.5
 _OUTLIER = 4.0
 """A batch that took so many times the estimate was interrupted by something else: it counts as that many."""
 
@@ -51,7 +51,7 @@ class Estimates:
     @property
     def margin(self) -> float:
         """By what part of the estimate a batch may take longer: twice the mean error that was seen."""
-        return min(max(2 * self._error, _LEAST_MARGIN), _MOST_MARGIN)
+        return min(max(2 * self._error, _MIN_MARGIN), _MAX_MARGIN)
 
     def least(self, rows: int) -> float:
         """Seconds that a batch takes at the best, by the least that any has taken."""

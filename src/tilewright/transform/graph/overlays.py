@@ -33,7 +33,7 @@ from tilewright.transform.call import Call, KernelCall
 from tilewright.transform.graph.memory import Place, Storage
 from tilewright.transform.work import polynomial
 
-LEAST = 1 << 20
+MIN_HOST_BYTES = 1 << 20
 """Bytes that a host has at least."""
 WORTH = 32
 """A host must save one part in so many of the fullest step's bytes."""
@@ -171,7 +171,7 @@ class _Overlays:
         """Blocks of one value of which parts are in use later than others, or not so long."""
         for k, uses in self.uses.items():
             block = self.blocks[k]
-            if block.nbytes >= LEAST and any((u.first, u.last) != (block.first, block.last) for u in uses):
+            if block.nbytes >= MIN_HOST_BYTES and any((u.first, u.last) != (block.first, block.last) for u in uses):
                 yield k
 
     def live(self, overlays: Iterable[int] = (), host: int | None = None) -> list[int]:
@@ -378,4 +378,4 @@ def _ends(taken: Sequence[_Use], size: int, room: int) -> Iterator[int]:
         end = max(end, stop)
 
 
-__all__ = ["LEAST", "with_overlays"]
+__all__ = ["MIN_HOST_BYTES", "with_overlays"]

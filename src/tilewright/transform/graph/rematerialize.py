@@ -21,7 +21,7 @@ from tilewright.transform.graph.fuse import MAX_INPUTS, MAX_NODES, Group
 
 CHEAP = frozenset("add sub mul neg".split())
 """Operators of one instruction."""
-MOST_AGAIN = 4
+MAX_AGAIN = 4
 """Nodes that are computed again for a value, at most."""
 LARGE = 1 << 16
 """Elements of a value that is worth it: fewer stay in the caches."""
@@ -84,7 +84,7 @@ def _again(group: Group, value: Value) -> _Again | None:
             small.append(v)
         elif node is None:
             leaves.append(v)
-        elif node.op in CHEAP and len(nodes) < MOST_AGAIN:
+        elif node.op in CHEAP and len(nodes) < MAX_AGAIN:
             nodes[v] = node
             asked += [u for u in node.inputs if u is not None]
         else:

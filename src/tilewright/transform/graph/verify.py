@@ -74,7 +74,7 @@ def verify_groups(graph: Graph, groups: Sequence[Group]) -> None:
         where, inside = f"kernel {i} ({group.label})", set(group.inputs)
         for v in group.inputs:
             if v not in there:
-                problems.add(VerifyError("nobody has made an input yet", where=where, got=f"%{v.name}"))
+                problems.add(VerifyError("an input is not computed yet", where=where, got=f"%{v.name}"))
         for node in group.nodes:
             for read in node.inputs:
                 if read is not None and read not in inside:

@@ -35,7 +35,7 @@ from tilewright.plans.framework.space import Setting
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 
-MOST_ROWS = 128
+MAX_ROWS = 128
 """Rows of a part: one of 1,024 columns stays in the second level of cache while panels of weights pass it."""
 LARGE = 1 << 18
 """Elements of a value from which it is worth it: of fewer all that is copied stays in the second level of cache."""
@@ -279,8 +279,8 @@ def blocks(a: Assigner, value: Value) -> Value:
 
 
 def parts_of(rows: int) -> int:
-    """How many equal parts rows lie in: of MOST_ROWS at most and half of that at least, or one if there are no such."""
-    least, most = -(-rows // MOST_ROWS), 2 * rows // MOST_ROWS
+    """How many equal parts rows lie in: of MAX_ROWS at most and half of that at least, or one if there are no such."""
+    least, most = -(-rows // MAX_ROWS), 2 * rows // MAX_ROWS
     return next((n for n in range(max(least, 1), most + 1) if rows % n == 0), 1)
 
 

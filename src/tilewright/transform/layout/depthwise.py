@@ -82,15 +82,15 @@ def group_block(each: int, node: Node, a: Assigner) -> int:
     longer than the vectors."""
     half = a.block // 2
     halves, whole = -(-each // half), -(-each // a.block)
-    if a.block <= LEAST_BLOCK or halves > MOST_HALVES or halves == 2 * whole:
+    if a.block <= MIN_BLOCK or halves > MAX_HALVES or halves == 2 * whole:
         return a.block
     in_time = halves / starts(4 * half, a.target) <= whole / starts(4 * a.block, a.target)
     return half if in_time and (each % half == 0 or keeps_busy(node, half, a)) else a.block
 
 
-MOST_HALVES = 3
+MAX_HALVES = 3
 """Half vectors of a panel: groups that need more have panels of one, which use each pixel once."""
-LEAST_BLOCK = 8
+MIN_BLOCK = 8
 """Lanes of vectors that are not halved: what has so few starts no more of four."""
 
 

@@ -60,7 +60,7 @@ from tilewright.ir.rewrite import (
 from tilewright.support.classes import dataclass
 from tilewright.transform.loops.conditions import bound_loops_of
 from tilewright.transform.loops.copies import copy_fresh, stored_tile
-from tilewright.transform.loops.remainder import MOST, all_behind, all_rows, by_remainder
+from tilewright.transform.loops.remainder import MAX_REMAINDER, all_behind, all_rows, by_remainder
 from tilewright.transform.loops.simplify import simplify_stmt
 
 APART = 6
@@ -122,14 +122,14 @@ def _tiles(loop: For, outer: dict[Var, Expr]) -> _Tiles | None:
         return None
     (size,), (count,) = sizes, counts
     conditions = frozenset(s.body.condition for s in rows if isinstance(s.body, If))
-    if size is None or count is None or not 2 < size <= MOST + 1 or _otherwise(inside, loop.var, conditions):
+    if size is None or count is None or not 2 < size <= MAX_REMAINDER + 1 or _otherwise(inside, loop.var, conditions):
         return None
     an = Analyzer({**outer, **{s.var: s.extent for s in (loop, *rows)}})
     whole = an.simplify((count + (size - 1)) // size) is an.simplify(loop.extent)
     if not (whole or type(loop.extent) is Const) or not all_behind(loop.body, set(conditions)):
         return None
     note = find(loop.notes, LastTile)
-    most = size if note is None or note.rows > MOST else note.rows
+    most = size if note is None or note.rows > MAX_REMAINDER else note.rows
     return _Tiles(loop, count, size, most, frozenset(s.var for s in rows), conditions)
 
 
@@ -190,7 +190,7 @@ def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], taken:
 
     deferred = _epilogue_behind(moved, tiles, rows, taken)
     products = moved if deferred is None else deferred.products
-    cases = by_remainder(products, Analyzer(known), MOST, of_rows, least=_fewest(tiles, never), never=size)
+    cases = by_remainder(products, Analyzer(known), MAX_REMAINDER, of_rows, least=_fewest(tiles, never), never=size)
     if cases is None:
         return None
     if deferred is not None:

@@ -46,11 +46,11 @@ from tilewright.transform.loops.copies import conjuncts, copy_fresh
 from tilewright.transform.loops.remainder import all_behind
 from tilewright.transform.loops.simplify import simplify_stmt
 
-MOST = 1 << 20
+MAX_SYMBOL = 1 << 20
 """Symbols that reach the size of a tile at no value up to this one are not looked at."""
-MOST_MORE = 8
+MAX_MORE = 8
 """Elements more than a tile has, with which windows of its columns lie in the line or leave it at one end."""
-LEAST = 8
+MIN_LANES = 8
 """Lanes of vectors that are halved for lines which do not fill one: of smaller ones, half would be too little."""
 
 
@@ -77,7 +77,7 @@ class _Line:
 
     def least(self, count: int) -> int | None:
         """The least value of the symbol with so many elements; None if none is known to be."""
-        low, high = max(self.symbol.lo or 0, 0), min(MOST, self.symbol.hi or MOST)
+        low, high = max(self.symbol.lo or 0, 0), min(MAX_SYMBOL, self.symbol.hi or MAX_SYMBOL)
         while low < high:
             middle = (low + high) // 2
             there = as_int(substitute(self.count, {self.symbol: const(middle)}))
@@ -204,7 +204,7 @@ def _split(line: _Line, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
         return If(symbol >= more, result, version(others, loop))
     rest: Stmt = version(full, substitute_stmt(held, {loop.var: const(0)}))
     if least < whole:
-        rest = If(symbol >= whole, rest, version(few, loop) if line.copies or size < LEAST else halved())
+        rest = If(symbol >= whole, rest, version(few, loop) if line.copies or size < MIN_LANES else halved())
     return If(symbol >= more, result, rest)
 
 
@@ -214,10 +214,10 @@ def _inside(version: Let, line: _Line, least: int) -> int | None:
     tests = _columns_tested(version.body, version.var)
     if not line.copies or not tests:
         return None
-    for more in range(1, MOST_MORE + 1):
+    for more in range(1, MAX_MORE + 1):
         larger = Var(version.var.name, i64, least + more, line.symbol.hi, line.symbol.multiple)
         known = [substitute(t, {version.var: larger}) for t in tests]
-        if (line.symbol.hi or MOST) >= least + more and all(as_int(Analyzer().simplify(t)) == 1 for t in known):
+        if (line.symbol.hi or MAX_SYMBOL) >= least + more and all(as_int(Analyzer().simplify(t)) == 1 for t in known):
             return least + more
     return None
 

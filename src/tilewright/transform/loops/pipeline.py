@@ -59,7 +59,7 @@ from tilewright.transform.loops.conditions import bound_loops_of
 from tilewright.transform.loops.merge import depend, parts, touched, written
 from tilewright.transform.loops.simplify import analyzer_of
 
-MOST_STAGES = 3
+MAX_STAGES = 3
 """Stages of a row at most: so many rows are at work at once."""
 
 FEW_STEPS = 2
@@ -86,7 +86,7 @@ def _statement(s: Stmt, taken: set[str], alias: int, an: Analyzer) -> Stmt | Non
     while isinstance(body, Allocate):
         buffers.append(body.buffer)
         body = body.body
-    for most in range(MOST_STAGES, 1, -1):
+    for most in range(MAX_STAGES, 1, -1):
         stages = _stages(parts(body), most)
         crossing = _crossing(stages, set(buffers)) if stages is not None else None
         if stages is not None and crossing is not None:

@@ -30,7 +30,7 @@ from tilewright.transform.loops.conditions import bound_loops_of
 from tilewright.transform.loops.copies import conjuncts, copy_fresh
 from tilewright.transform.loops.simplify import simplify_stmt
 
-MOST = 13
+MAX_REMAINDER = 13
 """The largest remainder that gets a version of its own."""
 BODY = 1024
 """Bytes that one iteration of a loop in a version stores at least (16 vectors of 16 floats), if it is unrolled less
@@ -66,7 +66,7 @@ def _numbered(s: Stmt, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
         an = Analyzer({**outer, **{c.var: c.extent for c in walk(copy) if isinstance(c, For)}})
         return bound_loops_of(simplify_stmt(copy, an), an)
 
-    return by_remainder(s, Analyzer(outer), MOST, tidy)
+    return by_remainder(s, Analyzer(outer), MAX_REMAINDER, tidy)
 
 
 def _tested(loop: For) -> bool:
@@ -98,7 +98,7 @@ def by_remainder(
         return None
     ((remainder, tests),) = match.items()
     lo, hi = analyzer.bounds(remainder)
-    if lo is None or hi is None or lo < 0 or not 1 < hi <= min(limit, MOST):
+    if lo is None or hi is None or lo < 0 or not 1 < hi <= min(limit, MAX_REMAINDER):
         return None
     # With remainder 0 nothing happens if every store is after a test.
     first = max(lo, least) if all_behind(stmt, tests) else lo

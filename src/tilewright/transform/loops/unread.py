@@ -34,7 +34,7 @@ from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, St
 from tilewright.ir.notes import ColdWeights, Prefetch, find
 from tilewright.ir.rewrite import exprs_of, loads, map_stmt, own_loads, variables, walk, walk_expr, with_children
 from tilewright.transform.loops.copies import conjuncts
-from tilewright.transform.loops.remainder import MOST
+from tilewright.transform.loops.remainder import MAX_REMAINDER
 
 Loops = dict[Var, Expr]
 
@@ -218,7 +218,7 @@ def _tile_rows(loop: For, buffer: Buffer, place: int) -> list[For] | None:
         if isinstance(s, Store) and s.buffer == buffer:
             row = [v for v in variables(s.indices[place]) if v in loops]
             size = as_int(loops[row[0]].extent) if len(row) == 1 else None
-            if size is None or not 2 < size <= MOST + 1:
+            if size is None or not 2 < size <= MAX_REMAINDER + 1:
                 return None
             if Analyzer().simplify(s.indices[place] - loop.var * size - row[0]) is not const(0):
                 return None

@@ -213,7 +213,7 @@ class _Bounds:
         return leaves and not self._impossible(conditions)
 
     def _impossible(self, conditions: Conditions) -> bool:
-        """Whether conditions are sure not to hold at once, so that nobody comes here."""
+        """Whether conditions are sure not to hold at once, so that this is never reached."""
         return any(
             contradict(conditions[:k], conditions[k:], self.analyzer)
             or contradict(conditions[k:], conditions[:k], self.analyzer)

@@ -23,7 +23,7 @@ from tilewright.transform.loops.simplify import analyzer_of
 
 LANE = Var("lane of a temporary")
 
-MOST = 64
+MAX_EXTRA = 64
 """Elements of a line that are more than it has, for the sake of whole vectors: one of bytes."""
 
 
@@ -74,7 +74,7 @@ def _grown(allocation: Allocate, an: Analyzer) -> Allocate:
     ends = [an.bounds(s.indices[-1]).hi for s in stores]
     size = as_int(old.shape[-1]) if old.shape else None
     most = max((end + 1 for end in ends if end is not None), default=0)
-    if None in ends or size is None or not size < most <= MOST:
+    if None in ends or size is None or not size < most <= MAX_EXTRA:
         return allocation
     new = replace(old, shape=(*old.shape[:-1], const(most)))
     return Allocate(new, replace_buffers(body, {old: new}))

@@ -22,7 +22,7 @@ from tilewright.plans.winograd.errors import largest_error_of_sums
 from tilewright.plans.winograd.sums import SumsProblem, lengths, ranked
 from tilewright.targets.target import Target
 from tilewright.transform.problems import data_side
-from tilewright.transform.select.convolution import ERRORS, MOST, SIZES, WORTH
+from tilewright.transform.select.convolution import ERRORS, MAX_INPUTS, SIZES, WORTH
 from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import FEWEST, Surroundings
 
@@ -52,7 +52,7 @@ def gradient_algorithm(enclosing: Surroundings, node: Node) -> Direct | Winograd
     )
     to_blocks, to_plain = conversions(enclosing, node)
     options: list[Option] = [(over_pixels(node, enclosing.block, enclosing.target).cycles + to_plain, Direct())]
-    for tile in (n - window + 1 for n in SIZES if n <= min(LARGEST, MOST[setting])):
+    for tile in (n - window + 1 for n in SIZES if n <= min(LARGEST, MAX_INPUTS[setting])):
         if tile > 1:
             errors = (largest_error_of_sums(tile, window, *sums) for sums in lengths(problem, tile, enclosing.target))
             if max(errors) <= ERRORS[setting]:

@@ -37,7 +37,7 @@ from tilewright.transform.select.surroundings import Surroundings, has_transform
 Maps = Callable[[Expr, Expr], tuple[tuple[int, int], ...]]
 """Sizes of maps that a height and a width are judged by."""
 
-MOST = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8, "strassen": 8}
+MAX_INPUTS = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8, "strassen": 8}
 """The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `fast` allows."""
 
 ERRORS = {"auto": 2.5e-5, "exact": 4e-6, "f2": 2e-6, "f4": 1e-5, "f6": 2.5e-5, "strassen": 2.5e-5}
@@ -247,7 +247,7 @@ def tiles(window: int, stride: int, setting: str) -> tuple[int, ...]:
 
 
 def _tiles(window: int, stride: int, setting: str) -> Iterator[int]:
-    sizes = [n for n in (SIZES if stride == 1 else STRIDED) if n <= MOST[setting]]
+    sizes = [n for n in (SIZES if stride == 1 else STRIDED) if n <= MAX_INPUTS[setting]]
     if sizes and stride == 1 and window >= LARGE:
         sizes += FOURIER
     for n in sizes:

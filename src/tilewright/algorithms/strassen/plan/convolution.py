@@ -28,7 +28,7 @@ from tilewright.algorithms.strassen.selection import StrassenStrips
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import PrimFunc
 from tilewright.plans.convolution import tiles as conv_tiles
-from tilewright.plans.convolution.tiles import MOST_ROWS, WHOLE, Blocking, DirectProblem, registers
+from tilewright.plans.convolution.tiles import MAX_ROWS, WHOLE, Blocking, DirectProblem, registers
 from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all
@@ -48,9 +48,9 @@ from tilewright.te import Tensor
 MAX_TIME = 0.98
 """The largest share that the seven products may take of the time of the direct convolution: their filters take more
 memory."""
-LEAST_STRIP = 32
+MIN_STRIP = 32
 """Pixels of a half that make a strip, where they are not all."""
-MOST_STRIPS = 64
+MAX_STRIPS = 64
 
 
 @lru_cache(maxsize=4096)
@@ -67,8 +67,8 @@ def best(shape: DirectProblem, width: int, model: int, target: Target) -> tuple[
 def strips(half: int) -> Iterator[int]:
     """All pixels of a half, or equal parts of them."""
     yield half
-    for parts in range(2, MOST_STRIPS + 1):
-        if half % parts == 0 and half // parts >= LEAST_STRIP:
+    for parts in range(2, MAX_STRIPS + 1):
+        if half % parts == 0 and half // parts >= MIN_STRIP:
             yield half // parts
 
 
@@ -128,7 +128,7 @@ def quarter(shape: DirectProblem, strip: int) -> DirectProblem:
 def tiles(quarter: DirectProblem, width: int, target: Target) -> list[tuple[int, Cost]]:
     """Register tiles, by their rows, with what one of the products of a strip takes."""
     vectors = width // target.lanes(4)
-    most = [n for n in range(1, MOST_ROWS + 1) if registers(n, vectors, target) < target.registers]
+    most = [n for n in range(1, MAX_ROWS + 1) if registers(n, vectors, target) < target.registers]
     results = [Blocking(n, width, WHOLE, WHOLE, True) for n in most if n <= quarter.width]
     one = replace(target, threads=1)  # who shares what is the strips' matter
     return [(b.rows, conv_tiles.estimate(quarter, b, one)) for b in results]

@@ -38,7 +38,7 @@ from tilewright.plans.framework.cost import (
     write_cycles,
 )
 from tilewright.plans.matmul.contraction import tile_block
-from tilewright.plans.matmul.tiles import MOST_VECTORS, Product, best, estimate, sharing_rows, tiles
+from tilewright.plans.matmul.tiles import MAX_VECTORS, Product, best, estimate, sharing_rows, tiles
 from tilewright.plans.winograd.plan import constant_product
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
@@ -61,7 +61,7 @@ def compared(product: Product, weights: int, target: Target) -> tuple[Cost, Cost
     ordinary = best(product, target) | Cost(memory=fetch_cycles(product.weights, weights, target))
     half = {name: -(-getattr(product, name) // 2) for name in ("rows", "columns", "depth")}
     quarter = replace(product, **half, count=PRODUCTS)
-    width = min(MOST_VECTORS * target.lanes(product.itemsize), quarter.columns)
+    width = min(MAX_VECTORS * target.lanes(product.itemsize), quarter.columns)
     fast = best(quarter, target) * PRODUCTS + sums(quarter, width, target)
     fast |= Cost(memory=fetch_cycles(quarter.weights, weights * PRODUCTS / 4, target))
     return ordinary, fast

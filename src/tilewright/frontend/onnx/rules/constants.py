@@ -99,8 +99,8 @@ def range_(n: Call) -> Value:
     else:
         span = (float(limit) - float(start)) / float(delta) if t.is_float else None
         whole = -((int(start) - int(limit)) // int(delta)) if span is None else np.ceil(span)
-        if not whole <= MOST:
-            raise ShapeError("there are too many elements, or NaN", expected=f"at most {MOST}", got=whole)
+        if not whole <= MAX_ELEMENTS:
+            raise ShapeError("there are too many elements, or NaN", expected=f"at most {MAX_ELEMENTS}", got=whole)
         count = 0 if whole < 0 else int(whole)
     return n.emit("range", start=_plain(start), step=_plain(delta), size=dims((count,))[0], dtype=t)
 
@@ -116,7 +116,7 @@ def _range_of_data(n: Call) -> Value:
     elif known.dtype != object and not known.all():
         raise ShapeError(what)
     steps = _steps_of_floats(n, n.emit("sub", limit, start), delta) if t.is_float else _steps(n, start, limit, delta)
-    size = n.extent(n.cast(n.within(steps, None, MOST, "there are too many elements, or NaN"), i64))
+    size = n.extent(n.cast(n.within(steps, None, MAX_ELEMENTS, "there are too many elements, or NaN"), i64))
     work = f32 if t.is_float and t.itemsize < 4 else t
     along = n.cast(n.emit("range", start=0, step=1, size=size, dtype=i64), work)
     scaled = n.emit("mul", along, n.cast(delta, work))
@@ -135,7 +135,7 @@ def _steps(n: Call, *numbers: Value) -> Value:
     length = n.emit("max", n.emit("select", falls, n.emit("sub", none, length), length), one)
     some = n.emit("gt", high, low)
     whole = n.emit("truncdiv", n.emit("sub", n.emit("select", some, distance, one), one), length)
-    most = n.constant(MOST, u64)  # so that one more is an i64
+    most = n.constant(MAX_ELEMENTS, u64)  # so that one more is an i64
     return n.emit("select", some, n.emit("add", n.cast(n.emit("min", whole, most), i64), n.constant(1, i64)), zero)
 
 
@@ -145,7 +145,7 @@ def _steps_of_floats(n: Call, span: Value, delta: Value) -> Value:
     return n.emit("select", n.emit("lt", steps, n.constant(0.0, f64)), n.constant(0.0, f64), steps)
 
 
-MOST = 1 << 40
+MAX_ELEMENTS = 1 << 40
 """More elements than memory has."""
 
 

@@ -16,7 +16,7 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Value
 from tilewright.support.errors import ModelError, UnsupportedError
 
-LEAST_NORM = 1e-30
+MIN_NORM = 1e-30
 """The least number by which a row is divided."""
 MAX_KEYS = 4096
 """Keys of a LabelEncoder that are compared with every element."""
@@ -55,7 +55,7 @@ def normalizer(n: Call) -> Value:
         size = n.emit("reduce_sum" if kind == "L1" else "reduce_max", n.emit("abs", x), axes=axes, keepdims=True)
     else:
         raise ModelError("no such norm", expected="MAX, L1, L2", got=kind)
-    return n.cast(n.emit("div", x, n.emit("max", size, n.like(LEAST_NORM, x))), f32)
+    return n.cast(n.emit("div", x, n.emit("max", size, n.like(MIN_NORM, x))), f32)
 
 
 @rule("ai.onnx.ml.Binarizer")

@@ -7,9 +7,9 @@ from tilewright.frontend.torch.registry import rule
 from tilewright.ir.dtype import i64
 from tilewright.ir.graph import Value
 
-LEAST_LOG = -100.0
+MIN_LOG = -100.0
 """The number that PyTorch takes for the logarithm of zero in a binary cross entropy."""
-LEAST_VARIANCE = 1e-12
+MIN_VARIANCE = 1e-12
 """The least number by which its gradient divides."""
 
 
@@ -25,13 +25,13 @@ def _over_batch(n: Call, x: Value, reduction: int) -> Value:
 def binary_cross_entropy(n: Call, x: Value, target: Value, weight: Value | None = None, reduction: int = 1) -> Value:
     """Logarithms are no less than -100; the gradient is (x - target) / max(x (1 - x), 1e-12), as PyTorch says it."""
     one = n.like(1, x)
-    least = n.like(LEAST_LOG, x)
+    least = n.like(MIN_LOG, x)
     rest = n.emit("sub", one, x)
     log, other = n.emit("max", n.emit("log", x), least), n.emit("max", n.emit("log1p", n.emit("neg", x)), least)
     loss = n.emit("sub", n.emit("mul", n.emit("sub", target, one), other), n.emit("mul", target, log))
 
     def linear() -> Value:
-        spread = n.emit("max", n.emit("mul", rest, x), n.like(LEAST_VARIANCE, x))
+        spread = n.emit("max", n.emit("mul", rest, x), n.like(MIN_VARIANCE, x))
         slope = n.emit("div", n.emit("sub", x, target), spread)
         by_x = n.emit("mul", x, n.emit("stop_gradient", slope))
         return n.emit("add", by_x, n.emit("mul", target, n.emit("stop_gradient", n.emit("sub", other, log))))
