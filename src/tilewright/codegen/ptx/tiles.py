@@ -31,7 +31,8 @@ def of_lane_0(s: State, region: Region, warps: int = 1) -> list[Expr]:
 
 
 def strides(region: Region, across: bool) -> tuple[int, int]:
-    """Bytes from eight lines to the next eight, and from a group of depth to the next one (`schedule/mma_intrinsics.py`)."""
+    """Bytes from eight lines to the next eight, and from a group of depth to the next one
+    (`schedule/mma_intrinsics.py`)."""
     b = region.buffer
     sizes = [as_int(n) for n in b.shape[-3:]]
     if None in sizes or len(b.shape) < 4 or sizes[1] != 8 or (sizes[2] or 0) * b.dtype.itemsize != CORE // 8:
