@@ -17,7 +17,7 @@ from tests.collective import kills
 from tests.collective.ranks import in_threads, run_ranks
 from tilewright.collective.group import Group, join
 from tilewright.collective.reductions import DTYPES, OPERATIONS
-from tilewright.collective.segment import WINDOW, path_of
+from tilewright.collective.segment import WINDOW, path_of, window_of
 
 CASES = 25
 NUMBERS = ["f32", "f64", "f16", "i8", "u8", "i16", "i32", "i64"]
@@ -37,7 +37,7 @@ def every_operation(group: Group) -> int:
     rng = np.random.default_rng(7)
     ranks = range(group.ranks)
     for seed in range(CASES):
-        size = int(rng.choice([0, 1, 2, 3, 17, 1000, 20_011, WINDOW // 4 + 5, WINDOW]))
+        size = int(rng.choice([0, 1, 2, 3, 17, 1000, 20_011, window_of(group.ranks) // 4 + 5, WINDOW]))
         dtype = str(rng.choice(NUMBERS))
         operation = str(rng.choice([name for name in OPERATIONS if not (name[0] == "b" and dtype[0] == "f")]))
         root = int(rng.integers(group.ranks))

@@ -55,6 +55,7 @@ def weights(cases: list[Case]) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_one_function_packs_all_of_a_kind(threads: int, tmp_path: Path) -> None:
     """Native code, called with the numbers of each; also from a file, and step by step."""
+    # any machine: what is asserted is how many functions pack, which no estimate decides
     cases = [case for kind in KINDS for case in kind]
     program = compile_graph(packing(cases), weights(cases), replace(Target.host(), threads=threads))
     steps = program.manifest.prepare_steps

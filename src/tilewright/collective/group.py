@@ -33,7 +33,6 @@ from tilewright.collective.segment import (
     MAX_RANKS,
     PIECE,
     RECEIVED_AT,
-    WINDOW,
     Segment,
     open_segment,
     path_of,
@@ -76,7 +75,8 @@ class Group:
         self._place = Memory(PLACE.size)
         head = [segment.address, rank, ranks, SLICE_NS]
         self._place.write(0, head + self._own_windows + [address for _, address in self._tables])
-        self._small = SmallReductions(WINDOW if ranks == 2 else DIRECT)
+        self._window = segment.window
+        self._small = SmallReductions(segment.window if ranks == 2 else DIRECT)
         self._count = 0
         self._calls = 0
         self._turn = 0
@@ -116,13 +116,13 @@ class Group:
         at, nbytes, item = address_of(flat), flat.nbytes, flat.itemsize
 
         def take(begin: int, windows: list[Array]) -> None:
-            shown = min(WINDOW, nbytes - begin)
+            shown = min(self._window, nbytes - begin)
             if self.ranks == 1:
                 return
             if kernel is not None and (self.ranks == 2 or shown <= DIRECT):
                 kernel(at + begin, self._tables[self._turn ^ 1][1], self.ranks, shown // item)
                 return
-            part = _part(flat, begin)
+            part = _part(flat, begin, self._window)
             seen = [window[:shown].view(flat.dtype) for window in windows]
             if self.ranks == 2 or shown <= DIRECT:
                 reduce_into(part, seen, name, operation)
@@ -182,7 +182,7 @@ class Group:
 
         def take(begin: int, windows: list[Array]) -> None:
             if self.rank == root:
-                part = _part(flat, begin)
+                part = _part(flat, begin, self._window)
                 reduce_into(part, [w[: part.nbytes].view(flat.dtype) for w in windows], name, operation)
 
         self._exchange(Call("reduce", name, operation, self._root(root, "reduce"), flat.size), _bytes(flat), take)
@@ -195,7 +195,7 @@ class Group:
 
         def take(begin: int, windows: list[Array]) -> None:
             if self.rank != root:
-                part = _bytes(flat)[begin : begin + WINDOW]
+                part = _bytes(flat)[begin : begin + self._window]
                 part[:] = windows[root][: part.size]
 
         self._exchange(Call("broadcast", name, root=self._root(root, "broadcast"), elements=flat.size), shown, take)
@@ -267,7 +267,7 @@ class Group:
         first, item = self.rank * own.nbytes, flat.itemsize
 
         def take(begin: int, windows: list[Array]) -> None:
-            low, high = max(begin, first), min(begin + WINDOW, first + own.nbytes)
+            low, high = max(begin, first), min(begin + self._window, first + own.nbytes)
             if low < high:
                 seen = [w[low - begin : high - begin].view(flat.dtype) for w in windows]
                 reduce_into(own[(low - first) // item : (high - first) // item], seen, name, operation)
@@ -400,8 +400,8 @@ class Group:
         with self._lock:
             total = self._total(call, shown.size) if most is None else most
             data, size = address_of(shown) if shown.size else 0, shown.size
-            for begin in range(0, max(total, 1), WINDOW):
-                turn = self._show(call, begin == 0, data + begin, max(0, min(WINDOW, size - begin)))
+            for begin in range(0, max(total, 1), self._window):
+                turn = self._show(call, begin == 0, data + begin, max(0, min(self._window, size - begin)))
                 if total:
                     take(begin, self._segment.windows[turn])
             self._calls += 1
@@ -604,9 +604,9 @@ def _bytes(flat: Array) -> Array:
     return flat.view(np.uint8) if flat.size else _EMPTY
 
 
-def _part(flat: Array, begin: int) -> Array:
-    """The elements of a window that begins at byte `begin`."""
-    return flat[begin // flat.itemsize : (begin + WINDOW) // flat.itemsize]
+def _part(flat: Array, begin: int, window: int) -> Array:
+    """The elements of a window of so many bytes that begins at byte `begin`."""
+    return flat[begin // flat.itemsize : (begin + window) // flat.itemsize]
 
 
 def _taking_rows(rows: Array) -> Callable[[int, list[Array]], None]:
@@ -615,7 +615,7 @@ def _taking_rows(rows: Array) -> Callable[[int, list[Array]], None]:
 
     def take(begin: int, windows: list[Array]) -> None:
         for target, window in zip(targets, windows, strict=True):
-            piece = target[begin : begin + WINDOW]
+            piece = target[begin : begin + window.size]
             piece[:] = window[: piece.size]
 
     return take
@@ -623,6 +623,6 @@ def _taking_rows(rows: Array) -> Callable[[int, list[Array]], None]:
 
 def _take(target: Array, first: int, begin: int, window: Array) -> None:
     """Take what a window, which begins at byte `begin` of another rank's bytes, has of those from byte `first` on."""
-    low, high = max(begin, first), min(begin + WINDOW, first + target.size)
+    low, high = max(begin, first), min(begin + window.size, first + target.size)
     if low < high:
         target[low - first : high - first] = window[low - begin : high - begin]

@@ -32,7 +32,11 @@ MAGIC = int.from_bytes(b"TWCOLL01", "little")
 ABI = 1
 MAX_RANKS = 64
 WINDOW = 1 << 19
-"""Bytes that a rank shows at once: two windows of each of two ranks fit a second or third level of caches."""
+"""The fewest bytes that a rank shows at once: two windows of each of two ranks fit a second or third level of
+caches."""
+MAX_WINDOW, MAX_WINDOWS = 1 << 21, 1 << 24
+"""Three ranks and more wait for each other at each window, which takes longer than what comes from beyond the caches:
+theirs are larger, as long as all of them are no more than the second number."""
 PIECE = 1 << 16
 """Bytes of a message's piece."""
 CALL_AT, CALL_SIZE = 64, 64
@@ -49,6 +53,7 @@ class Segment:
     Attributes:
         words: the whole as i64.
         address: where it begins.
+        window: bytes that a rank shows at once.
         windows: `windows[turn][rank]`, u8.
     """
 
@@ -66,9 +71,10 @@ class Segment:
         self.bytes = np.frombuffer(self.memory, np.uint8)
         self.address: int = self.words.ctypes.data
         at = _windows_at(ranks)
-        windows = self.bytes[at : at + 2 * ranks * WINDOW].reshape(2, ranks, WINDOW)
+        self.window = window_of(ranks)
+        windows = self.bytes[at : at + 2 * ranks * self.window].reshape(2, ranks, self.window)
         self.windows = [list(one) for one in windows]
-        self._boxes_at = at + 2 * ranks * WINDOW
+        self._boxes_at = at + 2 * ranks * self.window
 
     def call_words(self, rank: int, turn: int) -> Array:
         """The words of the operation that a rank calls, by the fields of `CALL`: a view, i64[5]."""
@@ -94,9 +100,16 @@ class Segment:
             self.file = -1
 
 
+def window_of(ranks: int) -> int:
+    """Bytes that each of so many ranks shows at once, a power of two."""
+    if ranks < 3:
+        return WINDOW
+    return min(MAX_WINDOW, max(WINDOW, 1 << (MAX_WINDOWS // (2 * ranks)).bit_length() - 1))
+
+
 def size_of(ranks: int) -> int:
     """Bytes of the file."""
-    return _windows_at(ranks) + 2 * ranks * WINDOW + ranks * ranks * (BOX_HEAD + PIECE)
+    return _windows_at(ranks) + 2 * ranks * window_of(ranks) + ranks * ranks * (BOX_HEAD + PIECE)
 
 
 def _windows_at(ranks: int) -> int:
@@ -171,7 +184,7 @@ def _prepare(file: int, ranks: int, path: Path) -> None:
     except OSError as error:
         what = f"there is no room for what ranks share: {error.strerror}"
         raise CollectiveError(what, where=str(path), expected=f"{size} bytes") from None
-    os.pwrite(file, struct.pack("<6q", MAGIC, ABI, size, ranks, WINDOW, 0), 0)
+    os.pwrite(file, struct.pack("<6q", MAGIC, ABI, size, ranks, window_of(ranks), 0), 0)
 
 
 __all__ = [
@@ -185,4 +198,5 @@ __all__ = [
     "Segment",
     "open_segment",
     "path_of",
+    "window_of",
 ]
