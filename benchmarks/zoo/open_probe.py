@@ -83,7 +83,7 @@ def exported(case: Opened, tensors: tuple[torch.Tensor, ...], door: str, folder:
     return path
 
 
-def probe(name: str, door: str, files: Path | None) -> Row:
+def probe(name: str, door: str, files: Path | None = None) -> Row:
     case, row = opened(name), Row(name, door, "refused")
     first = tuple(case.tensors(case.sizes[0]).values())
     with folder_of(files, f"{name}-{door}-{torch.__version__}") as folder:
