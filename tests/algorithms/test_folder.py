@@ -12,7 +12,10 @@ import pytest
 
 import tilewright as tw
 from tilewright import algorithms, ops
+from tilewright.ir.selection import Algorithm, Direct
+from tilewright.ir.selection import algorithms as algorithm_kinds
 from tilewright.support import discover
+from tilewright.support.errors import VerifyError
 from tilewright.transform import algorithm
 
 FILES = {
@@ -81,6 +84,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     del selection._KINDS["doubled"]
     for name in [n for n in sys.modules if n.startswith("tilewright.algorithms.doubled")]:
         del sys.modules[name]
+
+
+def test_two_of_one_name_are_refused() -> None:
+    with pytest.raises(VerifyError, match="two algorithms have one name"):
+
+        class Other(Algorithm):
+            name = "direct"
+
+    assert algorithm_kinds()["direct"] is Direct
 
 
 TEXT = "graph @g(%x: f32[5, 7]) params(%w: f32[7, 3]) { %y = matmul(%x, %w) HOW : f32[5, 3] return %y }"

@@ -35,6 +35,9 @@ class Algorithm(Attrs):
 
     def __init_subclass__(cls, **options: Any) -> None:
         # A class with slots is made twice, of which the second is the one that stays.
+        known = _KINDS.setdefault(cls.name, cls)
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise VerifyError("two algorithms have one name", expected=known.__module__, got=cls.name)
         _KINDS[cls.name] = cls
 
 

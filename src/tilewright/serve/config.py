@@ -76,9 +76,10 @@ class _Reader:
         settings |= {name: self._of(table, name, bool) for name in _FLAGS if name in table}
         paths = {name: self._path(table, name) for name in _PATHS if name in table}
         settings |= self._tls(paths)
-        if "repository" in paths and not paths["repository"].is_dir():
-            self._add("there is no such folder", "repository", got=str(paths["repository"]))
-        settings |= {name: paths[name] for name in ("repository",) if name in paths}
+        if "repository" in paths:
+            settings["repository"] = paths["repository"]
+            if not paths["repository"].is_dir():
+                self._add("there is no such folder", "repository", got=str(paths["repository"]))
         if "drain" in table:
             settings["drain"] = self._number(table, "drain", 0.0, 3600.0)
         if "spin_us" in table:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from tilewright import ops
 from tilewright.ir.expr import Expr, Var, as_int, const
@@ -74,11 +75,8 @@ def _passed(group: Group, target: Target) -> Passed | None:
     if len(known) < len(sizes):
         return None
     filters, channels, *window = known
-    points = 1
-    for n in window:
-        points *= n
     # Rows of fewer elements than a tile has are moved otherwise.
-    least = -(-(target.lanes(4) + 1) // points)
+    least = -(-(target.lanes(4) + 1) // prod(window))
     divisor = _CHANNELS[node.op](node)
     if not least <= channels <= LARGEST or filters > LARGEST or channels % divisor:
         return None
