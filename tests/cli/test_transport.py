@@ -60,6 +60,20 @@ def test_relay_says_what_is_wrong(cli: Cli, root: Path) -> None:
     assert "cannot connect" in json.loads(page.splitlines()[0])["what"]
 
 
+def test_a_relay_that_fails_leaves_the_signal_to_the_process(
+    cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that runs inside of another program must not take its SIGTERM with it."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreError("no store here")
+
+    monkeypatch.setattr(tw, "relay", refuse)
+    before = signal.getsignal(signal.SIGTERM)
+    assert cli("relay", "tcp://127.0.0.1:1/policy")[0] == 1
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_offer_and_relay(cli: Cli, program: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that changes on one side reaches an actor on the other; a damaged one is told and left out."""
     monkeypatch.setenv("TILEWRIGHT_SECRET", SECRET)

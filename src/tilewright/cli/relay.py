@@ -61,11 +61,13 @@ def relay(
         load_pem(lambda: tls.load_verify_locations(ca), ca)
     count = flags.THREADS() if threads is None else threads
     before = signal.signal(signal.SIGTERM, _interrupt)
-    with tilewright.relay(
-        address, name=name, secret=secret, tls=tls, trust=trust, directory=directory, threads=count
-    ) as working:
-        done = _follow(working, until, seconds, json)
-    signal.signal(signal.SIGTERM, before)
+    try:
+        with tilewright.relay(
+            address, name=name, secret=secret, tls=tls, trust=trust, directory=directory, threads=count
+        ) as working:
+            done = _follow(working, until, seconds, json)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if not done:
         raise typer.Exit(Exit.ERROR)
 
