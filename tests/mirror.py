@@ -10,6 +10,8 @@ SOURCE, TESTS = ROOT / "src" / "tilewright", ROOT / "tests"
 ELSEWHERE = {
     "algorithms/strassen/operators": "algorithms/strassen",
     "algorithms/strassen/plan": "algorithms/strassen",
+    "algorithms/winograd/operators": "algorithms/winograd",
+    "algorithms/winograd/plan": "algorithms/winograd",
     "codegen/linalg": "codegen/stablehlo",  # one graph as both texts, side by side
     "frontend/onnx/rules": "frontend/onnx",
     "frontend/stablehlo/rules": "frontend/stablehlo",

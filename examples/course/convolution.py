@@ -13,7 +13,7 @@ import numpy as np
 import tilewright as tw
 from examples.course.lesson import Lesson, Peer, Step, options, take
 from tilewright import te
-from tilewright.ops.lowered.toomcook import winograd_matrices
+from tilewright.algorithms.winograd.operators.toomcook import winograd_matrices
 from tilewright.schedule.stages import StageSchedule
 
 PIXELS, FILTERS = 8, 32

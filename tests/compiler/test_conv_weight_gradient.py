@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.plans.winograd.winograd_errors import MAX_DEVIATIONS
+from tests.algorithms.winograd.winograd_errors import MAX_DEVIATIONS
 from tilewright import ops
+from tilewright.algorithms.winograd.operators.correlation import transforms
+from tilewright.algorithms.winograd.plan.errors import deviations, longest
+from tilewright.algorithms.winograd.plan.sums import SumsProblem, lengths
 from tilewright.compiler import compile_program, passed
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Var, as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
-from tilewright.ops.lowered.correlation import transforms
 from tilewright.ops.registry import get
 from tilewright.plans.framework.decisions import deciding
-from tilewright.plans.winograd.errors import deviations, longest
-from tilewright.plans.winograd.sums import SumsProblem, lengths
 from tilewright.runtime.model import Model
 from tilewright.targets.target import Target
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import pytest
 
+from tilewright.algorithms.winograd.selection import Winograd
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import f32, i64
 from tilewright.ir.expr import Buffer, Expr, Var, const
 from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ir.key import digest, key
 from tilewright.ir.parser import parse_expr, parse_func
-from tilewright.ir.selection import Direct, Selection, Winograd
+from tilewright.ir.selection import Direct, Selection
 
 HEAD = "func @f(A: f32[n], B: f32[n]) where n in 1..8 "
 

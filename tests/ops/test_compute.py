@@ -523,7 +523,7 @@ COVERED = {
     "append": "tests/compiler/test_state.py",
     "attention": "tests/ops/test_attention.py",
     "attention_gradient": "tests/ops/test_attention_gradient.py",
-    "by_size": "tests/plans/winograd/test_by_size.py",
+    "by_size": "tests/algorithms/winograd/test_by_size.py",
     "codes": "tests/ops/lowered/test_codes.py",
     "comprehension": "tests/fuzz/test_comprehensions.py",
     "control": "tests/ops/test_control.py",
@@ -540,14 +540,13 @@ COVERED = {
     "patches": "tests/transform/graph/test_integer.py",
     "split": "tests/plans/matmul/test_split.py",
     "split_conv": "tests/plans/convolution/test_split_convolution.py",
-    "convolution": "tests/algorithms/strassen/test_operators.py",
+    "convolution": "tests/algorithms/winograd/test_operators.py",  # and those of Strassen's method
     "product": "tests/algorithms/strassen/test_operators.py",
     "tiles": "tests/plans/framework/test_tiles.py",
     "trees": "tests/frontend/common/test_trees.py",
     "unique": "tests/ops/test_extent.py",
     "vta": "tests/codegen/vta/test_models.py",
-    "winograd": "tests/ops/lowered/test_winograd.py",
-    "winograd_weight": "tests/ops/lowered/test_winograd_weight.py",
+    "weight_gradient": "tests/algorithms/winograd/test_weight_gradient.py",
 }
 """Families of operators whose expressions and references other files test."""
 

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.algorithms.winograd.test_operators import convolution
 from tests.frontend.onnx.build import info, model, node
-from tests.ops.lowered.test_winograd import convolution
 from tests.plans.programs import shown
 from tilewright import te
+from tilewright.algorithms.winograd.plan.tiles import WinogradProblem, mean
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.compiler import compile_program
 from tilewright.ir.expr import Var, ceildiv, const
 from tilewright.plans import candidates, named, scheduled_by
 from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.symbolic import SYMBOLIC_SIDES, instances_of, maps_of, sides_of, values_of
-from tilewright.plans.winograd.tiles import WinogradProblem, mean
 from tilewright.targets.target import Target
 
 USUAL = (1, 2, 6, 15, 39, 96)

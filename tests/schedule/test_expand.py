@@ -13,12 +13,12 @@ from tests.codegen.llvm.llvm_run import run
 from tests.schedule.checks import refused, scheduled
 from tests.schedule.native import run_native
 from tilewright import te
+from tilewright.algorithms.winograd.operators.toomcook import winograd_matrices
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.ir.expr import Op, as_int
 from tilewright.ir.loops import For, PrimFunc, Stmt
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import exprs_of, walk_expr
-from tilewright.ops.lowered.toomcook import winograd_matrices
 from tilewright.schedule import Schedule
 from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops

@@ -11,11 +11,11 @@ import pytest
 import tilewright as tw
 from tests.transform.graph.graphs import tensor
 from tilewright import ops
+from tilewright.algorithms.winograd.operators.by_size import ConvBySizeAttrs
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.notes import ColdWeights
-from tilewright.ops.lowered.by_size import ConvBySizeAttrs
 from tilewright.plans.framework.cost import level, weights_level, working_set
 from tilewright.targets.costs import Costs
 from tilewright.targets.memory import Caches, Ceilings

@@ -192,7 +192,7 @@ class EvenBlocks(LoopNote):
         size: the most rows of a block.
         unit: rows of a block but the last are a multiple of these.
 
-    Written by `plans/winograd/plan.py`, read and removed by `transform/loops/portions.py`.
+    Written by `algorithms/winograd/plan/convolution.py`, read and removed by `transform/loops/portions.py`.
     """
 
     size: Count

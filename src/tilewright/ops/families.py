@@ -44,7 +44,6 @@ from tilewright.ops.lowered import (
     append,
     attention,
     by_rows,
-    by_size,
     codes,
     conv_weight,
     dot_conv,
@@ -64,8 +63,6 @@ from tilewright.ops.lowered import (
     split_conv,
     tiles,
     vta,
-    winograd,
-    winograd_weight,
 )
 
 __all__ = [
@@ -76,7 +73,6 @@ __all__ = [
     "bessel",
     "book",
     "by_rows",
-    "by_size",
     "cells",
     "chebyshev",
     "codes",
@@ -127,7 +123,5 @@ __all__ = [
     "trees",
     "unique",
     "topk",
-    "winograd",
     "vta",
-    "winograd_weight",
 ]

@@ -72,6 +72,10 @@ class OpDef(Generic[A]):
     alias      the output is the first input's memory seen with another shape (reshape): no code is made for it
     versions   the nodes by which a node is computed, each at sizes of its own; the last one has no condition. What
                `compute` states is the last one's way
+    prologue   whether its kernel takes pointwise work on its first input: it reads each element once, or once for a
+               tile that a convolution pads
+    channels   what divides the channels of its weights `w[filters, channels, ...]`, if one function may serve filters
+               of all sizes (`transform/passed_sizes.py`)
     view       whether attributes say that no code is needed, as inputs stand in the output's memory or the other way
                round (`transform/graph/views.py`)
     """
@@ -86,6 +90,8 @@ class OpDef(Generic[A]):
     alias: bool = False
     versions: Callable[[Node], tuple[Version, ...]] | None = None
     view: Callable[[A], bool] | None = None
+    prologue: bool = False
+    channels: Callable[[A], int] | None = None
 
     @property
     def dialect(self) -> Dialect:

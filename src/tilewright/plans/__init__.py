@@ -29,8 +29,6 @@ from tilewright.plans.matmul import codes, contraction, dots, sparse, tile_dots
 from tilewright.plans.pointwise import elementwise, packing, pieces, unscheduled
 from tilewright.plans.rows import plan as rows
 from tilewright.plans.sketch import plan as sketch
-from tilewright.plans.winograd import by_weight as winograd_by_weight
-from tilewright.plans.winograd import plan as winograd
 from tilewright.schedule.schedule import Schedule
 from tilewright.support import flags
 from tilewright.support.classes import dataclass
@@ -41,9 +39,6 @@ PLANS: tuple[Plan, ...] = (
     unscheduled.PLAN,
     attention.PLAN,
     attention_gradient.PLAN,
-    winograd.PLAN,
-    winograd.FILTERS,
-    winograd_by_weight.PLAN,
     pieces.PLAN,
     pixels.PLAN,
     codes.PLAN,

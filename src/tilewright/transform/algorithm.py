@@ -1,17 +1,20 @@
 """The record of an algorithm: when selection offers it, and how layout assignment rewrites a node by it.
 
-Folders of `tilewright/algorithms/` have `RECORDS` in their module `record`. What is computed as it is defined,
-by Winograd's transforms or by pieces is offered by `transform/select/` itself.
+Folders of `tilewright/algorithms/` have `RECORDS` in their module `record`. What is computed as it is defined, or by
+pieces, is offered by `transform/select/` itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from tilewright.ir.graph import Node
 from tilewright.ir.selection import Algorithm
+from tilewright.plans.framework.decision_key import key_of_nodes
+from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.space import Setting
 from tilewright.support.classes import dataclass
 from tilewright.support.discover import modules
 from tilewright.transform.select.surroundings import Surroundings
@@ -23,6 +26,8 @@ Option = tuple[float, Algorithm]
 @dataclass(frozen=True, slots=True)
 class Record:
     """An algorithm for nodes of an operator.
+
+    Offers of a lower `turn` are asked first: one that adds to what others take is asked after these.
 
     Args:
         kind: what a node notes that is computed by it.
@@ -36,12 +41,19 @@ class Record:
     operator: str
     offer: Callable[[Surroundings, Node, list[Option]], list[Option]]
     lower: Callable[[Any, Node], bool]
+    turn: int = 0
 
 
 @cache
 def records() -> dict[type[Algorithm], Record]:
-    """The records of all folders, by what a node notes, in the order of the folders' names."""
-    return {r.kind: r for m in modules("tilewright.algorithms", "record") for r in m.RECORDS}
+    """The records of all folders, by what a node notes, in their turns, then in the order of the folders' names."""
+    every = [r for m in modules("tilewright.algorithms", "record") for r in m.RECORDS]
+    return {r.kind: r for r in sorted(every, key=lambda r: r.turn)}
+
+
+def unchanged(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
+    """The options as they are: the offer of an algorithm that another record of its folder offers."""
+    return options
 
 
 def offered(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
@@ -50,6 +62,13 @@ def offered(enclosing: Surroundings, node: Node, options: list[Option]) -> list[
         if record.operator == node.op:
             options = record.offer(enclosing, node, options)
     return options
+
+
+def cheapest_algorithm(enclosing: Surroundings, node: Node, options: list[Option]) -> Algorithm:
+    """The algorithm of a node: a decision by the estimated cycles of its options."""
+    key = partial(key_of_nodes, "algorithm", [node], enclosing.target)
+    ordered = sorted(options, key=lambda option: option[0])
+    return decide(key, ordered, lambda option: Setting.of(option[1]), lambda option: option[0])[1]
 
 
 def record_of(node: Node) -> Record | None:

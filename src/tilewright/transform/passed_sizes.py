@@ -12,14 +12,13 @@ three: so many make it worth its while.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
 from tilewright import ops
 from tilewright.ir.expr import Expr, Var, as_int, const
-from tilewright.ir.graph import Node, TensorType, Value
-from tilewright.ops.lowered.packed import PackConvAttrs
+from tilewright.ir.graph import TensorType, Value
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.call import KernelCall
@@ -67,7 +66,8 @@ def passed_sizes(groups: Sequence[Group], target: Target) -> dict[int, Passed]:
 
 def _passed(group: Group, target: Target) -> Passed | None:
     """A group over symbols in place of filters and channels; None where it is none of the kinds that are known."""
-    if len(group.nodes) != 1 or group.nodes[0].op not in _CHANNELS:
+    channels_of = ops.get(group.nodes[0].op).channels
+    if len(group.nodes) != 1 or channels_of is None:
         return None
     node, (weight,) = group.nodes[0], group.inputs
     sizes = [as_int(d) for d in weight.shape]
@@ -77,7 +77,7 @@ def _passed(group: Group, target: Target) -> Passed | None:
     filters, channels, *window = known
     # Rows of fewer elements than a tile has are moved otherwise.
     least = -(-(target.lanes(4) + 1) // prod(window))
-    divisor = _CHANNELS[node.op](node)
+    divisor = channels_of(node.attrs)
     if not least <= channels <= LARGEST or filters > LARGEST or channels % divisor:
         return None
     k = Var("filters", lo=1, hi=LARGEST)
@@ -97,11 +97,5 @@ def _over(group: Group, shape: tuple[Expr, ...]) -> Group:
 def _ends(group: Group) -> tuple[Value, ...]:
     return (*group.inputs, *group.outputs)
 
-
-_CHANNELS: Mapping[str, Callable[[Node], int]] = {
-    "lowered.pack_winograd": lambda node: 1,
-    "lowered.pack_conv": lambda node: node.of(PackConvAttrs).block,
-}
-"""Operators over weights `w[filters, channels, ...]`, with what divides the channels."""
 
 __all__ = ["Passed", "lower_passed", "passed_sizes"]

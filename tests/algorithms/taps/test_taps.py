@@ -7,7 +7,8 @@ import pytest
 from tests.transform.select.graphs import OLD, ZEN4, conv, surroundings
 from tilewright.algorithms.taps.estimate import choices, with_taps
 from tilewright.algorithms.taps.selection import Taps
-from tilewright.ir.selection import Algorithm, Winograd
+from tilewright.algorithms.winograd.selection import Winograd
+from tilewright.ir.selection import Algorithm
 from tilewright.targets.target import Target
 from tilewright.transform.select.convolution import convolution_algorithm
 from tilewright.transform.select.nchw import conversion

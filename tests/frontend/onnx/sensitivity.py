@@ -5,7 +5,7 @@ the sum, whatever computes it (direct convolutions are 3e-5 of the value off in 
 largest output is no bound that holds on every machine. What holds is what the layers promise: each one's error has a
 standard deviation relative to its outputs, for a direct sum of n products 2^-24 sqrt(n / 6) (in the mean n / 2
 roundings, of a mean square of u^2 / 3), for a Winograd convolution that of the tile that the compiler chose on this
-machine (`plans/winograd/errors.py`). The module is run with noise of that size after each layer, and what comes of it
+machine (`plan/errors.py`). The module is run with noise of that size after each layer, and what comes of it
 at the outputs is the standard deviation of theirs.
 """
 
@@ -19,8 +19,8 @@ import numpy as np
 
 import tilewright as tw
 from tests.frontend.torch.torch_checks import nn, pytree, torch
-from tilewright.plans.winograd.errors import deviations
-from tilewright.plans.winograd.tiles import part_of
+from tilewright.algorithms.winograd.plan.errors import deviations
+from tilewright.algorithms.winograd.plan.tiles import part_of
 
 DRAWS = 16
 """Runs with noise: enough for a standard deviation within a fifth, most of the time."""

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.algorithms.winograd.winograd_errors import MAX_DEVIATIONS
 from tests.frontend.onnx.sensitivity import deviation_of_outputs
 from tests.frontend.torch.torch_checks import BATCHES, assert_close, nn, pytree, torch
-from tests.plans.winograd.winograd_errors import MAX_DEVIATIONS
 
 from benchmarks import torch_policies  # isort: skip  # needs torch, of which the line above makes a reason to skip
 from tilewright.support.errors import WeightError

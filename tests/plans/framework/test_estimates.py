@@ -13,11 +13,13 @@ import tilewright as tw
 from tests.transform.graph.graphs import tensor
 from tilewright import ops, te
 from tilewright.algorithms.strassen.plan import convolution as strassen_conv
+from tilewright.algorithms.winograd.plan import tiles as winograd_tiles
+from tilewright.algorithms.winograd.selection import Winograd
 from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.selection import Direct, Winograd
+from tilewright.ir.selection import Direct
 from tilewright.kernels import KernelCompiler
 from tilewright.ops import parse_func
 from tilewright.plans import plan
@@ -40,7 +42,6 @@ from tilewright.plans.framework.cost import (
 )
 from tilewright.plans.framework.decision_key import key_of_function
 from tilewright.plans.framework.decisions import Decision, deciding
-from tilewright.plans.winograd import tiles as winograd_tiles
 from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ScheduleError

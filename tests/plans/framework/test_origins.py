@@ -8,16 +8,16 @@ from tests.plans.test_plans import ZEN4, Build, conv, graph_of, kernels, matmul
 from tests.transform.graph.graphs import tensor
 from tilewright import ops
 from tilewright.algorithms.strassen.plan import product as strassen
+from tilewright.algorithms.winograd.operators.convolution import CONV_WINOGRAD, PACK_WINOGRAD
+from tilewright.algorithms.winograd.plan import convolution as winograd
 from tilewright.ir.graph import GraphBuilder, Value
 from tilewright.ir.loops import Block, PrimFunc, Stmt
 from tilewright.ir.rewrite import map_stmt
 from tilewright.ops.lowered.packed import CONV_BLOCKED
-from tilewright.ops.lowered.winograd import CONV_WINOGRAD, PACK_WINOGRAD
 from tilewright.plans.convolution import direct, pixels, transposed, windows
 from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import Plan
 from tilewright.plans.matmul import contraction
-from tilewright.plans.winograd import plan as winograd
 from tilewright.targets.target import Target
 
 

@@ -8,11 +8,11 @@ import numpy as np
 
 import tilewright as tw
 from tilewright import te
+from tilewright.algorithms.winograd.plan.convolution import share
 from tilewright.ir.loops import For, PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.kernels import KernelTexts
 from tilewright.plans import plan
-from tilewright.plans.winograd.plan import share
 from tilewright.schedule import Schedule
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target

@@ -7,16 +7,16 @@ import os
 import numpy as np
 import pytest
 
-from tests.plans.winograd.test_winograd import layer
+from tests.algorithms.winograd.test_plan import layer
 from tilewright import te
+from tilewright.algorithms.winograd.operators.convolution import CONV_WINOGRAD
+from tilewright.algorithms.winograd.plan.convolution import candidates, in_blocks
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.loops import Block, For, PrimFunc
 from tilewright.ir.rewrite import walk
-from tilewright.ops.lowered.winograd import CONV_WINOGRAD
 from tilewright.plans import plan
 from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.restate import restate
-from tilewright.plans.winograd.plan import candidates, in_blocks
 from tilewright.support.errors import ScheduleError
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.ops.lowered.test_winograd import convolution
+from tests.algorithms.winograd import test_plan as winograd
+from tests.algorithms.winograd.test_operators import convolution
+from tests.algorithms.winograd.winograd_errors import MAX_DEVIATIONS, errors
 from tests.plans.convolution import test_convolution as direct
-from tests.plans.winograd import test_winograd as winograd
-from tests.plans.winograd.winograd_errors import MAX_DEVIATIONS, errors
 from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
 from tilewright.compiler import compile_graph, graph_passes

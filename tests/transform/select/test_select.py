@@ -5,32 +5,27 @@ from __future__ import annotations
 import pytest
 
 from tests.transform.select.graphs import OLD, ZEN4, conv, product, surroundings
+from tilewright.algorithms.winograd import gradient_offers, offers
+from tilewright.algorithms.winograd.gradient_offers import conversions
+from tilewright.algorithms.winograd.offers import filters, tiles, transformed, windows, with_layouts
+from tilewright.algorithms.winograd.selection import Winograd, WinogradSums
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, TensorType, Value
-from tilewright.ir.selection import Direct, Pixels, Winograd, WinogradSums
+from tilewright.ir.selection import Algorithm, Direct, Pixels
 from tilewright.ops import parse_graph
 from tilewright.plans.framework.cost import Cost
 from tilewright.plans.framework.decisions import deciding
 from tilewright.targets.target import Target
 from tilewright.transform.algorithm import offered
-from tilewright.transform.select import by_weight as select_by_weight
-from tilewright.transform.select import convolution
-from tilewright.transform.select.by_weight import conversions, gradient_algorithm
-from tilewright.transform.select.convolution import (
-    convolution_algorithm,
-    filters,
-    one_pixel,
-    tiles,
-    transformed,
-    windows,
-    with_layouts,
-)
+from tilewright.transform.select.choose import selection
+from tilewright.transform.select.convolution import convolution_algorithm, one_pixel
 from tilewright.transform.select.nchw import conversion, row_major_uses
 from tilewright.transform.select.product import (
     attention_precision,
     product_precision,
 )
+from tilewright.transform.select.surroundings import Surroundings
 
 
 @pytest.mark.parametrize(
@@ -91,6 +86,12 @@ def by_weight(x: str, g: str, w: str, attrs: str = "") -> str:
     )
 
 
+def last_algorithm(a: Surroundings) -> Algorithm | None:
+    """What is chosen for the last node of a graph."""
+    selected = selection(a, a.graph.nodes[-1])
+    return None if selected is None else selected.algorithm
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -106,10 +107,10 @@ def by_weight(x: str, g: str, w: str, attrs: str = "") -> str:
 )  # fmt: skip
 def test_which_gradients_are_summed_over_tiles(text: str, expected: WinogradSums | None) -> None:
     a = surroundings(text)
-    assert gradient_algorithm(a, a.graph.nodes[-1]) == expected
+    assert last_algorithm(a) == expected
     if expected is not None:
         exact = surroundings(text, fast="exact")
-        assert gradient_algorithm(exact, exact.graph.nodes[-1]) == Direct()
+        assert last_algorithm(exact) == Direct()
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.98, Direct()), (0.96, WinogradSums(4))])
@@ -117,10 +118,10 @@ def test_sums_over_tiles_must_gain_three_percent(
     monkeypatch: pytest.MonkeyPatch, share: float, expected: Direct | WinogradSums
 ) -> None:
     a = surroundings(by_weight("64, 128, 19, 19", "64, 128, 19, 19", "128, 128, 3, 3"))
-    monkeypatch.setattr(select_by_weight, "over_pixels", lambda *_: Cost(compute=100.0))
+    monkeypatch.setattr(gradient_offers, "over_pixels", lambda *_: Cost(compute=100.0))
     best = {4: Cost(compute=100.0 * share), 2: Cost(compute=100.0)}
-    monkeypatch.setattr(select_by_weight, "ranked", lambda _, tile, __: [(best[tile], None)])
-    assert gradient_algorithm(a, a.graph.nodes[-1]) == expected
+    monkeypatch.setattr(gradient_offers, "ranked", lambda _, tile, __: [(best[tile], None)])
+    assert last_algorithm(a) == expected
 
 
 def test_gradients_count_the_change_of_a_layout_for_one_way() -> None:
@@ -222,7 +223,7 @@ def test_few_channels_are_transformed_where_filters_are_many(target: Target) -> 
 def test_a_transform_must_gain_three_percent(
     monkeypatch: pytest.MonkeyPatch, cycles: float, expected: Direct | Winograd
 ) -> None:
-    monkeypatch.setattr(convolution, "windows", lambda *_: [(100.0, Direct()), (cycles, Winograd(4, 32, 1))])
+    monkeypatch.setattr(offers, "windows", lambda *_: [(100.0, Direct()), (cycles, Winograd(4, 32, 1))])
     a = surroundings(USUAL)
     assert convolution_algorithm(a, a.graph.nodes[-1]) == expected
 

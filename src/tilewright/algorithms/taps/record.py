@@ -7,4 +7,4 @@ from tilewright.algorithms.taps.layout import lower
 from tilewright.algorithms.taps.selection import Taps
 from tilewright.transform.algorithm import Record
 
-RECORDS = (Record(Taps, "conv", with_taps, lower),)
+RECORDS = (Record(Taps, "conv", with_taps, lower, turn=1),)

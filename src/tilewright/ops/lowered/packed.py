@@ -182,6 +182,7 @@ register(
         _pack_matmul_infer,
         _pack_matmul_reference,
         _pack_matmul_compute,
+        prologue=True,
     )
 )
 
@@ -311,7 +312,16 @@ def _pack_conv_reference(arrays: Arrays, attrs: PackConvAttrs) -> tuple[Any, ...
 
 
 register(
-    OpDef("lowered.pack_conv", "injective", PackConvAttrs, _pack_conv_infer, _pack_conv_reference, _pack_conv_compute)
+    OpDef(
+        "lowered.pack_conv",
+        "injective",
+        PackConvAttrs,
+        _pack_conv_infer,
+        _pack_conv_reference,
+        _pack_conv_compute,
+        prologue=True,
+        channels=lambda attrs: attrs.block,
+    )
 )
 
 
@@ -443,5 +453,13 @@ def _conv_reference(arrays: Arrays, attrs: ConvBlockedAttrs) -> tuple[Any, ...]:
 
 
 CONV_BLOCKED = register(
-    OpDef("lowered.conv_blocked", "contraction", ConvBlockedAttrs, _conv_infer, _conv_reference, _conv_compute)
+    OpDef(
+        "lowered.conv_blocked",
+        "contraction",
+        ConvBlockedAttrs,
+        _conv_infer,
+        _conv_reference,
+        _conv_compute,
+        prologue=True,
+    )
 )

@@ -11,21 +11,19 @@ beyond whole vectors takes as long as one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from math import ceil, prod
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.notes import Far
-from tilewright.ir.selection import Winograd
-from tilewright.ops.lowered.correlation import reach
 from tilewright.ops.lowered.packed import ConvBlockedAttrs
-from tilewright.ops.lowered.winograd import ConvWinogradAttrs
-from tilewright.plans.framework.cost import Cost, beyond, fetch_cycles, write_cycles
+from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import cheapest
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.plans.idioms.transposes import shuffle_cycles
-from tilewright.plans.winograd.tiles import blocked, problems_of
+from tilewright.support.discover import modules
 from tilewright.targets.target import Target
 
 Absorbs = Callable[[Node, Node], bool]
@@ -40,7 +38,7 @@ def absorbs(conv: Node, conversion: Node, target: Target, away: Far | None = Non
     """Whether a conversion is best made inside. `away`: the level from which each call reads the weights."""
     inward = conversion.op == "lowered.block_channels"
     ordinary = conversion.inputs[0] if inward else conversion.output
-    count = STRIPS.get(conv.op)
+    count = strips().get(conv.op)
     if ordinary is None or ordinary.type.rank != 4 or ordinary.dtype.itemsize != 4 or count is None:
         return False
     pixels = count(conv, inward, target, away)
@@ -72,28 +70,6 @@ def separate(ordinary: Value, target: Target) -> float:
     return sum(cycles) / len(cycles)
 
 
-def winograd_strips(conv: Node, inward: bool, target: Target, away: Far | None) -> float | None:
-    """Pixels of an image that all strips (or all lines of tiles, outward) have, in whole vectors, where tiles go in the
-    blocks that are estimated to be best."""
-    height, width = (as_int(d) for d in conv.output.shape[2:4])
-    attrs, lanes = conv.of(ConvWinogradAttrs), target.lanes(4)
-    tile, stride, weights = attrs.tile, attrs.stride, conv.inputs[1]
-    if not height or not width or min(height, width) < tile or attrs.dilation != 1:
-        return None
-    assert weights is not None
-    _, _, _, panels, _, _, panel = (as_int(d) or 1 for d in weights.shape)
-    problems = problems_of(attrs, conv.output.shape, beyond(away, target))
-    columns = next((b.columns for _, b in blocked(problems, Winograd(tile, panel, panels), target) if b.columns), 0)
-    if not columns:
-        return None
-    down, blocks = ceil(height / tile), ceil(ceil(width / tile) / columns)
-    if inward:
-        lines = reach(tile, attrs.window, stride)
-        across = (columns - 1) * tile * stride + lines
-        return down * lines * blocks * ceil(across / lanes) * lanes
-    return height * blocks * ceil(min(width, columns * tile) / lanes) * lanes
-
-
 def direct_lines(conv: Node, inward: bool, target: Target, away: Far | None) -> float | None:
     """Pixels of the lines of an image's output, in whole vectors."""
     lanes = target.lanes(4)
@@ -103,8 +79,14 @@ def direct_lines(conv: Node, inward: bool, target: Target, away: Far | None) -> 
     return height * ceil(width / lanes) * lanes
 
 
-STRIPS: dict[str, Callable[[Node, bool, Target, Far | None], float | None]] = {
-    "lowered.conv_winograd": winograd_strips,
-    "lowered.conv_blocked": direct_lines,
-}
-"""Operators that can, with the pixels that they transpose for an image."""
+Strips = Callable[[Node, bool, Target, Far | None], float | None]
+"""Pixels that a convolution transposes for an image, inward or outward, where its weights come from a level of memory;
+None where it can not."""
+
+STRIPS: dict[str, Strips] = {"lowered.conv_blocked": direct_lines}
+
+
+@cache
+def strips() -> dict[str, Strips]:
+    """The operators that can change a layout by themselves, those of algorithms' folders among them."""
+    return STRIPS | {op: count for m in modules("tilewright.algorithms", "strips") for op, count in m.STRIPS.items()}

@@ -41,10 +41,6 @@ MAX_INPUTS = 24
 MAX_COPIES = 8
 """Slices and concatenations of one kernel: each part of a concatenation is a condition."""
 
-PROLOGUE_OF = ("lowered.conv_blocked", "lowered.pack_conv", "lowered.pack_winograd", "lowered.pack_matmul")
-"""Operators that take pointwise work on their first input into their kernel: each element is read once, or once for a
-tile that a convolution pads."""
-
 SIDES_OF = ("matmul", "lowered.matmul_packed")
 """Products, which take pointwise work on what they do not read, too; convolutions won nothing by it."""
 
@@ -131,7 +127,7 @@ class _Fuser:
             value = node.inputs[0] if node.inputs else None
             if value in makers and self.is_conversion_for(makers[value], node):
                 self.join(makers[value], self.find(root))
-            if node.op not in PROLOGUE_OF:
+            if not ops.get(node.op).prologue:
                 continue
             while value is not None and (i := makers.get(value)) is not None and self.is_private(i):
                 made = self.nodes[i]

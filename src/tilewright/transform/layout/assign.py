@@ -21,6 +21,7 @@ from tilewright.support import plugins
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import PluginError
 from tilewright.targets.target import Target
+from tilewright.transform.algorithm import record_of
 from tilewright.transform.layout import joined
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.blocked import along_space, concat, pointwise, pool, reduce, slices
@@ -140,6 +141,9 @@ def assign_layouts(graph: Graph, target: Target) -> Graph:
             rule = POINTWISE
         if columns(a, node) or joined.pointwise(a, node):
             continue
-        if rule is None or not rule.rewrite(a, node):
+        if rule is not None and rule.rewrite(a, node):
+            continue
+        record = record_of(node)
+        if record is None or not record.lower(a, node):
             a.keep(node)
     return a.finish()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tilewright.ir.expr import as_int
-from tilewright.ir.graph import Node
-from tilewright.ir.selection import Matrices, Pixels, SplitMatrices, Winograd, WinogradBySize
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.selection import Matrices, Pixels, SplitMatrices
 from tilewright.ops.conv import ConvAttrs
+from tilewright.plans.convolution.tiles import Blocking
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
@@ -14,7 +15,6 @@ from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import pointwise
 from tilewright.transform.layout.precision import conv_in_matrices
 from tilewright.transform.layout.split import split_conv
-from tilewright.transform.layout.winograd import winograd, winograd_by_size
 from tilewright.transform.problems import blockings_of
 
 
@@ -30,33 +30,18 @@ def conv(a: Assigner, node: Node) -> bool:
         return False
     k, c = channels[0], channels[1]
     assert k is not None and c is not None
-    block = a.block if c % a.block == 0 else 1
     if (record := record_of(node)) is not None:
         return record.lower(a, node)
     match node.algorithm:
-        case Winograd() as choice:
-            return winograd(a, node, choice)
-        case WinogradBySize() as choice if choice.neartile:
-            return winograd_by_size(a, node, choice, 0)
         case Pixels():
             return pointwise(a, node)
         case Matrices() as choice:
             return conv_in_matrices(a, node, choice)
         case SplitMatrices() as choice:
             return split_conv(a, node, choice)
-    _, ways = blockings_of(node, k, c, block, a.target)
-    _, blocking = decide(
-        lambda: key_of_nodes("panels", [node], a.target),
-        ways,
-        lambda way: Setting("panels", (("width", way[1].width), ("flat", int(way[1].flat)))),
-        lambda way: way[0],
-    )
-    if isinstance(node.algorithm, WinogradBySize):
-        return winograd_by_size(a, node, node.algorithm, blocking.width)
-    panels = {"block": block, "width": blocking.width}
-    (packed,) = a.emit("lowered.pack_conv", (a.as_row_major(w),), panels, f"{w.name}_packed")
-    a.follow(w, packed)
-    source = a.as_blocked(x) if block > 1 else a.as_row_major(x)
+    blocking = panels_of(a, node)
+    packed = pack(a, w, blocking)
+    source = a.as_blocked(x) if c % a.block == 0 else a.as_row_major(x)
     attributes = {
         "pads": attrs.pads,
         "strides": attrs.strides,
@@ -67,3 +52,26 @@ def conv(a: Assigner, node: Node) -> bool:
     }
     (a.blocked[node.output],) = a.emit("lowered.conv_blocked", (source, packed), attributes, node.output.name)
     return True
+
+
+def panels_of(a: Assigner, node: Node) -> Blocking:
+    """The panels of a convolution's filters that is computed directly: a decision."""
+    w = node.inputs[1]
+    assert w is not None
+    filters, channels = (as_int(d) or 1 for d in w.shape[:2])
+    _, ways = blockings_of(node, filters, channels, a.block if channels % a.block == 0 else 1, a.target)
+    return decide(
+        lambda: key_of_nodes("panels", [node], a.target),
+        ways,
+        lambda way: Setting("panels", (("width", way[1].width), ("flat", int(way[1].flat)))),
+        lambda way: way[0],
+    )[1]
+
+
+def pack(a: Assigner, w: Value, blocking: Blocking) -> Value:
+    """Filters in panels, of channels in blocks where these are full."""
+    block = a.block if (as_int(w.shape[1]) or 1) % a.block == 0 else 1
+    panels = {"block": block, "width": blocking.width}
+    (packed,) = a.emit("lowered.pack_conv", (a.as_row_major(w),), panels, f"{w.name}_packed")
+    a.follow(w, packed)
+    return packed

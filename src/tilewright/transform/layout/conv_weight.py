@@ -6,8 +6,8 @@ from typing import Literal
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import WinogradSums
 from tilewright.ops.conv_gradient import ConvWeightGradientAttrs
+from tilewright.transform.algorithm import record_of
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.problems import data_side
 
@@ -19,25 +19,19 @@ def conv_weight(a: Assigner, node: Node) -> bool:
     data, attrs = data_side(node, a.block), node.of(ConvWeightGradientAttrs)
     if data is None:
         return False
-    filters, channels = as_int(g.shape[1]) or 1, as_int(x.shape[1]) or 1
-    match node.algorithm:
-        case WinogradSums(tile):
-            operands = (a.as_blocked(x), a.as_blocked(g))
-            transformed = {"tile": tile, "window": attrs.window[0], "pads": attrs.pads}
-            (result,) = a.emit("lowered.winograd_weight", operands, transformed, f"{node.output.name}_blocked")
-            data = "narrow"
-        case _:
-            narrow_blocked = (channels if data == "narrow" else filters) % a.block == 0
+    if (record := record_of(node)) is not None:
+        return record.lower(a, node)
+    narrow_blocked = (as_int((x if data == "narrow" else g).shape[1]) or 1) % a.block == 0
 
-            def prepared(value: Value, blocked: bool) -> Value:
-                form = a.as_blocked(value) if blocked else a.as_row_major(value)
-                return padded(a, form, attrs) if value is x else form
+    def prepared(value: Value, blocked: bool) -> Value:
+        form = a.as_blocked(value) if blocked else a.as_row_major(value)
+        return padded(a, form, attrs) if value is x else form
 
-            wide, narrow = (x, g) if data == "wide" else (g, x)
-            attributes = {"strides": attrs.strides, "dilations": attrs.dilations, "window": attrs.window, "data": data}
-            operands = (prepared(wide, True), prepared(narrow, narrow_blocked))
-            (result,) = a.emit("lowered.conv_weight", operands, attributes, f"{node.output.name}_blocked")
-    a.row_major[node.output] = unblocked(a, result, filters, channels, data, node.output.name)
+    wide, narrow = (x, g) if data == "wide" else (g, x)
+    attributes = {"strides": attrs.strides, "dilations": attrs.dilations, "window": attrs.window, "data": data}
+    operands = (prepared(wide, True), prepared(narrow, narrow_blocked))
+    (result,) = a.emit("lowered.conv_weight", operands, attributes, f"{node.output.name}_blocked")
+    a.row_major[node.output] = unblocked(a, result, node, data)
     return True
 
 
@@ -50,10 +44,9 @@ def padded(a: Assigner, x: Value, attrs: ConvWeightGradientAttrs) -> Value:
     return a.emit("pad", (x,), enclosing, f"{x.name}_padded")[0]
 
 
-def unblocked(
-    a: Assigner, blocks: Value, filters: int, channels: int, data: Literal["wide", "narrow"], name: str
-) -> Value:
-    """[W/b, C/b, kh, kw, c, w] as [F, C, kh, kw]."""
+def unblocked(a: Assigner, blocks: Value, node: Node, data: Literal["wide", "narrow"]) -> Value:
+    """[W/b, C/b, kh, kw, c, w] as the gradient [F, C, kh, kw] of a node."""
+    (filters, channels), name = (as_int(d) or 1 for d in node.output.shape[:2]), node.output.name
     outer, inner, kh, kw, narrow, wide = (as_int(d) or 0 for d in blocks.shape)
     perm, shape = ((0, 5, 1, 4, 2, 3), (outer * wide, inner * narrow, kh, kw))
     if data == "wide":

@@ -15,8 +15,8 @@ from dataclasses import replace
 from tilewright.ir.graph import Graph, Node
 from tilewright.ir.selection import Selection
 from tilewright.targets.target import Target
+from tilewright.transform.algorithm import cheapest_algorithm, offered
 from tilewright.transform.graph.options import DEFAULTS, Options
-from tilewright.transform.select.by_weight import gradient_algorithm
 from tilewright.transform.select.convolution import convolution_algorithm
 from tilewright.transform.select.product import attention_precision, product_algorithm, product_precision
 from tilewright.transform.select.surroundings import InBlocks, Surroundings
@@ -40,12 +40,10 @@ def selection(enclosing: Surroundings, node: Node) -> Selection | None:
         case "conv":
             algorithm = convolution_algorithm(enclosing, node)
             return None if algorithm is None else Selection(algorithm)
-        case "conv_weight_gradient":
-            gradient = gradient_algorithm(enclosing, node)
-            return None if gradient is None else Selection(gradient)
         case "matmul":
             precision = product_precision(enclosing, node)
             return Selection(product_algorithm(enclosing, node) if precision == "fp32" else None, precision)
         case "lowered.attention":
             return Selection(precision=attention_precision(enclosing, node))
-    return None
+    options = offered(enclosing, node, [])
+    return Selection(cheapest_algorithm(enclosing, node, options)) if options else None

@@ -25,6 +25,8 @@ from tilewright.algorithms.strassen.operators.convolution import CONV_STRASSEN, 
 from tilewright.algorithms.strassen.operators.product import PRODUCTS
 from tilewright.algorithms.strassen.plan.product import StrassenStages, stages
 from tilewright.algorithms.strassen.selection import StrassenStrips
+from tilewright.algorithms.winograd.plan.convolution import constant_product, products, share
+from tilewright.algorithms.winograd.plan.tiles import ENOUGH, groups, one_block_a_thread
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import PrimFunc
 from tilewright.plans.convolution import tiles as conv_tiles
@@ -36,8 +38,6 @@ from tilewright.plans.framework.cost import Cost, bandwidth, load_cycles, number
 from tilewright.plans.framework.restate import restate
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.plans.idioms.panels import packed_operand, panel_width
-from tilewright.plans.winograd.plan import constant_product, products, share
-from tilewright.plans.winograd.tiles import ENOUGH, groups, one_block_a_thread
 from tilewright.schedule.recording import LoopRef
 from tilewright.schedule.routines import Routine, register
 from tilewright.schedule.schedule import Schedule

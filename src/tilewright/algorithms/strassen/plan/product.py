@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import Any
 
 from tilewright.algorithms.strassen.operators.product import MATMUL_STRASSEN, PRODUCTS, STRASSEN_SUMS
+from tilewright.algorithms.winograd.plan.convolution import constant_product
 from tilewright.ir.expr import as_int
 from tilewright.ops.registry import OpDef
 from tilewright.plans.framework.analysis import Stage, Structure
@@ -39,7 +40,6 @@ from tilewright.plans.framework.cost import (
 )
 from tilewright.plans.matmul.contraction import tile_block
 from tilewright.plans.matmul.tiles import MAX_VECTORS, Product, best, estimate, sharing_rows, tiles
-from tilewright.plans.winograd.plan import constant_product
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.support.classes import dataclass

@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 
 from tilewright import te
+from tilewright.algorithms.winograd.operators.correlation import products, reach, transforms
 from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.dtype import f64
 from tilewright.ir.expr import Expr, all_of, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import dim
-from tilewright.ops.lowered.correlation import products, reach, transforms
 from tilewright.ops.lowered.packed import (
     BlockAttrs,
     UnblockAttrs,
@@ -123,7 +123,16 @@ def _pack_reference(arrays: Arrays, attrs: PackWinogradAttrs) -> tuple[Any, ...]
 
 
 PACK_WINOGRAD = register(
-    OpDef("lowered.pack_winograd", "injective", PackWinogradAttrs, _pack_infer, _pack_reference, _pack_compute)
+    OpDef(
+        "lowered.pack_winograd",
+        "injective",
+        PackWinogradAttrs,
+        _pack_infer,
+        _pack_reference,
+        _pack_compute,
+        prologue=True,
+        channels=lambda attrs: 1,
+    )
 )
 
 

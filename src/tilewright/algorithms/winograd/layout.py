@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
+from tilewright.algorithms.winograd.selection import Winograd, WinogradBySize, WinogradSums
 from tilewright.ir.attributes import AttrValue
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import Winograd, WinogradBySize
 from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.conv_gradient import ConvWeightGradientAttrs
 from tilewright.transform.layout.assigner import Assigner
+from tilewright.transform.layout.conv import pack, panels_of
+from tilewright.transform.layout.conv_weight import unblocked
 
 
-def winograd(a: Assigner, node: Node, choice: Winograd) -> bool:
+def winograd(a: Assigner, node: Node) -> bool:
     """Rewrite a convolution."""
-    x, w = node.inputs[:2]
-    assert x is not None and w is not None
+    x, choice = node.inputs[0], node.algorithm
+    assert x is not None and isinstance(choice, Winograd)
     packed = transformed(a, node, choice)
     attributes = {**_attributes(a, node), "tile": choice.tile}
     (a.blocked[node.output],) = a.emit("lowered.conv_winograd", (a.as_blocked(x), packed), attributes, node.output.name)
     return True
 
 
-def winograd_by_size(a: Assigner, node: Node, choice: WinogradBySize, width: int) -> bool:
-    """Rewrite a convolution whose filters are kept twice; `width`: of a panel of those that are not transformed."""
-    x, w = node.inputs[:2]
-    assert x is not None and w is not None
+def winograd_by_size(a: Assigner, node: Node) -> bool:
+    """Rewrite a convolution whose filters are kept twice."""
+    (x, w), choice = node.inputs[:2], node.algorithm
+    assert x is not None and w is not None and isinstance(choice, WinogradBySize)
+    blocking = None if choice.neartile else panels_of(a, node)
     far = transformed(a, node, Winograd(choice.tile, choice.width, choice.panels))
-    if choice.neartile:
+    if blocking is None:
         near = transformed(a, node, Winograd(choice.neartile, choice.nearwidth, choice.nearpanels))
     else:
-        (near,) = a.emit(
-            "lowered.pack_conv", (a.as_row_major(w),), {"block": a.block, "width": width}, f"{w.name}_packed"
-        )
-        a.follow(w, near)
+        near = pack(a, w, blocking)
     attributes = {**_attributes(a, node), "tile": choice.tile, "near_tile": choice.neartile, "costs": choice.costs}
     inputs = (a.as_blocked(x), far, near)
     (a.blocked[node.output],) = a.emit("lowered.conv_by_size", inputs, attributes, node.output.name)
+    return True
+
+
+def winograd_sums(a: Assigner, node: Node) -> bool:
+    """Rewrite a gradient of maps in blocks of channels."""
+    (x, g), choice, attrs = node.inputs[:2], node.algorithm, node.of(ConvWeightGradientAttrs)
+    assert x is not None and g is not None and isinstance(choice, WinogradSums)
+    transform = {"tile": choice.tile, "window": attrs.window[0], "pads": attrs.pads}
+    operands = (a.as_blocked(x), a.as_blocked(g))
+    (blocks,) = a.emit("lowered.winograd_weight", operands, transform, f"{node.output.name}_blocked")
+    a.row_major[node.output] = unblocked(a, blocks, node, "narrow")
     return True
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.ops.oracle import by_expression, by_function, check, reference, type_of
 from tilewright import ops
-from tilewright.ops.lowered.winograd import ConvWinogradAttrs, tiles_in_blocks
+from tilewright.algorithms.winograd.operators.convolution import ConvWinogradAttrs, tiles_in_blocks
 
 LANES = 4
 

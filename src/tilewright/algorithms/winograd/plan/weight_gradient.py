@@ -12,7 +12,7 @@
         out[...] = A^T sums A
 
 What a group sums, and both transforms of a chunk, stay in the second level of cache; every group transforms its chunks
-anew. The stages are those of `ops/lowered/winograd_weight.py`, stated anew for the size of chunks.
+anew. The stages are those of `algorithms/winograd/operators/weight_gradient.py`, stated anew for the size of chunks.
 """
 
 from __future__ import annotations
@@ -20,9 +20,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+from tilewright.algorithms.winograd.operators.weight_gradient import (
+    WINOGRAD_WEIGHT,
+    WinogradWeightAttrs,
+    sums_in_chunks,
+)
+from tilewright.algorithms.winograd.plan.convolution import constant_product
+from tilewright.algorithms.winograd.plan.sums import SumsProblem, ranked
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import PrimFunc
-from tilewright.ops.lowered.winograd_weight import WINOGRAD_WEIGHT, WinogradWeightAttrs, sums_in_chunks
 from tilewright.plans.convolution.direct import unroll_steps
 from tilewright.plans.framework.analysis import Operator, Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan
@@ -31,8 +37,6 @@ from tilewright.plans.framework.cost import number
 from tilewright.plans.framework.restate import restate
 from tilewright.plans.framework.work import Added
 from tilewright.plans.idioms.panels import unroll_tile
-from tilewright.plans.winograd.plan import constant_product
-from tilewright.plans.winograd.sums import SumsProblem, ranked
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.routines import Routine, register
 from tilewright.schedule.schedule import Schedule

@@ -27,11 +27,12 @@ from functools import lru_cache
 from math import ceil
 from statistics import fmean, geometric_mean
 
+from tilewright.algorithms.winograd.operators.convolution import ConvWinogradAttrs
+from tilewright.algorithms.winograd.operators.correlation import MAX_POINTS, points, products, reach
+from tilewright.algorithms.winograd.selection import Winograd
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.notes import Far
-from tilewright.ir.selection import Direct, Winograd
-from tilewright.ops.lowered.correlation import MAX_POINTS, points, products, reach
-from tilewright.ops.lowered.winograd import ConvWinogradAttrs
+from tilewright.ir.selection import Direct
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import tile_steps
 from tilewright.plans.framework.cost import Cost, from_memory, sharing, store_cycles, weights_level
@@ -69,7 +70,7 @@ RUNS = range(4, MAX_TILES + 1, 4)
 @dataclass(frozen=True, slots=True)
 class WinogradProblem:
     """A convolution: `images` x (`height` x `width`) outputs, square window, the same stride of rows and columns. With
-    a dilation of d each image is d * d submaps (`ops/lowered/winograd.py`), which are given as so many images.
+    a dilation of d each image is d * d submaps (`operators/convolution.py`), which are given as so many images.
 
     whole: images, height and width before that division; the same as the others if None.
     model: bytes of all weights of the model. A call finds its weights in the last cache only if all of them fit there,

@@ -29,9 +29,9 @@ from fractions import Fraction
 from functools import lru_cache
 from math import ceil, sqrt
 
-from tilewright.ops.lowered.correlation import transforms
-from tilewright.ops.lowered.toomcook import Matrix
-from tilewright.plans.winograd.tiles import part_of
+from tilewright.algorithms.winograd.operators.correlation import transforms
+from tilewright.algorithms.winograd.operators.toomcook import Matrix
+from tilewright.algorithms.winograd.plan.tiles import part_of
 
 LARGEST_ERROR = 7.0
 """Standard deviations (of this model, whose roundings are the largest) that no error of a million outputs exceeds. It

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from tilewright.ops.lowered.toomcook import Matrix, winograd_matrices
+from tilewright.algorithms.winograd.operators.toomcook import Matrix, winograd_matrices
 
 
 def product(matrix: Matrix, x: list[Fraction]) -> list[Fraction]:

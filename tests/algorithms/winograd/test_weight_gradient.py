@@ -8,7 +8,7 @@ import pytest
 
 from tests.ops.oracle import by_expression, by_function, reference
 from tilewright import ops
-from tilewright.ops.lowered.winograd_weight import WinogradWeightAttrs, sums_in_chunks
+from tilewright.algorithms.winograd.operators.weight_gradient import WinogradWeightAttrs, sums_in_chunks
 
 LANES = 4
 

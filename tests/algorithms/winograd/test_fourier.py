@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tilewright.algorithms.winograd.operators.correlation import products, transforms
+from tilewright.algorithms.winograd.operators.fourier import fourier_matrices
+from tilewright.algorithms.winograd.operators.toomcook import winograd_matrices
 from tilewright.arith.straight import Straight, straight_line
-from tilewright.ops.lowered.correlation import products, transforms
-from tilewright.ops.lowered.fourier import fourier_matrices
-from tilewright.ops.lowered.toomcook import winograd_matrices
 
 
 @pytest.mark.parametrize(("m", "r"), [(6, 7), (4, 9), (10, 7), (1, 16), (10, 11), (10, 15)])

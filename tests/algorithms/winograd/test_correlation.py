@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import pytest
 
-from tests.ops.lowered.test_toomcook import product
+from tests.algorithms.winograd.test_toomcook import product
+from tilewright.algorithms.winograd.operators.correlation import MAX_POINTS, points, products, reach, transforms
 from tilewright.arith.straight import straight_line
-from tilewright.ops.lowered.correlation import MAX_POINTS, points, products, reach, transforms
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 4])

@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import cos, pi, sin
 
-from tilewright.ops.lowered.toomcook import Matrix
+from tilewright.algorithms.winograd.operators.toomcook import Matrix
 
 
 @lru_cache(maxsize=64)

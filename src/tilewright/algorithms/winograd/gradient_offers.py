@@ -1,32 +1,29 @@
-"""The algorithm of a convolution's gradient by its weight: sums over pixels, or over Winograd's transformed tiles.
+"""When Winograd's tiles are offered for a convolution's gradient by its weight, beside sums over pixels.
 
 Both are estimated in cycles of all images. A number of images that is not known is summed over pixels.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from math import ceil, prod
 
+from tilewright.algorithms.winograd.offers import MAX_INPUTS, SIZES, WORTH
+from tilewright.algorithms.winograd.plan.errors import largest_error_of_sums
+from tilewright.algorithms.winograd.plan.sums import SumsProblem, lengths, ranked
+from tilewright.algorithms.winograd.selection import WinogradSums
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
-from tilewright.ir.selection import Direct, WinogradSums
+from tilewright.ir.selection import Direct
 from tilewright.ops.conv_gradient import ConvWeightGradientAttrs
 from tilewright.plans.convolution.weights import WeightsProblem
 from tilewright.plans.convolution.weights import ranked as ranked_over_pixels
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
-from tilewright.plans.framework.decision_key import key_of_nodes
-from tilewright.plans.framework.decisions import decide
-from tilewright.plans.framework.space import Setting
-from tilewright.plans.winograd.errors import largest_error_of_sums
-from tilewright.plans.winograd.sums import SumsProblem, lengths, ranked
 from tilewright.targets.target import Target
+from tilewright.transform.algorithm import Option
 from tilewright.transform.problems import data_side
-from tilewright.transform.select.convolution import ERRORS, MAX_INPUTS, SIZES, WORTH
+from tilewright.transform.select.convolution import ERRORS
 from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import FEWEST, Surroundings
-
-Option = tuple[float, Direct | WinogradSums]
 
 LARGEST = 6
 """Inputs of a tile, a side, at most: tiles of 4x4 pixels for a 3x3 window. With 5x5 a layer of 128 channels and filters
@@ -34,33 +31,31 @@ at 19x19 takes 0.98 of the time, others more, and errors are four times as large
 single precision too."""
 
 
-def gradient_algorithm(enclosing: Surroundings, node: Node) -> Direct | WinogradSums | None:
-    """The algorithm of a gradient over channels in blocks; None where it has one way."""
+def with_sums(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
+    """The options of a gradient over channels in blocks, with sums over pixels and over tiles."""
     x, g = node.inputs[:2]
     assert x is not None and g is not None
     attrs = node.of(ConvWeightGradientAttrs)
     images, channels, filters = (as_int(d) for d in (x.shape[0], x.shape[1], g.shape[1]))
     if data_side(node, enclosing.block) is None or not images or not channels or not filters:
-        return None
+        return options
     (window, other), alike = attrs.window, (*attrs.strides, *attrs.dilations) == (1,) * 4
     if window != other or window == 1 or not alike or min(channels, filters) < FEWEST:
-        return None
+        return options
     setting = enclosing.options.fast
     height, width = (as_int(d) or 1 for d in g.shape[2:])
     problem = SumsProblem(
         images, height, width, ceil(channels / enclosing.block), ceil(filters / enclosing.block), window
     )
     to_blocks, to_plain = conversions(enclosing, node)
-    options: list[Option] = [(over_pixels(node, enclosing.block, enclosing.target).cycles + to_plain, Direct())]
+    options = [*options, (over_pixels(node, enclosing.block, enclosing.target).cycles + to_plain, Direct())]
     for tile in (n - window + 1 for n in SIZES if n <= min(LARGEST, MAX_INPUTS[setting])):
         if tile > 1:
             errors = (largest_error_of_sums(tile, window, *sums) for sums in lengths(problem, tile, enclosing.target))
             if max(errors) <= ERRORS[setting]:
                 cost, _ = ranked(problem, tile, enclosing.target)[0]
                 options.append((cost.cycles * WORTH + to_blocks, WinogradSums(tile)))
-    options.sort(key=lambda option: option[0])
-    key = partial(key_of_nodes, "algorithm", [node], enclosing.target)
-    return decide(key, options, lambda option: Setting.of(option[1]), lambda option: option[0])[1]
+    return options
 
 
 def conversions(enclosing: Surroundings, node: Node) -> tuple[float, float]:

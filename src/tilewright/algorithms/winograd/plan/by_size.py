@@ -5,7 +5,7 @@ A transform's time is estimated as a line over the number of its tiles,
     cycles = each * tiles + fixed
 
 `fixed` being what the filters take to stream by, whatever the map is. Which of two lines is lower is asked at each call
-(`ops/lowered/by_size.py`), so the number of tiles says where one suits a map better, and where filters are too many
+(`operators/by_size.py`), so the number of tiles says where one suits a map better, and where filters are too many
 for a small one.
 """
 
@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import permutations
 
-from tilewright.ir.selection import Direct, Winograd, WinogradBySize
-from tilewright.plans.winograd.tiles import (
+from tilewright.algorithms.winograd.plan.tiles import (
     WinogradProblem,
     blocked,
     cost,
@@ -26,6 +25,8 @@ from tilewright.plans.winograd.tiles import (
     tiles_of,
     unshared_penalty,
 )
+from tilewright.algorithms.winograd.selection import Winograd, WinogradBySize
+from tilewright.ir.selection import Direct
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 

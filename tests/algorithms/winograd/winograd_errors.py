@@ -1,4 +1,4 @@
-"""Errors of a Winograd convolution's outputs, each as a multiple of what `plans/winograd/errors.py` expects of it."""
+"""Errors of a Winograd convolution's outputs, each as a multiple of what `plan/errors.py` expects of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from math import ceil
 
 import numpy as np
 
-from tilewright.plans.winograd.errors import deviations
-from tilewright.plans.winograd.tiles import part_of
+from tilewright.algorithms.winograd.plan.errors import deviations
+from tilewright.algorithms.winograd.plan.tiles import part_of
 
 MAX_DEVIATIONS = 5.0
 """Standard deviations that no error exceeds. Of 10,000 normal ones one would in one run of 170; as roundings are up to

@@ -17,8 +17,8 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import lru_cache
 
-from tilewright.ops.lowered.fourier import fourier_matrices
-from tilewright.ops.lowered.toomcook import Matrix, winograd_matrices
+from tilewright.algorithms.winograd.operators.fourier import fourier_matrices
+from tilewright.algorithms.winograd.operators.toomcook import Matrix, winograd_matrices
 
 MAX_POINTS = 8
 """Inputs of a tile (a side, a phase) up to which polynomials are evaluated at points; larger ones take Fourier's

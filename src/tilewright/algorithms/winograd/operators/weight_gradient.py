@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from tilewright import te
+from tilewright.algorithms.winograd.operators.toomcook import winograd_matrices
 from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, all_of, ceildiv, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.lowered.packed import only, present
-from tilewright.ops.lowered.toomcook import winograd_matrices
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.te import Tensor

@@ -16,7 +16,7 @@
 Plain maps may come in and go out (`plans/idioms/conversions.py`): strips are transposed lines then, and a row of tiles
 is transposed when it is complete.
 
-The stages are those of `ops/lowered/winograd.py`, stated anew for blocks of tiles of the size that is chosen here; how
+The stages are those of `operators/convolution.py`, stated anew for blocks of tiles of the size that is chosen here; how
 many panels make a group the layout of the filters says. All tiles are read once for each group; what its panels read
 one after another, the tiles' parts of one element, stays in L2.
 """
@@ -26,23 +26,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil
 
-from tilewright.codegen.llvm.prefetch import MAX_LINES
-from tilewright.ir.expr import Buffer, as_int
-from tilewright.ir.loops import PrimFunc
-from tilewright.ir.notes import EvenBlocks, Prefetch, Unroll
-from tilewright.ir.selection import Winograd
-from tilewright.ops.lowered.correlation import MAX_POINTS
-from tilewright.ops.lowered.winograd import CONV_WINOGRAD, PACK_WINOGRAD, ConvWinogradAttrs, tiles_in_blocks
-from tilewright.plans.convolution.direct import body_steps
-from tilewright.plans.framework.analysis import Operator, Stage, Structure, analyse
-from tilewright.plans.framework.base import Candidate, Plan
-from tilewright.plans.framework.common import buffer_names, inline_all, own_loops, stream_outputs
-from tilewright.plans.framework.cost import FAR, Cost, level, nbytes_of, number, outside, roofline, working_set
-from tilewright.plans.framework.restate import restate
-from tilewright.plans.idioms.conversions import plain_output, read_plain, transpose_in, transpose_out
-from tilewright.plans.idioms.panels import packed_operand, panel_width
-from tilewright.plans.idioms.transposes import tile_axes, transpose_tiles
-from tilewright.plans.winograd.tiles import (
+from tilewright.algorithms.winograd.operators.convolution import (
+    CONV_WINOGRAD,
+    PACK_WINOGRAD,
+    ConvWinogradAttrs,
+    tiles_in_blocks,
+)
+from tilewright.algorithms.winograd.operators.correlation import MAX_POINTS
+from tilewright.algorithms.winograd.plan.tiles import (
     ENOUGH,
     TileBlock,
     WinogradProblem,
@@ -59,6 +50,20 @@ from tilewright.plans.winograd.tiles import (
     unshared_penalty,
     weight_of,
 )
+from tilewright.algorithms.winograd.selection import Winograd
+from tilewright.codegen.llvm.prefetch import MAX_LINES
+from tilewright.ir.expr import Buffer, as_int
+from tilewright.ir.loops import PrimFunc
+from tilewright.ir.notes import EvenBlocks, Prefetch, Unroll
+from tilewright.plans.convolution.direct import body_steps
+from tilewright.plans.framework.analysis import Operator, Stage, Structure, analyse
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import buffer_names, inline_all, own_loops, stream_outputs
+from tilewright.plans.framework.cost import FAR, Cost, level, nbytes_of, number, outside, roofline, working_set
+from tilewright.plans.framework.restate import restate
+from tilewright.plans.idioms.conversions import plain_output, read_plain, transpose_in, transpose_out
+from tilewright.plans.idioms.panels import packed_operand, panel_width
+from tilewright.plans.idioms.transposes import tile_axes, transpose_tiles
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.routines import Routine, register
 from tilewright.schedule.schedule import Schedule

@@ -11,22 +11,15 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.algorithms.winograd.test_operators import convolution
+from tests.algorithms.winograd.winograd_errors import MAX_DEVIATIONS, errors
 from tests.codegen.llvm.prefetches import Hint, hints
-from tests.ops.lowered.test_winograd import convolution
-from tests.plans.winograd.winograd_errors import MAX_DEVIATIONS, errors
 from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
-from tilewright.compiler import compile_graph
-from tilewright.ir.expr import Var, as_int
-from tilewright.ir.graph import Graph, GraphBuilder
-from tilewright.ir.loops import For
-from tilewright.ir.notes import EvenBlocks, Prefetch, find
-from tilewright.ir.rewrite import walk
-from tilewright.ir.selection import Winograd
-from tilewright.plans import plan
-from tilewright.plans.winograd import tiles as winograd_tiles
-from tilewright.plans.winograd.errors import largest_error
-from tilewright.plans.winograd.tiles import (
+from tilewright.algorithms.winograd.offers import tiles, within
+from tilewright.algorithms.winograd.plan import tiles as winograd_tiles
+from tilewright.algorithms.winograd.plan.errors import largest_error
+from tilewright.algorithms.winograd.plan.tiles import (
     ENOUGH,
     NEAR,
     PART,
@@ -39,6 +32,14 @@ from tilewright.plans.winograd.tiles import (
     ranked,
     times,
 )
+from tilewright.algorithms.winograd.selection import Winograd
+from tilewright.compiler import compile_graph
+from tilewright.ir.expr import Var, as_int
+from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.loops import For
+from tilewright.ir.notes import EvenBlocks, Prefetch, find
+from tilewright.ir.rewrite import walk
+from tilewright.plans import plan
 from tilewright.runtime.model import Model
 from tilewright.targets.costs import Origin
 from tilewright.targets.target import Target
@@ -46,7 +47,7 @@ from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.split import split_prepare
 from tilewright.transform.loops import lower_loops, remainder
 from tilewright.transform.lower import lower_group
-from tilewright.transform.select.convolution import ERRORS, tiles, within
+from tilewright.transform.select.convolution import ERRORS
 
 HOST = Target.host()
 BLOCK = HOST.vector_bits // 32

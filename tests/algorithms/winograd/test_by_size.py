@@ -12,19 +12,20 @@ from onnx import numpy_helper
 import tilewright as tw
 from tests.frontend.onnx.build import info, model, node
 from tilewright import ops
+from tilewright.algorithms.winograd.operators.by_size import ConvBySizeAttrs, versions
+from tilewright.algorithms.winograd.plan.by_size import best_pair, with_pairs
+from tilewright.algorithms.winograd.plan.tiles import TileBlock, WinogradProblem, fewest, heights, ranked
+from tilewright.algorithms.winograd.selection import Winograd, WinogradBySize
 from tilewright.arith import simplify
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Expr, Var, as_int, const
 from tilewright.ir.graph import GraphBuilder, TensorType
 from tilewright.ir.rewrite import substitute
-from tilewright.ir.selection import Selection, Winograd, WinogradBySize
-from tilewright.ops.lowered.by_size import ConvBySizeAttrs, versions
+from tilewright.ir.selection import Selection
 from tilewright.plans import decided, plan
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.symbolic import judged_by, small_maps_of, small_sides_of
 from tilewright.plans.framework.variants import judged_where, versions_of
-from tilewright.plans.winograd.by_size import best_pair, with_pairs
-from tilewright.plans.winograd.tiles import TileBlock, WinogradProblem, fewest, heights, ranked
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.loops import lower_loops

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tilewright.algorithms.winograd.operators.convolution import CONV_WINOGRAD, ConvWinogradAttrs
 from tilewright.ir.expr import Expr, ceildiv
 from tilewright.ir.graph import Node, TensorType
 from tilewright.ops.lowered.packed import ConvBlockedAttrs
-from tilewright.ops.lowered.winograd import CONV_WINOGRAD, ConvWinogradAttrs
 from tilewright.ops.registry import OpDef, Types, Version, register
 from tilewright.support.classes import dataclass
 from tilewright.te import Tensor

@@ -1,0 +1,166 @@
+"""When Winograd's and Fourier's transforms are offered, and in how many cycles an image: all that options allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from math import ceil
+
+from tilewright.algorithms.winograd.operators.correlation import points, products
+from tilewright.algorithms.winograd.plan.by_size import with_pairs
+from tilewright.algorithms.winograd.plan.errors import largest_error
+from tilewright.algorithms.winograd.plan.tiles import WinogradProblem, ranked
+from tilewright.algorithms.winograd.selection import Winograd
+from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.graph import Node
+from tilewright.ir.selection import Algorithm, Direct
+from tilewright.ops.conv import ConvAttrs
+from tilewright.plans.framework.alone import alone_if_small
+from tilewright.plans.framework.cost import Cost, fma_cycles, write_cycles
+from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of, small_maps_of
+from tilewright.targets.target import Target
+from tilewright.transform.algorithm import Option
+from tilewright.transform.select.convolution import ERRORS
+from tilewright.transform.select.nchw import conversion
+from tilewright.transform.select.surroundings import Surroundings, has_transforms
+
+Maps = Callable[[Expr, Expr], tuple[tuple[int, int], ...]]
+"""Sizes of maps that a height and a width are judged by."""
+
+MAX_INPUTS = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8, "strassen": 8}
+"""The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `fast` allows."""
+
+SIZES = (4, 6, 7, 8)
+"""Inputs of a tile, a side, for a stride of one: F(2,3), F(4,3), F(5,3), F(6,3), but also F(2,5), F(3,5), F(4,5) and
+F(2,7), whose matrices come from the same points. F(3,3) is never much better than its neighbours, and was slower where
+its filters come from memory (512 channels, 7 x 7)."""
+
+STRIDED = (3, 4, 5, 6)
+"""Inputs of the largest phase of a tile, a side, with a stride. A window of 3 and a stride of 2 take F(2,2) to F(5,2)
+beside the identity. 4x4 outputs take 5.06 products for one, 7x7 outputs 4.59 and transformed filters of 2.8 times the
+size."""
+
+FOURIER = (12, 16, 20, 24)
+"""Inputs of a tile, a side, that all settings but "exact" allow for large windows of stride one: Fourier's transform
+loses no digits."""
+
+WORTH = 1.03
+"""The least gain of a transform: it loses digits, and its filters take more memory."""
+
+LARGE = 5
+"""Taps, a side, of the smallest window for which Fourier's transform is tried."""
+
+
+def with_transforms(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
+    """The options of a convolution of more than one pixel, with its transforms, beside which computing it directly is
+    estimated; all with what changing layouts and transforming filters that come with a call takes."""
+    w = node.inputs[1]
+    assert w is not None
+    if [as_int(d) for d in w.shape[2:]] == [1, 1]:
+        return options
+    ways = [(c if isinstance(way, Direct) else c * WORTH, way) for c, way in windows(enclosing, node)]
+    others = [option for option in options if not isinstance(option[1], Direct)]
+    options = with_layouts(enclosing, node, ways)
+    if w not in enclosing.fixed:
+        options = [(cycles + filters(enclosing, node, choice), choice) for cycles, choice in options]
+    return [*options, *others]
+
+
+def windows(enclosing: Surroundings, node: Node) -> list[Option]:
+    """Direct, and all transforms that are allowed, as one thread runs them if there is little to do."""
+    shapes = transformed(enclosing, node)
+    if not shapes:
+        return [(0.0, Direct())]
+    setting, first = enclosing.options.fast, shapes[0]
+    allowed = tiles(first.window, first.stride, setting)
+    sizes = within(ERRORS[setting], allowed, first.window, first.stride, first.channels, enclosing.block)
+    images = as_int(node.output.shape[0])
+    # Pixels that a dilation keeps apart are images of their own.
+    parts = node.of(ConvAttrs).dilations[0] ** 2
+    if images is None:
+        return [(cycles * parts, way) for cycles, way in ranked(shapes, sizes, enclosing.target)]
+    rank: Callable[[Target], Sequence[Option]] = partial(ranked, shapes, sizes)
+    if node.of(ConvAttrs).dilations == (1, 1) and node.inputs[1] in enclosing.fixed:
+        small = transformed(enclosing, node, small_maps_of)
+        rank = partial(with_pairs, shapes, small, sizes, directly=first.channels % enclosing.block == 0)
+    result = alone_if_small(rank, lambda option: option[0] * parts * images, enclosing.target)
+    return [(cycles * parts, way) for cycles, way in result]
+
+
+def with_layouts(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
+    """The options with what changing the input's layout takes. Channels that fill no blocks are read as they are by a
+    direct convolution and in blocks by a transform, and one of both is not what there is."""
+    x = node.inputs[0]
+    assert x is not None
+    channels = as_int(x.shape[1]) or 0
+    if channels % enclosing.block == 0:
+        return options
+    changed, blocked = conversion(x, enclosing.target), x in enclosing.blocked
+    return [(cycles + changed * (blocked == isinstance(way, Direct)), way) for cycles, way in options]
+
+
+def filters(enclosing: Surroundings, node: Node, choice: Algorithm) -> float:
+    """Cycles an image of transforming weights that come with each call: in double precision, by the columns and then
+    the rows of a window."""
+    w, images = node.inputs[1], as_int(node.output.shape[0])
+    if not isinstance(choice, Winograd) or w is None:
+        return 0.0
+    count, other, window, _ = (as_int(d) or 0 for d in w.shape)
+    size = products(choice.tile, window, node.of(ConvAttrs).strides[0])
+    each = size * window * window + size * size * window
+    work = Cost(
+        compute=fma_cycles(count * other * each, enclosing.target.lanes(8), enclosing.target),
+        memory=write_cycles(4 * count * other * size * size, enclosing.target.l2, enclosing.target),
+    )
+    return work.cycles / (images or max(SYMBOLIC_IMAGES))
+
+
+def transformed(enclosing: Surroundings, node: Node, maps: Maps = maps_of) -> tuple[WinogradProblem, ...]:
+    """The layer as Winograd's estimate knows it, for each number of images and size of maps; nothing where no transform
+    fits."""
+    w = node.inputs[1]
+    assert w is not None
+    filters, channels, window, _ = (as_int(d) or 0 for d in w.shape)
+    images, _, *sides = node.output.shape
+    if any(as_int(d) == 0 for d in (images, *sides)) or not has_transforms(node):
+        return ()
+    conv = node.of(ConvAttrs)
+    stride, separate = conv.strides[0], conv.dilations[0]
+    return tuple(
+        WinogradProblem(
+            n * separate**2,
+            ceil(height / separate),
+            ceil(width / separate),
+            channels,
+            filters,
+            window,
+            enclosing.weight_bytes,
+            stride,
+            (n, height, width),
+            enclosing.other_bytes,
+        )
+        for n in (SYMBOLIC_IMAGES if as_int(images) is None else (as_int(images) or 1,))
+        for height, width in maps(*sides)
+    )
+
+
+def tiles(window: int, stride: int, setting: str) -> tuple[int, ...]:
+    """Outputs of a tile, a side, that a setting of `fast` allows."""
+    return tuple(_tiles(window, stride, setting))
+
+
+def _tiles(window: int, stride: int, setting: str) -> Iterator[int]:
+    sizes = [n for n in (SIZES if stride == 1 else STRIDED) if n <= MAX_INPUTS[setting]]
+    if sizes and stride == 1 and window >= LARGE:
+        sizes += FOURIER
+    for n in sizes:
+        outputs = n - points(1, window, stride) + 1
+        if outputs > 1:
+            yield outputs
+
+
+def within(
+    bound: float, sizes: tuple[int, ...], window: int, stride: int, channels: int, lanes: int
+) -> tuple[int, ...]:
+    """The tiles whose largest error is expected to stay within a bound, of channels in blocks of `lanes`."""
+    return tuple(m for m in sizes if largest_error(m, window, stride, channels, lanes) <= bound)

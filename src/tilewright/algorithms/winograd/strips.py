@@ -1,0 +1,40 @@
+"""Pixels that a convolution by transforms moves if it changes a layout by itself (`transform/graph/conversions.py`)."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from tilewright.algorithms.winograd.operators.convolution import ConvWinogradAttrs
+from tilewright.algorithms.winograd.operators.correlation import reach
+from tilewright.algorithms.winograd.plan.tiles import blocked, problems_of
+from tilewright.algorithms.winograd.selection import Winograd
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Node
+from tilewright.ir.notes import Far
+from tilewright.plans.framework.cost import beyond
+from tilewright.targets.target import Target
+
+
+def strips(conv: Node, inward: bool, target: Target, away: Far | None) -> float | None:
+    """Pixels of an image that all strips (or all lines of tiles, outward) have, in whole vectors, where tiles go in the
+    blocks that are estimated to be best."""
+    height, width = (as_int(d) for d in conv.output.shape[2:4])
+    attrs, lanes = conv.of(ConvWinogradAttrs), target.lanes(4)
+    tile, stride, weights = attrs.tile, attrs.stride, conv.inputs[1]
+    if not height or not width or min(height, width) < tile or attrs.dilation != 1:
+        return None
+    assert weights is not None
+    _, _, _, panels, _, _, panel = (as_int(d) or 1 for d in weights.shape)
+    problems = problems_of(attrs, conv.output.shape, beyond(away, target))
+    columns = next((b.columns for _, b in blocked(problems, Winograd(tile, panel, panels), target) if b.columns), 0)
+    if not columns:
+        return None
+    down, blocks = ceil(height / tile), ceil(ceil(width / tile) / columns)
+    if inward:
+        lines = reach(tile, attrs.window, stride)
+        across = (columns - 1) * tile * stride + lines
+        return down * lines * blocks * ceil(across / lanes) * lanes
+    return height * blocks * ceil(min(width, columns * tile) / lanes) * lanes
+
+
+STRIPS = {"lowered.conv_winograd": strips}
