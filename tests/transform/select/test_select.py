@@ -87,7 +87,7 @@ def by_weight(x: str, g: str, w: str, attrs: str = "") -> str:
 
 
 def last_algorithm(a: Surroundings) -> Algorithm | None:
-    """What is chosen for the last node of a graph."""
+    """The algorithm that is chosen for the last node of a graph."""
     selected = selection(a, a.graph.nodes[-1])
     return None if selected is None else selected.algorithm
 

@@ -25,7 +25,7 @@ from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import Surroundings, has_transforms
 
 Maps = Callable[[Expr, Expr], tuple[tuple[int, int], ...]]
-"""Sizes of maps that a height and a width are judged by."""
+"""Sizes of maps that stand for a height and a width."""
 
 MAX_INPUTS = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8, "strassen": 8}
 """The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `fast` allows."""
@@ -75,7 +75,7 @@ def windows(enclosing: Surroundings, node: Node) -> list[Option]:
     allowed = tiles(first.window, first.stride, setting)
     sizes = within(ERRORS[setting], allowed, first.window, first.stride, first.channels, enclosing.block)
     images = as_int(node.output.shape[0])
-    # Pixels that a dilation keeps apart are images of their own.
+    # The pixels that one tap of a dilated window meets are images of their own.
     parts = node.of(ConvAttrs).dilations[0] ** 2
     if images is None:
         return [(cycles * parts, way) for cycles, way in ranked(shapes, sizes, enclosing.target)]

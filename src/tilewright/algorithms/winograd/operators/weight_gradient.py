@@ -7,7 +7,7 @@
 
 It is the correlation of F(window, tile): the weights are its outputs and the tiles of the gradient its taps. Its data
 are those of the convolution by F(tile, window), whose `B^T` is the same (`toomcook.py`). All sums are taken before the
-transform back, which is linear. Tiles are counted in tile rows of the whole batch, as in `winograd.py`; the plan may
+transform back, which is linear. Tiles are counted in tile rows of the whole batch, as in `convolution.py`; the plan may
 state the sum in chunks of `rows` of them (`sums_in_chunks`).
 
     data      x[N, C/b, H, W, b]

@@ -5,8 +5,8 @@ A transform's time is estimated as a line over the number of its tiles,
     cycles = each * tiles + fixed
 
 `fixed` being what the filters take to stream by, whatever the map is. Which of two lines is lower is asked at each call
-(`operators/by_size.py`), so the number of tiles says where one suits a map better, and where filters are too many
-for a small one.
+(`winograd/operators/by_size.py`), so the number of tiles says where one suits a map better, and where filters are too
+many for a small one.
 """
 
 from __future__ import annotations

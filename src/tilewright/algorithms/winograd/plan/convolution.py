@@ -16,9 +16,9 @@
 Plain maps may come in and go out (`plans/idioms/conversions.py`): strips are transposed lines then, and a row of tiles
 is transposed when it is complete.
 
-The stages are those of `operators/convolution.py`, stated anew for blocks of tiles of the size that is chosen here; how
-many panels make a group the layout of the filters says. All tiles are read once for each group; what its panels read
-one after another, the tiles' parts of one element, stays in L2.
+The stages are those of `winograd/operators/convolution.py`, stated anew for blocks of tiles of the size that is chosen
+here; how many panels make a group the layout of the filters says. All tiles are read once for each group; what its
+panels read one after another, the tiles' parts of one element, stays in L2.
 """
 
 from __future__ import annotations

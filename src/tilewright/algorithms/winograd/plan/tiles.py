@@ -70,7 +70,7 @@ RUNS = range(4, MAX_TILES + 1, 4)
 @dataclass(frozen=True, slots=True)
 class WinogradProblem:
     """A convolution: `images` x (`height` x `width`) outputs, square window, the same stride of rows and columns. With
-    a dilation of d each image is d * d submaps (`operators/convolution.py`), which are given as so many images.
+    a dilation of d each image is d * d submaps (`winograd/operators/convolution.py`), each given as an image.
 
     whole: images, height and width before that division; the same as the others if None.
     model: bytes of all weights of the model. A call finds its weights in the last cache only if all of them fit there,
