@@ -25,7 +25,7 @@ from tilewright.plans.framework.registry import extended, register
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.variants import Values, condition_of, specialize, versions_of
 from tilewright.plans.framework.work import MAX_EXCESS, work_of
-from tilewright.plans.matmul import codes, contraction, dots, sparse, tile_dots
+from tilewright.plans.matmul import codes, contraction, dots, mmla, sparse, tile_dots
 from tilewright.plans.pointwise import elementwise, packing, pieces, unscheduled
 from tilewright.plans.rows import plan as rows
 from tilewright.plans.sketch import plan as sketch
@@ -46,6 +46,7 @@ PLANS: tuple[Plan, ...] = (
     contraction.PLAN,
     dots.PLAN,
     tile_dots.PLAN,
+    mmla.PLAN,
     dot_convolution.PLAN,
     tile_convolution.PLAN,
     windows.PLAN,

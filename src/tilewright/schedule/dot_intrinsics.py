@@ -12,14 +12,20 @@ from tilewright.targets.target import Target
 def find_dot(a: DType, b: DType, target: Target) -> Dot | None:
     """The target's instruction for activations of type `a`, one row of them, and weights of type `b`; None if products
     of f32 take no longer."""
-    dot = next((dot for dot in target.isa.dots if dot.a is a and dot.b is b and dot.rows == 1), None)
+    dot = next((dot for dot in target.isa.dots if dot.a is a and dot.b is b and dot.kind == "vector"), None)
     slow = dot is not None and a is bf16 and target.costs.arithmetic.bf16_pairs >= dot.group
     return None if slow else dot
 
 
 def find_tile_dot(a: DType, b: DType, target: Target) -> Dot | None:
     """The target's instruction that multiplies matrices of activations of type `a` and weights of type `b`."""
-    return next((dot for dot in target.isa.dots if dot.a is a and dot.b is b and dot.rows > 1), None)
+    return next((dot for dot in target.isa.dots if dot.a is a and dot.b is b and dot.kind == "matrix"), None)
+
+
+def find_mmla(a: DType, b: DType, target: Target) -> Dot | None:
+    """The target's instruction that multiplies two rows of activations of type `a` and two columns of weights of type
+    `b`."""
+    return next((dot for dot in target.isa.dots if dot.a is a and dot.b is b and dot.kind == "pair"), None)
 
 
 def named_dot(name: str) -> Dot:
@@ -30,4 +36,4 @@ def named_dot(name: str) -> Dot:
     return dots[name]
 
 
-__all__ = ["Dot", "find_dot", "find_tile_dot", "named_dot"]
+__all__ = ["Dot", "find_dot", "find_mmla", "find_tile_dot", "named_dot"]

@@ -153,11 +153,14 @@ def is_known(name: str) -> bool:
 @cache
 def dot_intrinsic(dot: Dot) -> TensorIntrin:
     """A dot instruction of a target as an intrinsic."""
-    if dot.rows > 1:
+    if dot.kind == "matrix":
         from tilewright.schedule.tile_intrinsics import product_of  # which registers intrinsics here
 
         return TensorIntrin(dot.name, product_of(dot), features=dot.features)
     types = dot.a, dot.b, f32 if dot.a.is_float else i32
+    if dot.kind == "pair":
+        extents, maps = {"i": dot.rows, "j": dot.lanes, "k": dot.group}, {"A": "ik", "B": "jk", "C": "ij"}
+        return TensorIntrin(dot.name, describe(dot.name, extents, "k", types, maps), dot.llvm, dot.features, dense=True)
     meaning = describe(dot.name, {"i": dot.lanes, "k": dot.group}, "k", types, {"A": "k", "B": "ik", "C": "i"})
     return TensorIntrin(dot.name, meaning, dot.llvm, dot.features, dense=True)
 

@@ -46,10 +46,32 @@ _USDOT = _dot_text("usdot_4x4_u8i8", "usdot.v4i32.v16i8", "<16 x i8>", "<4 x i32
 _SDOT = _dot_text("sdot_4x4_i8i8", "sdot.v4i32.v16i8", "<16 x i8>", "<4 x i32>")
 _BFDOT = _dot_text("bfdot_4x2_bf16", "bfdot.v4f32.v8bf16", "<8 x bfloat>", "<4 x float>")
 
+
+def _mmla_text(name: str, call: str, vector: str, sums: str) -> str:
+    """A call that adds to the four sums of C the products of two groups of A and two of B: 16 bytes of each."""
+    return f"""\
+declare {sums} @llvm.aarch64.neon.{call}({sums}, {vector}, {vector})
+define internal void @tw.intrin.{name}(ptr %a, i64 %as, ptr %b, i64 %bs, ptr %c, i64 %cs) alwaysinline {{
+  %left = load {vector}, ptr %a, align 1
+  %right = load {vector}, ptr %b, align 1
+  %old = load {sums}, ptr %c, align 4
+  %new = call {sums} @llvm.aarch64.neon.{call}({sums} %old, {vector} %left, {vector} %right)
+  store {sums} %new, ptr %c, align 4
+  ret void
+}}"""
+
+
+_USMMLA = _mmla_text("usmmla_2x2x8_u8i8", "usmmla.v4i32.v16i8", "<16 x i8>", "<4 x i32>")
+_SMMLA = _mmla_text("smmla_2x2x8_i8i8", "smmla.v4i32.v16i8", "<16 x i8>", "<4 x i32>")
+_BFMMLA = _mmla_text("bfmmla_2x2x4_bf16", "bfmmla", "<8 x bfloat>", "<4 x float>")
+
 DOTS = (
     Dot("bfdot_4x2_bf16", bf16, bf16, 4, 2, ("bf16",), 1.0, _BFDOT),
     Dot("usdot_4x4_u8i8", u8, i8, 4, 4, ("i8mm",), 1.0, _USDOT),
     Dot("sdot_4x4_i8i8", i8, i8, 4, 4, ("dotprod",), 1.0, _SDOT),
+    Dot("bfmmla_2x2x4_bf16", bf16, bf16, 2, 4, ("bf16",), 1.0, _BFMMLA, rows=2),
+    Dot("usmmla_2x2x8_u8i8", u8, i8, 2, 8, ("i8mm",), 1.0, _USMMLA, rows=2),
+    Dot("smmla_2x2x8_i8i8", i8, i8, 2, 8, ("i8mm",), 1.0, _SMMLA, rows=2),
 )
 """Instructions that i8mm, dotprod and bf16 add."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from tilewright.ir.dtype import DType
 from tilewright.support.classes import dataclass
@@ -21,14 +22,17 @@ class Dot:
         for i in 0..rows { for s in 0..steps { for j in 0..lanes { for k in 0..group {
             C[i, j] = C[i, j] + cast(A[i, s * group + k]) * cast(B[s, j, k]) } } } }
 
+    One of two rows and one step has its sums in a vector, two of each row, and reads two groups of A side by side.
+
     Args:
         name: by which loops and traces call it.
         a, b: types of the elements; sums are f32 for floats, i32 for integers.
         lanes, group: how many sums, of how many products.
         features: what the machine must have, LLVM's names.
         cost: in multiply-adds of a full vector.
-        llvm: definitions of LLVM text with a function `@tw.intrin.<name>(ptr a, ptr b, i64 stride of b, ptr c)`; of one
-            of several rows the name of LLVM's function of three registers' numbers.
+        llvm: definitions of LLVM text with a function `@tw.intrin.<name>(ptr a, ptr b, i64 stride of b, ptr c)`, with
+            the stride of each of several rows after its pointer; of one whose sums are in registers of matrices the
+            name of LLVM's function of three registers' numbers.
         rows, steps: of the matrices.
     """
 
@@ -47,6 +51,11 @@ class Dot:
     def depth(self) -> int:
         """Products of each sum."""
         return self.steps * self.group
+
+    @property
+    def kind(self) -> Literal["vector", "pair", "matrix"]:
+        """Where sums are: in a vector for one row, in a vector for a pair of rows, in a register of matrices."""
+        return "vector" if self.rows == 1 else "pair" if self.rows == 2 else "matrix"
 
 
 def offered(dots: Iterable[Dot], features: Iterable[str]) -> tuple[Dot, ...]:

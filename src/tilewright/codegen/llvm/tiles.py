@@ -74,7 +74,7 @@ def emit_tiles(s: State, intrin: TensorIntrin, stmt: Intrinsic) -> bool:
         s.forget_loads(region.buffer)
         return True
     dot = registry.dots().get(intrin.name)
-    if dot is None or dot.rows == 1:
+    if dot is None or dot.kind != "matrix":
         return False
     (sums,), (a, b) = stmt.outputs, stmt.inputs
     assert result is not None

@@ -27,13 +27,14 @@ from tilewright.ir.expr import Expr, as_int, const, is_const
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.dot_conv import ConvDotAttrs
+from tilewright.ops.lowered.mmla import SIDE
 from tilewright.ops.lowered.tiles import ConvTilesAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.plans.convolution.tile_dots import convolution_cycles, crosses_lines
-from tilewright.plans.matmul import dots, tile_dots
+from tilewright.plans.matmul import dots, mmla, tile_dots
 from tilewright.plans.matmul.dots import panel_multiple
-from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
+from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_mmla, find_tile_dot
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.bounds import bounds, holds
 from tilewright.transform.graph.fixed import depends_on_weights
@@ -68,7 +69,10 @@ def integer_matmul(a: Assigner, node: Node) -> bool:
     least = None
     if tile is not None and rows.type.rank > 1:
         least = least_rows_of(a, node, rows_of(rows, tile.rows), depth, columns, result.dot, tile)
-    if tile is not None and least is not None:
+    couples = None if tile is not None else in_pairs(a, node, rows, depth, columns, result.dot)
+    if couples is not None:
+        total = product_of_pairs(a, couples, rows, weights, attrs.transpose_b, columns)
+    elif tile is not None and least is not None:
         if more := -depth % tile.depth:
             weights = longer(a, weights, axis, more)
         packed = _packed(a, tile, weights, attrs.transpose_b, columns)
@@ -347,6 +351,30 @@ def in_tiles(a: Assigner, rows: Value, packed: Value, columns: int, tile: Dot, l
     if not least:
         return _emit(a, "lowered.matmul_tiles", rows, packed, **attrs)
     return _emit(a, "lowered.matmul_by_rows", rows, packed, **attrs, least=least)
+
+
+def in_pairs(a: Assigner, node: Node, rows: Value, depth: int, columns: int, dot: Dot) -> Dot | None:
+    """The instruction that multiplies pairs of rows and columns of what `dot` multiplies, where it is faster."""
+    pair = find_mmla(dot.a, dot.b, a.target)
+    if pair is None or rows.type.rank < 2:
+        return None
+
+    def by_dots(count: int) -> float:
+        return dots.product_cycles(count, depth + -depth % dot.group, columns, dot, a.target)
+
+    def by_pairs(count: int) -> float:
+        return mmla.product_cycles(count, depth, columns, pair, a.target)
+
+    return None if least_rows(a, node, rows.shape[-2], by_dots, by_pairs, both=False) is None else pair
+
+
+def product_of_pairs(a: Assigner, pair: Dot, rows: Value, w: Value, transpose: bool, columns: int) -> Value:
+    """A product by such an instruction, weights being packed for it."""
+    if more := -(as_int(w.shape[1 if transpose else 0]) or 0) % pair.group:
+        w = longer(a, w, 1 if transpose else 0, more)
+    panels = mmla.panel_multiple(columns)
+    packed = _emit(a, "lowered.pack_dot", w, width=SIDE, group=pair.group, panels=panels, transpose=transpose)
+    return _emit(a, "lowered.matmul_mmla", rows, packed, columns=columns)
 
 
 def _map_in_tiles(a: Assigner, node: Node, result: _Factors, tile: Dot) -> ConvTilesAttrs | None:

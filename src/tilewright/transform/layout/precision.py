@@ -37,7 +37,7 @@ from tilewright.support.classes import dataclass
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.codes import Coded, find_coded
-from tilewright.transform.layout.integer import in_tiles, least_rows_of, longer
+from tilewright.transform.layout.integer import in_pairs, in_tiles, least_rows_of, longer, product_of_pairs
 from tilewright.transform.layout.joined import as_rows, keep
 from tilewright.transform.layout.registers import least_rows
 from tilewright.transform.problems import rows_of
@@ -74,8 +74,8 @@ def reduced(a: Assigner, node: Node, x: Value) -> bool:
         product.of_codes()
     elif (tile := product.tile(bf16, bf16)) is not None:
         product.finish(product.in_tiles(tile))
-    elif dot is not None and depth % dot.group == 0:
-        product.finish(product.in_dots(dot))
+    elif dot is not None and (total := product.in_vectors(dot)) is not None:
+        product.finish(total)
     else:
         product.widened()
     return True
@@ -90,11 +90,12 @@ def halves(a: Assigner, node: Node, x: Value) -> bool:
     product = _Product(a, node, x, w, depth)
     if not product.columns:
         return False
-    if (tile := product.tile(bf16, bf16)) is not None:
-        total = product.in_tiles(tile)
-    elif dot is not None and depth % dot.group == 0:
-        total = product.in_dots(dot)
+    tile = product.tile(bf16, bf16)
+    if tile is not None:
+        total: Value | None = product.in_tiles(tile)
     else:
+        total = None if dot is None else product.in_vectors(dot)
+    if total is None:
         return False
     rounded = node.output.dtype is bf16
     product.finish(product.emit("cast", total, name=node.output.name, dtype=bf16) if rounded else total)
@@ -205,11 +206,21 @@ class _Product:
         packed = self.f32_panels(self.a.as_row_major(self.w), tile.width)
         self.finish(self.multiplied("lowered.matmul_packed", self.x, self.narrow(packed, self.w.name)))
 
-    def in_dots(self, dot: Dot) -> Value:
-        """Both factors in bf16; rounding x joins the kernel that makes it where it can."""
+    def in_vectors(self, dot: Dot) -> Value | None:
+        """Both factors in bf16, rows one by one or in pairs; rounding x joins the kernel that makes it where it can.
+        None where the depth is no multiple of the instruction's."""
+        if (pair := self.pair(dot)) is not None:
+            x, w = (self.narrow(v, v.name) for v in (self.x, self.a.as_row_major(self.w)))
+            return product_of_pairs(self.a, pair, x, w, self.transpose, self.columns)
+        if self.depth % dot.group:
+            return None
         x = self.narrow(self.x, self.x.name)
         packed = self.panels(self.a.as_row_major(self.w), dot)
         return self.multiplied("lowered.matmul_dot", x, self.narrow(packed, self.w.name))
+
+    def pair(self, dot: Dot) -> Dot | None:
+        """The instruction that multiplies pairs of rows of what `dot` multiplies, where that is faster."""
+        return in_pairs(self.a, self.node, self.x, self.depth, self.columns, dot)
 
     def tile(self, a: DType, b: DType) -> Dot | None:
         """The instruction that multiplies matrices of these types, where products are to be summed in its registers:
@@ -379,6 +390,8 @@ class _Product:
             x = self.emit("cast", x, name=f"{self.x.name}_{kind.name}", dtype=kind)
             if matrices is not None:
                 total = in_tiles(self.a, x, self.whole_panels(narrow, matrices), self.columns, matrices, least)
+            elif (pair := self.pair(dot)) is not None:
+                total = product_of_pairs(self.a, pair, x, narrow, self.transpose, self.columns)
             else:
                 total = self.emit("lowered.matmul_dot", x, self.panels(narrow, dot), name="total", **attrs)
             if kind is u8:
