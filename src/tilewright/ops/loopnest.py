@@ -19,6 +19,7 @@ from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, LoopKind, PrimFunc, Region, Stmt, Store, seq
 from tilewright.ir.notes import Unroll
 from tilewright.ir.rewrite import fresh_name, variables
+from tilewright.ir.scopes import Scope
 
 
 class Cell:
@@ -95,9 +96,9 @@ class Nest:
         self.stack[-1].append(Let(var, value, body))
 
     @contextmanager
-    def allocate(self, name: str, dtype: DType, shape: Sequence[Any]) -> Iterator[Buffer]:
+    def allocate(self, name: str, dtype: DType, shape: Sequence[Any], scope: Scope = "local") -> Iterator[Buffer]:
         """A buffer for the statements inside."""
-        buffer = Buffer(fresh_name(name, self.taken), dtype, tuple(as_expr(d) for d in shape), "local")
+        buffer = Buffer(fresh_name(name, self.taken), dtype, tuple(as_expr(d) for d in shape), scope)
         self.stack.append([])
         yield buffer
         body = self._body()

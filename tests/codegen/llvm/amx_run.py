@@ -1,6 +1,7 @@
 """Runs code for AMX on machines that have none: its instructions become calls of `amx.c`, all else is the host's.
 
-`amx(monkeypatch)` gives the target; while it is patched, kernels for it call the emulation. Numbers are those of the
+`amx(monkeypatch)` gives the target; while it is patched, kernels for it, and what `tw.build` makes, call the emulation.
+Numbers are those of the
 instructions bit for bit; time is not.
 """
 
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.codegen.c.c_run import COMPILER
-from tilewright import kernels
+from tilewright import builder, kernels
 from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.ir.loops import PrimFunc
 from tilewright.targets import x86
@@ -71,5 +72,6 @@ def amx(monkeypatch: pytest.MonkeyPatch) -> Target:
             text = text.replace(f"@llvm.x86.{word}", f"@tw_amx_{word}")
         return text
 
-    monkeypatch.setattr(kernels, "emit_llvm", emulated)
+    for module in (kernels, builder):
+        monkeypatch.setattr(module, "emit_llvm", emulated)
     return replace(host, isa=replace(host.isa, dots=(*host.isa.dots, *TILES)))

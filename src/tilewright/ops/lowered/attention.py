@@ -17,7 +17,7 @@ import numpy as np
 from tilewright import te
 from tilewright.arith import prove
 from tilewright.ir.attributes import Attrs, Dim, Ints
-from tilewright.ir.dtype import DType, bf16, boolean
+from tilewright.ir.dtype import DType, bf16, boolean, f32
 from tilewright.ir.expr import Expr, as_expr, as_int, call, cast, const, equal, is_const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import (
@@ -32,6 +32,7 @@ from tilewright.ops.dims import (
     same_shape,
     wide,
 )
+from tilewright.ops.lowered.split import LIMIT, TERMS, count_of, pieces_of
 from tilewright.ops.ragged import check_starts, sequence_of, sequences_numpy
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.schedule.dot_intrinsics import named_dot
@@ -68,10 +69,11 @@ class ScoresAttrs(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class AttentionAttrs(ScoresAttrs):
-    """See the type rule of `attention`; `dot` names an instruction."""
+    """See the type rule of `attention`; `dot` names an instruction, `terms` are those of scores and of values."""
 
     past_first: Dim = 0
     dot: str | None = None
+    terms: Ints = ()
 
 
 def _logical(t: TensorType, order: str) -> tuple[Any, ...]:
@@ -92,7 +94,8 @@ def _infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
     i + S_k - S_q. `guard`: probabilities that are NaN (a row without any key) count as zero, or as `substitute` (one
     element) if that is given; with `keeps_nan` those of rows without any key alone, and other NaN stays. `dot` names an
     instruction that takes the factors of both products rounded to bf16 where there are many rows; the depth of q and k
-    is a multiple of its group.
+    is a multiple of its group. With `terms`, for scores and for values, it multiplies pieces of f32 instead
+    (`split.py`), in each head whose products stay below `LIMIT`; others multiply f32.
 
     `starts`, i64[sequences]: q, k and v are the rows of several sequences, one after the other, which begin there: a
     row sees its own sequence. The batch is 1 then, and there is neither a mask nor a past.
@@ -112,6 +115,9 @@ def _infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
         raise ShapeError("the operands of attention do not fit each other", got=f"{q}, {k} and {v}")
     if attrs.dot is not None and (as_int(dq) or 1) % (group := named_dot(attrs.dot).group):
         raise ShapeError("the dot instruction does not fit attention", expected=f"a depth of whole {group}", got=dq)
+    by_pieces = len(attrs.terms) == 2 and all(n in TERMS for n in attrs.terms) and q.dtype is f32 and not types[8:]
+    if attrs.terms and (attrs.dot is None or not by_pieces):
+        raise ShapeError("attention of pieces is of f32", expected=f"two of {tuple(TERMS)} terms", got=attrs.terms)
     past = [t for t in (*types[6:], None, None)[:2] if t is not None]
     if past:
         sk = dim(sk + _earlier(past, groups, dk, dv))
@@ -153,7 +159,7 @@ def _compute(inputs: Sequence[Tensor | None], attrs: AttentionAttrs, out: tuple[
     given = [*inputs, *[None] * 9]
     q, k, v = (need(t) for t in given[:3])
     rows = as_int(q.shape[ORDERS[attrs.order[0]][1]])
-    rounded = attrs.dot is not None and (rows is None or rows > FEW_ROWS)
+    rounded = attrs.dot is not None and not attrs.terms and (rows is None or rows > FEW_ROWS)
     stages = Stages(attrs, accumulator(q.dtype), rounded)
     queries, keys, values = (
         stages.operand(o, t, heads, name)
@@ -164,13 +170,14 @@ def _compute(inputs: Sequence[Tensor | None], attrs: AttentionAttrs, out: tuple[
     keys, values = (stages.behind(past, t) for past, t in ((given[6], keys), (given[7], values)))
     mask, scale, substitute = (named(t, name) for t, name in zip(given[3:6], SINGLES, strict=True))
     added = mask if mask is not None and mask.dtype is not boolean else None
-    scaled = stages.scaled(stages.scores(queries, keys), added, scale)
+    large = stages.large(queries, keys, values) if attrs.terms else None
+    scaled = stages.scaled(stages.scores(queries, keys, large=large), added, scale)
     starts = named(given[8], "starts")
     sequence = None if starts is None else sequence_of(starts, scaled.shape[2])
     selects = attrs.causal or mask is not added or sequence is not None
     seen = stages.seen(scaled, None if mask is added else mask, sequence) if selects else scaled
     weights, total = stages.softmax(seen)
-    result = stages.weighted(weights, total, values, substitute)
+    result = stages.weighted(weights, total, values, substitute, large)
     return (stages.quotient(result, total, keys.shape[2], out[0], substitute is not None),)
 
 
@@ -233,13 +240,41 @@ class Stages:
 
         return stage((batch, heads, length, depth), element, name)
 
-    def scores(self, queries: Tensor, keys: Tensor, name: str = "scores") -> Tensor:
+    def large(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Whether a head's products have no pieces: those of its numbers, added, might be beyond the largest one."""
+
+        def most(t: Tensor) -> Tensor:
+            def element(b: Expr, h: Expr) -> Any:
+                s, d = (te.reduce_axis(size, name) for size, name in zip(t.shape[2:], "sd", strict=True))
+                return te.or_identity(te.largest(call("abs", t[b, h, s.var, d.var]), axis=[s, d]))
+
+            return stage(t.shape[:2], element, f"{t.name}_most")
+
+        greatest = [most(t) for t in (queries, keys, values)]
+
+        def element(b: Expr, h: Expr) -> Expr:
+            q, k, v = (t[b, h if n == 0 else h // self.each] for n, t in enumerate(greatest))
+            return call("not", has_pieces(q, k, v, queries.shape[3], keys.shape[2]))
+
+        return stage(queries.shape[:2], element, "large")
+
+    def product(self, x: Expr, y: Expr, which: int, large: Expr | None) -> Expr:
+        """A product of scores (`which` is 0) or of values (1), by pieces where there are `terms`."""
+        if large is None:
+            return x * y
+        terms = TERMS[self.attrs.terms[which]]
+        left, right = (pieces_of(e, count_of(len(terms))) for e in (x, y))
+        parts = [cast(left[a], self.acc) * cast(right[b], self.acc) for a, b in terms]
+        return select(large, x * y, sum(parts[1:], parts[0]))
+
+    def scores(self, queries: Tensor, keys: Tensor, name: str = "scores", large: Tensor | None = None) -> Tensor:
         """Products of rows with keys, or with values."""
         batch, heads, rows, depth = queries.shape
 
         def product(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
             d = te.reduce_axis(depth, "d")
-            return summed(queries[b, h, i, d.var] * keys[b, h // self.each, j, d.var], d)
+            value = keys[b, h // self.each, j, d.var]
+            return summed(self.product(queries[b, h, i, d.var], value, 0, None if large is None else large[b, h]), d)
 
         return stage((batch, heads, rows, keys.shape[2]), product, name)
 
@@ -288,7 +323,9 @@ class Stages:
         weights = stage(seen.shape, weight, "weights")
         return weights, stage(lines, over_keys(weights, te.sum), "total")
 
-    def weighted(self, weights: Tensor, total: Tensor, values: Tensor, substitute: Tensor | None) -> Tensor:
+    def weighted(
+        self, weights: Tensor, total: Tensor, values: Tensor, substitute: Tensor | None, large: Tensor | None = None
+    ) -> Tensor:
         """Sums of the values by weight."""
         *lines, keys = weights.shape
 
@@ -300,7 +337,8 @@ class Stages:
 
         def element(b: Expr, h: Expr, i: Expr, d: Expr) -> Expr:
             j = te.reduce_axis(keys, "j")
-            return summed(weight(b, h, i, j.var) * values[b, h // self.each, j.var, d], j)
+            value = values[b, h // self.each, j.var, d]
+            return summed(self.product(weight(b, h, i, j.var), value, 1, None if large is None else large[b, h]), j)
 
         return stage((*lines, values.shape[3]), element, "result")
 
@@ -322,6 +360,14 @@ class Stages:
 
 
 LOW = float("-inf")
+
+
+def has_pieces(q: Expr, k: Expr, v: Expr, depth: Expr, keys: Expr) -> Expr:
+    """Whether sums of products of numbers of these greatest magnitudes stay below `LIMIT`: of `depth` of queries and
+    keys, of values for all `keys`. Of NaN they do not."""
+    limit = const(LIMIT, f32)
+    below = (q < limit) & (k < limit) & (v < limit)
+    return below & (q * k * cast(depth, f32) < limit) & (v * cast(keys, f32) < limit)
 
 
 def guarded(attrs: ScoresAttrs, total: Expr, value: Expr, otherwise: Expr) -> Expr:

@@ -19,31 +19,44 @@ from typing import Protocol
 from tilewright.arith import prove_equal
 from tilewright.ir.dtype import DType, bf16
 from tilewright.ir.expr import Buffer, Expr, cast, ceildiv, const, select
-from tilewright.ir.loops import Region
+from tilewright.ir.loops import LoopKind, Region
+from tilewright.ops.loopnest import Nest
 from tilewright.plans.attention.rows import AttentionRows
 from tilewright.schedule.dot_intrinsics import Dot
 
 ONE = const(1)
 
 
+def clear(nest: Nest, acc: Buffer) -> None:
+    """Let sums begin at zero."""
+    rows, width = acc.shape
+    with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+        nest.store(acc, (r, x), 0.0)
+
+
 class Factors(Protocol):
     """How factors lie and are multiplied.
 
     dtype            the element type of panels
-    panel            the shape of a panel that is summed over `count`
+    kind             of loops over a tile's rows: unrolled where sums are in vector registers
+    panel            the shape of a panel of keys (operand 1) or values (2) that is summed over `count`
     held             memory for the rows' factors, for the statements inside
     take             what is done with the queries of `here` tiles from tile `first` on before they are multiplied
     pack             the panels of a head
     keep             put a probability (before it is divided by the sum) where its score was
-    score_products   the rows of tile `t`, from row `first` on, times a panel of keys, added to `acc`
-    value_products   the probabilities of tile `t` times `keys` values of a panel from `key` on, added to `acc`
+    score_products   the rows of tile `t`, from row `first` on, times a panel of keys, put into `acc`
+    value_products   the probabilities of tile `t` times `keys` values of a panel from `key` on, put into `acc`, or
+                     added to it if there are `earlier` ones
     value            an element of a panel of values
     """
 
     @property
     def dtype(self) -> DType: ...
 
-    def panel(self, count: Expr) -> tuple[Expr | int, ...]: ...
+    @property
+    def kind(self) -> LoopKind: ...
+
+    def panel(self, operand: int, count: Expr) -> tuple[Expr | int, ...]: ...
 
     @contextmanager
     def held(self) -> Iterator[None]: ...
@@ -57,7 +70,7 @@ class Factors(Protocol):
     def score_products(self, acc: Buffer, kt: Buffer, panel: Expr, t: Expr, b: Expr, h: Expr, first: Expr) -> None: ...
 
     def value_products(
-        self, acc: Buffer, scores: Buffer, vp: Buffer, chunk: Expr, t: Expr, key: Expr, keys: Expr
+        self, acc: Buffer, scores: Buffer, vp: Buffer, chunk: Expr, t: Expr, key: Expr, keys: Expr, earlier: bool
     ) -> None: ...
 
     def value(self, vp: Buffer, chunk: Expr, j: Expr, lane: Expr) -> Expr: ...
@@ -73,7 +86,11 @@ class PlainFactors:
     def dtype(self) -> DType:
         return self.rows.type
 
-    def panel(self, count: Expr) -> tuple[Expr | int, ...]:
+    @property
+    def kind(self) -> LoopKind:
+        return "unrolled"
+
+    def panel(self, operand: int, count: Expr) -> tuple[Expr | int, ...]:
         return count, self.tile.width
 
     @contextmanager
@@ -116,6 +133,7 @@ class PlainFactors:
 
     def score_products(self, acc: Buffer, kt: Buffer, panel: Expr, t: Expr, b: Expr, h: Expr, first: Expr) -> None:
         rows, nest = self.rows, self.nest
+        clear(nest, acc)
         with (
             nest.loop("d", rows.depth, copies=self.tile.steps) as d,
             nest.loop("r", rows.tile_rows, kind="unrolled") as r,
@@ -124,9 +142,11 @@ class PlainFactors:
             nest.store(acc, (r, x), acc[r, x] + rows.load(rows.q, 0, b, first + r, h, d) * kt[panel, d, x])
 
     def value_products(
-        self, acc: Buffer, scores: Buffer, vp: Buffer, chunk: Expr, t: Expr, key: Expr, keys: Expr
+        self, acc: Buffer, scores: Buffer, vp: Buffer, chunk: Expr, t: Expr, key: Expr, keys: Expr, earlier: bool
     ) -> None:
         nest = self.nest
+        if not earlier:
+            clear(nest, acc)
         with (
             nest.loop("j", keys, copies=self.tile.steps) as j,
             nest.loop("r", self.rows.tile_rows, kind="unrolled") as r,
@@ -152,7 +172,11 @@ class PairedFactors:
     def dtype(self) -> DType:
         return bf16
 
-    def panel(self, count: Expr) -> tuple[Expr | int, ...]:
+    @property
+    def kind(self) -> LoopKind:
+        return "unrolled"
+
+    def panel(self, operand: int, count: Expr) -> tuple[Expr | int, ...]:
         return ceildiv(count, self.dot.group), self.tile.width, self.dot.group
 
     @contextmanager
@@ -198,11 +222,14 @@ class PairedFactors:
         self.nest.store(self.p2, where, cast(scores[where], bf16))
 
     def score_products(self, acc: Buffer, kt: Buffer, panel: Expr, t: Expr, b: Expr, h: Expr, first: Expr) -> None:
+        clear(self.nest, acc)
         self._products(acc, self.q2, t, kt, panel, const(0), kt.shape[1])
 
     def value_products(
-        self, acc: Buffer, scores: Buffer, vp: Buffer, chunk: Expr, t: Expr, key: Expr, keys: Expr
+        self, acc: Buffer, scores: Buffer, vp: Buffer, chunk: Expr, t: Expr, key: Expr, keys: Expr, earlier: bool
     ) -> None:
+        if not earlier:
+            clear(self.nest, acc)
         self._products(acc, self.p2, t, vp, chunk, key // self.dot.group, ceildiv(keys, self.dot.group))
 
     def value(self, vp: Buffer, chunk: Expr, j: Expr, lane: Expr) -> Expr:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, ceildiv, const, maximum, minimum, select
 from tilewright.ir.loops import PrimFunc
@@ -24,22 +25,40 @@ from tilewright.ops.loopnest import Nest
 from tilewright.ops.lowered.attention import ORDERS
 from tilewright.plans.attention.direct import DirectLoops
 from tilewright.plans.attention.factors import Factors, PairedFactors, PlainFactors
+from tilewright.plans.attention.matrix_factors import MatrixFactors, has_pieces
 from tilewright.plans.attention.operands import Operands
 from tilewright.plans.attention.rows import AttentionRows, Span, Tile
-from tilewright.schedule.dot_intrinsics import named_dot
+from tilewright.schedule.dot_intrinsics import Dot, named_dot
 
+F32_ROWS = 4
+"""Rows of a tile of a head whose numbers have no pieces."""
 DIRECT_KEYS = 4
 """Keys of a block for a single row, where tiles are made for any number of rows."""
 
 
 def attention_loops(name: str, operands: Operands, params: Sequence[Buffer], tile: Tile) -> PrimFunc:
     """The loop program of attention over these parameters."""
-    nest, dot = Nest(name, params), operands.attrs.dot
+    nest, attrs = Nest(name, params), operands.attrs
+    dot = None if attrs.dot is None else named_dot(attrs.dot)
     with heads(nest, operands) as (b, h, g, span):
         rows = AttentionRows(nest, operands, tile, span)
-        factors: Factors = PlainFactors(rows) if dot is None else PairedFactors(rows, named_dot(dot))
-        AttentionLoops(rows, factors).head(b, h, g)
+        if dot is not None and attrs.terms:
+            with has_pieces(rows, b, h, g) as fine:
+                with nest.when(fine):
+                    AttentionLoops(rows, MatrixFactors(rows, dot, attrs.terms)).head(b, h, g)
+                with nest.when(call("not", fine)):
+                    rows = AttentionRows(nest, operands, replace(tile, rows=F32_ROWS), span)
+                    AttentionLoops(rows, factors_of(rows, None)).head(b, h, g)
+        else:
+            AttentionLoops(rows, factors_of(rows, dot)).head(b, h, g)
     return nest.finish()
+
+
+def factors_of(rows: AttentionRows, dot: Dot | None) -> Factors:
+    """The factors that an instruction multiplies."""
+    if dot is None:
+        return PlainFactors(rows)
+    return PairedFactors(rows, dot) if dot.rows == 1 else MatrixFactors(rows, dot)
 
 
 @contextmanager
@@ -101,9 +120,9 @@ class AttentionLoops:
         with (
             self.factors.held(),
             nest.allocate(
-                "kt", self.factors.dtype, (self.task.most_panels, *self.factors.panel(self.task.depth))
+                "kt", self.factors.dtype, (self.task.most_panels, *self.factors.panel(1, self.task.depth))
             ) as kt,
-            nest.allocate("vp", self.factors.dtype, (chunks, *self.factors.panel(self.task.room))) as vp,
+            nest.allocate("vp", self.factors.dtype, (chunks, *self.factors.panel(2, self.task.room))) as vp,
             nest.allocate("scores", self.task.type, (self.task.held, rows, self.task.stride)) as scores,
             nest.allocate("state", self.task.type, (self.task.held, rows, 4)) as state,
             nest.allocate(
@@ -134,19 +153,13 @@ class AttentionLoops:
             nest.allocate("acc", self.task.type, (rows, width)) as acc,
         ):
             i0 = self.task.row(first + t, const(0))
-            self.clear(acc)
             self.factors.score_products(acc, kt, panel + p, t, b, h, i0)
-            with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+            with nest.loop("r", rows, kind=self.factors.kind) as r, nest.loop("x", width, kind="vectorized") as x:
                 j = (panel + p) * width + x
                 # Read under no condition, or the sums would be in memory.
                 with nest.let("product", acc[r, x]) as product:
                     value = self.task.score(product, b, h, i0 + r, j)
                     nest.store(scores, (t, r, p * width + x), select(j < self.task.keys, value, self.task.low))
-
-    def clear(self, acc: Buffer) -> None:
-        nest, (rows, width) = self.nest, acc.shape
-        with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
-            nest.store(acc, (r, x), 0.0)
 
     def softmax_tiles(self, scores: Buffer, state: Buffer, here: Expr, panels: Expr, first: bool) -> None:
         nest = self.nest
@@ -173,13 +186,11 @@ class AttentionLoops:
             nest.loop("t", here) as t,
             nest.allocate("acc", self.task.type, (rows, width)) as acc,
         ):
-            if o is None:
-                self.clear(acc)
-            else:
-                with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+            if o is not None:
+                with nest.loop("r", rows, kind=self.factors.kind) as r, nest.loop("x", width, kind="vectorized") as x:
                     nest.store(acc, (r, x), o[c, t, r, x] * state[t, r, 2])
-            self.factors.value_products(acc, scores, vp, c, t, key, keys)
-            with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+            self.factors.value_products(acc, scores, vp, c, t, key, keys, o is not None)
+            with nest.loop("r", rows, kind=self.factors.kind) as r, nest.loop("x", width, kind="vectorized") as x:
                 if o is None:
                     i = self.task.row(first + t, r)
                     self.task.finish(acc[r, x], state[t, r, 1], b, i, h, c * width + x, self.task.whole)

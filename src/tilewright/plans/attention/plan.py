@@ -55,6 +55,7 @@ def sizes(result: Operands) -> Sizes:
         for b, o in zip((result.q, result.k, result.v), result.attrs.order, strict=False)
     )
     keys = k[1] if result.past_k is None else k[1] + result.past_k.shape[2]
+    dot = None if result.attrs.dot is None else named_dot(result.attrs.dot)
     return Sizes(
         rows=q[1],
         keys=keys,
@@ -62,7 +63,9 @@ def sizes(result: Operands) -> Sizes:
         out_depth=as_int(v[3]) or 64,
         heads=number(q[0]) * result.attrs.heads,
         itemsize=accumulator(result.q.dtype).itemsize,
-        lanes=1 if result.attrs.dot is None else named_dot(result.attrs.dot).lanes,
+        lanes=1 if dot is None else dot.lanes,
+        dot=dot if dot is not None and dot.rows > 1 else None,
+        terms=result.attrs.terms,
     )
 
 
@@ -94,8 +97,18 @@ def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
         raise refuse(func, "the keys of 'attention' are whole panels", expected=f"a multiple of {tile.width}")
     if tile.width % tile.side or (as_int(result.q.shape[ORDERS[result.attrs.order[0]][3]]) or 1) % tile.side:
         raise refuse(func, "squares of keys of 'attention'", expected=f"{tile.side} divides the width and the depth")
-    if result.attrs.dot is not None and tile.width % (lanes := named_dot(result.attrs.dot).lanes):
-        raise refuse(func, "the width of 'attention'", expected=f"a multiple of {lanes} lanes", got=tile.width)
+    dot = None if result.attrs.dot is None else named_dot(result.attrs.dot)
+    if dot is not None and tile.width % dot.lanes:
+        raise refuse(func, "the width of 'attention'", expected=f"a multiple of {dot.lanes} lanes", got=tile.width)
+    if dot is not None and dot.rows > 1:
+        count = as_int(result.q.shape[ORDERS[result.attrs.order[0]][1]])
+        if tile.rows % dot.rows or not tile.tiles or tile.width % dot.depth or (count or tile.rows) < tile.rows:
+            raise refuse(
+                func,
+                "tiles of 'attention' fill registers of matrices",
+                expected=f"multiples of {dot.rows} rows, of those there are, and of {dot.depth} keys",
+                got=f"{tile.rows} x {tile.width}",
+            )
     return replace(func, body=attention_loops(func.name, result, func.params, tile).body, buffers=())
 
 

@@ -13,11 +13,15 @@ from math import ceil, log2
 from tilewright.arith import Analyzer
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ops.lowered.attention import FEW_ROWS
+from tilewright.ops.lowered.split import TERMS, count_of
 from tilewright.plans.attention.rows import Tile
 from tilewright.plans.framework.cost import FUNCTIONS, SYMBOL, Cost, fetch_cycles, fma_cycles, load_cycles, store_cycles
 from tilewright.plans.framework.symbolic import values_of
 from tilewright.plans.idioms.transposes import SIDES
+from tilewright.plans.matmul.split import OPERATIONS
+from tilewright.plans.matmul.tile_dots import tile_cycles
 from tilewright.plans.matmul.tiles import MatmulTile, Product, estimate, unrolled_steps
+from tilewright.schedule.dot_intrinsics import Dot
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
@@ -44,7 +48,7 @@ SOFTMAX = 6.0
 class Sizes:
     """The sizes that an attention's tiles depend on: query rows and keys of a head, its depths, heads of all batch
     entries (a symbolic batch counts as `SYMBOL`), bytes of an element, lanes of the instruction that multiplies (1:
-    none)."""
+    none), the instruction where it multiplies matrices, with the terms of scores and of values."""
 
     rows: Expr
     keys: Expr
@@ -53,10 +57,15 @@ class Sizes:
     heads: int
     itemsize: int
     lanes: int = 1
+    dot: Dot | None = None
+    terms: tuple[int, ...] = ()
 
 
 def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
     """Tiles that fit the registers and the caches, the preferred ones first."""
+    if sizes.dot is not None:
+        yield from matrix_tiles(sizes, sizes.dot, target)
+        return
     lanes, known = target.lanes(sizes.itemsize), as_int(sizes.rows)
     _, most = Analyzer().bounds(sizes.keys)
     few = known is not None and known <= FEW_ROWS
@@ -76,6 +85,18 @@ def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
                 steps = unrolled_steps(tall * vectors, None)
                 for count in dict.fromkeys(max(1, min(n, MAX_TILES)) for n in (fitting, fitting // 2, fitting // 4)):
                     yield Tile(tall, width, -(-keys // width) * width, count, steps, square(sizes, target))
+
+
+def matrix_tiles(sizes: Sizes, dot: Dot, target: Target) -> Iterator[Tile]:
+    """Tiles of whole registers of matrices: four of sums, or two where rows fill no more."""
+    known, width = as_int(sizes.rows), 2 * dot.lanes
+    _, most = Analyzer().bounds(sizes.keys)
+    whole = -(-most // width) * width if most is not None else 0
+    for keys in BLOCKS if most is None or most > MAX_KEYS else (max(width, whole),):
+        for rows in (2 * dot.rows, dot.rows):
+            if known is None or rows <= known:
+                fitting = target.l2 // 4 // (rows * keys * sizes.itemsize)
+                yield Tile(rows, width, -(-keys // width) * width, max(1, min(fitting, MAX_TILES // 4)), 1)
 
 
 def keys_at_once(rows: int, lanes: int, target: Target) -> int:
@@ -125,11 +146,13 @@ def cost(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost
         store=store_cycles(2.0 * scores * itemsize, target),
     )
     panels = keys * (sizes.depth + sizes.out_depth) * itemsize
-    far = Cost(memory=fetch_cycles(panels, panels * sizes.heads, target))
+    arrive = Cost(memory=fetch_cycles(panels, panels * sizes.heads, target))
     if not tile.tiles:
-        return far + _direct(tile, rows, keys, sizes, target) + softmax
+        return arrive + _direct(tile, rows, keys, sizes, target) + softmax
     tall = min(tile.rows, rows)
     count = ceil(rows / tall)
+    if sizes.dot is not None:
+        return _in_matrices(tile, count, keys, sizes, sizes.dot, target) + arrive + softmax
     register = MatmulTile(tall, tile.width)
     first = Product(count * tall, keys, sizes.depth, itemsize)
     second = Product(count * tall, sizes.out_depth, keys, itemsize)
@@ -140,7 +163,28 @@ def cost(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost
     # Vectors of values that are copied, and squares of keys that are turned, or keys element by element.
     transposed = costs.turned_vector * ceil(sizes.depth / lanes) if tile.side > 1 else costs.gathered * sizes.depth
     packing = Cost(compute=keys * transposed, load=load_cycles(panels, target), store=store_cycles(panels, target))
-    return far + packing + (products | again) + softmax
+    return arrive + packing + (products | again) + softmax
+
+
+def _in_matrices(tile: Tile, count: int, keys: int, sizes: Sizes, dot: Dot, target: Target) -> Cost:
+    """Both products of `count` tiles of one head in registers of matrices, with pieces of rows, keys, values and
+    probabilities."""
+    costs, rows, lanes = target.costs.matrices, count * tile.rows, target.lanes(sizes.itemsize)
+    terms = sizes.terms or (1, 1)
+    tall, wide = tile.rows // dot.rows, tile.width // dot.lanes
+    products, stored = 0.0, costs.stored_product_sums * tile.rows * tile.width / lanes
+    for columns, depth, n in ((keys, sizes.depth, terms[0]), (sizes.out_depth, keys, terms[1])):
+        # How much slower products of pieces are was measured with what a tile begins with.
+        steps = -(-depth // dot.depth) - (1 if sizes.terms else 0)
+        each = tile_cycles(tall, wide, steps, dot, target, n) * (costs.split_slower if sizes.terms else 1.0)
+        products += count * -(-columns // tile.width) * (each + stored)
+    pieces = [count_of(n) if n in TERMS else 1 for n in terms]
+    written = (rows + keys) * sizes.depth * pieces[0] + (keys * sizes.out_depth + rows * keys) * pieces[1]
+    looked = 0 if not sizes.terms else (rows + keys) * sizes.depth + keys * sizes.out_depth
+    return Cost(compute=products + fma_cycles(OPERATIONS * written + 2 * looked, lanes, target)) + Cost(
+        compute=costs.copied_vector * keys * (sizes.depth * pieces[0] + sizes.out_depth * pieces[1]) / lanes,
+        store=store_cycles(2.0 * written, target),
+    )
 
 
 def _direct(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost:

@@ -34,6 +34,7 @@ from tilewright.plans.matmul.tile_dots import product_cycles
 from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
 from tilewright.support.classes import dataclass
+from tilewright.transform.algorithm import record_of
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.codes import Coded, find_coded
@@ -128,7 +129,9 @@ def conv_in_matrices(a: Assigner, node: Node, choice: Matrices) -> bool:
 
 
 def attention(a: Assigner, node: Node) -> bool:
-    """Both products of an attention by dot instructions, where that is noted."""
+    """Both products of an attention by an algorithm of a folder, or by dot instructions, where that is noted."""
+    if (record := record_of(node)) is not None:
+        return record.lower(a, node)
     dot = find_dot(bf16, bf16, a.target)
     if node.precision != "bf16" or dot is None:
         return False

@@ -18,7 +18,12 @@ from tilewright.targets.target import Target
 from tilewright.transform.algorithm import cheapest_algorithm, offered
 from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.select.convolution import convolution_algorithm
-from tilewright.transform.select.product import attention_precision, product_algorithm, product_precision
+from tilewright.transform.select.product import (
+    attention_algorithm,
+    attention_precision,
+    product_algorithm,
+    product_precision,
+)
 from tilewright.transform.select.surroundings import InBlocks, Surroundings
 
 
@@ -44,6 +49,7 @@ def selection(enclosing: Surroundings, node: Node) -> Selection | None:
             precision = product_precision(enclosing, node)
             return Selection(product_algorithm(enclosing, node) if precision == "fp32" else None, precision)
         case "lowered.attention":
-            return Selection(precision=attention_precision(enclosing, node))
+            algorithm = attention_algorithm(enclosing, node)
+            return Selection(algorithm, "fp32" if algorithm is not None else attention_precision(enclosing, node))
     options = offered(enclosing, node, [])
     return Selection(cheapest_algorithm(enclosing, node, options)) if options else None

@@ -20,7 +20,7 @@ from tilewright.plans.matmul.split import split_both_cost, split_cost, terms_wit
 from tilewright.plans.matmul.tiles import Product, best
 from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
 from tilewright.support.classes import dataclass
-from tilewright.transform.algorithm import Option, offered
+from tilewright.transform.algorithm import Option, cheapest_algorithm, offered
 from tilewright.transform.problems import crossing
 from tilewright.transform.select.convolution import ERRORS
 from tilewright.transform.select.surroundings import Surroundings
@@ -68,6 +68,15 @@ def product_algorithm(enclosing: Surroundings, node: Node) -> Algorithm:
     options.sort(key=lambda option: option[0])
     key = partial(key_of_nodes, "algorithm", [node], enclosing.target)
     return decide(key, options, lambda option: Setting.of(option[1]), lambda option: option[0])[1]
+
+
+def attention_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
+    """An algorithm of a folder, or the products as they are; None where there is nothing to choose."""
+    options = offered(enclosing, node, [])
+    if len(options) < 2:
+        return None
+    choice = cheapest_algorithm(enclosing, node, options)
+    return None if isinstance(choice, Packed) else choice
 
 
 def with_pieces(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
