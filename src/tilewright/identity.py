@@ -18,7 +18,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +29,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from tilewright.support import flags
+from tilewright.support.cache import ObjectCache
 from tilewright.support.digest import blake2b
 from tilewright.targets.target import Target
 
@@ -89,7 +93,30 @@ def identity(
 @cache
 def code_version() -> str:
     """A digest of the compiler's own source: what one version compiled, another does not find."""
-    return source_digest(Path(__file__).parent)
+    return stored_digest(Path(__file__).parent)
+
+
+def stored_digest(root: Path) -> str:
+    """`source_digest`, stored by the names, sizes, times and places of the files, so that they are read only when one
+    of them has changed.
+
+    That is what Python asks before it runs a module's byte code, and more: the time of a file's last change is the
+    system's, which no program sets, and where one is a few seconds old at most, all files are read.
+    """
+    marks = [(name, i.st_size, i.st_mtime_ns, i.st_ctime_ns, i.st_ino, i.st_dev) for name, i in _counted(root)]
+    if max(mark[3] for mark in marks) > time.time_ns() - _RECENT:
+        return source_digest(root)
+    store, name = ObjectCache(), f"source-{blake2b(repr(sorted(marks)).encode(), digest_size=16).hexdigest()}"
+    digest = (store.get(name) or b"").decode("ascii", "replace")
+    if re.fullmatch("[0-9a-f]{32}", digest):
+        return digest
+    digest = source_digest(root)
+    store.put(name, digest.encode())
+    return digest
+
+
+_RECENT = 2_000_000_000
+"""Age in nanoseconds from which a change of a file has another time than the next: file systems count it in steps."""
 
 
 @cache
@@ -101,19 +128,24 @@ def llvm_version() -> str:
 def source_digest(root: Path) -> str:
     """A digest of those files of a package that can change what it makes, with their names."""
     digest = blake2b(digest_size=16)
-    for name in sorted(_files(str(root)), key=lambda name: name.split("/")):
-        if name.partition("/")[0] not in UNRELATED or name in RELATED:
-            with open(f"{root}/{name}", "rb", buffering=0) as file:  # a path and a buffer for each take as long again
-                text = file.read()
-            digest.update(f"{name} {len(text)}\n".encode())
-            digest.update(text)
+    for name in sorted((name for name, _ in _counted(root)), key=lambda name: name.split("/")):
+        with open(f"{root}/{name}", "rb", buffering=0) as file:  # a path and a buffer for each take as long again
+            text = file.read()
+        digest.update(f"{name} {len(text)}\n".encode())
+        digest.update(text)
     return digest.hexdigest()
 
 
-def _files(root: str) -> Iterator[str]:
-    """The Python files below a folder, by their names from there."""
-    for folder, _, files in os.walk(root):
-        inner = folder.removeprefix(root).lstrip(os.sep).replace(os.sep, "/")
-        for file in files:
-            if file.endswith(".py"):
-                yield f"{inner}/{file}" if inner else file
+def _counted(root: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """The Python files of a package that can change what it makes: their names from there, and their marks."""
+    for name in RELATED:
+        with suppress(FileNotFoundError):
+            yield name, os.stat(f"{root}/{name}")
+    folders = [""]
+    for inner in folders:
+        with os.scandir(f"{root}/{inner}") as entries:
+            for entry in entries:
+                if entry.name.endswith(".py"):
+                    yield f"{inner}{entry.name}", entry.stat()
+                elif entry.is_dir() and (inner or entry.name not in UNRELATED) and entry.name != "__pycache__":
+                    folders.append(f"{inner}{entry.name}/")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from math import isinf
@@ -18,7 +20,7 @@ import pytest
 
 import tilewright
 from tilewright import identity as module
-from tilewright.identity import RELATED, UNRELATED, identity, source_digest
+from tilewright.identity import RELATED, UNRELATED, identity, source_digest, stored_digest
 from tilewright.targets.nvidia import A100
 from tilewright.targets.target import Target
 
@@ -123,6 +125,35 @@ def test_names_of_sources_count(tmp_path: Path) -> None:
     before = source_digest(tmp_path)
     (tmp_path / "ir" / "a.py").rename(tmp_path / "ir" / "b.py")
     assert source_digest(tmp_path) != before
+
+
+def test_changed_sources_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also where a change leaves a file's size and its time of writing as they were; not where nothing has changed."""
+    read: list[str] = []
+
+    def counting(root: Path) -> str:
+        read.append(source_digest(root))
+        return read[-1]
+
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "source_digest", counting)
+    root = tmp_path / "package"
+    (root / "ir").mkdir(parents=True)
+    source = root / "ir" / "a.py"
+    source.write_text("x = 1\n")
+    stored_digest(root)
+    assert stored_digest(root) == read[1], "files that changed just now are always read"
+
+    monkeypatch.setattr(module, "_RECENT", 0)
+    assert [stored_digest(root) for _ in range(3)] == [read[0]] * 3 and len(read) == 3
+    before = source.stat()
+    time.sleep(0.05)  # more than a step of the file system's clock
+    source.write_text("x = 2\n")
+    os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert stored_digest(root) == read[3] != read[0]
+    for entry in (tmp_path / "cache").rglob("source-*"):
+        entry.write_bytes(entry.read_bytes()[:-1] + b"z")
+    assert stored_digest(root) == read[4] == read[3], "a broken entry is read as absent"
 
 
 HARMLESS = {

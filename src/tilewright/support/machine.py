@@ -10,6 +10,7 @@ import os
 import platform
 import re
 from dataclasses import field
+from functools import cache
 from pathlib import Path
 
 from tilewright.support.classes import dataclass
@@ -72,17 +73,24 @@ def describe() -> Machine:
     features = llvm.get_host_cpu_features()
     denied = forbidden() if any(features.get(name) for name in NEEDED) else frozenset()
     usable = usable_cpus()
+    model, caches, cores, memory = _built_in()
     return Machine(
-        model=_model_name(),
+        model=model,
         cpu=llvm.get_host_cpu_name(),
         triple=llvm.get_process_triple(),
         features=tuple(sorted(name for name, on in features.items() if on and name not in denied)),
-        caches=caches(),
-        cores=_physical_cores(),
+        caches=caches,
+        cores=cores,
         cpus=os.cpu_count() or 1,
         usable=usable,
-        memory=_memory(),
+        memory=memory,
     )
+
+
+@cache
+def _built_in() -> tuple[str, tuple[Cache, ...], int, int | None]:
+    """The parts that are read once a process: the model, caches, physical cores and bytes of memory."""
+    return _model_name(), caches(), _physical_cores(), _memory()
 
 
 def caches(folder: Path = _SYS / "cpu0" / "cache") -> tuple[Cache, ...]:

@@ -80,7 +80,7 @@ def size(tensor: onnx.TensorProto) -> int:
 def sources(constants: Mapping[str, Array], weights: Mapping[str, Array]) -> dict[str, str]:
     """Weights that a constant was computed from, each with such a constant's name."""
     wide = {name: w.astype(np.float64) for name, w in weights.items()}
-    ordered = {name: np.unique(w) for name, w in wide.items()} if constants else {}
+    ordered = {name: np.sort(w, axis=None) for name, w in wide.items()} if constants else {}
     result: dict[str, str] = {}
     for name, constant in constants.items():
         if not np.isfinite(constant).all():
@@ -93,7 +93,7 @@ def sources(constants: Mapping[str, Array], weights: Mapping[str, Array]) -> dic
 
 
 def _sources(name: str, constant: Array, weights: Mapping[str, Array], ordered: Mapping[str, Array]) -> list[str]:
-    """The weights that one constant comes from; nothing if none is found. `ordered`: their values, ascending."""
+    """The weights that one constant comes from; nothing if none is found. `ordered`: their elements, ascending."""
     function = FUNCTIONS.get(re.sub(r"_\d+$", "", name))
     for weight, w in weights.items():
         if function is not None and w.size == constant.size and _equal(constant.ravel(), function(w).ravel()):
@@ -106,7 +106,7 @@ def _sources(name: str, constant: Array, weights: Mapping[str, Array], ordered: 
 def _is_function(constant: Array, weight: Array) -> bool:
     """Whether a constant is `a * f(weight) + b` with one of the functions, element by element."""
     values = constant.ravel()
-    if weight.size != values.size or len(np.unique(values)) < MIN_EVIDENCE:
+    if weight.size != values.size or len(_distinct(values)) < MIN_EVIDENCE:
         return False
     orders = [weight.ravel()] if weight.ndim < 2 else [weight.ravel(), weight.T.ravel()]
     return any(_is_affine(values, f(order)) for order in orders for f in FUNCTIONS.values())
@@ -122,9 +122,9 @@ def _is_affine(values: Array, x: Array) -> bool:
 
 def _moved(constant: Array, ordered: Mapping[str, Array]) -> list[str]:
     """The weights whose elements a constant holds in other places, and no others."""
-    values = np.unique(constant)
-    values = values[~np.isin(values, (-1.0, 0.0, 1.0))]
-    if len(values) < MIN_EVIDENCE:
+    values = _distinct(constant)
+    values = values[(np.abs(values) != 1) & (values != 0)]
+    if len(values) < MIN_EVIDENCE or not any(_among(values[:1], elements)[0] for elements in ordered.values()):
         return []
     left, names = values, []
     for name, elements in ordered.items():
@@ -132,6 +132,14 @@ def _moved(constant: Array, ordered: Mapping[str, Array]) -> list[str]:
             names.append(name)
             left = left[~_among(left, elements)]
     return [] if len(left) else names
+
+
+def _distinct(values: Array) -> Array:
+    """The different values of an array that has no NaN, ascending. NumPy's `unique` loads its masked arrays, which take
+    a process longer than all that is done here."""
+    ordered = np.sort(values, axis=None)
+    distinct: Array = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return distinct
 
 
 def _among(values: Array, ordered: Array) -> Array:
@@ -143,7 +151,7 @@ def _among(values: Array, ordered: Array) -> Array:
 
 def _of_two(constant: Array, weights: Mapping[str, Array]) -> list[str]:
     """Two weights of which a constant is the sum, the difference, the product or the quotient."""
-    if len(np.unique(constant)) < MIN_EVIDENCE:
+    if len(_distinct(constant)) < MIN_EVIDENCE:
         return []
     fitting = [(name, w) for name, w in weights.items() if _fits(w.shape, constant.shape)]
     for k, ((one, a), (other, b)) in enumerate(combinations(fitting, 2)):
