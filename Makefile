@@ -294,6 +294,11 @@ arm-python: $(STAMP) ## compiler, runtime, threads and weight stores in a Python
 	-apt-get install -y --no-install-recommends qemu-user-static
 	$(PY) -m tests.emulated.arm_python $(ARGS)
 
+.PHONY: wheel
+wheel: $(STAMP) ## the wheel as it is published, in build/wheel; fails where it has more than 3,000,000 bytes
+	$(BIN)/pip install --quiet zopfli
+	$(PY) -m tests.wheel
+
 EMX_ENV := build/peers/emx-env
 .PHONY: bench-bundle
 bench-bundle: $(STAMP) $(TORCH_STAMP) ## bundles against the Python runtime and emx-onnx-cgen's C; ARGS="--models m64 nat --write"

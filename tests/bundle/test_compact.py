@@ -9,8 +9,9 @@ import pytest
 
 import tilewright as tw
 from benchmarks.bundle_models import MODELS
+from tilewright.bundle.write import described
 
-EMX = {"m64": 968, "nat": 3916}
+EMX = {"m64": 968, "nat": 3916, "integers": 2600}
 """Bytes of code of emx-onnx-cgen 1.4.0's C for a Cortex-M4 (benchmarks/results/mcu.md)."""
 SECTION = struct.Struct("<10I")
 LOADED, NOBITS = 2, 8
@@ -30,6 +31,17 @@ def test_code_is_smaller_than_compiled_c(name: str, tmp_path: Path) -> None:
     program = tw.compile_program(model.build(), dims=dict(model.dims), target="cortex-m4")
     program.bundle(tmp_path, name="model")
     assert 500 < code_bytes((tmp_path / "model.o").read_bytes()) <= EMX[name]
+
+
+@pytest.mark.parametrize(("target", "frame"), [("cortex-m4", 720), ("cortex-m7", 688)])
+def test_memory_is_less_than_the_frame_of_compiled_c(target: str, frame: int) -> None:
+    """The model in 8 bits: memory ends where its last part does, and constants are an address alone."""
+    model = MODELS["integers"]
+    program = tw.compile_program(model.build(), dims=dict(model.dims), target=target)
+    binding = described(program)
+    places, sizes = binding.activations, [t.nbytes or 0 for t in program.manifest.run_temps]
+    assert all(at + n <= places.slots for at, n in zip(places.offsets, sizes, strict=True))
+    assert binding.constant_bytes + places.nbytes < frame
 
 
 @pytest.mark.parametrize(("target", "counter", "threads"), [("cortex-m4", "i32", False), ("x86-64-v3", "i64", True)])

@@ -149,13 +149,22 @@ def _endless(region: RegionSpec) -> bool:
     return region.kind == "loop" and not region.ends
 
 
-def binding_of(manifest: Manifest, sizes: Sizes, name: str, threads: int, rows: int | None, pointer: int) -> Binding:
+def binding_of(
+    manifest: Manifest,
+    sizes: Sizes,
+    name: str,
+    threads: int,
+    rows: int | None,
+    pointer: int,
+    compact: bool = False,
+) -> Binding:
     """How a program is called.
 
     Args:
         sizes: bounds of what `tw_shapes` gives.
         rows: for how many rows there shall be memory where nothing bounds them: those of a state, those of rooms.
         pointer: bytes of an address.
+        compact: whether memory ends where its last part does: no kernel writes whole vectors.
 
     Raises UnsupportedError that lists all that keeps the program from being called without Tilewright.
     """
@@ -181,11 +190,14 @@ def binding_of(manifest: Manifest, sizes: Sizes, name: str, threads: int, rows: 
         at += len(o.shape)
     weights, weight_bytes = _weights(m, names)
     packed, constant_bytes = _packed(m)
+    if compact and constant_bytes == HEADER:
+        constant_bytes = _up(pointer, 8)
     prepare = plan(temp_intervals(m.prepare_temps, [t.nbytes or 0 for t in m.prepare_temps], threads))
     table = (len(m.params) + len(m.packed) + len(m.prepare_temps) + 1) * pointer + 16
     placed = plan(temp_intervals(m.run_temps, temps, threads))
     limits = (*temps, *dims)
-    places = _activations(m, placed.offsets, placed.arena, pointer)
+    used = max((at + n for at, n in zip(placed.offsets, temps, strict=True)), default=0)
+    places = _activations(m, placed.offsets, used if compact else placed.arena, pointer, 16 if compact else ALIGNMENT)
     result = Binding(
         name, m, named, inputs, tuple(outputs), weights, weight_bytes, packed, constant_bytes,
         prepare.offsets, prepare.arena, _up(prepare.arena + table), places, limits, rooms, state, threads,
@@ -274,13 +286,14 @@ def _packed(m: Manifest) -> tuple[tuple[int, ...], int]:
     return tuple(offsets), at
 
 
-def _activations(m: Manifest, offsets: Sequence[int], arena: int, pointer: int) -> Activations:
-    slots = _up(arena)
+def _activations(m: Manifest, offsets: Sequence[int], arena: int, pointer: int, to: int) -> Activations:
+    """Where parts stand after temporaries of `arena` bytes; the table of slots and the end are at multiples of `to`."""
+    slots = _up(arena, to)
     dims = _up(slots + (m.run_slots + 1) * pointer, 16)
     sizes = _up(dims + 8 * (len(m.symbols) + 1), 16)
     control = _up(sizes + 8 * (len(m.run_temps) + m.output_rank_total + len(m.assumptions) + 1), 16)
     extents = _up(control + 8 * 16, 16)
-    return Activations(tuple(offsets), slots, dims, sizes, control, extents, _up(extents + 8 * len(m.extents)))
+    return Activations(tuple(offsets), slots, dims, sizes, control, extents, _up(extents + 8 * len(m.extents), to))
 
 
 def _check_sizes(f: Binding) -> None:

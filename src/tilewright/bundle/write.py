@@ -24,7 +24,7 @@ from tilewright.runtime.program import Program
 from tilewright.runtime.threads import MAX_THREADS, SYS_FUTEX, pool_text_of
 from tilewright.support.errors import CompileError, UnsupportedError
 from tilewright.support.options import check_choice, check_option, check_path
-from tilewright.targets.abi import address_bytes, is_helper, is_web
+from tilewright.targets.abi import address_bytes, is_helper, is_microcontroller, is_web
 from tilewright.targets.target import Target
 
 Language = Literal["c", "cpp", "rust"]
@@ -148,7 +148,8 @@ def described(program: Program, *, name: str | None = None, rows: int | None = N
     if not isinstance(name, str) or not is_name(name):
         raise CompileError("this is no name for functions: it is none, or it has a meaning already", where=repr(name))
     sizes = Sizes(program.manifest, _text(program, "sizes"))
-    return binding_of(program.manifest, sizes, name, threads, rows, address_bytes(triple))
+    compact = is_microcontroller(triple)
+    return binding_of(program.manifest, sizes, name, threads, rows, address_bytes(triple), compact)
 
 
 def _text(program: Program, name: str) -> str | None:

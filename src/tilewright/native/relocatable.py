@@ -21,6 +21,7 @@ _RELOCATABLE, _CURRENT = 1, 1
 _PROGBITS, _SYMTAB, _STRTAB, _RELA, _NOBITS, _REL = 1, 2, 3, 4, 8, 9
 _ALLOC, _INFO_LINK, _LINK_ORDER = 2, 0x40, 0x80
 _LOCAL, _GLOBAL = 0, 1
+_ARM, _ARM_UNWIND = 40, 0x70000001
 _OBJECT, _FILE = 1, 4
 _RESERVED, _ABSOLUTE = 0xFF00, 0xFFF1
 _STACK_NOTE = ".note.GNU-stack"
@@ -217,6 +218,8 @@ class _Joiner:
             name = f"{name}.{functions[k]}" if name == ".text" and k in functions else name
             # Unknown kinds below the processor's are LLVM's own (address significance), which nothing needs.
             known = kind in (_PROGBITS, _NOBITS) or kind >= 0x70000000
+            if (o.machine, kind) == (_ARM, _ARM_UNWIND):
+                continue  # tables of unwinding, in a microcontroller's flash: nothing here throws
             if not known or (not flags & _ALLOC and name not in _KEPT_ONCE):
                 continue
             if name in _KEPT_ONCE and any(s.name == name for s in self.sections):

@@ -15,6 +15,11 @@ def is_web(triple: str) -> bool:
     return triple.startswith("wasm")
 
 
+def is_microcontroller(triple: str) -> bool:
+    """Whether objects are a microcontroller's: memory is scarce, and no kernel has vectors."""
+    return triple.startswith("thumb")
+
+
 def passes_float16_in_float_registers(triple: str) -> bool:
     """Whether f16 is passed in registers of floats where there are no instructions for it; elsewhere as an integer."""
     return triple.startswith("riscv")
@@ -26,4 +31,4 @@ def is_helper(triple: str, name: str) -> bool:
     return triple.startswith(("thumb", "arm")) and name.startswith("__aeabi_")
 
 
-__all__ = ["address_bytes", "is_helper", "is_web", "passes_float16_in_float_registers"]
+__all__ = ["address_bytes", "is_helper", "is_microcontroller", "is_web", "passes_float16_in_float_registers"]
