@@ -1,16 +1,20 @@
-"""Arrays that are known when compiling: of numbers, or of numbers and expressions of symbolic dimensions."""
+"""Arrays that are known when compiling, of numbers, or of numbers and expressions of symbolic dimensions, and what
+nodes make of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Const, Expr
-from tilewright.ops.dims import dim
+from tilewright.ir.expr import Const, Expr, as_int
+from tilewright.ir.graph import Node, Value
+from tilewright.ops.dims import dim, known
+from tilewright.ops.interpret import evaluate_attr
+from tilewright.ops.registry import get
 
 
 def canonical(array: Any, t: DType) -> Any:
@@ -54,3 +58,35 @@ def elementwise(f: Callable[..., Any]) -> Callable[..., Any]:
         return None if any(v is None for v in values) else object_array(values, shape)
 
     return run
+
+
+def as_objects(array: Any) -> Any:
+    """An array of numbers as one of Python's."""
+    return array if array.dtype == object else object_array(array.reshape(-1).tolist(), array.shape)
+
+
+def decide(condition: Any) -> bool | None:
+    """True or False where it is proven, else None."""
+    if not isinstance(condition, Expr):
+        return bool(condition)
+    if known(condition):
+        return True
+    return False if known(~condition) else None
+
+
+def evaluated(nodes: Sequence[Node], arrays: Mapping[Value, Any]) -> dict[Value, Any] | None:
+    """The arrays of all values of nodes by the operators' references; None where one has more than MAX_FOLDED elements,
+    or depends on a symbol or on a value that is not in `arrays`."""
+    sizes = [as_int(v.type.size) for node in nodes for v in node.outputs]
+    if any(size is None or size > MAX_FOLDED for size in sizes):
+        return None
+    results = dict(arrays)
+    try:
+        for node in nodes:
+            operands = [None if v is None else results[v] for v in node.inputs]
+            attrs = node.attrs.mapped(lambda v: evaluate_attr(v, {}))
+            with np.errstate(all="ignore"):
+                results.update(zip(node.outputs, get(node.op).reference(operands, attrs), strict=True))
+    except KeyError:
+        return None
+    return results

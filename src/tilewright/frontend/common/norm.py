@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.frontend.common.contraction import channels
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.ir.expr import Expr, is_const, product
@@ -13,7 +15,7 @@ def batch_norm(
 ) -> Value:
     """x * a + b with a = scale / sqrt(var + epsilon), b = bias - mean * a: both depend on weights alone."""
     t = var.dtype
-    deviation = n.emit("sqrt", n.emit("add", var, n.like(epsilon, var)))
+    deviation = stable_root(n, var, epsilon)
     a = n.emit("reciprocal", deviation) if scale is None else n.emit("div", n.cast(scale, t), deviation)
     shift = n.emit("mul", mean, a)
     b = n.emit("neg", shift) if bias is None else n.emit("sub", n.cast(bias, t), shift)
@@ -36,6 +38,18 @@ def group_norm(
     if bias is not None:
         y = n.emit("add", y, n.reshape(n.cast(bias, x.dtype), column))
     return n.reshape(y, x.shape)
+
+
+def variance(n: Emitter, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
+    """Means along axes, deviations from them, and their mean squares; the axes stay, of one element each."""
+    mean = n.emit("reduce_mean", x, axes=tuple(axes), keepdims=True)
+    deviation = n.emit("sub", x, mean)
+    return mean, deviation, n.emit("reduce_mean", n.emit("mul", deviation, deviation), axes=tuple(axes), keepdims=True)
+
+
+def stable_root(n: Emitter, square: Value, epsilon: float) -> Value:
+    """The square root of a mean square and `epsilon`."""
+    return n.emit("sqrt", n.emit("add", square, n.like(epsilon, square)))
 
 
 def root_of_squares(n: Emitter, total: Value) -> Value:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.frontend.common.known import MAX_FOLDED, elementwise
+from tilewright.frontend.common.known import MAX_FOLDED, as_objects, decide, elementwise, evaluated
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.functions import check_attributes
 from tilewright.frontend.onnx.registry import find
@@ -19,8 +19,6 @@ from tilewright.ir.expr import Expr, as_expr, as_int, maximum, minimum, product
 from tilewright.ir.expr import call as apply
 from tilewright.ir.graph import GraphBuilder, Value
 from tilewright.ops.dims import known, whole_quotient
-from tilewright.ops.interpret import evaluate_attr
-from tilewright.ops.registry import get
 from tilewright.support.errors import Error
 
 MAX_FACTORS = 8
@@ -52,26 +50,13 @@ def _numeric(call: Call) -> list[Item | None] | None:
     results = rule(inner)
     several = list(results) if isinstance(results, list | tuple) else [results]
     check_attributes(inner)
-    if not all(_small(v) for node in builder.nodes for v in node.outputs):
-        return None
-    arrays: dict[Value, Any] = {p: inner.weights[p.name] for p in builder.params}
-    try:
-        for node in builder.nodes:
-            given = [None if v is None else arrays[v] for v in node.inputs]
-            attrs = node.attrs.mapped(lambda v: evaluate_attr(v, {}))
-            with np.errstate(all="ignore"):
-                arrays.update(zip(node.outputs, get(node.op).reference(given, attrs), strict=True))
-    except KeyError:  # depends on a symbol
+    arrays = evaluated(builder.nodes, {p: inner.weights[p.name] for p in builder.params})
+    if arrays is None:
         return None
     return [
         known_item(arrays[r], r.dtype) if isinstance(r, Value) else r if isinstance(r, Item | None) else None
         for r in several
     ]
-
-
-def _small(v: Value) -> bool:
-    size = as_int(v.type.size)
-    return size is not None and size <= MAX_FOLDED
 
 
 # --- symbols --------------------------------------------------------------------------------------------------------
@@ -81,7 +66,7 @@ def _symbolic(call: Call) -> list[Item | None] | None:
     handler = _HANDLERS.get(call.node.op_type)
     if handler is None:
         return None
-    arrays = [None if i is None else _objects(i.known) for i in call.items]
+    arrays = [None if i is None else as_objects(i.known) for i in call.items]
     try:
         result = handler(call, *arrays)
     except (Error, TypeError, ValueError, IndexError, ZeroDivisionError):
@@ -96,10 +81,6 @@ def _symbolic(call: Call) -> list[Item | None] | None:
 def _as_objects(a: Any) -> Any:
     """A Python expression or number as a zero-dimensional object array; arrays as they are."""
     return a if isinstance(a, np.ndarray) else object_array([a], ())
-
-
-def _objects(array: Any) -> Any:
-    return array if array.dtype == object else object_array(array.reshape(-1).tolist(), array.shape)
 
 
 def _result_type(call: Call) -> DType:
@@ -117,9 +98,9 @@ def _divide(a: Any, b: Any) -> Any:
     """ONNX truncates: flooring is the same for what is not negative, and of the rest the negation is divided. A size
     that may be 0 divides its products, such as the rows of all windows by those of one image."""
     if isinstance(a, Expr) or isinstance(b, Expr):
-        if not _decide(apply("gt", b, 0)):
+        if not decide(apply("gt", b, 0)):
             return whole_quotient(as_expr(a), as_expr(b))
-        return a // b if _decide(apply("ge", a, 0)) else maximum(a, 0) // b - maximum(0 - a, 0) // b
+        return a // b if decide(apply("ge", a, 0)) else maximum(a, 0) // b - maximum(0 - a, 0) // b
     return int(a / b) if isinstance(a, float) else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
@@ -129,17 +110,8 @@ def _power(a: Any, b: Any) -> Any:
     return product([a] * n) if n is not None and 0 <= n <= MAX_FACTORS else None
 
 
-def _decide(condition: Any) -> bool | None:
-    """True or False where it is proven, else None."""
-    if not isinstance(condition, Expr):
-        return bool(condition)
-    if known(condition):
-        return True
-    return False if known(~condition) else None
-
-
 def _compare(name: str) -> Callable[..., Any]:
-    def decide(a: Any, b: Any) -> bool | None:
+    def compared(a: Any, b: Any) -> bool | None:
         if not isinstance(a, Expr) and not isinstance(b, Expr):
             return bool({"eq": a == b, "lt": a < b, "gt": a > b, "le": a <= b, "ge": a >= b}[name])
         negated = {"eq": "ne", "lt": "ge", "gt": "le", "le": "gt", "ge": "lt"}[name]
@@ -147,7 +119,7 @@ def _compare(name: str) -> Callable[..., Any]:
             return True
         return False if known(apply(negated, a, b)) else None
 
-    return elementwise(decide)
+    return elementwise(compared)
 
 
 def _where(call: Call, condition: Any, a: Any, b: Any) -> Any:

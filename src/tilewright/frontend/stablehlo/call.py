@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.frontend.common.emitter import Emitter
-from tilewright.frontend.common.known import MAX_FOLDED
+from tilewright.frontend.common.known import MAX_FOLDED, evaluated
 from tilewright.frontend.stablehlo.module import Block, Operation
 from tilewright.frontend.stablehlo.scope import Item, element_type, full_array, known_item
 from tilewright.frontend.stablehlo.unify import Sizes
@@ -16,8 +16,6 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_int, is_const
 from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ops.dims import dim, dims
-from tilewright.ops.interpret import evaluate_attr
-from tilewright.ops.registry import get
 from tilewright.ops.shape import ConstantAttrs, TransposeAttrs
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, UnsupportedError
@@ -68,11 +66,10 @@ class Call(Emitter):
         if size is None or size > MAX_FOLDED or any(v not in self.constants for v in inputs) or not inputs:
             return value
         node = self.builder.nodes.pop()
-        given = [self.constants[v] for v in inputs if v is not None]
-        with np.errstate(all="ignore"):
-            (array,) = get(op).reference(given, node.attrs.mapped(lambda v: evaluate_attr(v, {})))
+        arrays = evaluated([node], {v: self.constants[v] for v in inputs if v is not None})
+        assert arrays is not None
         self.builder.reserved.discard(value.name)
-        return self.constant(array, value.dtype)
+        return self.constant(arrays[value], value.dtype)
 
     # --- attributes ---------------------------------------------------------------------------------------------------
 

@@ -11,17 +11,15 @@ from typing import Any
 import numpy as np
 
 from tilewright.arith import linear, prove, simplify
-from tilewright.frontend.common.known import MAX_FOLDED, elementwise, object_array
+from tilewright.frontend.common.known import MAX_FOLDED, as_objects, decide, elementwise, evaluated, object_array
 from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import Rule
 from tilewright.frontend.stablehlo.scope import Item, element_type, full_array, known_item
 from tilewright.ir.dtype import boolean
-from tilewright.ir.expr import Expr, as_expr, as_int, maximum, minimum
+from tilewright.ir.expr import Expr, as_expr, maximum, minimum
 from tilewright.ir.expr import call as apply
 from tilewright.ir.graph import GraphBuilder, Value
 from tilewright.ops.dims import dim
-from tilewright.ops.interpret import evaluate_attr
-from tilewright.ops.registry import get
 from tilewright.support.errors import Error
 
 NEVER = {"while", "case", "if", "custom_call", "get_dimension_size", "optimization_barrier", "rng_bit_generator"}
@@ -45,23 +43,10 @@ def _numeric(call: Call, rule: Rule) -> list[Item] | None:
     results = rule(inner)
     several = list(results) if isinstance(results, list | tuple) else [results]
     items = [Item(r.type, r) if isinstance(r, Value) else r for r in several]
-    if not all(_small(v) for node in builder.nodes for v in node.outputs):
-        return None
-    arrays: dict[Value, Any] = {}
-    try:
-        for node in builder.nodes:
-            given = [None if v is None else arrays[v] for v in node.inputs]
-            attrs = node.attrs.mapped(lambda v: evaluate_attr(v, {}))
-            with np.errstate(all="ignore"):
-                arrays.update(zip(node.outputs, get(node.op).reference(given, attrs), strict=True))
-        return [replace(i, value=None, known=i.known if i.value is None else arrays[i.value]) for i in items]
-    except KeyError:  # depends on a symbol, or on a value outside of a region
-        return None
-
-
-def _small(v: Value) -> bool:
-    size = as_int(v.type.size)
-    return size is not None and size <= MAX_FOLDED
+    arrays = evaluated(builder.nodes, {})
+    if arrays is None or any(i.value is not None and i.value not in arrays for i in items):
+        return None  # such a value is one outside of a region
+    return [replace(i, value=None, known=i.known if i.value is None else arrays[i.value]) for i in items]
 
 
 # --- symbols --------------------------------------------------------------------------------------------------------
@@ -75,14 +60,10 @@ def _symbolic(call: Call, name: str) -> list[Item] | None:
     if any(a is None for a in arrays):
         return None
     try:
-        result = handler(call, *(_objects(a) for a in arrays))
+        result = handler(call, *(as_objects(a) for a in arrays))
     except (Error, TypeError, ValueError, IndexError, ZeroDivisionError):
         return None  # the rule says what is wrong
     return None if result is None else [known_item(result, element_type(call.op.types[0].element))]
-
-
-def _objects(array: Any) -> Any:
-    return array if array.dtype == object else object_array(array.reshape(-1).tolist(), array.shape)
 
 
 def _divide(call: Call, a: Any, b: Any) -> Any:
@@ -150,15 +131,6 @@ def _both(a: Any, b: Any) -> list[Expr]:
     """The ways to say that both hold."""
     results = _logic(True)(a, b), _logic(True)(b, a)
     return [simplify(e) for e in results if isinstance(e, Expr)]
-
-
-def decide(condition: Any) -> bool | None:
-    """True or False where it is proven, else None."""
-    if not isinstance(condition, Expr):
-        return bool(condition)
-    if prove(condition):
-        return True
-    return False if prove(~condition) else None
 
 
 def _compare(call: Call, a: Any, b: Any) -> Any:

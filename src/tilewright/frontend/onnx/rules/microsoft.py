@@ -11,6 +11,7 @@ import numpy as np
 
 from tilewright.frontend.common.contraction import add_bias, convolved, product
 from tilewright.frontend.common.norm import group_norm as common_group_norm
+from tilewright.frontend.common.norm import stable_root
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.frontend.onnx.rules.contraction import convolve, scaled, window
@@ -107,7 +108,7 @@ def rms_norm(n: Call) -> list[Value]:
     if n.outputs > 1:
         wide, axes = n.cast(x, f32), tuple(range(axis, x.type.rank))
         square = n.emit("reduce_mean", n.emit("mul", wide, wide), axes=axes, keepdims=True)
-        results.append(n.emit("reciprocal", n.emit("sqrt", n.emit("add", square, n.like(epsilon, square)))))
+        results.append(n.emit("reciprocal", stable_root(n, square, epsilon)))
     return results
 
 

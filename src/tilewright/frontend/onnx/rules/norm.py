@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tilewright.frontend.common.contraction import channels
 from tilewright.frontend.common.norm import batch_norm as _batch_norm
 from tilewright.frontend.common.norm import group_norm as _group_norm
-from tilewright.frontend.common.norm import root_of_squares
+from tilewright.frontend.common.norm import root_of_squares, stable_root, variance
 from tilewright.frontend.common.shapes import divide
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
@@ -44,7 +42,7 @@ def batch_norm(n: Call) -> list[Value]:
         raise UnsupportedError("the statistics of BatchNormalization are not supported")
     if not n.integer("spatial", 1):  # before operator set 9: statistics of each element
         scale, bias, mean, var = (n.reshape(v, (1, *v.shape)) for v in (scale, bias, mean, var))
-        factor = n.emit("div", scale, n.emit("sqrt", n.emit("add", var, n.like(epsilon, var))))
+        factor = n.emit("div", scale, stable_root(n, var, epsilon))
         return [n.emit("add", n.emit("mul", n.emit("sub", x, mean), factor), bias)]
     return [_batch_norm(n, x, scale, bias, mean, var, epsilon)]
 
@@ -54,9 +52,7 @@ def _training(
 ) -> list[Value]:
     """The batch's own statistics, and the running ones moved towards them."""
     axes = tuple(k for k in range(x.type.rank) if k != 1)
-    centre = n.emit("reduce_mean", x, axes=axes, keepdims=True)
-    deviation = n.emit("sub", x, centre)
-    spread = n.emit("reduce_mean", n.emit("mul", deviation, deviation), axes=axes, keepdims=True)
+    centre, _, spread = variance(n, x, axes)
     vector = (x.shape[1],)
     centre, spread = n.cast(n.reshape(centre, vector), mean.dtype), n.cast(n.reshape(spread, vector), var.dtype)
 
@@ -78,15 +74,9 @@ def layer_norm(n: Call) -> list[Value]:
     if n.outputs > 1:
         axes = tuple(range(axis, x.type.rank))
         wide = n.cast(x, work)
-        mean = n.emit("reduce_mean", wide, axes=axes, keepdims=True)
-        results += [mean, _inverse_deviation(n, wide, mean, axes, epsilon)]
+        mean, _, spread = variance(n, wide, axes)
+        results += [mean, n.emit("reciprocal", stable_root(n, spread, epsilon))]
     return results
-
-
-def _inverse_deviation(n: Call, x: Value, mean: Value, axes: Sequence[int], epsilon: float) -> Value:
-    deviation = n.emit("sub", x, mean)
-    variance = n.emit("reduce_mean", n.emit("mul", deviation, deviation), axes=tuple(axes), keepdims=True)
-    return n.emit("reciprocal", n.emit("sqrt", n.emit("add", variance, n.like(epsilon, variance))))
 
 
 @rule("RMSNormalization")
@@ -142,10 +132,8 @@ def lrn(n: Call) -> Value:
 def mean_variance(n: Call) -> Value:
     x = n.value(0)
     axes = tuple(sorted(axis_of(a, x.type.rank) for a in n.ints("axes", [0, 2, 3]) or []))
-    mean = n.emit("reduce_mean", x, axes=axes, keepdims=True)
-    deviation = n.emit("sub", x, mean)
-    variance = n.emit("reduce_mean", n.emit("mul", deviation, deviation), axes=axes, keepdims=True)
-    spread = n.emit("add", n.emit("sqrt", variance), n.like(1e-9, variance))
+    _, deviation, square = variance(n, x, axes)
+    spread = n.emit("add", n.emit("sqrt", square), n.like(1e-9, square))
     return n.emit("div", deviation, spread)
 
 

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 from onnx import TensorProto
 
+from tilewright.frontend.common.arithmetic import floored_remainder, small_power
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import RULES, rule
 from tilewright.frontend.onnx.rules.legacy import second_operand, slopes
@@ -99,13 +100,8 @@ def mod(n: Call) -> Value:
     """fmod 0: the sign of the divisor; fmod 1: the sign of the dividend, as in C."""
     fmod = n.integer("fmod", 0)
     if n.dtype(0).is_float:
-        rest = n.emit("fmod", n.value(0), n.value(1))
-        if fmod:
-            return rest
-        zero = n.like(0.0, rest)
-        crossed = n.emit("xor", n.emit("lt", rest, zero), n.emit("lt", n.value(1), zero))
-        moved = n.emit("and", crossed, n.emit("ne", rest, zero))
-        return n.emit("select", moved, n.emit("add", rest, n.value(1)), rest)
+        a, b = n.value(0), n.value(1)
+        return n.emit("fmod", a, b) if fmod else floored_remainder(n, a, b)
     return n.emit("truncmod" if fmod else "mod", n.value(0), n.value(1))
 
 
@@ -115,26 +111,13 @@ def power(n: Call) -> Value:
     x = n.value(0)
     exponent = n.known(1) if n.opset >= 7 else None
     if exponent is not None and exponent.dtype != object and exponent.size == 1 and len(exponent.shape) <= x.type.rank:
-        simple = _simple_power(n, x, float(exponent.reshape(-1)[0]))
+        simple = small_power(n, x, float(exponent.reshape(-1)[0]))
         if simple is not None:
             n.folded_number(1)
-            return simple
+            return n.emit("identity", x) if simple is x else simple
     y = second_operand(n)
     work = x.dtype if x.dtype.is_float and (not y.dtype.is_float or y.dtype.bits <= x.dtype.bits) else f64
     return n.cast(n.emit("pow", n.cast(x, work), n.cast(y, work)), x.dtype)
-
-
-def _simple_power(n: Call, x: Value, exponent: float) -> Value | None:
-    if exponent == 1:
-        return n.emit("identity", x)
-    if exponent in (2, 3, 4):
-        square = n.emit("mul", x, x)
-        return square if exponent == 2 else n.emit("mul", square, x if exponent == 3 else square)
-    if x.dtype.is_float and exponent == 0.5:
-        return n.emit("sqrt", x)
-    if x.dtype.is_float and exponent == -1:
-        return n.emit("reciprocal", x)
-    return None
 
 
 @rule("Sum", "Max", "Min")

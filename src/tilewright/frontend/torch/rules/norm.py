@@ -8,6 +8,7 @@ from typing import Any
 from tilewright.frontend.common.contraction import channels
 from tilewright.frontend.common.norm import batch_norm as common_batch_norm
 from tilewright.frontend.common.norm import group_norm as common_group_norm
+from tilewright.frontend.common.norm import stable_root, variance
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
 from tilewright.frontend.torch.rules.reduce import root
@@ -83,8 +84,8 @@ def native_batch_norm_in_training(
         empty = n.filled(0, x.dtype, (0,))
         return [common_batch_norm(n, x, weight, bias, mean, var, epsilon), empty, empty, mean, var]
     axes = tuple(k for k in range(x.type.rank) if k != 1)
-    middle, deviation, spread = _variance(n, x, axes)
-    root = n.emit("sqrt", n.emit("add", spread, n.like(epsilon, spread)))
+    middle, deviation, spread = variance(n, x, axes)
+    root = stable_root(n, spread, epsilon)
     y = _affine(n, n.emit("div", deviation, root), weight, bias)
     size = product([x.shape[k] for k in axes])
     count = n.number(size, spread.dtype)
@@ -132,15 +133,8 @@ def _normalised_and_how(n: Call, x: Value, axes: Sequence[int], epsilon: float) 
 
 def _moments(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
     """Means, deviations from them, and square roots of their mean squares and epsilon."""
-    mean, deviation, spread = _variance(n, x, axes)
-    return mean, deviation, n.emit("sqrt", n.emit("add", spread, n.like(epsilon, spread)))
-
-
-def _variance(n: Call, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
-    """Means, deviations from them, and their mean squares."""
-    mean = n.emit("reduce_mean", x, axes=tuple(axes), keepdims=True)
-    deviation = n.emit("sub", x, mean)
-    return mean, deviation, n.emit("reduce_mean", n.emit("mul", deviation, deviation), axes=tuple(axes), keepdims=True)
+    mean, deviation, spread = variance(n, x, axes)
+    return mean, deviation, stable_root(n, spread, epsilon)
 
 
 def _affine(n: Call, x: Value, weight: Value | None, bias: Value | None) -> Value:

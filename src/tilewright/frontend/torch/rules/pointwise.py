@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from tilewright.frontend.common.arithmetic import floored_remainder, small_power
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import RULES, rule
 from tilewright.ir.dtype import boolean, f32
@@ -188,11 +189,7 @@ def remainder(n: Call, a: Operand, b: Operand) -> Value:
     if n.dtype.is_int:
         return _binary(n, "mod", a, b)
     x, y = n.operand(a, n.dtype), n.operand(b, n.dtype)
-    rest = n.emit("fmod", x, y)
-    zero = n.like(0.0, rest)
-    crossed = n.emit("xor", n.emit("lt", rest, zero), n.emit("lt", y, zero))
-    moved = n.emit("and", crossed, n.emit("ne", rest, zero))
-    return n.emit("select", moved, n.emit("add", rest, y), rest)
+    return floored_remainder(n, x, y)
 
 
 @rule("pow")
@@ -241,17 +238,9 @@ def _integer_power(n: Call, a: Value, b: Value) -> Value:
 def _simple_power(n: Call, x: Value, exponent: float) -> Value | None:
     if exponent == 0:
         return n.filled(1, x.dtype, x.shape)
-    if exponent == 1:
-        return x
-    if exponent in (2, 3, 4):
-        square = n.emit("mul", x, x)
-        return square if exponent == 2 else n.emit("mul", square, x if exponent == 3 else square)
-    if x.dtype.is_float and exponent in (0.5, -0.5):
-        root = n.emit("sqrt", x)
-        return root if exponent > 0 else n.emit("reciprocal", root)
-    if x.dtype.is_float and exponent in (-1, -2):
-        return n.emit("reciprocal", x if exponent == -1 else n.emit("mul", x, x))
-    return None
+    if x.dtype.is_float and exponent in (-0.5, -2):
+        return n.emit("reciprocal", small_power(n, x, -exponent))
+    return small_power(n, x, exponent)
 
 
 @rule("square")
