@@ -6,7 +6,8 @@ Floating point types of 16 bits are computed in f32 and rounded once, which equa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
@@ -276,6 +277,23 @@ class DetectInfAttrs(Attrs):
     negative: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """An activation as formats have it: its operator in ONNX and in PyTorch's ATen, "" where a rule of its own or none
+    imports it; its attributes, with their values where a model gives none; whether it takes many operations."""
+
+    onnx: str = ""
+    aten: str = ""
+    defaults: Mapping[str, float] = field(default_factory=dict)
+    costly: bool = False
+
+
+UNNAMED = Activation()
+
+ACTIVATIONS: dict[str, Activation] = {}
+"""Activations by name, as importers, exporters and fusion read them: a new one is a new declaration below."""
+
+
 def activation(
     name: str,
     body: Body,
@@ -283,8 +301,10 @@ def activation(
     rule: TypeRule = _real,
     arity: int = 1,
     kind: type[Attrs] = Attrs,
+    known: Activation = UNNAMED,
 ) -> None:
     pointwise(name, arity, body, _quiet(reference), rule, kind)
+    ACTIVATIONS[name] = known
 
 
 def _c(value: float, like: Expr) -> Expr:
@@ -343,15 +363,24 @@ def _isinf(e: Expr, attrs: DetectInfAttrs) -> Expr:
     return positive | negative
 
 
-activation("relu", lambda x, _: maximum(x[0], _c(0, x[0])), lambda x: np.maximum(x, 0), same("float", "int"))
+activation(
+    "relu",
+    lambda x, _: maximum(x[0], _c(0, x[0])),
+    lambda x: np.maximum(x, 0),
+    same("float", "int"),
+    known=Activation("Relu"),
+)
 activation("clip", _clip, _clip_numpy, same("float", "int", "uint"), kind=ClipAttrs)
-activation("sign", lambda x, _: _sign(x[0]), np.sign, same("float", "int", "uint"))
-activation("reciprocal", lambda x, _: _c(1, x[0]) / x[0], lambda x: 1 / x)
+activation("sign", lambda x, _: _sign(x[0]), np.sign, same("float", "int", "uint"), known=Activation("Sign"))
+activation(
+    "reciprocal", lambda x, _: _c(1, x[0]) / x[0], lambda x: 1 / x, known=Activation("Reciprocal", aten="reciprocal")
+)
 activation(
     "leaky_relu",
     lambda x, a: select(x[0] < 0, _c(a.alpha, x[0]) * x[0], x[0]),
     lambda x, alpha: np.where(x < 0, alpha * x, x),
     kind=AlphaAttrs,
+    known=Activation("LeakyRelu", defaults={"alpha": 0.01}),
 )
 activation(
     "prelu",
@@ -365,12 +394,14 @@ activation(
     lambda x, a: select(x[0] > 0, x[0], _c(a.alpha, x[0]) * call("expm1", x[0])),
     lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(x)),
     kind=AlphaAttrs,
+    known=Activation("Elu", defaults={"alpha": 1.0}),
 )
 activation(
     "selu",
     lambda x, a: _c(a.gamma, x[0]) * select(x[0] > 0, x[0], _c(a.alpha, x[0]) * call("expm1", x[0])),
     lambda x, alpha, gamma: gamma * np.where(x > 0, x, alpha * np.expm1(x)),
     kind=SeluAttrs,
+    known=Activation("Selu", defaults={"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}),
 )
 activation(
     "celu",
@@ -379,10 +410,21 @@ activation(
     ),
     lambda x, alpha: np.maximum(x, 0) + np.minimum(0, alpha * np.expm1(x / alpha)),
     kind=AlphaAttrs,
+    known=Activation("Celu", defaults={"alpha": 1.0}),
 )
-activation("softplus", lambda x, _: _softplus(x[0]), _softplus_numpy)
-activation("softsign", lambda x, _: x[0] / (_c(1, x[0]) + call("abs", x[0])), lambda x: x / (1 + np.abs(x)))
-activation("mish", lambda x, _: _mish(x[0]), lambda x: x * np.tanh(_softplus_numpy(x)))
+activation("softplus", lambda x, _: _softplus(x[0]), _softplus_numpy, known=Activation("Softplus", costly=True))
+activation(
+    "softsign",
+    lambda x, _: x[0] / (_c(1, x[0]) + call("abs", x[0])),
+    lambda x: x / (1 + np.abs(x)),
+    known=Activation("Softsign"),
+)
+activation(
+    "mish",
+    lambda x, _: _mish(x[0]),
+    lambda x: x * np.tanh(_softplus_numpy(x)),
+    known=Activation("Mish", aten="mish", costly=True),
+)
 activation(
     "gelu",
     lambda x, a: call(_GELU[a.approximate], x[0]),
@@ -400,6 +442,7 @@ activation(
     lambda x, a: _hard_sigmoid(x[0], a.alpha, a.beta),
     lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
     kind=AlphaBetaAttrs,
+    known=Activation("HardSigmoid", defaults={"alpha": 0.2, "beta": 0.5}),
 )
 activation(
     "affine",
@@ -417,12 +460,14 @@ activation(
     "hard_swish",
     lambda x, _: x[0] * _hard_sigmoid(x[0], 1 / 6, 0.5),
     lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    known=Activation("HardSwish", aten="hardswish"),
 )
 activation(
     "thresholded_relu",
     lambda x, a: select(x[0] > _c(a.alpha, x[0]), x[0], _c(0, x[0])),
     lambda x, alpha: np.where(x > alpha, x, 0),
     kind=AlphaAttrs,
+    known=Activation("ThresholdedRelu", defaults={"alpha": 1.0}),
 )
 activation(
     "shrink",

@@ -20,7 +20,7 @@ Y = np.array([2.0, 2.0, -2.0, -2.0, 3.0, -3.0, -1.0, 1.0], np.float32)
 
 
 def emitter(*arrays: Any) -> tuple[Emitter, list[Value], dict[Value, Any]]:
-    """What puts operators into a new graph, with an input for each array."""
+    """An emitter into a new graph with an input for each array."""
     builder = GraphBuilder()
     values = [builder.input(f"x{k}", TensorType(f32, tuple(map(const, a.shape)))) for k, a in enumerate(arrays)]
     return Emitter(builder, {}, "y"), values, dict(zip(values, arrays, strict=True))

@@ -11,7 +11,7 @@ from tilewright.codegen.onnx.writer import Writer, code
 from tilewright.ir.dtype import DType, boolean, i32, i64, u8
 from tilewright.ir.functions import names_in
 from tilewright.ir.graph import Node
-from tilewright.ops.pointwise import AlphaBetaAttrs, CastAttrs, ClipAttrs
+from tilewright.ops.pointwise import ACTIVATIONS, AlphaBetaAttrs, CastAttrs, ClipAttrs
 from tilewright.support.errors import UnsupportedError
 
 Rule = Callable[[Writer, Node, Sequence[str]], str]
@@ -30,51 +30,42 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-DIRECT = names_in("onnx") | {
-    "abs": "Abs",
-    "add": "Add",
-    "and": "And",
-    "bitand": "BitwiseAnd",
-    "bitnot": "BitwiseNot",
-    "bitor": "BitwiseOr",
-    "bitxor": "BitwiseXor",
-    "celu": "Celu",
-    "div": "Div",
-    "elu": "Elu",
-    "eq": "Equal",
-    "ge": "GreaterOrEqual",
-    "gelu": "Gelu",
-    "gt": "Greater",
-    "hard_sigmoid": "HardSigmoid",
-    "hard_swish": "HardSwish",
-    "identity": "Identity",
-    "stop_gradient": "Identity",
-    "isinf": "IsInf",
-    "isnan": "IsNaN",
-    "le": "LessOrEqual",
-    "leaky_relu": "LeakyRelu",
-    "lt": "Less",
-    "max": "Max",
-    "min": "Min",
-    "mish": "Mish",
-    "mul": "Mul",
-    "neg": "Neg",
-    "not": "Not",
-    "or": "Or",
-    "pow": "Pow",
-    "prelu": "PRelu",
-    "reciprocal": "Reciprocal",
-    "relu": "Relu",
-    "selu": "Selu",
-    "shrink": "Shrink",
-    "sign": "Sign",
-    "softplus": "Softplus",
-    "softsign": "Softsign",
-    "sub": "Sub",
-    "thresholded_relu": "ThresholdedRelu",
-    "truncdiv": "Div",
-    "xor": "Xor",
-}
+DIRECT = (
+    names_in("onnx")
+    | {ours: known.onnx for ours, known in ACTIVATIONS.items() if known.onnx}
+    | {
+        "abs": "Abs",
+        "add": "Add",
+        "and": "And",
+        "bitand": "BitwiseAnd",
+        "bitnot": "BitwiseNot",
+        "bitor": "BitwiseOr",
+        "bitxor": "BitwiseXor",
+        "div": "Div",
+        "eq": "Equal",
+        "ge": "GreaterOrEqual",
+        "gelu": "Gelu",
+        "gt": "Greater",
+        "identity": "Identity",
+        "stop_gradient": "Identity",
+        "isinf": "IsInf",
+        "isnan": "IsNaN",
+        "le": "LessOrEqual",
+        "lt": "Less",
+        "max": "Max",
+        "min": "Min",
+        "mul": "Mul",
+        "neg": "Neg",
+        "not": "Not",
+        "or": "Or",
+        "pow": "Pow",
+        "prelu": "PRelu",
+        "shrink": "Shrink",
+        "sub": "Sub",
+        "truncdiv": "Div",
+        "xor": "Xor",
+    }
+)
 """Operators that ONNX has as they are, with attributes of the same names."""
 
 

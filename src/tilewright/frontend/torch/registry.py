@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from tilewright.frontend.torch.control import is_control
+from tilewright.ops.pointwise import ACTIVATIONS
 
 Rule = Callable[..., Any]
 F = TypeVar("F", bound=Rule)
@@ -120,10 +121,10 @@ def _is_symbolic(node: torch.fx.Node) -> bool:
 _FRESH = set(
     """linear conv1d conv2d conv3d convolution batch_norm layer_norm group_norm add sub mul div matmul mm bmm addmm
     baddbmm cat stack clone zeros ones full zeros_like ones_like full_like empty_like relu tanh sigmoid gelu silu elu
-    leaky_relu mish hardtanh exp log softplus max_pool1d max_pool2d avg_pool2d where softmax instance_norm
+    leaky_relu hardtanh exp log softplus max_pool1d max_pool2d avg_pool2d where softmax instance_norm
     conv_transpose2d
     """.split()
-)
+) | {known.aten for known in ACTIVATIONS.values() if known.aten}
 
 
 def _private(node: torch.fx.Node) -> bool:

@@ -26,6 +26,7 @@ from tilewright.arith import prove_equal
 from tilewright.ir.expr import Var, as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.rewrite import variables
+from tilewright.ops.pointwise import ACTIVATIONS
 from tilewright.plans.framework.cost import FUNCTIONS as COSTS
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.conversions import Absorbs, never
@@ -49,7 +50,7 @@ SMALL_SIDE = 1 << 16
 """Elements of such work up to which it may have functions of many operations in it: more are computed faster by a
 kernel of their own than in register tiles, which leave them few registers (docs/decisions/transformer-steps.md)."""
 
-FUNCTIONS = {*COSTS, "softplus", "mish"}
+FUNCTIONS = {*COSTS, *(name for name, known in ACTIVATIONS.items() if known.costly)}
 """Operators that are such functions, or made of them."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -19,19 +19,13 @@ from tilewright.ir.dtype import boolean, f32, f64, i32, u8
 from tilewright.ir.expr import product
 from tilewright.ir.functions import by_name_in
 from tilewright.ir.graph import Value
+from tilewright.ops.pointwise import ACTIVATIONS
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 _UNARY = by_name_in("onnx") | {
     "Abs": "abs",
-    "HardSwish": "hard_swish",
-    "Mish": "mish",
     "Neg": "neg",
     "Not": "not",
-    "Reciprocal": "reciprocal",
-    "Relu": "relu",
-    "Sign": "sign",
-    "Softplus": "softplus",
-    "Softsign": "softsign",
     "Tanh": "tanh",
 }
 
@@ -52,17 +46,6 @@ _BINARY = {
     "BitwiseXor": "bitxor",
 }
 
-# Operator -> ours, and its attributes with their defaults.
-_WITH_ATTRIBUTES: dict[str, tuple[str, dict[str, float]]] = {
-    "LeakyRelu": ("leaky_relu", {"alpha": 0.01}),
-    "Elu": ("elu", {"alpha": 1.0}),
-    "Celu": ("celu", {"alpha": 1.0}),
-    "Selu": ("selu", {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}),
-    "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
-    "ThresholdedRelu": ("thresholded_relu", {"alpha": 1.0}),
-    "Swish": ("swish", {"alpha": 1.0}),
-}
-
 
 def _unary(op: str) -> Callable[[Call], Value]:
     return lambda n: n.emit(op, n.value(0))
@@ -72,7 +55,7 @@ def _binary(op: str) -> Callable[[Call], Value]:
     return lambda n: n.emit(op, n.value(0), second_operand(n))
 
 
-def _with_attributes(op: str, defaults: dict[str, float]) -> Callable[[Call], Value]:
+def _with_attributes(op: str, defaults: Mapping[str, float]) -> Callable[[Call], Value]:
     return lambda n: n.emit(op, n.value(0), **{name: n.real(name, value) for name, value in defaults.items()})
 
 
@@ -80,8 +63,10 @@ for _onnx, _ours in _UNARY.items():
     RULES[_onnx] = _unary(_ours)
 for _onnx, _ours in _BINARY.items():
     RULES[_onnx] = _binary(_ours)
-for _onnx, (_ours, _defaults) in _WITH_ATTRIBUTES.items():
-    RULES[_onnx] = _with_attributes(_ours, _defaults)
+for _ours, _known in ACTIVATIONS.items():
+    if _known.onnx:
+        RULES[_known.onnx] = _with_attributes(_ours, _known.defaults)
+RULES["Swish"] = _with_attributes("swish", {"alpha": 1.0})
 
 
 @rule("BitwiseNot")

@@ -12,13 +12,10 @@ from tilewright.frontend.torch.registry import RULES, rule
 from tilewright.ir.dtype import boolean, f32
 from tilewright.ir.functions import by_name_in
 from tilewright.ir.graph import Value
+from tilewright.ops.pointwise import ACTIVATIONS
 
 # Functions of real numbers: integers become floating-point numbers first.
-_REAL = by_name_in("aten") | {
-    "mish": "mish",
-    "reciprocal": "reciprocal",
-    "hardswish": "hard_swish",
-}
+_REAL = by_name_in("aten") | {known.aten: ours for ours, known in ACTIVATIONS.items() if known.aten}
 
 # Functions that keep the type.
 _SAME = {"abs": "abs", "neg": "neg", "negative": "neg", "relu": "relu"}
