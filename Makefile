@@ -102,7 +102,7 @@ litert-env: ## LiteRT's converter and runtime for `python -m benchmarks.bench_zo
 	$(LITERT_ENV)/bin/pip install --quiet ai-edge-litert==2.3.0 litert-torch==0.10.0 torch==2.13.0 torchvision==0.28.0 timm transformers
 
 .PHONY: tflite
-tflite: $(STAMP) ## TFLite models of three random seeds against LiteRT's reference kernels, bit for bit; needs `make litert-env`
+tflite: $(STAMP) ## TFLite models of three random seeds, and a million numbers rounded to codes, against LiteRT's reference kernels, bit for bit; needs `make litert-env`
 	$(PY) -m tests.frontend.tflite.record --python $(LITERT_ENV)/bin/python --seeds 3
 
 .PHONY: bench-policies

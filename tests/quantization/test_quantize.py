@@ -209,30 +209,6 @@ def test_bias_correction_takes_off_the_mean_error(rng: np.random.Generator) -> N
     assert bias(True) < 0.5 * bias(False)
 
 
-@pytest.mark.parametrize(
-    "data,message",
-    [
-        ([], "no calibration sample"),
-        ([np.full((4, 24), np.nan, np.float32)], "infinite or not a number"),
-        ([np.full((4, 24), np.inf, np.float32)], "infinite or not a number"),
-        ([np.zeros((4, 23), np.float32)], "24"),
-        ([{"z": np.zeros((4, 24), np.float32)}], "does not fit the model"),
-        ([(np.zeros((4, 24), np.float32), 1)], "does not fit the model"),
-        (3, "arrays, tuples or dictionaries"),
-    ],
-)
-def test_bad_samples_are_one_clear_error(data: Any, message: str, rng: np.random.Generator) -> None:
-    with pytest.raises(Error, match=message):
-        tw.quantize(dense(rng), calibrate=data, precision="int8")
-
-
-@pytest.mark.parametrize("value", [0.0, 5.0])
-def test_constant_samples_give_a_model(value: float, rng: np.random.Generator) -> None:
-    x = np.full((4, 24), value, np.float32)
-    q = tw.quantize(dense(rng), calibrate=x, precision="int8", max_drop=1)
-    assert np.isfinite(q(x)).all()
-
-
 @pytest.mark.parametrize("options", [{"precision": "int3"}, {"method": "best"}, {"max_drop": -1}, {"max_drop": "x"}])
 def test_bad_options_are_refused(options: dict[str, Any], rng: np.random.Generator) -> None:
     with pytest.raises(Error):

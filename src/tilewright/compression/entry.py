@@ -25,7 +25,7 @@ from tilewright.ops.sized import with_symbols
 from tilewright.quantization.calibrate import Maker
 from tilewright.quantization.compare import closeness, in_turns
 from tilewright.quantization.entry import FASTER, Metric
-from tilewright.quantization.samples import Feed, feeds_of
+from tilewright.quantization.samples import Feed, feeds_of, outputs_of, scored
 from tilewright.runtime import coded
 from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program
@@ -98,18 +98,20 @@ def compress(
     maker = Maker(imported, threads, {"target": target, "fast": fast, "name": name})
     feeds = feeds_of(calibrate, maker.names)
     original = maker.model(imported.graph)
-    outputs = [original.run(feed) for feed in feeds]
-    score = metric or (lambda other: closeness(other, feeds, outputs))
+    outputs = outputs_of(original, feeds)
+
+    def score(other: Model) -> float:
+        return scored(metric, other) if metric else closeness(other, feeds, outputs)
 
     work = _Work(maker, feeds, outputs, _checked(labels, feeds, tried))
-    base, tries = float(score(original)), []
+    base, tries = score(original), []
     for number, chosen in enumerate(tried):
         graph, weights = work.applied(chosen)
         program = maker.program(graph, weights, fixed=False)
         compressed = Model(program, threads=threads)
         if chosen.sparse:
             program, compressed = work.without_zeros(graph, weights, (program, compressed))
-        reached = float(score(compressed))
+        reached = score(compressed)
         times = in_turns(original, compressed, feeds[0]).seconds
         tries.append(Try(str(chosen), _coded(program), reached, times[1]))
         tell(f"{chosen}: metric {reached:.6g}")

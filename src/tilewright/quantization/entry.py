@@ -22,7 +22,7 @@ from tilewright.quantization.outside import counted
 from tilewright.quantization.ranges import METHODS, Method, Scale
 from tilewright.quantization.report import LayerRow, Mix, Report
 from tilewright.quantization.rewrite import quantised
-from tilewright.quantization.samples import Feed, doubts, feeds_of
+from tilewright.quantization.samples import Feed, doubts, feeds_of, outputs_of, scored
 from tilewright.quantization.sites import Site, all_sites, canonical, sites_of
 from tilewright.quantization.weight_only import can_have
 from tilewright.runtime.model import Model
@@ -118,9 +118,12 @@ def quantize(
     maker = Maker(read, threads, {"target": target, "fast": fast, "name": name})
     feeds = feeds_of(calibrate, maker.names)
     original = maker.model(read.graph)
-    outputs = [] if metric else [original.run(feed) for feed in feeds]
-    score = metric or (lambda other: closeness(other, feeds, outputs))
-    start = _Candidate("fp32", original, float(score(original)), read.graph, read.weights, ())
+    outputs = outputs_of(original, feeds, compared=metric is None)
+
+    def score(other: Model) -> float:
+        return scored(metric, other) if metric else closeness(other, feeds, outputs)
+
+    start = _Candidate("fp32", original, score(original), read.graph, read.weights, ())
     if attention is None:
         attention = find_dot(u8, i8, target or Target.host()) is not None
     options = (float(max_drop), method, correct_bias, smooth, count_outside, attention)

@@ -27,7 +27,7 @@ TAIL = 1e-4
 STEPS = 64
 """Ranges that a search tries: shares of the whole range."""
 SMALLEST = float(np.finfo(np.float32).tiny) * LEVELS
-"""Ranges below this, those of constants 0 among them, get the scale 1."""
+"""Ranges below this, those of constants 0 among them, get the scale 1 and are not counted in bins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Histogram:
 
     def add(self, values: Any) -> None:
         """Count an array's values."""
-        if self.high > self.low:
+        if self.high - self.low >= SMALLEST:  # else the scale is 1
             self.counts += np.histogram(values, bins=BINS, range=(self.low, self.high))[0]
 
     @property

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph
+from tilewright.runtime.model import Model
 from tilewright.support.errors import CallError, Problems
 
 Feed = dict[str, Any]
@@ -26,24 +28,67 @@ def feeds_of(samples: Any, names: Sequence[str]) -> tuple[Feed, ...]:
             the inputs, or a mapping by name. A single mapping or array is one sample.
         names: the model's inputs.
 
-    Raises CallError where there is no sample, or one does not name the model's inputs.
+    Raises CallError where there is no sample, where one does not name the model's inputs or is no array, and where the
+    iterable raises.
     """
     feeds: list[Feed] = []
-    problems = Problems()
-    for index, sample in enumerate(_each(samples)):
+    problems, known = Problems(), set[str]()  # the first of each kind: a wrong name is wrong in every sample
+    for index, sample in enumerate(_drawn(samples)):
         if index >= MAX_SAMPLES:
             raise CallError("too many calibration samples", expected=f"at most {MAX_SAMPLES}", got="more")
-        feed = _feed(sample, names)
-        if set(feed) != set(names):
-            got = " ".join(sorted(map(str, feed))) or "nothing"
-            problems.add(
-                CallError("does not fit the model's inputs", where=f"sample {index}", expected=" ".join(names), got=got)
-            )
-        feeds.append(feed)
+        try:
+            feeds.append(_feed(sample, names))
+        except CallError as error:
+            if str(error) not in known:
+                known.add(str(error))
+                error.where = f"calibration sample {index}"
+                problems.add(error)
     problems.raise_if_any("the calibration samples do not fit the model")
     if not feeds:
         raise CallError("there is no calibration sample", expected="at least one", got=0)
     return tuple(feeds)
+
+
+def outputs_of(model: Model, feeds: Sequence[Feed], *, compared: bool = True) -> list[Mapping[str, Any]]:
+    """The outputs of the f32 model on each sample, which show that the samples fit it; none if `compared` is false.
+
+    Raises CallError that names the sample where a call is refused, and where an input, or an output that is to be
+    compared, holds a value that is not a number.
+    """
+    outputs: list[Mapping[str, Any]] = []
+    for index, feed in enumerate(feeds):
+        where = f"calibration sample {index}"
+        unknown = next((name for name, array in feed.items() if _holds_nan(array)), None)
+        if unknown is not None:
+            raise CallError(f"input {unknown!r} holds a value that is not a number", where=where)
+        try:
+            results = model.run(feed)
+        except CallError as error:
+            error.where = where if error.where is None else f"{where}: {error.where}"
+            raise
+        unknown = next((name for name, array in results.items() if compared and _holds_nan(array)), None)
+        if unknown is not None:
+            what = f"output {unknown!r} of the model in f32 holds a value that is not a number"
+            raise CallError(what, where=where, hint="give finite inputs of the usual size, or a metric of your own")
+        if compared:
+            outputs.append(results)
+    if all(np.size(array) == 0 for feed in feeds for array in feed.values()):
+        raise CallError("the calibration samples are empty", expected="at least one element", got=0)
+    return outputs
+
+
+def scored(metric: Callable[[Model], float], model: Model) -> float:
+    """The number that a caller's metric gives for a model. Raises CallError where that is no number."""
+    score = metric(model)
+    try:
+        return float(score)
+    except (TypeError, ValueError) as error:
+        raise CallError("gives no number", where="metric", expected="a number", got=type(score).__name__) from error
+
+
+def _holds_nan(array: Any) -> bool:
+    array = np.asarray(array)
+    return bool(array.dtype.kind in "fc" and np.isnan(array).any())
 
 
 def doubts(feeds: Sequence[Feed]) -> tuple[str, ...]:
@@ -61,29 +106,58 @@ def doubts(feeds: Sequence[Feed]) -> tuple[str, ...]:
 def _each(samples: Any) -> Iterable[Any]:
     if isinstance(samples, Mapping) or hasattr(samples, "__array__") or hasattr(samples, "__dlpack__"):
         return (samples,)
-    if not isinstance(samples, Iterable):
-        raise CallError("samples are arrays, tuples or dictionaries of them", got=type(samples).__name__)
+    if not isinstance(samples, Iterable) or isinstance(samples, str | bytes):
+        hint = "np.load reads a file" if isinstance(samples, str | bytes | os.PathLike) else None
+        got = type(samples).__name__
+        raise CallError("samples are arrays, tuples or dictionaries of them", where="calibrate", got=got, hint=hint)
     return samples
 
 
+def _drawn(samples: Any) -> Iterator[Any]:
+    """Each sample. Raises CallError where the caller's iterable raises."""
+    count, each = 0, iter(_each(samples))
+    while True:
+        try:
+            sample = next(each)
+        except StopIteration:
+            return
+        except Exception as error:
+            what = f"the samples ended with {type(error).__name__}: {error}"
+            raise CallError(what, where=f"calibration sample {count}") from error
+        yield sample
+        count += 1
+
+
 def _feed(sample: Any, names: Sequence[str]) -> Feed:
+    """The arrays of one call. Raises CallError where they are not those of the inputs."""
+    what, hint = "does not fit the model's inputs", None
     if isinstance(sample, Mapping):
-        return {str(name): _array(value) for name, value in sample.items()}
-    if isinstance(sample, list | tuple):
-        given = [_array(value) for value in sample]
-        return (
-            dict(zip(names, given, strict=False))
-            if len(given) == len(names)
-            else {str(k): v for k, v in enumerate(given)}
+        feed = {str(name): _array(value) for name, value in sample.items()}
+        if set(feed) == set(names):
+            return feed
+        got = " ".join(sorted(feed)) or "nothing"
+    elif isinstance(sample, list | tuple):
+        if len(sample) == len(names):
+            return dict(zip(names, map(_array, sample), strict=True))
+        got = f"{len(sample)} arrays"
+        hint = (
+            "a list is an array for each input: np.asarray makes one array of it" if isinstance(sample, list) else None
         )
-    return {names[0]: _array(sample)} if len(names) == 1 else {"one array": sample}
+    elif len(names) == 1:
+        return {names[0]: _array(sample)}
+    else:
+        got = "one array"
+    raise CallError(what, expected=" ".join(names), got=got, hint=hint)
 
 
 def _array(value: Any) -> Any:
-    """An array of NumPy with the numbers of any kind of array."""
+    """An array of NumPy with the numbers of any kind of array. Raises CallError."""
     detach = getattr(value, "detach", None)
     value = detach() if callable(detach) else value
-    return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except ValueError as error:  # of lists in lists of different lengths
+        raise CallError("is no array", got=str(error)) from error
 
 
 def rows_of(arrays: Mapping[str, Any], graph: Graph, names: Sequence[str], most: int = 32) -> Iterator[Feed]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.quantization.million import numbers, scales, zeros
 from tilewright.compiler import passed
 from tilewright.frontend.stablehlo import import_stablehlo
 from tilewright.frontend.stablehlo.quantised import Quantised, quantised_type, rewritten
@@ -147,3 +148,23 @@ def test_a_type_without_an_end_is_refused() -> None:
 
 def test_text_without_quantised_types_stays() -> None:
     assert rewritten("stablehlo.add %a, %b : tensor<2xf32>") == "stablehlo.add %a, %b : tensor<2xf32>"
+
+
+@pytest.mark.parametrize("storage,low,high", [("i8", -128, 127), ("u8", 0, 255), ("i16", -32768, 32767)])
+def test_a_million_numbers_are_rounded_as_the_formula_says(storage: str, low: int, high: int) -> None:
+    """Zero points are added before the rounding: ties with odd ones go to other codes than ONNX's."""
+    channels = zip(scales().tolist(), zeros(low, high).tolist(), strict=True)
+    kind = f"!quant.uniform<{storage}:f32:1, {{{','.join(f'{s!r}:{z}' for s, z in channels)}}}>"
+    x = numbers(low, high)
+    x = np.where(np.isfinite(x), x, np.float32(1e30))
+    of_f32, of_codes = (f"tensor<{x.shape[0]}x{x.shape[1]}x{t}>" for t in ("f32", kind))
+    text = f"""
+    func.func @main(%x: {of_f32}) -> {of_f32} {{
+      %q = stablehlo.uniform_quantize %x : ({of_f32}) -> {of_codes}
+      %y = stablehlo.uniform_dequantize %q : ({of_codes}) -> {of_f32}
+      return %y : {of_f32}
+    }}"""
+    assert x.size > 1_000_000
+    with np.errstate(all="ignore"):
+        want = number(coded(x, kind), kind)
+    np.testing.assert_array_equal(np.asarray(tw.compile(text)(x)), want)

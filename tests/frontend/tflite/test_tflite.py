@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.frontend.tflite.cases import EXACT, ROUNDED, model_and_input
+from tests.frontend.tflite.cases import EXACT, ROUNDED, allowed, model_and_input
 from tests.frontend.tflite.record import RECORDED, SEED
 from tests.frontend.tflite.writer import Writer
 from tilewright.frontend.tflite import import_tflite
@@ -41,8 +41,7 @@ def test_codes_are_those_of_the_reference_kernels(name: str, recorded: dict[str,
 @pytest.mark.parametrize("name", ROUNDED)
 def test_functions_are_within_a_step(name: str, recorded: dict[str, Any]) -> None:
     y, want = computed(name), recorded[f"{name}.{SEED}"]
-    step = 1 if want.dtype == np.int8 else 1e-5
-    assert np.abs(y.astype(np.float64) - want).max() <= step
+    assert np.abs(y.astype(np.float64) - want).max() <= allowed(name, want.dtype)
 
 
 @pytest.mark.parametrize("name", ["network", "add"])
