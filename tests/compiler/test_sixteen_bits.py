@@ -20,6 +20,7 @@ from tilewright.frontend.onnx import import_onnx
 from tilewright.targets.target import Target
 from tilewright.transform.graph.constant_operands import hoist_constants
 from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.graph.stored_codes import store_codes
 
 KINDS = {"f16": (TensorProto.FLOAT16, np.float16), "bf16": (TensorProto.BFLOAT16, ml_dtypes.bfloat16)}
 LENGTH = 4096
@@ -118,20 +119,22 @@ def network(dtype: Any) -> onnx.ModelProto:
 
 
 def bytes_handed_on(model: onnx.ModelProto, target: str) -> int:
-    """Bytes that the kernels of a call write, without the copies in f32 and in blocks that convolutions read."""
-    graph = passed(hoist_constants(import_onnx(model).graph, ())[0], Target.parse(target))
+    """Bytes that the kernels of a call write, without the copy in blocks of f32 that is made of the model's input."""
+    machine = Target.parse(target)
+    graph = passed(hoist_constants(import_onnx(model).graph, ())[0], machine)
     known, total = set(graph.inputs), 0
-    for group in fuse(graph):
+    for group in store_codes(fuse(graph), machine, frozenset(graph.outputs)):
         if known.intersection(group.inputs):
+            of_input = graph.inputs[0] in group.inputs or group.nodes[-1].op == "lowered.block_channels"
             known.update(group.outputs)
-            if not {n.op for n in group.nodes} <= {"cast", "lowered.block_channels"}:
-                total += sum(v.known_bytes for v in group.outputs)
+            total += 0 if of_input else sum(v.known_bytes for v in group.outputs)
     return total
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "znver4", "sapphirerapids"])
 def test_kernels_hand_on_16_bits(target: str) -> None:
-    assert bytes_handed_on(network(np.float16), target) * 2 == bytes_handed_on(network(np.float32), target)
+    halves, whole = (bytes_handed_on(network(t), target) for t in (np.float16, np.float32))
+    assert whole <= halves * 2 <= 1.01 * whole  # the one row of the last product is widened before it
 
 
 def test_onnx_runtime_agrees() -> None:

@@ -49,6 +49,45 @@ def test_packed_weights_and_what_is_handed_on_have_16_bits() -> None:
     assert shown.count(f"{f16}[256, 256]") + shown.count(f"{f16}[") >= 3
 
 
+@pytest.mark.parametrize("window,channels,size", [(3, 32, 12), (1, 128, 28)], ids=["Winograd", "direct"])
+def test_convolutions_read_what_has_16_bits(window: int, channels: int, size: int) -> None:
+    """No map of f32 lies between two convolutions, and results are those of NumPy's numbers of 16 bits."""
+    w1, w2 = (RNG.standard_normal((channels, channels, window, window)).astype("f4") for _ in range(2))
+    pads = [window // 2] * 4
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["m"], pads=pads),
+        helper.make_node("Relu", ["m"], ["r"]),
+        helper.make_node("Conv", ["r", "w2"], ["y"], pads=pads),
+    ]
+    shape = [1, channels, size, size]
+    model = model_of(nodes, {"w1": w1, "w2": w2}, shape, shape)
+    q = tw.quantize(model, calibrate=samples(RNG, *shape), precision="fp16")
+    x = RNG.standard_normal(shape).astype("f4")
+    between = [k.split(" + ") for k in labels(q) if "conv" in k]
+    # any machine: how a convolution is computed is a host's choice, its operands' bits are not
+    assert "cast" in between[-1][: between[-1].index(convolution(between[-1]))], between
+    assert between[-2][-1] == "cast" and between[-2][-2] != "cast", between
+    hidden = np.maximum(correlated(half(x), half(w1)), 0).astype(np.float32)
+    want = correlated(half(hidden), half(w2))
+    np.testing.assert_allclose(q(x), want, rtol=0, atol=4e-4 * np.abs(want).max())
+
+
+def convolution(label: list[str]) -> str:
+    return next(op for op in label if "conv" in op)
+
+
+def labels(model: tw.Model) -> list[str]:
+    x = np.zeros([int(d) for d in model.inputs[0].shape], np.float32)
+    return [k.label for k in model.profile(x, repeat=1).kernels]
+
+
+def correlated(x: Any, w: Any) -> Any:
+    border = w.shape[-1] // 2
+    padded = np.pad(x, ((0, 0), (0, 0), (border, border), (border, border)))
+    views = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:], axis=(2, 3))
+    return np.einsum("ncijhw,fchw->nfij", views, w, optimize=True)
+
+
 def test_convolutions_and_weights_that_are_too_large() -> None:
     data = samples(RNG, 2, 3, 8, 8)
     q = tw.quantize(network(RNG), calibrate=data, precision="fp16")

@@ -8,6 +8,9 @@ where a byte says the same. Kernels of pointwise work alone that only dequantise
 readers can take the few operators: reductions, what only moves elements, and what follows a product. Targets without
 dot instructions multiply the numbers, which each product would dequantise many times.
 
+Floats of 16 bits that are widened are such codes on every target: convolutions widen them where they copy their input
+into strips or transform its tiles, so that maps between two of them have 16 bits an element.
+
     A: z = unblock(cast(q) * s)     ->     A: z = cast(unblock(q)) * s
 
 What exchanges dimensions does so with codes, and the first of two axes that are resized is computed again by the
@@ -20,16 +23,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright import ops
-from tilewright.ir.dtype import i8, u8
+from tilewright.ir.dtype import DType, i8, u8
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.schedule.dot_intrinsics import find_dot
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import Group
+from tilewright.transform.graph.halves import HALVES
 from tilewright.transform.graph.rematerialize import with_nodes
 
-CODES = (u8, i8)
+CODES: tuple[DType, ...] = (u8, i8)
 DEQUANTISE = frozenset("cast sub add mul".split())
 """Operators between a code and its number."""
 MAX_NODES = 5
@@ -38,6 +42,10 @@ MOVES = frozenset(("lowered.unblock_channels", "transpose"))
 """Operators that give each element another place and make no elements of their own."""
 ANCHORS = frozenset(("lowered.conv_depthwise", "lowered.conv_transposed"))
 """Contractions that take pointwise work on their data into their kernel."""
+WIDENS = ANCHORS | {"lowered.conv_blocked", "lowered.conv_winograd"}
+"""Contractions that widen halves: processors do so as fast as they read."""
+OF_F32 = frozenset(("lowered.block_channels",))
+"""Moves that are fast for elements of 32 bits: of others they took four times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +59,8 @@ class _Number:
 def store_codes(groups: Sequence[Group], target: Target, outputs: frozenset[Value]) -> list[Group]:
     """The groups, in their order, with codes between them in place of the numbers that they mean. `outputs`: values
     that others read too."""
-    if all(find_dot(t, i8, target) is None for t in CODES):
-        return list(groups)
+    multiplies = any(find_dot(t, i8, target) is not None for t in CODES)
+    codes = (*HALVES, *CODES) if multiplies else HALVES
     results: list[Group | None] = list(groups)
     readers: dict[Value, list[int]] = {}
     for k, group in enumerate(groups):
@@ -62,11 +70,11 @@ def store_codes(groups: Sequence[Group], target: Target, outputs: frozenset[Valu
         known = results[k]
         if known is None:
             continue
-        group = _codes_moved(known)
+        group = _codes_moved(known, codes)
         value = group.outputs[-1]
-        if value in outputs or value.dtype in CODES or len(group.outputs) != 1 or not readers.get(value):
+        if value in outputs or value.dtype in codes or len(group.outputs) != 1 or not readers.get(value):
             continue
-        number = _number(group, value)
+        number = _number(group, value, codes)
         if number is None:
             continue
         changed = {i: _reading(results[i], value, number) for i in readers[value]}
@@ -81,8 +89,8 @@ def store_codes(groups: Sequence[Group], target: Target, outputs: frozenset[Valu
     return [group for group in results if group is not None]
 
 
-def _number(group: Group, value: Value) -> _Number | None:
-    """How a group's value is made of a code, if it is."""
+def _number(group: Group, value: Value, kinds: tuple[DType, ...]) -> _Number | None:
+    """How a group's value is made of a code of one of these types, if it is."""
     makers = {v: n for n in group.nodes for v in n.outputs}
     resampled = makers.get(value)
     nodes: set[Value] = set()
@@ -96,7 +104,7 @@ def _number(group: Group, value: Value) -> _Number | None:
         if v in nodes or v in codes:
             continue
         node = makers.get(v)
-        if v.dtype in CODES and v.shape == shape:
+        if v.dtype in kinds and v.shape == shape:
             codes.add(v)
         elif node is not None and node.op == "constant":
             nodes.add(v)
@@ -113,11 +121,11 @@ def _number(group: Group, value: Value) -> _Number | None:
     return _Number(codes.pop(), order)
 
 
-def _codes_moved(group: Group) -> Group:
+def _codes_moved(group: Group, kinds: tuple[DType, ...]) -> Group:
     """The group with codes moved in place of the numbers that they mean, where that is its last operator."""
     move = group.nodes[-1]
     source = move.inputs[0] if move.op in MOVES and group.outputs == move.outputs else None
-    number = None if source is None else _number(group, source)
+    number = None if source is None else _number(group, source, kinds)
     if number is None or any(n.op == "resample" for n in number.nodes):
         return group
     used = [v for n in group.nodes for v in n.inputs if v is not None]
@@ -149,9 +157,10 @@ def _reading(group: Group | None, value: Value, number: _Number) -> Group | None
     for node in group.nodes:
         if value not in node.inputs:
             continue
-        kind = ops.get(node.op).kind
+        kind, halves = ops.get(node.op).kind, number.code.dtype in HALVES
         follows = kind == "pointwise" and node.output.shape == result.shape
-        if not (follows or kind in ("reduction", "injective") or (node.op in ANCHORS and node.inputs[0] == value)):
+        feeds = node.op in (WIDENS if halves else ANCHORS) and node.inputs[0] == value
+        if not (follows or feeds or kind in ("reduction", "injective")) or (halves and node.op in OF_F32):
             return None
         if ops.is_alias(node):
             return None
