@@ -133,8 +133,8 @@ def bytes_handed_on(model: onnx.ModelProto, target: str) -> int:
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "znver4", "sapphirerapids"])
 def test_kernels_hand_on_16_bits(target: str) -> None:
-    halves, whole = (bytes_handed_on(network(t), target) for t in (np.float16, np.float32))
-    assert whole <= halves * 2 <= 1.01 * whole  # the one row of the last product is widened before it
+    narrow, whole = (bytes_handed_on(network(t), target) for t in (np.float16, np.float32))
+    assert whole <= narrow * 2 <= 1.01 * whole  # the one row of the last product is widened before it
 
 
 def test_onnx_runtime_agrees() -> None:

@@ -89,6 +89,8 @@ def test_a_recipe_is_read_from_a_file(tmp_path: Path) -> None:
         ({"prune": {"block": [4]}}, "block"),
         ({"prune": {"much": 1}}, "no such key"),
         ({"quantise": {}}, "no such table"),
+        ({"epochs": 3}, r"no such table: .*\nhint: epochs is a key of \[train\]"),
+        ({"prune": 0.5}, r"prune is a table: expected \[prune\] with share .* got prune = 0.5"),
         ({"share": {"values": 1}}, "values"),
         ({"share": {"values": True}}, "values"),
         ({"train": {"epochs": -1}}, "epochs"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ from onnx import helper, numpy_helper
 
 import tilewright as tw
 from tests.quantization.test_quantize import Array, dense, model_of
+from tilewright.cli.inputs import read_arrays
+from tilewright.frontend.read import import_model
 from tilewright.quantization.ranges import METHODS, Histogram
+from tilewright.quantization.samples import rows_of
 from tilewright.support.errors import CallError
 
 GOOD = np.random.default_rng(3).standard_normal((4, 24)).astype(np.float32)
@@ -141,3 +145,18 @@ def test_values_below_the_least_scale_are_not_counted() -> None:
     histogram = Histogram(0.0, 1e-44)
     histogram.add(np.float32([1e-44]))
     assert not histogram.counts.any() and histogram.scale("mse").scale == 1.0
+
+
+@pytest.mark.parametrize("array", [np.float32(3), np.zeros((0, 24), np.float32)], ids=["a number", "no rows"])
+def test_files_without_samples(array: Any) -> None:
+    read = import_model(dense(np.random.default_rng(1)))
+    with pytest.raises(CallError, match="'x' holds no samples: expected an array whose first dimension counts samples"):
+        list(rows_of({"x": array}, read.graph, ["x"]))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy"])
+def test_files_that_are_none_of_numpy(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"samples{suffix}"
+    path.write_bytes(b"hello")
+    with pytest.raises(CallError, match=rf"cannot be read: is no {suffix} file of NumPy"):
+        read_arrays(path)

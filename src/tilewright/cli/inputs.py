@@ -58,7 +58,15 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
 _NUMBERS = {t.numpy for t in BY_NAME.values()}
 
 
+_STARTS = {".npz": (b"PK",), ".npy": (b"\x93NUMPY",)}
+"""The first bytes of files of arrays; NumPy takes others for pickles, which are not read."""
+
+
 def _read(path: Path) -> Array | dict[str, Array]:
+    if path.suffix in _STARTS:
+        with path.open("rb") as opened:
+            if not opened.read(8).startswith(_STARTS[path.suffix]):
+                raise ValueError(f"is no {path.suffix} file of NumPy")
     match path.suffix:
         case ".npz":
             with np.load(path, allow_pickle=False) as file:

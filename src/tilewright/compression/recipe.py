@@ -131,8 +131,17 @@ def read(source: Recipe | Mapping[str, Any] | str | Path) -> Recipe:
     problems = Problems()
     fields: dict[str, Any] = {}
     for table, keys in source.items():
-        if table not in _TABLES or not isinstance(keys, Mapping):
-            problems.add(CallError("no such table", where=where, expected=" ".join(_TABLES), got=table))
+        if table not in _TABLES:
+            places = [f"{key} is a key of [{t}]" for t, known in _TABLES.items() for key in known if key == table]
+            expected = " ".join(f"[{t}]" for t in _TABLES)
+            problem = CallError(
+                "no such table", where=where, expected=expected, got=table, hint="; ".join(places) or None
+            )
+            problems.add(problem)
+            continue
+        if not isinstance(keys, Mapping):
+            expected = f"[{table}] with {' '.join(_TABLES[table])}"
+            problems.add(CallError(f"{table} is a table", where=where, expected=expected, got=f"{table} = {keys!r}"))
             continue
         for key, value in keys.items():
             if key not in _TABLES[table]:

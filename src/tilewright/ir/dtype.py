@@ -123,6 +123,7 @@ f8e5m2fnuz = DType("f8e5m2fnuz", "minifloat", 8)
 f8e8m0 = DType("f8e8m0", "minifloat", 8)
 
 MINIFLOATS: tuple[DType, ...] = (f4e2m1, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0)
+FLOATS_OF_16_BITS: tuple[DType, ...] = (f16, bf16)
 ALL: tuple[DType, ...] = (f16, bf16, f32, f64, i2, i4, i8, i16, i32, i64, u2, u4, u8, u16, u32, u64, boolean)
 """The types that arithmetic knows."""
 BY_NAME: dict[str, DType] = {t.name: t for t in (*ALL, *MINIFLOATS)}

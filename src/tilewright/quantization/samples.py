@@ -171,6 +171,10 @@ def rows_of(arrays: Mapping[str, Any], graph: Graph, names: Sequence[str], most:
     if len(set(counts.values())) > 1:
         raise CallError("the arrays hold different numbers of samples", got=counts)
     count = next(iter(counts.values()), 0)
+    for name, array in arrays.items():
+        if not np.size(array) or not np.ndim(array):
+            expected = "an array whose first dimension counts samples"
+            raise CallError(f"{name!r} holds no samples", expected=expected, got=f"shape {list(np.shape(array))}")
     fixed = {n for n in firsts.values() if n is not None}
     if len(fixed) > 1 or count == 0:
         raise CallError("samples cannot be cut along the first dimension", expected="one number of rows", got=firsts)

@@ -15,14 +15,13 @@ from dataclasses import replace
 from math import prod
 
 from tilewright import ops
-from tilewright.ir.dtype import bf16, f16, f32
+from tilewright.ir.dtype import FLOATS_OF_16_BITS, f16, f32
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.transform.graph.matching import op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
-HALVES = (f16, bf16)
 WIDENED = ("conv", "conv_transpose", "conv_weight_gradient", "recurrence")
 """Operators whose operands and results may be of any float alike."""
 MANY_ROWS = 32
@@ -36,17 +35,17 @@ def widen_halves(graph: Graph) -> Graph:
 
 def _widened(m: Match) -> tuple[Value, ...]:
     def wide(value: Value | None) -> Value | None:
-        return m.once("cast", value, dtype=f32) if value is not None and value.dtype in HALVES else value
+        return m.once("cast", value, dtype=f32) if value is not None and value.dtype in FLOATS_OF_16_BITS else value
 
     attrs = replace(m.node.of(MatmulAttrs), dtype=None) if m.node.op == "matmul" else m.node.attrs
     results = ops.emit(m.rewriter.builder, m.node.op, *map(wide, m.node.inputs), attrs=attrs)
     pairs = zip(results, m.node.outputs, strict=True)
-    return tuple(m.emit("cast", new, dtype=old.dtype) if old.dtype in HALVES else new for new, old in pairs)
+    return tuple(m.emit("cast", new, dtype=old.dtype) if old.dtype in FLOATS_OF_16_BITS else new for new, old in pairs)
 
 
 def _is_widened(node: Node) -> bool:
     if node.op in WIDENED:
-        return node.outputs[0].dtype in HALVES
+        return node.outputs[0].dtype in FLOATS_OF_16_BITS
     x = node.inputs[0] if node.op == "matmul" else None
     return x is not None and x.dtype is f16 and _rows(node) >= MANY_ROWS
 

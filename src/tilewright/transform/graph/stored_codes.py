@@ -23,14 +23,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright import ops
-from tilewright.ir.dtype import DType, i8, u8
+from tilewright.ir.dtype import FLOATS_OF_16_BITS, DType, i8, u8
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.schedule.dot_intrinsics import find_dot
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import Group
-from tilewright.transform.graph.halves import HALVES
 from tilewright.transform.graph.rematerialize import with_nodes
 
 CODES: tuple[DType, ...] = (u8, i8)
@@ -43,7 +42,7 @@ MOVES = frozenset(("lowered.unblock_channels", "transpose"))
 ANCHORS = frozenset(("lowered.conv_depthwise", "lowered.conv_transposed"))
 """Contractions that take pointwise work on their data into their kernel."""
 WIDENS = ANCHORS | {"lowered.conv_blocked", "lowered.conv_winograd"}
-"""Contractions that widen halves: processors do so as fast as they read."""
+"""Contractions that widen floats of 16 bits: processors do so as fast as they read."""
 OF_F32 = frozenset(("lowered.block_channels",))
 """Moves that are fast for elements of 32 bits: of others they took four times as long."""
 
@@ -60,7 +59,7 @@ def store_codes(groups: Sequence[Group], target: Target, outputs: frozenset[Valu
     """The groups, in their order, with codes between them in place of the numbers that they mean. `outputs`: values
     that others read too."""
     multiplies = any(find_dot(t, i8, target) is not None for t in CODES)
-    codes = (*HALVES, *CODES) if multiplies else HALVES
+    codes = (*FLOATS_OF_16_BITS, *CODES) if multiplies else FLOATS_OF_16_BITS
     results: list[Group | None] = list(groups)
     readers: dict[Value, list[int]] = {}
     for k, group in enumerate(groups):
@@ -157,10 +156,10 @@ def _reading(group: Group | None, value: Value, number: _Number) -> Group | None
     for node in group.nodes:
         if value not in node.inputs:
             continue
-        kind, halves = ops.get(node.op).kind, number.code.dtype in HALVES
+        kind, narrow = ops.get(node.op).kind, number.code.dtype in FLOATS_OF_16_BITS
         follows = kind == "pointwise" and node.output.shape == result.shape
-        feeds = node.op in (WIDENS if halves else ANCHORS) and node.inputs[0] == value
-        if not (follows or feeds or kind in ("reduction", "injective")) or (halves and node.op in OF_F32):
+        feeds = node.op in (WIDENS if narrow else ANCHORS) and node.inputs[0] == value
+        if not (follows or feeds or kind in ("reduction", "injective")) or (narrow and node.op in OF_F32):
             return None
         if ops.is_alias(node):
             return None
