@@ -9,16 +9,16 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tilewright.ir.dtype import DType, boolean, i8, i32, i64, u8
-from tilewright.ir.expr import Const, Expr, Op, Var, binary, cast, const, select
+from tilewright.ir.expr import Const, Expr, Load, Op, Var, binary, cast, const, select
 from tilewright.ir.scalar_ops import OPS
 
 
-def evaluate(e: Expr, values: Mapping[Var, Any]) -> Any:
-    """The value of `e`; selects are lazy."""
+def evaluate(e: Expr, values: Mapping[Any, Any]) -> Any:
+    """The value of `e` for these numbers of variables and loads; selects are lazy."""
     match e:
         case Const(value):
             return e.dtype.numpy.type(value)
-        case Var():
+        case Var() | Load():
             return e.dtype.numpy.type(values[e])
         case Op("select", (c, a, b)):
             return evaluate(a if evaluate(c, values) else b, values)

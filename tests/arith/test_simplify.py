@@ -42,7 +42,17 @@ SIMPLIFIED: list[tuple[Expr, dict[Var, Expr], str]] = [
     (place * 12345 % 10, {}, "I[i] * 12345 % 10"),
     (place * 12345 // 10, {}, "I[i] * 12345 // 10"),
     (cast(Buffer("J", i32, (c(16),))[i], i64) * 12345 % 10, {}, "i64(J[i]) % 2 * 5"),
-    ((place * 4 + ii) // 4, {ii: c(4)}, "I[i]"),  # an address of rows
+    ((place * 4 + ii) // 4, {ii: c(4)}, "(I[i] * 4 + ii) // 4"),
+    ((place * 4 + ii) % 4, {ii: c(4)}, "ii"),
+    ((inside * 4 + ii) // 4, {ii: c(4)}, "min(max(I[i], 0), 15)"),  # an address of rows
+    ((place + 10) % 10, {}, "(I[i] + 10) % 10"),
+    (place + 1 > place, {}, "I[i] < I[i] + 1"),
+    (place + 1 <= place + 1, {}, "true"),
+    (place * 3 == 1, {}, "I[i] * 3 == 1"),
+    (place * 2 == 1, {}, "false"),
+    (maximum(place + 1, place), {}, "max(I[i], I[i] + 1)"),
+    (place <= (1 << 63) - 1, {}, "I[i] <= 9223372036854775807"),
+    (place % -(1 << 63), {}, "I[i] % -9223372036854775808"),
     ((io * 8 + ii) // 8, SPLIT, "io"),
     ((io * 8 + ii) % 8, SPLIT, "ii"),
     ((io * 8 + ii) // 16, SPLIT, "io // 2"),
@@ -137,7 +147,7 @@ SIMPLIFIED: list[tuple[Expr, dict[Var, Expr], str]] = [
     (place * 2 + x - place, {}, "I[i] + x"),
     (place // 4 * 4 + place % 4, {}, "I[i]"),
     (place - place // 8 * 8 + x * n, {}, "n * x + I[i] % 8"),
-    (place * 4 // 4 + place * n // n, {}, "I[i] * 2"),
+    (inside * 4 // 4 + inside * n // n, {}, "min(max(I[i], 0), 15) * 2"),
 ]
 
 

@@ -16,7 +16,7 @@ from tilewright.arith.interval import EVERYTHING, Interval
 from tilewright.arith.points import Point
 from tilewright.ir.dtype import DType, boolean, i64
 from tilewright.ir.expr import Const, Expr, Load, Op, Var, cast
-from tilewright.ir.rewrite import rebuild
+from tilewright.ir.rewrite import rebuild, walk_expr
 
 Extents = Mapping[Var, Expr]
 
@@ -51,6 +51,7 @@ class Analyzer:
         "_simple",
         "_stated",
         "_points",
+        "_of_data",
         "_unbounded",
         "extents",
         "facts",
@@ -69,6 +70,7 @@ class Analyzer:
         self._ranges: dict[Expr, Interval] = {}
         self._divisors: dict[Expr, int] = {}
         self._unbounded: dict[Expr, bool] = {}
+        self._of_data: dict[Expr, bool] = {}
         self._stated: _Stated | None = None
         self._state(facts, ())
 
@@ -134,7 +136,10 @@ class Analyzer:
 
     def bounds(self, e: Expr) -> Interval:
         """An interval that contains every value of an integer or boolean expression."""
-        return self.form_range(self.form(e)) if e.dtype is i64 else self.range(e)
+        if e.dtype is not i64:
+            return self.range(e)
+        form = self.form(e)
+        return EVERYTHING if wrapping.may_wrap(self, form) else self.form_range(form)
 
     def prove(self, condition: Expr) -> bool:
         """True if `condition` holds for all values of its variables; False means only that this is not known."""
@@ -196,11 +201,12 @@ class Analyzer:
 
     def _extremum(self, name: str, e: Op) -> Expr:
         a, b = self.form(e.args[0]), self.form(e.args[1])
-        difference = forms.add(b, a, -1)
-        if compare.nonnegative(self, difference):
-            return forms.to_expr(a if name == "min" else b)
-        if compare.nonnegative(self, forms.scale(difference, -1)):
-            return forms.to_expr(b if name == "min" else a)
+        if not wrapping.may_wrap(self, a) and not wrapping.may_wrap(self, b):
+            difference = forms.add(b, a, -1)
+            if compare.nonnegative(self, difference):
+                return forms.to_expr(a if name == "min" else b)
+            if compare.nonnegative(self, forms.scale(difference, -1)):
+                return forms.to_expr(b if name == "min" else a)
         left, right = forms.to_expr(a), forms.to_expr(b)
         if type(left) is Const or (type(right) is not Const and forms.order(right) < forms.order(left)):
             left, right = right, left
@@ -257,6 +263,13 @@ class Analyzer:
             done = self._unbounded[atom] = not all(wrapping.ends(self, atom))
         return done
 
+    def of_data(self, atom: Expr) -> bool:
+        """Whether an expression reads memory."""
+        done = self._of_data.get(atom)
+        if done is None:
+            done = self._of_data[atom] = any(type(e) is Load for e in walk_expr(atom))
+        return done
+
     def form_range(self, form: Form) -> Interval:
         """The interval of a linear form: exact if its atoms are independent."""
         terms, constant = form
@@ -292,10 +305,18 @@ class Analyzer:
             return limits
         result = self._op_range(e)
         if limits is EVERYTHING:
-            return result
+            return self._unwrapped(e, result) if e.dtype is i64 else result
         # Narrow integers wrap: a result that may leave the type may be anything.
         inside = result.lo is not None and result.hi is not None and limits.contains(result.lo)
         return result if inside and limits.contains(result.hi or 0) else limits
+
+    def _unwrapped(self, e: Op, interval: Interval) -> Interval:
+        """The interval of an i64 operator if its numbers are exact: everything where they are data's and may wrap."""
+        lo, hi = interval
+        wraps = (lo is not None and lo < i64.min) or (hi is not None and hi > i64.max)
+        if not wraps and (e.name not in _MAY_WRAP or (lo is not None and hi is not None)):
+            return interval
+        return EVERYTHING if self.of_data(e) and (wraps or not all(wrapping.operator_ends(self, e))) else interval
 
     def _op_range(self, e: Op) -> Interval:
         name, args = e.name, e.args
@@ -323,7 +344,7 @@ class Analyzer:
         """The interval of `x // d`; of an even part of x, which is no multiple of d at its least, the next one up."""
         bounds = self.bounds(x)
         result = interval.floordiv(bounds, Interval(d, d))
-        if bounds.lo is None or bounds.lo % d == 0 or not self.divides(d, self.form(x)):
+        if bounds.lo is None or bounds.lo % d == 0 or x.dtype is not i64 or not self.divides(d, self.form(x)):
             return result
         return interval.intersect(result, Interval(bounds.lo // d + 1, None))
 
@@ -342,7 +363,8 @@ class Analyzer:
         if type(e) is Op:
             name, args = e.name, e.args
             if name == "mul":
-                return self.divisor(args[0]) * self.divisor(args[1])
+                whole = self.divisor(args[0]) * self.divisor(args[1])
+                return whole & -whole if self.of_data(e) and self.unbounded(e) else whole
             if name in ("add", "sub", "min", "max"):
                 return gcd(self.form_divisor(self.form(args[0])), self.form_divisor(self.form(args[1])))
             if name == "select":
@@ -359,7 +381,7 @@ class Analyzer:
         common = form[1]
         for atom, c in form[0].items():
             common = gcd(common, c * self.divisor(atom))
-        return abs(common)
+        return abs(common) if not wrapping.may_wrap(self, form) else common & -common
 
     def divides(self, d: int, form: Form) -> bool:
         """Whether a number above 1 is known to divide every value of a form: all of its terms, or their sum, as in
@@ -369,6 +391,8 @@ class Analyzer:
         remainders = any(type(atom) is Op and atom.name == "mod" for atom in form[0])
         return remainders and division.mod_const(self, form, d) == forms.ZERO
 
+
+_MAY_WRAP = frozenset(("mul", "add", "sub", "neg", "abs"))
 
 _BINARY_RANGES = {
     "mul": interval.mul,

@@ -55,21 +55,28 @@ def decide(name: str, difference: Interval) -> Const | None:
 
 def simplify(an: Analyzer, name: str, a: Form, b: Form) -> Expr:
     """`a <name> b` as a literal or in canonical form."""
+    wraps = may_wrap(an, a) or may_wrap(an, b)
     if name in ("eq", "ne"):
-        return _equality(an, name, division.merge_digits(an, forms.add(a, b, -1)))
+        difference = division.merge_digits(an, forms.add(a, b, -1))
+        return _wrapped_equality(an, name, difference) if wraps else _equality(an, name, difference)
     if name in ("gt", "ge"):
         a, b = b, a
+    strict = name in ("lt", "gt")
+    if wraps:
+        return const(not strict) if a == b else Op("lt" if strict else "le", (forms.to_expr(a), forms.to_expr(b)))
     # a < b  is  b - a - 1 >= 0;  a <= b  is  b - a >= 0.
     slack = division.merge_digits(an, forms.add(b, a, -1))
-    if name in ("lt", "gt"):
+    if strict:
         slack = (slack[0], slack[1] - 1)
     if nonnegative(an, slack):
         return TRUE
     if nonnegative(an, (forms.scale(slack, -1)[0], -slack[1] - 1)):
         return FALSE
+    if not i64.min < slack[1] < i64.max:
+        return Op("lt" if strict else "le", (forms.to_expr(a), forms.to_expr(b)))
     result = inequality(an, slack)
-    if any(may_wrap(an, form) for form in (a, b)) or any(may_wrap(an, an.form(side)) for side in result.children):
-        return Op("lt" if name in ("lt", "gt") else "le", (forms.to_expr(a), forms.to_expr(b)))
+    if any(may_wrap(an, an.form(side)) for side in result.children):
+        return Op("lt" if strict else "le", (forms.to_expr(a), forms.to_expr(b)))
     return result
 
 
@@ -124,6 +131,17 @@ def _equality(an: Analyzer, name: str, difference: Form) -> Expr:
     return Op(name, (left, right))
 
 
+def _wrapped_equality(an: Analyzer, name: str, difference: Form) -> Expr:
+    """`difference == 0` modulo 2**64: an even sum is no odd number, but `2*x == 2*y` says nothing of `x == y`."""
+    terms, constant = difference
+    constant -= ((constant >> 63) + 1 >> 1) << 64
+    if not terms:
+        return const((constant == 0) == (name == "eq"))
+    if constant % an.form_divisor((terms, 0)):
+        return const(name == "ne")
+    return Op(name, (forms.to_expr((terms, 0)), const(-constant)))
+
+
 def nonnegative_forms(an: Analyzer, condition: Expr) -> list[Form]:
     """Forms that are at least 0 where a simplified condition holds."""
     if type(condition) is not Op:
@@ -132,6 +150,8 @@ def nonnegative_forms(an: Analyzer, condition: Expr) -> list[Form]:
     if condition.name == "and":
         return nonnegative_forms(an, a) + nonnegative_forms(an, b)
     if a.dtype is not i64:
+        return []
+    if may_wrap(an, an.form(a)) or may_wrap(an, an.form(b)):
         return []
     difference = forms.add(an.form(b), an.form(a), -1)
     match condition.name:
@@ -296,6 +316,8 @@ def _relax_atom(an: Analyzer, form: Form, depth: int) -> bool:
             continue
         rest = forms.add(form, ({atom: 1}, 0), -c)
         name = atom.name
+        if any(a.dtype is i64 and may_wrap(an, an.form(a)) for a in atom.args):
+            continue
         if name == "floordiv" and abs(c) == 1 and _exact_quotient(an, atom, rest, c, depth):
             return True
         if name == "floordiv" and type(atom.args[1]) is Const:

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 
 from tilewright.arith import compare, forms
 from tilewright.arith.forms import ZERO, Form
-from tilewright.arith.wrapping import hashes
+from tilewright.arith.wrapping import may_wrap
+from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Const, Expr, Op, Var, const
 
 if TYPE_CHECKING:
@@ -45,11 +46,15 @@ def mod(an: Analyzer, a: Form, b: Form) -> Form:
 def floordiv_const(an: Analyzer, a: Form, d: int) -> Form:
     if d == 0:
         return ZERO
+    if d == i64.min:
+        return ({Op("floordiv", (forms.to_expr(a), const(d))): 1}, 0) if a[0] else ({}, a[1] // d)
     if d < 0:
+        if may_wrap(an, forms.scale(a, -1)):
+            return ({Op("floordiv", (forms.to_expr(a), const(d))): 1}, 0)
         a, d = forms.scale(a, -1), -d
     if d == 1:
         return a
-    if hashes(an, a, d):
+    if may_wrap(an, a):
         return ({Op("floordiv", (forms.to_expr(a), const(d))): 1}, 0)
     quotient, rest = _split(an, a, d)
     if rest[0]:
@@ -138,11 +143,15 @@ def _reduced_floordiv(an: Analyzer, r: Form, d: int) -> Form:
 def mod_const(an: Analyzer, a: Form, d: int) -> Form:
     if d == 0:
         return ZERO
+    if d == i64.min:
+        return ({Op("mod", (forms.to_expr(a), const(d))): 1}, 0) if a[0] else ({}, a[1] % d)
+    if d < 0 and may_wrap(an, forms.scale(a, -1)):
+        return ({Op("mod", (forms.to_expr(a), const(d))): 1}, 0)
     if d < 0:
         return forms.scale(mod_const(an, forms.scale(a, -1), -d), -1)
     if d == 1:
         return ZERO
-    if hashes(an, a, d):
+    if d & (d - 1) and may_wrap(an, a):
         return ({Op("mod", (forms.to_expr(a), const(d))): 1}, 0)
     for atom, c in a[0].items():
         if type(atom) is Op and atom.name == "mod" and type(atom.args[1]) is Const:
@@ -168,6 +177,8 @@ def mod_const(an: Analyzer, a: Form, d: int) -> Form:
 def _symbolic(an: Analyzer, name: str, a: Form, b: Form) -> Form:
     """With `a = b*q + r`: q and r if `0 <= r < b` can be proven, `q + r // b` or `r % b` if only `b > 0` can."""
     divisor = forms.to_expr(b)
+    if may_wrap(an, a) or may_wrap(an, b):
+        return ({Op(name, (forms.to_expr(a), divisor)): 1}, 0)
     if (times := _times_even_part(an, a, divisor)) is not None:
         return ({}, times) if name == "floordiv" else ZERO
     least = an.form_range(b).lo

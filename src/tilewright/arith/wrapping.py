@@ -7,9 +7,12 @@ right for them as well, modulo 2**64; `x - y < z` is not `x < y + z`, and `x * k
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING
 
-from tilewright.arith.forms import Form
+from tilewright.arith import interval
+from tilewright.arith.forms import Form, factors
+from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Const, Expr, Load, Op, Var
 
 if TYPE_CHECKING:
@@ -19,18 +22,34 @@ Ends = tuple[bool, bool]
 """Whether an expression has a bound below, and one above, that data does not decide."""
 
 
+_HALF = 1 << 62
+"""A number so large that a sum of it and a size may leave i64."""
+_FACTOR = 1 << 40
+"""A number so large that its product with a size may leave i64."""
+
+
 def may_wrap(an: Analyzer, form: Form) -> bool:
-    """Whether a linear form adds or multiplies numbers of the data that may be anything."""
+    """Whether a linear form is a sum or product of numbers of the data that may leave i64."""
     terms, constant = form
-    if not terms or (constant == 0 and next(iter(terms.values())) == 1 and len(terms) == 1):
+    if not terms or (len(terms) == 1 and constant == 0 and _single(terms)):
         return False
-    return any(an.unbounded(atom) for atom in terms)
+    if not -_HALF < constant < _HALF or any(not -_FACTOR < c < _FACTOR for c in terms.values()):
+        return True
+    lo = hi = constant
+    for atom, c in terms.items():
+        if type(atom) is Var or not an.of_data(atom):
+            continue
+        if an.unbounded(atom):
+            return True
+        low, high = reduce(interval.mul, [an.range(f) for f in factors(atom)])
+        if low is not None and high is not None:
+            lo, hi = lo + min(c * low, c * high), hi + max(c * low, c * high)
+    return lo < i64.min or i64.max < hi
 
 
-def hashes(an: Analyzer, form: Form, divisor: int) -> bool:
-    """Whether a linear form to be divided multiplies numbers that may be anything by one that has nothing to do with
-    the divisor: then the product is a hash, not an address."""
-    return any(c % divisor and divisor % c and an.unbounded(atom) for atom, c in form[0].items())
+def _single(terms: dict[Expr, int]) -> bool:
+    ((atom, c),) = terms.items()
+    return c == 1 and not (type(atom) is Op and atom.name == "mul")
 
 
 def ends(an: Analyzer, e: Expr) -> Ends:
@@ -40,12 +59,17 @@ def ends(an: Analyzer, e: Expr) -> Ends:
         return True, True
     if kind is Load and e.dtype.bits == 64:
         return False, False
-    lo, hi = an.bounds(e)
+    if type(e) is Op and e.dtype is i64 and e.name in ("add", "sub", "mul", "neg"):
+        return operator_ends(an, e)
+    lo, hi = an.range(e)
     if lo is not None and hi is not None:
         return True, True
-    if kind is not Op:
-        return False, False
-    return _of_operator(e.name, [ends(an, a) for a in e.children if a.dtype.is_int or e.name == "cast"])  # type: ignore[attr-defined]
+    return operator_ends(an, e) if type(e) is Op else (False, False)
+
+
+def operator_ends(an: Analyzer, e: Op) -> Ends:
+    """The ends of an operator, from those of its operands."""
+    return _of_operator(e.name, [ends(an, a) for a in e.args if a.dtype.is_int or e.name == "cast"])
 
 
 def _of_operator(name: str, parts: list[Ends]) -> Ends:
@@ -67,4 +91,4 @@ def _of_operator(name: str, parts: list[Ends]) -> Ends:
             return every, every
 
 
-__all__ = ["ends", "hashes", "may_wrap"]
+__all__ = ["ends", "may_wrap", "operator_ends"]

@@ -5,8 +5,8 @@
     }                                             if 32 <= n { for v in 0..16 vectorized { B[v + 16] = ... } } ...
 
 Code for a condition that differs between lanes is masked, which for what is not contiguous takes many times as long.
-Loops of a single vector are left as they are, those whose sizes are numbers, of which partial ones are few, and sums of
-vectors over a loop (`shorter.py`).
+Loops of a single vector and of very many are left as they are, those whose sizes are numbers, of which partial ones are
+few, and sums of vectors over a loop (`shorter.py`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ from tilewright.targets.target import Target
 from tilewright.transform.loops.copies import conjuncts, copy_fresh
 from tilewright.transform.loops.shorter import summed
 from tilewright.transform.loops.simplify import analyzer_of, simplify_stmt
+
+MAX_VECTORS = 256
+"""Vectors of a loop above which they are not written out: each is a copy of the body, twice."""
 
 
 def narrow_tails(func: PrimFunc, target: Target) -> PrimFunc:
@@ -83,7 +86,7 @@ class _Narrower:
         if not symbolic or not all(slacks):
             return None
         width = self.target.lanes(max((s.buffer.dtype.itemsize for s in walk(body) if isinstance(s, Store)), default=4))
-        if size <= width:
+        if size <= width or size > width * MAX_VECTORS:
             return None
         rest = _guarded([c for c in parts if c not in varying], body.then)
         parts_of = [
