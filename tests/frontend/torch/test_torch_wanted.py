@@ -40,6 +40,15 @@ def test_spaced_numbers_of_an_open_number() -> None:
     assert torch.linspace(0, 1, 3).tolist() == [0, 0.5, 1]  # PyTorch's own again
 
 
+def test_powers_of_an_open_number() -> None:
+    def powers(x: Any) -> Any:
+        n = x.shape[0]
+        return torch.logspace(-1, 2, n) * x[:, 0], torch.logspace(0, n / 8, n + 1, base=2), torch.logspace(0, 3, 4)
+
+    check(Functional(powers), rows, batches=(1, 2, 3, 8, 17))
+    assert torch.logspace(0, 2, 3).tolist() == [1, 10, 100]  # PyTorch's own again
+
+
 def test_pairs_and_covariances_of_an_open_number_of_rows() -> None:
     check(Functional(lambda x: F.pdist(x), lambda x: F.pdist(x, 1.0)), rows, batches=(2, 3, 8, 61))
     check(Functional(lambda x: torch.cov(x), lambda x: torch.corrcoef(x)), rows, batches=(2, 3, 8), tolerance=1e-5)

@@ -1,7 +1,8 @@
-"""`torch.linspace` of an open number of steps.
+"""`torch.linspace` and `torch.logspace` of an open number of steps.
 
-PyTorch's operator takes the number of steps as a constant of the program. While a module is traced, one of ours stands
-in its place whose steps may be a size: `tilewright::linspace(start, end, steps)`.
+PyTorch's operators take the number of steps as a constant of the program. While a module is traced, ours stand in their
+place whose steps may be a size: `tilewright::linspace(start, end, steps)`, `tilewright::logspace(start, end, steps,
+base)`.
 """
 
 from __future__ import annotations
@@ -12,22 +13,27 @@ from typing import Any
 
 import torch
 
-_linspace = torch.linspace
+_linspace, _logspace = torch.linspace, torch.logspace
 
 
-def _computed(start: Any, end: Any, steps: Any, *, dtype: Any = None) -> Any:
+def _linear(start: Any, end: Any, steps: Any, *, dtype: Any = None) -> Any:
     return _linspace(start, end, steps, dtype=dtype)
 
 
-def _sized(start: Any, end: Any, steps: Any, *, dtype: Any = None) -> Any:
+def _powers(start: Any, end: Any, steps: Any, base: Any = 10.0, *, dtype: Any = None) -> Any:
+    return _logspace(start, end, steps, base, dtype=dtype)
+
+
+def _sized(start: Any, end: Any, steps: Any, base: Any = 10.0, *, dtype: Any = None) -> Any:
     return torch.empty(steps, dtype=torch.get_default_dtype() if dtype is None else dtype)
 
 
-torch.library.define(
-    "tilewright::linspace", "(Scalar start, Scalar end, SymInt steps, *, ScalarType? dtype=None) -> Tensor"
-)
-torch.library.impl("tilewright::linspace", "CompositeExplicitAutograd", _computed)
-torch.library.register_fake("tilewright::linspace", _sized)
+for _name, _more, _function in (("linspace", "", _linear), ("logspace", "float base=10.0, ", _powers)):
+    torch.library.define(
+        f"tilewright::{_name}", f"(Scalar start, Scalar end, SymInt steps, {_more}*, ScalarType? dtype=None) -> Tensor"
+    )
+    torch.library.impl(f"tilewright::{_name}", "CompositeExplicitAutograd", _function)
+    torch.library.register_fake(f"tilewright::{_name}", _sized)
 
 
 def _replaced(start: Any, end: Any, steps: Any, **rest: Any) -> Any:
@@ -39,14 +45,23 @@ def _replaced(start: Any, end: Any, steps: Any, **rest: Any) -> Any:
     return torch.ops.tilewright.linspace(start, end, steps, dtype=dtype)
 
 
+def _replaced_powers(start: Any, end: Any, steps: Any, base: Any = 10.0, **rest: Any) -> Any:
+    """`torch.logspace` as users call it, with the same exceptions."""
+    dtype = rest.pop("dtype", None)
+    rest.pop("device", None)
+    if isinstance(start, torch.Tensor) or isinstance(end, torch.Tensor) or any(rest.values()):
+        return _logspace(start, end, steps, base, dtype=dtype, **rest)
+    return torch.ops.tilewright.logspace(start, end, steps, base, dtype=dtype)
+
+
 @contextlib.contextmanager
 def open_steps() -> Iterator[None]:
-    """While this lasts `torch.linspace` takes any number of steps."""
-    torch.linspace = _replaced
+    """While this lasts `torch.linspace` and `torch.logspace` take any number of steps."""
+    torch.linspace, torch.logspace = _replaced, _replaced_powers
     try:
         yield
     finally:
-        torch.linspace = _linspace
+        torch.linspace, torch.logspace = _linspace, _logspace
 
 
 __all__ = ["open_steps"]

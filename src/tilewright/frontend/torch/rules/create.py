@@ -62,14 +62,31 @@ def arange(n: Call, *numbers: Any, **_: Any) -> Value:
 
 @rule("linspace", "tilewright::linspace", single=True)
 def linspace(n: Call, start: Any, end: Any, steps: Any, **_: Any) -> Value:
-    """Numbers with equal steps between, counted from the nearer end, as PyTorch does."""
-    if isinstance(steps, int) and not isinstance(start, Value | Expr) and not isinstance(end, Value | Expr):
-        import torch
+    """Numbers with equal steps between, counted from the end that lies closer, as PyTorch does."""
+    return _spaced_numbers(n, start, end, steps) or _spaced(n, start, end)
 
-        from tilewright.frontend.torch.dtypes import TORCH
-        from tilewright.runtime.interop import as_numpy
 
-        return n.constant(as_numpy(torch.linspace(start, end, steps, dtype=TORCH[n.dtype]), "linspace"))
+@rule("logspace", "tilewright::logspace", single=True)
+def logspace(n: Call, start: Any, end: Any, steps: Any, base: float = 10.0, **_: Any) -> Value:
+    """Powers of a base, whose exponents are spaced as `linspace` spaces them."""
+    numbers = _spaced_numbers(n, start, end, steps, base)
+    return numbers or n.emit("pow", n.operand(base, n.dtype), _spaced(n, start, end))
+
+
+def _spaced_numbers(n: Call, start: Any, end: Any, steps: Any, *base: float) -> Value | None:
+    """PyTorch's own numbers where all that decides them is known."""
+    if not isinstance(steps, int) or isinstance(start, Value | Expr) or isinstance(end, Value | Expr):
+        return None
+    import torch
+
+    from tilewright.frontend.torch.dtypes import TORCH
+    from tilewright.runtime.interop import as_numpy
+
+    function = torch.logspace if base else torch.linspace
+    return n.constant(as_numpy(function(start, end, steps, *base, dtype=TORCH[n.dtype]), function.__name__))
+
+
+def _spaced(n: Call, start: Any, end: Any) -> Value:
     if not n.dtype.is_float:
         raise n.unsupported("of integers and of symbolic size")
     count = n.shape[0]
