@@ -69,6 +69,7 @@ def _in_bytes(kind: type, size: int = 20) -> onnx.ModelProto:
         ("neoverse-n1", np.int8, "sdot"),
         ("neoverse-v1", np.uint8, "usdot"),
         ("neoverse-v1", np.int8, "sdot"),
+        ("neoverse-v1-sve", np.int8, "sdot"),
     ],
 )
 def test_bytes_are_multiplied_by_dot_instructions(target: str, kind: type, instruction: str) -> None:

@@ -99,9 +99,10 @@ def processor(cpu: str, features: tuple[str, ...]) -> Target:
 
 def scalable(cpu: str, features: tuple[str, ...], bits: int) -> Target:
     """A processor with SVE registers of so many bits: code made for it runs on machines of this width alone. LLVM reads
-    the elements of several steps in pairs and keeps what they are broadcast to, on the stack: a body is one step."""
+    the elements of several steps in pairs and keeps what they are broadcast to, on the stack: a body is one step. Dot
+    instructions are NEON's, of 128 bits."""
     result = processor(cpu, features)
-    isa = replace(result.isa, vector_bits=bits, scalable=True, elements=False, dots=(), single_steps=True)
+    isa = replace(result.isa, vector_bits=bits, scalable=True, elements=False, single_steps=True)
     return replace(result, isa=isa)
 
 

@@ -87,11 +87,12 @@ def test_any_number_of_rows(kind: str) -> None:
         np.testing.assert_array_equal(model(x), x.astype(np.float64) @ w.astype(np.float64))
 
 
+@pytest.mark.parametrize("target", [V1, Target.parse("neoverse-v1-sve")], ids=["NEON", "SVE"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_tiles_fill_the_registers(kind: str) -> None:
+def test_tiles_fill_the_registers(kind: str, target: Target) -> None:
     part = next(g for g in fuse(product(64, 256, 256, kind)) if any("mmla" in node.op for node in g.nodes))
-    func = lower_loops(plan(lower_group(part, "kernel").func, V1).func, V1)
-    loop = max(hot_loops(assembly(emit_llvm(func, V1), V1)), key=lambda loop: loop.adds)
+    func = lower_loops(plan(lower_group(part, "kernel").func, target).func, target)
+    loop = max(hot_loops(assembly(emit_llvm(func, target), target)), key=lambda loop: loop.adds)
     assert loop.kinds == (kind,) and loop.stack == 0
     assert loop.accumulators == loop.adds >= MIN_ACCUMULATORS
 
@@ -110,6 +111,7 @@ def linear(rows: int | None, kind: DType) -> Graph:
         ("neoverse-v1", 64, f32, "bf16", "matmul_mmla"),
         ("neoverse-v1", 64, bf16, "fp32", "matmul_mmla"),
         ("neoverse-v1", 1, f32, "int8", "matmul_dot"),
+        ("neoverse-v1-sve", 64, f32, "int8", "matmul_mmla"),
         ("neoverse-v1", 1, f32, "bf16", "matmul_dot"),
         ("neoverse-n1", 64, f32, "int8", "matmul_dot"),
         ("znver4", 64, f32, "int8", "matmul_dot"),
