@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 import torch
 from stable_baselines3 import A2C, PPO, SAC
+from stable_baselines3.common.env_util import make_vec_env
 from torch import nn
 
 import tilewright as tw
@@ -36,6 +37,7 @@ class Task:
     environment: str
     steps: int
     options: dict[str, Any]
+    environments: int = 1
 
     @property
     def name(self) -> str:
@@ -45,7 +47,13 @@ class Task:
 WIDE = {"net_arch": [128, 128]}
 TASKS = (
     Task(PPO, "CartPole-v1", 40_000, {"n_steps": 512, "policy_kwargs": WIDE}),
-    Task(A2C, "Acrobot-v1", 40_000, {"policy_kwargs": WIDE}),
+    Task(
+        A2C,
+        "CartPole-v1",
+        80_000,
+        {"n_steps": 16, "learning_rate": 1e-3, "gae_lambda": 0.95, "policy_kwargs": WIDE},
+        environments=8,
+    ),
     Task(SAC, "Pendulum-v1", 6_000, {"learning_rate": 1e-3, "policy_kwargs": WIDE}),
 )
 
@@ -95,7 +103,8 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = []
     for task in TASKS:
-        model = task.algorithm("MlpPolicy", task.environment, seed=0, device="cpu", **task.options)
+        environment = make_vec_env(task.environment, task.environments, seed=0)
+        model = task.algorithm("MlpPolicy", environment, seed=0, device="cpu", **task.options)
         model.learn(int(task.steps * args.share))
         actor = actor_of(model)
         seen: list[Any] = []
