@@ -326,3 +326,10 @@ def test_images_that_a_dilation_makes_are_parts_of_one() -> None:
     half = surroundings(conv("4, 64, 14, 14", "64, 64, 3, 3", "4, 64, 14, 14"))
     one, four = ({way: c for c, way in windows(a, a.graph.nodes[-1])} for a in (separate, half))
     assert one[Winograd(4, 32, 1)] == pytest.approx(4 * four[Winograd(4, 32, 1)])
+
+
+def test_what_other_folders_offer_stays_beside_the_transforms() -> None:
+    a = surroundings(USUAL)
+    others = [(7.0, Pixels())]
+    result = offers.with_transforms(a, a.graph.nodes[-1], [(0.0, Direct()), *others])
+    assert result[-1:] == others and sum(isinstance(way, Direct) for _, way in result) == 1
