@@ -20,7 +20,8 @@ from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import Cost, around, number, roofline
 from tilewright.plans.framework.symbolic import sides_of
-from tilewright.plans.framework.tiles import RegisterTile, cycles
+from tilewright.plans.framework.tiles import RegisterTile, mean_cycles
+from tilewright.plans.idioms.contraction import tile_contraction, unroll_tiles
 from tilewright.plans.idioms.panels import panel_width, schedule_prologue
 from tilewright.schedule.recording import LoopRef
 from tilewright.schedule.schedule import Schedule
@@ -54,9 +55,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     rest, result = around(structure, anchor, target), []
     for count in range(1, 15):
         if count == 1 or count * vectors + vectors + 1 <= target.registers:
-            cost = sum(cycles(RegisterTile(count, width), m, width, depth, lanes, target) / m for m in counts) / len(
-                counts
-            )
+            cost = mean_cycles(RegisterTile(count, width), counts, width, depth, lanes, target)
             own = Cost(compute=times * cost, memory=roofline(structure, target).memory)
             result.append(Candidate((("rows", count), ("width", width), ("lines", lines)), own + rest))
     return sorted(result, key=lambda c: c.cycles)
@@ -102,19 +101,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         strips.append(strip)
     order = [n, *strips, panel, *phases, *lines, tile]
     s.reorder(*order, row, part, lane)
-    s.compute_at(block, tile)
-    s.set_scope(block, "local")
-    own = s.loops(block)[len(order) :]
-    spatial, reduce = own[: len(anchor.spatial)], own[len(anchor.spatial) :]
-    _, own_part, *_, own_row, own_lane = spatial
-    s.reorder(*reduce, own_row, own_part, own_lane)
-    init = s.decompose_reduction(block, reduce[0])
-    for stage in (block, init, out):
-        *enclosing, vector = s.loops(stage)[len(order) :][-3:]
-        for loop in enclosing:
-            if stage is not block or loop in (own_row, own_part):
-                s.unroll(loop)
-        s.vectorize(vector)
+    init, *_ = tile_contraction(s, anchor, block, order)
+    unroll_tiles(s, (block, init, out), len(order))
     parallelize(s, [n, *strips, panel])
 
 

@@ -20,7 +20,8 @@ from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import Cost, around, number, roofline
-from tilewright.plans.framework.tiles import RegisterTile, cycles
+from tilewright.plans.framework.tiles import RegisterTile, mean_cycles
+from tilewright.plans.idioms.contraction import tile_contraction, unroll_tiles
 from tilewright.plans.idioms.panels import panel_width
 from tilewright.plans.matmul.tiles import starts
 from tilewright.schedule.schedule import Schedule
@@ -52,9 +53,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     rest, result = around(structure, anchor, target), []
     for count in range(1, 15):
         if count == 1 or count * vectors + vectors + 1 <= target.registers:
-            cost = sum(cycles(RegisterTile(count, width), m, width, depth, lanes, target) / m for m in counts) / len(
-                counts
-            )
+            cost = mean_cycles(RegisterTile(count, width), counts, width, depth, lanes, target)
             own = Cost(compute=times * cost, memory=roofline(structure, target).memory)
             result.append(Candidate((("rows", count), ("width", width)), own + rest))
     return sorted(result, key=lambda c: c.cycles)
@@ -73,13 +72,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     tile, row = s.split(column, factor=candidate.knob("rows"))
     order = [n, panel, *lines, tile]
     s.reorder(*order, row, part, lane)
-    s.compute_at(block, tile)
-    s.set_scope(block, "local")
-    own = s.loops(block)[len(order) :]
-    spatial, reduce = own[: len(anchor.spatial)], own[len(anchor.spatial) :]
-    _, own_part, *_, own_row, own_lane = spatial
-    s.reorder(*reduce, own_row, own_part, own_lane)
-    init = s.decompose_reduction(block, reduce[0])
+    init, reduce, (own_row, own_part, own_lane) = tile_contraction(s, anchor, block, order)
     if (extent(s, tile) or MAX_TILES + 1) <= MAX_TILES:
         s.unroll(tile)
     # Unrolled, the taps along a line know which pixels of a tile at the border they have. If no channels follow them,
@@ -91,11 +84,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     s.unroll(own_row)
     s.unroll(own_part)
     s.vectorize(own_lane)
-    for stage in (init, out):
-        *enclosing, vector = s.loops(stage)[len(order) :][-3:]
-        for loop in enclosing:
-            s.unroll(loop)
-        s.vectorize(vector)
+    unroll_tiles(s, (init, out), len(order))
     parallelize(s, [n, panel])
 
 

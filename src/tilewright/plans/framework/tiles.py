@@ -86,6 +86,13 @@ def cycles(tile: RegisterTile, rows: int, columns: int, depth: int, lanes: int, 
     return panels * (whole * _tile_cycles(tile.rows, vectors, depth, target) + last)
 
 
+def mean_cycles(
+    tile: RegisterTile, counts: Sequence[int], columns: int, depth: int, lanes: int, target: Target
+) -> float:
+    """Estimated cycles of a row, in the mean over products of so many rows."""
+    return sum(cycles(tile, rows, columns, depth, lanes, target) / rows for rows in counts) / len(counts)
+
+
 def _tile_cycles(rows: int, vectors: int, depth: int, target: Target) -> float:
     costs = target.costs.arithmetic
     step = max(rows * vectors, (rows + vectors) / costs.loads_per_cycle, costs.fma_latency)
