@@ -175,8 +175,8 @@ def _numbers_to_state(loaded: Loaded, dims: DimSizes) -> str:
         with suppress(ModelError):
             _read(loaded, {**dims, **numbers}, {}, {})
             stated = ", ".join(f'"{name}": {n}' for name, n in numbers.items())
-            what = "the file is for sizes that its exporter saw, which unrolls loops in Python over a sequence"
-            return f"{what}: dims={{{stated}}} compiles it for these"
+            what = "the file is for these sizes only, as one is whose exporter unrolls loops in Python over a sequence"
+            return f"{what}: dims={{{stated}}} compiles it for them"
     return ""
 
 
