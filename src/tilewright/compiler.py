@@ -194,7 +194,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("decode rows", decode_rows),
         ("simplify units", simplify_units),
         ("keep maps", keep_maps),
-        ("recognise attention", recognise_attention),
+        ("recognise attention", partial(recognise_attention, halves=target.gpu is not None)),
         ("attend batch first", batch_first),
         ("sum rows first", sum_rows_first),
         ("compute read rows", compute_read_rows),
@@ -237,7 +237,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
 
 CPU_ALONE = frozenset(
     (
-        *("multiply quantised", "attend batch first", "recognise attention", "attend to sources", "widen halves"),
+        *("multiply quantised", "attend batch first", "attend to sources", "widen halves"),
         *("choose algorithms", "assign layouts", "separate pooling", "tabulate", "sample once"),
     )
 )

@@ -90,25 +90,50 @@ def _copy_one(t: DType) -> TensorIntrin:
     return TensorIntrin(name, PrimFunc(name, (d, s), Block(name, (), Store(d, (), Load(s, ())))))
 
 
-def _reduction(name: str, t: DType) -> TensorIntrin:
-    """`y = x[0] + x[1] + ...` over a warp's lanes, each of which gets it."""
+def _reduction(name: str, t: DType, lanes: int) -> TensorIntrin:
+    """`y = x[0] + x[1] + ...` over a warp's lanes, or over four of them, each of which gets it."""
     k, vk = Var("k"), Var("vk")
-    y, x = Buffer("y", t, ()), Buffer("x", t, (const(WARP),))
+    y, x = Buffer("y", t, ()), Buffer("x", t, (const(lanes),))
     bound = {-inf: t.min, inf: t.max} if not t.is_float else {}
     value = const(bound.get(_IDENTITY[name], _IDENTITY[name]), t)
     body = Store(y, (), Op(name, (Load(y, ()), Load(x, (vk,))), t))
-    called = f"warp_{name}_{t.name}"
-    block = Block(called, (BlockIter(vk, const(WARP), "reduce", k),), body, Store(y, (), value))
-    return TensorIntrin(called, PrimFunc(called, (y, x), For(k, const(WARP), block)))
+    called = f"{'warp' if lanes == WARP else 'quad'}_{name}_{t.name}"
+    block = Block(called, (BlockIter(vk, const(lanes), "reduce", k),), body, Store(y, (), value))
+    return TensorIntrin(called, PrimFunc(called, (y, x), For(k, const(lanes), block)))
 
 
 _IDENTITY = {"add": 0, "mul": 1, "max": -inf, "min": inf, "larger": -inf}
 """The reduction of nothing, by operator."""
 
 WARP_REDUCE = {
-    (name, t): register(_reduction(name, t)) for t in (f32, i32) for name in _IDENTITY if t is f32 or name != "larger"
+    (name, t): register(_reduction(name, t, WARP))
+    for t in (f32, i32)
+    for name in _IDENTITY
+    if t is f32 or name != "larger"
 }
 """Reductions over a warp's lanes, by operator and type."""
+
+QUAD = 4
+"""Lanes of a warp that have the same rows of sums: 4g to 4g + 3."""
+QUAD_REDUCE = {(name, f32): register(_reduction(name, f32, QUAD)) for name in ("add", "larger")}
+"""Reductions over the lanes that have the same rows of sums, by operator and type."""
+
+
+def _held_product(t: DType) -> TensorIntrin:
+    """Products of rows that four lanes hold as sums, of 8 columns or, of types of 16 bits, twice 8: column 2q + c is
+    lane q's. They are the depth of this product, in B[h, q, c, n] of lines n, or B[c, q, n] of f32."""
+    name = f"mma_held_{t.name}"
+    if t is f32:
+        return TensorIntrin(
+            name,
+            describe(name, {"r": 2, "n": 2, "q": 4, "c": 2}, "qc", (t, t, f32), {"A": "qrc", "B": "cqn", "C": "rn"}),
+        )
+    extents = {"r": 2, "n": 2, "h": 2, "q": 4, "c": 2}
+    return TensorIntrin(name, describe(name, extents, "hqc", (t, t, f32), {"A": "qhrc", "B": "hqcn", "C": "rn"}))
+
+
+MMA_HELD = {t: register(_held_product(t)) for t in (f32, f16, bf16)}
+"""Products (`mma.sync`) whose first factor is in registers as sums of an earlier one are, by the type of factors."""
 
 COPY_BYTES = 16
 """Bytes that a thread moves at once."""
@@ -132,6 +157,9 @@ __all__ = [
     "COPY_ONE_ASYNC",
     "DEPTH",
     "MMA",
+    "MMA_HELD",
+    "QUAD",
+    "QUAD_REDUCE",
     "STEP",
     "SUMS",
     "WARP",

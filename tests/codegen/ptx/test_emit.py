@@ -12,6 +12,7 @@ from tilewright import te
 from tilewright.builder import BuiltFunction
 from tilewright.codegen.ptx.device import emit_ptx
 from tilewright.codegen.ptx.emit import emit_module
+from tilewright.plans.gpu import attention, products
 from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
 
@@ -82,6 +83,31 @@ def _conv(b):  # type: ignore[no-untyped-def]
 )
 def test_kernels(name: str, plan: str, build: Build, golden: Callable[..., None]) -> None:
     golden(emit_ptx(lowered(function(build, name), plan), H100)[0], "ptx")
+
+
+def test_attention(golden: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warp, whose scores become factors of the second product without leaving their registers."""
+    monkeypatch.setattr(attention, "WARPS", (1,))
+    monkeypatch.setattr(attention, "KEYS", (16,))
+    given = {"first": (0, 0, 0), "scale": 0.25, "causal": False, "fill": 0.0, "guard": False}
+
+    def build(b):  # type: ignore[no-untyped-def]
+        inputs = (b.input(name, tensor(1, ROWS, 1, 16, t="f16")) for name in "qkv")
+        return (emit(b, "lowered.attention", *inputs, order="ssss", heads=1, groups=1, **given),)
+
+    golden(emit_ptx(lowered(function(build, "attention"), "gpu attention"), H100)[0], "ptx")
+
+
+def test_four_warps_together(golden: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`wgmma`, which is text for the assembler, with descriptors of both factors."""
+    monkeypatch.setattr(products, "TILES", ())
+    target = Target.parse("nvidia-sm_90a")
+
+    def build(b):  # type: ignore[no-untyped-def]
+        x, w = b.input("x", tensor(64, 128, t="bf16")), b.input("w", tensor(64, 128, t="bf16"))
+        return (emit(b, "matmul", x, w, transpose_b=True),)
+
+    golden(emit_ptx(lowered(function(build, "together"), "gpu product", target), target)[0], "ptx")
 
 
 def test_launches() -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int
 from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
-from tilewright.ir.rewrite import exprs_of, loads, map_expr, map_stmt, walk, with_children
+from tilewright.ir.rewrite import exprs_of, loads, map_expr, map_stmt, variables, walk, with_children
 from tilewright.support.errors import CompileError
 
 MAX_THREADS = 1024
@@ -100,16 +100,22 @@ def _accesses(s: Stmt, buffer: Buffer, bound: Bound) -> Iterator[tuple[tuple[Exp
         yield from _accesses(child, buffer, inner)
 
 
-WARP = 32
+WARP, QUAD = 32, 4
 
 
 def _of_lane(r: Region, bound: Bound) -> tuple[Expr, ...]:
-    """The indices of a region; where it is of all lanes of a warp, each of which has its own element, the lane's."""
+    """The indices of a region; where it is of all lanes of a warp, or of the four beside one, each of which has its own
+    element, the lane's."""
     starts = tuple(start for start, _ in r.ranges)
     lane = next((v for v, thread in bound.items() if thread == "threadIdx.x"), None)
     if lane is None or lane in starts:
         return starts
-    return tuple(lane if as_int(start) == 0 and as_int(extent) == WARP else start for start, extent in r.ranges)
+
+    def is_lane(start: Expr, extent: Expr) -> bool:
+        of_quad = as_int(extent) == QUAD and lane in variables(start)
+        return of_quad or (as_int(start) == 0 and as_int(extent) == WARP)
+
+    return tuple(lane if is_lane(start, extent) else start for start, extent in r.ranges)
 
 
 def _moved(body: Stmt, old: Buffer, new: Buffer, dims: list[int]) -> Stmt:

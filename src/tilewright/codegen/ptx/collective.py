@@ -8,25 +8,32 @@ begins, and gets of each one the 32 bits of place t of line g, or, of what lies 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from tilewright.codegen.llvm.address import address, buffer_offset
 from tilewright.codegen.llvm.expr import evaluate
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.values import register_type
-from tilewright.codegen.ptx.tiles import element_of, of_lane_0, store_sums, strides
+from tilewright.codegen.ptx.tiles import CORE, element_of, of_lane_0, store_sums, strides
 from tilewright.codegen.ptx.wgmma import emit_wide, is_wide
 from tilewright.ir.dtype import DType, bf16, f16, f32, i8
-from tilewright.ir.expr import Load
+from tilewright.ir.expr import Load, const
 from tilewright.ir.loops import Intrinsic, Region
-from tilewright.schedule.mma_intrinsics import COPY_ONE_ASYNC, MMA, SUMS, WARP_REDUCE
+from tilewright.schedule.mma_intrinsics import COPY_ONE_ASYNC, MMA, MMA_HELD, QUAD_REDUCE, SUMS, WARP_REDUCE
 
 COLLECTIVE = {intrin.name: about for about, intrin in MMA.items()}
 """Names of products of a warp: the type of their factors, and which of them lie across."""
 
 _SINGLE = frozenset(intrin.name for intrin in COPY_ONE_ASYNC.values())
 
-_REDUCING = {intrin.name: about for about, intrin in WARP_REDUCE.items()}
+_HELD = {intrin.name: t for t, intrin in MMA_HELD.items()}
+
+_REDUCING = {
+    intrin.name: (*about, distances)
+    for table, distances in ((WARP_REDUCE, (16, 8, 4, 2, 1)), (QUAD_REDUCE, (2, 1)))
+    for about, intrin in table.items()
+}
 
 _INSTRUCTIONS = {
     f32: "llvm.nvvm.mma.m16n8k8.row.col.tf32",
@@ -38,7 +45,7 @@ _INSTRUCTIONS = {
 
 def is_collective(name: str) -> bool:
     """Whether an intrinsic is computed by all threads of a warp."""
-    return name in COLLECTIVE or name in _REDUCING or is_wide(name)
+    return name in COLLECTIVE or name in _REDUCING or name in _HELD or is_wide(name)
 
 
 def emit_collective(s: State, stmt: Intrinsic) -> None:
@@ -49,11 +56,24 @@ def emit_collective(s: State, stmt: Intrinsic) -> None:
     if is_wide(stmt.name):
         emit_wide(s, stmt)
         return
-    t, across = COLLECTIVE[stmt.name]
     (c,), (a, b) = stmt.outputs, stmt.inputs
-    word = "<2 x half>" if t is f16 else "i32"
-    rows, columns = _fragment(s, a, 4, across[0], word), _fragment(s, b, 2, across[1], word)
-    sums, element = SUMS[t], register_type(SUMS[t])
+    if stmt.name in _HELD:
+        t = _HELD[stmt.name]
+        _multiply(s, t, c, _held(s, a, t), _values(s, b, t))
+        return
+    t, across = COLLECTIVE[stmt.name]
+    lies = [strides(r, x) for r, x in zip((a, b), across, strict=True)]
+    _multiply(s, t, c, _fragment(s, a, 4, across[0], lies[0]), _fragment(s, b, 2, across[1], lies[1]))
+
+
+def _word(t: DType) -> str:
+    """The type of a fragment's registers."""
+    return "<2 x half>" if t is f16 else "i32"
+
+
+def _multiply(s: State, t: DType, c: Region, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Add the product of two fragments to a thread's sums."""
+    word, sums, element = _word(t), SUMS[t], register_type(SUMS[t])
     places = [(r, k) for r in range(2) for k in range(2)]
     loads = [Load(c.buffer, element_of(c, place)) for place in places]
     old = [evaluate(s, load).scalar for load in loads]
@@ -96,14 +116,14 @@ def emit_arrival(s: State, pending: int, wide: bool) -> None:
         emit_fence(s)
 
 
-def _reduce(s: State, stmt: Intrinsic, name: str, t: DType) -> None:
-    """A butterfly: after five exchanges each lane has what all have together."""
+def _reduce(s: State, stmt: Intrinsic, name: str, t: DType, distances: Sequence[int]) -> None:
+    """A butterfly: after five exchanges each lane has what all have together, after two what four have."""
     (y,), (x,) = stmt.outputs, stmt.inputs
     value = evaluate(s, Load(x.buffer, tuple(start for start, _ in x.ranges))).scalar
     element = register_type(t)
     exchange = f"llvm.nvvm.shfl.sync.bfly.{'f32' if t is f32 else 'i32'}"
     symbol = s.out.declare(exchange, element, ["i32", element, "i32", "i32"], "convergent nounwind")
-    for distance in (16, 8, 4, 2, 1):
+    for distance in distances:
         other = s.out.inst(f"call {element} {symbol}(i32 -1, {element} {value}, i32 {distance}, i32 31)")
         value = s.ops.apply(name, t, [value, other], 0, t)
     where, align = address(s, y.buffer, buffer_offset(s, y.buffer, [start for start, _ in y.ranges]))
@@ -111,10 +131,76 @@ def _reduce(s: State, stmt: Intrinsic, name: str, t: DType) -> None:
     s.forget_loads(y.buffer)
 
 
-def _fragment(s: State, region: Region, count: int, across: bool, word: str) -> list[str]:
-    """The registers of a fragment: of A four, for two groups of eight rows in each of two groups of depth, of B two."""
+def _held(s: State, region: Region, t: DType) -> list[str]:
+    """The registers of A from a thread's own sums: of f32 the columns 2q, whose depth is q, before the columns 2q + 1,
+    whose depth is q + 4 (PTX ISA, "Matrix fragments for mma.m16n8k8"); of 16 bits two neighbours each."""
+    starts = [start for start, _ in region.ranges]
+
+    def element(h: int, r: int, c: int) -> str:
+        *outer, group = starts[:-2]
+        return evaluate(s, Load(region.buffer, (*outer, group + h, const(r), const(c)))).scalar
+
+    if t is f32:
+        return [_as_tf32(s, element(0, r, c)) for c in range(2) for r in range(2)]
+
+    type_ = register_type(t)
+
+    def register(h: int, r: int) -> str:
+        pair = "poison"
+        for c in range(2):
+            pair = s.out.inst(f"insertelement <2 x {type_}> {pair}, {type_} {element(h, r, c)}, i64 {c}")
+        return pair if t is f16 else s.out.inst(f"bitcast <2 x {type_}> {pair} to i32")
+
+    where, _ = address(s, region.buffer, buffer_offset(s, region.buffer, starts))
+    pairs = [(h, r) for h in range(2) for r in range(2)]
+    return [s.read_once(region.buffer, f"held {where} {h} {r}", "register", partial(register, h, r)) for h, r in pairs]
+
+
+def _values(s: State, region: Region, t: DType) -> list[str]:
+    """The registers of B for such an A. Of f32 no instruction turns lines, so that each is loaded by itself: lines of 8
+    elements for even depths lie before those for odd ones, and 32 threads read 128 bytes."""
+    if t is not f32:
+        return _fragment(s, region, 2, True, (0, CORE))
+    base, _ = address(s, region.buffer, buffer_offset(s, region.buffer, of_lane_0(s, region)))
+    lane = _single_offset(s)
+
+    def register(c: int) -> str:
+        where = s.out.inst(f"getelementptr i8, ptr {base}, i64 {lane}")
+        where = s.out.inst(f"getelementptr i8, ptr {where}, i64 {CORE * c}")
+        shared = s.out.inst(f"addrspacecast ptr {where} to ptr addrspace(3)")
+        return _as_tf32(s, s.out.inst(f"load float, ptr addrspace(3) {shared}, align 4"))
+
+    return [s.read_once(region.buffer, f"{base} single {c}", "register", partial(register, c)) for c in range(2)]
+
+
+def _single_offset(s: State) -> str:
+    """Bytes from an element of eight lines of eight, of depths 0, 2, 4 and 6, to that of a lane: line g of depth 2q."""
+    name = "%frag.single"
+    if not any(line.startswith(f"  {name} =") for line in s.out.entry):
+        symbol = s.out.declare("llvm.nvvm.read.ptx.sreg.tid.x", "i32", [])
+        s.out.entry += [
+            f"  {name}.x = call i32 {symbol}()",
+            f"  {name}.i = and i32 {name}.x, 31",
+            f"  {name}.l = zext nneg i32 {name}.i to i64",
+            f"  {name}.q = and i64 {name}.l, 3",
+            f"  {name}.d = shl nuw nsw i64 {name}.q, 5",
+            f"  {name}.g = and i64 {name}.l, 28",
+            f"  {name} = add nuw nsw i64 {name}.d, {name}.g",
+        ]
+    return name
+
+
+def _as_tf32(s: State, value: str) -> str:
+    """A number rounded to 10 bits of mantissa."""
+    return s.out.inst(f"call i32 {s.out.declare('llvm.nvvm.f2tf32.rna', 'i32', ['float'])}(float {value})")
+
+
+def _fragment(s: State, region: Region, count: int, across: bool, lies: tuple[int, int]) -> list[str]:
+    """The registers of a fragment: of A four, for two groups of eight rows in each of two groups of depth, of B two.
+    `lies`: bytes from eight lines to the next eight, and from a group of depth to the next one."""
     t = region.buffer.dtype
-    lines, groups = strides(region, across)
+    lines, groups = lies
+    word = _word(t)
     offset = buffer_offset(s, region.buffer, of_lane_0(s, region))
     base, _ = address(s, region.buffer, offset)
     lane = _lane_offset(s, lines, groups) if count == 4 else _lane_offset(s, groups, 0)
@@ -136,9 +222,7 @@ def _fragment(s: State, region: Region, count: int, across: bool, word: str) -> 
             return s.out.inst(f"bitcast i32 {raw} to {word}")
         if t is not f32:
             return raw
-        value = s.out.inst(f"bitcast i32 {raw} to float")
-        symbol = s.out.declare("llvm.nvvm.f2tf32.rna", "i32", ["float"])
-        return s.out.inst(f"call i32 {symbol}(float {value})")
+        return _as_tf32(s, s.out.inst(f"bitcast i32 {raw} to float"))
 
     return [s.read_once(region.buffer, f"{base} {kind} {k}", "register", partial(register, k)) for k in range(count)]
 

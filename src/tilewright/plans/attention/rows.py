@@ -163,13 +163,16 @@ class AttentionRows:
     def load(self, buffer: Buffer, operand: int, b: Expr, s: Expr, h: Expr, d: Expr) -> Expr:
         return cast(buffer[self.at(operand, b, s, h, d)], self.type)
 
-    def finish(self, value: Expr, total: Expr, b: Expr, i: Expr, h: Expr, d: Expr, whole: bool) -> None:
-        """y = value / total, zero where there are no keys at all."""
+    def quotient(self, value: Expr, total: Expr) -> Expr:
+        """value / total, zero where there are no keys at all."""
         value = value * (self.number(1.0) / total)
         if self.attrs.guard:
             value = guarded(self.attrs, total, value, self.number(0.0))
-        if not prove(self.keys > 0):
-            value = select(self.keys > 0, value, self.number(0.0))
+        return value if prove(self.keys > 0) else select(self.keys > 0, value, self.number(0.0))
+
+    def finish(self, value: Expr, total: Expr, b: Expr, i: Expr, h: Expr, d: Expr, whole: bool) -> None:
+        """y = value / total."""
+        value = self.quotient(value, total)
         with nullcontext() if whole else self.nest.when(d < self.out_depth):
             self.nest.store(self.y, self.at(3, b, i, h, d), cast(value, self.y.dtype))
 

@@ -15,12 +15,11 @@ for k in steps:     barrier: step k is there, those of the S - 2 steps after it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import ceil, gcd
 
-from tilewright.ir.expr import Buffer, Expr, Load, Var, all_of, as_int, const, is_const, select
+from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, is_const
 from tilewright.ir.loops import (
     Allocate,
     Barrier,
@@ -37,27 +36,10 @@ from tilewright.ir.loops import (
 )
 from tilewright.ir.rewrite import fresh_name, loads, map_expr, substitute
 from tilewright.plans.gpu.contractions import Contraction, Factor, extent_of
+from tilewright.plans.gpu.copies import Copier, Side
 from tilewright.plans.gpu.elements import places_of
-from tilewright.plans.gpu.product_tiles import WARP, Moving, Shared, Tile, depth_of, loaded, moving_of, shape_of
-from tilewright.schedule.mma_intrinsics import COPY_ASYNC, COPY_ONE_ASYNC, DEPTH, MMA, SUMS, WIDE
-from tilewright.support.classes import dataclass
-
-UNROLLED = 4
-"""Copies of a thread that are unrolled."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """A factor with what its copies need: its lines and how many there are, the first one of the block's tile, how many
-    a tile has, and how it is moved to shared memory."""
-
-    factor: Factor
-    lines: tuple[BlockIter, ...]
-    limit: Expr
-    first: Expr
-    count: int
-    moving: Moving
-    shared: Shared
+from tilewright.plans.gpu.product_tiles import WARP, Moving, Shared, Tile, depth_of, moving_of, shape_of
+from tilewright.schedule.mma_intrinsics import DEPTH, MMA, SUMS, WIDE
 
 
 class Product:
@@ -74,16 +56,22 @@ class Product:
         self.x, self.y, self.z = self.new("tile_x"), self.new("tile_y"), self.new("batch")
         self.stages, self.splits = sizes["stages"], sizes["splits"]
         self.partial = self.partial_sums() if self.splits > 1 else None
-        self.a = self.side("a_tile", c.a, c.rows, self.m, self.y * tile.rows, tile.rows)
-        self.b = self.side("b_tile", c.b, c.columns, self.n, self.x * tile.columns, tile.columns)
+        self.copier = Copier(self.new, self.by_threads, tile.threads, self.stages)
+        self.a, self.a_tile = self.side("a_tile", c.a, c.rows, self.m, self.y * tile.rows, tile.rows)
+        self.b, self.b_tile = self.side("b_tile", c.b, c.columns, self.n, self.x * tile.columns, tile.columns)
         shape = (tile.row_warps * tile.column_warps, WARP, tile.high, tile.wide, 2, 2)
         self.sums = self.buffer("sums", "local", shape, SUMS[t])
 
-    def side(self, name: str, f: Factor, lines: tuple[BlockIter, ...], limit: Expr, first: Expr, count: int) -> _Side:
+    def side(
+        self, name: str, f: Factor, lines: tuple[BlockIter, ...], limit: Expr, first: Expr, count: int
+    ) -> tuple[Side, Shared]:
+        """A factor's copies, and where its tiles are."""
         moving = moving_of(f, lines, self.c)
         shape = shape_of(f.dtype, self.stages, count, self.tile.depth, moving.across)
         shared = Shared(self.buffer(name, "shared", shape, f.dtype), moving.across)
-        return _Side(f, lines, limit, first, count, moving, shared)
+        deeper = f.along in [it.var for it in self.c.depth]
+        value = partial(self.value, f, lines, moving)
+        return Side(value, limit, self.k, first, count, self.tile.depth, moving, shared, deeper), shared
 
     def new(self, name: str) -> Var:
         name = fresh_name(name, self.names)
@@ -97,7 +85,7 @@ class Product:
         tile = self.tile
         steps = self.steps() if self.stages == 1 else self.pipelined()
         body = seq([self.by_threads(self.cleared), *steps, self.by_threads(self.finished)])
-        for b in (self.sums, self.b.shared.buffer, self.a.shared.buffer):
+        for b in (self.sums, self.b_tile.buffer, self.a_tile.buffer):
             body = Allocate(b, body)
         loops = (
             (self.x, ceil_div(self.n, tile.columns), "blockIdx.x"),
@@ -156,20 +144,16 @@ class Product:
         warps = self.tile.row_warps * self.tile.column_warps
         return For(warp, const(warps), inner, "thread", "threadIdx.y")
 
-    def unrolled(self, name: str, extent: int, body: Callable[[Expr], Stmt]) -> Stmt:
-        var = self.new(name)
-        return For(var, const(extent), body(var), "unrolled")
-
     def each(self, body: Callable[[Expr, Expr, Expr, Expr], Stmt], columns: Callable[[Expr, Expr, Stmt], Stmt]) -> Stmt:
         """The work on each sum of a thread: `body` is given the numbers of the fragments of rows and columns, and of
         the row and the column in them, `columns` what is done in one column."""
         tile = self.tile
 
         def column(j: Expr, c: Expr) -> Stmt:
-            rows = lambda i: self.unrolled("r", 2, lambda r: body(i, j, r, c))  # noqa: E731
-            return columns(j, c, self.unrolled("i", tile.high, rows))
+            rows = lambda i: self.copier.unrolled("r", 2, lambda r: body(i, j, r, c))  # noqa: E731
+            return columns(j, c, self.copier.unrolled("i", tile.high, rows))
 
-        return self.unrolled("j", tile.wide, lambda j: self.unrolled("c", 2, lambda c: column(j, c)))
+        return self.copier.unrolled("j", tile.wide, lambda j: self.copier.unrolled("c", 2, lambda c: column(j, c)))
 
     def cleared(self, warp: Expr, lane: Expr) -> Stmt:
         zero = const(0, self.sums.dtype)
@@ -179,116 +163,20 @@ class Product:
 
     def copies(self, step: Expr, stage: Expr) -> list[Stmt]:
         """The loops that fill both tiles of a stage."""
-        return [self.copied(self.a, step, stage), self.copied(self.b, step, stage)]
+        whole = self.split * self.count + step
+        return [self.copier.copied(side, whole, stage) for side in (self.a, self.b)]
 
-    def copied(self, side: _Side, step: Expr, stage: Expr) -> Stmt:
-        """Threads bring the tile of a factor: eight neighbours the eight lines of a core matrix, or, of single
-        elements, what is next to each other in memory."""
-        tile, moving = self.tile, side.moving
-        total = side.count * tile.depth // moving.width
-        rounds = max(1, ceil(total / tile.threads))
-
-        def bring(warp: Expr, lane: Expr) -> Stmt:
-            def one(q: Expr) -> Stmt:
-                e, m, d = self.new("e"), self.new("line"), self.new("d")
-                line, deep, lines, depths = self.assigned(side, e)
-                stored = self.moved(side, (m, d), (line, deep), stage)
-                whole = self.split * self.count + step
-                stored = Let(m, side.first // lines + line, Let(d, whole * (tile.depth // depths) + deep, stored))
-                if total % tile.threads:
-                    stored = If(e < total, stored)
-                return Let(e, q * tile.threads + warp * WARP + lane, stored)
-
-            return self.rounds(rounds, one)
-
-        return self.by_threads(bring)
-
-    def rounds(self, count: int, body: Callable[[Expr], Stmt]) -> Stmt:
-        """A thread's work that is done so often, partly unrolled: more would take registers for addresses."""
-        each = gcd(count, UNROLLED)
-        if each == count:
-            return self.unrolled("q", count, body) if count > 1 else body(const(0))
-        turn = self.new("turn")
-        return For(turn, const(count // each), self.unrolled("q", each, lambda q: body(turn * each + q)))
-
-    def assigned(self, side: _Side, e: Expr) -> tuple[Expr, Expr, int, int]:
-        """The work of the thread of number `e`: the line and the depth in the tile, in units of so many of them."""
-        moving, depth = side.moving, self.tile.depth
-        width = moving.width
-        if moving.across:
-            groups = side.count // width
-            return e // 8 % groups, e // (8 * groups) * 8 + e % 8, width, 1
-        if width > 1:
-            groups = depth // width
-            return e // (8 * groups) * 8 + e % 8, e // 8 % groups, 1, width
-        if side.factor.along in [it.var for it in self.c.depth]:
-            return e // depth, e % depth, 1, 1
-        return e % side.count, e // side.count, 1, 1
-
-    def moved(self, side: _Side, source: tuple[Var, Var], target: tuple[Expr, Expr], stage: Expr) -> Stmt:
-        """Elements of a factor to shared memory, or zeros where they are not inside of the factor. `source`
-        and `target` are line and depth in the factor and in the tile, in units of what is moved at once."""
-        width, across = side.moving.width, side.moving.across
-        zero, buffer = const(0, side.factor.dtype), side.shared.buffer
-        line, deep = (target[0] * width, target[1]) if across else (target[0], target[1] * width)
-        inside = all_of(self.within(side, *source))
-        if width == 1:
-            return self.moved_one(side, source, side.shared.place(stage, line, deep), inside)
-        place = side.shared.place(stage, line, deep)
-        v = self.new("v")
-        cleared = For(v, const(width), Store(buffer, (*place[:-1], v), zero), "vectorized")
-        if self.stages > 1:
-            moved = self.moved_async(side, source, place)
-            return moved if is_const(inside, True) else If(inside, moved, cleared)
-        u = self.new("v")
-        stored = For(u, const(width), Store(buffer, (*place[:-1], u), self.value(side, *source, u)), "vectorized")
-        return stored if is_const(inside, True) else If(inside, stored, cleared)
-
-    def moved_one(self, side: _Side, source: tuple[Var, Var], place: tuple[Expr, ...], inside: Expr) -> Stmt:
-        """A single element, by a copy that goes on, if it can."""
-        value, zero, buffer = self.value(side, *source, const(0)), const(0, side.factor.dtype), side.shared.buffer
-        pair = loaded(value) if self.stages > 1 and side.moving.under_way else None
-        if pair is None:
-            return Store(buffer, place, select(inside, value, zero))
-        condition, read = pair
-        one = const(1)
-        to, from_ = (Region(b, tuple((i, one) for i in at)) for b, at in ((buffer, place), (read.buffer, read.indices)))
-        copy = Intrinsic(COPY_ONE_ASYNC[side.factor.dtype].name, (to,), (from_,))
-        needed = all_of([inside, condition])
-        return copy if is_const(needed, True) else If(needed, copy, Store(buffer, place, zero))
-
-    def moved_async(self, side: _Side, source: tuple[Var, Var], place: tuple[Expr, ...]) -> Stmt:
-        """A copy of 16 bytes that goes on while the thread does other things."""
-        one, width = const(1), const(side.moving.width)
-        read = self.value(side, *source, const(0))
-        assert isinstance(read, Load)
-        starts = (*place[:-1], const(0))
-        to, from_ = (
-            Region(b, (*((i, one) for i in at[:-1]), (at[-1], width)))
-            for b, at in ((side.shared.buffer, starts), (read.buffer, read.indices))
-        )
-        return Intrinsic(COPY_ASYNC[side.factor.dtype].name, (to,), (from_,))
-
-    def within(self, side: _Side, line: Expr, deep: Expr) -> Iterator[Expr]:
-        """Conditions for elements to be inside of the factor, those that may fail."""
-        width, across = side.moving.width, side.moving.across
-        known, depth = as_int(side.limit), as_int(self.k)
-        if known is None or known % side.count:
-            yield (line * width if across else line) < side.limit
-        if depth is None or depth % self.tile.depth:
-            yield (deep if across else deep * width) < self.k
-
-    def value(self, side: _Side, line: Expr, deep: Expr, lane: Expr) -> Expr:
+    def value(self, f: Factor, own: tuple[BlockIter, ...], moving: Moving, line: Expr, deep: Expr, lane: Expr) -> Expr:
         """A factor at a line and a depth, in units of what is moved at once, of which it is element `lane`."""
-        width, across = side.moving.width, side.moving.across
-        lines, depth = list(side.lines), list(self.c.depth)
-        grouped = (lines if across else depth) if width > 1 else []
+        width = moving.width
+        lines, depth = list(own), list(self.c.depth)
+        grouped = (lines if moving.across else depth) if width > 1 else []
         if grouped:
             grouped[-1] = replace(grouped[-1], extent=grouped[-1].extent // width)
         places = self.at(self.c.batch, self.z // self.splits) | self.at(lines, line) | self.at(depth, deep)
         if grouped:
             places[grouped[-1].var] = places[grouped[-1].var] * width + lane
-        return substitute(side.factor.value, places)
+        return substitute(f.value, places)
 
     def at(self, iters: Sequence[BlockIter], number: Expr) -> dict[Var, Expr]:
         """The iterators of a point by its number among theirs."""
@@ -304,32 +192,32 @@ class Product:
         tile, t, two = self.tile, self.c.dtype, const(2)
         deep = DEPTH[t]
         groups = deep * t.itemsize // 16
-        intrin = MMA[t, (self.a.shared.across, self.b.shared.across)]
+        intrin = MMA[t, (self.a_tile.across, self.b_tile.across)]
 
         def fragment(k: Expr, i: Expr, j: Expr) -> Stmt:
-            a = self.a.shared.region(stage, tile.row(warp, i) * 2, 2, lane // 4, 1, k * groups, groups)
-            b = self.b.shared.region(stage, tile.column(warp) + j, 1, lane % 4 * 2, 2, k * groups, groups)
+            a = self.a_tile.region(stage, tile.row(warp, i) * 2, 2, lane // 4, 1, k * groups, groups)
+            b = self.b_tile.region(stage, tile.column(warp) + j, 1, lane % 4 * 2, 2, k * groups, groups)
             return Intrinsic(intrin.name, (self.own(warp, lane, i, (j, const(1)), two),), (a, b))
 
-        return self.unrolled(
+        return self.copier.unrolled(
             "k", tile.depth // deep,
-            lambda k: self.unrolled(
-                "i", tile.high, lambda i: self.unrolled("j", tile.wide, lambda j: fragment(k, i, j))
+            lambda k: self.copier.unrolled(
+                "i", tile.high, lambda i: self.copier.unrolled("j", tile.wide, lambda j: fragment(k, i, j))
             ),
         )  # fmt: skip
 
     def together(self, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
         tile, t = self.tile, self.c.dtype
         groups = tile.depth * t.itemsize // 16
-        intrin = WIDE[t, tile.wide * 8, (self.a.shared.across, self.b.shared.across)]
+        intrin = WIDE[t, tile.wide * 8, (self.a_tile.across, self.b_tile.across)]
 
         def fragments(i: Expr) -> Stmt:
-            a = self.a.shared.region(stage, tile.row(warp, i) * 2, 2, lane // 4, 1, const(0), groups)
-            b = self.b.shared.region(stage, tile.column(warp), tile.wide, lane % 4 * 2, 2, const(0), groups)
+            a = self.a_tile.region(stage, tile.row(warp, i) * 2, 2, lane // 4, 1, const(0), groups)
+            b = self.b_tile.region(stage, tile.column(warp), tile.wide, lane % 4 * 2, 2, const(0), groups)
             own = self.own(warp, lane, i, (const(0), const(tile.wide)), const(2))
             return Intrinsic(intrin.name, (own,), (a, b))
 
-        return self.unrolled("i", tile.high, fragments) if tile.high > 1 else fragments(const(0))
+        return self.copier.unrolled("i", tile.high, fragments) if tile.high > 1 else fragments(const(0))
 
     def own(self, warp: Expr, lane: Expr, i: Expr, j: tuple[Expr, Expr], two: Expr) -> Region:
         """A thread's sums of one fragment of rows, of some of columns."""

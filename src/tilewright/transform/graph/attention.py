@@ -81,20 +81,23 @@ class Scores:
     """Whether only rows without any key are guarded, not whatever is NaN."""
 
 
-def recognise_attention(graph: Graph, learned: Collection[Value] | None = None) -> Graph:
+def recognise_attention(graph: Graph, learned: Collection[Value] | None = None, *, halves: bool = False) -> Graph:
     """The graph with attention as one operator wherever it is found.
 
     Args:
         learned: the values that gradients flow through, of a graph that is to be differentiated. There attention is
             left in parts if a mask is one of them, or if it has more operands than queries, keys, values and a mask.
+        halves: also attention whose parts are of 16 bits, which rounds scores and shares to these: as one operator it
+            is computed in f32 and rounded once.
     """
-    return _Recogniser(graph, learned).recognised()
+    return _Recogniser(graph, learned, halves).recognised()
 
 
 class _Recogniser(Rewriter):
-    def __init__(self, graph: Graph, learned: Collection[Value] | None) -> None:
+    def __init__(self, graph: Graph, learned: Collection[Value] | None, halves: bool) -> None:
         super().__init__(graph)
         self.learned = learned
+        self.least_bits = 16 if halves else 32
         self.replaced: dict[Value, list[Node]] = {}
         self.with_cache = learned is None
         """Whether a cache is read apart from what is appended to it: not if only one of keys and values has one."""
@@ -104,7 +107,8 @@ class _Recogniser(Rewriter):
     def recognised(self) -> Graph:
         for node in self.graph.nodes:
             # A model of 16-bit floats rounds between the products, which its results show.
-            if node.op == "softmax" and node.output.dtype.is_float and node.output.dtype.bits >= 32:
+            t = node.output.dtype
+            if node.op == "softmax" and t.is_float and t.bits >= self.least_bits:
                 self.softmax(node)
         if not self.replaced:
             return self.graph

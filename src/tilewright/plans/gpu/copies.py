@@ -1,0 +1,185 @@
+"""Copies of a factor's tile to shared memory by the threads of a block: 16 bytes at once where its elements lie so in
+memory, which go on while the threads do other things where there are several stages; zeros where it has no elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import ceil, gcd
+from typing import Protocol
+
+from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, all_of, as_int, const, is_const, select
+from tilewright.ir.loops import For, If, Intrinsic, Let, Region, Stmt, Store
+from tilewright.plans.gpu.product_tiles import WARP, Moving, loaded
+from tilewright.schedule.mma_intrinsics import COPY_ASYNC, COPY_ONE_ASYNC
+from tilewright.support.classes import dataclass
+
+UNROLLED = 4
+"""Copies of a thread that are unrolled."""
+
+
+class Place(Protocol):
+    """How tiles lie in shared memory."""
+
+    @property
+    def buffer(self) -> Buffer:
+        """The memory of all stages' tiles."""
+        ...
+
+    def place(self, stage: Expr, line: Expr, k: Expr) -> tuple[Expr, ...]:
+        """The indices of an element, by its line and its depth in the tile."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A factor with what its copies need.
+
+    Args:
+        value: an element, by line and depth in units of what is moved at once, and its number there.
+        limit, depth: how many lines and how much depth there is.
+        first: the first line of the block's tile.
+        count, deep: lines and depth of a tile.
+        moving: how it is moved to shared memory.
+        shared: where the tiles are.
+        deeper: single elements follow each other in memory along their depth.
+    """
+
+    value: Callable[[Expr, Expr, Expr], Expr]
+    limit: Expr
+    depth: Expr
+    first: Expr
+    count: int
+    deep: int
+    moving: Moving
+    shared: Place
+    deeper: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Copier:
+    """The threads that copy: `new` names variables, `by_threads` makes the loops of `threads` of them."""
+
+    new: Callable[[str], Var]
+    by_threads: Callable[[Callable[[Expr, Expr], Stmt]], Stmt]
+    threads: int
+    stages: int
+
+    def copied(self, side: Side, whole: Expr, stage: Expr) -> Stmt:
+        """The loops that fill a tile of a stage with the step `whole` of the depth: eight neighbours bring the eight
+        lines of a core matrix, or, of single elements, what is next to each other in memory."""
+        total = side.count * side.deep // side.moving.width
+        rounds = max(1, ceil(total / self.threads))
+
+        def bring(warp: Expr, lane: Expr) -> Stmt:
+            def one(q: Expr) -> Stmt:
+                e, m, d = self.new("e"), self.new("line"), self.new("d")
+                line, deep, lines, depths = self.assigned(side, e)
+                stored = self.moved(side, (m, d), (line, deep), stage)
+                stored = Let(m, side.first // lines + line, Let(d, whole * (side.deep // depths) + deep, stored))
+                if total % self.threads:
+                    stored = If(e < total, stored)
+                return Let(e, q * self.threads + warp * WARP + lane, stored)
+
+            return self.rounds(rounds, one)
+
+        return self.by_threads(bring)
+
+    def rounds(self, count: int, body: Callable[[Expr], Stmt]) -> Stmt:
+        """A thread's work that is done so often, partly unrolled: more would take registers for addresses."""
+        each = gcd(count, UNROLLED)
+        if each == count:
+            return self.unrolled("q", count, body) if count > 1 else body(const(0))
+        turn = self.new("turn")
+        return For(turn, const(count // each), self.unrolled("q", each, lambda q: body(turn * each + q)))
+
+    def unrolled(self, name: str, extent: int, body: Callable[[Expr], Stmt]) -> Stmt:
+        """A loop whose iterations are written one after the other."""
+        var = self.new(name)
+        return For(var, const(extent), body(var), "unrolled")
+
+    def assigned(self, side: Side, e: Expr) -> tuple[Expr, Expr, int, int]:
+        """The work of the thread of number `e`: the line and the depth in the tile, in units of so many of them."""
+        moving, depth = side.moving, side.deep
+        width = moving.width
+        if moving.across:
+            groups = side.count // width
+            return e // 8 % groups, e // (8 * groups) * 8 + e % 8, width, 1
+        if width > 1:
+            groups = depth // width
+            return e // (8 * groups) * 8 + e % 8, e // 8 % groups, 1, width
+        if side.deeper:
+            return e // depth, e % depth, 1, 1
+        return e % side.count, e // side.count, 1, 1
+
+    def moved(self, side: Side, source: tuple[Var, Var], target: tuple[Expr, Expr], stage: Expr) -> Stmt:
+        """Elements of a factor to shared memory, or zeros where they are not inside of the factor. `source`
+        and `target` are line and depth in the factor and in the tile, in units of what is moved at once."""
+        width, across = side.moving.width, side.moving.across
+        zero, buffer = const(0, side.shared.buffer.dtype), side.shared.buffer
+        line, deep = (target[0] * width, target[1]) if across else (target[0], target[1] * width)
+        inside = all_of(self.within(side, *source))
+        place = side.shared.place(stage, line, deep)
+        if width == 1:
+            return self.moved_one(side, source, place, inside)
+        first = place[-1] if across and width < SIZE else const(0)
+        v = self.new("v")
+        cleared = For(v, const(width), Store(buffer, (*place[:-1], first + v), zero), "vectorized")
+        if self.stages > 1:
+            return _under(inside, self.moved_async(side.value(*source, const(0)), place, first, side, cleared), cleared)
+        u = self.new("v")
+        value = side.value(*source, u)
+        stored = For(u, const(width), Store(buffer, (*place[:-1], first + u), value), "vectorized")
+        return _under(inside, stored, cleared)
+
+    def moved_one(self, side: Side, source: tuple[Var, Var], place: tuple[Expr, ...], inside: Expr) -> Stmt:
+        """A single element, by a copy that goes on, if it can."""
+        buffer = side.shared.buffer
+        value, zero = side.value(*source, const(0)), const(0, buffer.dtype)
+        pair = loaded(value) if self.stages > 1 and side.moving.under_way else None
+        if pair is None:
+            return Store(buffer, place, select(inside, value, zero))
+        condition, read = pair
+        one = const(1)
+        to, from_ = (Region(b, tuple((i, one) for i in at)) for b, at in ((buffer, place), (read.buffer, read.indices)))
+        copy = Intrinsic(COPY_ONE_ASYNC[buffer.dtype].name, (to,), (from_,))
+        return _under(all_of([inside, condition]), copy, Store(buffer, place, zero))
+
+    def moved_async(self, read: Expr, place: tuple[Expr, ...], first: Expr, side: Side, cleared: Stmt) -> Stmt:
+        """A copy of 16 bytes that goes on while the thread does other things, from one of several arrays if the value
+        is selected."""
+        if isinstance(read, Op):
+            assert read.name == "select", read
+            condition, then, otherwise = read.args
+            return If(
+                condition,
+                self.moved_async(then, place, first, side, cleared),
+                self.moved_async(otherwise, place, first, side, cleared),
+            )
+        assert isinstance(read, Load)
+        one, width = const(1), const(side.moving.width)
+        to, from_ = (
+            Region(b, (*((i, one) for i in at[:-1]), (at[-1], width)))
+            for b, at in ((side.shared.buffer, (*place[:-1], first)), (read.buffer, read.indices))
+        )
+        return Intrinsic(COPY_ASYNC[side.shared.buffer.dtype].name, (to,), (from_,))
+
+    def within(self, side: Side, line: Expr, deep: Expr) -> Iterator[Expr]:
+        """Conditions for elements to be inside of the factor, those that may fail."""
+        width, across = side.moving.width, side.moving.across
+        known, depth = as_int(side.limit), as_int(side.depth)
+        if known is None or known % side.count:
+            yield (line * width if across else line) < side.limit
+        if depth is None or depth % side.deep:
+            yield (deep if across else deep * width) < side.depth
+
+
+SIZE = 8
+"""Lines of a core matrix."""
+
+
+def _under(condition: Expr, then: Stmt, otherwise: Stmt) -> Stmt:
+    return then if is_const(condition, True) else If(condition, then, otherwise)
+
+
+__all__ = ["Copier", "Place", "Side"]
