@@ -89,11 +89,11 @@ def test_attention(golden: Callable[..., None], monkeypatch: pytest.MonkeyPatch)
     """A warp, whose scores become factors of the second product without leaving their registers."""
     monkeypatch.setattr(attention, "WARPS", (1,))
     monkeypatch.setattr(attention, "KEYS", (16,))
-    given = {"first": (0, 0, 0), "scale": 0.25, "causal": False, "fill": 0.0, "guard": False}
+    scores = {"first": (0, 0, 0), "scale": 0.25, "causal": False, "fill": 0.0, "guard": False}
 
     def build(b):  # type: ignore[no-untyped-def]
         inputs = (b.input(name, tensor(1, ROWS, 1, 16, t="f16")) for name in "qkv")
-        return (emit(b, "lowered.attention", *inputs, order="ssss", heads=1, groups=1, **given),)
+        return (emit(b, "lowered.attention", *inputs, order="ssss", heads=1, groups=1, **scores),)
 
     golden(emit_ptx(lowered(function(build, "attention"), "gpu attention"), H100)[0], "ptx")
 

@@ -52,9 +52,9 @@ def attention(
         inputs += [None, b.input("substitute", tensor(1, t=t)) if substitute else None]
         if past is not None:
             inputs += [b.input(f"past_{d}", tensor(batch, heads[1], past, d, t=t)) for d in depth]
-        given: dict[str, Any] = {"first": (0, 0, 0), "scale": 0.25, "causal": False, "fill": -1e9, "guard": False}
-        given |= {"order": order, "heads": heads[0], "groups": heads[1]}
-        return (emit(b, "lowered.attention", *inputs, **given | scores),)
+        attrs: dict[str, Any] = {"first": (0, 0, 0), "scale": 0.25, "causal": False, "fill": -1e9, "guard": False}
+        attrs |= {"order": order, "heads": heads[0], "groups": heads[1]}
+        return (emit(b, "lowered.attention", *inputs, **attrs | scores),)
 
     return function(build)
 
@@ -81,7 +81,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.costly(6)
 @pytest.mark.parametrize("name", CASES)
 def test_attention(name: str) -> None:
-    """Of one and of several steps over the keys, without races."""
+    """One step over the keys or several, without races."""
     func, tolerance = CASES[name]
     flat = check(func, "gpu attention", rows=21, tolerance=tolerance, loops=False)
     arrays = arguments(flat, dict.fromkeys(func.symbols, 21))

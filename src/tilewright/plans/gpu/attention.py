@@ -35,14 +35,14 @@ MAX_DEPTH = 256
 """Columns of values up to which a thread has their sums in registers."""
 OTHER_REGISTERS = 108
 """Registers of a thread beside sums, scores and shares: ptxas took up to 104 for sm_80."""
-FEW_KEYS = 0.25
+STEP_SHARE = 0.25
 """The share of a step of 64 keys that exchanging and scaling take, whatever its keys; estimated, not measured."""
 
 
 def build(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
     """The loops in the place of the stages. Raises ScheduleError for what is not attention, or has more to it."""
     result = operands(analyse(func))
-    if result is None or not _is_taken(result):
+    if result is None or not _is_supported(result):
         raise refuse(func, "the routine 'gpu attention' computes attention as its operator states it")
     if sizes["keys"] % DEPTH[result.q.dtype]:
         raise refuse(func, "the keys of a step are whole products", expected=f"a multiple of {DEPTH[result.q.dtype]}")
@@ -61,7 +61,7 @@ def _depths(o: Operands) -> tuple[int | None, int | None]:
     return depth, out
 
 
-def _is_taken(o: Operands) -> bool:
+def _is_supported(o: Operands) -> bool:
     """Whether the loops have all that an attention has: neither packed sequences nor a share for rows without keys."""
     depth, out = _depths(o)
     known = depth is not None and out is not None and max(depth, out) <= MAX_DEPTH
@@ -70,7 +70,7 @@ def _is_taken(o: Operands) -> bool:
 
 def _fits(structure: Structure, target: Target) -> bool:
     o, gpu = operands(structure), target.gpu
-    return o is not None and _is_taken(o) and gpu is not None and any(unit.a is o.q.dtype for unit in gpu.matrix)
+    return o is not None and _is_supported(o) and gpu is not None and any(unit.a is o.q.dtype for unit in gpu.matrix)
 
 
 def _candidates(structure: Structure, target: Target) -> list[Candidate]:
@@ -97,10 +97,10 @@ def _candidate(o: Operands, target: Target, gpu: Gpu, warps: int, each: int) -> 
     blocks = batch * o.attrs.heads * ceil(rows / tall)
     waves = ceil(blocks / target.cores)
     steps = ceil(keys / each) * (0.5 if o.attrs.causal and rows == keys else 1.0)
-    products = tall * (each + 64 * FEW_KEYS) * (depth + wide)
+    products = tall * (each + 64 * STEP_SHARE) * (depth + wide)
     compute = waves * steps * products / (MULTIPLIED * 4 / size)
     moved = waves * steps * each * (depth + wide) * size / target.l2_bandwidth
-    # Blocks of few warps wait for what they exchange, if there are no others beside them.
+    # Warps wait for what they exchange, if there are no others beside them.
     together = min(resident, max(1, waves)) * warps
     waiting = waves * steps * WAITED / together
     knobs = (("warps", warps), ("keys", each))

@@ -71,7 +71,7 @@ class Values:
         return stage, line // CORE, k // CORE, *(pair[::-1] if self.buffer.dtype is f32 else pair), line % CORE
 
     def region(self, stage: Expr, column: Expr, group: Expr, within: Expr) -> Region:
-        """What a product of held rows takes: two columns from `within` on of the eight of number `column`."""
+        """The operand of a product of held rows: two columns from `within` on of the eight of number `column`."""
         one, zero, two, four = const(1), const(0), const(2), const(QUAD)
         groups, inner = (one, (two, four)) if self.buffer.dtype is f32 else (two, (four, two))
         middle = tuple((zero, n) for n in inner)
@@ -152,7 +152,7 @@ class AttentionTiles:
         return ceildiv(keys, self.each)
 
     def steps(self) -> list[Stmt]:
-        """Copies of the next keys while some are computed. What a block has of Q comes with its first ones."""
+        """Copies of the next keys while some are computed. A block's part of Q comes with its first ones."""
         zero, step = const(0), self.new("step")
         queries, later = self.copier.copied(self.side(0, zero), zero, zero), step + 1
         first = seq(self.copies(zero, zero))
@@ -199,7 +199,7 @@ class AttentionTiles:
         count, tile = (self.tall, self.q_tile) if operand == 0 else (self.each, self.k_tile)
         return Side(value, length, const(depth), first, count, self.deep, moving, tile)
 
-    # What a warp computes
+    # A warp's steps
 
     def over(self, body: Callable[[Expr, Expr, Expr], Stmt], fragments: int) -> Stmt:
         """The work on each sum of a thread, by the numbers of fragment, row and column."""
@@ -289,7 +289,7 @@ class AttentionTiles:
         def base(r: Expr) -> Expr:
             return select(equal(self.new_top[at(r)], self.rows.low), self.rows.number(0.0), self.new_top[at(r)])
 
-        def kept(r: Expr) -> Stmt:
+        def updated(r: Expr) -> Stmt:
             total = self.total[at(r)] * self.factor[at(r)]
             return seq(
                 [
@@ -316,7 +316,7 @@ class AttentionTiles:
             self.of_rows(lambda r: Store(self.part, at(r), self.top[at(r)])),
             self.over(greatest, fragments),
             self.of_rows(exchanged),
-            self.of_rows(kept),
+            self.of_rows(updated),
             self.over(share, fragments),
             self.over(scaled, self.wide),
         ]

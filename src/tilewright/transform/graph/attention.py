@@ -18,7 +18,7 @@ from math import inf, isinf
 from typing import Any
 
 from tilewright import ops
-from tilewright.ir.dtype import boolean
+from tilewright.ir.dtype import DType, boolean
 from tilewright.ir.expr import Expr, as_int, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.dims import dim
@@ -81,23 +81,23 @@ class Scores:
     """Whether only rows without any key are guarded, not whatever is NaN."""
 
 
-def recognise_attention(graph: Graph, learned: Collection[Value] | None = None, *, halves: bool = False) -> Graph:
+def recognise_attention(graph: Graph, learned: Collection[Value] | None = None, *, all_floats: bool = False) -> Graph:
     """The graph with attention as one operator wherever it is found.
 
     Args:
         learned: the values that gradients flow through, of a graph that is to be differentiated. There attention is
             left in parts if a mask is one of them, or if it has more operands than queries, keys, values and a mask.
-        halves: also attention whose parts are of 16 bits, which rounds scores and shares to these: as one operator it
+        all_floats: also attention in 16 bits, which rounds scores and shares to these bits: as one operator it
             is computed in f32 and rounded once.
     """
-    return _Recogniser(graph, learned, halves).recognised()
+    return _Recogniser(graph, learned, all_floats).recognised()
 
 
 class _Recogniser(Rewriter):
-    def __init__(self, graph: Graph, learned: Collection[Value] | None, halves: bool) -> None:
+    def __init__(self, graph: Graph, learned: Collection[Value] | None, all_floats: bool) -> None:
         super().__init__(graph)
         self.learned = learned
-        self.least_bits = 16 if halves else 32
+        self.min_bits = 16 if all_floats else 32
         self.replaced: dict[Value, list[Node]] = {}
         self.with_cache = learned is None
         """Whether a cache is read apart from what is appended to it: not if only one of keys and values has one."""
@@ -107,8 +107,7 @@ class _Recogniser(Rewriter):
     def recognised(self) -> Graph:
         for node in self.graph.nodes:
             # A model of 16-bit floats rounds between the products, which its results show.
-            t = node.output.dtype
-            if node.op == "softmax" and t.is_float and t.bits >= self.least_bits:
+            if node.op == "softmax" and self.is_of_type(node.output.dtype):
                 self.softmax(node)
         if not self.replaced:
             return self.graph
@@ -116,6 +115,9 @@ class _Recogniser(Rewriter):
         for node in self.graph.nodes:
             nodes += self.replaced.get(node.outputs[0], [node]) if len(node.outputs) == 1 else [node]
         return eliminate_dead(replace(self.graph, nodes=tuple(nodes)))
+
+    def is_of_type(self, t: DType) -> bool:
+        return t.is_float and t.bits >= self.min_bits
 
     # the pattern
 
