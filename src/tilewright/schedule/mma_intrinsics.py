@@ -13,8 +13,8 @@ from __future__ import annotations
 from math import inf
 
 from tilewright.ir.dtype import DType, bf16, f16, f32, i8, i32
-from tilewright.ir.expr import Buffer, Load, Op, Var, const
-from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, Store
+from tilewright.ir.expr import Buffer, Load, Op, Var, const, select
+from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, Stmt, Store
 from tilewright.schedule.intrinsics import TensorIntrin, describe, register
 
 DEPTH = {f32: 8, f16: 16, bf16: 16, i8: 32}
@@ -78,6 +78,39 @@ WIDE = {
     (t, n, across): register(_wide_product(t, n, across)) for t in DEPTH for n in WIDE_COLUMNS for across in _layouts(t)
 }
 """Products of four warps (`wgmma`), by the type of the factors, columns, and which of the factors lie across."""
+
+
+def _tile_product(t: DType, columns: int) -> TensorIntrin:
+    """The same of tiles that `COPY_TILE` brings."""
+    name = _names(f"wgmma{columns}_tile", t, (False, False))
+    extents = {"j": columns // 8, "r": 2, "c": 2, "h": STEP // 16, "k": group_of(t)}
+    return TensorIntrin(name, describe(name, extents, "hk", (t, t, SUMS[t]), {"A": "rhk", "B": "jchk", "C": "jrc"}))
+
+
+WIDE_TILE = {(t, n): register(_tile_product(t, n)) for t in DEPTH for n in WIDE_COLUMNS}
+"""Products of four warps from tiles of lines of `STEP` bytes, by type and columns."""
+
+
+def _copy_tile(t: DType, lines: int) -> TensorIntrin:
+    """`D[g, l, h, k] = S[8g + l, h * width + k]`: lines of `STEP` bytes, zeros for those that there are not."""
+    name, each = f"copy_tile{lines}_{t.name}", group_of(t)
+    extents = {"g": lines // 8, "l": 8, "h": STEP // 16, "k": each}
+    loops, points = ({k: Var(f"{x}{k}") for k in extents} for x in ("", "v"))
+    n = Var("n")
+    d = Buffer("D", t, tuple(map(const, extents.values())))
+    s = Buffer("S", t, (n, const(STEP // t.itemsize)))
+    line = points["g"] * 8 + points["l"]
+    value = select(line < n, Load(s, (line, points["h"] * each + points["k"])), const(0, t))
+    iters = tuple(BlockIter(points[k], const(extents[k]), "spatial", loops[k]) for k in extents)
+    stmt: Stmt = Block(name, iters, Store(d, tuple(points.values()), value))
+    for k in reversed(extents):
+        stmt = For(loops[k], const(extents[k]), stmt)
+    return TensorIntrin(name, PrimFunc(name, (d, s), stmt))
+
+
+COPY_TILE = {(t, lines): register(_copy_tile(t, lines)) for t in DEPTH for lines in (64, 128, 256)}
+"""Copies of tiles that one thread begins and that go on by themselves (`cp.async.bulk.tensor`), by type and lines. They
+are complete as those of `COPY_ASYNC` are."""
 
 WARP = 32
 """Threads of a warp."""
@@ -143,7 +176,13 @@ complete after the next barrier of the block that waits for them (`Barrier.pendi
 no thread may touch what they write."""
 COPY_ONE_ASYNC = {t: register(_copy_one(t)) for t in (f32, i32)}
 """Copies of 4 bytes that go on, by type."""
-_COPIES = frozenset(intrin.name for intrin in (*COPY_ASYNC.values(), *COPY_ONE_ASYNC.values()))
+_TILES = frozenset(intrin.name for intrin in COPY_TILE.values())
+_COPIES = frozenset(intrin.name for intrin in (*COPY_ASYNC.values(), *COPY_ONE_ASYNC.values())) | _TILES
+
+
+def is_tile_copy(name: str) -> bool:
+    """Whether an intrinsic copies a tile that one thread begins."""
+    return name in _TILES
 
 
 def is_async(name: str) -> bool:
@@ -155,6 +194,7 @@ __all__ = [
     "COPY_ASYNC",
     "COPY_BYTES",
     "COPY_ONE_ASYNC",
+    "COPY_TILE",
     "DEPTH",
     "MMA",
     "MMA_HELD",
@@ -166,6 +206,8 @@ __all__ = [
     "WARP_REDUCE",
     "WIDE",
     "WIDE_COLUMNS",
+    "WIDE_TILE",
     "group_of",
     "is_async",
+    "is_tile_copy",
 ]

@@ -6,6 +6,7 @@ compute together, NumPy does. So what is tested is the text itself: addresses, s
 
 * Memory that a block shares is filled with 0xFF before the block begins: NaN.
 * Bytes of `cp.async` arrive when they are waited for, not before.
+* So do tiles that the tensor memory accelerator copies; the barrier that counts them must expect as many bytes.
 * Threads run in any order that is asked for between two barriers: results that differ show a race.
 * Threads of a warp that stop at different places, or a barrier that not all threads reach, are errors.
 """
@@ -15,13 +16,15 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import llvmlite.binding as llvm
 import ml_dtypes
 import numpy as np
 
-from tilewright.codegen.ptx.module import Launch, Module
+from tilewright.codegen.ptx.launcher import TYPES
+from tilewright.codegen.ptx.module import Launch, Map, Module
 from tilewright.ir.expr import Expr, Var, as_int, const
 from tilewright.ir.rewrite import substitute
 
@@ -33,6 +36,9 @@ STACK = 128 << 10
 WORDS = 136
 """Words of 32 bits that a thread gives to what its warp computes, and gets."""
 DONE, BARRIER, SHUFFLE, ASYNC, COMMIT, WAIT, WARP, MATRICES = range(8)
+INIT, EXPECT, ARRIVE, ARRIVED, TILE = range(20, 25)
+TILE_FUNCTIONS = {"init": INIT, "expect": EXPECT, "arrive": ARRIVE, "wait": ARRIVED}
+"""What `codegen/ptx/tensor_maps.py` does with barriers of bytes, beside copies of tiles."""
 WIDE = 100
 """The first kind of products of four warps."""
 MMA = {
@@ -185,7 +191,9 @@ def _hosted(module: Module) -> str:
     """The text for this machine."""
     text = re.sub(r'target triple = ".*"', "", module.text).replace("define ptx_kernel", "define")
     text = re.sub(r' "nvvm\.[^"]*"="[^"]*"', "", text)
-    text = re.sub(r"^define internal [^\n]*@tw\.wgmma.*?^}$", "", text, flags=re.M | re.S)
+    tiles = dict.fromkeys(re.findall(r"^define internal void @(tw\.tile\.\w+)\((.*?)\)", text, flags=re.M))
+    text = re.sub(r"^define internal [^\n]*@tw\.(wgmma|tile).*?^}$", "", text, flags=re.M | re.S)
+    text = re.sub(r'ptr byval\(\[128 x i8\]\) align 64 "nvvm.grid_constant"', "ptr", text)
     text = text.replace("external addrspace(3) global [0 x i8]", f"global [{SHARED} x i8] zeroinitializer")
     text = text.replace("internal addrspace(3) global", "global").replace(" undef, align", " zeroinitializer, align")
     text = re.sub(
@@ -206,7 +214,31 @@ def _hosted(module: Module) -> str:
     definitions = [_definition(name, d) for name, d in declared.items()]
     starts = [_start(launch) for launch in module.launches]
     products = [_wide_definition(WIDE + k, wide) for k, wide in enumerate(wide_products(module.text))]
-    return "\n".join([text, RUNTIME, *definitions, *products, *starts, *extra])
+    copies = [_tile_definition(name, _split(operands)) for name, operands in tiles]
+    return "\n".join([text, RUNTIME, *definitions, *products, *copies, *starts, *extra])
+
+
+def _tile_definition(name: str, operands: list[str]) -> str:
+    """The function in place of one that copies tiles, or waits for them."""
+    short = name.rsplit(".", 1)[1]
+    body = [line for k, x in enumerate(operands) for line in _put(k, *x.split())]
+    if short.startswith("copy"):
+        body += _put(RANK_WORD, "i64", short.removeprefix("copy"))
+    kind = TILE if short.startswith("copy") else TILE_FUNCTIONS[short]
+    body += [f"  %r = call i32 @stop(i32 {kind})", "  ret void"]
+    return "\n".join([f"define void @{name}({', '.join(operands)}) {{", *body, "}"])
+
+
+def encode_map(address: int, kind: int, sizes: Sequence[int], steps: Sequence[int], box: Sequence[int]) -> bytes:
+    """The 128 bytes of a tensor map in a way of our own, as the driver's is not documented. `kind`: of
+    CUtensorMapDataType; `steps`: bytes from an element to the next one in all dimensions but the first."""
+    words = [MAGIC << 32 | kind << 8 | len(sizes), address, *sizes, *steps, *box]
+    return np.array(words + [0] * (16 - len(words)), np.int64).tobytes()
+
+
+MAGIC, RANK_WORD = 0x7E4502, 15
+KIND_BYTES = {0: 1, 6: 2, 7: 4, 9: 2}
+"""Bytes of an element by CUtensorMapDataType."""
 
 
 class WideProduct:
@@ -239,8 +271,9 @@ def wide_products(text: str) -> list[WideProduct]:
 def _start(launch: Launch) -> str:
     lines = [f"define void @start_{launch.kernel}() {{"]
     operands = []
-    for k in range(len(launch.buffers) + len(launch.symbols)):
-        type_ = "ptr" if k < len(launch.buffers) else "i64"
+    first_map = len(launch.buffers) + len(launch.symbols)
+    for k in range(first_map + len(launch.maps)):
+        type_ = "i64" if len(launch.buffers) <= k < first_map else "ptr"
         lines += [
             f"  %p{k} = getelementptr [64 x i64], ptr @arguments, i64 0, i64 {k}",
             f"  %v{k} = load {type_}, ptr %p{k}",
@@ -255,6 +288,17 @@ def _start(launch: Launch) -> str:
             "}",
         ]
     )
+
+
+@dataclass
+class _Bytes:
+    """A barrier of bytes: phases that are complete, and of the one that is not, who arrived, bytes that are expected,
+    and copies by their places, tensor maps and coordinates."""
+
+    phase: int = 0
+    arrived: int = 0
+    expected: int = 0
+    tiles: list[tuple[int, int, list[int]]] = field(default_factory=list)
 
 
 class Emulator:
@@ -283,6 +327,7 @@ class Emulator:
         self.groups: list[list[list[tuple[int, int, int]]]] = []
         self.wide = wide_products(module.text)
         self.shared = np.empty(0, np.uint8)
+        self.bytes: dict[int, _Bytes] = {}
 
     def _global(self, name: str, dtype: Any, count: int) -> Array:
         size = count * np.dtype(dtype).itemsize
@@ -303,7 +348,14 @@ class Emulator:
             assert all(n is not None for n in grid), launch.grid
             numbers = list(symbols.values())
             words = [*(arrays[k].ctypes.data for k in launch.buffers), *(numbers[k] for k in launch.symbols)]
+            maps = [ctypes.create_string_buffer(self._map(m, arrays[m.buffer], values)) for m in launch.maps]
+            words += [ctypes.addressof(m) for m in maps]
             self.launch(launch, words, [n or 0 for n in grid], order)
+
+    def _map(self, m: Map, array: Array, values: Mapping[Var, Expr]) -> bytes:
+        sizes = [as_int(substitute(n, values)) or 0 for n in m.sizes][::-1]
+        steps = [m.dtype.itemsize * int(np.prod(sizes[:k])) for k in range(1, len(sizes))]
+        return encode_map(array.ctypes.data, TYPES[m.dtype.name], sizes, steps, m.box[::-1])
 
     def launch(
         self, launch: Launch, words: Sequence[int], grid: Sequence[int], order: Callable[[int], Sequence[int]] = range
@@ -327,9 +379,12 @@ class Emulator:
             self.ids[k] = (k % bx, k // bx % by, k // (bx * by), *where)
             self.prepare(k, self.stacks[k].ctypes.data, STACK, start)
         self.groups = [[[]] for _ in range(threads)]
+        self.bytes = {}
         warps = [list(range(first, min(first + 32, threads))) for first in range(0, threads, 32)]
         waiting = {BARRIER}
-        while waiting == {BARRIER}:
+        while waiting in ({BARRIER}, {ARRIVED}):
+            if waiting == {ARRIVED}:
+                self._arrived(threads)
             kinds = [0] * len(warps)
             for w in order(len(warps)):
                 kinds[w] = self._warp(warps[w], order)
@@ -371,18 +426,25 @@ class Emulator:
     def _factor(self, descriptor: int, lines: int, wide: WideProduct, across: bool) -> Array:
         """A factor of an instruction by its descriptor, lines by depth."""
         start, leading, stride = ((descriptor >> shift & 0x3FFF) * 16 for shift in (0, 16, 32))
-        assert descriptor >> 46 == 0, "swizzled"
+        mode = descriptor >> 46 & 0x3FFFF
+        assert mode in (0, 1 << 16), "another swizzle"
         t: Any = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "i8": np.int8}[wide.dtype]
         size = np.dtype(t).itemsize
         line, k = np.meshgrid(np.arange(lines), np.arange(wide.depth), indexing="ij")
         each = 16 // size
-        if across:
+        if mode:
+            assert not across
+            at = line // 8 * stride + line % 8 * 128 + k * size
+        elif across:
             at = line // 8 * stride + k // 8 * leading + k % 8 * 16 + line % 8 * size
         else:
             at = line // 8 * stride + line % 8 * 16 + k // each * leading + k % each * size
         first = (start - self.shared.ctypes.data) % (1 << 18)
-        assert first + int(at.max()) + size <= self.shared.size, "outside of shared memory"
-        data = self.shared[first + at[..., None] + np.arange(size)]
+        at = at + first
+        if mode:  # bits 4 to 6 of an address are swizzled by bits 7 to 9
+            at = at ^ (at >> 3 & 0x70)
+        assert int(at.max()) + size <= self.shared.size, "outside of shared memory"
+        data = self.shared[at[..., None] + np.arange(size)]
         if wide.dtype == "f32":
             return (data.view(np.uint32)[..., 0] & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
         return np.ascontiguousarray(data).view(t)[..., 0].astype(np.float64)
@@ -405,8 +467,9 @@ class Emulator:
             kinds = set(self.kinds[lanes].tolist())
             assert len(kinds) == 1, f"threads of a warp stop at different places: {kinds}"
             (kind,) = kinds
-            if kind in (BARRIER, DONE) or kind >= WIDE:
+            if kind in (BARRIER, DONE, ARRIVED) or kind >= WIDE:
                 if kind == DONE:
+                    assert not any(b.tiles for b in self.bytes.values()), "tiles that nobody waited for"
                     assert not any(self.groups[k][0] for k in lanes), "bytes that nobody waited for"
                 return int(kind)
             if kind == SHUFFLE:
@@ -414,9 +477,45 @@ class Emulator:
                 self.words[lanes, 0] = own[np.arange(len(lanes)) ^ (self.words[lanes, 1] & 31)]
             elif kind == MATRICES:
                 self._matrices(lanes)
-            elif kind >= min(MMA.values()):
+            elif kind in MMA.values():
                 assert len(lanes) == 32
                 self.words[lanes, :4] = _product(int(kind), self.words[lanes])
+
+    def _place(self, k: int, word: int) -> int:
+        """An address in shared memory, of 32 bits, as a place there."""
+        return int(self.words[k, word] - self.shared.ctypes.data) & 0xFFFFFFFF
+
+    def _arrived(self, threads: int) -> None:
+        """All threads wait for a barrier of bytes: they come now, at the latest, and must be as many as expected."""
+        places = {(self._place(k, 0), int(self.words[k, 1] & 1)) for k in range(threads)}
+        assert len(places) == 1, "threads wait for different bytes"
+        ((place, parity),) = places
+        b = self.bytes[place]
+        if b.phase & 1 != parity:
+            return
+        assert b.arrived == 1, "no thread arrived for the bytes that are waited for"
+        assert sum(self._deliver(*tile) for tile in b.tiles) == b.expected, "other bytes came than were expected"
+        self.bytes[place] = _Bytes(b.phase + 1)
+
+    def _deliver(self, place: int, tensor_map: int, at: Sequence[int]) -> int:
+        """Copy a tile (PTX ISA, "Tensors", "Swizzling modes"); gives its bytes."""
+        words = np.frombuffer(ctypes.string_at(tensor_map, 128), np.int64).tolist()
+        kind, rank = words[0] >> 8 & 0xFF, words[0] & 0xFF
+        assert words[0] >> 32 == MAGIC and rank == len(at) and place % 1024 == 0
+        sizes, steps, box = words[2 : 2 + rank], words[2 + rank : 1 + 2 * rank], words[1 + 2 * rank : 1 + 3 * rank]
+        size = KIND_BYTES[kind]
+        assert box[0] * size == 128 and all(s % 16 == 0 for s in steps) and words[1] % 16 == 0
+        for line, outer in enumerate(np.ndindex(*box[:0:-1])):
+            where = [a + o for a, o in zip(at[1:], outer[::-1], strict=True)]
+            data = bytearray(128)
+            if all(0 <= w < n for w, n in zip(where, sizes[1:], strict=True)) and 0 <= at[0] < sizes[0]:
+                start = words[1] + at[0] * size + sum(w * s for w, s in zip(where, steps, strict=True))
+                count = min(box[0], sizes[0] - at[0]) * size
+                data[:count] = ctypes.string_at(start, count)
+            for group in range(8):
+                to = place + line * 128 + (group ^ line % 8) * 16
+                self.shared[to : to + 16] = np.frombuffer(bytes(data[group * 16 : group * 16 + 16]), np.uint8)
+        return int(np.prod(box)) * size
 
     def _thread(self, k: int) -> None:
         while True:
@@ -424,6 +523,16 @@ class Emulator:
             match self.kinds[k]:
                 case kind if kind == ASYNC:
                     self.groups[k][-1].append(tuple(self.words[k, :3].tolist()))
+                case kind if kind == INIT:
+                    self.bytes[self._place(k, 0)] = _Bytes()
+                case kind if kind == EXPECT:
+                    self.bytes[self._place(k, 0)].expected += int(self.words[k, 1] & 0xFFFFFFFF)
+                case kind if kind == ARRIVE:
+                    self.bytes[self._place(k, 0)].arrived += 1
+                case kind if kind == TILE:
+                    rank = int(self.words[k, RANK_WORD])
+                    at = [int(x) for x in self.words[k, 3 : 3 + rank].astype(np.int32)]
+                    self.bytes[self._place(k, 1)].tiles.append((self._place(k, 0), int(self.words[k, 2]), at))
                 case kind if kind == COMMIT:
                     self.groups[k].append([])
                 case kind if kind == WAIT:

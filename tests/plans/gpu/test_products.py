@@ -82,9 +82,15 @@ def test_factors_that_lie_across() -> None:
 @pytest.mark.parametrize(
     ("func", "name", "tolerance"),
     [
-        pytest.param(product(70, 24, 130, transposed=True), "wgmma64_f32", TF32, id="tf32"),
+        pytest.param(product(70, 24, 132, transposed=True), "wgmma64_f32", TF32, id="tf32"),
+        pytest.param(product(70, 24, 192, transposed=True), "wgmma64_tile_f32", TF32, id="tf32, whole tiles"),
+        pytest.param(product(ROWS, 72, 128, transposed=True, t="f16"), "wgmma64_tile_f16", 1e-2, id="f16, whole tiles"),
+        pytest.param(
+            product(66, 24, 128, transposed=True, t="bf16", batch=(2,)), "wgmma64_tile_bf16", 3e-2, id="a batch"
+        ),
         pytest.param(across("f16"), "wgmma64_f16_a_b", 1e-2, id="f16 across"),
-        pytest.param(product(66, 24, 128, transposed=True, t="i8"), "wgmma64_i8", 0.0, id="i8"),
+        pytest.param(product(66, 24, 144, transposed=True, t="i8"), "wgmma64_i8", 0.0, id="i8"),
+        pytest.param(product(66, 24, 256, transposed=True, t="i8"), "wgmma64_tile_i8", 0.0, id="i8, whole tiles"),
     ],
 )
 def test_four_warps_together(func: PrimFunc, name: str, tolerance: float, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ CASES = {
     "product": ("gpu product", product(20, 40, 50, transposed=True)),
     "copies while products go on": ("gpu product", product(20, 24, 40, transposed=True)),
     "four warps together": ("gpu product", product(66, 24, 72, transposed=True)),
+    "four warps together, whole tiles": ("gpu product", product(66, 24, 64, transposed=True)),
     "parts of the depth": ("gpu product", product(9, 24, 64, transposed=True)),
     "product of symbolic rows": ("gpu product", product(ROWS, 24, 32, transposed=True)),
     "product of bytes": ("gpu product", product(5, 8, 40, transposed=True, t="i8")),

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.codegen.ptx.emulator import Emulator
+from tests.codegen.ptx.emulator import Emulator, encode_map
 from tilewright.codegen.ptx import emit as emission
 from tilewright.codegen.ptx.module import Launch, Module
 from tilewright.native.link import compile_text
@@ -38,8 +38,9 @@ ARGUMENTS = {
     "cuGraphCreate": 2, "cuGraphDestroy": 1, "cuGraphAddKernelNode_v2": 5, "cuGraphInstantiateWithFlags": 3,
     "cuGraphExecDestroy": 1, "cuGraphLaunch": 2, "cuEventCreate": 2, "cuEventDestroy_v2": 1, "cuEventRecord": 2,
     "cuEventSynchronize": 1, "cuEventElapsedTime": 3, "cuGetErrorName": 2, "cuGetErrorString": 2,
+    "cuTensorMapEncodeTiled": 12,
 }  # fmt: skip
-WITHOUT_CONTEXT = ("cuInit", "cuDriver", "cuDevice", "cuCtx", "cuGetError")
+WITHOUT_CONTEXT = ("cuInit", "cuDriver", "cuDevice", "cuCtx", "cuGetError", "cuTensorMap")
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, UNKNOWN = 1, 2, 201, 999
 NAMES = {
     INVALID_VALUE: (b"CUDA_ERROR_INVALID_VALUE", b"invalid argument"),
@@ -276,10 +277,13 @@ class FakeDriver:
         assert launch.shared <= max(dynamic, 48 << 10), (launch.shared, dynamic)
         assert 0 < sizes[0] < 1 << 31 and 0 < sizes[1] < 1 << 16 and 0 < sizes[2] < 1 << 16, sizes
         count = len(launch.buffers) + len(launch.symbols)
-        places = (ctypes.c_int64 * count).from_address(arguments)
-        words = [ctypes.c_int64.from_address(p).value for p in places]
+        places = (ctypes.c_int64 * (count + len(launch.maps))).from_address(arguments)
+        words = [ctypes.c_int64.from_address(p).value for p in places[:count]]
+        maps = [ctypes.create_string_buffer(ctypes.string_at(p, 128), 128) for p in places[count:]]
+        words += [ctypes.addressof(m) for m in maps]
 
         def run() -> None:
+            assert len(maps) == len(launch.maps)
             self.launched.append((kernel, sizes))
             for address in words[: len(launch.buffers)]:
                 if not any(a <= address < a + m.nbytes for a, m in self.memory.items()):
@@ -326,6 +330,17 @@ class FakeDriver:
 
     def cuGraphLaunch(self, graph: int, stream: int) -> None:
         self.live["stream"][stream] += self.live["exec"][graph]
+
+    def cuTensorMapEncodeTiled(
+        self, out: int, kind: int, rank: int, address: int, sizes: int, steps: int, box: int, ones: int, *options: int
+    ) -> int:
+        rank, kind = rank & 0xFFFFFFFF, kind & 0xFFFFFFFF
+        read = [(ctypes.c_int64, sizes, rank), (ctypes.c_int64, steps, rank - 1), (ctypes.c_uint32, box, rank)]
+        lists = [list((t * n).from_address(at)) for t, at, n in read]
+        assert list((ctypes.c_uint32 * rank).from_address(ones)) == [1] * rank and out % 64 == 0
+        assert [x & 0xFFFFFFFF for x in options] == [0, 3, 2, 0] and all(0 < n <= 256 for n in lists[2])
+        ctypes.memmove(out, encode_map(address, kind, *lists), 128)
+        return 0
 
     def cuEventCreate(self, out: int, flags: int) -> None:
         _store(out, next(self.numbers))

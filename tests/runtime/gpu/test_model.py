@@ -18,6 +18,7 @@ from tests.codegen.ptx.cases import ROWS, emit, tensor
 from tests.runtime.gpu.fake_driver import OUT_OF_MEMORY, FakeArray, FakeDriver, Modules, recorded_modules
 from tilewright.compiler import compile_program
 from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.plans.gpu import products
 from tilewright.runtime.gpu.native import CALL
 from tilewright.runtime.gpu.timing import copy_bandwidth, times
 from tilewright.runtime.layout import function
@@ -73,6 +74,32 @@ def fake(compiled: tuple[Program, Modules], tmp_path: Path, monkeypatch: pytest.
     driver.failing.clear()
     gc.collect()
     assert not driver.problems and not driver.left()
+
+
+def test_tiles_by_tensor_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver encodes a map for each factor where the call's graph is made; new weights are found by it, too."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
+    monkeypatch.setenv("TILEWRIGHT_PROCESSES", "1")
+    monkeypatch.setattr(products, "TILES", ())
+    modules = recorded_modules(monkeypatch)
+    b = GraphBuilder("product")
+    x, w = b.input("x", tensor(ROWS, 64, t="f16")), b.param("w", tensor(24, 64, t="f16"))
+    graph = b.finish((emit(b, "matmul", x, w, transpose_b=True),))
+    random = np.random.default_rng(0)
+    first, second = (random.standard_normal((24, 64)).astype(np.float16) for _ in range(2))
+    program = compile_program((graph, {"w": first}), target="nvidia-sm_90a")
+    assert any(launch.maps for _, launch in modules.values())
+    fake = FakeDriver(tmp_path, modules)
+    monkeypatch.setenv("TILEWRIGHT_CUDA", str(fake.path))
+    model = Model(program)
+    for version, weight in enumerate((first, second), 1):
+        if version > 1:
+            model.update({"w": weight}, version=version)
+        for n in (5, 70):
+            rows = random.standard_normal((n, 64)).astype(np.float16)
+            exact = rows.astype(np.float64) @ weight.T.astype(np.float64)
+            np.testing.assert_allclose(model(rows), exact, rtol=2e-2, atol=2e-2)
+    assert fake.counts["cuTensorMapEncodeTiled"] == 8 and not fake.problems
 
 
 def test_a_call_is_one_launch(compiled: tuple[Program, Modules], fake: FakeDriver) -> None:

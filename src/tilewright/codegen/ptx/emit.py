@@ -24,6 +24,7 @@ from tilewright.codegen.llvm.stmt import allocate, emit, serial
 from tilewright.codegen.llvm.values import Value
 from tilewright.codegen.ptx.collective import emit_arrival, emit_collective, emit_copy, emit_fence, is_collective
 from tilewright.codegen.ptx.module import Launch, Module
+from tilewright.codegen.ptx.tensor_maps import MAP_BYTES, TILE_ALIGN, Tiles
 from tilewright.codegen.ptx.wgmma import is_wide
 from tilewright.codegen.touched import touched
 from tilewright.ir.dtype import i64
@@ -33,7 +34,7 @@ from tilewright.ir.rewrite import exprs_of, loads, map_stmt, variables, walk
 from tilewright.ir.scopes import sharing
 from tilewright.native.text import identifier
 from tilewright.schedule.intrinsics import expand
-from tilewright.schedule.mma_intrinsics import is_async
+from tilewright.schedule.mma_intrinsics import is_async, is_tile_copy
 from tilewright.support.depth import deep_recursion
 from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
@@ -72,7 +73,8 @@ def emit_module(func: PrimFunc, target: Target) -> Module:
             metadata += [_numbered(line, len(metadata)) for line in k.s.out.metadata]
     dynamic = any(k.dynamic for k in kernels)
     head = [f'target triple = "{target.triple}"', ""]
-    head += [f"{DYNAMIC} = external addrspace(3) global [0 x i8], align {SHARED_ALIGN}", ""] if dynamic else []
+    align = TILE_ALIGN if any(k.by_tiles for k in kernels) else SHARED_ALIGN
+    head += [f"{DYNAMIC} = external addrspace(3) global [0 x i8], align {align}", ""] if dynamic else []
     declared = {name: text for k in kernels for name, text in k.s.out.declarations.items()}
     tail = [declared[name] for name in sorted(declared)]
     return Module("\n".join([*head, *texts, *tail, "", *metadata]) + "\n", tuple(k.launch() for k in kernels))
@@ -101,10 +103,16 @@ class _Kernel:
         self.bound: dict[str, int] = {}
         self.outermost = True
         self.partial = False
-        self.shared = _shared_offsets(func.body, name, target, self._rows)
-        self.dynamic = self.shared.size > STATED_BYTES
         intrinsics = {s.name for s in walk(func.body) if isinstance(s, Intrinsic)}
-        self.copies, self.wide = any(map(is_async, intrinsics)), any(map(is_wide, intrinsics))
+        self.by_tiles = any(map(is_tile_copy, intrinsics))
+        self.copies, self.wide = any(map(_is_of_thread, intrinsics)), any(map(is_wide, intrinsics))
+        self.turns = 1 + max((s.pending for s in walk(func.body) if isinstance(s, Barrier)), default=0)
+        self.shared = _shared_offsets(func.body, name, target, self._rows)
+        bytes_at = self.shared.size
+        if self.by_tiles:
+            self.shared.take(-(-8 * self.turns // SHARED_ALIGN) * SHARED_ALIGN, name, target)
+        self.dynamic = self.shared.size > STATED_BYTES
+        self.tiles = Tiles(self.s, self._memory, bytes_at, self.turns)
 
     def text(self) -> str:
         s = self.s
@@ -117,19 +125,27 @@ class _Kernel:
             s.env[v] = Value(i64, (identifier(f"n.{v.name}", "%"),))
             s.symbolic = True
             symbols.append(f"i64 {s.env[v].scalar}")
+        if self.by_tiles:
+            self.tiles.begin(self.first)
         self.statement(self.func.body)
         arguments = [self._argument(b, operand) for b, operand in zip(self.params, operands, strict=True)]
+        kind = f'ptr byval([{MAP_BYTES} x i8]) align 64 "nvvm.grid_constant"'
+        maps = [f"{kind} %map.{k}" for k in range(len(self.tiles.maps))]
         threads = self.launch().threads
         attributes = f'nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="1"'
         memory, name = [], identifier(self.name, "@")
         if self.shared.size and not self.dynamic:
-            memory = [f"{self._memory} = internal addrspace(3) global [{self.shared.size} x i8] undef, align 128", ""]
+            align = TILE_ALIGN if self.by_tiles else SHARED_ALIGN
+            memory = [
+                f"{self._memory} = internal addrspace(3) global [{self.shared.size} x i8] undef, align {align}",
+                "",
+            ]
         tables = [f"{n} = private unnamed_addr constant {c}, align 64" for c, n in s.out.tables.items()]
         return "\n".join(
             [
                 *memory,
                 *(t.replace("@table.", f"@{self.name}.table.") for t in tables),
-                f"define ptx_kernel void {name}({', '.join([*arguments, *symbols])}) {attributes} {{",
+                f"define ptx_kernel void {name}({', '.join([*arguments, *symbols, *maps])}) {attributes} {{",
                 "entry:",
                 *s.out.entry,
                 *(line.replace("@table.", f"@{self.name}.table.") for line in s.out.lines),
@@ -151,6 +167,7 @@ class _Kernel:
             (block[0], block[1], block[2]),
             shared=size if self.dynamic else 0,
             stated=0 if self.dynamic else size,
+            maps=tuple(self.tiles.maps),
         )
 
     @property
@@ -210,7 +227,10 @@ class _Kernel:
         rest = [t for t in self.block if t not in self.bound]
 
         def write() -> None:
-            if isinstance(stmt, Intrinsic):
+            if isinstance(stmt, Intrinsic) and is_tile_copy(stmt.name):
+                names = [b.name for b in self.func.params]
+                self.tiles.copy(stmt, names.index(stmt.inputs[0].buffer.name))
+            elif isinstance(stmt, Intrinsic):
                 emit_copy(s, stmt)
             else:
                 emit(s, stmt)
@@ -313,11 +333,22 @@ class _Kernel:
         name, operand = ("llvm.nvvm.bar.warp.sync", -1) if stmt.group == "warp" else block
         if self.copies and stmt.group == "block":
             emit_arrival(self.s, stmt.pending, self.wide)
-        elif self.wide and stmt.group == "block":
+        elif self.wide and stmt.group == "block" and not self.by_tiles:
             emit_fence(self.s)
+        if self.by_tiles and stmt.group == "block":
+            self.tiles.meet(stmt.pending, self.first)
         symbol = self.s.out.declare(name, "void", ["i32"], "convergent nounwind")
         self.s.out.effect(f"call void {symbol}(i32 {operand})")
         self.s.forget_loads()
+
+    @property
+    def first(self) -> str:
+        """Whether a thread is the first one of its block."""
+        result = "true"
+        for t in self.block:
+            zero = self.s.out.inst(f"icmp eq i64 {self._index(t)}, 0")
+            result = self.s.out.inst(f"and i1 {result}, {zero}")
+        return result
 
     @property
     def _rows(self) -> int:
@@ -353,6 +384,13 @@ class _Shared:
         self.offsets: dict[str, int] = {}
         self.size = 0
 
+    def take(self, nbytes: int, where: str, target: Target) -> None:
+        """So many bytes more. Raises CompileError if a block cannot have as many."""
+        assert target.gpu is not None
+        self.size += nbytes
+        if self.size > target.gpu.shared:
+            raise CompileError("too much shared memory", where=where, expected=target.gpu.shared, got=self.size)
+
 
 def _bytes(b: Buffer, where: str) -> int:
     """Bytes of a buffer in shared memory, to a multiple of a line."""
@@ -364,14 +402,16 @@ def _bytes(b: Buffer, where: str) -> int:
 
 def _shared_offsets(body: Stmt, where: str, target: Target, rows: int) -> _Shared:
     result = _Shared()
-    assert target.gpu is not None
     for s in walk(body):
         if isinstance(s, Allocate) and sharing(s.buffer.scope):
             result.offsets[s.buffer.name] = result.size
-            result.size += _bytes(s.buffer, where) * (rows if s.buffer.scope == "warp" else 1)
-    if result.size > target.gpu.shared:
-        raise CompileError("too much shared memory", where=where, expected=target.gpu.shared, got=result.size)
+            result.take(_bytes(s.buffer, where) * (rows if s.buffer.scope == "warp" else 1), where, target)
     return result
+
+
+def _is_of_thread(name: str) -> bool:
+    """Whether each thread begins its own copies."""
+    return is_async(name) and not is_tile_copy(name)
 
 
 def _is_written(name: str) -> bool:

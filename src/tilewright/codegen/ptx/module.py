@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr
 from tilewright.support.classes import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A tensor map that a kernel has as a parameter: the array, by its position among the function's parameters, its
+    type and its sizes by the function's symbols, and the sizes of the tiles that are copied."""
+
+    buffer: int
+    dtype: DType
+    sizes: tuple[Expr, ...]
+    box: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +30,7 @@ class Launch:
         block: threads of a block in each direction.
         shared: bytes of shared memory that the launch asks for, beyond what the kernel states itself.
         stated: bytes of shared memory that the kernel states itself.
+        maps: tensor maps, the last arguments.
     """
 
     kernel: str
@@ -27,6 +40,7 @@ class Launch:
     block: tuple[int, int, int]
     shared: int = 0
     stated: int = 0
+    maps: tuple[Map, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -43,4 +57,4 @@ class Module:
     launches: tuple[Launch, ...]
 
 
-__all__ = ["Launch", "Module"]
+__all__ = ["Launch", "Map", "Module"]

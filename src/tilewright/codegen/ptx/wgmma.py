@@ -1,10 +1,11 @@
 """Products of four warps together (PTX ISA, "Asynchronous warpgroup level matrix instructions"), for sm_90a.
 
 Both factors are read from shared memory, where descriptors say they are: 14 bits of each a start, the bytes between
-groups of depth ("leading") and those between groups of eight lines ("stride"), in units of 16 bytes; nothing is
-swizzled. The sums are registers of all 128 threads. LLVM has no function for these instructions, so they are text for
-the assembler, in a function that is inlined. All of a step's products are in one text, with the wait for them: no
-register of theirs may be touched before.
+groups of depth ("leading") and those between groups of eight lines ("stride"), in units of 16 bytes. Lines of 128 bytes
+that copies of whole tiles bring are swizzled (`tensor_maps.py`), which bits 62 and 63 say; all else is not. The sums
+are registers of all 128 threads. LLVM has no function for these instructions, so they are text for the assembler, in a
+function that is inlined. All of a step's products are in one text, with the wait for them: no register of theirs may be
+touched before.
 """
 
 from __future__ import annotations
@@ -17,11 +18,16 @@ from tilewright.codegen.ptx.tiles import element_of, of_lane_0, store_sums, stri
 from tilewright.ir.dtype import DType, bf16, f16, f32, i8
 from tilewright.ir.expr import Load
 from tilewright.ir.loops import Intrinsic, Region
-from tilewright.schedule.mma_intrinsics import DEPTH, STEP, SUMS, WIDE
+from tilewright.schedule.mma_intrinsics import DEPTH, STEP, SUMS, WIDE, WIDE_TILE
 from tilewright.support.classes import dataclass
 
 _TYPES = {f32: "f32.tf32.tf32", f16: "f32.f16.f16", bf16: "f32.bf16.bf16", i8: "s32.s8.s8"}
-_WIDE = {intrin.name: about for about, intrin in WIDE.items()}
+_TILES = {intrin.name: about for about, intrin in WIDE_TILE.items()}
+_WIDE = {intrin.name: about for about, intrin in WIDE.items()} | {
+    name: (t, columns, (False, False)) for name, (t, columns) in _TILES.items()
+}
+SWIZZLED = 1 << 62
+"""The bits of a descriptor of lines of 128 bytes whose groups are swizzled."""
 GROUPS = 2
 """Groups of depth of one instruction, for every type."""
 
@@ -84,7 +90,9 @@ def emit_wide(s: State, stmt: Intrinsic) -> None:
     """Write the products of a step."""
     t, columns, across = _WIDE[stmt.name]
     (c,), (a, b) = stmt.outputs, stmt.inputs
-    lines, groups = zip(*(strides(r, x) for r, x in zip((a, b), across, strict=True)), strict=True)
+    swizzled = SWIZZLED if stmt.name in _TILES else 0
+    lies = [(8 * STEP, STEP // 8) if swizzled else strides(r, x) for r, x in zip((a, b), across, strict=True)]
+    lines, groups = zip(*lies, strict=True)
     wide = Wide(t, columns, across, (groups[0], groups[1]))
     s.out.declarations.setdefault(wide.name, wide.definition())
     places = [(j, r, k) for j in range(columns // 8) for r in range(2) for k in range(2)]
@@ -92,14 +100,14 @@ def emit_wide(s: State, stmt: Intrinsic) -> None:
     element = register_type(SUMS[t])
     old = [f"{element} {evaluate(s, load).scalar}" for load in loads]
     descriptors = [
-        _descriptor(s, region, line, group) for region, line, group in zip((a, b), lines, groups, strict=True)
+        _descriptor(s, region, line, group, swizzled) for region, line, group in zip((a, b), lines, groups, strict=True)
     ]
     result = "{ " + ", ".join([element] * len(loads)) + " }"
     call = s.out.inst(f"call {result} @{wide.name}({', '.join([*old, *(f'i64 {d}' for d in descriptors)])})")
     store_sums(s, loads, [s.out.inst(f"extractvalue {result} {call}, {k}") for k in range(len(loads))])
 
 
-def _descriptor(s: State, region: Region, lines: int, groups: int) -> str:
+def _descriptor(s: State, region: Region, lines: int, groups: int, swizzled: int) -> str:
     """Where a factor's tile is and how it lies, for the first thread of four warps."""
     where, _ = address(s, region.buffer, buffer_offset(s, region.buffer, of_lane_0(s, region, warps=4)))
     shared = s.out.inst(f"addrspacecast ptr {where} to ptr addrspace(3)")
@@ -107,7 +115,7 @@ def _descriptor(s: State, region: Region, lines: int, groups: int) -> str:
     inside = s.out.inst(f"and i32 {start}, {(1 << 18) - 1}")
     units = s.out.inst(f"lshr i32 {inside}, 4")
     wide = s.out.inst(f"zext i32 {units} to i64")
-    return s.out.inst(f"or i64 {wide}, {(groups // 16 << 16) | (lines // 16 << 32)}")
+    return s.out.inst(f"or i64 {wide}, {(groups // 16 << 16) | (lines // 16 << 32) | swizzled}")
 
 
 __all__ = ["GROUPS", "Wide", "emit_wide", "is_wide"]

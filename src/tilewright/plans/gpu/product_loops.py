@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, is_const
+from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, is_const, minimum
 from tilewright.ir.loops import (
     Allocate,
     Barrier,
@@ -38,8 +38,21 @@ from tilewright.ir.rewrite import fresh_name, loads, map_expr, substitute
 from tilewright.plans.gpu.contractions import Contraction, Factor, extent_of
 from tilewright.plans.gpu.copies import Copier, Side
 from tilewright.plans.gpu.elements import places_of
-from tilewright.plans.gpu.product_tiles import WARP, Moving, Shared, Tile, depth_of, moving_of, shape_of
-from tilewright.schedule.mma_intrinsics import DEPTH, MMA, SUMS, WIDE
+from tilewright.plans.gpu.product_tiles import (
+    WARP,
+    Lines,
+    Moving,
+    Shared,
+    Tile,
+    depth_of,
+    lines_shape,
+    moving_of,
+    shape_of,
+)
+from tilewright.schedule.mma_intrinsics import COPY_TILE, DEPTH, MMA, SUMS, WIDE, WIDE_TILE
+
+BY_TILES = 2
+"""The value of `together` of products whose factors come in whole tiles, by copies that one thread begins."""
 
 
 class Product:
@@ -57,10 +70,20 @@ class Product:
         self.stages, self.splits = sizes["stages"], sizes["splits"]
         self.partial = self.partial_sums() if self.splits > 1 else None
         self.copier = Copier(self.new, self.by_threads, tile.threads, self.stages)
-        self.a, self.a_tile = self.side("a_tile", c.a, c.rows, self.m, self.y * tile.rows, tile.rows)
-        self.b, self.b_tile = self.side("b_tile", c.b, c.columns, self.n, self.x * tile.columns, tile.columns)
+        self.by_tiles = sizes["together"] == BY_TILES
+        if self.by_tiles:
+            self.a_lines, self.b_lines = (
+                Lines(self.buffer(name, "shared", lines_shape(t, self.stages, lines), t))
+                for name, lines in (("a_tile", tile.rows), ("b_tile", tile.columns))
+            )
+            shared = self.b_lines.buffer, self.a_lines.buffer
+        else:
+            self.a, self.a_tile = self.side("a_tile", c.a, c.rows, self.m, self.y * tile.rows, tile.rows)
+            self.b, self.b_tile = self.side("b_tile", c.b, c.columns, self.n, self.x * tile.columns, tile.columns)
+            shared = self.b_tile.buffer, self.a_tile.buffer
         shape = (tile.row_warps * tile.column_warps, WARP, tile.high, tile.wide, 2, 2)
         self.sums = self.buffer("sums", "local", shape, SUMS[t])
+        self.shared = shared
 
     def side(
         self, name: str, f: Factor, lines: tuple[BlockIter, ...], limit: Expr, first: Expr, count: int
@@ -85,7 +108,7 @@ class Product:
         tile = self.tile
         steps = self.steps() if self.stages == 1 else self.pipelined()
         body = seq([self.by_threads(self.cleared), *steps, self.by_threads(self.finished)])
-        for b in (self.sums, self.b_tile.buffer, self.a_tile.buffer):
+        for b in (self.sums, *self.shared):
             body = Allocate(b, body)
         loops = (
             (self.x, ceil_div(self.n, tile.columns), "blockIdx.x"),
@@ -164,7 +187,38 @@ class Product:
     def copies(self, step: Expr, stage: Expr) -> list[Stmt]:
         """The loops that fill both tiles of a stage."""
         whole = self.split * self.count + step
+        if self.by_tiles:
+            return [self.by_threads(partial(self.brought, whole, stage))]
         return [self.copier.copied(side, whole, stage) for side in (self.a, self.b)]
+
+    def brought(self, whole: Expr, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
+        """The copies of both tiles, which the first thread begins."""
+        c, tile = self.c, self.tile
+        sides = (
+            (c.a, c.rows, self.m, self.y * tile.rows, tile.rows, self.a_lines),
+            (c.b, c.columns, self.n, self.x * tile.columns, tile.columns, self.b_lines),
+        )
+        return If(warp * WARP + lane < 1, seq(self.tile_copy(whole, stage, *side) for side in sides))
+
+    def tile_copy(
+        self, whole: Expr, stage: Expr, f: Factor, own: tuple[BlockIter, ...], limit: Expr, first: Expr, count: int,
+        lines: Lines,
+    ) -> Stmt:  # fmt: skip
+        """The copy of a factor's tile."""
+        known = as_int(limit)
+        there = const(count) if known is not None and known % count == 0 else minimum(limit - first, count)
+        places = self.at(self.c.batch, self.z // self.splits) | {it.var: const(0) for it in (*own, *self.c.depth)}
+        assert isinstance(f.value, Load)
+        ranges = []
+        for index in f.value.indices:
+            if index in [it.var for it in own if as_int(it.extent) != 1]:
+                ranges.append((first, there))
+            elif index is f.value.indices[-1]:
+                ranges.append((whole * self.tile.depth, const(self.tile.depth)))
+            else:
+                ranges.append((substitute(index, places), const(1)))
+        source = Region(f.value.buffer, tuple(ranges))
+        return Intrinsic(COPY_TILE[f.dtype, count].name, (lines.whole(stage),), (source,))
 
     def value(self, f: Factor, own: tuple[BlockIter, ...], moving: Moving, line: Expr, deep: Expr, lane: Expr) -> Expr:
         """A factor at a line and a depth, in units of what is moved at once, of which it is element `lane`."""
@@ -209,14 +263,21 @@ class Product:
     def together(self, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
         tile, t = self.tile, self.c.dtype
         groups = tile.depth * t.itemsize // 16
-        intrin = WIDE[t, tile.wide * 8, (self.a_tile.across, self.b_tile.across)]
 
-        def fragments(i: Expr) -> Stmt:
+        def of_lines(i: Expr) -> Stmt:
+            a = self.a_lines.region(stage, tile.row(warp, i) * 2, 2, lane // 4, 1)
+            b = self.b_lines.region(stage, tile.column(warp), tile.wide, lane % 4 * 2, 2)
+            own = self.own(warp, lane, i, (const(0), const(tile.wide)), const(2))
+            return Intrinsic(WIDE_TILE[t, tile.wide * 8].name, (own,), (a, b))
+
+        def of_cores(i: Expr) -> Stmt:
+            intrin = WIDE[t, tile.wide * 8, (self.a_tile.across, self.b_tile.across)]
             a = self.a_tile.region(stage, tile.row(warp, i) * 2, 2, lane // 4, 1, const(0), groups)
             b = self.b_tile.region(stage, tile.column(warp), tile.wide, lane % 4 * 2, 2, const(0), groups)
             own = self.own(warp, lane, i, (const(0), const(tile.wide)), const(2))
             return Intrinsic(intrin.name, (own,), (a, b))
 
+        fragments = of_lines if self.by_tiles else of_cores
         return self.copier.unrolled("i", tile.high, fragments) if tile.high > 1 else fragments(const(0))
 
     def own(self, warp: Expr, lane: Expr, i: Expr, j: tuple[Expr, Expr], two: Expr) -> Region:
@@ -272,4 +333,4 @@ def ceil_div(a: Expr, b: int) -> Expr:
     return (a + (b - 1)) // b
 
 
-__all__ = ["Product", "ceil_div"]
+__all__ = ["BY_TILES", "Product", "ceil_div"]

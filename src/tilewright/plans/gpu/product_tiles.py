@@ -140,10 +140,68 @@ def _follows(f: Factor, it: BlockIter, width: int) -> bool:
     return inner is it.var and size is not None and not size % width and not any(it.var in variables(i) for i in outer)
 
 
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A factor's tiles as lines of 128 bytes of depth, one a stage, as copies of whole tiles bring them:
+    [stage, line // 8, line % 8, group of depth, within the group]. In memory groups are swizzled
+    (`codegen/ptx/tensor_maps.py`)."""
+
+    buffer: Buffer
+
+    def region(self, stage: Expr, first: Expr, count: int, within: Expr, lines: int) -> Region:
+        """Of `count` times eight lines, which begin at 8 * `first`, `lines` that begin at `within` in each eight."""
+        one, zero, each = const(1), const(0), group_of(self.buffer.dtype)
+        deep = ((zero, const(STEP // COPY_BYTES)), (zero, const(each)))
+        return Region(self.buffer, ((stage, one), (first, const(count)), (within, const(lines)), *deep))
+
+    def whole(self, stage: Expr) -> Region:
+        """The tile of a stage."""
+        inner = tuple((const(0), n) for n in self.buffer.shape[1:])
+        return Region(self.buffer, ((stage, const(1)), *inner))
+
+
+def lines_shape(t: DType, stages: int, lines: int) -> tuple[int, ...]:
+    """The shape of such a buffer."""
+    return stages, lines // 8, 8, STEP // COPY_BYTES, group_of(t)
+
+
+def by_tiles(f: Factor, lines: tuple[BlockIter, ...], c: Contraction) -> bool:
+    """Whether copies of whole tiles bring a factor: a load whose last index is the depth, of whole steps, and one other
+    its lines; the rest are of the batch, or numbers."""
+    value, mine = f.value, [it for it in lines if as_int(it.extent) != 1]
+    deep = [it for it in c.depth if as_int(it.extent) != 1]
+    if not isinstance(value, Load) or len(mine) != 1 or len(deep) != 1 or not 2 <= len(value.indices) <= MAX_RANK:
+        return False
+    *outer, last = value.indices
+    depth, size = as_int(deep[0].extent), as_int(value.buffer.shape[-1])
+    each = STEP // f.dtype.itemsize
+    if last is not deep[0].var or depth is None or depth % each or size is None or size * f.dtype.itemsize % COPY_BYTES:
+        return False
+    others = [i for i in outer if i is not mine[0].var]
+    return len(others) == len(outer) - 1 and not any({deep[0].var, mine[0].var} & set(variables(i)) for i in others)
+
+
+MAX_RANK = 5
+"""Dimensions of an array that tiles are copied of, at most."""
+
+
 def steps_of(c: Contraction, depth: int) -> int | None:
     """How many steps of so many elements of depth there are; None where the depth is symbolic."""
     known = as_int(extent_of(c.depth))
     return None if known is None else -(-known // depth)
 
 
-__all__ = ["WARP", "Moving", "Shared", "Tile", "depth_of", "loaded", "moving_of", "shape_of", "steps_of"]
+__all__ = [
+    "WARP",
+    "Lines",
+    "Moving",
+    "Shared",
+    "Tile",
+    "by_tiles",
+    "depth_of",
+    "lines_shape",
+    "loaded",
+    "moving_of",
+    "shape_of",
+    "steps_of",
+]

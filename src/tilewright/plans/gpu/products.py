@@ -1,6 +1,7 @@
 """Products of matrices on a GPU: a block a tile of the result, whose factors its threads copy to shared memory, and
 warps that multiply fragments of them (`mma.sync`), or four warps together (`wgmma`, where a GPU has it). Convolutions
-are products whose factors are computed where they are copied (implicit products), and what follows pointwise is done on
+are products whose factors are computed where they are copied (implicit products). Whole tiles of arrays are copied by
+the tensor memory accelerator where four warps multiply them (`BY_TILES`), and what follows pointwise is done on
 the sums in registers. `product_loops.py` has the loops.
 
 f32 are rounded to TF32, 10 bits of mantissa (`wgmma` cuts them off), and sums are of f32.
@@ -25,8 +26,8 @@ from tilewright.plans.gpu.common import THREADS, inline, points
 from tilewright.plans.gpu.contractions import Contraction, contraction, extent_of
 from tilewright.plans.gpu.elements import nest_of
 from tilewright.plans.gpu.nests import cheap
-from tilewright.plans.gpu.product_loops import Product
-from tilewright.plans.gpu.product_tiles import WARP, depth_of, moving_of, steps_of
+from tilewright.plans.gpu.product_loops import BY_TILES, Product
+from tilewright.plans.gpu.product_tiles import WARP, by_tiles, depth_of, moving_of, steps_of
 from tilewright.schedule.mma_intrinsics import DEPTH
 from tilewright.schedule.routines import Routine, register
 from tilewright.schedule.schedule import Schedule
@@ -168,24 +169,25 @@ def _candidates(structure: Structure, target: Target) -> list[Candidate]:
     c, gpu = _anchor(structure), target.gpu
     assert c is not None and gpu is not None
     wide = WIDE_TILES if any(unit.a is c.dtype for unit in gpu.wide) else ()
-    tiles = [(tile, True) for tile in wide] + [(tile, False) for tile in TILES]
+    both = all(by_tiles(f, lines, c) for f, lines in ((c.a, c.rows), (c.b, c.columns)))
+    tiles = [(tile, BY_TILES if both else 1) for tile in wide] + [(tile, 0) for tile in TILES]
     results = (
         _candidate(c, target, gpu, tile, together, splits)
         for tile, together in tiles
-        for splits in _splits(c, depth_of(c.dtype, together))
+        for splits in _splits(c, depth_of(c.dtype, bool(together)))
     )
     return sorted((x for x in results if x is not None), key=lambda x: x.cycles)
 
 
 def _candidate(
-    c: Contraction, target: Target, gpu: Gpu, tile: tuple[int, int, int, int], together: bool, splits: int
+    c: Contraction, target: Target, gpu: Gpu, tile: tuple[int, int, int, int], together: int, splits: int
 ) -> Candidate | None:
     """A tile with its estimate; None where not even one block fits."""
     m, n, k, batch = (number(extent_of(x), SYMBOL) for x in (c.rows, c.columns, c.depth, c.batch))
     rows, columns, row_warps, column_warps = tile
     blocks = ceil(m / rows) * ceil(n / columns) * max(1, batch) * splits
     waves = ceil(blocks / target.cores)
-    step = depth_of(c.dtype, together)
+    step = depth_of(c.dtype, bool(together))
     unit = step if together else DEPTH[c.dtype]
     depth = ceil(k / unit) * unit / splits
     rate = MULTIPLIED * (SINGLE_WARPS if gpu.wide and not together else 1.0) * 4 / c.dtype.itemsize
@@ -195,7 +197,7 @@ def _candidate(
         moved += 2 * splits * m * n * max(1, batch) * 4 / (target.l2_bandwidth * target.cores)
     stages = stages_of(c, step, splits)
     sizes = zip(("rows", "columns", "row_warps", "column_warps"), tile, strict=True)
-    knobs = (*sizes, ("stages", stages), ("splits", splits), ("together", int(together)))
+    knobs = (*sizes, ("stages", stages), ("splits", splits), ("together", together))
     threads = WARP * row_warps * column_warps
     shared = (rows + columns) * step * c.dtype.itemsize * stages
     resident = gpu.blocks(threads, rows * columns // threads + OTHER_REGISTERS, shared)

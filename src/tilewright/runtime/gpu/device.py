@@ -110,7 +110,8 @@ class Device:
     def call_state(self) -> Memory:
         """The state of one call in flight: `CALL`, without a model, with a stream of its own."""
         call = Memory(CALL.size)
-        call[CALL.launch], call[CALL.driver] = _code()["tw_gpu_launch"], self.driver.table.address
+        call[CALL.launch], call[CALL.encode] = _code()["tw_gpu_launch"], _code()["tw_gpu_encode"]
+        call[CALL.driver] = self.driver.table.address
         call[CALL.context], call[CALL.modules] = self.context, self._modules.address
         with self.current() as d:
             call[CALL.stream] = d.number("cuStreamCreate", ctypes.c_int(STREAM_NON_BLOCKING))

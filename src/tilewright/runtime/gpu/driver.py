@@ -23,6 +23,7 @@ FUNCTIONS = (
     "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize",
     "cuGraphCreate", "cuGraphDestroy", "cuGraphAddKernelNode_v2", "cuGraphInstantiateWithFlags", "cuGraphExecDestroy",
     "cuGraphLaunch",
+    "cuTensorMapEncodeTiled",
     "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventSynchronize", "cuEventElapsedTime",
     "cuGetErrorName", "cuGetErrorString",
 )  # fmt: skip

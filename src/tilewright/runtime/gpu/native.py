@@ -22,11 +22,11 @@ from tilewright.runtime.layout import Struct
 from tilewright.runtime.limits import DEVICE
 
 CALL = Struct(
-    "launch", "driver", "context", "stream", "graph", "last", "failed", "symbol", "modules",
+    "launch", "encode", "driver", "context", "stream", "graph", "last", "failed", "symbol", "modules",
     "model", "run", "entries", "entry_size", "next", "slots", "gone",
 )  # fmt: skip
-"""The context that launchers get, with all that one call in flight needs. `launch` is called by the program's
-launchers; `graph` is the one that is being made, 0 where kernels are launched at once, and `last` its last node.
+"""The context that launchers get, with all that one call in flight needs. `launch` and `encode` are called by the
+program's launchers; `graph` is the one that is being made, 0 where kernels are launched at once, `last` its last node.
 `failed` is the number of the first error, `symbol` which function of the driver it is of. `gone`: the process is the
 child of a fork, where the device is lost."""
 GRAPH = Struct("tag", "generation", "graph", "memory", "words")
@@ -48,6 +48,10 @@ STATED_BYTES = 48 << 10
 """Bytes of shared memory of a launch from which on the driver must be asked for before."""
 _MAX_DYNAMIC, _LOG, _LOG_SIZE = 8, 5, 6
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER and CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES."""
+_MAX_RANK = 5
+_NOT_INTERLEAVED, _SWIZZLE_128, _PROMOTE_128, _ZEROS = 0, 3, 2, 0
+"""CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B and
+CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE, which gives zeros."""
 _NODE_BYTES = 72
 """CUDA_KERNEL_NODE_PARAMS_v2: function, seven numbers of 32 bits, arguments, extra, kernel, context."""
 
@@ -140,6 +144,28 @@ def _launch(m: Module) -> None:
         added = _driver(f, call, "cuGraphAddKernelNode_v2", out, f.load(PTR, call, CALL.graph), last, count, node)
         with f.when(added):
             f.store(f.load(I64, out), last)
+        f.ret()
+
+
+def _encode(m: Module) -> None:
+    """`tw_gpu_encode(call, map, about, address)`: what launchers call for an array's tensor map: type, rank, bytes
+    of an element, five sizes and five of the box (`codegen/ptx/launcher.py`). Of an array without elements there is
+    none, as there is no launch."""
+    params = [(n, PTR) for n in ("call", "map", "about", "address")]
+    with m.function("tw_gpu_encode", VOID, params) as (f, (call, out, about, array)):
+        steps, boxes, ones = f.space(8 * _MAX_RANK), f.space(4 * _MAX_RANK), f.space(4 * _MAX_RANK)
+        step = f.var(I64, f.load(I64, about, 16))
+        for k in range(_MAX_RANK):
+            size = f.load(I64, about, 8 * (3 + k))
+            with f.when(size <= 0):
+                f.ret()
+            step.set(step.get() * size)
+            f.store(step.get(), steps, 8 * k)
+            f.store(f.load(I64, about, 8 * (3 + _MAX_RANK + k)).cast(I32), boxes, 4 * k)
+            f.put(1, I32, ones, 4 * k)
+        kind, rank = f.load(I64, about).cast(I32), f.load(I64, about, 8).cast(I32)
+        options = [(I32, n) for n in (_NOT_INTERLEAVED, _SWIZZLE_128, _PROMOTE_128, _ZEROS)]
+        _driver(f, call, "cuTensorMapEncodeTiled", out, kind, rank, array, about + 24, steps, boxes, ones, *options)
         f.ret()
 
 
@@ -304,13 +330,15 @@ def _always(f: Function, call: Value, symbol: str, *arguments: Value) -> None:
 def gpu_text() -> str:
     """LLVM text of what launchers and calls on a GPU need; it calls `tw_copy` of the core."""
     m = Module(host_triple())
-    parts: tuple[Callable[[Module], None], ...] = (_load_function, _launch, _clear, _sizes, _make, _find, _run, _repeat)
+    parts: tuple[Callable[[Module], None], ...] = (
+        *(_load_function, _launch, _encode, _clear, _sizes, _make, _find, _run, _repeat),
+    )
     for part in parts:
         part(m)
     return m.text()
 
 
-EXPORTS = ("tw_gpu_launch", "tw_gpu_forget", "tw_gpu_run", "tw_gpu_repeat")
+EXPORTS = ("tw_gpu_launch", "tw_gpu_encode", "tw_gpu_forget", "tw_gpu_run", "tw_gpu_repeat")
 
 __all__ = [
     "CALL",
