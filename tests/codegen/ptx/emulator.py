@@ -38,7 +38,7 @@ WORDS = 136
 DONE, BARRIER, SHUFFLE, ASYNC, COMMIT, WAIT, WARP, MATRICES = range(8)
 INIT, EXPECT, ARRIVE, ARRIVED, TILE = range(20, 25)
 TILE_FUNCTIONS = {"init": INIT, "expect": EXPECT, "arrive": ARRIVE, "wait": ARRIVED}
-"""What `codegen/ptx/tensor_maps.py` does with barriers of bytes, beside copies of tiles."""
+"""The operations of `codegen/ptx/tensor_maps.py` on barriers of bytes, beside copies of tiles."""
 WIDE = 100
 """The first kind of products of four warps."""
 MMA = {

@@ -385,7 +385,7 @@ class _Shared:
         self.size = 0
 
     def take(self, nbytes: int, where: str, target: Target) -> None:
-        """So many bytes more. Raises CompileError if a block cannot have as many."""
+        """Add bytes to the end. Raises CompileError if a block cannot have as many."""
         assert target.gpu is not None
         self.size += nbytes
         if self.size > target.gpu.shared:

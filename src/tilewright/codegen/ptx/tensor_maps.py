@@ -34,7 +34,7 @@ _TEXTS = {
         ("i32", "i32"),
     ),
 }
-"""What is done with a barrier of bytes, as text for the assembler, and its operands: an address in shared memory, and
+"""Operations on a barrier of bytes, as text for the assembler, and their operands: an address in shared memory, and
 bytes or the parity of the phase that is waited for."""
 
 
@@ -104,7 +104,7 @@ class Tiles:
         s.forget_loads(to.buffer)
 
     def meet(self, pending: int, first: str) -> None:
-        """What a barrier of the block does for copies: the thread that is `first` arrives for those since the last one,
+        """Write the steps of a barrier of the block for copies: the thread that is `first` arrives for those since the last one,
         and all wait for those that `pending` barriers before were begun."""
         s = self.s
         if pending + 1 != self.count:

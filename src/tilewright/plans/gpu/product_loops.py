@@ -188,10 +188,10 @@ class Product:
         """The loops that fill both tiles of a stage."""
         whole = self.split * self.count + step
         if self.by_tiles:
-            return [self.by_threads(partial(self.brought, whole, stage))]
+            return [self.by_threads(partial(self.tile_copies, whole, stage))]
         return [self.copier.copied(side, whole, stage) for side in (self.a, self.b)]
 
-    def brought(self, whole: Expr, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
+    def tile_copies(self, whole: Expr, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
         """The copies of both tiles, which the first thread begins."""
         c, tile = self.c, self.tile
         sides = (

@@ -149,7 +149,7 @@ class Lines:
     buffer: Buffer
 
     def region(self, stage: Expr, first: Expr, count: int, within: Expr, lines: int) -> Region:
-        """Of `count` times eight lines, which begin at 8 * `first`, `lines` that begin at `within` in each eight."""
+        """`lines` that begin at `within` in each of `count` eights of lines, which begin at 8 * `first`."""
         one, zero, each = const(1), const(0), group_of(self.buffer.dtype)
         deep = ((zero, const(STEP // COPY_BYTES)), (zero, const(each)))
         return Region(self.buffer, ((stage, one), (first, const(count)), (within, const(lines)), *deep))
