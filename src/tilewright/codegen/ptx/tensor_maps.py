@@ -104,8 +104,8 @@ class Tiles:
         s.forget_loads(to.buffer)
 
     def meet(self, pending: int, first: str) -> None:
-        """Write the steps of a barrier of the block for copies: the thread that is `first` arrives for those since the last one,
-        and all wait for those that `pending` barriers before were begun."""
+        """Write the steps of a barrier of the block: the thread that is `first` arrives for the copies since the last
+        one, and all wait for those that `pending` barriers before were begun."""
         s = self.s
         if pending + 1 != self.count:
             raise CompileError("barriers of one kernel wait for different copies", got=pending, expected=self.count - 1)
