@@ -13,15 +13,19 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 import tilewright as tw
 from benchmarks import policy_suite
 from tilewright.compiler import compile_program
+from tilewright.plans.gpu import products as gpu_products
 from tilewright.runtime.gpu.driver import driver
 from tilewright.runtime.gpu.timing import copy_bandwidth, times
 from tilewright.runtime.model import Model
@@ -41,7 +45,7 @@ class Part:
     """A part of the script: what it measures, and its limit in seconds."""
 
     name: str
-    run: Callable[[bool], list[Row]]
+    run: Callable[[bool], Iterator[Row]]
     seconds: float
 
 
@@ -58,9 +62,8 @@ def _off(got: Any, wanted: Any) -> float:
     return float(np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-30))
 
 
-def smoke(dry: bool) -> list[Row]:
+def smoke(dry: bool) -> Iterator[Row]:
     """Policies on the GPU against the same on the CPU."""
-    rows = []
     for name in ("m64",) if dry else ("m64", "m256", "nat", "txl", "az"):
         source = getattr(policy_suite, name)()
         ours, cpu = _model(source), tw.compile(source)
@@ -69,8 +72,7 @@ def smoke(dry: bool) -> list[Row]:
             inputs = [_random(random, i, batch) for i in cpu.inputs]
             got, wanted = (x if isinstance(x, tuple) else (x,) for x in (ours(*inputs), cpu(*inputs)))
             off = max(_off(a, b) for a, b in zip(got, wanted, strict=True))
-            rows.append(_row("smoke", f"{name} batch {batch}", off, "relative norm", bar=5e-3, ok=off < 5e-3))
-    return rows
+            yield _row("smoke", f"{name} batch {batch}", off, "relative norm", bar=5e-3, ok=off < 5e-3)
 
 
 def _random(random: np.random.Generator, spec: Any, batch: int) -> Any:
@@ -80,29 +82,135 @@ def _random(random: np.random.Generator, spec: Any, batch: int) -> Any:
     return random.standard_normal(shape).astype(np.float32)
 
 
-def launches(dry: bool) -> list[Row]:
+def kinds(dry: bool) -> Iterator[Row]:
+    """Kernels of each kind against NumPy, the simplest ones first: where one ends the context, the rows before it say
+    how many the device took."""
+    for kind in KINDS:
+        yield from _or_failure("kinds", " ".join(map(str, kind)), _product_of(*kind))
+    for t, causal, length in (("f32", False, 96), ("f16", True, 130), ("bf16", True, 96)):
+        yield from _or_failure("kinds", f"{t} attention", _attention_of(t, causal, length))
+
+
+def _product_of(name: str, t: str, transposed: bool, together: int) -> Iterator[Row]:
+    random, (m, n, k), kind = np.random.default_rng(0), (70, 128, 192), _KINDS[t]
+    x, w = (random.standard_normal(s).astype(kind) for s in ((m, k), (n, k) if transposed else (k, n)))
+    with _tiles(together):
+        model = _model(_op_graph("matmul", (x.shape, w.shape), 2, {"transpose_b": transposed}, t))
+    a, b = x.astype(np.float64), w.astype(np.float64)
+    off = _off(model(x, w), a @ (b.T if transposed else b))
+    yield _row("kinds", f"{t} {name}", off, "relative norm", bar=1e-2, ok=off < 1e-2)
+
+
+def _attention_of(t: str, causal: bool, length: int) -> Iterator[Row]:
+    q, k, v = (np.random.default_rng(s).standard_normal((1, length, 2, 64)).astype(_KINDS[t]) for s in range(3))
+    off = _off(_model(_attention_graph(1, length, 2, 64, t, causal))(q, k, v), _attended(q, k, v, causal))
+    yield _row("kinds", f"{t} attention of {length}", off, "relative norm", bar=1e-2, ok=off < 1e-2)
+
+
+KINDS = (
+    ("by warps", "f32", False, 0),
+    ("by warps", "f16", False, 0),
+    ("by warps", "bf16", True, 0),
+    ("by four warps, core matrices", "bf16", True, 1),
+    ("by four warps, factors that lie across", "bf16", False, 1),
+    ("by four warps, whole tiles", "bf16", True, 2),
+    ("by four warps, whole tiles", "f32", True, 2),
+)
+"""Products by their instruction, type, whether the second factor is transposed, and how warps work together."""
+_KINDS: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+
+
+@contextmanager
+def _tiles(together: int) -> Iterator[None]:
+    """Products of one kind alone: by single warps (0), by four from core matrices (1), from whole tiles (2)."""
+    before = gpu_products.TILES, gpu_products.WIDE_TILES, gpu_products.by_tiles
+    if together:
+        gpu_products.TILES = ()
+    else:
+        gpu_products.WIDE_TILES = ()
+    if together == 1:
+        gpu_products.by_tiles = lambda *_: False
+    try:
+        yield
+    finally:
+        gpu_products.TILES, gpu_products.WIDE_TILES, gpu_products.by_tiles = before
+
+
+def _attention_graph(batch: int, length: int, heads: int, depth: int, t: str, causal: bool) -> Any:
+    """Attention over [batch, length, heads, depth]."""
+    from tilewright import ops
+    from tilewright.ir.dtype import dtype
+    from tilewright.ir.expr import const
+    from tilewright.ir.graph import GraphBuilder, TensorType
+
+    b = GraphBuilder("attention")
+    shape = TensorType(dtype(t), tuple(map(const, (batch, length, heads, depth))))
+    attrs = {"order": "ssss", "heads": heads, "groups": heads, "first": (0, 0, 0), "scale": depth**-0.5, "fill": 0.0}
+    inputs = [b.input(name, shape) for name in "qkv"]
+    return b.finish(ops.emit(b, "lowered.attention", *inputs, causal=causal, guard=False, **attrs))
+
+
+def _attended(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """The same by NumPy, in f64."""
+    q, k, v = (a.astype(np.float64).transpose(0, 2, 1, 3) for a in (q, k, v))
+    scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+    scores = np.where(np.tri(q.shape[2], dtype=bool), scores, -np.inf) if causal else scores
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    return (shares / shares.sum(-1, keepdims=True) @ v).transpose(0, 2, 1, 3)
+
+
+def attention(dry: bool) -> Iterator[Row]:
+    """Attention against PyTorch's `scaled_dot_product_attention`."""
+    torch = _torch()
+    for t, batch, length, heads, depth, causal in DRY_ATTENTION if dry else ATTENTION:
+        model = _model(_attention_graph(batch, length, heads, depth, t, causal))
+        x = [
+            np.random.default_rng(s).standard_normal((batch, length, heads, depth), np.float32).astype(_KINDS[t])
+            for s in range(3)
+        ]
+        seconds, peer = times(model, *x, repeat=2 if dry else 10, rounds=2 if dry else 4).graph, None
+        if torch is not None and not dry:
+            kind = getattr(torch, TORCH_TYPES[t])
+            like = [torch.from_numpy(a.astype(np.float32)).cuda().to(kind).transpose(1, 2) for a in x]
+            attend = partial(torch.nn.functional.scaled_dot_product_attention, is_causal=causal)
+            peer = _torch_seconds(attend, like, 10)
+        work = 4 * batch * heads * length**2 * depth / (2 if causal else 1)
+        case = f"{t} {batch} x {length} x {heads} x {depth}{', causal' if causal else ''}"
+        ratio = None if peer is None else peer / seconds
+        yield _row("attention", case, work / seconds / 1e12, "TFLOP/s", peer=ratio)
+
+
+ATTENTION = (
+    ("f16", 4, 2048, 16, 64, True),
+    ("bf16", 4, 2048, 16, 128, True),
+    ("bf16", 32, 384, 12, 64, False),
+    ("f32", 4, 1024, 12, 64, False),
+)
+"""Type, batch, length, heads, depth, and whether it is causal."""
+DRY_ATTENTION = (("f16", 1, 64, 1, 32, True),)
+
+
+def launches(dry: bool) -> Iterator[Row]:
     """The host's time of a launch and of a graph's, and of a whole call."""
-    rows = []
     for name, batch in (("m64", 1), *(() if dry else (("nat", 1), ("az", 1)))):
         model = _model(getattr(policy_suite, name)())
         random = np.random.default_rng(0)
         t = times(model, *(_random(random, i, batch) for i in model.inputs), repeat=4 if dry else 200)
-        rows += [
+        yield from [
             _row("launch", f"{name}: a kernel by itself", t.launched * 1e6, "us", bar=8.0, ok=t.launched < 8e-6),
             _row("launch", f"{name}: its graph", t.submitted * 1e6, "us", bar=4.0, ok=t.submitted < 4e-6),
             _row("launch", f"{name}: its graph on the device", t.graph * 1e6, "us"),
             _row("launch", f"{name}: a call from NumPy and back", t.call * 1e6, "us"),
         ]
-    return rows
 
 
-def copy(dry: bool) -> list[Row]:
+def copy(dry: bool) -> Iterator[Row]:
     """The driver's copy on the device, with which memory-bound kernels are compared."""
     model = _model(policy_suite.m64())
     device = model._engine.device
     assert device is not None
     rate = copy_bandwidth(device, 1 << 16 if dry else 1 << 29, 2 if dry else 20)
-    return [_row("copy", device.name, rate / 1e9, "GB/s")]
+    yield _row("copy", device.name, rate / 1e9, "GB/s")
 
 
 def _op_graph(op: str, shape: Sequence[Any], inputs: int, attrs: dict[str, Any], t: str = "f32") -> Any:
@@ -129,24 +237,18 @@ MEMORY_BOUND: tuple[tuple[str, str, int, dict[str, Any], int], ...] = (
 """Case, operator, inputs, attributes, and how often a tensor's bytes are moved."""
 
 
-def memory(dry: bool) -> list[Row]:
+def memory(dry: bool) -> Iterator[Row]:
     """Memory-bound kernels against the copy and against eager PyTorch."""
     shape = (16, 64) if dry else (16384, 4096)
-    rate = copy(dry)[0]["value"] * 1e9
-    rows = []
+    rate = next(copy(dry))["value"] * 1e9
     for case, op, inputs, attrs, moved in MEMORY_BOUND[: 2 if dry else None]:
         model = _model(_op_graph(op, shape, inputs, attrs))
         x = [np.random.default_rng(k).standard_normal(shape).astype(np.float32) for k in range(inputs)]
         seconds = times(model, *x, repeat=2 if dry else 20, rounds=2 if dry else 4).graph
         share = moved * x[0].nbytes / seconds / rate
         peer = None if dry else _torch_seconds(_torch_op(op, attrs), x)
-        rows.append(
-            _row(
-                "memory", case, moved * x[0].nbytes / seconds / 1e9, "GB/s", ratio=share, bar=0.9, ok=share >= 0.9,
-                peer=None if peer is None else peer / seconds,
-            )
-        )  # fmt: skip
-    return rows
+        more = {"ratio": share, "bar": 0.9, "ok": share >= 0.9, "peer": None if peer is None else peer / seconds}
+        yield _row("memory", case, moved * x[0].nbytes / seconds / 1e9, "GB/s", **more)
 
 
 def _torch_op(op: str, attrs: dict[str, Any]) -> Callable[..., Any]:
@@ -197,14 +299,12 @@ def _torch_seconds(function: Callable[..., Any], arrays: Sequence[Any], repeat: 
     return least
 
 
-def products(dry: bool) -> list[Row]:
+def products(dry: bool) -> Iterator[Row]:
     """Products of matrices in bf16, f16 and TF32 against cuBLAS, through PyTorch, and a deep one of few rows."""
-    import ml_dtypes
-
-    torch, rows = _torch(), []
+    torch = _torch()
     for t, bar, m, size in DRY_PRODUCTS if dry else PRODUCTS:
         model = _model(_op_graph("matmul", ((m, size), (size, size)), 2, {}, t))
-        kind = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}[t]
+        kind = _KINDS[t]
         shapes = (m, size), (size, size)
         x = [np.random.default_rng(k).standard_normal(s, np.float32).astype(kind) for k, s in enumerate(shapes)]
         seconds = times(model, *x, repeat=2 if dry else 10, rounds=2 if dry else 4).graph
@@ -216,8 +316,7 @@ def products(dry: bool) -> list[Row]:
         ratio = None if peer is None else peer / seconds
         ok = None if ratio is None or off is None else ratio >= bar and off < (2e-3 if t == "f32" else 1e-2)
         rate = 2 * m * size**2 / seconds / 1e12
-        rows.append(_row("products", f"{t} {m} x {size}", rate, "TFLOP/s", peer=ratio, bar=bar, ok=ok, error=off))
-    return rows
+        yield _row("products", f"{t} {m} x {size}", rate, "TFLOP/s", peer=ratio, bar=bar, ok=ok, error=off)
 
 
 PRODUCTS = (
@@ -235,70 +334,77 @@ TORCH_TYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 """PyTorch's names."""
 
 
-def networks(dry: bool) -> list[Row]:
+def networks(dry: bool) -> Iterator[Row]:
     """ResNet-50 and BERT against eager PyTorch in a CUDA graph, and Inductor."""
     torch = _torch()
     if torch is None:
-        return [_row("networks", "PyTorch with CUDA is not there", 0.0, "not run")]
+        yield _row("networks", "PyTorch with CUDA is not there", 0.0, "not run")
+        return
     from benchmarks import torch_text, torch_vision
 
-    rows = []
     for name, make in (("ResNet-50", torch_vision.resnet50), ("BERT", torch_text.bert)):
-        module, example = make()
-        module = module.eval()
         for batch in (1, 32):
-            x = tuple(e[:1].repeat(batch, *[1] * (e.dim() - 1)) for e in example)
-            source = tw.compile(module, x, target=TARGET, dynamic=None)
-            ours = times(source, *(e.numpy() for e in x), repeat=10, rounds=4)  # type: ignore[arg-type]
-            cuda, on_gpu = module.cuda(), [e.cuda() for e in x]
-            graph, place = torch.cuda.CUDAGraph(), None
-            calls = _torch_seconds(cuda, on_gpu, 10)
-            with torch.no_grad():
-                with torch.cuda.graph(graph):
-                    place = cuda(*on_gpu)
-                eager = _torch_seconds(lambda graph=graph: graph.replay(), [], 10)
-                off = _off(source(*(e.numpy() for e in x)), place.cpu().numpy())
-            ratio = None if calls is None else calls / ours.graph
-            rows.append(
-                _row("networks", f"{name} batch {batch} against eager calls", ours.graph * 1e3, "ms", peer=ratio)
-            )
-            ratio = None if eager is None else eager / ours.graph
-            more = {"peer": ratio, "bar": 1.2, "ok": ratio is not None and ratio >= 1.2, "error": off}
-            rows.append(_row("networks", f"{name} batch {batch} against eager, graph", ours.graph * 1e3, "ms", **more))
-            try:
-                fast = torch.compile(cuda, mode="max-autotune-no-cudagraphs")
-                inductor = _torch_seconds(fast, on_gpu, 10)
-            except Exception as error:  # the peer's own
-                rows.append(_row("networks", f"{name} batch {batch}: Inductor", 0.0, f"{error}"[:80]))
-                continue
-            ratio = None if inductor is None else inductor / ours.graph
-            more = {"peer": ratio, "bar": 1.0, "ok": ratio is not None and ratio >= 1.0}
-            rows.append(_row("networks", f"{name} batch {batch} against Inductor", ours.graph * 1e3, "ms", **more))
-            module = module.cpu()
-    return rows
+            case = f"{name} batch {batch}"
+            yield from _or_failure("networks", case, _network(case, make, batch))
 
 
-def sanitizer(dry: bool) -> list[Row]:
-    """compute-sanitizer's memcheck and racecheck over `smoke`."""
+def _or_failure(part: str, case: str, rows: Iterator[Row]) -> Iterator[Row]:
+    """Rows, and one that says so if they end with an error."""
+    try:
+        yield from rows
+    except Exception as error:  # the others of the part go on
+        yield _row(part, f"{case}: {type(error).__name__}: {error}"[:200], 0.0, "failed", ok=False)
+
+
+def _network(case: str, make: Callable[[], Any], batch: int) -> Iterator[Row]:
+    torch = _torch()
+    module, example = make()
+    module = module.eval()
+    x = tuple(e[:1].repeat(batch, *[1] * (e.dim() - 1)) for e in example)
+    source = tw.compile(module, x, target=TARGET, dynamic=None)
+    ours = times(source, *(e.numpy() for e in x), repeat=10, rounds=4)  # type: ignore[arg-type]
+    yield _row("networks", case, ours.graph * 1e3, "ms")
+    cuda, on_gpu = module.cuda(), [e.cuda() for e in x]
+    graph = torch.cuda.CUDAGraph()
+    calls = _torch_seconds(cuda, on_gpu, 10)
+    ratio = None if calls is None else calls / ours.graph
+    yield _row("networks", f"{case} against eager calls", ours.graph * 1e3, "ms", peer=ratio)
+    with torch.no_grad():
+        with torch.cuda.graph(graph):
+            place = cuda(*on_gpu)
+        eager = _torch_seconds(graph.replay, [], 10)
+        off = _off(source(*(e.numpy() for e in x)), place.cpu().numpy())
+    ratio = None if eager is None else eager / ours.graph
+    more = {"peer": ratio, "bar": 1.2, "ok": ratio is not None and ratio >= 1.2, "error": off}
+    yield _row("networks", f"{case} against eager, graph", ours.graph * 1e3, "ms", **more)
+    inductor = _torch_seconds(torch.compile(cuda, mode="max-autotune-no-cudagraphs"), on_gpu, 10)
+    ratio = None if inductor is None else inductor / ours.graph
+    more = {"peer": ratio, "bar": 1.0, "ok": ratio is not None and ratio >= 1.0}
+    yield _row("networks", f"{case} against Inductor", ours.graph * 1e3, "ms", **more)
+
+
+def sanitizer(dry: bool) -> Iterator[Row]:
+    """compute-sanitizer's memcheck and racecheck over `kinds`."""
     tool = shutil.which("compute-sanitizer")
     if tool is None:
-        return [_row("sanitizer", "compute-sanitizer is not there", 0.0, "not run")]
-    rows = []
+        yield _row("sanitizer", "compute-sanitizer is not there", 0.0, "not run")
+        return
     for check in ("memcheck", "racecheck"):
-        command = [tool, "--tool", check, "--error-exitcode", "7", *_command("smoke", dry)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        rows.append(_row("sanitizer", check, done.returncode, "exit status", bar=0, ok=done.returncode == 0))
-    return rows
+        command = [tool, "--tool", check, "--error-exitcode", "7", *_command("kinds", dry)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        yield _row("sanitizer", check, done.returncode, "exit status", bar=0, ok=done.returncode == 0)
 
 
 PARTS = (
-    Part("smoke", smoke, 80),
+    Part("kinds", kinds, 60),
+    Part("smoke", smoke, 70),
     Part("launches", launches, 40),
     Part("copy", copy, 20),
     Part("memory", memory, 60),
-    Part("products", products, 80),
-    Part("networks", networks, 150),
-    Part("sanitizer", sanitizer, 120),
+    Part("products", products, 70),
+    Part("attention", attention, 40),
+    Part("networks", networks, 140),
+    Part("sanitizer", sanitizer, 90),
 )
 
 

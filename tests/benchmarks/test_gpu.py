@@ -28,7 +28,7 @@ def test_parts_run_dry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.emulate = False
     monkeypatch.setenv("TILEWRIGHT_CUDA", str(fake.path))
     for part in PARTS:
-        rows = part.run(True)
+        rows = list(part.run(True))
         assert rows, part.name
         bench_gpu.write(rows, tmp_path)
         assert json.loads((tmp_path / "gpu.json").read_text()) and part.name[:5] in (tmp_path / "gpu.md").read_text()
@@ -37,6 +37,7 @@ def test_parts_run_dry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not fake.problems
     texts = [module.text for module, _ in modules.values()]
     assert sum("wgmma.mma_async" in text for text in texts) >= 2  # products of four warps are among them
+    assert any("cp.async.bulk.tensor" in text for text in texts)
     assert sum(p.seconds for p in PARTS) <= 600 and bench_gpu.TOTAL_SECONDS <= 480
 
 
@@ -48,7 +49,7 @@ def test_a_part_that_fails_or_hangs_leaves_the_others(tmp_path: Path, monkeypatc
         "hangs": f"import time; print('ROW ' + {row!r}, flush=True); time.sleep(60)",
         "fine": f"print('ROW ' + {row!r})",
     }
-    parts = [Part(name, lambda _: [], 2.0) for name in programs]
+    parts = [Part(name, lambda _: iter(()), 2.0) for name in programs]
 
     def command(name: str) -> list[str]:
         return [sys.executable, "-S", "-c", programs[name]]

@@ -81,7 +81,7 @@ WIDE = {
 
 
 def _tile_product(t: DType, columns: int) -> TensorIntrin:
-    """Such a product of tiles that `COPY_TILE` brings."""
+    """A product of four warps whose tiles `COPY_TILE` brings."""
     name = _names(f"wgmma{columns}_tile", t, (False, False))
     extents = {"j": columns // 8, "r": 2, "c": 2, "h": STEP // 16, "k": group_of(t)}
     return TensorIntrin(name, describe(name, extents, "hk", (t, t, SUMS[t]), {"A": "rhk", "B": "jchk", "C": "jrc"}))

@@ -80,8 +80,9 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.costly(6)
 @pytest.mark.parametrize("name", CASES)
-def test_attention(name: str) -> None:
-    """One step over the keys or several, without races."""
+def test_attention(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step over the keys or several, one tile of rows or two, without races."""
+    monkeypatch.setattr(plan, "WARPS", (1 + list(CASES).index(name) % 2,))
     func, tolerance = CASES[name]
     flat = check(func, "gpu attention", rows=21, tolerance=tolerance, loops=False)
     arrays = arguments(flat, dict.fromkeys(func.symbols, 21))

@@ -154,7 +154,7 @@ class AttentionTiles:
     def steps(self) -> list[Stmt]:
         """Copies of the next keys while some are computed. A block's part of Q comes with its first ones."""
         zero, step = const(0), self.new("step")
-        queries, later = self.copier.copied(self.side(0, zero), zero, zero), step + 1
+        queries, later = self.copier.copied(self.side(0, self.x * self.tall), zero, zero), step + 1
         first = seq(self.copies(zero, zero))
         body = [
             Barrier("block"),
