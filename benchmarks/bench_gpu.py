@@ -151,7 +151,7 @@ def _attention_graph(batch: int, length: int, heads: int, depth: int, t: str, ca
 
 
 def _attended(q: Any, k: Any, v: Any, causal: bool) -> Any:
-    """The same by NumPy, in f64."""
+    """Attention by NumPy, in f64."""
     q, k, v = (a.astype(np.float64).transpose(0, 2, 1, 3) for a in (q, k, v))
     scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
     scores = np.where(np.tri(q.shape[2], dtype=bool), scores, -np.inf) if causal else scores
