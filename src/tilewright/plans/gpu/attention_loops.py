@@ -155,14 +155,14 @@ class AttentionTiles:
         """Copies of the next keys while some are computed. A block's part of Q comes with its first ones."""
         zero, step = const(0), self.new("step")
         queries, later = self.copier.copied(self.side(0, self.x * self.tall), zero, zero), step + 1
-        first = seq(self.copies(zero, zero))
+        first = seq([queries, *self.copies(zero, zero)])
         body = [
             Barrier("block"),
             If(later < self.count, seq(self.copies(later, later % STAGES))),
             self.by_threads(partial(self.computed, step, step % STAGES)),
         ]
         begun = first if prove(self.count > 0) else If(self.count > 0, first)
-        return [queries, begun, For(step, self.count, seq(body))]
+        return [begun, For(step, self.count, seq(body))]
 
     def copies(self, step: Expr, stage: Expr) -> list[Stmt]:
         """The loops that bring keys and values of a step."""
