@@ -81,7 +81,10 @@ def test_updates(path: Path, tmp_path: Path, keep: bool | None) -> None:
     assert np.array_equal(tw.load(tmp_path / "m.tw")(X), m(X))
 
 
-def test_another_file_is_noticed(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("small", [0, 16 << 10])
+def test_another_file_is_noticed(path: Path, tmp_path: Path, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By either digest of the weights that were read first."""
+    monkeypatch.setattr("tilewright.runtime.weights.local._SMALL", small)
     m = tw.compile(path)
     onnx.save(policy(1), path)
     with pytest.raises(WeightError, match="has other weights now") as caught:

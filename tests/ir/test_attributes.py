@@ -80,3 +80,20 @@ def test_a_missing_attribute_is_named() -> None:
 def test_values_are_mapped() -> None:
     sample = made(shape=(N, 2), to=f32)
     assert sample.mapped(lambda v: (5, 2) if v == (N, 2) else v) == made(shape=(5, 2), to=f32)
+
+
+def test_values_are_in_one_form_whatever_their_class() -> None:
+    """A value of a stated class is taken as it is; one of a subclass, such as NumPy's, becomes one of that class."""
+
+    @dataclass(frozen=True, slots=True)
+    class Mixed(Attrs):
+        scale: float
+        axis: int | None = None
+
+    mixed = Mixed.of({"scale": np.float64(0.5), "axis": np.int64(2)}, "mixed")
+    assert [(type(v), v) for _, v in sorted(mixed.values().items())] == [(int, 2), (float, 0.5)]
+    assert type(Mixed(3).scale) is float and Mixed(0.5).axis is None
+    with pytest.raises(VerifyError, match="'axis' of Mixed is of the wrong type"):
+        Mixed(0.5, True)
+    with pytest.raises(VerifyError, match="needs the attribute 'scale'"):
+        Mixed.of({}, "mixed")

@@ -80,13 +80,31 @@ def fields_of(kind: type[Attrs]) -> tuple[Field, ...]:
     return entry
 
 
+_checked: dict[type[Attrs], tuple[tuple[str, Any, frozenset[type]], ...]] = {}
+
+
+def _checked_fields(kind: type[Attrs]) -> tuple[tuple[str, Any, frozenset[type]], ...]:
+    """The fields, each with the classes whose values, if they are of no subclass, fit as they are."""
+    entry = _checked.get(kind)
+    if entry is None:
+        entry = _checked[kind] = tuple((name, hint, _classes(_options(hint))) for name, hint, _ in fields_of(kind))
+    return entry
+
+
+def _classes(options: tuple[Any, ...]) -> frozenset[type]:
+    scalars = (int, float, bool, str, types.NoneType, DType)
+    return frozenset(o for o in options if o in scalars) if Any not in options else frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class Attrs:
     """The attributes of a node: none. Operators that have some declare a subclass."""
 
     def __post_init__(self) -> None:
-        for name, hint, _ in fields_of(type(self)):
-            given = getattr(self, name)
+        for name, hint, kinds in _checked_fields(type(self)):
+            value = given = getattr(self, name)
+            if type(value) in kinds:
+                continue
             value = _converted(given, hint)
             if not _fits(value, hint):
                 raise VerifyError(
@@ -100,9 +118,9 @@ class Attrs:
     @classmethod
     def of(cls: type[A], values: Mapping[str, AttrValue], op: str) -> A:
         """The attributes of operator `op` from values by name. Raises VerifyError, which lists the known ones."""
-        known = {name: has_default for name, _, has_default in _declared(cls)}
+        known = {name: default for name, _, default in fields_of(cls)}
         unknown = sorted(values.keys() - known.keys())
-        missing = [name for name, has_default in known.items() if not has_default and name not in values]
+        missing = [n for n, default in known.items() if default is dataclasses.MISSING and n not in values]
         if unknown or missing:
             what = f"has no attribute {unknown[0]!r}" if unknown else f"needs the attribute {missing[0]!r}"
             raise VerifyError(what, where=op, expected=", ".join(known) or "no attributes", got=", ".join(values))
@@ -142,11 +160,6 @@ def _exprs_in(value: AttrValue) -> Iterator[Expr]:
     elif isinstance(value, tuple):
         for v in value:
             yield from _exprs_in(v)
-
-
-def _declared(kind: type[Attrs]) -> Iterator[tuple[str, Any, bool]]:
-    for name, hint, default in fields_of(kind):
-        yield name, hint, default is not dataclasses.MISSING
 
 
 def _is_same(value: AttrValue, default: Any) -> bool:

@@ -134,7 +134,7 @@ class Node:
     @property
     def bodies(self) -> tuple[Graph, ...]:
         """The graphs among the attributes, in the order of their names."""
-        return tuple(value for _, value in self.attrs.items() if isinstance(value, Graph))
+        return tuple(value for value in self.attrs.values().values() if isinstance(value, Graph))
 
     def with_bodies(self, change: Callable[[Graph], Graph]) -> Node:
         """The node with `change` applied to each of its bodies; the same node if that changes none."""

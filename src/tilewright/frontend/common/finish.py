@@ -48,7 +48,7 @@ def check_dialect(graph: Graph) -> None:
 
 
 def renamed_node(node: Node, renamed: Mapping[Value, Value]) -> Node:
-    if not any(v in renamed for v in (*node.inputs, *node.outputs)):
+    if renamed.keys().isdisjoint((*node.inputs, *node.outputs)):
         return node
     inputs = tuple(None if v is None else renamed.get(v, v) for v in node.inputs)
     return replace(node, inputs=inputs, outputs=tuple(renamed.get(v, v) for v in node.outputs))
