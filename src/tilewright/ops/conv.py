@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Expr, as_int, cast, const, equal, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import accumulator, dim, labelled, narrow, need, present, same_dim, scalar, show, wide
-from tilewright.ops.matmul import product_type
+from tilewright.ops.matmul import Exactness, product_type
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
@@ -45,12 +46,14 @@ def window_extent(extent: Expr, kernel: Expr, before: int, after: int, stride: i
 
 @dataclass(frozen=True, slots=True)
 class ConvAttrs(Attrs):
-    """Strides and dilations, one a spatial dimension; pads, all befores, then all afters; groups of channels."""
+    """Strides and dilations, one a spatial dimension; pads, all befores, then all afters; groups of channels; how exact
+    its products of f32 must be at least, as those of `MatmulAttrs`."""
 
     strides: Ints
     dilations: Ints
     pads: Ints
     groups: int
+    exactness: Exactness = field(default="", kw_only=True)
 
 
 def _check(types: Types, attrs: ConvAttrs) -> tuple[TensorType, TensorType, int]:

@@ -11,7 +11,9 @@ import tilewright as tw
 from tests.codegen.llvm.amx_run import amx, needs_compiler, products
 from tilewright.compiler import graph_passes
 from tilewright.frontend.read import import_model
+from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.matmul import MatmulAttrs
+from tilewright.plans.framework.decisions import deciding
 from tilewright.targets import x86
 from tilewright.transform.graph.options import Options
 
@@ -137,3 +139,71 @@ def test_functions_of_jax(preset: str, most: float, monkeypatch: pytest.MonkeyPa
     got = np.asarray(model(x))
     assert np.abs(got - exact).max() <= most * np.abs(exact).max()
     assert products() - before == {"F32_F32_F32": 0}.get(preset, 4 * 8 * 8 * int(preset[-1]))
+
+
+def window(precision: str | None, stride: int = 1) -> Any:
+    """A convolution of a named precision."""
+
+    def function(w: Any, x: Any) -> Any:
+        return jax.lax.conv_general_dilated(x, w, (stride, stride), "SAME", precision=precision)
+
+    return jax.jit(function)
+
+
+@pytest.mark.parametrize(
+    ("precision", "exactness", "fast", "allowed"),
+    [
+        (None, "", "auto", "split_matrices terms=3"),
+        ("default", "", "auto", "split_matrices terms=3"),
+        ("high", "x3", "auto", "split_matrices terms=3"),
+        ("highest", "x6", "auto", "split_matrices terms=6"),
+        ("high", "x3", "exact", "split_matrices terms=6"),
+        ("highest", "x6", "f2", "split_matrices terms=6"),
+    ],
+)
+def test_convolutions(precision: str | None, exactness: str, fast: str, allowed: str) -> None:
+    """HIGHEST allows six terms and no transform but the smallest where the options name that one; HIGH none of those
+    whose errors are larger than that of F(4,3)."""
+    w, x = np.zeros((128, 128, 3, 3), np.float32), np.zeros((1, 128, 28, 28), np.float32)
+    graph = import_model(window(precision), example=(w, x), params=0).graph
+    (node,) = [n for n in graph.nodes if n.op == "conv"]
+    assert node.of(ConvAttrs).exactness == exactness
+    with deciding() as record:
+        for name, function in graph_passes(AMX, Options(fast=fast)):
+            graph = function(graph)
+            if name == "assign layouts":
+                break
+    (decision,) = [d for d in record.decisions if d.key.kind == "algorithm"]
+    terms = {s.knob("terms") for s in decision.space if s.kind == "split_matrices"}
+    assert min(terms) == int(allowed[-1])
+    tiles = {s.knob("tile") for s in decision.space if s.kind == "winograd"}
+    most = {"auto": 6, "exact": 0, "f2": 2}[fast]
+    limit = {"": 6, "x3": 4, "x6": 0}[exactness]
+    assert max(tiles, default=0) <= (most if fast == "f2" else min(most, limit))
+    assert bool(tiles) == (fast == "f2" or min(most, limit) > 0)
+
+
+def test_convolutions_of_one_pixel_and_of_lines() -> None:
+    """Strassen's method is not for HIGH, and a line's convolution keeps what it names."""
+    w, x = np.zeros((512, 512, 1), np.float32), np.zeros((1, 512, 784), np.float32)
+
+    def function(w: Any, x: Any) -> Any:
+        return jax.lax.conv_general_dilated(x, w, (1,), "SAME", precision="highest")
+
+    (node,) = [n for n in import_model(jax.jit(function), example=(w, x), params=0).graph.nodes if n.op == "conv"]
+    assert node.of(ConvAttrs).exactness == "x6"
+
+
+@pytest.mark.parametrize("preset", [p.name for p in jax.lax.DotAlgorithmPreset])
+def test_every_preset_compiles(preset: str) -> None:
+    """No less exact than its name: JAX itself rounds factors to f16 for two of them, and has none in 8 bits for f32."""
+    rng = np.random.default_rng(0)
+    w, x = (rng.standard_normal(shape).astype(np.float32) for shape in ((64, 24), (16, 64)))
+    try:
+        model = tw.compile(layer(preset), example=(w, x), params=0)
+    except tw.Error:
+        assert "F8" in preset
+        return
+    exact = x.astype(np.float64) @ w
+    error = np.abs(np.asarray(model(x), np.float64) - exact).max() / np.abs(exact).max()
+    assert error <= (2e-2 if preset == "BF16_BF16_BF16" else 2e-3 if preset.startswith("F16") else 1e-6)

@@ -71,7 +71,7 @@ def windows(enclosing: Surroundings, node: Node) -> list[Option]:
     shapes = transformed(enclosing, node)
     if not shapes:
         return [(0.0, Direct())]
-    setting, first = enclosing.options.fast, shapes[0]
+    setting, first = enclosing.fast(node), shapes[0]
     allowed = tiles(first.window, first.stride, setting)
     sizes = within(ERRORS[setting], allowed, first.window, first.stride, first.channels, enclosing.block)
     images = as_int(node.output.shape[0])

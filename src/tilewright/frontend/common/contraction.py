@@ -43,7 +43,7 @@ def convolved(n: Emitter, x: Value, w: Value, bias: Value | None, attrs: dict[st
         "strides": (1, *attrs["strides"]),
         "dilations": (1, *attrs["dilations"]),
         "pads": (0, attrs["pads"][0], 0, attrs["pads"][1]),
-        "groups": attrs["groups"],
+        **{name: attrs[name] for name in ("groups", "exactness") if name in attrs},
     }
     result = add_bias(n, n.emit("conv", image, filters, **flat), bias)
     return n.reshape(result, (*result.shape[:2], result.shape[3]))

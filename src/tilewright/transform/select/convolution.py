@@ -83,7 +83,9 @@ def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) ->
     assert x is not None and w is not None
     filters, channels, *window = (as_int(d) or 1 for d in w.shape)
     sizes = [as_int(d) for d in (*x.shape[2:], *node.output.shape[2:])]
-    narrow = enclosing.options.precision == "bf16" or all(_of_bf16(enclosing, v) for v in (x, w))
+    narrow = (enclosing.options.precision == "bf16" and not conv.exactness) or all(
+        _of_bf16(enclosing, v) for v in (x, w)
+    )
     if tile is None or not all(sizes) or w not in enclosing.fixed or channels % enclosing.block:
         return options
     if tile.lanes != enclosing.block:
@@ -104,7 +106,7 @@ def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) ->
             cost = Cost(compute=costs.configured + cycles()) | arrival
             options = [*options, (cost.cycles * costs.worth, Matrices(int(flat)))]
             continue
-        for terms in terms_within(ERRORS[enclosing.options.fast]):
+        for terms in terms_within(ERRORS[enclosing.fast(node)]):
             own = Cost(compute=costs.split_slower * (costs.configured + cycles(terms))) | arrival * count_of(terms)
             search = pieces_cost(x.known_bytes // 4, 0, enclosing.target) * (1 / (as_int(x.shape[0]) or 1))
             options = [*options, ((own + search).cycles * costs.split_gain, SplitMatrices(terms, int(flat)))]

@@ -22,6 +22,14 @@ FEWEST = 4
 """Channels that are worth a transform: of fewer, a block of channels would be zeros above all."""
 
 
+EXACT = ("f2", "exact", "f4", "f6", "auto", "strassen")
+"""Settings of `fast` by the errors that they allow, the least one first."""
+
+LIMITS = {"": "strassen", "x3": "f4", "x6": "exact", "f32": "exact"}
+"""The setting with the largest errors that a convolution may have, by how exact it must be: three terms are within
+"f4", six within "exact"."""
+
+
 @dataclass(frozen=True, slots=True)
 class InBlocks:
     """Operators on channel blocks, as layouts know them (`layout/assign.py`): those that want their inputs in blocks,
@@ -61,6 +69,11 @@ class Surroundings:
     def block(self) -> int:
         """Channels of a block."""
         return self.target.lanes(4)
+
+    def fast(self, conv: Node) -> str:
+        """The setting of `fast` that a convolution obeys: the user's, or one of a smaller error that the node names."""
+        limit = LIMITS[conv.of(ConvAttrs).exactness]
+        return self.options.fast if EXACT.index(self.options.fast) <= EXACT.index(limit) else limit
 
     def visit(self, node: Node) -> None:
         """Note whether the node depends on weights alone."""

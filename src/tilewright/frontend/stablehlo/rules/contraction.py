@@ -223,6 +223,8 @@ def _convolved(
     if lift:
         raise UnsupportedError("a convolution over more than 3 dimensions is not supported", got=rank)
     attrs = {"strides": tuple(strides), "dilations": tuple(dilations), "pads": pads, "groups": groups}
+    exactness = asked(call.op.attributes)
+    attrs |= {"exactness": exactness} if exactness and x.dtype is f32 else {}
     x, counts = _filled(call, x, w, strides, dilations, pads)
     y = convolved(call, x, w, None, attrs)
     for k, count in counts.items():
