@@ -396,12 +396,19 @@ $(GPU_STAMP):
 gpu: $(STAMP) $(JAX_STAMP) $(GPU_STAMP) ## kernels for NVIDIA through ptxas, without a GPU: registers, spills, instructions for matrices; ARGS="--models m64,nat"
 	$(PY) -m tests.codegen.ptx.run --ptxas $(GPU_ENV) $(ARGS)
 
-.PHONY: bench-gpu
+.PHONY: bench-amx bench-gpu
+bench-amx: $(STAMP) ## what a machine with AMX has to show, in some minutes; ARGS="--only products,bert", ARGS="--dry-run" anywhere
+	$(PY) -m benchmarks.bench_amx $(ARGS)
+
 bench-gpu: $(STAMP) ## all bars of GPUs, in at most 8 minutes, on a machine with one; ARGS="--only smoke,copy"
 	$(PY) -m benchmarks.bench_gpu $(ARGS)
 
 mutate: $(STAMP) ## whether tests notice wrong lines: sampled mutants by room; ARGS="--rooms arith,ir --count 50 --seed 1"
 	$(PY) -m tests.mutate $(ARGS)
+
+.PHONY: split-values
+split-values: $(STAMP) ## 10^5 random products by pieces with NaN, infinities, 3e38, denormals, zeros anywhere, AMX emulated; ARGS="--seed 1"
+	$(PY) -m tests.fuzz.split_values $(ARGS)
 
 .PHONY: guarded
 guarded: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## random programs of open sizes by every door between pages that nobody may touch; ARGS="--door te --seed 5"

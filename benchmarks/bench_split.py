@@ -1,7 +1,8 @@
 """Products of f32 by pieces of bf16 against products of f32: `python -m benchmarks.bench_split`, on a machine with AMX.
 
     python -m benchmarks.bench_split [--threads 1] [--only 128x768x768]       30 products, each way in turns
-    python -m benchmarks.bench_split --model bert.onnx                        a model, as it is and without pieces
+    python -m benchmarks.bench_split --model bert                             a model, as it is and without pieces
+    python -m benchmarks.bench_split --attention                              attention, each way in turns
     python -m benchmarks.bench_split --errors                                 on any machine, by the operators in NumPy
 
 Each way is forced as a decision; `chosen` is what the estimate takes under "auto". Ratios are medians of pairs, above 1
@@ -19,7 +20,7 @@ import numpy as np
 import onnx
 
 import tilewright as tw
-from benchmarks.models import example_inputs
+from benchmarks.models import example_inputs, load
 from tilewright import ops
 from tilewright.ir.dtype import bf16, f32
 from tilewright.ir.expr import const
@@ -121,7 +122,44 @@ def products(threads: int, only: str | None) -> None:
             print(f"{way}: {np.exp(np.mean(values)):.2f} times f32 in the geometric mean of {len(values)}")
 
 
-def model(path: str, threads: int) -> None:
+HEADS = ((128, 12, 64), (197, 12, 64), (384, 12, 64), (1024, 16, 64))
+"""Rows, which are keys too, heads and their depth of attention."""
+
+
+def attention(threads: int) -> None:
+    """Print times of attention as f32 has it and by registers of matrices, in turns."""
+    for rows, heads, depth in HEADS:
+        b = GraphBuilder("attention")
+        shape = TensorType(f32, tuple(map(const, (1, rows, heads, depth))))
+        inputs = [b.input(name, shape) for name in "qkv"]
+        attrs = {"order": "ssss", "heads": heads, "groups": heads, "first": (0, 0, 0), "scale": depth**-0.5}
+        attrs |= {"causal": False, "fill": 0.0, "guard": False}
+        graph = b.finish((ops.emit1(b, "lowered.attention", *inputs, **attrs),))
+        x = [np.random.default_rng(k).standard_normal((1, rows, heads, depth)).astype(np.float32) for k in range(3)]
+        models: dict[str, Any] = {}
+        for precision in ("fp32", "bf16"):
+            options: dict[str, Any] = {"threads": threads, "precision": precision}
+            with deciding() as record:
+                tw.compile((graph, {}), **options)
+            labels = {"f32": ""} if precision == "fp32" else {}
+            keys = [d for d in record.decisions if d.key.kind == "algorithm"]
+            for decision in keys:
+                labels = {label: label for label in decision.space.labels if label != "packed"}
+                labels |= {"f32": "packed"} if precision == "fp32" else {}
+            for name, label in labels.items():
+                with forcing({d.key.name: label for d in keys if label}):
+                    models[name] = tw.compile((graph, {}), **options)
+        results = turns(models, x, 1.0)
+        cells = (
+            f"{name} {1e6 * float(np.median(times)):.0f} us ({ratio(results, name):.2f})"
+            for name, times in results.items()
+        )
+        print(f"{rows} rows, {heads} heads of {depth}: {', '.join(cells)}", flush=True)
+
+
+def model(name: str, threads: int) -> None:
+    """Print times of a model, by its file or by its name of `benchmarks/models.py`."""
+    path = str(load(name))
     for fast in ("auto", "exact"):
         settings = without_pieces(path, threads=threads, fast=fast)
         whole = tw.compile(path, threads=threads, fast=fast)
@@ -170,13 +208,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only")
     parser.add_argument("--model")
+    parser.add_argument("--attention", action="store_true")
+    parser.add_argument("--any", action="store_true", help="run without AMX too, where all ways are the ordinary one")
     parser.add_argument("--errors", action="store_true")
     parser.add_argument("--seeds", type=int, default=4)
     options = parser.parse_args()
     if options.errors:
         return errors(options.seeds)
-    if find_tile_dot(bf16, bf16, Target.host()) is None:
+    if not options.any and find_tile_dot(bf16, bf16, Target.host()) is None:
         raise SystemExit("this machine multiplies no matrices of bf16 (AMX): only --errors runs here")
+    if options.attention:
+        return attention(options.threads)
     if options.model:
         return model(options.model, options.threads)
     return products(options.threads, options.only)
