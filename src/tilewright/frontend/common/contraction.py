@@ -39,7 +39,7 @@ def convolved(n: Emitter, x: Value, w: Value, bias: Value | None, attrs: dict[st
     if x.type.rank != 3:
         return add_bias(n, n.emit("conv", x, w, **attrs), bias)
     image, filters = n.reshape(x, (*x.shape[:2], 1, x.shape[2])), n.reshape(w, (*w.shape[:2], 1, w.shape[2]))
-    flat = {
+    flat: dict[str, Any] = {
         "strides": (1, *attrs["strides"]),
         "dilations": (1, *attrs["dilations"]),
         "pads": (0, attrs["pads"][0], 0, attrs["pads"][1]),
