@@ -141,7 +141,7 @@ def markdown(rows: Sequence[Comparison]) -> str:
     return markdown_table(_HEADER, cells) + note
 
 
-_JUDGED = ("layers-1t", "models-1t", "threads")
+_EVALUATED = ("layers-1t", "models-1t", "threads")
 """Reports whose rows bars are about."""
 _HEADER = ["point", "bar", "statistic", "at least", "measured", "exact", "verdict", "cases", "least at"]
 _VERDICT = _HEADER.index("verdict")
@@ -166,7 +166,7 @@ def _choice() -> list[list[str]]:
 def main() -> int:
     rows: list[Comparison] = []
     for path in sorted(RESULTS.glob("*.json")):
-        if path.stem in _JUDGED:
+        if path.stem in _EVALUATED:
             rows += [Comparison.from_json(row) for row in json.loads(path.read_text())["rows"]]
     cells = [
         judge(bar, rows) or [str(bar.point), bar.what, bar.statistic, f"{bar.bound:g}", "", "", "not measured", "", ""]

@@ -118,7 +118,9 @@ def inputs(policy: Any, seed: int) -> list[np.ndarray]:
 
 def agent(index: int, board: Board, brokered: bool, how: str) -> None:
     """Call in each spell of this side from its start until its end, noting times. Odd spells are the broker's."""
-    policy: Any = tw.BrokerClient(STORE, timeout=30.0, patience=60.0) if brokered else tw.attach(STORE, timeout=30.0)
+    policy: Any = (
+        tw.BrokerClient(STORE, timeout=30.0, limit_seconds=60.0) if brokered else tw.attach(STORE, timeout=30.0)
+    )
     arguments = inputs(policy, index)
     result = policy(*arguments)
     out = tuple(np.empty_like(a) for a in result) if isinstance(result, tuple) else np.empty_like(result)
@@ -248,11 +250,11 @@ def _cells(row: Row) -> list[object]:
 def write(rows: Sequence[Row], command: str) -> str:
     """Merge rows into the report and write it."""
     path = harness.RESULTS / f"{REPORT}.json"
-    kept = {_key(r): r for r in json.loads(path.read_text())["rows"]} if path.exists() else {}
+    stored = {_key(r): r for r in json.loads(path.read_text())["rows"]} if path.exists() else {}
     for row in rows:
-        kept[row.key] = {**asdict(row), "command": command, "commit": harness.commit(), "date": harness.now()}
+        stored[row.key] = {**asdict(row), "command": command, "commit": harness.commit(), "date": harness.now()}
     order = [f"{p} {n} {how}" for how in WAYS for p in POLICIES for n in range(1, 257)]
-    merged = sorted(kept.values(), key=lambda r: order.index(_key(r)))
+    merged = sorted(stored.values(), key=lambda r: order.index(_key(r)))
     path.write_text(json.dumps({"environment": harness.environment(), "rows": merged}, indent=1) + "\n")
     results = [_row(r) for r in merged]
     notes = (__doc__ or "").split("\n\n", 1)[1].replace("\n    ", "\n- ")

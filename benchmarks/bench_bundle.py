@@ -79,8 +79,8 @@ def ours(program: Program, binding: Binding, model: BundleModel, folder: Path, a
     n, upper = binding.name, binding.name.upper()
     named = [*binding.inputs, *binding.outputs]
     sizes = [str(model.sizes[s.spec.name]) for s in binding.sizes]
-    given = ["constants", "activations", *(["state"] if binding.state else []), *sizes]
-    given += [f"p[{k}]" for k in range(len(named))] + (["extents"] if binding.extents else [])
+    inputs = ["constants", "activations", *(["state"] if binding.state else []), *sizes]
+    inputs += [f"p[{k}]" for k in range(len(named))] + (["extents"] if binding.extents else [])
     memory = ["weights", "constants", "workspace", "activations", *(["state"] if binding.state else [])]
     source = [f'#include "{n}.h"', "#include <stdio.h>", _CLOCK]
     source += ["#include <stdlib.h>", "#include <sys/mman.h>", _MEMORY]
@@ -98,7 +98,7 @@ def ours(program: Program, binding: Binding, model: BundleModel, folder: Path, a
         "    const double start = seconds();",
         "    for (int64_t k = 0; k < n; ++k) {",
         *(["        *(int64_t *)state = 0;"] if binding.state else []),
-        f"        if ({n}_run({', '.join(given)})) return -1;",
+        f"        if ({n}_run({', '.join(inputs)})) return -1;",
         "    }",
         "    return seconds() - start;",
         "}",

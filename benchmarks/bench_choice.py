@@ -91,8 +91,8 @@ def main() -> None:
     args = parser.parse_args()
     results = FOLDER / "rows.json"
     FOLDER.mkdir(parents=True, exist_ok=True)
-    kept = json.loads(results.read_text()) if results.exists() else []
-    rows = {r["layer"]: r for r in kept if r.get("commit") == harness.commit()}  # a table is of one commit
+    stored = json.loads(results.read_text()) if results.exists() else []
+    rows = {r["layer"]: r for r in stored if r.get("commit") == harness.commit()}  # a table is of one commit
     for name in args.layers:
         rows[name] = row(name, tuned(name, args.most))
         results.write_text(json.dumps(list(rows.values()), indent=1))

@@ -16,7 +16,7 @@ from benchmarks import harness
 from benchmarks.compile_probe import CompileTimes, ProbeError, probe
 
 DEFAULT = "m64,az6,resnet50,bert"
-COLD_BARS = {"m64": 1.0, "az6": 5.0, "resnet50": 15.0, "bert": 20.0}
+UNCACHED_BARS = {"m64": 1.0, "az6": 5.0, "resnet50": 15.0, "bert": 20.0}
 WARM_BAR = 1.0
 HEADER = ["model", "cold s", "bar", "cached s", "bar", "import s", "first run ms", "weights MB", "peak MB", "cached"]
 
@@ -33,28 +33,30 @@ def main(arguments: list[str] | None = None) -> int:
     for model in options.models.split(","):
         try:
             with console.status(model):
-                cold, warm = measure(model, options.threads, options.repeat)
+                uncached, warm = measure(model, options.threads, options.repeat)
         except ProbeError as error:
             console.print(f"[red]{model} failed[/red]: {error}", highlight=False)
             status = 1
             continue
-        rows.append({"model": model, "cold": dataclasses.asdict(cold), "warm": dataclasses.asdict(warm)})
-        bar = COLD_BARS.get(model)
+        rows.append({"model": model, "cold": dataclasses.asdict(uncached), "warm": dataclasses.asdict(warm)})
+        bar = UNCACHED_BARS.get(model)
         cells.append(
             [
                 model,
-                f"{cold.compiling:.2f}",
+                f"{uncached.compiling:.2f}",
                 f"{bar:g}" if bar else "-",
                 f"{warm.compiling:.2f}",
                 f"{WARM_BAR:g}",
-                f"{cold.importing:.2f}",
+                f"{uncached.importing:.2f}",
                 f"{warm.first_run * 1e3:.1f}",
-                f"{cold.weight_bytes / 1e6:.1f}",
-                f"{cold.peak_memory / 1e6:.0f}",
+                f"{uncached.weight_bytes / 1e6:.1f}",
+                f"{uncached.peak_memory / 1e6:.0f}",
                 f"{warm.peak_memory / 1e6:.0f}",
             ]
         )
-        console.print(f"{model}: cold {cold.compiling:.2f} s, from the cache {warm.compiling:.2f} s", highlight=False)
+        console.print(
+            f"{model}: cold {uncached.compiling:.2f} s, from the cache {warm.compiling:.2f} s", highlight=False
+        )
     header = [
         "model",
         "cold s",
@@ -77,12 +79,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def measure(model: str, threads: int, repeat: int) -> tuple[CompileTimes, CompileTimes]:
     """Medians of cold and of cached compiles."""
-    cold, warm = [], []
+    uncached, warm = [], []
     for _ in range(repeat):
         with tempfile.TemporaryDirectory(prefix="tilewright-cache-") as folder:
-            cold.append(probe(model, threads, Path(folder)))
+            uncached.append(probe(model, threads, Path(folder)))
             warm.append(probe(model, threads, Path(folder)))
-    return _median(cold), _median(warm)
+    return _median(uncached), _median(warm)
 
 
 def _median(times: list[CompileTimes]) -> CompileTimes:

@@ -31,9 +31,9 @@ def compare(case: Case, peers: Sequence[str], rounds: int, team: paired.Team) ->
     contenders = [
         paired.Contender(n, f"benchmarks.peers.comprehension:{n}", {"case": case.name}, environment=ONE) for n in names
     ]
-    with tempfile.TemporaryDirectory() as kept:
+    with tempfile.TemporaryDirectory() as folder:
         raced = paired.race(
-            contenders, rounds=rounds, turn_seconds=0.004, warmup_seconds=0.02, outputs=Path(kept), team=team
+            contenders, rounds=rounds, turn_seconds=0.004, warmup_seconds=0.02, outputs=Path(folder), team=team
         )
         result = dict(zip(names, raced, strict=True))
         values = {n: load_arrays(str(r.outputs))["y"].astype(float) for n, r in result.items() if r.times and r.outputs}

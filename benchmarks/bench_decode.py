@@ -29,8 +29,8 @@ def compare(layers: int, width: int, earlier: int, batch: int, threads: int, rou
     arguments = {"path": str(path), "earlier": earlier, "batch": batch, "threads": threads}
     names = ("state", *PEERS)
     contenders = [paired.Contender(name, f"benchmarks.peers.decoding:{name}", arguments) for name in names]
-    with tempfile.TemporaryDirectory() as kept:
-        raced = paired.race(contenders, rounds=rounds, turn_seconds=0.05, outputs=Path(kept))
+    with tempfile.TemporaryDirectory() as folder:
+        raced = paired.race(contenders, rounds=rounds, turn_seconds=0.05, outputs=Path(folder))
         result = dict(zip(names, raced, strict=True))
         logits = {name: load_arrays(str(r.outputs))["logits"] for name, r in result.items() if r.outputs}
     cells = [str(speedup(result["state"], result[p])) if result[p].times else "-" for p in PEERS]

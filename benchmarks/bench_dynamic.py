@@ -158,8 +158,8 @@ def measure(name: str, trace: Trace, shapes: Sequence[Sizes], seconds: float, bl
     points, code = [], []
     for sizes in shapes:
         static: Any = tw.compile(model, dims={**trace.fixed, **sizes})
-        given = inputs_for(model, {**trace.fixed, **sizes}, rng)
-        args = [given[spec.name] for spec in dynamic.inputs]
+        inputs = inputs_for(model, {**trace.fixed, **sizes}, rng)
+        args = [inputs[spec.name] for spec in dynamic.inputs]
         for ours, theirs in zip(_tuple(dynamic(*args)), _tuple(static(*args)), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3 * float(np.abs(theirs).max()))
         points.append(point(dict(sizes), dynamic, static, args, seconds))
@@ -192,8 +192,8 @@ def first_calls(dynamic: Any, model: onnx.ModelProto, trace: Trace, count: int =
     deadline = time.perf_counter() + FIRST_SECONDS
 
     def call(sizes: Sizes) -> float:
-        given = inputs_for(model, {**trace.fixed, **sizes}, rng)
-        return _time(dynamic, [given[spec.name] for spec in dynamic.inputs], 1)
+        inputs = inputs_for(model, {**trace.fixed, **sizes}, rng)
+        return _time(dynamic, [inputs[spec.name] for spec in dynamic.inputs], 1)
 
     for sizes in unseen:
         if result and time.perf_counter() > deadline:

@@ -29,17 +29,17 @@ TOLERANCE = 1e-3
 
 def compare(trace: str, peers: Sequence[str], options: argparse.Namespace) -> list[str]:
     """A row of the table; peers that are not among these have no figures."""
-    given = {"trace": trace, "threads": options.threads, "window": options.window}
+    arguments = {"trace": trace, "threads": options.threads, "window": options.window}
     names = ("own", *peers)
-    contenders = [paired.Contender(name, f"benchmarks.peers.dynamic:{name}", given) for name in names]
-    with tempfile.TemporaryDirectory() as kept:
+    contenders = [paired.Contender(name, f"benchmarks.peers.dynamic:{name}", arguments) for name in names]
+    with tempfile.TemporaryDirectory() as folder:
         raced = paired.race(
             contenders,
             rounds=options.rounds,
             warmup_seconds=0.1,
             turn_seconds=0.01,
             enough_seconds=options.seconds,
-            outputs=Path(kept),
+            outputs=Path(folder),
         )
         result = dict(zip(names, raced, strict=True))
         arrays = {name: load_arrays(str(r.outputs)) for name, r in result.items() if r.outputs}

@@ -60,10 +60,10 @@ def measure(name: str, seconds: float) -> Row:
         sizes = {"height": height, "width": width}
         static: Any = tw.compile(entry.module, image, dynamic=dynamic, dims=sizes)
         shape = (*image.shape[:2], height, width)
-        given = [np.random.default_rng(0).standard_normal(shape).astype(np.float32)]
-        ours, theirs = np.asarray(model(*given)), np.asarray(static(*given))
+        inputs = [np.random.default_rng(0).standard_normal(shape).astype(np.float32)]
+        ours, theirs = np.asarray(model(*inputs)), np.asarray(static(*inputs))
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4 * float(np.abs(theirs).max()))
-        points.append(point(sizes, model, static, given, seconds))
+        points.append(point(sizes, model, static, inputs, seconds))
     return Row(name, took, tuple(points))
 
 

@@ -118,11 +118,11 @@ def rows(case: Case, rounds: int, settings: int, target: Target) -> Iterator[lis
             times.append((time.perf_counter() - start) / count * 1e6)
     peer = min(statistics.median(times) for times in turns[:2])
     for (estimate, setting), times in zip(result, turns[2:], strict=True):
-        taken, expected = statistics.median(times), estimate / target.frequency / 1e3
+        seconds, expected = statistics.median(times), estimate / target.frequency / 1e3
         knobs = dict(setting.knobs)
         there = f"{knobs['rows']} rows with {knobs['steps']} keys"
         way = there if knobs["tiles"] == 0 else f"packed, {knobs['rows']} x {knobs['width']}"
-        cells = [f"{taken:.1f}", f"{expected:.1f}", f"{taken / expected:.2f}", f"{peer / taken:.2f}"]
+        cells = [f"{seconds:.1f}", f"{expected:.1f}", f"{seconds / expected:.2f}", f"{peer / seconds:.2f}"]
         yield [" x ".join(map(str, case)), way, *cells, "yes" if setting.label == about.selected.label else ""]
 
 
@@ -133,12 +133,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--grid", action="store_true", help="queries, keys and depths in all combinations")
     parser.add_argument("--target", default="host")
     parser.add_argument("--no-report", action="store_true", help="print only")
-    given = parser.parse_args(arguments)
-    target = Target.on_host(given.target)
-    cases = GRID if given.grid else CASES
-    text = markdown_table(HEADER, [row for case in cases for row in rows(case, given.rounds, given.settings, target)])
+    options = parser.parse_args(arguments)
+    target = Target.on_host(options.target)
+    cases = GRID if options.grid else CASES
+    text = markdown_table(
+        HEADER, [row for case in cases for row in rows(case, options.rounds, options.settings, target)]
+    )
     print(text)
-    if not given.no_report:
+    if not options.no_report:
         write_markdown("few-queries", "Attention of few queries: keys and values read where they are, or packed", text)
 
 

@@ -30,7 +30,7 @@ AHEAD = (1024, 4096)
 """Bytes ahead in a tile's own panel."""
 MAPS = "512x3x3x12,1024x1x3x24,256x3x3x40,512x1x2x100,520x3x3x12,512x3x3x2,256x3x3x8"
 """Maps of 3 x 3 and 2 x 2: all but the last two chains come from memory."""
-ALONE_AHEAD = (2048, 4096, 6144, 8192, 12288, 18432)
+ALONE_PREFETCH = (2048, 4096, 6144, 8192, 12288, 18432)
 """Bytes that a convolution's tile of one panel prefetches ahead."""
 
 
@@ -64,7 +64,7 @@ def ways_alone(target: Target) -> dict[str, Target]:
     return {
         "as it is": target,
         "a few lines": _fitted(target, alone_panel_bytes=0),
-        **{f"{n} ahead": _fitted(target, alone_panel_bytes=n) for n in ALONE_AHEAD},
+        **{f"{n} ahead": _fitted(target, alone_panel_bytes=n) for n in ALONE_PREFETCH},
     }
 
 
@@ -109,21 +109,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--chains", default="768x3072x8,1024x1024x24,512x512x8", help="features, features, products")
     parser.add_argument("--maps", nargs="?", const=MAPS, help="instead: channels, window, side of the map, layers")
     parser.add_argument("--rounds", type=int, default=9)
-    given = parser.parse_args(arguments)
+    settings = parser.parse_args(arguments)
     target = Target.host()
-    if given.maps:
+    if settings.maps:
         options = ways_alone(target)
-        models = {sizes: convolutions(*map(int, sizes.split("x"))) for sizes in given.maps.split(",")}
+        models = {sizes: convolutions(*map(int, sizes.split("x"))) for sizes in settings.maps.split(",")}
         named = "cold-maps", "Prefetching of convolutions over small maps, 1 thread", "channels, window, side, layers"
     else:
         options = ways(target)
         models = {
             f"{sizes}, {rows} rows": chain(rows, *map(int, sizes.split("x")))
-            for sizes in given.chains.split(",")
-            for rows in map(int, given.rows.split(","))
+            for sizes in settings.chains.split(",")
+            for rows in map(int, settings.rows.split(","))
         }
         named = "few-rows", "Prefetching of products of few rows, 1 thread", "features, products, rows"
-    body = [line(name, model, list(options.values()), given.rounds) for name, model in models.items()]
+    body = [line(name, model, list(options.values()), settings.rounds) for name, model in models.items()]
     name, title, first = named
     header = [first, "µs as it is", *(f"{way} / it" for way in list(options)[1:])]
     write_markdown(name, title, markdown_table(header, body))

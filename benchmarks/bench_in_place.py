@@ -34,7 +34,7 @@ SIZES = (
     "128x128x256 128x128x1024 128x128x2048 128x128x4096 192x192x1024 192x192x2048 256x128x1024 128x256x1024 "
     "512x128x1024 256x256x128 256x256x512 256x256x1024 384x384x1024 512x512x128 512x512x1024 1024x1024x1024"
 )
-PLAIN_SIZES = (
+ORDINARY_SIZES = (
     "7x128x169 8x128x169 14x128x169 16x128x169 24x128x169 32x128x169 8x128x64 16x128x64 32x128x64 8x400x64 16x400x64 "
     "8x80x400 16x80x400 12x100x100 8x256x128 8x512x256 16x512x256 32x512x256 32x512x512 64x256x256 "
     "128x256x256 128x128x64"
@@ -110,12 +110,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ["TILEWRIGHT_CACHE"] = "0"  # what is kept does not know that it was taken
     print(f"{'product':>18}  {'GFLOP/s in place':>16}  {'copied':>8}  {'copied / in place':>18}  taken")
     target = Target.on_host(options.target)
-    for size in options.only or (PLAIN_SIZES if options.plain else SIZES).split():
+    for size in options.only or (ORDINARY_SIZES if options.plain else SIZES).split():
         case = Case(*map(int, size.split("x")), plain=options.plain)
         place, copied = measure(case, target, options.rounds)
         ratio = median(b / a for a, b in zip(place, copied, strict=True))
         speeds = [2e-9 * case.work / min(t) for t in (place, copied)]
-        here = multiplies_in_place(case.rows, case.columns, case.depth, 4, target, turned=not options.plain)
+        here = multiplies_in_place(case.rows, case.columns, case.depth, 4, target, transposed=not options.plain)
         word = "in place" if here else "copied"
         print(f"{size:>18}  {speeds[0]:16.1f}  {speeds[1]:8.1f}  {ratio:18.3f}  {word}", flush=True)
 

@@ -82,9 +82,9 @@ def run_churn(options: Options, say: Callable[[str], None]) -> list[Any]:
 def run_attach(options: Options, say: Callable[[str], None]) -> list[Any]:
     rows = []
     for policy in options.of("m64", "az6"):
-        for cold in (False, True):
-            say(f"attach {policy}{', no object cache' if cold else ''}")
-            rows.append(attach.measure(policy, 4 if options.quick else 15, cold_cache=cold))
+        for uncached in (False, True):
+            say(f"attach {policy}{', no object cache' if uncached else ''}")
+            rows.append(attach.measure(policy, 4 if options.quick else 15, uncached_cache=uncached))
     return rows
 
 
@@ -155,12 +155,12 @@ def main(arguments: list[str] | None = None) -> int:
 def write(result: dict[str, list[dict[str, Any]]]) -> str:
     """Merge rows into the report's JSON and write the Markdown of all of it."""
     path = harness.RESULTS / f"{REPORT}.json"
-    kept = json.loads(path.read_text())["groups"] if path.exists() else {}
+    stored = json.loads(path.read_text())["groups"] if path.exists() else {}
     markdown, merged = "", {}
     for name, group in GROUPS.items():
         new = result.get(name, [])
         keys = [_key(row) for row in new]
-        rows = [row for row in kept.get(name, []) if _key(row) not in keys and _is_whole(group, row)] + new
+        rows = [row for row in stored.get(name, []) if _key(row) not in keys and _is_whole(group, row)] + new
         if rows:
             merged[name] = rows
             commits = ", ".join(sorted({row["measured"]["commit"] for row in rows}))

@@ -116,10 +116,10 @@ def measure_each(name: str, way: str, count: int) -> None:
             model.run(inputs)
             return model
 
-        kept = [another()]
+        retained = [another()]
         gc.collect()
         before = _resident()
-        kept += [another() for _ in range(count)]
+        retained += [another() for _ in range(count)]
         gc.collect()
         raw = sum(p.nbytes for p in first.params)
         print(json.dumps([{"each": (_resident() - before) / count, "raw": raw}]))

@@ -58,10 +58,10 @@ def difference(name: str, way: str) -> str:
     from tilewright.frontend.read import import_model
 
     path, dims = models.load(name), sizes(name)
-    given = models.example_inputs(onnx.load(path, load_external_data=False))
-    ours = tw.compile(path, dims=dims, fast="exact", threads=1).run(given)
+    inputs = models.example_inputs(onnx.load(path, load_external_data=False))
+    ours = tw.compile(path, dims=dims, fast="exact", threads=1).run(inputs)
     read = import_model(path, dims)
-    arrays = [*(given[v.name] for v in read.graph.inputs), *(read.weights[p.name] for p in read.graph.params)]
+    arrays = [*(inputs[v.name] for v in read.graph.inputs), *(read.weights[p.name] for p in read.graph.params)]
     if way == "linalg":
         result = by_iree(linalg_text(read.graph), arrays, "none")
     else:

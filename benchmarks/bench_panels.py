@@ -74,12 +74,12 @@ def measured(conv: Conv, target: Target, folder: Path) -> list[Way]:
     listed = maker.listed(direct)
     decision = next(d for d in listed.decisions if d.key.kind == "panels" and weights in d.key.text)
     ranked = sorted(zip(decision.estimates, decision.space.labels, strict=True))
-    near = [(e, label) for e, label in ranked if e <= NEAR * ranked[0][0]]
-    built = [maker.built({**direct, decision.key.name: label}) for _, label in near]
+    cached = [(e, label) for e, label in ranked if e <= NEAR * ranked[0][0]]
+    built = [maker.built({**direct, decision.key.name: label}) for _, label in cached]
     races = Processes(maker.weights(program), maker.inputs(entry.example_inputs(program, None)), 1)
     clocks = raced(races, built)
     cycles = target.frequency * 1e9
-    return [Way(label, e / cycles, clock) for (e, label), clock in zip(near, clocks, strict=True)]
+    return [Way(label, e / cycles, clock) for (e, label), clock in zip(cached, clocks, strict=True)]
 
 
 def raced(races: Processes, built: Sequence[Built]) -> list[float]:

@@ -144,7 +144,7 @@ def report(rows: Sequence[Row]) -> str:
         if of:
             mean = math.exp(sum(map(math.log, of)) / len(of))
             table.append((kind or "all", len(of), f"{mean:.2f}", f"{min(of):.2f}", sum(r < 1 for r in of)))
-    near = [
+    inner = [
         (f"{r.kind} {r.name}", f"{r.ours:.1f}", f"{r.ort:.1f}", f"{r.vino:.1f}", f"{r.ratio:.2f}")
         for r in sorted((r for r in rows if r.ratio < SHOWN), key=lambda r: r.ratio)
     ]
@@ -152,7 +152,7 @@ def report(rows: Sequence[Row]) -> str:
         [
             harness.markdown_table(("kind", "layers", "best peer by ours, mean", "least", "below 1"), table),
             f"Below {SHOWN}, least times in microseconds:",
-            harness.markdown_table(("layer", "ours", "ONNX Runtime", "OpenVINO", "best by ours"), near),
+            harness.markdown_table(("layer", "ours", "ONNX Runtime", "OpenVINO", "best by ours"), inner),
         ]
     )
 

@@ -106,12 +106,12 @@ def record_of(d: Decision, target: Target) -> Record:
     """A record that says what the estimate says, of this compiler, as large as they are."""
     turns = tuple(rounded(1.2345e-5 * (1 + k / 99)) for k in range(TURNS))
     candidates = tuple(Candidate(s.label, "timed", e, turns) for s, e in zip(d.space, d.estimates, strict=True))
-    made = Provenance(code_version(), "LLVM", "a host", "0" * 32, 1_800_000_000)
+    created = Provenance(code_version(), "LLVM", "a host", "0" * 32, 1_800_000_000)
     policy = Policy("none 1", "warm", "kernel", TURNS, 1)
     label = d.space.labels[0]
     return Record.of(
         d.key, target, d.space, setting=label, untuned=label, policy=policy, candidates=candidates[:CANDIDATES],
-        gain=NONE, made=made,
+        gain=NONE, made=created,
     )  # fmt: skip
 
 

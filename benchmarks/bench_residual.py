@@ -108,7 +108,7 @@ def corrected(spaces: Sequence[Recorded], folds: int) -> list[Recorded]:
     import lightgbm
 
     features = Features(spaces)
-    made: dict[int, Recorded] = {}
+    producers: dict[int, Recorded] = {}
     for test in folds_of([s.about for s in spaces], folds):
         train = [k for k in range(len(spaces)) if k not in test]
         data = lightgbm.Dataset(
@@ -121,8 +121,8 @@ def corrected(spaces: Sequence[Recorded], folds: int) -> list[Recorded]:
         for k in test:
             factors = np.exp(np.asarray(model.predict(features.of(spaces[k])), float))
             estimates = tuple(float(e * f) for e, f in zip(spaces[k].estimates, factors, strict=True))
-            made[k] = replace(spaces[k], estimates=estimates)
-    return [made[k] for k in range(len(spaces))]
+            producers[k] = replace(spaces[k], estimates=estimates)
+    return [producers[k] for k in range(len(spaces))]
 
 
 class Preferred(EstimateOnly):
@@ -194,8 +194,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.record:
         old = json.loads(SPACES.read_text())["rows"] if SPACES.exists() else []
         new = recorded(options.record, options.seconds)
-        kept = [s for s in old if s["model"] not in options.record]
-        SPACES.write_text(json.dumps({"environment": harness.environment(), "rows": [*kept, *new]}))
+        retained = [s for s in old if s["model"] not in options.record]
+        SPACES.write_text(json.dumps({"environment": harness.environment(), "rows": [*retained, *new]}))
     spaces = known()
     learned = corrected(spaces, options.folds)
     text = f"{verdict(spaces, learned)}\n\n{table(spaces, learned)}"

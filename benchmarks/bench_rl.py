@@ -112,13 +112,13 @@ def race(eager: Callable[[], Any], ours: Callable[[], Any], rounds: int, seconds
 def pair(policy: str, count: int, threads: int) -> tuple[Any, Any]:
     """A model twice, the second accelerated."""
     kind, observation, action = POLICIES[policy]
-    made = []
+    created = []
     for _ in range(2):
         env = make_vec_env(lambda: Still(observation, action), n_envs=count)
-        made.append(PPO(kind, env, n_steps=8, batch_size=8 * count, device="cpu", seed=0))
-        made[-1].policy.set_training_mode(False)
-    sb3.accelerate(made[1], threads=threads)
-    return made[0], made[1]
+        created.append(PPO(kind, env, n_steps=8, batch_size=8 * count, device="cpu", seed=0))
+        created[-1].policy.set_training_mode(False)
+    sb3.accelerate(created[1], threads=threads)
+    return created[0], created[1]
 
 
 def inference(options: argparse.Namespace, say: Callable[[str], None]) -> list[Speed]:
@@ -190,8 +190,8 @@ def train(accelerated: bool, seed: int, steps: int) -> dict[str, Any]:
     """One run, or what is on disk of it."""
     path = RUNS / f"cartpole-{'tilewright' if accelerated else 'eager'}-{seed}-{steps}.json"
     if path.exists():
-        kept: dict[str, Any] = json.loads(path.read_text())
-        return kept
+        stored: dict[str, Any] = json.loads(path.read_text())
+        return stored
     torch.set_num_threads(1)
     env = make_vec_env("CartPole-v1", n_envs=ENVIRONMENTS, seed=seed)
     model = PPO("MlpPolicy", env, device="cpu", seed=seed, **CARTPOLE)

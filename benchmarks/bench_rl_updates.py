@@ -44,8 +44,8 @@ def train(task: str, accelerated: bool, seed: int) -> dict[str, Any]:
     kind, environment, count, steps, options = TASKS[task]
     path = RUNS / f"updates-{environment}-{'tilewright' if accelerated else 'eager'}-{seed}-{steps}.json"
     if path.exists():
-        kept: dict[str, Any] = json.loads(path.read_text())
-        return kept
+        stored: dict[str, Any] = json.loads(path.read_text())
+        return stored
     torch.set_num_threads(1)
     env = make_vec_env(environment, n_envs=count, seed=seed)
     model = kind("MlpPolicy", env, device="cpu", seed=seed, **json.loads(json.dumps(options)))

@@ -58,9 +58,9 @@ def compare(case: str, rounds: int, team: paired.Team, *, tune: bool) -> dict[st
         paired.Contender(n, "benchmarks.peers.sketches:own", {"case": case, **more}, environment=ONE)
         for n, more in arguments.items()
     ]
-    with tempfile.TemporaryDirectory() as kept:
+    with tempfile.TemporaryDirectory() as folder:
         raced = paired.race(
-            contenders, rounds=rounds, turn_seconds=0.004, warmup_seconds=0.02, outputs=Path(kept), team=team
+            contenders, rounds=rounds, turn_seconds=0.004, warmup_seconds=0.02, outputs=Path(folder), team=team
         )
         result = dict(zip(arguments, raced, strict=True))
         failed = {n: r.error for n, r in result.items() if r.error}

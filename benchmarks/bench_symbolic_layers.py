@@ -181,9 +181,7 @@ def measure(seed: int) -> Iterator[Row]:
     rng, numbers = random.Random(seed), np.random.default_rng(seed)
     layer = random_layer(rng, seed)
     low, high, multiple = random_range(rng, layer.most)
-    shapes = [
-        [d.dim_value or d.dim_param for d in given.type.tensor_type.shape.dim] for given in layer.model.graph.input
-    ]
+    shapes = [[d.dim_value or d.dim_param for d in item.type.tensor_type.shape.dim] for item in layer.model.graph.input]
     symbols = {d for shape in shapes for d in shape if isinstance(d, str)}
     name = f"{layer.name}, {low} to {high}" + (f" by {multiple}" if multiple > 1 else "")
     dynamic: Any = tw.compile(

@@ -71,8 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", default=ROWS, help="numbers of rows")
     parser.add_argument("--depths", default=FEATURES, help="features of a row")
     parser.add_argument("--columns", default=FEATURES, help="features of a result")
-    given = parser.parse_args(arguments)
-    rows, depths, columns = ([int(n) for n in text.split(",")] for text in (given.rows, given.depths, given.columns))
+    options = parser.parse_args(arguments)
+    rows, depths, columns = (
+        [int(n) for n in text.split(",")] for text in (options.rows, options.depths, options.columns)
+    )
     result = {(k, n): line(k, n, rows) for k in depths for n in columns}
     body = [[f"{k} to {n}", *(f"{r:.2f}" for r in ratios)] for (k, n), ratios in result.items()]
     body.append(["mean", *(f"{geomean(column):.2f}" for column in zip(*result.values(), strict=True))])

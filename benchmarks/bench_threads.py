@@ -29,7 +29,7 @@ def scaling(label: str, peer: str, threads: int, timing: harness.Timing) -> harn
     models.load(model)
     more = f"{threads} threads"
     contenders = [harness.contender(name, peer, model, n, batch) for name, n in ((peer, 1), (more, threads))]
-    one, many = paired.race(
+    one, several = paired.race(
         contenders,
         rounds=timing.rounds,
         turn_seconds=timing.turn_seconds,
@@ -37,7 +37,7 @@ def scaling(label: str, peer: str, threads: int, timing: harness.Timing) -> harn
         enough_seconds=timing.enough_seconds,
         pause_seconds=0.03,
     )
-    good = [r for r in (one, many) if r.error is None and r.times]
+    good = [r for r in (one, several) if r.error is None and r.times]
     work = count(fixed_shapes(model, batch))
     return harness.Comparison(
         model=model,
@@ -49,11 +49,11 @@ def scaling(label: str, peer: str, threads: int, timing: harness.Timing) -> harn
         repeat=1,
         seconds={r.name: r.median for r in good},
         spread={r.name: r.spread for r in good},
-        speedups={more: harness.speedup(one, many)} if len(good) == 2 else {},
+        speedups={more: harness.speedup(one, several)} if len(good) == 2 else {},
         errors={},
         peak_memory={r.name: r.peak_memory for r in good},
         versions={r.name: str(r.info.get("version", "")) for r in good},
-        failures={r.name: r.error for r in (one, many) if r.error is not None},
+        failures={r.name: r.error for r in (one, several) if r.error is not None},
         flops=work.flops,
         bytes=work.read + work.written,
         commit=harness.commit(),

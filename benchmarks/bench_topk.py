@@ -71,20 +71,20 @@ def row(case: tuple[int, int, int], rounds: int) -> list[object]:
                 times += 1
             turns[name].append((time.perf_counter() - start) / times)
     cycles = {name: statistics.median(t) * Target.host().frequency * 1e9 / rows for name, t in turns.items()}
-    taken = way_of(extent, count).__name__
+    selected = way_of(extent, count).__name__
     cells = [f"{cycles[name]:.0f}" if name in cycles else "" for name in (*(w.__name__ for w in WAYS), "eager")]
-    return [f"{rows} x {extent}, {count}", *cells, taken, f"{cycles['eager'] / cycles[taken]:.2f}"]
+    return [f"{rows} x {extent}, {count}", *cells, selected, f"{cycles['eager'] / cycles[selected]:.2f}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--no-report", action="store_true", help="print only")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    text = markdown_table(HEADER, [row(case, given.rounds) for case in CASES])
+    text = markdown_table(HEADER, [row(case, options.rounds) for case in CASES])
     print(text)
-    if not given.no_report:
+    if not options.no_report:
         write_markdown("topk", "The first elements along an axis: cycles a row by each way", text)
 
 

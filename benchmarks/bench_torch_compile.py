@@ -67,8 +67,8 @@ class Turned(nn.Module):
 class Sum(nn.Module):
     """A sum of all its arguments: next to nothing but arguments."""
 
-    def forward(self, *given: torch.Tensor) -> torch.Tensor:
-        return sum(given[1:], given[0])
+    def forward(self, *arguments: torch.Tensor) -> torch.Tensor:
+        return sum(arguments[1:], arguments[0])
 
 
 def main() -> None:

@@ -93,11 +93,11 @@ def compile_seconds(case: str) -> list[str]:
     run = [sys.executable, "-m", "benchmarks.peers.step_compile", case]
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": folder}
-        first, *again = [
+        first, *reloaded = [
             float(subprocess.run(run, env=environment, check=True, capture_output=True, text=True).stdout)
             for _ in range(1 + AGAIN)
         ]
-    return [case, f"{first:.2f}", f"{median(again):.2f}"]
+    return [case, f"{first:.2f}", f"{median(reloaded):.2f}"]
 
 
 def overhead(rounds: int) -> list[list[str]]:

@@ -47,11 +47,11 @@ def model_of(name: str) -> Path:
     height, width = map(int, size.split("x"))
     other = FOLDER / f"{base}-{size}.onnx"
     if not other.exists():
-        made = onnx.load(path)
-        dims = made.graph.input[0].type.tensor_type.shape.dim
+        created = onnx.load(path)
+        dims = created.graph.input[0].type.tensor_type.shape.dim
         dims[2].dim_value, dims[3].dim_value = height, width
-        del made.graph.value_info[:]
-        onnx.save(made, other)
+        del created.graph.value_info[:]
+        onnx.save(created, other)
     return other
 
 

@@ -63,8 +63,8 @@ def compare(trees: int, leaves: int, rows: int, threads: int, rounds: int) -> li
         )
         for name in names
     ]
-    with tempfile.TemporaryDirectory() as kept:
-        raced = paired.race(contenders, rounds=rounds, turn_seconds=0.05, outputs=Path(kept))
+    with tempfile.TemporaryDirectory() as retained:
+        raced = paired.race(contenders, rounds=rounds, turn_seconds=0.05, outputs=Path(retained))
         result = dict(zip(names, raced, strict=True))
         outputs = {name: load_arrays(str(r.outputs))["y"].reshape(-1) for name, r in result.items() if r.outputs}
     cells = [str(speedup(result["own"], result[p])) if p in result and result[p].times else "-" for p in PEERS[1:]]

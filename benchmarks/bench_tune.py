@@ -253,12 +253,12 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
     for r in rows:
         headroom = str(Gain(**r["headroom"])) if "headroom" in r else "-"
         result = str(Gain(**r["gain"])) if r["accepted"] else "nothing verified"
-        again = str(Gain(**r["again"])) if r["accepted"] and "again" in r else "-"
+        second = str(Gain(**r["again"])) if r["accepted"] and "again" in r else "-"
         most = "all" if r.get("most", MAX_SETTINGS) == MAX_SETTINGS else f"{r['most']} each"
         every = f"{most}: {r['everything']}" if "headroom" in r else "-"
         mean_timed = r["timed"] / max(r["decisions"], 1)
         table.append(
-            [r["model"], r["threads"], r["target"], r["decisions"], headroom, every, result, again, r["timed"]]
+            [r["model"], r["threads"], r["target"], r["decisions"], headroom, every, result, second, r["timed"]]
             + [f"{mean_timed:.1f}", f"{r['seconds']:.0f}"]
         )
     head = ["model", "threads", "target", "decisions", "headroom", "of", "gain", "raced again", "timed", "a decision"]
@@ -272,12 +272,12 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     for r in rows:
         if "repeated" in r:
-            again = r["repeated"]
-            costs = ", ".join(again.get("costs", ())) or "all are the same"
+            second = r["repeated"]
+            costs = ", ".join(second.get("costs", ())) or "all are the same"
             text += [
-                f"{again['runs']} runs of {r['model']} that know nothing of each other: {again['flips']} of",
-                f"{again['decisions'] * again['runs']} decisions differ from the usual one ({again['rate']:.1%});",
-                f"gains {', '.join(again['gains'])}.",
+                f"{second['runs']} runs of {r['model']} that know nothing of each other: {second['flips']} of",
+                f"{second['decisions'] * second['runs']} decisions differ from the usual one ({second['rate']:.1%});",
+                f"gains {', '.join(second['gains'])}.",
                 f"Times of results that differ, as multiples of the usual one's: {costs}.",
                 "",
             ]

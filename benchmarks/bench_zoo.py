@@ -201,20 +201,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="in a random order, one of each kind in turn")
     parser.add_argument("--report", action="store_true", help="only write the table of the rows there are")
     options = parser.parse_args(arguments)
-    kept = options.rows or (COMPILE_ROWS if options.compile else ROWS)
+    retained = options.rows or (COMPILE_ROWS if options.compile else ROWS)
     names = [name for name in ordered(options.seed) if any(part in name for part in options.only)]
-    rows = read(kept)
+    rows = read(retained)
     todo = [] if options.report else [name for name in names if options.again or name not in rows]
     probed = ["--rounds", str(options.rounds), *(["--compile"] if options.compile else [])]
     start = time.monotonic()
     out = console()
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    retained.parent.mkdir(parents=True, exist_ok=True)
     for k, name in enumerate(todo, 1):
         if time.monotonic() - start > options.seconds:
             out.print(f"{len(todo) - k + 1} left for another run")
             break
         row = rows[name] = run(name, options.limit, probed)
-        with kept.open("a") as file:
+        with retained.open("a") as file:
             file.write(json.dumps(asdict(row)) + "\n")
         out.print(f"[{k}/{len(todo)}] {line(row)}", markup=False, highlight=False)
     if options.compile:

@@ -84,8 +84,8 @@ def inception3(size: int = 299) -> onnx.ModelProto:
     x, c = n.joined(one, two, n.max3(x)), 1280
     for _ in range(2):  # E
         two, three = n.conv(x, c, 384), n.chain(x, c, [(448, 1), (384, 3)])
-        halves = [n.conv(part, 384, 384, kernel) for part in (two, three) for kernel in ((1, 3), (3, 1))]
-        x, c = n.joined(n.conv(x, c, 320), *halves, n.conv(n.mean3(x), c, 192)), 2048
+        half_parts = [n.conv(part, 384, 384, kernel) for part in (two, three) for kernel in ((1, 3), (3, 1))]
+        x, c = n.joined(n.conv(x, c, 320), *half_parts, n.conv(n.mean3(x), c, 192)), 2048
     return n.classes(x, c)
 
 

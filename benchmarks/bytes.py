@@ -133,19 +133,19 @@ def _file(case: Case) -> str:
 def record(which: Revision, cases: Sequence[Case], options: argparse.Namespace) -> Rows:
     """The rows of these cases: those that are kept already, and the others, which are kept from now on."""
     path = which.path(options.kind)
-    kept = {} if which.dirty or options.again else _read(path)
-    todo = [c for c in cases if any(_key(c, t) not in kept for t in options.targets)]
+    retained = {} if which.dirty or options.again else _read(path)
+    todo = [c for c in cases if any(_key(c, t) not in retained for t in options.targets)]
     start = saved = time.monotonic()
     if todo:
         for case in todo:
             _file(case)  # built here, not by several threads at once
         with sources(which) as source, progress(which.name, total=len(todo)) as step:
             for candidate in _in_workers(source, todo, options, step):
-                kept |= candidate
+                retained |= candidate
                 if time.monotonic() - saved > SAVE_SECONDS:  # an interrupted run loses little
-                    saved = _save(path, which, kept)
-        _save(path, which, kept)
-    rows = {key: kept[key] for key in (_key(c, t) for c in cases for t in options.targets)}
+                    saved = _save(path, which, retained)
+        _save(path, which, retained)
+    rows = {key: retained[key] for key in (_key(c, t) for c in cases for t in options.targets)}
     seconds = f"{len(todo)} compiled in {time.monotonic() - start:.0f} s" if todo else "all kept from before"
     where = os.path.relpath(path, models.ROOT)
     print(f"{which.name}: {len(cases)} cases, {len(rows)} rows, {seconds}: {where}", flush=True)

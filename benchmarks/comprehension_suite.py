@@ -41,14 +41,14 @@ class Case:
     def arrays(self) -> list[np.ndarray[Any, Any]]:
         """The inputs, the same ones each time."""
         rng = np.random.default_rng(len(self.text))
-        made = []
+        created = []
         for name, shape in self.shapes.items():
             kind, end = self.kinds.get(name, ("float32", 0))
             if end:
-                made.append(rng.integers(0, end, shape).astype(kind))
+                created.append(rng.integers(0, end, shape).astype(kind))
             else:
-                made.append(rng.standard_normal(shape).astype(kind))
-        return made
+                created.append(rng.standard_normal(shape).astype(kind))
+        return created
 
 
 def _product(name: str, einsum: str, text: str, **shapes: Shape) -> Case:
@@ -64,9 +64,9 @@ def _windows(t: Any, x: Any, k: int) -> Any:
 
 def _bilateral(t: Any, x: Any) -> Any:
     centre = x[2:-2, 2:-2]
-    near = _windows(t, x, 5)
-    weight = t.exp(-((near - centre[..., None, None]) ** 2))
-    return (weight * near).sum((-1, -2)) / weight.sum((-1, -2))
+    inner = _windows(t, x, 5)
+    weight = t.exp(-((inner - centre[..., None, None]) ** 2))
+    return (weight * inner).sum((-1, -2)) / weight.sum((-1, -2))
 
 
 def _attention(t: Any, q: Any, k: Any, v: Any, *, bias: Any = None, causal: bool = False) -> Any:

@@ -62,7 +62,7 @@ def _row(model: str, options: argparse.Namespace, cache: Path, announce: object)
     """The error, then the table's cells."""
     assert callable(announce)
     announce(f"{model}: cold compile")
-    cold = probe(model, options.threads, cache)
+    uncached = probe(model, options.threads, cache)
     announce(f"{model}: compile from the cache")
     warm = probe(model, options.threads, cache)
     peers = ["tilewright", "onnxruntime"]
@@ -77,7 +77,7 @@ def _row(model: str, options: argparse.Namespace, cache: Path, announce: object)
         f"{c.seconds['onnxruntime'] * 1e6:.1f}",
         str(c.speedups["onnxruntime"]),
         f"{error:.1e}",
-        f"{cold.compiling:.2f}",
+        f"{uncached.compiling:.2f}",
         f"{warm.compiling:.2f}",
     )
 

@@ -78,8 +78,8 @@ class Cases:
     def add(self, name: str, make: Callable[[], nn.Module], *inputs: Given) -> None:
         def case() -> Case:
             torch.manual_seed(0)
-            given = tuple(_random(*i) if isinstance(i, tuple) else i() for i in inputs)
-            return Case(name, make().eval(), given)
+            arguments = tuple(_random(*i) if isinstance(i, tuple) else i() for i in inputs)
+            return Case(name, make().eval(), arguments)
 
         self.found[name] = case
 
@@ -280,9 +280,9 @@ def _graphs(to: Cases) -> None:
         (10000, 40000, 64),
     ):
         size = f"{edges} of {rows}x{width}"
-        given: tuple[Given, ...] = ((rows, width), places(rows, edges), (edges, width))
-        to.function(f"graph index_add {size}", lambda x, i, u: torch.index_add(x, 0, i, u), *given)
-        to.function(f"graph scatter_add {size}", expanded, *given)
+        inputs: tuple[Given, ...] = ((rows, width), places(rows, edges), (edges, width))
+        to.function(f"graph index_add {size}", lambda x, i, u: torch.index_add(x, 0, i, u), *inputs)
+        to.function(f"graph scatter_add {size}", expanded, *inputs)
     for rows, edges, width in ((100, 500, 32), (1000, 5000, 64), (2708, 10556, 64), (5000, 20000, 128)):
         for whole in (False, True):
             to.add(
@@ -312,7 +312,7 @@ FAMILIES = (
 
 def cases() -> dict[str, Callable[[], Case]]:
     """All layers by name."""
-    made = Cases()
+    created = Cases()
     for family in FAMILIES:
-        family(made)
-    return made.found
+        family(created)
+    return created.found

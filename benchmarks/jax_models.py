@@ -179,10 +179,10 @@ STEPS, FEATURES, HIDDEN = 50, 64, 128
 def gru_scan(p: Params, x: Any) -> Any:
     """A GRU over time, sequences first; ONNX's order of gates: update, reset, candidate."""
     w, u, bias = p["gru.W"][0].T, p["gru.R"][0].T, p["gru.B"][0]
-    given, recurrent = bias[: 3 * HIDDEN], bias[3 * HIDDEN :]
+    arguments, recurrent = bias[: 3 * HIDDEN], bias[3 * HIDDEN :]
 
     def step(h: Any, x: Any) -> Any:
-        a, c = x @ w + given, h @ u + recurrent
+        a, c = x @ w + arguments, h @ u + recurrent
         z, r = jnp.split(jax.nn.sigmoid(a[:, : 2 * HIDDEN] + c[:, : 2 * HIDDEN]), 2, axis=-1)
         n = jnp.tanh(a[:, 2 * HIDDEN :] + r * c[:, 2 * HIDDEN :])
         h = (1 - z) * n + z * h

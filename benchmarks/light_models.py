@@ -65,17 +65,17 @@ def randomized(name: str, seed: int = 0) -> onnx.ModelProto:
     rng = np.random.default_rng(seed)
     shapes = {i.name: numpy_helper.to_array(i) for i in graph.initializer}
     roles = _roles(graph)
-    kept = []
+    retained = []
     for node in graph.node:
         if node.op_type != "ConstantOfShape":
-            kept.append(node)
+            retained.append(node)
             continue
         shape = tuple(int(d) for d in shapes[node.input[0]])
         array = _draw(rng, roles.get(node.output[0], ("", 0)), shape)
         graph.initializer.append(numpy_helper.from_array(array, node.output[0]))
     del graph.node[:]
-    graph.node.extend(kept)
-    used = {name for node in kept for name in node.input}
+    graph.node.extend(retained)
+    used = {name for node in retained for name in node.input}
     for initializer in [i for i in graph.initializer if i.name not in used]:
         graph.initializer.remove(initializer)
     # An initializer that is also an input may be overridden at run time, which stops optimizers from folding it.

@@ -63,8 +63,13 @@ def ways(read: int, written: int) -> list[Way]:
     pairs = [(r, w) for r, w in product(range(1, _MAX_STREAMS + 1), range(_MAX_STREAMS + 1))]
     error = {pair: abs(pair[1] / pair[0] - min(share, _MAX_STREAMS)) for pair in pairs}
     least = min(error.values())
-    near = [pair for pair in pairs if error[pair] == least]
-    return [Way(r, w, ahead, past) for r, w in near for ahead in _AHEAD for past in ((False, True) if w else (False,))]
+    closest = [pair for pair in pairs if error[pair] == least]
+    return [
+        Way(r, w, following, past)
+        for r, w in closest
+        for following in _AHEAD
+        for past in ((False, True) if w else (False,))
+    ]
 
 
 def _mover(moves: Moves, way: Way, address: int, nbytes: int, threads: int) -> tuple[Callable[[], object], int]:

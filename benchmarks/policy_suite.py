@@ -141,14 +141,14 @@ def hok1(hidden: int = 512) -> onnx.ModelProto:
 
     # Targets: nobody, both heroes, the enemy's four soldiers, the enemy's first organ.
     one, first = b.constant(np.array([1], np.int64)), b.constant(np.array([0], np.int64))
-    nobody = b.weight("target.nobody", b.normal((1, 1, 32), 1.0))
+    unowned = b.weight("target.nobody", b.normal((1, 1, 32), 1.0))
     batch = b.op("Shape", [x], start=0, end=1)
-    nobody = b.op("Expand", [nobody, b.op("Concat", [batch, b.constant(np.array([1, 32], np.int64))], axis=0)])
+    unowned = b.op("Expand", [unowned, b.op("Concat", [batch, b.constant(np.array([1, 32], np.int64))], axis=0)])
     hero_key = b.dense(hero, "target.hero", 128, 32)
     enemies = b.op("Gather", [soldier, b.constant(np.int64(1))], axis=1)
     tower = b.op("Gather", [organ, b.constant(np.int64(1))], axis=1)
     tower = b.op("Slice", [tower, first, one, one])  # [batch, 1, 32]
-    keys = b.op("Concat", [nobody, hero_key, enemies, tower], axis=1)
+    keys = b.op("Concat", [unowned, hero_key, enemies, tower], axis=1)
     query = b.unsqueeze(b.linear(x, "target.query", hidden, 32), 2)
     target = b.squeeze(b.op("MatMul", [keys, query]), 2)
     b.output(target, "target", [BATCH, 8])
@@ -198,9 +198,9 @@ def txl(actions: int = 4, width: int = 384, layers: int = 3, heads: int = 4, mem
     positions = b.op("Gather", [b.weight("pos_embedding", b.normal((1024, width), 0.1)), steps], axis=0)
     hidden = b.op("Mul", [b.op("Sub", [mask, b.constant(np.float32(1))]), b.constant(np.float32(1e20))])
     hidden = b.reshape(hidden, [-1, 1, 1, memory])
-    kept = []
+    retained = []
     for i in range(layers):
-        kept.append(b.unsqueeze(x, 1))
+        retained.append(b.unsqueeze(x, 1))
         name = f"layers.{i}"
         memories = b.op("Add", [b.op("Gather", [past, b.constant(np.int64(i))], axis=2), positions])
         memories = b.layer_norm(memories, f"{name}.norm_kv", width)
@@ -212,7 +212,7 @@ def txl(actions: int = 4, width: int = 384, layers: int = 3, heads: int = 4, mem
     x = b.relu(b.linear(x, "hidden_post_trxl", width, width))
     b.output(b.linear(x, "actor", width, actions), "action", [BATCH, actions])
     b.output(b.linear(x, "critic", width, 1), "value", [BATCH, 1])
-    b.output(b.op("Concat", kept, axis=1), "memory_next", [BATCH, layers, width])
+    b.output(b.op("Concat", retained, axis=1), "memory_next", [BATCH, layers, width])
     return b.build()
 
 

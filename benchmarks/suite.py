@@ -153,9 +153,9 @@ class Store:
         self.rows: dict[str, Comparison] = {}
         self.environment: dict[str, Any] | None = None
         if self.path.exists():
-            kept = json.loads(self.path.read_text())
-            self.environment = kept["environment"]
-            self.rows = {c.label: c for c in map(Comparison.from_json, kept["rows"])}
+            stored = json.loads(self.path.read_text())
+            self.environment = stored["environment"]
+            self.rows = {c.label: c for c in map(Comparison.from_json, stored["rows"])}
 
     @property
     def path(self) -> Path:

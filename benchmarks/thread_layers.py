@@ -133,9 +133,9 @@ def _others() -> float:
     return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK") - own.user - own.system
 
 
-def race(one: tw.Model, many: tw.Model, inputs: Sequence[np.ndarray], pause: float = 0.0) -> tuple[float, float]:
+def race(one: tw.Model, several: tw.Model, inputs: Sequence[np.ndarray], pause: float = 0.0) -> tuple[float, float]:
     """Seconds of a call of the first model, and the median over paired turns of the second's by it."""
-    turns = [_turn(model, inputs, pause) for model in (one, many)]
+    turns = [_turn(model, inputs, pause) for model in (one, several)]
     calls = max(1, round(TURN_SECONDS / (min(turn(3) for turn in turns) + pause)))
     for turn in turns:
         turn(min(SETTLING_CALLS, 50 * calls))

@@ -185,8 +185,8 @@ class HOK1(nn.Module):
         y, (h, c) = self.lstm(x.unsqueeze(0), (h, c))
         x = y.squeeze(0)
         # Targets: nobody, both heroes, the enemy's four soldiers, the enemy's first organ.
-        nobody = self.nobody.expand(x.shape[0], 1, 32)
-        keys = torch.cat([nobody, self.hero_key(hero), soldier[:, 1], organ[:, 1, :1]], dim=1)
+        unowned = self.nobody.expand(x.shape[0], 1, 32)
+        keys = torch.cat([unowned, self.hero_key(hero), soldier[:, 1], organ[:, 1, :1]], dim=1)
         target = torch.bmm(keys, self.query(x).unsqueeze(2)).squeeze(2)
         return {"heads": [head(x) for head in self.heads], "target": target, "value": self.value(x), "state": (h, c)}
 
@@ -290,12 +290,12 @@ class TXL(nn.Module):
     def forward(self, obs: Tensor, memory: Tensor, mask: Tensor, memory_indices: Tensor) -> Outputs:
         x = F.relu(self.linear_embedding(self.encoder(obs.float() / 255.0)))
         memory = memory + self.pos_embedding[memory_indices].unsqueeze(2)
-        kept = []
+        retained = []
         for k, layer in enumerate(self.transformer_layers):
-            kept.append(x.detach())
+            retained.append(x.detach())
             x = layer(memory[:, :, k], mask, x)
         x = self.hidden_post_trxl(x)
-        return {"action": self.actor(x), "value": self.critic(x).flatten(), "memory": torch.stack(kept, dim=1)}
+        return {"action": self.actor(x), "value": self.critic(x).flatten(), "memory": torch.stack(retained, dim=1)}
 
 
 def conv_bn(fan_in: int, fan_out: int, kernel: int) -> nn.Sequential:
@@ -396,10 +396,10 @@ def _main() -> None:
         seconds = time.perf_counter() - start
         errors = []
         for batch in (1, 2, 5, 8):
-            given = inputs(name, batch)
+            arguments = inputs(name, batch)
             with torch.no_grad():
-                expected = torch.utils._pytree.tree_leaves(module(*given))
-            result = model(*torch.utils._pytree.tree_leaves(given))
+                expected = torch.utils._pytree.tree_leaves(module(*arguments))
+            result = model(*torch.utils._pytree.tree_leaves(arguments))
             pairs = zip(result if isinstance(result, tuple) else (result,), expected, strict=True)
             errors.append(max(float((a - b).abs().max()) for a, b in pairs))
         print(f"{name:8} {seconds:10.2f}   {'  '.join(f'{e:.1e}' for e in errors)}", flush=True)

@@ -109,12 +109,12 @@ def train(args: argparse.Namespace) -> dict[str, float]:
         with torch.no_grad():
             _, next_value = policy(next_obs)  # tilewright: 4 of 5
         advantages = torch.zeros_like(rewards)
-        ahead = torch.zeros(args.num_envs)
+        upcoming = torch.zeros(args.num_envs)
         for t in reversed(range(args.num_steps)):
             alive = 1.0 - (next_done if t == args.num_steps - 1 else dones[t + 1])
             following = next_value if t == args.num_steps - 1 else values[t + 1]
             delta = rewards[t] + args.gamma * following * alive - values[t]
-            advantages[t] = ahead = delta + args.gamma * args.gae_lambda * alive * ahead
+            advantages[t] = upcoming = delta + args.gamma * args.gae_lambda * alive * upcoming
         batch = (obs, actions, logprobs, advantages, advantages + values)
         optimize(agent, optimizer, [tensor.flatten(0, 1) for tensor in batch], left * args.clip_coef, args)
         if policy is not agent:

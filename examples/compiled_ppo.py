@@ -154,7 +154,7 @@ def rollout(
     envs: CartPole, act: Act, size: tuple[int, int], rng: Any, options: argparse.Namespace, returns: list[float]
 ) -> list[Array]:
     """Observations, actions, their log probabilities, advantages and targets of the values, a row each."""
-    kept: dict[str, list[Array]] = {name: [] for name in FIELDS}
+    retained: dict[str, list[Array]] = {name: [] for name in FIELDS}
     for _ in range(size[0]):
         obs = envs.obs
         logits, values = act(obs)
@@ -168,9 +168,9 @@ def rollout(
         rewards = 1.0 + np.where(deferred, options.gamma * values, 0)
         chosen = logs[np.arange(len(actions)), actions]
         for name, array in zip(FIELDS, (obs, actions, chosen, values, rewards, fallen | deferred), strict=True):
-            kept[name].append(np.array(array))
+            retained[name].append(np.array(array))
     _, following = act(envs.obs)
-    data = {name: np.stack(arrays) for name, arrays in kept.items()}
+    data = {name: np.stack(arrays) for name, arrays in retained.items()}
     advantages, carried = np.zeros(size), np.zeros(size[1])
     for t in reversed(range(size[0])):
         more = options.gamma * ~data["ends"][t]

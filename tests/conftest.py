@@ -53,14 +53,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    kept: set[pytest.Item] = set()
+    retained: set[pytest.Item] = set()
     for several in cases.values():
         mark = several[0].get_closest_marker("costly")
         one_of = config.getoption("--one-of") * (1 if mark is None or config.getoption("--all-cases") else mark.args[0])
-        kept.update(sampled(several, ceil(len(several) / one_of)))
-    if len(kept) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = [item for item in items if item in kept]
+        retained.update(sampled(several, ceil(len(several) / one_of)))
+    if len(retained) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in retained])
+        items[:] = [item for item in items if item in retained]
 
 
 def sampled(cases: list[pytest.Item], count: int) -> list[pytest.Item]:
@@ -72,16 +72,16 @@ def sampled(cases: list[pytest.Item], count: int) -> list[pytest.Item]:
     left = sorted(cases, key=lambda item: item.nodeid)
     Random(left[0].nodeid.partition("[")[0]).shuffle(left)
     values = {item: set(enumerate(item.nodeid.partition("[")[2].split("-"))) for item in left}
-    kept: list[pytest.Item] = []
+    retained: list[pytest.Item] = []
     seen: set[tuple[int, str]] = set()
-    while len(kept) < count:
+    while len(retained) < count:
         if all(values[item] <= seen for item in left):
             seen.clear()
         item = max(left, key=lambda item: len(values[item] - seen))
         left.remove(item)
-        kept.append(item)
+        retained.append(item)
         seen |= values[item]
-    return kept
+    return retained
 
 
 def pytest_collection_finish() -> None:

@@ -57,8 +57,8 @@ from tilewright.ir.selection import PRECISIONS, Selection, algorithms
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 ODD_NAMES = ["for", "f32", "a/b:0", "1x", "", "x.y", 'say "hi"', "ünï", "nan", "a b", "T.local", "line\nbreak", "12"]
-plain_names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,4}", fullmatch=True)
-names = st.one_of(plain_names, plain_names, st.sampled_from(ODD_NAMES))
+ordinary_names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,4}", fullmatch=True)
+names = st.one_of(ordinary_names, ordinary_names, st.sampled_from(ODD_NAMES))
 finite_doubles = st.floats(allow_nan=False, allow_infinity=False)
 PAYLOAD_NAN = np.array([0x7FF8000000000123], np.uint64).view(np.float64)[0].item()
 doubles = st.one_of(
@@ -67,11 +67,11 @@ doubles = st.one_of(
 
 
 @st.composite
-def fresh_names(draw: Any, taken: set[str]) -> str:
+def fresh_names(draw: Any, used_names: set[str]) -> str:
     name: str = draw(names)
-    while name in taken:
+    while name in used_names:
         name += "_"
-    taken.add(name)
+    used_names.add(name)
     return name
 
 
@@ -124,11 +124,11 @@ def exprs(
 
 
 @st.composite
-def symbols(draw: Any, taken: set[str]) -> Var:
+def symbols(draw: Any, used_names: set[str]) -> Var:
     lo = draw(st.one_of(st.none(), st.integers(-3, 8)))
     hi = draw(st.one_of(st.none(), st.integers(8, 4096)))
     likely = draw(st.one_of(st.just(()), st.lists(st.integers(0, 99), max_size=3).map(tuple)))
-    return Var(draw(fresh_names(taken)), i64, lo, hi, draw(st.sampled_from([1, 1, 2, 16])), likely=likely)
+    return Var(draw(fresh_names(used_names)), i64, lo, hi, draw(st.sampled_from([1, 1, 2, 16])), likely=likely)
 
 
 def field_values(t: Any, buffers: Sequence[str]) -> st.SearchStrategy[Any]:
@@ -160,13 +160,13 @@ def notes_of(kind: type[Note], buffers: Sequence[str]) -> st.SearchStrategy[Note
     if kind is StorageAlign:
         row = st.tuples(st.sampled_from(buffers), st.integers(0, 3), st.integers(1, 64), st.integers(-64, 64))
         rows = st.lists(row, min_size=1, max_size=3)
-        return rows.map(lambda given: StorageAlign(*zip(*given, strict=True)))
+        return rows.map(lambda inputs: StorageAlign(*zip(*inputs, strict=True)))
     fields = {f.name: field_values(f.type, buffers) for f in fields_of(kind)}
     drawn = st.fixed_dictionaries(
         {f.name: fields[f.name] for f in fields_of(kind) if f.default is MISSING},
         optional={f.name: fields[f.name] for f in fields_of(kind) if f.default is not MISSING},
     )
-    return drawn.map(lambda given: kind(**given)).filter(lambda note: not list(note.conflicts()))
+    return drawn.map(lambda inputs: kind(**inputs)).filter(lambda note: not list(note.conflicts()))
 
 
 @st.composite
@@ -190,30 +190,32 @@ def notes(draw: Any, place: type[Note], buffers: Sequence[Buffer], dims: Sequenc
 @st.composite
 def funcs(draw: Any) -> PrimFunc:
     """Any function that the verifier accepts; running it may make no sense."""
-    taken: set[str] = set()
-    dims = [draw(symbols(taken)) for _ in range(draw(st.integers(0, 2)))]
-    params = [draw(_buffers(dims, taken)) for _ in range(draw(st.integers(1, 3)))]
+    used_names: set[str] = set()
+    dims = [draw(symbols(used_names)) for _ in range(draw(st.integers(0, 2)))]
+    params = [draw(_buffers(dims, used_names)) for _ in range(draw(st.integers(1, 3)))]
     if dims:
-        params.append(Buffer(draw(fresh_names(taken)), f32, tuple(dims)))
-    locals_ = [draw(_buffers(dims, taken)) for _ in range(draw(st.integers(0, 2)))]
+        params.append(Buffer(draw(fresh_names(used_names)), f32, tuple(dims)))
+    locals_ = [draw(_buffers(dims, used_names)) for _ in range(draw(st.integers(0, 2)))]
     func = PrimFunc(draw(names), tuple(params), Seq(()), tuple(locals_), draw(notes(FuncNote, params)))
-    body = draw(_stmts([*params, *locals_], list(func.symbols), list(func.symbols), taken, 3))
+    body = draw(_stmts([*params, *locals_], list(func.symbols), list(func.symbols), used_names, 3))
     return func.with_body(body)
 
 
 @st.composite
-def _buffers(draw: Any, dims: list[Var], taken: set[str]) -> Buffer:
+def _buffers(draw: Any, dims: list[Var], used_names: set[str]) -> Buffer:
     extent = st.integers(1, 9).map(const)
     if dims:
         extent = st.one_of(extent, st.sampled_from(dims), st.sampled_from([d + 1 for d in dims]))
     shape = tuple(draw(st.lists(extent, max_size=3)))
     scope = draw(st.sampled_from(["global", *SCOPES]))
     align = draw(st.sampled_from([None, None, 64]))
-    return Buffer(draw(fresh_names(taken)), draw(st.sampled_from(ALL)), shape, scope, align)
+    return Buffer(draw(fresh_names(used_names)), draw(st.sampled_from(ALL)), shape, scope, align)
 
 
 @st.composite
-def _stmts(draw: Any, buffers: list[Buffer], scope: list[Var], dims: list[Var], taken: set[str], depth: int) -> Stmt:
+def _stmts(
+    draw: Any, buffers: list[Buffer], scope: list[Var], dims: list[Var], used_names: set[str], depth: int
+) -> Stmt:
     """Statements over `scope`; `dims` are the symbols, which blocks may use too."""
 
     def expr(dtype: DType) -> Expr:
@@ -225,26 +227,26 @@ def _stmts(draw: Any, buffers: list[Buffer], scope: list[Var], dims: list[Var], 
         return result
 
     def inside(extra: list[Var], more: Sequence[Buffer] = ()) -> Stmt:
-        result: Stmt = draw(_stmts([*buffers, *more], [*scope, *extra], dims, taken, depth - 1))
+        result: Stmt = draw(_stmts([*buffers, *more], [*scope, *extra], dims, used_names, depth - 1))
         return result
 
     kind = draw(st.integers(0, 8 if depth > 0 else 1))
     match kind:
         case 2 | 3:
-            loop = Var(draw(fresh_names(taken)))
+            loop = Var(draw(fresh_names(used_names)))
             what = draw(st.sampled_from(["serial", "parallel", "vectorized", "unrolled", "thread"]))
             thread = draw(st.sampled_from(THREADS)) if what == "thread" else None
             return For(loop, index(), inside([loop]), what, thread, draw(notes(LoopNote, buffers)))
         case 4:
-            return draw(_blocks(buffers, scope, dims, taken, depth))  # type: ignore[no-any-return]
+            return draw(_blocks(buffers, scope, dims, used_names, depth))  # type: ignore[no-any-return]
         case 5:
             value = expr(draw(st.sampled_from(ALL)))
-            let = Var(draw(fresh_names(taken)), value.dtype)
+            let = Var(draw(fresh_names(used_names)), value.dtype)
             return Let(let, value, inside([let]))
         case 6:
             return If(expr(boolean), inside([]), inside([]) if draw(st.booleans()) else None)
         case 7:
-            local = draw(_buffers(dims, taken))
+            local = draw(_buffers(dims, used_names))
             return Allocate(local, inside([], [local]))
         case 8:
             parts = [inside([]) for _ in range(draw(st.integers(0, 3)))]
@@ -260,20 +262,24 @@ def _stmts(draw: Any, buffers: list[Buffer], scope: list[Var], dims: list[Var], 
 
 
 @st.composite
-def _blocks(draw: Any, buffers: list[Buffer], scope: list[Var], dims: list[Var], taken: set[str], depth: int) -> Block:
+def _blocks(
+    draw: Any, buffers: list[Buffer], scope: list[Var], dims: list[Var], used_names: set[str], depth: int
+) -> Block:
     iters = []
     for _ in range(draw(st.integers(0, 3))):
-        var = Var(draw(fresh_names(taken)))
+        var = Var(draw(fresh_names(used_names)))
         extent, binding = draw(exprs(i64, dims, [], 1)), draw(exprs(i64, scope, [], 1))
         iters.append(BlockIter(var, extent, draw(st.sampled_from(["spatial", "reduce"])), binding))
     own = [*dims, *(it.var for it in iters)]
     spatial = [*dims, *(it.var for it in iters if it.kind == "spatial")]
     init = None
     if any(it.kind == "reduce" for it in iters) and draw(st.booleans()):
-        init = draw(_stmts(buffers, spatial, dims, taken, 0))
-    body = draw(_stmts(buffers, own, dims, taken, depth - 1))
+        init = draw(_stmts(buffers, spatial, dims, used_names, 0))
+    body = draw(_stmts(buffers, own, dims, used_names, depth - 1))
     predicate = draw(exprs(boolean, scope, [], 2)) if draw(st.booleans()) else TRUE
-    return Block(draw(fresh_names(taken)), tuple(iters), body, init, predicate, draw(notes(BlockNote, buffers, dims)))
+    return Block(
+        draw(fresh_names(used_names)), tuple(iters), body, init, predicate, draw(notes(BlockNote, buffers, dims))
+    )
 
 
 @st.composite
@@ -341,7 +347,7 @@ def attributes_of(draw: Any, op: str, dims: Sequence[Var]) -> Attrs:
 @st.composite
 def graphs(draw: Any) -> Graph:
     """Any graph that the verifier accepts (operators are not checked)."""
-    taken: set[str] = set()
+    used_names: set[str] = set()
     dims = [draw(symbols(set())) for _ in range(draw(st.integers(0, 2)))]
     dims = list({v.name: v for v in dims}.values())
     extent = st.integers(0, 9).map(const)
@@ -352,16 +358,16 @@ def graphs(draw: Any) -> Graph:
         layout = draw(st.sampled_from(["", "", "NCHW16c", "odd layout"]))
         return TensorType(draw(st.sampled_from(ALL)), tuple(draw(st.lists(extent, max_size=3))), layout)
 
-    inputs = [Value(draw(fresh_names(taken)), type()) for _ in range(draw(st.integers(0, 2)))]
+    inputs = [Value(draw(fresh_names(used_names)), type()) for _ in range(draw(st.integers(0, 2)))]
     if dims:
-        inputs.append(Value(draw(fresh_names(taken)), TensorType(f32, tuple(dims))))
-    params = [Value(draw(fresh_names(taken)), type()) for _ in range(draw(st.integers(0, 2)))]
+        inputs.append(Value(draw(fresh_names(used_names)), TensorType(f32, tuple(dims))))
+    params = [Value(draw(fresh_names(used_names)), type()) for _ in range(draw(st.integers(0, 2)))]
     known = [*inputs, *params]
     nodes = []
     for _ in range(draw(st.integers(0, 4))):
         pick = st.one_of(st.none(), st.sampled_from(known)) if known else st.none()
         operands = tuple(draw(st.lists(pick, max_size=3)))
-        outputs = tuple(Value(draw(fresh_names(taken)), type()) for _ in range(draw(st.integers(0, 2))))
+        outputs = tuple(Value(draw(fresh_names(used_names)), type()) for _ in range(draw(st.integers(0, 2))))
         op = draw(names)
         attrs = draw(attributes_of(op, dims))
         nodes.append(Node(op, operands, outputs, attrs, draw(st.none() | selections())))

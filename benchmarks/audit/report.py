@@ -107,9 +107,9 @@ def _by_plan(console: Console, kernels: Sequence[Kernel]) -> None:
     for name, own in sorted({**plans, "all": list(kernels)}.items(), key=lambda item: (item[0] == "all", item[0])):
         if own:
             ends = np.quantile([k.ratio for k in own], [0.05, 0.5, 0.95])
-            far = [k for k in own if k.outside]
-            named = [k for k in far if exception(k)]
-            table.add_row(name, str(len(own)), *(f"{e:.2f}" for e in ends), str(len(far)), str(len(named)))
+            from_memory = [k for k in own if k.outside]
+            named = [k for k in from_memory if exception(k)]
+            table.add_row(name, str(len(own)), *(f"{e:.2f}" for e in ends), str(len(from_memory)), str(len(named)))
     console.print(table)
 
 
@@ -119,8 +119,8 @@ def exception(kernel: Kernel) -> str:
 
 
 def _outside(console: Console, kernels: Sequence[Kernel], most: int) -> None:
-    far = sorted((k for k in kernels if k.outside), key=lambda k: -abs(math.log(k.ratio)))
-    for k in far[:most]:
+    from_memory = sorted((k for k in kernels if k.outside), key=lambda k: -abs(math.log(k.ratio)))
+    for k in from_memory[:most]:
         text = f"{k.ratio:6.2f}  {k.knobs}  {k.kind} {k.layer} ({k.label}: {k.bound})"
         console.print(f"{text}  {k.seconds * 1e6:.0f} µs  {exception(k)}", markup=False)
 

@@ -70,7 +70,7 @@ class AttachRow:
         ]  # fmt: skip
 
 
-def measure(policy: str, processes: int, *, cold_cache: bool = False) -> AttachRow:
+def measure(policy: str, processes: int, *, uncached_cache: bool = False) -> AttachRow:
     """Fresh processes one after another; with a cold cache, each has an empty object cache of its own."""
     path = program(policy)
     model = tw.load(path)
@@ -81,7 +81,7 @@ def measure(policy: str, processes: int, *, cold_cache: bool = False) -> AttachR
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         for _ in range(processes + 1):
             with tempfile.TemporaryDirectory() as empty:
-                if cold_cache:
+                if uncached_cache:
                     environment["TILEWRIGHT_CACHE_DIR"] = empty
                 born = time.monotonic()
                 result = subprocess.run(
@@ -96,7 +96,7 @@ def measure(policy: str, processes: int, *, cold_cache: bool = False) -> AttachR
         key: summary(np.array([row[key] for row in rows])) for key in ("attach", "first", "start", "steady", "cpu")
     }
     return AttachRow(
-        policy, processes, "empty" if cold_cache else "warm", times["attach"], times["first"],
+        policy, processes, "empty" if uncached_cache else "warm", times["attach"], times["first"],
         times["cpu"]["p50"], times["start"],
         times["steady"]["p50"], rows[-1]["compiler"], rows[-1]["others"],
     )  # fmt: skip

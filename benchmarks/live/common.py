@@ -53,12 +53,12 @@ def program(name: str) -> Path:
 def other_weights(model: tw.Model, seed: int) -> Arrays:
     """Weights of the model's own scale that no other seed has: each is the model's times something near 1."""
     source = np.random.default_rng(seed)
-    made = {}
+    created = {}
     for name, array in model.weights.items():
-        made[name] = _aligned(array)
+        created[name] = _aligned(array)
         if array.dtype.kind == "f":
-            made[name] *= source.uniform(0.9, 1.1, array.shape).astype(array.dtype)
-    return made
+            created[name] *= source.uniform(0.9, 1.1, array.shape).astype(array.dtype)
+    return created
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:

@@ -30,9 +30,9 @@ def fixed_shapes(model: str, batch: int) -> onnx.ModelProto:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param == "batch":
                 dim.dim_value = batch
-    kept = [v for v in proto.graph.value_info if not any(d.dim_param for d in v.type.tensor_type.shape.dim)]
+    retained = [v for v in proto.graph.value_info if not any(d.dim_param for d in v.type.tensor_type.shape.dim)]
     del proto.graph.value_info[:]
-    proto.graph.value_info.extend(kept)
+    proto.graph.value_info.extend(retained)
     return proto
 
 
@@ -43,12 +43,12 @@ def floats_for_bytes(proto: onnx.ModelProto) -> onnx.ModelProto:
         if value.type.tensor_type.elem_type == TensorProto.UINT8:
             value.type.tensor_type.elem_type = TensorProto.FLOAT
             names.add(value.name)
-    kept = [n for n in proto.graph.node if not (n.op_type == "Cast" and n.input[0] in names)]
+    retained = [n for n in proto.graph.node if not (n.op_type == "Cast" and n.input[0] in names)]
     renamed = {n.output[0]: n.input[0] for n in proto.graph.node if n.op_type == "Cast" and n.input[0] in names}
-    for node in kept:
+    for node in retained:
         node.input[:] = [renamed.get(name, name) for name in node.input]
     del proto.graph.node[:]
-    proto.graph.node.extend(kept)
+    proto.graph.node.extend(retained)
     return proto
 
 

@@ -65,10 +65,10 @@ def _c_text(case: str) -> tuple[str, np.ndarray[Any, Any]]:
     for bound in program.bounds:
         scope = Scope(program.nests.source, program.sizes, {n: t.shape for n, t in tensors.items()})
         tensors[bound.nest.target] = lower(bound.nest, bound.extents, tensors, scope)
-    made = tensors[f.outputs[-1]]
-    built = tw.build(te.create_schedule(made), [*inputs.values(), made], name="naive")
-    shape = tuple(int(str(d)) for d in made.shape)
-    return built.source("c"), np.empty(shape, made.dtype.numpy)
+    created = tensors[f.outputs[-1]]
+    built = tw.build(te.create_schedule(created), [*inputs.values(), created], name="naive")
+    shape = tuple(int(str(d)) for d in created.shape)
+    return built.source("c"), np.empty(shape, created.dtype.numpy)
 
 
 def einsum(case: str) -> Prepared:

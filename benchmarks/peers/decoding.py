@@ -23,13 +23,13 @@ def state(path: str, earlier: int, batch: int, threads: int) -> Prepared:
 
     model = tw.compile(path, state="auto", threads=threads)
     assert isinstance(model, tw.Model)
-    kept = model.state(earlier + STEPS, batch=batch)
-    kept(_ids(batch, earlier))
+    retained = model.state(earlier + STEPS, batch=batch)
+    retained(_ids(batch, earlier))
     results: list[Any] = []
 
     def call() -> None:
-        kept.truncate(earlier)
-        results[:] = [_decoded(lambda ids: kept(ids), batch)]
+        retained.truncate(earlier)
+        results[:] = [_decoded(lambda ids: retained(ids), batch)]
 
     return Prepared(call, lambda: {"logits": results[0]})
 
@@ -40,9 +40,9 @@ def own(path: str, earlier: int, batch: int, threads: int) -> Prepared:
 
     first = tw.compile(path, state="auto", threads=threads)  # the other takes no caches without rows
     assert isinstance(first, tw.Model)
-    kept = first.state(earlier, batch=batch)
-    kept(_ids(batch, earlier))
-    caches = [np.ascontiguousarray(rows) for rows in kept.arrays().values()]
+    retained = first.state(earlier, batch=batch)
+    retained(_ids(batch, earlier))
+    caches = [np.ascontiguousarray(rows) for rows in retained.arrays().values()]
     model = tw.compile(path, threads=threads)
     results: list[Any] = []
 
@@ -78,11 +78,11 @@ def onnxruntime(path: str, earlier: int, batch: int, threads: int) -> Prepared:
 
         def step(ids: Any) -> Any:
             nonlocal past
-            given = {
+            arguments = {
                 "ids": value(ids),
                 **dict(zip((n.replace("present", "past") for n in names[1:]), past, strict=True)),
             }
-            logits, *past = session.run_with_ort_values(names, given)
+            logits, *past = session.run_with_ort_values(names, arguments)
             return logits.numpy()
 
         results[:] = [_decoded(step, batch)]
@@ -104,11 +104,11 @@ def openvino(path: str, earlier: int, batch: int, threads: int) -> Prepared:
     for variable in request.query_state():
         variable.state = ov.Tensor(np.zeros(depth, np.float32))
     request.infer({"ids": _ids(batch, earlier)})
-    kept = [ov.Tensor(np.array(v.state.data)) for v in request.query_state()]
+    retained = [ov.Tensor(np.array(v.state.data)) for v in request.query_state()]
     results: list[Any] = []
 
     def call() -> None:
-        for variable, tensor in zip(request.query_state(), kept, strict=True):
+        for variable, tensor in zip(request.query_state(), retained, strict=True):
             variable.state = tensor
         results[:] = [_decoded(lambda ids: request.infer({"ids": ids}, share_outputs=True)["logits"], batch)]
 

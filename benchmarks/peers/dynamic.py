@@ -42,7 +42,7 @@ def own(trace: str, threads: int, window: int) -> Prepared:
     every, chosen = TRACES[trace.partition(AT)[0]], _chosen(trace)
     model: Any = tw.compile(every.model(), dims=every.dims(blind=False), threads=threads)
     names = [spec.name for spec in model.inputs]
-    return _prepared(chosen, window, lambda given: model(*[given[n] for n in names]), tw.__version__)
+    return _prepared(chosen, window, lambda inputs: model(*[inputs[n] for n in names]), tw.__version__)
 
 
 def onnxruntime(trace: str, threads: int, window: int) -> Prepared:
@@ -58,7 +58,7 @@ def onnxruntime(trace: str, threads: int, window: int) -> Prepared:
         options.add_free_dimension_override_by_name(name, size)
     text = chosen.model().SerializeToString()
     session = ort.InferenceSession(text, options, providers=["CPUExecutionProvider"])
-    return _prepared(chosen, window, lambda given: session.run(None, given), ort.__version__)
+    return _prepared(chosen, window, lambda inputs: session.run(None, inputs), ort.__version__)
 
 
 def openvino(trace: str, threads: int, window: int) -> Prepared:
@@ -76,7 +76,7 @@ def openvino(trace: str, threads: int, window: int) -> Prepared:
         shapes[info.name] = ov.PartialShape([d if isinstance(d, ov.Dimension) else ov.Dimension(d) for d in sizes])
     graph.reshape(shapes)
     request = core.compile_model(graph, "CPU", vino.settings(threads)).create_infer_request()
-    call: Call = lambda given: list(request.infer(given, share_inputs=True, share_outputs=True).values())  # noqa: E731
+    call: Call = lambda inputs: list(request.infer(inputs, share_inputs=True, share_outputs=True).values())  # noqa: E731
     return _prepared(chosen, window, call, ov.__version__)
 
 
@@ -103,8 +103,8 @@ def inductor(trace: str, threads: int, window: int) -> Prepared:
     }
 
     @torch.inference_mode()
-    def call(given: Arrays, marked: bool = False) -> Any:
-        tensors = [torch.from_numpy(given[n]) for n in names]
+    def call(inputs: Arrays, marked: bool = False) -> Any:
+        tensors = [torch.from_numpy(inputs[n]) for n in names]
         for name, tensor in zip(names, tensors, strict=True) if marked else ():
             for k in varying[name]:
                 torch._dynamo.maybe_mark_dynamic(tensor, k)
@@ -127,9 +127,9 @@ def _prepared(trace: Trace, window: int, call: Call, version: str) -> Prepared:
 
     def parts(_: int) -> list[float]:
         nonlocal done
-        given = [inputs_for(proto, calls[k % len(calls)], rng) for k in range(done, done + window)]
+        inputs = [inputs_for(proto, calls[k % len(calls)], rng) for k in range(done, done + window)]
         done += window
-        return [_seconds(call, arrays) for arrays in given]
+        return [_seconds(call, arrays) for arrays in inputs]
 
     def outputs() -> Arrays:
         result = call(first)
@@ -139,7 +139,7 @@ def _prepared(trace: Trace, window: int, call: Call, version: str) -> Prepared:
     return Prepared(lambda: call(warm), outputs, {"version": version}, parts)
 
 
-def _seconds(call: Call, given: Arrays) -> float:
+def _seconds(call: Call, supplied: Arrays) -> float:
     start = time.perf_counter()
-    call(given)
+    call(supplied)
     return time.perf_counter() - start

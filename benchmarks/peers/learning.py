@@ -130,12 +130,12 @@ def jax(width: int, rows: int) -> Prepared:
 
     p = {n: jnp.asarray(a) for n, a in weights(width).items()}
     zeros = {n: jnp.zeros_like(a) for n, a in p.items()}
-    kept = [(p, zeros, {n: jnp.zeros_like(a) for n, a in p.items()}, jnp.float32(0))]
+    retained = [(p, zeros, {n: jnp.zeros_like(a) for n, a in p.items()}, jnp.float32(0))]
     compiled = j.jit(step, donate_argnums=0)
     arrays = [jnp.asarray(a) for a in batch(rows)]
 
     def call() -> None:
-        kept[0], value = compiled(kept[0], *arrays)
+        retained[0], value = compiled(retained[0], *arrays)
         value.block_until_ready()
 
-    return Prepared(call, lambda: {n: np.asarray(a) for n, a in kept[0][0].items()}, {"version": j.__version__})
+    return Prepared(call, lambda: {n: np.asarray(a) for n, a in retained[0][0].items()}, {"version": j.__version__})

@@ -254,11 +254,11 @@ def jax(case: str) -> Prepared:
     state = {name: value.numpy() for name, value in module.state_dict().items()}
     trained = {name for name, _ in module.named_parameters()}
     step, first = training_jax.step_of(training_jax.LOSSES[case.replace("@", " ").split()[0]], state, trained)
-    kept = [first]
+    retained = [first]
     arrays = [jnp.asarray(x.numpy()) for x in batch]
 
     def call() -> float:
-        kept[0], value = step(kept[0], *arrays)
+        retained[0], value = step(retained[0], *arrays)
         return float(value)
 
     start = time.perf_counter()

@@ -170,8 +170,8 @@ def step_of(loss: Callable[..., Any], state: Mapping[str, Any], trained: set[str
         moved: Moved = {}
         return loss({**p, **buffers}, *batch, moved), {**buffers, **moved}
 
-    def step(kept: Any, *batch: Any) -> Any:
-        p, m, v, t, buffers = kept
+    def step(retained: Any, *batch: Any) -> Any:
+        p, m, v, t, buffers = retained
         (value, buffers), g = jax.value_and_grad(objective, has_aux=True)(p, buffers, batch)
         norm = jnp.sqrt(sum((x**2).sum() for x in g.values()))
         share, t = jnp.minimum(1.0, CLIP / (norm + 1e-6)), t + 1

@@ -91,9 +91,9 @@ def _tune(model: str, batch: int, folder: Path, settings: list[str]) -> None:
             command = [str(PYTHON), "-P", str(script), str(fresh / "model.onnx"), str(fresh), *settings]
             status = subprocess.run(command, env=environment, stdout=log, stderr=log, check=False).returncode
         if status:
-            kept = folder.with_name("failed.txt")
-            shutil.copy(fresh / "tuning.txt", kept)
-            raise SystemExit(f"TVM's tuner ended with status {status}: see {kept}")
+            retained = folder.with_name("failed.txt")
+            shutil.copy(fresh / "tuning.txt", retained)
+            raise SystemExit(f"TVM's tuner ended with status {status}: see {retained}")
         (fresh / "model.onnx").unlink()
         shutil.rmtree(folder, ignore_errors=True)
         fresh.rename(folder)

@@ -77,7 +77,7 @@ def told(row: Row, reports: Sequence[GraphReport], defects: Sequence[str]) -> No
     row.breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
     row.parts = sum(report.coverage().compiled_parts for report in reports)
     row.operators = sum(total for _, total, _ in counts)
-    row.left = row.operators - sum(taken for _, _, taken in counts)
+    row.left = row.operators - sum(selected for _, _, selected in counts)
     row.outcome = WHOLE if row.parts == row.graphs == 1 and not row.left else IN_PARTS
     reasons = [*defects, *(f"{n} x {what}" for what, n in left.most_common(4))]
     row.detail = "; ".join(reasons) if reports else "TorchDynamo makes no graph of it"

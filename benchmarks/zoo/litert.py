@@ -71,10 +71,10 @@ def convert(name: str, folder: Path) -> None:
 
     entry = built(name)
     named = entry.example if isinstance(entry.example, dict) else {}
-    given = () if named else tuple(entry.example)
-    arguments = {f"args_{k}": value for k, value in enumerate(given)} | named
+    inputs = () if named else tuple(entry.example)
+    arguments = {f"args_{k}": value for k, value in enumerate(inputs)} | named
     with torch.no_grad():
-        litert_torch.convert(entry.module.eval(), given, named or None).export(str(folder / MODEL))
+        litert_torch.convert(entry.module.eval(), inputs, named or None).export(str(folder / MODEL))
     np.savez(folder / INPUTS, **{key: value.numpy() for key, value in arguments.items()})
 
 

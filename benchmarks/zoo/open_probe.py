@@ -132,8 +132,8 @@ def is_the_module(case: Opened, path: Path) -> bool:
         with torch.no_grad():
             expected = case.module(*tensors)
         try:
-            found = session.run(None, {n: t.numpy() for n, t in zip(names, tensors, strict=True)})
-            compare(expected, [torch.as_tensor(t) for t in found])
+            result = session.run(None, {n: t.numpy() for n, t in zip(names, tensors, strict=True)})
+            compare(expected, [torch.as_tensor(t) for t in result])
         except Exception:  # ONNX Runtime's, of any kind, or a WrongError
             return False
     return True

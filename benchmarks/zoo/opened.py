@@ -59,8 +59,8 @@ class Cached(nn.Module):
     def forward(self, ids: torch.Tensor, mask: torch.Tensor, *past: torch.Tensor) -> tuple[torch.Tensor, ...]:
         cache = library("transformers").DynamicCache(list(zip(past[::2], past[1::2], strict=True)))
         result = self.model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
-        kept = [t for layer in result.past_key_values.layers for t in (layer.keys, layer.values)]
-        return result.logits, *kept
+        retained = [t for layer in result.past_key_values.layers for t in (layer.keys, layer.values)]
+        return result.logits, *retained
 
 
 def words(sizes: Sizes, batch: str = "batch", length: str = "seq") -> torch.Tensor:

@@ -188,15 +188,15 @@ def openvino(folder: Path) -> tuple[Call, Results]:
     graph = core.read_model(folder / "model.onnx")
     inputs = arrays(folder / "inputs.npz")
 
-    def given(port: Any) -> Array:
+    def operands(port: Any) -> Array:
         """An input's array: a tensor may have several names, of which one is the file's."""
         return next(inputs[name] for name in port.names if name in inputs)
 
-    graph.reshape({port.any_name: list(given(port).shape) for port in graph.inputs})
+    graph.reshape({port.any_name: list(operands(port).shape) for port in graph.inputs})
     compiled = core.compile_model(graph, "CPU", vino.settings(threads=1))
     request = compiled.create_infer_request()
     for port in compiled.inputs:
-        request.get_tensor(port).data[...] = given(port)
+        request.get_tensor(port).data[...] = operands(port)
     return (
         lambda: request.infer(share_outputs=True),
         lambda: [np.array(request.get_tensor(port).data) for port in compiled.outputs],

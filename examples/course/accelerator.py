@@ -77,7 +77,7 @@ def product(n: int) -> tuple[te.Tensor, te.Tensor, te.Tensor, te.Tensor]:
 
 
 def schedule(
-    tensors: Sequence[te.Tensor], block: int = TILE, strip: bool = False, ahead: bool = False
+    tensors: Sequence[te.Tensor], block: int = TILE, strip: bool = False, prefetch: bool = False
 ) -> StageSchedule:
     """One schedule of the product; each step of the lesson changes an argument.
 
@@ -97,7 +97,7 @@ def schedule(
     k = _by_tiles(sums)[0]
     inputs.compute_at(*((y, i) if strip else (sums, k)))
     weights.compute_at(sums, k)
-    if ahead:
+    if prefetch:
         for loads in (inputs, weights):
             loads.double_buffer()
 
@@ -135,12 +135,12 @@ def count(s: Stmt) -> Counter[str]:
     return Counter({name: n * times for name, n in result.items()})
 
 
-def cycles(calls: Counter[str], ahead: bool) -> tuple[int, int, int]:
+def cycles(calls: Counter[str], prefetch: bool) -> tuple[int, int, int]:
     """Cycles of transfers, of products, and of the program: they take turns unless loads go ahead, when the longer of
     the two hides the other."""
     transfers = TILE * TILE * (calls["npu_load"] + calls["npu_store"]) // BYTES_PER_CYCLE
     products = GEMM_CYCLES * calls["npu_gemm"]
-    return transfers, products, max(transfers, products) if ahead else transfers + products
+    return transfers, products, max(transfers, products) if prefetch else transfers + products
 
 
 def call_c(text: str, name: str, arrays: Sequence[Array]) -> None:

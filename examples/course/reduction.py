@@ -63,10 +63,10 @@ SMALL = ("--size", "8192")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    given = options(__doc__, {"size": 1 << 24}, arguments)
-    x, y = np.random.default_rng(0).standard_normal((2, given.size), np.float32)
+    operand = options(__doc__, {"size": 1 << 24}, arguments)
+    x, y = np.random.default_rng(0).standard_normal((2, operand.size), np.float32)
     result, spare = np.empty((2, 1), np.float32)
-    tensors = dot(given.size)
+    tensors = dot(operand.size)
     schedule = te.create_schedule(tensors[-1])
     planned = tw.build(tw.plan(tensors))
     peers = {
@@ -74,11 +74,19 @@ def main(arguments: list[str] | None = None) -> int:
         "our own plan": Peer(lambda: planned(x, y, spare), 0.95),
     }
     wanted = np.dot(x.astype(np.float64), y)
-    error = 1e-3 * given.size**0.5  # of one chain, whose sums are some sqrt(size) large
+    error = 1e-3 * operand.size**0.5  # of one chain, whose sums are some sqrt(size) large
     lesson = Lesson(
-        tensors, schedule, steps(tensors[-1], schedule), (x, y, result), (wanted,), error, 8 * given.size, "GB/s", peers
+        tensors,
+        schedule,
+        steps(tensors[-1], schedule),
+        (x, y, result),
+        (wanted,),
+        error,
+        8 * operand.size,
+        "GB/s",
+        peers,
     )
-    return take(lesson, given.rounds)
+    return take(lesson, operand.rounds)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def train(rows: list[Row], data: Digits, epochs: int, batch: int, seed: int, cha
         batches = list(data.batches(batch, seed + epoch))
         for row, learner in zip(rows, learners, strict=True):
             start = time.perf_counter()
-            losses = [learner.step(*given) for given in batches]
+            losses = [learner.step(*item) for item in batches]
             seconds = time.perf_counter() - start
             if epoch:
                 row.seconds += seconds

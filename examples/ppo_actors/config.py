@@ -73,11 +73,11 @@ def parse(arguments: list[str] | None = None) -> Options:
     parser.add_argument("--steps", type=int, help="steps of single environments, all together")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--plot", type=Path, default=Path("out/ppo_actors.png"))
-    given = vars(parser.parse_args(arguments))
-    base = PIXELS if given["env"] == "pixels" else Config()
-    set_ = {name: given[name] for name in ("actors", "envs", "steps", "seed") if given[name] is not None}
+    options = vars(parser.parse_args(arguments))
+    base = PIXELS if options["env"] == "pixels" else Config()
+    set_ = {name: options[name] for name in ("actors", "envs", "steps", "seed") if options[name] is not None}
     if bad := [name for name in ("actors", "envs", "steps") if set_.get(name, 1) < 1]:
         parser.error(f"at least 1 is wanted for {', '.join(bad)}")
-    first = replace(base, eager=given["eager"], chaos=given["chaos"], **set_)
-    runs = (first, replace(first, eager=True)) if given["compare"] else (first,)
-    return Options(runs, given["plot"])
+    first = replace(base, eager=options["eager"], chaos=options["chaos"], **set_)
+    runs = (first, replace(first, eager=True)) if options["compare"] else (first,)
+    return Options(runs, options["plot"])

@@ -108,12 +108,12 @@ class Learner:
         config = self.config
         parts: dict[str, list[Any]] = {"obs": [], "action": [], "logprob": [], "advantage": [], "target": []}
         for segment in segments:
-            ahead = advantages(segment, config.gamma, config.gae_lambda)
-            kept = ~segment["new"]
+            following = advantages(segment, config.gamma, config.gae_lambda)
+            retained = ~segment["new"]
             for name in ("obs", "action", "logprob"):
-                parts[name].append(segment[name][kept])
-            parts["advantage"].append(ahead[kept])
-            parts["target"].append((ahead + segment["value"])[kept])
+                parts[name].append(segment[name][retained])
+            parts["advantage"].append(following[retained])
+            parts["target"].append((following + segment["value"])[retained])
         return {name: torch.from_numpy(np.concatenate(arrays)) for name, arrays in parts.items()}
 
     def _loss(self, batch: dict[str, Tensor], clip: float) -> Tensor:

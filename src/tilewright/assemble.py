@@ -177,10 +177,10 @@ def _computed_sizes(graph: Graph) -> dict[Expr, Var]:
     """A symbol of its own for each size of an input that is computed from symbols: calls bind single symbols only. It
     is called as it is computed. They stand after the graph's, so that no code of kernels reads them."""
     result: dict[Expr, Var] = {}
-    taken = {s.name for s in graph.symbols}
+    used_names = {s.name for s in graph.symbols}
     for d in (d for v in graph.inputs for d in v.shape if as_int(d) is None and not isinstance(d, Var)):
         if d not in result:
-            result[d] = Var(fresh_name(str(d), taken), lo=0)
+            result[d] = Var(fresh_name(str(d), used_names), lo=0)
     return result
 
 

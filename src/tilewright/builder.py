@@ -379,7 +379,7 @@ class BuiltFunction(Called):
     def _checked(self, *arrays: Any) -> None:
         """Call after numbers were made arrays, and dimensions that are expressions compared with what they must be."""
         values: dict[Var, Expr] = {}
-        given = arrays
+        arguments = arrays
         if self._views and len(arrays) == len(self.func.params):
             more = [None] * (len(arrays) - len(self._views))
             result, values = te.bind_views([*self._views, *more], arrays)
@@ -398,7 +398,7 @@ class BuiltFunction(Called):
                 if wanted != shape:
                     raise CallError("wrong shape", where=f"parameter {param.name!r}", expected=wanted, got=shape)
             if self._sizes.accesses and (unsure := self._outside(arrays, values)):
-                return self._careful(unsure).__call__(*given)
+                return self._careful(unsure).__call__(*arguments)
         assert self.native is not None
         self.native(*arrays, *(np.empty((0, as_int(values[v]) or 0), np.bool_) for v in self._said if v in values))
 

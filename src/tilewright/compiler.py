@@ -32,7 +32,15 @@ from tilewright.ops.extent import HeadAttrs
 from tilewright.ops.registry import emit1
 from tilewright.ops.rooms import rooms
 from tilewright.plans.framework.cost import level, weights_level
-from tilewright.plans.framework.decisions import Context, advised, current, forced_settings, forcing, listed, taken_of
+from tilewright.plans.framework.decisions import (
+    Context,
+    advised,
+    current,
+    forced_settings,
+    forcing,
+    listed,
+    selected_of,
+)
 from tilewright.programs import ProgramCache
 from tilewright.records import collecting
 from tilewright.records.lookup import check_recorded, lookup
@@ -66,7 +74,7 @@ from tilewright.transform.graph.divisions import divide_by_products
 from tilewright.transform.graph.extra import extended
 from tilewright.transform.graph.feature_maps import keep_maps
 from tilewright.transform.graph.fuse import Group, fuse
-from tilewright.transform.graph.halves import widen_halves
+from tilewright.transform.graph.halves import widen_float16
 from tilewright.transform.graph.indexed import index_rows
 from tilewright.transform.graph.materialize import materialize_outputs
 from tilewright.transform.graph.memory import Place, is_alias, places, touched, written_last
@@ -153,22 +161,24 @@ def _with_fixed_scales(read: Imported) -> Imported:
 
 def _stateful(read: Imported, pairs: Mapping[str, str] | Literal["auto"], coded: bool) -> Imported:
     """A model whose caches its caller keeps."""
-    face, graph = read.interface, read.graph
-    inputs = face.inputs or tuple(v.name for v in graph.inputs)
-    result = with_state(graph, inputs, face.outputs or tuple(v.name for v in graph.outputs), pairs, coded)
-    face = replace(face, inputs=result.inputs, outputs=result.outputs, state=result.state)
-    return replace(read, graph=result.graph, interface=face)
+    interface, graph = read.interface, read.graph
+    inputs = interface.inputs or tuple(v.name for v in graph.inputs)
+    result = with_state(graph, inputs, interface.outputs or tuple(v.name for v in graph.outputs), pairs, coded)
+    interface = replace(interface, inputs=result.inputs, outputs=result.outputs, state=result.state)
+    return replace(read, graph=result.graph, interface=interface)
 
 
 def _ragged(read: Imported, dims: tuple[str, str]) -> Imported:
     """A model whose sequences are packed."""
-    face = read.interface
-    if face.state is not None:
+    interface = read.interface
+    if interface.state is not None:
         raise ModelError("a model that keeps state takes no ragged batches", where=read.graph.name)
-    result = with_ragged(read.graph, face.inputs or tuple(v.name for v in read.graph.inputs), *dims)
-    outputs = face.outputs or tuple(v.name for v in read.graph.outputs)
+    result = with_ragged(read.graph, interface.inputs or tuple(v.name for v in read.graph.inputs), *dims)
+    outputs = interface.outputs or tuple(v.name for v in read.graph.outputs)
     return replace(
-        read, graph=result.graph, interface=replace(face, inputs=result.inputs, outputs=outputs, ragged=result.spec)
+        read,
+        graph=result.graph,
+        interface=replace(interface, inputs=result.inputs, outputs=outputs, ragged=result.spec),
     )
 
 
@@ -200,7 +210,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("compute read rows", compute_read_rows),
         ("attend to sources", attend_to_sources),
         ("fold scales", fold_scales),
-        ("widen halves", widen_halves),
+        ("widen halves", widen_float16),
         ("divide by products", lambda g: divide_by_products(g, target)),
         ("choose algorithms", lambda g: choose_algorithms(g, target, in_blocks(), options)),
         ("assign layouts", lambda g: assign_layouts(g, target)),
@@ -352,17 +362,17 @@ def _compile(
 
     settings = forced_settings()
 
-    def again(known: Iterable[RecordUse]) -> Program:
-        with forcing(settings | taken_of(known)):  # texts may be asked for where nothing is forced or known any more
+    def reloaded(known: Iterable[RecordUse]) -> Program:
+        with forcing(settings | selected_of(known)):  # texts may be asked for where nothing is forced or known any more
             return build(PassLog())
 
-    kept = ProgramCache(graph, structure, names, fixed, target, options)
+    retained = ProgramCache(graph, structure, names, fixed, target, options)
     # Who wants to see the stages gets them.
     with _collected(structure, target) as context:
-        program = kept.get(again) if log.level < GRAPHS_SHOWN and not log.wants_all else None
+        program = retained.get(reloaded) if log.level < GRAPHS_SHOWN and not log.wants_all else None
         if program is None:
             program = build(log)
-            kept.put(program)
+            retained.put(program)
         if context is not None:
             collecting.note(structure, target, context, program)
     arrays = {**weights, **constants}
@@ -404,18 +414,20 @@ def _build(
         with log.timed("kernels"):
             # What computes values again has the calls in one order.
             forks = options.memory in (None, "auto")
-            deferred = _read_late(split.run, target)
-            taken = names_of(split.run) | names_of(split.prepare)
-            run_part = _compile_part(split.run, "run", compiler, log, deferred, away=away, forks=forks, taken=taken)
+            deferred = _read_deferred(split.run, target)
+            used_names = names_of(split.run) | names_of(split.prepare)
+            run_part = _compile_part(
+                split.run, "run", compiler, log, deferred, away=away, forks=forks, selected=used_names
+            )
             if target.threads > 1 and run_part.is_small(target):
                 log.remark("too little for several threads: compiled for one")
                 return _build(source, structure, names, fixed, replace(target, threads=1), log, options)
             if options.memory is not None:
                 calls, where = log.run("recompute", _recomputed, run_part, names, target, options.memory)
                 run_part = replace(run_part, calls=calls, places=where)
-            split = SplitGraph(_with_made(split.prepare, run_part.made), run_part.graph)
+            split = SplitGraph(_with_created(split.prepare, run_part.made), run_part.graph)
             past = _past_caches(split, target)
-            prepare_part = _compile_part(split.prepare, "prepare", compiler, log, past, taken=taken)
+            prepare_part = _compile_part(split.prepare, "prepare", compiler, log, past, selected=used_names)
         program = assemble(split, run_part, prepare_part, names, fixed, structure, compiler, log, options)
     log.dump(1, "times", log.summary)
     return program
@@ -477,7 +489,7 @@ PAST_CACHES = 2
 """Packed weights that would fill one such part of the last cache are written past it."""
 
 
-def _read_late(run: Graph, target: Target) -> int | None:
+def _read_deferred(run: Graph, target: Target) -> int | None:
     """From how many bytes on results are written past the caches: the next call, which reads them where they are what
     it goes on from, finds them there only if all that a call touches leaves them room."""
     return target.l2 if level(touched(run), target) == "memory" else None
@@ -492,7 +504,7 @@ def _compile_part(
     *,
     away: Far | None = None,
     forks: bool = False,
-    taken: Set[str] | None = None,
+    selected: Set[str] | None = None,
 ) -> Part:
     """The kernels of a graph and the order of their calls.
 
@@ -503,7 +515,7 @@ def _compile_part(
         taken: names that no other value may have; None: the graph is a body, whose kernels share no numbers.
     """
     inside = partial(absorbs, target=compiler.target, away=away)
-    graph, groups, where, made = _grouped(graph, name, compiler.target, inside, log, taken)
+    graph, groups, where, created = _grouped(graph, name, compiler.target, inside, log, selected)
     deferred = frozenset[Value]() if past_caches is None else written_last(groups, graph.outputs, where, past_caches)
     passed = passed_sizes(groups, compiler.target) if name == "prepare" and compiler.target.gpu is None else {}
     lowered = [
@@ -550,7 +562,7 @@ def _compile_part(
             continue
         calls.append(compiler.compiled(ready[id(step)], asked[id(step)]))
         tell(step.label)
-    return Part(graph, tuple(calls), where, made)
+    return Part(graph, tuple(calls), where, created)
 
 
 def _grouped(
@@ -582,10 +594,10 @@ def _exported(dialect: str, graph: Graph) -> str:
     return linalg_text(graph) if dialect == "linalg" else stablehlo_text(graph)
 
 
-def _with_made(prepare: Graph, made: tuple[Node, ...]) -> Graph:
+def _with_created(prepare: Graph, created: tuple[Node, ...]) -> Graph:
     """`prepare`, giving what these nodes compute too."""
-    outputs = tuple(n.output for n in made if n.op != "constant")
-    return replace(prepare, nodes=(*prepare.nodes, *made), outputs=(*prepare.outputs, *outputs))
+    outputs = tuple(n.output for n in created if n.op != "constant")
+    return replace(prepare, nodes=(*prepare.nodes, *created), outputs=(*prepare.outputs, *outputs))
 
 
 def _compile_region(node: Node, graph: Graph, path: str, compiler: KernelCompiler, log: PassLog) -> Flat:
@@ -595,8 +607,8 @@ def _compile_region(node: Node, graph: Graph, path: str, compiler: KernelCompile
         path += "_"
 
     def copy(source: Value, target: Value) -> KernelCall:
-        made = Node("identity", (source,), (target,))
-        call = lower_group(Group((made,), (source,), (target,)), f"{path}copy")
+        new_node = Node("identity", (source,), (target,))
+        call = lower_group(Group((new_node,), (source,), (target,)), f"{path}copy")
         return compiler.compiled(call, compiler.asked_by(call))
 
     parts = [_compile_part(body, f"{path}{node.label}", compiler, log) for body in node.bodies]

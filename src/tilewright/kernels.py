@@ -152,10 +152,10 @@ class KernelCompiler:
         target = target or self.target
         workload = key(func) if prefetch is None else f"{key(func)} {prefetch!r}"
         # What is decided about a kernel that is in the cache is listed too.
-        made = decided(func, target) if may_differ(func, target) else ()
-        settings = [c.forced for c in made if c.forced]
+        created = decided(func, target) if may_differ(func, target) else ()
+        settings = [c.forced for c in created if c.forced]
         name = identity(workload, target, decisions=settings, extensions=plugins.digests())
-        scheduled(f"tw_{name}", tuple(c.decision for c in made))
+        scheduled(f"tw_{name}", tuple(c.decision for c in created))
         return Asked(name, func, prefetch, target)
 
     def asked_by(self, call: KernelCall) -> Asked:

@@ -21,8 +21,8 @@ ENDS = (None, -3, -2, -1, 0, 1, 2, 3)
 INTERVALS = [Interval(a, b) for a in ENDS for b in ENDS if a is None or b is None or a <= b]
 
 
-def members(x: Interval, far: int) -> Iterator[int]:
-    return iter(range(-far if x.lo is None else x.lo, (far if x.hi is None else x.hi) + 1))
+def members(x: Interval, outer: int) -> Iterator[int]:
+    return iter(range(-outer if x.lo is None else x.lo, (outer if x.hi is None else x.hi) + 1))
 
 
 NEAR = range(-5, 6)
@@ -37,14 +37,14 @@ def table(f: Callable[[int, int], int]) -> Any:
 
 
 @cache
-def corners(x: Interval, far: int) -> Any:
+def corners(x: Interval, outer: int) -> Any:
     """Where the members of an interval stand among `POINTS`: all near zero and the ends, and the outermost."""
-    outermost = (-far, 1 - far, far - 1, far)
+    outermost = (-outer, 1 - outer, outer - 1, outer)
     return np.array([k for k, v in enumerate(POINTS) if x.contains(v) and (v in NEAR or v in outermost)])
 
 
-def values(f: Callable[[int, int], int], a: Interval, b: Interval, far: int) -> tuple[int, int]:
-    result = table(f)[corners(a, far)[:, None], corners(b, far)]
+def values(f: Callable[[int, int], int], a: Interval, b: Interval, outer: int) -> tuple[int, int]:
+    result = table(f)[corners(a, outer)[:, None], corners(b, outer)]
     return int(result.min()), int(result.max())
 
 

@@ -50,7 +50,7 @@ def random_index(rng: random.Random, depth: int = 2) -> Expr:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_every_point_is_found_once(part: int) -> None:
+def test_every_point_is_located_once(part: int) -> None:
     for seed in range(part, 160, 4):
         rng = random.Random(seed)
         extents = {v: rng.choice([0, 1, 2, 3, 5]) for v in AXES}
@@ -98,7 +98,7 @@ def test_what_cannot_be_inverted() -> None:
         assert invert([index], {i: const(9)}, {j: const(9)}) is None
 
 
-def test_branches_that_are_not_taken_get_zero() -> None:
+def test_branches_that_are_not_selected_get_zero() -> None:
     """A gradient of infinity does not become NaN by a slope of zero."""
     x, y, g = (Var(n, f64) for n in "xyg")
     result = adjoints(select(x > const(0.0, f64), x * y, y), g, [x, y])

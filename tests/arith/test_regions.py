@@ -34,7 +34,7 @@ def test_block_over_its_own_iterators() -> None:
     assert text(writes(block)) == ["C[vi:1, vj:1]"]
 
 
-def test_statement_over_the_loops_around_it() -> None:
+def test_statement_over_the_loops_enclosing_it() -> None:
     j_loop = loops(matmul().body)[1]
     assert text(reads(j_loop)) == ["C[i:1, 0:32]", "A[i:1, 0:64]", "B[0:64, 0:32]"]
     assert text(writes(j_loop)) == ["C[i:1, 0:32]"]
@@ -111,7 +111,7 @@ def test_instructions_touch_regions() -> None:
     assert [a.is_write for a in only] == [False, True]
 
 
-def test_what_nobody_knows_counts_whole() -> None:
+def test_what_no_one_knows_counts_whole() -> None:
     for body in ("A[I[i]] = 0.0", "call f(A[I[i] +: 2];)", "A[i] = 0.0 A[I[i]] = 0.0", "A[max(I[i], 3)] = 0.0"):
         nest = parsed(f"for i in 0..8 {{ {body} }}")
         assert text(writes(nest)) == ["A[0:64]"], body

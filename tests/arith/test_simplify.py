@@ -322,8 +322,8 @@ def test_long_products_are_not_multiplied_out() -> None:
     assert dict(an.form(a * b)[0]) == {Op("mul", (an.simplify(a), an.simplify(b))): 1}
     assert an.prove(equal(a * b - b * a, 0))
     assert len(an.form((x + 1) * (y + i + 2))[0]) == 5
-    many = sum((Var(f"a{t}") * 3 for t in range(12)), const(3))
-    assert an.form_divisor(an.form(m * 2 * many)) == 8 * 2 * 3
+    several = sum((Var(f"a{t}") * 3 for t in range(12)), const(3))
+    assert an.form_divisor(an.form(m * 2 * several)) == 8 * 2 * 3
 
 
 def test_analyzers_are_forgotten_when_they_remember_much(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,9 +40,9 @@ SMALL = tuple(Fraction(x) for x in (0, 1, -1, 2, "1/2", "1/3"))
 def test_the_product(rows: int, columns: int) -> None:
     """Few entries, many, and more than are searched."""
     for seed in range(3):
-        given = matrix(random.Random(seed), rows, columns, SMALL)
-        program = check(given)
-        naive = sum(operations(tuple((x, k) for k, x in enumerate(row) if x)) for row in given)
+        inputs = matrix(random.Random(seed), rows, columns, SMALL)
+        program = check(inputs)
+        naive = sum(operations(tuple((x, k) for k, x in enumerate(row) if x)) for row in inputs)
         assert program.operations <= naive
         assert bool(program.variables) == (6 < rows * columns <= 4096) or rows * columns <= 6
 
@@ -69,8 +69,8 @@ def test_rows_and_columns_that_are_sums_of_two_others() -> None:
     rng.shuffle(primes)
     rows = [[primes.pop() for _ in range(11)] for _ in range(11)]
     rows.append([a - b for a, b in zip(rows[0], rows[1], strict=True)])
-    given = tuple((*row, row[0] + row[1]) for row in rows)
-    program = check(given)
+    arguments = tuple((*row, row[0] + row[1]) for row in rows)
+    program = check(arguments)
     # 11 rows of 11 products and sums, 2 sums of inputs, one difference of rows.
     assert program.operations == 11 * 11 + 2 + 1
 

@@ -52,7 +52,7 @@ def test_parameters_are_numbered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "found"),
+    ("old", "new", "results"),
     [
         (_row(conv="ab"), _row(conv="ba"), []),
         (_row(conv="ab", add="c"), _row(conv="ax", add="c"), ["conv (1 of 2)"]),
@@ -65,8 +65,8 @@ def test_parameters_are_numbered() -> None:
         ({"error": "E: no"}, _row(), ["before: E: no; now: compiled"]),
     ],
 )
-def test_differences(old: Row, new: Row, found: list[str]) -> None:
-    assert differences(old, new) == found
+def test_differences(old: Row, new: Row, results: list[str]) -> None:
+    assert differences(old, new) == results
 
 
 def test_compare_counts_rows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,9 +134,9 @@ def test_only_changes_of_code_are_seen(copied: Path) -> None:
 
 def test_objects(copied: Path) -> None:
     case = Case("layer-softmax-128x128")
-    text, made = _ask(copied, case), _ask(copied, case, "objects")
-    assert made == _ask(models.ROOT / "src", case, "objects")
-    assert made["entry"] != text["entry"] and made["machine"] == text["machine"]
+    text, created = _ask(copied, case), _ask(copied, case, "objects")
+    assert created == _ask(models.ROOT / "src", case, "objects")
+    assert created["entry"] != text["entry"] and created["machine"] == text["machine"]
 
 
 def test_a_tree_that_cannot_be_probed_is_an_error(copied: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_tree_that_cannot_be_probed_is_an_error(copied: Path) -> None:
         _ask(copied, Case("m64"))
 
 
-def test_digests_of_a_commit_are_kept(
+def test_digests_of_a_commit_are_retained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bytes_tool, "FOLDER", tmp_path)

@@ -26,11 +26,13 @@ def test_rows_of_a_batch_are_independent(name: str) -> None:
     batch = models.example_inputs(model, batch=4)
     axes = {i.name: [d.dim_param for d in i.type.tensor_type.shape.dim].index("batch") for i in model.graph.input}
     single = {k: np.ascontiguousarray(np.take(v, [2], axes[k])) for k, v in batch.items()}
-    for output, many, one in zip(model.graph.output, session.run(None, batch), session.run(None, single), strict=True):
+    for output, several, one in zip(
+        model.graph.output, session.run(None, batch), session.run(None, single), strict=True
+    ):
         axis = [d.dim_param for d in output.type.tensor_type.shape.dim].index("batch")
-        np.testing.assert_allclose(np.take(many, [2], axis), one, rtol=1e-4, atol=1e-4)
-        assert np.isfinite(many).all()
-        assert 0.01 < np.sqrt(np.mean(np.square(many))) < 50
+        np.testing.assert_allclose(np.take(several, [2], axis), one, rtol=1e-4, atol=1e-4)
+        assert np.isfinite(several).all()
+        assert 0.01 < np.sqrt(np.mean(np.square(several))) < 50
 
 
 @pytest.mark.parametrize(

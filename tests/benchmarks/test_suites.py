@@ -83,7 +83,7 @@ def test_every_model_of_the_table_is_known() -> None:
         assert set(case.peers) <= set(peers.PEERS)
 
 
-def test_what_symbolic_batches_are_judged_by_is_not_what_is_measured() -> None:
+def test_what_symbolic_batches_are_evaluated_by_is_not_what_is_measured() -> None:
     """But for one, of which there is a version of its own: the suite would else measure how well it is remembered."""
     measured = {case.batch for case in bench_models.cases()} - {1}
     assert {8, 32, 64} <= measured
@@ -156,7 +156,7 @@ def test_best_peer_is_never_a_variant_of_ours() -> None:
     assert c.of_limit == 0.5
 
 
-def test_bars_judge_means_least_and_quotients() -> None:
+def test_bars_evaluate_means_least_and_quotients() -> None:
     rows = [_row("a", "x", onnxruntime=4.0, mnn=2.0), _row("b", "x", onnxruntime=1.0, mnn=0.5)]
     assert bars.value(rows[0], "onnxruntime,mnn") == 2.0
     assert bars.value(rows[0], "onnxruntime/mnn") == 2.0
@@ -176,7 +176,7 @@ def test_geometric_means_by_group() -> None:
     assert "| x | 2 | **1.00** |  | 0.25 | 1 | 1.00 |" in text
 
 
-def test_exact_stands_beside_what_is_judged() -> None:
+def test_exact_stands_beside_what_is_evaluated() -> None:
     """Half as long as MNN by default, but 1.5 times as long as that when exact: 1.33 times faster than MNN."""
     row = _row("a", "x", mnn=2.0, **{peers.EXACT: 1.5})
     row = dataclasses.replace(row, errors={row.own: 1e-5, peers.EXACT: 2e-7})

@@ -64,8 +64,8 @@ def test_a_peer_that_is_not_prepared_keeps_what_it_had() -> None:
     assert row.ratios == {"openvino": 1.5, "inductor": 2.0} and row.times["inductor"] == 20.0
     assert row.notes == {"litert": "differs", "inductor": "raced at old"} and row.commit == "new"
     assert bench.kept(bench.PeerRow("b", commit="new"), None).ratios == {}
-    again = bench.kept(bench.PeerRow("a", commit="newer"), row)
-    assert again.notes["inductor"] == "raced at old"
+    repeated = bench.kept(bench.PeerRow("a", commit="newer"), row)
+    assert repeated.notes["inductor"] == "raced at old"
 
 
 def test_litert_is_prepared_by_its_own_environment() -> None:

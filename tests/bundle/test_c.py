@@ -58,14 +58,14 @@ int main(void) {
 
 def test_new_weights_by_another_prepare(tmp_path: Path) -> None:
     program = m64(batch=1)
-    model, given = tw.Model(program, threads=1), observations(1)
+    model, inputs = tw.Model(program, threads=1), observations(1)
     model.update({name: w * 2 for name, w in program.weights.items()})
-    wanted = model.run(given)
+    wanted = model.run(inputs)
     program.bundle(tmp_path)
     file = tmp_path / "m64.weights"
     (np.fromfile(file, np.float32) * 2).tofile(file)
     (tmp_path / "io").mkdir()
-    given["obs"].tofile(tmp_path / "io" / "obs.bin")
+    inputs["obs"].tofile(tmp_path / "io" / "obs.bin")
     build(tmp_path, "m64")
     assert subprocess.run(["./main", "io"], cwd=tmp_path, capture_output=True).stdout == b"done\n"
     assert (tmp_path / "io" / "action.bin").read_bytes() == wanted["action"].tobytes()

@@ -57,8 +57,8 @@ def compiled(name: str, target: str) -> tuple[Program, dict[str, Array], dict[st
     return tw.compile_program(proto, target=target, **options), inputs, wanted
 
 
-def check(program: Program, found: list[Array], wanted: dict[str, Array]) -> None:
-    for array, out in zip(described(program).outputs, found, strict=True):
+def check(program: Program, match: list[Array], wanted: dict[str, Array]) -> None:
+    for array, out in zip(described(program).outputs, match, strict=True):
         expected = wanted[array.name].ravel()
         np.testing.assert_allclose(out[: expected.size], expected, rtol=2e-4, atol=2e-5)
 

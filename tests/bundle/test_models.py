@@ -75,9 +75,9 @@ def test_sizes_that_data_decides(tmp_path: Path) -> None:
     program = tw.compile_program(control_models.detector(size=32, channels=8))
     inputs = {"image": RNG.standard_normal((1, 3, 32, 32)).astype(np.float32)}
     check_equal(program, tmp_path, inputs)
-    kept = len(tw.Model(program, threads=1).run(inputs)["boxes"])
+    retained = len(tw.Model(program, threads=1).run(inputs)["boxes"])
     said = subprocess.run(["./main", "io"], cwd=tmp_path, capture_output=True, text=True).stdout
-    assert kept > 0 and f" = {kept}\n" in said
+    assert retained > 0 and f" = {retained}\n" in said
 
 
 def test_threads_share_a_call(tmp_path: Path) -> None:

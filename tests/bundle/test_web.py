@@ -34,9 +34,9 @@ def test_a_policy_and_its_errors(tmp_path: Path) -> None:
     program.bundle(tmp_path)
     assert json.loads((tmp_path / "package.json").read_text())["main"] == "m64.js"
     inputs = {"obs": RNG.standard_normal((3, 17)).astype(np.float32)}
-    found = call(["node", "example.mjs"], tmp_path, described(program), inputs, {"batch": 3})
+    results = call(["node", "example.mjs"], tmp_path, described(program), inputs, {"batch": 3})
     wanted = tw.compile(policy_suite.m64(), dims=dims).run(inputs)
-    for out, name in zip(found, ("action", "value"), strict=True):
+    for out, name in zip(results, ("action", "value"), strict=True):
         np.testing.assert_allclose(out, wanted[name].ravel(), rtol=1e-5, atol=1e-6)
     (tmp_path / "wrong.mjs").write_text(
         """
@@ -69,8 +69,8 @@ def test_a_loop_with_weights_in_the_module(tmp_path: Path) -> None:
     program = tw.compile_program(model, target=WEB)
     program.bundle(tmp_path, embed=True)
     assert not (tmp_path / "control.weights").exists()
-    (found,) = call(["node", "example.mjs"], tmp_path, described(program), {"first": np.array([[3]])}, {})
-    assert found.tolist() == tw.compile(model)(np.array([[3]])).ravel().tolist()
+    (results,) = call(["node", "example.mjs"], tmp_path, described(program), {"first": np.array([[3]])}, {})
+    assert results.tolist() == tw.compile(model)(np.array([[3]])).ravel().tolist()
 
 
 @needs_node

@@ -46,7 +46,7 @@ def test_percentiles_are_of_single_calls(cli: Cli, layer: Path) -> None:
     assert ours["calls_per_second"] == pytest.approx(1 / ours["median_seconds"])
 
 
-def test_percentiles_that_too_few_calls_tell_are_none() -> None:
+def test_percentiles_that_insufficient_calls_tell_are_none() -> None:
     latencies = np.arange(1, 201) / 1000
     result = _contender(Result("a", (0.1, 0.1), {}, 0.0, latencies=tuple(latencies)))
     assert result["p50"] == pytest.approx(np.quantile(latencies, 0.5))

@@ -126,8 +126,8 @@ def test_doctor(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert report["calibration"]["fma_per_cycle"] >= 0.5
     assert report["calibration"] != asdict(poor)
     assert Path(report["calibration_file"]).exists()
-    _, again, _ = cli("doctor", "--no-measure", "--json")
-    assert json.loads(again)["calibration"] == report["calibration"]
+    _, repeated, _ = cli("doctor", "--no-measure", "--json")
+    assert json.loads(repeated)["calibration"] == report["calibration"]
 
 
 def test_dims() -> None:
@@ -171,13 +171,13 @@ SPECS = [InputSpec("x", "f32", ("n", 3)), InputSpec("id", "i64", (2,)), InputSpe
 
 
 def test_random_inputs_follow_the_specification() -> None:
-    made = random_inputs(SPECS, {"n": 5}, seed=1)
-    assert {k: (v.dtype.name, v.shape) for k, v in made.items()} == {
+    created = random_inputs(SPECS, {"n": 5}, seed=1)
+    assert {k: (v.dtype.name, v.shape) for k, v in created.items()} == {
         "x": ("float32", (5, 3)),
         "id": ("int64", (2,)),
         "image": ("uint8", (4, 1)),
     }
-    assert made["x"].tobytes() == random_inputs(SPECS, {"n": 5}, seed=1)["x"].tobytes()
+    assert created["x"].tobytes() == random_inputs(SPECS, {"n": 5}, seed=1)["x"].tobytes()
 
 
 def test_inputs_from_files(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_text_is_no_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "equal"),
+    ("results", "wanted", "equal"),
     [
         ([1.0, 2.0], [1.0, 2.0], True),
         ([1.0, np.nan, np.inf], [1.0, np.nan, np.inf], True),
@@ -230,8 +230,8 @@ def test_text_is_no_input(tmp_path: Path) -> None:
         ([], [], True),
     ],
 )
-def test_difference(found: list[float], wanted: list[float], equal: bool) -> None:
-    report: dict[str, Any] = difference("y", np.array(found), np.array(wanted), 1e-4)
+def test_difference(results: list[float], wanted: list[float], equal: bool) -> None:
+    report: dict[str, Any] = difference("y", np.array(results), np.array(wanted), 1e-4)
     assert report["equal"] is equal
     assert not difference("y", None, np.array(wanted), 1e-4)["equal"]
 

@@ -92,8 +92,8 @@ def test_a_compile_says_what_records_did(cli: Cli, user: Store, layer: Path, tmp
     with deciding() as listed:
         tw.compile(layer)
     d = next(d for d in listed.decisions if len(d.space) > 1)
-    made = replace(MADE, compiler=code_version())
-    common = {"untuned": d.space.labels[0], "policy": POLICY, "candidates": (), "made": made, "gain": NONE}
+    created = replace(MADE, compiler=code_version())
+    common = {"untuned": d.space.labels[0], "policy": POLICY, "candidates": (), "made": created, "gain": NONE}
     team = Store(tmp_path / "team")
     team.put(Record.of(d.key, Target.host(), d.space, setting=d.space.labels[0], **common))
     code, text, _ = cli("compile", layer, "--records", team.folder, "-o", tmp_path / "a.tw")

@@ -84,7 +84,7 @@ def test_the_age_of_what_is_stored(cli: Cli, measures: Callable[[Measured], None
     assert [age_text(t) for t in (3, 61, 7300, 90000)] == ["less than a minute", "1 minute", "2 hours", "1 day"]
 
 
-def test_the_best_of_passes_and_how_far_they_are_from_each_other() -> None:
+def test_the_best_of_passes_and_by_what_distance_they_are_from_each_other() -> None:
     good, other = like_this(), stolen(like_this())
     other = replace(other, l1_gbs=2 * good.l1_gbs)
     best = best_of([good, other])

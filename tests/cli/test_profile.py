@@ -80,9 +80,9 @@ def test_sizes_of_several_dimensions_go_together() -> None:
 
 def test_the_roofline_of_several_threads() -> None:
     target = Target.parse("znver4").adjusted(cores=2, memory_bandwidth=6.0, memory_total=9.0)
-    one, two, many = (roofline(target, n) for n in (1, 2, 64))
+    one, two, several = (roofline(target, n) for n in (1, 2, 64))
     assert two.peak == 2 * one.peak
-    assert many == two, "there are no more cores"
+    assert several == two, "there are no more cores"
     assert [level.name for level in one.levels] == ["L1", "L2", "L3", "memory"]
     assert two.levels[-1].rate == pytest.approx(1.5 * one.levels[-1].rate)
     assert two.levels[1].holds == 2 * target.l2

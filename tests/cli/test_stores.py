@@ -102,7 +102,7 @@ def test_a_store_s_life(cli: Cli, root: Path, program: Path, tmp_path: Path) -> 
     assert cli("store", "list")[1] == f"no stores in {root}\n"
 
 
-def test_a_new_store_begins_with_the_weights_and_version_given(
+def test_a_new_store_begins_with_the_weights_and_version_passed(
     cli: Cli, root: Path, program: Path, tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "step.npz", **scaled(program, 3.0))  # type: ignore[arg-type]
@@ -200,11 +200,13 @@ def test_weights_of_safetensors_files(tmp_path: Path) -> None:
     import ml_dtypes
     from safetensors.numpy import save_file
 
-    given = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([1, -2], np.int64)}
+    arguments = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([1, -2], np.int64)}
     path = tmp_path / "w.safetensors"
-    save_file(given, path)
+    save_file(arguments, path)
     result = read_weights(path)
-    assert {k: (v.dtype, v.tolist()) for k, v in result.items()} == {k: (v.dtype, v.tolist()) for k, v in given.items()}
+    assert {k: (v.dtype, v.tolist()) for k, v in result.items()} == {
+        k: (v.dtype, v.tolist()) for k, v in arguments.items()
+    }
     header = b'{"c":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\x80\x3f\x00\x40")
     assert read_weights(path)["c"].astype(np.float32).tolist() == [1.0, 2.0]

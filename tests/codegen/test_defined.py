@@ -25,13 +25,13 @@ def evaluate(e: Expr, values: dict[Expr, Any]) -> Any:
             total = defined(e)
             if total is not e:
                 return evaluate(total, values)
-            given = [evaluate(a, values) for a in args]
+            inputs = [evaluate(a, values) for a in args]
             if name in DIVISIONS:
-                assert np.all(given[1] != 0)
-                assert e.dtype.kind == "uint" or np.all(given[1] != -1)
+                assert np.all(inputs[1] != 0)
+                assert e.dtype.kind == "uint" or np.all(inputs[1] != -1)
             if name in SHIFTS:
-                assert np.all((given[1] >= 0) & (given[1] < e.dtype.bits))
-            return OPS[name].numpy(*given)
+                assert np.all((inputs[1] >= 0) & (inputs[1] < e.dtype.bits))
+            return OPS[name].numpy(*inputs)
     return values[e]
 
 

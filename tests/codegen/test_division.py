@@ -54,8 +54,8 @@ def test_vectors_by_each_other(name: str, element: DType) -> None:
     )
     whole = rng.integers(info.min, info.max, count, element.numpy, endpoint=True)
     with np.errstate(all="ignore"):
-        near = np.where(divisors == 0, whole, whole // divisors * divisors + rng.integers(-1, 2, count))
-        values = near.astype(element.numpy)
+        inner = np.where(divisors == 0, whole, whole // divisors * divisors + rng.integers(-1, 2, count))
+        values = inner.astype(element.numpy)
     values[:8] = info.min, info.max, info.min, info.max, 0, info.min, info.max, 1
     divisors[:8] = info.max, info.min, *np.array([-1, -1, 0, 0, 1, 2]).astype(element.numpy)
     i = Var("i")

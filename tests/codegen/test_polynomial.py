@@ -27,7 +27,7 @@ def test_constants_of_unrolled_loops_fold_even_inside_divisions() -> None:
     assert as_constant(c.poly((i << const(2)) - j)) == 26
 
 
-def test_fused_index_is_put_together_again() -> None:
+def test_fused_index_is_put_together_once_more() -> None:
     c = converter()
     b = Buffer("b", f32, (const(6), const(7), const(3)))
     fused = i * 16 + v

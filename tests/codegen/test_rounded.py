@@ -52,10 +52,10 @@ def converted(source: DType, to: DType, offset: float | None, loop: str) -> Prim
 @pytest.mark.parametrize("source", [f32, f64])
 def test_results(source: DType, to: DType, offset: float | None, loop: str) -> None:
     func = converted(source, to, offset, loop)
-    given = VALUES.astype(source.numpy)
+    supplied = VALUES.astype(source.numpy)
     want, got = np.ones(64, to.numpy), np.zeros(64, to.numpy)
-    interpret(func, [given, want])
-    run(func, given, got)
+    interpret(func, [supplied, want])
+    run(func, supplied, got)
     np.testing.assert_array_equal(got, want)
     assert "llvm.lrint" in emit_llvm(func, Target.parse("x86-64-v3"))
 
@@ -67,9 +67,9 @@ def test_results(source: DType, to: DType, offset: float | None, loop: str) -> N
 def test_what_is_not_rounded_so(source: DType, to: DType, offset: float | None) -> None:
     """Sums that are no whole numbers or may be inexact, wide integers, halves, whose sum is rounded."""
     func = converted(source, to, offset, "vectorized")
-    given = VALUES.clip(-6e4, 6e4).astype(source.numpy)
+    supplied = VALUES.clip(-6e4, 6e4).astype(source.numpy)
     want, got = np.ones(64, to.numpy), np.zeros(64, to.numpy)
-    interpret(func, [given, want])
-    run(func, given, got)
+    interpret(func, [supplied, want])
+    run(func, supplied, got)
     np.testing.assert_array_equal(got, want)
     assert "llvm.lrint" not in emit_llvm(func, Target.parse("x86-64-v3"))

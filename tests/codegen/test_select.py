@@ -65,13 +65,13 @@ def test_padding_that_all_lanes_share_is_read_under_a_mask(count: int) -> None:
     assert "masked.load" not in emit_llvm(func, Target.parse("generic-aarch64"))
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_what_both_branches_read_is_read_before_them(turned: bool) -> None:
+@pytest.mark.parametrize("transposed", [False, True])
+def test_what_both_branches_read_is_read_before_them(transposed: bool) -> None:
     """Also where one of them is a selection, whose own branches both read it."""
     i = Var("i")
     a, b, out = (buffer(name, f32, n) for name in ("a", "b", "out"))
     inner = select(b[i] > 0.5, a[i] * 3.0, a[i] * 2.0)
-    value = select(a[0] > 0.0, a[i], inner) if turned else select(i < 7, inner, a[i])
+    value = select(a[0] > 0.0, a[i], inner) if transposed else select(i < 7, inner, a[i])
     func = PrimFunc("branches", (a, b, out), For(i, const(16), Store(out, (i,), value), "vectorized"))
     text = emit_llvm(func, Target.parse("znver4"))
     assert len(re.findall(r"load <\d+ x float>, ptr %a", text)) == 1

@@ -22,12 +22,10 @@ NOTE = "@prefetch(buffers=[w], nbytes=512, lines=1, rows=12, strip=12)"
 
 
 def versions(panel: str = "p % 3", first: str = "7*p") -> str:
-    few = [VERSION.format(rows=rows, panel=panel, first=first, note=NOTE) for rows in (1, 2, 3)]
+    t = [VERSION.format(rows=rows, panel=panel, first=first, note=NOTE) for rows in (1, 2, 3)]
     head = "func @f(x: f32[n, 8], w: f32[3, 8, 16], d: f32[m, 3], y: f32[n, 16]) where n in 1..100, m in 0..9 {"
     head += " for p in 0..(n + 6)//7 parallel {"
-    chain = (
-        f"if n - 7*p == 1 {{ {few[0]} }} else if n - 7*p == 2 {{ {few[1]} }} else {{ if 3 <= n - 7*p {{ {few[2]} }} }}"
-    )
+    chain = f"if n - 7*p == 1 {{ {t[0]} }} else if n - 7*p == 2 {{ {t[1]} }} else {{ if 3 <= n - 7*p {{ {t[2]} }} }}"
     return f"{head} {chain} }} }}"
 
 

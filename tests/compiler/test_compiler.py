@@ -45,10 +45,10 @@ def program(name: str) -> Program:
 
 def digest_of(name: str) -> str:
     """A digest of manifest and code, compiled without the cache."""
-    made = program(name)
-    digest = hashlib.sha256(made.manifest.to_json().encode())
-    for key in sorted(made.objects):
-        digest.update(key.encode() + made.objects[key])
+    created = program(name)
+    digest = hashlib.sha256(created.manifest.to_json().encode())
+    for key in sorted(created.objects):
+        digest.update(key.encode() + created.objects[key])
     return digest.hexdigest()
 
 
@@ -70,9 +70,9 @@ def test_kernels_that_copies_of_the_process_compile_are_the_same(monkeypatch: py
 
     def share(count: int, own: Any, copied_job: Any, processes: int) -> dict[int, bytes]:
         assert processes == 3
-        made = copies.share(count, lambda k: time.sleep(0.2) or own(k), copied_job, processes)
-        copied.extend(made)
-        return made
+        created = copies.share(count, lambda k: time.sleep(0.2) or own(k), copied_job, processes)
+        copied.extend(created)
+        return created
 
     monkeypatch.setenv("TILEWRIGHT_PROCESSES", "3")
     monkeypatch.setattr(kernels, "share", share)
@@ -105,7 +105,7 @@ def test_programs_come_from_the_cache(name: str, tmp_path: Path, monkeypatch: py
     assert second.texts["loops"]() == first.texts["loops"]()  # type: ignore[operator]
 
 
-def test_a_kept_program_takes_the_weights_and_constants_of_its_graph(
+def test_a_retained_program_takes_the_weights_and_constants_of_its_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
@@ -123,22 +123,25 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_program_is_not_taken_for_another(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_is_not_selected_for_another(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     graph = ALL["mlp"]()
-    given: dict[str, Any] = {"graph": graph, "weights": numbers(graph, 1)[1], "target": TARGET}
-    compile_graph(**given)
+    arguments: dict[str, Any] = {"graph": graph, "weights": numbers(graph, 1)[1], "target": TARGET}
+    compile_graph(**arguments)
     fresh: list[str] = []
     monkeypatch.setattr(ProgramCache, "put", lambda *_: fresh.append(change))
-    compile_graph(**given)
+    compile_graph(**arguments)
     assert not fresh
-    made = compile_graph(**{**given, **CHANGES[change]}).manifest
+    produced = compile_graph(**{**arguments, **CHANGES[change]}).manifest
     assert fresh == [change]
     if change == "interface":
-        assert [i.name for i in made.inputs] == ["image"] and [o.name for o in made.outputs] == ["logits", "value"]
+        assert [i.name for i in produced.inputs] == ["image"] and [o.name for o in produced.outputs] == [
+            "logits",
+            "value",
+        ]
 
 
-def test_names_of_a_kept_program_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_a_retained_program_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     for names in (("x", "w", "n"), ("obs", "policy", "batch"), ("x", "w", "n")):
         x, w, n = names
@@ -148,7 +151,7 @@ def test_names_of_a_kept_program_are_its_own(tmp_path: Path, monkeypatch: pytest
         assert (manifest.inputs[0].name, manifest.params[0].name, manifest.symbols[0].name) == names
 
 
-def test_a_damaged_program_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_program_is_recreated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     first = program("mlp")
     store = ObjectCache()
@@ -160,8 +163,8 @@ def test_a_damaged_program_is_made_again(tmp_path: Path, monkeypatch: pytest.Mon
     for entry in (b"", whole[:7], whole[:-1], b"".join(pack_blobs({"manifest": b"{}"})), b"\xff" * 64,
                   b"".join(pack_blobs({**blobs, "manifest": foreign}))):  # fmt: skip
         store.put(key, entry)
-        again = program("mlp")
-        assert again.manifest == first.manifest and again.objects == first.objects
+        recomputed = program("mlp")
+        assert recomputed.manifest == first.manifest and recomputed.objects == first.objects
         assert store.get(key) == whole
 
 
@@ -239,15 +242,15 @@ def test_a_kernel_may_be_deep() -> None:
         y = ops.emit1(builder, "tanh", y)
     model = tw.compile(builder.finish((y,)))
     limit = sys.getrecursionlimit()
-    given = np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)
-    want = given.astype(np.float64)
+    array = np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)
+    want = array.astype(np.float64)
     for _ in range(47):
         want = np.tanh(want)
-    np.testing.assert_allclose(model(given), want, rtol=1e-5)
+    np.testing.assert_allclose(model(array), want, rtol=1e-5)
     assert sys.getrecursionlimit() == limit and x.name == "x"
 
 
-def test_names_of_many_nodes() -> None:
+def test_names_of_several_nodes() -> None:
     builder = GraphBuilder("g")
     assert [builder.fresh("a") for _ in range(3)] == ["a", "a_1", "a_2"]
     builder.reserved.add("a_3")

@@ -64,8 +64,8 @@ def over_tiles(
     with deciding() as record:
         for count in {1, threads}:  # what is little work is planned for one thread as well
             passed(graph_of(x, g, attrs), replace(machine, threads=count))
-    made = [d.key.name for d in record.decisions if d.key.kind == "algorithm"]
-    with deciding(dict.fromkeys(made, f"winograd_sums tile={tile}")) as record:
+    created = [d.key.name for d in record.decisions if d.key.kind == "algorithm"]
+    with deciding(dict.fromkeys(created, f"winograd_sums tile={tile}")) as record:
         model = compiled(x, g, attrs, target=machine, threads=threads)
     kinds = {d.selected.kind for d in record.decisions}
     assert "winograd_sums" in kinds
@@ -73,12 +73,12 @@ def over_tiles(
     return model
 
 
-def attributes(window: tuple[int, int], given: dict[str, Any]) -> dict[str, Any]:
-    return {"strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4, "window": window} | given
+def attributes(window: tuple[int, int], arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4, "window": window} | arguments
 
 
-def attrs_of(given: dict[str, Any]) -> Any:
-    return ops.attributes("conv_weight_gradient", given)
+def attrs_of(arguments: dict[str, Any]) -> Any:
+    return ops.attributes("conv_weight_gradient", arguments)
 
 
 def size(extent: int, axis: int, attrs: dict[str, Any]) -> int:
@@ -100,8 +100,8 @@ def check(model: Model, x: Array, g: Array, attrs: dict[str, Any]) -> None:
 @pytest.mark.parametrize("position", range(len(CASES)))
 @pytest.mark.parametrize("target", [None, "x86-64-v3"])
 def test_results(position: int, target: str | None) -> None:
-    n, c, h, w, f, window, given = CASES[position]
-    attrs = attributes(window, given)
+    n, c, h, w, f, window, inputs = CASES[position]
+    attrs = attributes(window, inputs)
     rng = np.random.default_rng(position)
     x = rng.normal(size=(n, c, h, w)).astype(np.float32)
     g = rng.normal(size=(n, f, size(h, 0, attrs), size(w, 1, attrs))).astype(np.float32)
@@ -165,8 +165,8 @@ def test_which_tiles_settings_allow() -> None:
     for fast, expected in tiles.items():
         with deciding() as record:
             compiled((4, 64, 12, 12), (4, 64, 12, 12), attrs, fast=fast)
-        (made,) = (d for d in record.decisions if d.key.kind == "algorithm")
-        assert {s.label for s in made.space} == {"direct", *(f"winograd_sums tile={m}" for m in expected)}
+        (created,) = (d for d in record.decisions if d.key.kind == "algorithm")
+        assert {s.label for s in created.space} == {"direct", *(f"winograd_sums tile={m}" for m in expected)}
 
 
 def test_what_is_not_finite_reaches_the_weights_of_its_channels() -> None:

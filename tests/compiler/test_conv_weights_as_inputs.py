@@ -37,9 +37,9 @@ CASES: list[tuple[str, Shape, Shape, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("position", range(len(CASES)))
 def test_results(position: int) -> None:
-    op, x_shape, w_shape, given = CASES[position]
+    op, x_shape, w_shape, inputs = CASES[position]
     rank = len(x_shape) - 2
-    attrs = {"strides": (1,) * rank, "dilations": (1,) * rank, "pads": (0,) * 2 * rank, "groups": 1} | given
+    attrs = {"strides": (1,) * rank, "dilations": (1,) * rank, "pads": (0,) * 2 * rank, "groups": 1} | inputs
     if op == "conv_transpose":
         attrs["output_padding"] = (0,) * rank
     builder = GraphBuilder("g")
@@ -54,7 +54,7 @@ def test_results(position: int) -> None:
 
 
 def test_weights_are_packed_where_pixels_read_them() -> None:
-    def made(size: int) -> set[str]:
+    def create(size: int) -> set[str]:
         builder = GraphBuilder("g")
         x, w = (builder.input(n, TensorType(f32, tuple(map(as_expr, (2, 16, size, size))))) for n in "xw")
         w = ops.emit1(builder, "slice", w, begin=(0,) * 4, size=(2, 16, 2, 2), step=(1,) * 4)
@@ -62,5 +62,5 @@ def test_weights_are_packed_where_pixels_read_them() -> None:
         graph = builder.finish((ops.emit1(builder, "conv", x, w, **kinds),))
         return {node.op for node in assign_layouts(graph, Target.host()).nodes}
 
-    assert "lowered.pack_conv" in made(8)
-    assert "lowered.pack_conv" not in made(2)
+    assert "lowered.pack_conv" in create(8)
+    assert "lowered.pack_conv" not in create(2)

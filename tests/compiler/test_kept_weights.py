@@ -48,7 +48,7 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[n], b[n]) for n in a)
 
 
-def test_those_of_a_file_are_read_again(path: Path, tmp_path: Path) -> None:
+def test_those_of_a_file_are_read_once_more(path: Path, tmp_path: Path) -> None:
     m = tw.compile(str(path))
     assert isinstance(m, Model)
     assert held(m) < 4 * 17 * 40 < held(tw.compile(path, keep_weights=True))
@@ -102,13 +102,13 @@ def test_another_file_is_noticed(path: Path, tmp_path: Path, small: int, monkeyp
     assert same(m.weights, arrays(0))
 
 
-def test_what_is_no_file_is_kept_unless_told(tmp_path: Path) -> None:
+def test_what_is_no_file_is_retained_unless_told(tmp_path: Path) -> None:
     proto = policy(0)
-    kept, dropped = tw.compile(proto), tw.compile(proto, keep_weights=False)
-    assert isinstance(kept, Model) and isinstance(dropped, Model)
-    assert held(kept) >= sum(a.nbytes for a in arrays(0).values()) > held(dropped)
-    assert same(kept.weights, arrays(0))
-    assert np.array_equal(kept(X), dropped(X))
+    retained, dropped = tw.compile(proto), tw.compile(proto, keep_weights=False)
+    assert isinstance(retained, Model) and isinstance(dropped, Model)
+    assert held(retained) >= sum(a.nbytes for a in arrays(0).values()) > held(dropped)
+    assert same(retained.weights, arrays(0))
+    assert np.array_equal(retained(X), dropped(X))
     with pytest.raises(WeightError, match="raw weights were not kept"):
         dropped.save(tmp_path / "m.tw")
     assert not (tmp_path / "m.tw").exists()

@@ -39,10 +39,10 @@ def test_a_program_for_another_machine(tmp_path: Path) -> None:
         tw.load(path)
 
 
-def test_weights_are_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_retained_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the import has read is what the model keeps; a caller's arrays are copied, for they may change."""
     monkeypatch.setattr(importer, "LARGE", 1)
     read = import_model(policy_suite.m64())
-    for given, shared in ((read, True), ((read.graph, read.weights), False)):
-        held = tw.compile(given).weights
+    for case, shared in ((read, True), ((read.graph, read.weights), False)):
+        held = tw.compile(case).weights
         assert held and all(np.shares_memory(held[name], read.weights[name]) == shared for name in held)

@@ -188,9 +188,9 @@ def test_batches_that_do_not_fit_are_refused() -> None:
         (Ragged(good[0].rows, good[0].offsets[::-1].copy()), Ragged(good[1].rows, good[0].offsets[::-1].copy())),
         (Ragged(good[0].rows, good[0].offsets + 1), Ragged(good[1].rows, good[0].offsets + 1)),
     ]
-    for given in wrong:
+    for case in wrong:
         with pytest.raises(CallError):
-            model(*given)
+            model(*case)
     with pytest.raises(CallError, match="new arrays"):
         model(*good, out=np.empty(3))
     for arrays in ([], [np.float32(1)], [ids[0], extra[0]], [ids[0], ids[1].astype(np.int32)]):
@@ -203,8 +203,8 @@ def test_the_doors_of_a_model(tmp_path: Path) -> None:
     ids, extra = map(tw.ragged, sequences([3, 5]))
     states, logits = model(ids, extra)
     model.save(tmp_path / "encoder.tw")
-    again = tw.load(tmp_path / "encoder.tw").run({"ids": ids, "extra": extra})
-    np.testing.assert_array_equal(again["states"].rows, states.rows)
+    reloaded = tw.load(tmp_path / "encoder.tw").run({"ids": ids, "extra": extra})
+    np.testing.assert_array_equal(reloaded["states"].rows, states.rows)
     (result, _), version = model.versioned(ids, extra)
     np.testing.assert_array_equal(result.rows, states.rows)
     assert version == 0

@@ -221,7 +221,7 @@ def test_a_refused_call_changes_nothing() -> None:
     assert state.length == state.capacity
 
 
-def test_rows_are_taken_back_copied_and_loaded() -> None:
+def test_rows_are_selected_back_copied_and_loaded() -> None:
     state = a_state()
     state(rows(4))
     first = np.array(state(rows(2, 1)))
@@ -407,7 +407,7 @@ def test_what_else_reads_a_cache_sees_its_rows() -> None:
         np.testing.assert_array_equal(everything, seen.sum(0))
 
 
-def test_what_is_known_of_the_length_is_kept() -> None:
+def test_what_is_known_of_the_length_is_retained() -> None:
     past = Var("past", lo=1, hi=20, likely=(5, 9))
     graph, weights = decoder()
     model = tw.compile((with_symbols(graph, {Var("past", lo=1): past}), weights), state="auto")

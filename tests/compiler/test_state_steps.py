@@ -57,10 +57,10 @@ def count_a_long_sequence(*, bounded: bool) -> None:
     before = library.allocations()
     for _ in range(STEPS - 19):
         state(x, out=y)
-    taken = library.allocations() - before
+    selected = library.allocations() - before
     assert state.length == STEPS
     assert np.isfinite(y).all()
-    print(f"taken {taken}, asked {asked}")
+    print(f"taken {selected}, asked {asked}")
 
 
 @pytest.mark.skipif(host_triple() != "x86_64-unknown-linux-gnu", reason="libraries are written for x86-64 Linux")

@@ -140,7 +140,7 @@ def test_low_rank_makes_two_factors(weights: dict[str, Array], samples: list[Arr
     np.testing.assert_allclose(small(samples[1]), computed(weights, samples[1]), rtol=0, atol=0.05)
 
 
-def test_without_a_recipe_the_strongest_that_holds_is_taken(weights: dict[str, Array], samples: list[Array]) -> None:
+def test_without_a_recipe_the_strongest_that_holds_is_selected(weights: dict[str, Array], samples: list[Array]) -> None:
     small = tw.compress(model_of(weights), calibrate=samples, max_drop=0.1)
     report = small.report
     assert report.metric[1] >= report.metric[0] - 0.1
@@ -151,7 +151,7 @@ def test_without_a_recipe_the_strongest_that_holds_is_taken(weights: dict[str, A
     np.testing.assert_array_equal(np.array(never.weights["w1"]), weights["w1"])
 
 
-def test_a_recipe_that_falls_too_far_is_said(weights: dict[str, Array], samples: list[Array]) -> None:
+def test_a_recipe_that_falls_too_distant_is_said(weights: dict[str, Array], samples: list[Array]) -> None:
     report = tw.compress(model_of(weights), calibrate=samples, recipe=Recipe(prune=0.9), max_drop=0.01).report
     assert "falls by" in report.reason
 

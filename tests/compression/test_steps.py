@@ -41,13 +41,13 @@ def test_shared_values_are_no_worse_than_even_levels(values: int) -> None:
     w[w < -1] = 0
     shared = share_values(w, values)
     assert len(np.unique(shared[shared != 0])) <= values and np.array_equal(shared == 0, w == 0)
-    kept = w[w != 0]
-    levels = np.linspace(kept.min(), kept.max(), values)
-    even = levels[np.abs(kept[:, None] - levels).argmin(1)]
-    assert np.sum((shared - w) ** 2) <= np.sum((even - kept) ** 2) * (1 + 1e-6)
+    retained = w[w != 0]
+    levels = np.linspace(retained.min(), retained.max(), values)
+    even = levels[np.abs(retained[:, None] - levels).argmin(1)]
+    assert np.sum((shared - w) ** 2) <= np.sum((even - retained) ** 2) * (1 + 1e-6)
 
 
-def test_values_that_are_few_already_stay() -> None:
+def test_values_that_are_a_small_number_of_already_stay() -> None:
     w = RNG.choice(np.asarray([-2, -0.5, 0, 1, 3], np.float32), (20, 20))
     np.testing.assert_array_equal(share_values(w, 8), w)
     np.testing.assert_array_equal(share_values(np.zeros((3, 3), np.float32), 4), 0)

@@ -201,7 +201,7 @@ def test_targets_of_make_stand_once() -> None:
     assert sorted(set(targets)) == sorted(targets) and phony == []
 
 
-def test_what_is_missing_is_found() -> None:
+def test_what_is_missing_is_located() -> None:
     page = ROOT / "docs" / "tour.md"
     assert broken_links(page, "[a](ir.md) [b](none.md) [c](tour.md#layers) [d](#none) [e](https://a.b/c)") == [
         "none.md",
@@ -242,7 +242,7 @@ def test_the_tour_shows_the_table_of_flags() -> None:
     assert flags.markdown() in (ROOT / "docs" / "tour.md").read_text(), "put flags.markdown() into docs/tour.md"
 
 
-def test_blocks_are_found() -> None:
+def test_blocks_are_located() -> None:
     text = (
         "a\n```python\nx = 1\n```\n<!-- no-test: why -->\n```python\ny\n```\n<!-- needs: torch -->\n```output\n1\n```\n"
     )

@@ -121,8 +121,8 @@ def test_strides_are_those_traced() -> None:
             return c, c.permute(0, 2, 3, 1), z, z.t(), z[:, ::2], z[0].expand(4, -1), y.t()
 
     x = torch.randn(2, 3, 8, 8)
-    for given in (x, x.contiguous(memory_format=torch.channels_last)):
-        check(Strided(), (given, torch.randn(6, 7)), (given, torch.randn(7, 6).t()))
+    for case in (x, x.contiguous(memory_format=torch.channels_last)):
+        check(Strided(), (case, torch.randn(6, 7)), (case, torch.randn(7, 6).t()))
     last = Strided().to(memory_format=torch.channels_last)
     check(last, (x.contiguous(memory_format=torch.channels_last), torch.randn(6, 7)))
     check(Strided(), (x, torch.randn(6, 14)[:, ::2]), parts=None)
@@ -131,15 +131,15 @@ def test_strides_are_those_traced() -> None:
 def test_strides_along_one_element_are_those_traced_where_sizes_are_symbolic() -> None:
     """How far apart the elements of a dimension are that has one only: of no use, but what eager PyTorch says."""
 
-    def turned(x: Any, y: Any) -> Any:
+    def transposed(x: Any, y: Any) -> Any:
         x, y = x * 2 + 1, y * 2
         return x.sum(0, keepdim=True).t(), x.sum(1, keepdim=True), y[1:].t(), torch.exp(y)
 
     torch._dynamo.reset()
-    f = torch.compile(turned, backend="tilewright", dynamic=True)
+    f = torch.compile(transposed, backend="tilewright", dynamic=True)
     for rows, columns in ((6, 5), (7, 3)):
         x, y = torch.randn(rows, columns), torch.randn(rows, 1)
-        for got, want in zip(f(x, y), turned(x, y), strict=True):
+        for got, want in zip(f(x, y), transposed(x, y), strict=True):
             torch.testing.assert_close(got, want)
             assert got.stride() == want.stride()
 
@@ -359,14 +359,14 @@ def test_complex_tensors_neither_enter_nor_leave_parts() -> None:
         z = torch.fft.rfft(x * 2) * w.to(torch.complex64)
         return torch.fft.irfft(z.sgn(), n=x.shape[-1]).relu() * 2
 
-    def given(z: Any) -> Any:
+    def supplied(z: Any) -> Any:
         return (z * z).real.relu() * 2
 
     (report,) = check(out, (torch.randn(3, 32),), parts=2)
     reasons = {u.operator: u.reason for u in report.uncompiled}
     assert reasons["aten._fft_r2c"] == "complex tensors neither enter nor leave a part"
     check(between, (torch.randn(3, 32), torch.randn(17)), parts=None)
-    check(given, (torch.randn(3, 4, dtype=torch.complex64),), parts=1)
+    check(supplied, (torch.randn(3, 4, dtype=torch.complex64),), parts=1)
 
 
 def branched(x: Any) -> Any:

@@ -17,10 +17,10 @@ nn, functional = torch.nn, torch.nn.functional
 class Attention(nn.Module):
     """Of `keys` places of the input, with whatever else PyTorch's function takes."""
 
-    def __init__(self, keys: int, given: dict[str, Any]) -> None:
+    def __init__(self, keys: int, arguments: dict[str, Any]) -> None:
         super().__init__()
         self.q, self.kv = nn.Linear(16, 16), nn.Linear(16, 32)
-        self.keys, self.given = keys, given
+        self.keys, self.given = keys, arguments
 
     def forward(self, x: Any) -> Any:
         def heads(y: Any) -> Any:
@@ -41,10 +41,10 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("keys,given", CASES.values(), ids=CASES)
-def test_both_ways_are_compiled(keys: int, given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("keys,arguments", CASES.values(), ids=CASES)
+def test_both_ways_are_compiled(keys: int, arguments: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    model, x = Attention(keys, given), torch.randn(2, 6, 16, requires_grad=True)
+    model, x = Attention(keys, arguments), torch.randn(2, 6, 16, requires_grad=True)
     other, same = copy.deepcopy(model), copy.deepcopy(x)
     reports: list[Any] = []
     result = gradients(compiled(model, reports), (x,), lambda y: y.square().sum())
@@ -66,8 +66,8 @@ def test_what_pytorch_runs_is_the_same() -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
-def layer(**given: Any) -> Any:
-    return nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, **given)
+def layer(**arguments: Any) -> Any:
+    return nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, **arguments)
 
 
 PADDED = torch.tensor([[False] * 5 + [True], [True] * 6])
@@ -84,12 +84,14 @@ FAST: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("module,given", FAST.values(), ids=FAST)
-def test_encoder_layers_are_compiled_whole(module: Any, given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("module,arguments", FAST.values(), ids=FAST)
+def test_encoder_layers_are_compiled_whole(module: Any, arguments: dict[str, Any]) -> None:
     module.eval()
     x = torch.randn(2, 6, 16)
     reports: list[Any] = []
     with torch.no_grad():
-        assert_same(compiled(module, reports)(x, **given), module(x, **given), rtol=2e-5, atol=2e-5, equal_nan=True)
+        assert_same(
+            compiled(module, reports)(x, **arguments), module(x, **arguments), rtol=2e-5, atol=2e-5, equal_nan=True
+        )
     (report,) = reports
     assert report.coverage().compiled_parts == 1 and not report.uncompiled

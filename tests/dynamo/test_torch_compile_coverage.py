@@ -18,7 +18,7 @@ def test_a_whole_module() -> None:
     assert report.share == 1 and report.compiled_parts == len(report.parts) == 1 and not report.uncompiled
 
 
-def test_an_operator_that_nobody_knows() -> None:
+def test_an_operator_that_no_one_knows() -> None:
     report = tw.coverage(Custom(), (torch.randn(8, 17),))
     assert report.share < 1 and report.compiled_parts == 2
     assert [p.runs_by for p in report.parts] == ["Tilewright", "PyTorch", "Tilewright"]

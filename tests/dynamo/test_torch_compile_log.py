@@ -27,9 +27,9 @@ class Spectrum(nn.Module):
 
 
 class Recurrent(nn.Module):
-    def __init__(self, kind: str, **given: Any) -> None:
+    def __init__(self, kind: str, **arguments: Any) -> None:
         super().__init__()
-        self.layer = getattr(nn, kind)(5, 6, num_layers=2, **given)
+        self.layer = getattr(nn, kind)(5, 6, num_layers=2, **arguments)
 
     def forward(self, x: Any) -> Any:
         y, state = self.layer(x)
@@ -50,7 +50,7 @@ def test_what_is_left_is_logged_once(caplog: Any) -> None:
     assert text.endswith(f"2 of 12 operators run in PyTorch: {reason}"), text
 
 
-def test_other_sizes_leave_as_much_and_are_not_told_again(caplog: Any) -> None:
+def test_other_sizes_leave_as_much_and_are_not_told_once_more(caplog: Any) -> None:
     f = compiled(Spectrum(), dynamic=False)
     with torch.no_grad():
         for n in (2, 3, 4):
@@ -123,11 +123,11 @@ GIVEN: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("text", GIVEN)
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-def test_recurrent_layers_are_compiled_where_dynamo_allows_it(kind: str, given: str) -> None:
+def test_recurrent_layers_are_compiled_where_dynamo_allows_it(kind: str, text: str) -> None:
     torch.manual_seed(0)
-    model = Recurrent(kind, **GIVEN[given]).eval()
+    model = Recurrent(kind, **GIVEN[text]).eval()
     with torch._dynamo.config.patch(allow_rnn=True):
         reports = check(model, (torch.randn(4, 3, 5),))
     assert reports[0].coverage().share == 1, reports[0].coverage()

@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="make test does without PyTorch; make torch 
 from examples import compiled_ppo as example
 
 
-def test_poles_fall_and_stand_again() -> None:
+def test_poles_fall_and_stand_once_more() -> None:
     envs = example.CartPole(3, seed=0)
     ages = []
     for _ in range(40):

@@ -73,8 +73,8 @@ def test_advantages_are_the_sums_of_their_definition() -> None:
         for env in range(SMALL.envs):
             total, weight = 0.0, 1.0
             for later in range(t, SMALL.horizon):
-                ahead = 0.0 if segment["terminated"][later, env] else gamma * values[later + 1, env]
-                total += weight * (segment["reward"][later, env] + ahead - values[later, env])
+                following = 0.0 if segment["terminated"][later, env] else gamma * values[later + 1, env]
+                total += weight * (segment["reward"][later, env] + following - values[later, env])
                 weight *= gamma * lam
                 if segment["terminated"][later, env] or segment["truncated"][later, env]:
                     break

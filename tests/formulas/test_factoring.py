@@ -20,10 +20,10 @@ def arrays(*operands: str, kind: Any = np.float64) -> list[np.ndarray[Any, Any]]
     return [rng.integers(-4, 5, [LETTERS[x] for x in o]).astype(kind) for o in operands]
 
 
-def steps(text: str, given: list[np.ndarray[Any, Any]]) -> int:
+def steps(text: str, inputs: list[np.ndarray[Any, Any]]) -> int:
     """Operators that a comprehension becomes."""
     f = tw.comprehension(text)
-    types = [TensorType(dtype(a.dtype), tuple(map(as_expr, a.shape))) for a in given]
+    types = [TensorType(dtype(a.dtype), tuple(map(as_expr, a.shape))) for a in inputs]
     return len(f.graph(types).nodes)
 
 
@@ -42,9 +42,9 @@ PRODUCTS = [
 @pytest.mark.parametrize(("text", "einsum", "count"), PRODUCTS, ids=[p[1] for p in PRODUCTS])
 def test_products_of_several_tensors(text: str, einsum: str, count: int, kind: Any) -> None:
     """Small integers: every order of the sum is exact."""
-    given = arrays(*einsum.split("->")[0].split(","), kind=kind)
-    np.testing.assert_array_equal(tw.comprehension(text)(*given), np.einsum(einsum, *given))
-    assert steps(text, given) == count
+    inputs = arrays(*einsum.split("->")[0].split(","), kind=kind)
+    np.testing.assert_array_equal(tw.comprehension(text)(*inputs), np.einsum(einsum, *inputs))
+    assert steps(text, inputs) == count
 
 
 def test_a_condition_goes_with_the_sum_that_it_is_about() -> None:

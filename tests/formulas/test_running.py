@@ -25,19 +25,19 @@ RUNNING = [
 ]
 
 
-def operators(text: str, *given: np.ndarray[Any, Any]) -> list[str]:
+def operators(text: str, *arguments: np.ndarray[Any, Any]) -> list[str]:
     f = tw.comprehension(text)
-    types = [TensorType(dtype(a.dtype), tuple(map(as_expr, a.shape))) for a in given]
+    types = [TensorType(dtype(a.dtype), tuple(map(as_expr, a.shape))) for a in arguments]
     return [n.op for n in f.graph(types).nodes]
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int32])
 @pytest.mark.parametrize(("text", "wanted", "count"), RUNNING, ids=[r[0] for r in RUNNING])
 def test_sums_up_to_ones_own_place(text: str, wanted: np.ndarray[Any, Any], count: int, kind: Any) -> None:
-    given = X.astype(kind)
-    np.testing.assert_array_equal(tw.comprehension(text)(given), wanted)
-    made = operators(text, given)
-    assert len(made) == count and made[-1] == "cumsum"
+    supplied = X.astype(kind)
+    np.testing.assert_array_equal(tw.comprehension(text)(supplied), wanted)
+    created = operators(text, supplied)
+    assert len(created) == count and created[-1] == "cumsum"
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_sums_up_to_ones_own_place(text: str, wanted: np.ndarray[Any, Any], coun
     ],
 )
 def test_other_sums_stay(text: str) -> None:
-    given = X.astype(np.float32)
-    assert "cumsum" not in operators(text, given)
+    inputs = X.astype(np.float32)
+    assert "cumsum" not in operators(text, inputs)
     i = np.arange(34)
     below = {"<= i, i in 0:20": i[:20, None] >= i, "< i, i in 0:34": i[:, None] > i}
     for end, seen in below.items():
         if f"where j {end}" in text:
-            padded = np.pad(given, ((0, 0), (0, 1)))
-            np.testing.assert_array_equal(tw.comprehension(text)(given), padded @ seen.T)
+            padded = np.pad(inputs, ((0, 0), (0, 1)))
+            np.testing.assert_array_equal(tw.comprehension(text)(inputs), padded @ seen.T)
 
 
 def test_sixteen_bits_are_summed_in_single_precision() -> None:
@@ -70,11 +70,11 @@ def test_sixteen_bits_are_summed_in_single_precision() -> None:
 def test_any_number_of_elements() -> None:
     f = tw.comprehension("Y[n, i] +! X[n, j] where j <= i, i in 0:X.shape[1]", dynamic=True)
     for n in (1, 7, 33):
-        given = X[:, :n].astype(np.float32)
-        np.testing.assert_array_equal(f(given), np.cumsum(given, 1))
+        inputs = X[:, :n].astype(np.float32)
+        np.testing.assert_array_equal(f(inputs), np.cumsum(inputs, 1))
 
 
 def test_gradients_run_the_other_way() -> None:
-    given, g = X.astype(np.float32), X[:, ::-1].astype(np.float32)
-    (result,) = tw.comprehension("Y[n, i] +! X[n, j] where j <= i, i in 0:33").backward(given, g)
+    inputs, g = X.astype(np.float32), X[:, ::-1].astype(np.float32)
+    (result,) = tw.comprehension("Y[n, i] +! X[n, j] where j <= i, i in 0:33").backward(inputs, g)
     np.testing.assert_array_equal(result, np.cumsum(g[:, ::-1], 1)[:, ::-1])

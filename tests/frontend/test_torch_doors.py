@@ -110,11 +110,11 @@ class Together(nn.Module):  # type: ignore[misc, name-defined]
         self.parts = nn.ModuleList([f for f, _ in self.calls if isinstance(f, nn.Module)])
 
     def forward(self, *inputs: Any) -> list[Any]:
-        found, at = [], 0
+        results, at = [], 0
         for f, count in self.calls:
-            found += leaves(f(*inputs[at : at + count]))
+            results += leaves(f(*inputs[at : at + count]))
             at += count
-        return found
+        return results
 
 
 def by_module(module: Any, inputs: tuple[Any, ...]) -> list[Any]:

@@ -251,7 +251,7 @@ def test_calls_are_checked() -> None:
     close(scale(2, a[0]), 2 * a[0])
 
 
-def test_the_function_is_found_whatever_was_imported_before() -> None:
+def test_the_function_is_located_whatever_was_imported_before() -> None:
     """No module of the package has its name."""
     code = "import tilewright.functions.comprehension, tilewright as tw; assert callable(tw.comprehension)"
     subprocess.run([sys.executable, "-c", code], check=True)

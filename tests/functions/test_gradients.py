@@ -50,18 +50,18 @@ def gradients_of(text: str, arrays: list[Array], native: bool = False) -> list[A
     graph = weighted(function, arrays)
     names = [n for n, a in zip(function.inputs, arrays, strict=True) if a.dtype.kind == "f"]
     whole = tw.gradient(graph, graph.outputs[0].name, names)
-    given = dict(zip(function.inputs, arrays, strict=True))
+    arguments = dict(zip(function.inputs, arrays, strict=True))
     with np.errstate(all="ignore"):
-        match = run_graph(whole, given)
+        match = run_graph(whole, arguments)
         results = [match[v.name] for v in whole.outputs[1:]]
         for name, result in zip(names, results, strict=True):
-            along = np.random.default_rng(7).standard_normal(given[name].shape)
+            along = np.random.default_rng(7).standard_normal(arguments[name].shape)
             ends = [
-                float(run_graph(graph, {**given, name: given[name] + s * along})[graph.outputs[0].name])
+                float(run_graph(graph, {**arguments, name: arguments[name] + s * along})[graph.outputs[0].name])
                 for s in (STEP, -STEP)
             ]
             want = (ends[0] - ends[1]) / (2 * STEP)
-            assert result.shape == given[name].shape
+            assert result.shape == arguments[name].shape
             if np.isfinite(want):  # a root of what is negative has none
                 scale = max(1.0, abs(want), float(np.abs(result).sum()), 0.1 * abs(ends[0]))
                 assert abs(float((result * along).sum()) - want) <= TOLERANCE * scale, (text, name)
@@ -200,6 +200,6 @@ def test_what_has_no_gradient_is_refused() -> None:
     second = te.comm_reducer(lambda a, b: a + 2 * b, lambda t: te.const(0, t), name="skewed")
     k = te.reduce_axis(3)
     t = te.placeholder((3,), "float64")
-    made = te.compute((1,), lambda i: second(t[k], axis=k))
+    tensor = te.compute((1,), lambda i: second(t[k], axis=k))
     with pytest.raises(tw.Error, match="the reducer skewed has no gradient"):
-        adjoint(made, te.placeholder((1,), "float64"), [t])
+        adjoint(tensor, te.placeholder((1,), "float64"), [t])

@@ -48,13 +48,13 @@ def test_gradients_are_autograds() -> None:
         O[h, i, d] = sum(P[h, i, j] * V[h, j, d]) / sum(P[h, i, l])
     """
     op = tw.comprehension(text, scale=0.5).torch_op("tw_test::attention")
-    given = [torch.randn(2, n, 4, requires_grad=True) for n in (5, 7, 7)]
+    inputs = [torch.randn(2, n, 4, requires_grad=True) for n in (5, 7, 7)]
     weights = torch.randn(2, 5, 4)
     want = torch.autograd.grad(
-        (torch.nn.functional.scaled_dot_product_attention(*given, scale=0.5) * weights).sum(), given
+        (torch.nn.functional.scaled_dot_product_attention(*inputs, scale=0.5) * weights).sum(), inputs
     )
     for function in (op, torch.compile(lambda *x: op(*x), backend="aot_eager")):
-        result = torch.autograd.grad((function(*given) * weights).sum(), given)
+        result = torch.autograd.grad((function(*inputs) * weights).sum(), inputs)
         for a, b in zip(result, want, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 

@@ -39,15 +39,15 @@ class _Maker:
         name = f"{'ABDEFGH'[len(self.arrays) % 7]}{len(self.arrays)}"
         kind = BY_NAME[dtype or self.dtype]
         if kind.is_float:
-            made = self.numbers.standard_normal(shape)
-            if self.rng.random() < 0.15 and made.size:
-                flat = made.reshape(-1)
-                flat[self.rng.randrange(made.size)] = self.rng.choice([np.nan, np.inf, -np.inf])
+            created = self.numbers.standard_normal(shape)
+            if self.rng.random() < 0.15 and created.size:
+                flat = created.reshape(-1)
+                flat[self.rng.randrange(created.size)] = self.rng.choice([np.nan, np.inf, -np.inf])
         elif kind.kind == "bool":
-            made = self.numbers.integers(0, 2, shape)
+            created = self.numbers.integers(0, 2, shape)
         else:
-            made = self.numbers.integers(-7 if kind.kind == "int" else 0, 8, shape)
-        self.arrays[name] = np.asarray(made).astype(kind.numpy)
+            created = self.numbers.integers(-7 if kind.kind == "int" else 0, 8, shape)
+        self.arrays[name] = np.asarray(created).astype(kind.numpy)
         return name
 
     def place(self, indices: list[str]) -> tuple[str, int]:

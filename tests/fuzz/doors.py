@@ -264,11 +264,11 @@ OPTIONS = (
 
 
 def of_compile(rng: Random) -> Call:
-    given: dict[str, Any] = {"model": Small(), "example": torch.tensor(X)}
+    arguments: dict[str, Any] = {"model": Small(), "example": torch.tensor(X)}
     for name in rng.sample(["model", "example", *OPTIONS], rng.choice((1, 1, 2))):
-        given[name] = odd(rng) if name != "example" or rng.random() < 0.4 else strange(rng, X)[1]
-    changed = ", ".join(f"{k}={v!r}"[:80] for k, v in given.items() if not isinstance(v, Small))
-    return f"compile({changed})", lambda: tw.compile(given.pop("model"), **given) is None, None
+        arguments[name] = odd(rng) if name != "example" or rng.random() < 0.4 else strange(rng, X)[1]
+    changed = ", ".join(f"{k}={v!r}"[:80] for k, v in arguments.items() if not isinstance(v, Small))
+    return f"compile({changed})", lambda: tw.compile(arguments.pop("model"), **arguments) is None, None
 
 
 STEP_OPTIONS = (
@@ -278,13 +278,13 @@ STEP_OPTIONS = (
 
 
 def of_compile_step(rng: Random) -> Call:
-    given: dict[str, Any] = {"model": Small(), "loss": loss, "optimizer": tw.train.SGD(0.1), "example": (X, Y)}
-    for name in rng.sample([*given, *STEP_OPTIONS], rng.choice((1, 1, 2))):
-        given[name] = odd(rng)
-    changed = ", ".join(f"{k}={v!r}"[:80] for k, v in given.items() if not isinstance(v, Small))
+    attributes: dict[str, Any] = {"model": Small(), "loss": loss, "optimizer": tw.train.SGD(0.1), "example": (X, Y)}
+    for name in rng.sample([*attributes, *STEP_OPTIONS], rng.choice((1, 1, 2))):
+        attributes[name] = odd(rng)
+    changed = ", ".join(f"{k}={v!r}"[:80] for k, v in attributes.items() if not isinstance(v, Small))
     return (
         f"compile_step({changed})",
-        lambda: tw.compile_step(given.pop("model"), given.pop("loss"), **given) is None,
+        lambda: tw.compile_step(attributes.pop("model"), attributes.pop("loss"), **attributes) is None,
         None,
     )
 
@@ -344,9 +344,9 @@ def of_jax(rng: Random) -> Call:
     if rng.random() < 0.5:
         name, x = strange(rng, X)
         return f"jax, example {name}", lambda: tw.compile(f, x) is None, None
-    given = {rng.choice(("params", "dims", "dynamic", "state", "example")): odd(rng)}
-    example = given.pop("example", X)
-    return f"jax, {given!r}, {example!r}", lambda: tw.compile(f, example, **given) is None, None
+    arguments = {rng.choice(("params", "dims", "dynamic", "state", "example")): odd(rng)}
+    example = arguments.pop("example", X)
+    return f"jax, {arguments!r}, {example!r}", lambda: tw.compile(f, example, **arguments) is None, None
 
 
 DOORS: tuple[Callable[[Random], Call], ...] = (

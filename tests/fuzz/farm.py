@@ -131,8 +131,8 @@ def run(kind: str, seeds: Iterable[int], workers: int = 2, limit: float = LIMIT_
                 retire(worker)
                 begin(None)
         for worker in list(busy.values()):
-            patience = limit if worker.stage != "new" else limit + LIMIT_S
-            if worker.seed is not None and time.monotonic() - worker.since > patience:
+            timeout = limit if worker.stage != "new" else limit + LIMIT_S
+            if worker.seed is not None and time.monotonic() - worker.since > timeout:
                 report.failures[worker.seed] = f"no answer in {limit:.0f} s in stage {worker.stage}"
                 retire(worker)
                 begin(None)

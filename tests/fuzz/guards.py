@@ -122,7 +122,7 @@ def guarded_call(self: Engine, arrays: Sequence[Any], dims: tuple[int, ...]) -> 
     GUARD.calls += 1
     manifest, slot = self.manifest, self.control.current
     inputs = manifest.inputs
-    given = [GUARD.copy(a) for a in arrays[: len(inputs)]]
+    operands = [GUARD.copy(a) for a in arrays[: len(inputs)]]
     wanted = [GUARD.empty(a) for a in arrays[len(inputs) :]]
     temps = GUARD.temporaries(manifest.run_temps, [i.nbytes for i in self.intervals(dims)])
     self.ensure(dims)
@@ -142,11 +142,11 @@ def guarded_call(self: Engine, arrays: Sequence[Any], dims: tuple[int, ...]) -> 
     ]
     self.set_slot(slot, copies)
     try:
-        version = _call(self, [*given, *wanted], dims)
+        version = _call(self, [*operands, *wanted], dims)
     finally:
         self.set_slot(slot, packed)
         executors[EXECUTOR.tag] = 0
-    for spec, mine, theirs in zip(inputs, given, arrays, strict=False):
+    for spec, mine, theirs in zip(inputs, operands, arrays, strict=False):
         if spec.written:
             np.copyto(theirs, mine)
     for mine, theirs in zip(wanted, arrays[len(inputs) :], strict=True):
@@ -165,11 +165,11 @@ def guarded_prepare(
     for p, mine, theirs in zip(manifest.params, sources, raw, strict=True):
         ctypes.memmove(mine, theirs, p.nbytes)
     number = {p.name: k for k, p in enumerate(manifest.params)}
-    made = [
+    created = [
         sources[number[p.alias]] if p.alias is not None else GUARD.place(p.nbytes, ALIGNMENT) for p in manifest.packed
     ]
-    _prepare(self, sources, made)
-    for p, mine, theirs in zip(manifest.packed, made, packed, strict=True):
+    _prepare(self, sources, created)
+    for p, mine, theirs in zip(manifest.packed, created, packed, strict=True):
         if p.alias is None:
             ctypes.memmove(theirs, mine, p.nbytes)
     return None

@@ -83,15 +83,15 @@ def module(rng: Random) -> tuple[str, str, list[Any]]:
         "    %z = stablehlo.constant dense<1.0> : tensor<f32>\n    %zero = stablehlo.constant dense<0> : tensor<i64>\n"
         f"    {left} = {text}\n    return {result} : {kind}\n  }}\n}}\n"
     )
-    given = [np.ones((3, 4), np.float32)]
-    given += [np.array(v, np.int64) for v in numbers] if by_data else []
-    return name, source, given
+    inputs = [np.ones((3, 4), np.float32)]
+    inputs += [np.array(v, np.int64) for v in numbers] if by_data else []
+    return name, source, inputs
 
 
 def run(seed: int, mark: Callable[[str], None]) -> str:
     """What becomes of the case of a seed. Raises what is no error of ours."""
     rng = Random(seed)
-    name, source, given = module(rng)
+    name, source, inputs = module(rng)
     mark(name)
     from tests.fuzz import modules  # which needs jaxlib
     from tilewright.frontend.stablehlo.importer import import_module
@@ -100,7 +100,7 @@ def run(seed: int, mark: Callable[[str], None]) -> str:
         model = tw.compile(import_module(modules.read_forked(source.encode())))
         mark(f"call {name}")
         model.max_iterations = 1000
-        model(*given)
+        model(*inputs)
     except tw.Error as error:
         if not str(error).strip():
             raise AssertionError("the error says nothing") from error

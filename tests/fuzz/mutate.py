@@ -115,9 +115,9 @@ def _mild(model: onnx.ModelProto, other: onnx.ModelProto, rng: random.Random) ->
             if dims:
                 dims[rng.randrange(len(dims))].dim_param = rng.choice("nmk")
         case _:
-            made = [name for m in model.graph.node for name in m.output if name]
-            if made:
-                model.graph.output.add().name = name = rng.choice(made)
+            created = [name for m in model.graph.node for name in m.output if name]
+            if created:
+                model.graph.output.add().name = name = rng.choice(created)
                 if rng.random() < 0.5:
                     model.graph.node.add(op_type=rng.choice(UNARY), input=[name], output=["new"])
                     model.graph.output[-1].name = "new"
@@ -215,9 +215,9 @@ def _initializer(model: onnx.ModelProto, other: onnx.ModelProto, rng: random.Ran
         case 6:
             model.graph.initializer.remove(t)
         case 7:
-            kept = t.name
+            retained = t.name
             t.CopyFrom(rng.choice(other.graph.initializer) if other.graph.initializer else t)
-            t.name = kept
+            t.name = retained
         case 8:  # the numbers of shapes, axes, paddings
             count = rng.choice((0, 1, 2, 3, 4, len(t.raw_data) // 8))
             code = rng.choice((TensorProto.INT64, TensorProto.INT64, TensorProto.INT32))

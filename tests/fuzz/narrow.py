@@ -543,11 +543,11 @@ class Applied(torch.nn.Module):
 
 def copies(tensors: Sequence[torch.Tensor], dtype: torch.dtype | None = None) -> list[torch.Tensor]:
     """Tensors in memory of their own, laid out as they are; numbers in another type where one is given."""
-    made = []
+    created = []
     for t in tensors:
         kind = t.dtype if dtype is None or not t.is_floating_point() else dtype
-        made.append(torch.empty_strided(t.shape, t.stride(), dtype=kind).copy_(t))
-    return made
+        created.append(torch.empty_strided(t.shape, t.stride(), dtype=kind).copy_(t))
+    return created
 
 
 def results(result: Any) -> list[torch.Tensor]:
@@ -577,11 +577,11 @@ def expected(case: Case) -> list[Expected]:
         return [Expected(a, a, 0.0) for a in eager]
 
 
-def _shaken(x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+def _shaken(x: torch.Tensor, array: torch.Tensor) -> torch.Tensor:
     """Numbers that differ in the last place of the type that PyTorch computes in."""
-    if not given.is_floating_point():
+    if not array.is_floating_point():
         return x
-    eps = torch.finfo(torch.promote_types(given.dtype, torch.float32)).eps
+    eps = torch.finfo(torch.promote_types(array.dtype, torch.float32)).eps
     return x * (1 + eps * (torch.rand(x.shape, dtype=x.dtype) - 0.5))
 
 

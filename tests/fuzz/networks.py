@@ -32,13 +32,13 @@ TOLERANCE = 2e-4
 class Network(nn.Module):
     """Steps on a pool of tensors: (function, places of its arguments, name). Gives the tensors at `kept`."""
 
-    def __init__(self, steps: list[Step], kept: list[int]) -> None:
+    def __init__(self, steps: list[Step], retained: list[int]) -> None:
         super().__init__()
-        self.steps, self.kept = steps, kept
+        self.steps, self.kept = steps, retained
         self.layers = nn.ModuleList(f for f, _, _ in steps if isinstance(f, nn.Module))
 
-    def forward(self, *given: torch.Tensor) -> Any:
-        pool = list(given)
+    def forward(self, *arguments: torch.Tensor) -> Any:
+        pool = list(arguments)
         for f, places, _ in self.steps:
             pool.append(f(*(pool[k] for k in places)))
         return tuple(pool[k] for k in self.kept)
@@ -106,8 +106,8 @@ def layer(rng: Random, x: torch.Tensor) -> tuple[Callable[..., Any], str]:
                 nn.Conv2d(c, 4, 3, padding="same", dilation=2), nn.ReLU(), nn.MaxPool2d(2, 2, ceil_mode=True)
             ),
         ]
-    made = rng.choice(choices)()
-    return made, type(made).__name__
+    created = rng.choice(choices)()
+    return created, type(created).__name__
 
 
 class _Swap(nn.Module):
@@ -233,16 +233,16 @@ def drawn(seed: int) -> tuple[Network, Callable[[int, int], tuple[torch.Tensor, 
             f.eval()
         try:
             with torch.no_grad():
-                made, other = (f(*(p[k] for k in places)) for p in (pool, others))
+                created, other = (f(*(p[k] for k in places)) for p in (pool, others))
         except (RuntimeError, IndexError, ValueError, AssertionError):
             continue
-        if not made.numel() or made.numel() > 20_000 or not made.isfinite().all() or made.abs().max() > 1e3:
+        if not created.numel() or created.numel() > 20_000 or not created.isfinite().all() or created.abs().max() > 1e3:
             continue
-        pool.append(made)
+        pool.append(created)
         others.append(other)
         steps.append((f, places, name))
-    kept = sorted(rng.sample(range(count, len(pool)), min(len(steps), rng.randint(1, 3))))
-    return Network(steps, kept).eval(), inputs, rank == 3 and rng.random() < 0.4
+    retained = sorted(rng.sample(range(count, len(pool)), min(len(steps), rng.randint(1, 3))))
+    return Network(steps, retained).eval(), inputs, rank == 3 and rng.random() < 0.4
 
 
 def check(seed: int, by: str) -> str:
@@ -257,15 +257,15 @@ def check(seed: int, by: str) -> str:
     except tw.Error as error:
         return f"refused: {str(error).splitlines()[0][:200]}"
     for n, m in sizes:
-        given = inputs(n, m)
+        supplied = inputs(n, m)
         try:
             with torch.set_grad_enabled(by == "gradient"):
-                want = outcome(network, given, by)
+                want = outcome(network, supplied, by)
         except Exception:
             continue  # eager takes no such size
         try:
             with torch.set_grad_enabled(by == "gradient"):
-                got = outcome(run, given, by, network)
+                got = outcome(run, supplied, by, network)
         except tw.Error as error:
             if by == "export" and n == 0:
                 continue
@@ -277,10 +277,10 @@ def check(seed: int, by: str) -> str:
 
 
 def exported(network: Network, inputs: Callable[[int, int], Any], long: bool) -> Any:
-    given = inputs(3, 5)
+    arguments = inputs(3, 5)
     axes = {0: "n", 1: "m"} if long else {0: "n"}
-    dynamic = {f"given_{k}": axes for k in range(len(given))}
-    return tw.compile(network, given, dynamic=dynamic, dims={"n": tw.dim(0, 64)})
+    dynamic = {f"given_{k}": axes for k in range(len(arguments))}
+    return tw.compile(network, arguments, dynamic=dynamic, dims={"n": tw.dim(0, 64)})
 
 
 def compiled(network: Network, seed: int) -> Any:
@@ -291,12 +291,12 @@ def compiled(network: Network, seed: int) -> Any:
     return torch.compile(network, backend="tilewright", dynamic=True if seed % 3 == 0 else None)
 
 
-def outcome(f: Any, given: Any, by: str, network: Network | None = None) -> list[torch.Tensor]:
+def outcome(f: Any, value: Any, by: str, network: Network | None = None) -> list[torch.Tensor]:
     if by != "gradient":
-        result = f(*given)
+        result = f(*value)
         return list(result) if isinstance(result, tuple | list) else [result]
     network = network or f
-    leaves = [x.clone().requires_grad_() for x in given]
+    leaves = [x.clone().requires_grad_() for x in value]
     result = f(*leaves)
     loss = sum((x.float() * torch.linspace(0.5, 1, x.numel()).reshape(x.shape)).sum() for x in result)
     wanted = [*leaves, *network.parameters()]

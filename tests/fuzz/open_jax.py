@@ -75,9 +75,9 @@ def drawn(seed: int) -> tuple[Callable[..., Any], list[Any], list[str]]:
     scope = export.SymbolicScope(rng.choice(CONSTRAINTS))
     shape = export.symbolic_shape(rng.choice(SHAPES).format(w=rng.choice((1, 3, 4, 8))), scope=scope)
     (c,) = export.symbolic_shape("c", scope=scope)
-    given = [jax.ShapeDtypeStruct(shape, np.float32), jax.ShapeDtypeStruct((c,), np.int32)]
+    inputs = [jax.ShapeDtypeStruct(shape, np.float32), jax.ShapeDtypeStruct((c,), np.int32)]
     steps: list[tuple[str, Callable[..., Any], tuple[int, ...]]] = []
-    pool: list[Any] = list(given)
+    pool: list[Any] = list(inputs)
     wanted = rng.randint(1, 5)
     for _ in range(8 * wanted):
         if len(steps) == wanted:
@@ -97,13 +97,13 @@ def drawn(seed: int) -> tuple[Callable[..., Any], list[Any], list[str]]:
             name = rng.choice(list(BINARY))
             f, places = BINARY[name], (place, rng.choice(floats))
         try:
-            made = jax.eval_shape(f, *(pool[k] for k in places))
+            created = jax.eval_shape(f, *(pool[k] for k in places))
         except Exception:  # not for such shapes
             continue
-        if made.dtype != np.float32 or len(made.shape) > 3:
+        if created.dtype != np.float32 or len(created.shape) > 3:
             continue
         steps.append((name, f, places))
-        pool.append(made)
+        pool.append(created)
 
     def function(x: Any, ids: Any) -> Any:
         values = [x, ids]
@@ -111,31 +111,31 @@ def drawn(seed: int) -> tuple[Callable[..., Any], list[Any], list[str]]:
             values.append(f(*(values[k] for k in places)))
         return values[-1], values[len(values) // 2] * 1, ids + 0
 
-    return function, given, [name for name, _, _ in steps]
+    return function, inputs, [name for name, _, _ in steps]
 
 
 def text(seed: int) -> str:
     """What a function does."""
-    _, given, steps = drawn(seed)
-    return f"{given[0].shape}: {', '.join(steps)}"
+    _, inputs, steps = drawn(seed)
+    return f"{inputs[0].shape}: {', '.join(steps)}"
 
 
 def compiled(seed: int, threads: int) -> Callable[[int, int], Any]:
     """A call of the function of a seed where b is n and c is m. ModelError where it is refused."""
-    function, given, _ = drawn(seed)
+    function, inputs, _ = drawn(seed)
     jitted = jax.jit(function)
     try:
-        exported = export.export(jitted)(*given)
+        exported = export.export(jitted)(*inputs)
     except Exception as error:  # JAX takes no such function
         raise tw.Error(str(error)) from None
     door = seed % 3
     if door == 0:
         model = tw.compile(exported, threads=threads)
     elif door == 1:
-        model = tw.compile(jitted, tuple(given), threads=threads)
+        model = tw.compile(jitted, tuple(inputs), threads=threads)
     else:
         model = tw.compile(exported.mlir_module(), threads=threads)
-    shapes = [[d if isinstance(d, int) else str(d) for d in g.shape] for g in given]
+    shapes = [[d if isinstance(d, int) else str(d) for d in g.shape] for g in inputs]
 
     def call(n: int, m: int) -> Any:
         rng = np.random.default_rng(n)

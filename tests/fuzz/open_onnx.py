@@ -192,8 +192,8 @@ def _nonzero(g: Chain, x: str) -> str:
 
 def _compress(g: Chain, x: str) -> str:
     axis = _axis(g)
-    kept = g.node("Greater", g.node("ReduceMax", x, g.numbers(1 - axis), keepdims=0), g.number(0.5))
-    return g.node("Compress", x, kept, axis=axis)
+    retained = g.node("Greater", g.node("ReduceMax", x, g.numbers(1 - axis), keepdims=0), g.number(0.5))
+    return g.node("Compress", x, retained, axis=axis)
 
 
 def _unique(g: Chain, x: str) -> str:
@@ -405,7 +405,7 @@ def compiled(seed: int, threads: int) -> Callable[[int, int], Any]:
         x, y = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
         most = (n + 2, 3, 1 << 62)[m % 3]
         ids = rng.integers(-most, most, m)
-        given = {"x": x, "y": y, "ids": ids}
-        return model.run({i.name: given[i.name] for i in model.inputs})
+        inputs = {"x": x, "y": y, "ids": ids}
+        return model.run({i.name: inputs[i.name] for i in model.inputs})
 
     return call

@@ -65,29 +65,29 @@ def stages(rng: Random) -> PrimFunc:
         (p, rows), (q, others) = rng.choice(pool[-2:]), rng.choice(pool)
         kind = rng.choice(("pointwise", "two", "window", "rows", "square"))
         if kind == "pointwise":
-            made = te.compute((extent, width), lambda i, j: element(rng, p, i, j, rows, m, width) * 2.0, name=f"S{k}")
+            tensor = te.compute((extent, width), lambda i, j: element(rng, p, i, j, rows, m, width) * 2.0, name=f"S{k}")
         elif kind == "two":
-            made = te.compute(
+            tensor = te.compute(
                 (extent, width),
                 lambda i, j: element(rng, p, i, j, rows, m, width) + element(rng, q, i, j, others, n, width),
                 name=f"S{k}",
             )
         elif kind == "window":
             r = te.reduce_axis(rng.randint(1, 4), "r")
-            made = te.compute(
+            tensor = te.compute(
                 (extent, width), lambda i, j: te.sum(element(rng, p, i + r.var, j, rows, m, width), r), name=f"S{k}"
             )
         elif kind == "rows":
             r = te.reduce_axis(rng.choice((rows, m, n)), "r")
-            made = te.compute(
+            tensor = te.compute(
                 (extent, width), lambda i, j: te.max(element(rng, p, r.var, j, rows, m, width), r), name=f"S{k}"
             )
         else:
             r = te.reduce_axis(width, "r")
-            made = te.compute(
+            tensor = te.compute(
                 (extent, width), lambda i, j: te.sum(p[index(rng, i, rows, m), r] * q[0, j], r), name=f"S{k}"
             )
-        pool.append((made, extent))
+        pool.append((tensor, extent))
     return te.create_prim_func([a, b, pool[-1][0]], "stages")
 
 

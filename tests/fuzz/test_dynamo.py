@@ -95,22 +95,22 @@ def drawn(seed: int) -> tuple[Callable[..., Any], list[Any]]:
     """A function that eager PyTorch runs, and its arguments."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
-    given = [torch.randn(ROWS, rng.choice((1, 4, 5))) for _ in range(rng.randint(1, 3))]
-    pool, steps = [x * 1.0 for x in given], list[Step]()
+    inputs = [torch.randn(ROWS, rng.choice((1, 4, 5))) for _ in range(rng.randint(1, 3))]
+    pool, steps = [x * 1.0 for x in inputs], list[Step]()
     wanted = rng.randint(3, 14)
     for _ in range(10 * wanted):
         if len(steps) == wanted:
             break
         chosen = step(rng, len(pool))
         try:
-            made = chosen([x.clone() for x in pool])
+            created = chosen([x.clone() for x in pool])
         except (RuntimeError, IndexError):  # shapes that do not fit
             continue
-        if made is not None and (made.numel() > 10_000 or not made.numel() or not made.isfinite().all()):
+        if created is not None and (created.numel() > 10_000 or not created.numel() or not created.isfinite().all()):
             continue
         before = [x._version for x in pool]
         try:
-            made = chosen(pool)
+            created = chosen(pool)
         except RuntimeError:  # a change of what is expanded
             continue
         # Not all such changes are refused; what they do PyTorch's own graphs (`aot_eager`) do otherwise.
@@ -118,8 +118,8 @@ def drawn(seed: int) -> tuple[Callable[..., Any], list[Any]]:
         if any(torch._debug_has_internal_overlap(x) for x in changed):
             continue
         steps.append(chosen)
-        pool += [] if made is None else [made]
-    kept = rng.sample(range(len(pool)), min(len(pool), rng.randint(1, 4)))
+        pool += [] if created is None else [created]
+    retained = rng.sample(range(len(pool)), min(len(pool), rng.randint(1, 4)))
 
     def function(*arguments: Any) -> Any:
         values = [x * 1.0 for x in arguments]
@@ -127,17 +127,17 @@ def drawn(seed: int) -> tuple[Callable[..., Any], list[Any]]:
             result = s(values)
             if result is not None:
                 values.append(result)
-        return tuple(values[k] for k in kept)
+        return tuple(values[k] for k in retained)
 
-    return function, given
+    return function, inputs
 
 
 def check(seed: int, dynamic: bool | None) -> None:
-    function, given = drawn(seed)
+    function, inputs = drawn(seed)
     torch._dynamo.reset()
     compiled = torch.compile(function, backend="tilewright", dynamic=dynamic)
     for scale in (1.0, -0.5):
-        arguments = [x * scale for x in given]
+        arguments = [x * scale for x in inputs]
         want, got = function(*arguments), compiled(*arguments)
         for w, g in zip(want, got, strict=True):
             assert g.stride() == w.stride() or w.numel() < 2, f"seed {seed}: strides {g.stride()} for {w.stride()}"

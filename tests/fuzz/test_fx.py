@@ -80,12 +80,12 @@ class Moving(nn.Module):  # type: ignore[misc,name-defined]
 @cache
 def programs() -> list[Any]:
     """Small programs, as exported and in core operators."""
-    given = (
+    inputs = (
         (Convolved(), torch.randn(2, 3, 6, 6)),
         (Attending(), torch.randint(0, 11, (2, 6))),
         (Moving(), torch.randn(2, 6, 8)),
     )
-    exported = [torch.export.export(module.eval(), (x,)) for module, x in given]
+    exported = [torch.export.export(module.eval(), (x,)) for module, x in inputs]
     return [*exported, *(p.run_decompositions() for p in exported)]
 
 

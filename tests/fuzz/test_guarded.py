@@ -10,9 +10,9 @@ import subprocess
 import sys
 
 import pytest
+from tests.fuzz.open_matches import ONNX
 
 from tests.fuzz.guarded import Fault, report
-from tests.fuzz.open_found import ONNX
 
 COUNT = int(os.environ.get("TILEWRIGHT_FUZZ", "3"))
 

@@ -109,10 +109,10 @@ def drawn(seed: int) -> tuple[list[Step], list[int], list[Any]]:
     sizes = [
         rng.choice((0, 1, 2, 3, 5, 8) if rng.random() < 0.2 else (1, 2, 3, 5, 8)) for _ in range(rng.randint(1, 3))
     ]
-    given = [jnp.asarray(numbers.standard_normal(sizes), kind) for _ in range(rng.randint(1, 2))]
+    inputs = [jnp.asarray(numbers.standard_normal(sizes), kind) for _ in range(rng.randint(1, 2))]
     # All arguments are read: JAX drops those that are not.
-    steps: list[Step] = [(lambda *all: sum(all) * 0.5, tuple(range(len(given))), "sum")]
-    pool, wanted = [*given, steps[0][0](*given)], rng.randint(2, 8)
+    steps: list[Step] = [(lambda *all: sum(all) * 0.5, tuple(range(len(inputs))), "sum")]
+    pool, wanted = [*inputs, steps[0][0](*inputs)], rng.randint(2, 8)
     for _ in range(8 * wanted):
         if len(steps) == wanted:
             break
@@ -121,34 +121,34 @@ def drawn(seed: int) -> tuple[list[Step], list[int], list[Any]]:
         f: Callable[..., Any] = BINARY[name] if two else UNARY[name]
         places = tuple(rng.randrange(len(pool)) for _ in range(1 + two))
         try:
-            made = f(*(pool[k] for k in places))
+            created = f(*(pool[k] for k in places))
         except Exception:  # shapes that do not fit
             continue
-        values = np.asarray(made, np.float32)
+        values = np.asarray(created, np.float32)
         if values.size > 5000 or not np.isfinite(values).all() or np.abs(values).max(initial=0) > 100:
             continue
-        pool.append(made)
+        pool.append(created)
         steps.append((f, places, name))
-    kept = [len(given), *rng.sample(range(len(given), len(pool)), min(len(steps), rng.randint(1, 2)))]
-    return steps, kept, given
+    retained = [len(inputs), *rng.sample(range(len(inputs), len(pool)), min(len(steps), rng.randint(1, 2)))]
+    return steps, retained, inputs
 
 
 def check(seed: int) -> str:
     """ "right", "refused: why", "wrong: how" or "crashed: how"."""
-    steps, kept, given = drawn(seed)
-    if not kept:
+    steps, retained, inputs = drawn(seed)
+    if not retained:
         return "left out"
 
     def function(*arguments: Any) -> Any:
         pool = list(arguments)
         for f, places, _ in steps:
             pool.append(f(*(pool[k] for k in places)))
-        return tuple(pool[k] for k in kept)
+        return tuple(pool[k] for k in retained)
 
     jitted = jax.jit(function)
-    want = jitted(*given)
+    want = jitted(*inputs)
     try:
-        got = tw.compile(jitted, tuple(given))(*given)
+        got = tw.compile(jitted, tuple(inputs))(*inputs)
     except tw.Error as error:
         return f"refused: {' '.join(str(error).split())[:250]}"
     except Exception as error:
@@ -168,9 +168,9 @@ def differs(got: list[Any], want: Any) -> str:
 
 
 def text(seed: int) -> str:
-    steps, kept, given = drawn(seed)
-    shapes = ", ".join(f"{g.dtype}{list(g.shape)}" for g in given)
-    return f"({shapes}) " + "; ".join(f"{name}{list(places)}" for _, places, name in steps) + f" -> {kept}"
+    steps, retained, inputs = drawn(seed)
+    shapes = ", ".join(f"{g.dtype}{list(g.shape)}" for g in inputs)
+    return f"({shapes}) " + "; ".join(f"{name}{list(places)}" for _, places, name in steps) + f" -> {retained}"
 
 
 def test_random_functions() -> None:

@@ -128,7 +128,7 @@ def test_damaged_records_are_refused() -> None:
     )
 
 
-def test_damaged_indexes_mislead_nobody(tmp_path: Path) -> None:
+def test_damaged_indexes_mislead_no_one(tmp_path: Path) -> None:
     """Whatever a file of the index says, a record that is found is about what was asked; a miss is the worst."""
     store, target = Store(tmp_path / "s"), target_class(ZEN4)
     for rows in range(1, 9):
@@ -157,7 +157,7 @@ def test_damaged_indexes_mislead_nobody(tmp_path: Path) -> None:
     assert hits > 0
 
 
-def test_names_that_nobody_has_find_nothing(tmp_path: Path) -> None:
+def test_names_that_no_one_has_find_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path / "s")
     store.put(record(1))
     index = Index(store, target_class(ZEN4), tmp_path / "i")

@@ -37,8 +37,8 @@ def test_a_range_of_one_value_is_that_value(known: Dim, size: int) -> None:
 def test_quantiles_of_a_histogram() -> None:
     assert quantiles({128: 1, 32: 1, 64: 1}) == (32, 64, 128)
     assert quantiles({10: 3.0, 20: 1.0, 99: 0.0}) == (10,) * 6 + (20,) * 2
-    many = quantiles(dict.fromkeys(range(1, 801), 1.0))
-    assert many == (50, 150, 250, 350, 450, 550, 650, 750)
+    several = quantiles(dict.fromkeys(range(1, 801), 1.0))
+    assert several == (50, 150, 250, 350, 450, 550, 650, 750)
     assert quantiles({}) == ()
 
 

@@ -75,7 +75,7 @@ def test_what_has_no_meaning_is_refused(make: Callable[[], object], message: str
     ("name", "args", "dtype"),
     [("add", (S, S), i32), ("lt", (S, S), boolean), ("select", (P, S, S), i32), ("lookup", (X, const(1, i8)), i8)],
 )
-def test_a_type_that_is_given_and_right_changes_nothing(name: str, args: tuple[Expr, ...], dtype: DType) -> None:
+def test_a_type_that_is_passed_and_right_changes_nothing(name: str, args: tuple[Expr, ...], dtype: DType) -> None:
     assert Op(name, args, dtype) is Op(name, args) and Op(name, args).dtype is dtype
 
 

@@ -19,13 +19,13 @@ def test_what_is_gone_leaves_the_table() -> None:
     assert Var("held") is held
 
 
-def test_what_is_made_again_before_the_first_has_left_stays() -> None:
+def test_what_is_recreated_before_the_first_has_left_stays() -> None:
     name = "made again"
     first = id(Var(name))  # gone at once, its reference waits
-    again = Var(name)
+    recomputed = Var(name)
     for k in range(3 * interning.MAX_DEAD):
         _ = Var(f"other{k}")
-    assert Var(name) is again and first is not None
+    assert Var(name) is recomputed and first is not None
 
 
 def test_threads_get_one_object() -> None:

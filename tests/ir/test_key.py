@@ -165,7 +165,7 @@ def test_what_is_chosen_for_a_node_counts() -> None:
     assert len({key(Graph("g", (x,), (), (n,), (y,))) for n in nodes}) == len(chosen)
 
 
-def test_digests_tell_lists_apart() -> None:
+def test_digests_tell_lists_separate() -> None:
     lists = [["ab"], ["a", "b"], ["", "ab"], ["ab", ""], ["a,b"], [], [""]]
     assert len({digest(x) for x in lists}) == len(lists)
 

@@ -40,7 +40,7 @@ from tilewright.ir.notes import (
     without,
 )
 from tilewright.ir.notetable import check, described, fields_of, make, note_name, signature
-from tilewright.ir.notetable import given as fields_given
+from tilewright.ir.notetable import given as fields_passed
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import map_stmt
 from tilewright.ir.verify import verify_func
@@ -162,7 +162,7 @@ def test_functions_of_other_operators_have_other_keys() -> None:
 def test_defaults_are_not_printed() -> None:
     note = Prefetch((BufferName("w"),), 64, level=2, lines=3)
     assert "@prefetch(buffers=[w], nbytes=64, lines=3) {" in str(noted(note))
-    assert fields_given(note) == {"buffers": ("w",), "nbytes": 64, "lines": 3}
+    assert fields_passed(note) == {"buffers": ("w",), "nbytes": 64, "lines": 3}
 
 
 # Errors
@@ -192,8 +192,8 @@ def test_defaults_are_not_printed() -> None:
         ("@prefetch(buffers=[w], nbytes=4, rows=3, few=2)", "in the note 'prefetch' 'few' needs 'strip'"),
         ("@prefetch(buffers=[w], nbytes=4, rows=3, strip=3, ahead=8)", "in the note 'prefetch' 'ahead' needs 'few'"),
         (
-            "@prefetch(buffers=[w], nbytes=4, rows=3, strip=3, ahead_level=1)",
-            "in the note 'prefetch' 'ahead_level' needs 'ahead'",
+            "@prefetch(buffers=[w], nbytes=4, rows=3, strip=3, prefetch_level=1)",
+            "in the note 'prefetch' 'prefetch_level' needs 'ahead'",
         ),
         ("@prefetch(buffers=[w], nbytes=4, turn=A)", "'turn' and 'turns' go together"),
         ("@prefetch(buffers=[w], nbytes=4, rows=2, tiles=2)", "rows and tiles say different things about who shares"),
@@ -281,11 +281,11 @@ def test_names_and_positions_do_in_text() -> None:
 
 
 def test_sampled_numbers_in_notes_are_numbers() -> None:
-    sampled, given_one = Schedule(FUNC), Schedule(FUNC)
+    sampled, passed_one = Schedule(FUNC), Schedule(FUNC)
     sampled.annotate(sampled.loop("i"), "unroll", times=sampled.sample_categorical([4]))
-    given_one.annotate(given_one.loop("i"), Unroll(4))
+    passed_one.annotate(passed_one.loop("i"), Unroll(4))
     assert "times=v0" in str(sampled.trace)
-    assert sampled.func == given_one.func and key(sampled.func) == key(given_one.func)
+    assert sampled.func == passed_one.func and key(sampled.func) == key(passed_one.func)
 
 
 def test_plugins_may_add_notes(plugin: None) -> None:

@@ -152,9 +152,9 @@ def test_buffers_by_first_appearance() -> None:
 
 
 def test_names() -> None:
-    taken = {"x", "x_1"}
-    assert [fresh_name(n, taken) for n in ("x", "y", "y", "x")] == ["x_2", "y", "y_1", "x_3"]
-    assert taken == {"x", "x_1", "x_2", "x_3", "y", "y_1"}
+    selected = {"x", "x_1"}
+    assert [fresh_name(n, selected) for n in ("x", "y", "y", "x")] == ["x_2", "y", "y_1", "x_3"]
+    assert selected == {"x", "x_1", "x_2", "x_3", "y", "y_1"}
     inside = seq([For(Var("l"), N, BLOCK), Let(Var("k"), N, Allocate(B, CALL))])
     func = PrimFunc("f", (A,), inside, (C,), (Workspaces(1),))
     assert names_of(func) == {"A", "C", "n", "l", "b", "j", "k", "B"}
@@ -180,7 +180,7 @@ LOW = X < 1.0
 
 
 @pytest.mark.parametrize(
-    ("e", "found"),
+    ("e", "results"),
     [
         (X + Y, ["A", "B"]),
         (X * X, ["A"]),
@@ -192,9 +192,9 @@ LOW = X < 1.0
         (maximum(select(P, Y, Z), Z), ["B if p", "C if not p", "C"]),
     ],
 )  # fmt: skip
-def test_loads_with_their_conditions(e: Expr, found: list[str]) -> None:
+def test_loads_with_their_conditions(e: Expr, results: list[str]) -> None:
     listed = [" if ".join([x.buffer.name, *map(str, known)]) for x, known in guarded_loads(e, {X, Y, Z})]
-    assert listed == found
+    assert listed == results
 
 
 def test_only_wanted_loads_are_listed_and_those_of_indices_first() -> None:

@@ -268,7 +268,7 @@ def test_extents_of_values(extent: object, problem: str) -> None:
     assert "node 0 (op), value 'y': the extent" in str(caught.value) and problem in str(caught.value)
     verify_graph(Graph("g", (x,), (), (Node("op", (x,), (value("y", dim=N * 2),)),), (x,)))
     if problem.startswith("uses"):
-        verify_graph(Graph("g", (x,), (), (node,), (x,)), around=(J,))
+        verify_graph(Graph("g", (x,), (), (node,), (x,)), enclosing=(J,))
 
 
 def test_values_are_defined_in_order() -> None:

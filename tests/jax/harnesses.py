@@ -113,10 +113,10 @@ def _run(jitted: Any, args: tuple[Any, ...], feeds: list[Any], native: bool) -> 
 def _kept(inputs: Any, jitted: Any, args: tuple[Any, ...], feeds: list[Any]) -> list[Any]:
     """The arguments that the function reads, which are those that the module has."""
     if len(inputs) == len(feeds):
-        kept = range(len(feeds))
+        retained = range(len(feeds))
     else:
-        kept = sorted(jitted.trace(*args).lower()._lowering.compile_args["kept_var_idx"])  # type: ignore[assignment]
-    chosen = [feeds[k] for k in kept]
+        retained = sorted(jitted.trace(*args).lower()._lowering.compile_args["kept_var_idx"])  # type: ignore[assignment]
+    chosen = [feeds[k] for k in retained]
     return [a.astype(_narrow(a.dtype)) for a in chosen]
 
 

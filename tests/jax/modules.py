@@ -83,7 +83,7 @@ def _opened(module: Module, main: Function) -> tuple[Module, list[tuple[str, int
     has what is expected."""
     arguments: list[int] = []
     types: list[Any] = []
-    kept: list[Operation] = []
+    retained: list[Operation] = []
     source: dict[int, tuple[str, int]] = {}
     results: list[int] = []
     wanted: list[tuple[str, int]] = []
@@ -98,9 +98,9 @@ def _opened(module: Module, main: Function) -> tuple[Module, list[tuple[str, int
             results.append(op.operands[0])
             wanted.append(source[op.operands[1]])
         else:
-            kept.append(op)
+            retained.append(op)
     end = replace(main.body.operations[-1], operands=tuple(results))
-    body = Block(tuple(arguments), tuple(types), (*kept, end))
+    body = Block(tuple(arguments), tuple(types), (*retained, end))
     blank = ("",) * len(arguments)
     function = Function(main.name, body, blank, ("",) * len(results), blank)
     return replace(module, functions={**module.functions, main.name: function}), wanted

@@ -39,13 +39,13 @@ def main() -> None:
     options.add_argument("--interpreted", action="store_true", help="run the graph by the operators' references")
     options.add_argument("--modules", type=Path, help="a folder of StableHLO programs that check themselves")
     options.add_argument("--json", type=Path, help="write all results there")
-    given = options.parse_args()
+    settings = options.parse_args()
     started = time.monotonic()
-    results = Runner(given).run()
+    results = Runner(settings).run()
     counts = Counter(outcome.partition(":")[0] for _, outcome, _ in results)
     _report(results, counts, time.monotonic() - started)
-    if given.json:
-        given.json.write_text(json.dumps(results, indent=1))
+    if settings.json:
+        settings.json.write_text(json.dumps(results, indent=1))
     asked = sum(n for what, n in counts.items() if what != "left out")
     bad = counts["wrong"] + counts["crashed"] + counts["too slow"]
     sys.exit(1 if bad or counts["passed"] < FLOOR * asked or not asked else 0)

@@ -117,12 +117,12 @@ def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("threads", [2, 3])
 def test_same_bits_as_one_thread(seed: int, threads: int, tmp_path: Path) -> None:
     source, inputs = drawn(seed)
-    many = tw.compile(source, threads=threads)
-    check_memory(many.manifest)
-    many.save(tmp_path / "many.tw")
+    several = tw.compile(source, threads=threads)
+    check_memory(several.manifest)
+    several.save(tmp_path / "many.tw")
     wanted = as_tuple(tw.load(tmp_path / "many.tw", threads=1)(*inputs))
     for _ in range(CALLS):  # the first ones use all threads
-        result = as_tuple(many(*inputs))
+        result = as_tuple(several(*inputs))
         assert all(a.tobytes() == b.tobytes() for a, b in zip(result, wanted, strict=True))
     one = as_tuple(tw.compile(source, threads=1)(*inputs))
     for a, b in zip(wanted, one, strict=True):

@@ -24,7 +24,7 @@ def machine() -> Machine:
     return describe()
 
 
-def test_what_is_stored_is_found(machine: Machine, tmp_path: Path) -> None:
+def test_what_is_stored_is_located(machine: Machine, tmp_path: Path) -> None:
     stored = calibration.settle(MEASURED, 60e-9, None)
     assert stored == Calibration(3.2, 2.0, 64.0, 32.0, 23.0, 6.7, 180.0, 8.0)
     where = calibration.store(stored, machine, tmp_path / "new")

@@ -15,7 +15,7 @@ from tilewright.targets.target import Target
 @pytest.mark.costly(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", light_models.names())
-def test_arena_is_near_its_lower_bound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arena_is_close_to_its_lower_bound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")  # kernels without code must not be kept
     monkeypatch.setenv("TILEWRIGHT_VERIFY", "1")  # as users have it: this is about memory
     monkeypatch.setattr(kernels, "emit_llvm", lambda *_: "")

@@ -59,7 +59,7 @@ def test_results_do_not_depend_on_the_number_of_threads(case: Case, compiled: in
 
 
 @pytest.mark.parametrize("batch", [1, 8])
-def test_arena_is_near_its_lower_bound(case: Case, batch: int) -> None:
+def test_arena_is_close_to_its_lower_bound(case: Case, batch: int) -> None:
     report = case.model.memory(**{s.name: batch for s in case.model.manifest.symbols})
     assert report.lower_bound <= report.arena <= 1.10 * report.lower_bound
     assert report.process_peak > report.raw_weights

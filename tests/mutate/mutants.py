@@ -232,14 +232,14 @@ def _print(node: ast.AST) -> str | None:
 
 def _header(statement: ast.AST) -> str:
     """A statement's text without the statements inside it."""
-    kept = {name: getattr(statement, name) for name in ("body", "orelse", "finalbody", "cases", "handlers")
+    retained = {name: getattr(statement, name) for name in ("body", "orelse", "finalbody", "cases", "handlers")
             if isinstance(getattr(statement, name, None), list)}  # fmt: skip
-    for name in kept:
+    for name in retained:
         setattr(statement, name, [])
     try:
         return _print(statement) or ""
     finally:
-        for name, value in kept.items():
+        for name, value in retained.items():
             setattr(statement, name, value)
 
 

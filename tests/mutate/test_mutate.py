@@ -59,7 +59,7 @@ WANTED = [
 ]
 
 
-def test_checks_are_taken_out() -> None:
+def test_checks_are_selected_out() -> None:
     lines = ["def f(a):", "    if a:", "        raise refuse(a, 'no')", "    raise ValueError(a)"]
     source = "\n".join(lines)
     (check,) = checks("p.py", source)
@@ -94,7 +94,7 @@ def test_explained_mutants_exist() -> None:
         assert e.kind in explained.KINDS and len(e.reason) > 20, e
 
 
-def test_the_function_around_a_line() -> None:
+def test_the_function_enclosing_a_line() -> None:
     module = compile(SOURCE, "x.py", "exec")
     lines = {m.line: m.function for m in mutants("x.py", SOURCE)}
     assert {line: code_at(module, line).co_qualname for line in lines} == lines
@@ -169,7 +169,7 @@ def test_work_without_end_is_ended() -> None:
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=600).returncode == -signal.SIGPROF
 
 
-def test_a_mutant_is_in_none_of_those_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_is_in_none_of_those_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in the process that collects the tests either, which the first mutant comes close after."""
     monkeypatch.setattr(trial, "COPIED", ("tests/mutate",))
     tree = trial.Tree(tmp_path)

@@ -60,9 +60,9 @@ class Tree:
         return [sys.executable, "-m", "pytest", "-p", "tests.mutate.plugin", "-p", "no:cacheprovider", temporary]
 
     def environment(self) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TILEWRIGHT_", "PYTEST_"))}
+        retained = {k: v for k, v in os.environ.items() if not k.startswith(("TILEWRIGHT_", "PYTEST_"))}
         return (
-            kept
+            retained
             | FEWER
             | {
                 "PYTHONPATH": f"{self.root / 'src'}{os.pathsep}{self.root}",

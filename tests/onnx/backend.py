@@ -96,8 +96,8 @@ class ExportedBackend(TilewrightBackend):
         class Exported:
             def run(self, feeds: dict[str, np.ndarray]) -> dict[str, Any]:
                 names = [o.name for o in session.get_outputs()]
-                given = {i.name: feeds[i.name] for i in session.get_inputs()}
-                return dict(zip([o.name for o in model.graph.output], session.run(names, given), strict=True))
+                inputs = {i.name: feeds[i.name] for i in session.get_inputs()}
+                return dict(zip([o.name for o in model.graph.output], session.run(names, inputs), strict=True))
 
         return Exported()
 

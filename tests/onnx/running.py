@@ -155,7 +155,7 @@ class _Worker:
         self.test, self.start = test, (self.processor_time(), time.monotonic())
         self.connection.send(index)
 
-    def is_late(self) -> bool:
+    def is_overdue(self) -> bool:
         assert self.test is not None
         used, waited = self.processor_time() - self.start[0], time.monotonic() - self.start[1]
         return used > self.test.limit or waited > self.test.limit * IDLE_FACTOR
@@ -197,7 +197,7 @@ def run_all(tests: list[Test], watch: Watch, jobs: int, on_result: Callable[[Res
                 except EOFError:
                     worker.process.join()
                     result, broken = worker.failure(f"crash: worker ended with code {worker.process.exitcode}"), True
-            elif worker.is_late():
+            elif worker.is_overdue():
                 assert worker.test is not None
                 result, broken = worker.failure(f"hang: more than {worker.test.limit:.0f} s"), True
             if result is None:

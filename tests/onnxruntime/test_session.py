@@ -395,7 +395,7 @@ def test_what_cannot_be_had_says_so() -> None:
         ours.InferenceSession(linear(), nonsense=1)
 
 
-def test_many_threads_share_a_session() -> None:
+def test_several_threads_share_a_session() -> None:
     session, other = both(linear())
     wrong = []
 

@@ -18,9 +18,9 @@ def type_of(array: np.ndarray) -> TensorType:
     return TensorType(dtype(array.dtype), tuple(const(d) for d in array.shape))
 
 
-def by_expression(op: str, arrays: Sequence[np.ndarray | None], given: Mapping[str, Any]) -> list[np.ndarray]:
+def by_expression(op: str, arrays: Sequence[np.ndarray | None], arguments: Mapping[str, Any]) -> list[np.ndarray]:
     """The outputs of `op` computed by its tensor expression (or loops) in the interpreter."""
-    definition, attrs = ops.get(op), ops.attributes(op, given)
+    definition, attrs = ops.get(op), ops.attributes(op, arguments)
     types = [None if a is None else type_of(a) for a in arrays]
     outputs = definition.infer(types, attrs)
     # What nothing writes must not pass for zero.
@@ -31,9 +31,9 @@ def by_expression(op: str, arrays: Sequence[np.ndarray | None], given: Mapping[s
     else:
         assert definition.compute is not None, op
         tensors = [None if t is None else te.placeholder(t.shape, t.dtype, f"x{i}") for i, t in enumerate(types)]
-        made = definition.compute(tensors, attrs, outputs)
-        assert [(t.dtype, t.shape) for t in made] == [(t.dtype, t.shape) for t in outputs], op
-        func = te.create_prim_func([*(t for t in tensors if t is not None), *made], "f")
+        created = definition.compute(tensors, attrs, outputs)
+        assert [(t.dtype, t.shape) for t in created] == [(t.dtype, t.shape) for t in outputs], op
+        func = te.create_prim_func([*(t for t in tensors if t is not None), *created], "f")
     interpret(func, [*(np.ascontiguousarray(a).reshape(a.shape) for a in inputs), *results])
     return results
 
@@ -42,15 +42,15 @@ def by_function(expression: Callable[..., te.Tensor], arrays: Sequence[np.ndarra
     """What an expression over tensors gives in the interpreter."""
     types = [type_of(a) for a in arrays]
     tensors = [te.placeholder(t.shape, t.dtype, f"x{i}") for i, t in enumerate(types)]
-    made = expression(*tensors)
-    result = np.ones([int(d.value) for d in made.shape]).astype(made.dtype.numpy)
-    interpret(te.create_prim_func([*tensors, made], "f"), [*map(np.ascontiguousarray, arrays), result])
+    created = expression(*tensors)
+    result = np.ones([int(d.value) for d in created.shape]).astype(created.dtype.numpy)
+    interpret(te.create_prim_func([*tensors, created], "f"), [*map(np.ascontiguousarray, arrays), result])
     return result
 
 
-def reference(op: str, arrays: Sequence[Any], given: Mapping[str, Any]) -> tuple[Any, ...]:
+def reference(op: str, arrays: Sequence[Any], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
     """The outputs of `op` by its NumPy reference."""
-    return ops.get(op).reference(arrays, ops.attributes(op, given))
+    return ops.get(op).reference(arrays, ops.attributes(op, arguments))
 
 
 def assert_same(got: np.ndarray, want: np.ndarray, rtol: float = 2e-5, atol: float = 1e-6) -> None:

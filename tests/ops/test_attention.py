@@ -34,9 +34,9 @@ RNG = np.random.default_rng(0)
 DOT = "dot_16x2_bf16"
 
 
-def attributes(**given: Any) -> dict[str, Any]:
+def attributes(**arguments: Any) -> dict[str, Any]:
     ordinary = {"order": "ssss", "heads": 2, "groups": 2, "first": (0, 0, 0), "scale": 0.125, "causal": False}
-    return {**ordinary, "fill": 0.0, "guard": False, **given}
+    return {**ordinary, "fill": 0.0, "guard": False, **arguments}
 
 
 def operands(
@@ -61,7 +61,7 @@ def native(arrays: list[Any], attrs: dict[str, Any]) -> np.ndarray:
     return np.asarray(model(*[a for a in arrays if a is not None]))
 
 
-def assert_near(got: np.ndarray, want: np.ndarray, tolerance: float = 2e-6) -> None:
+def assert_close_to(got: np.ndarray, want: np.ndarray, tolerance: float = 2e-6) -> None:
     assert got.shape == want.shape
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     scale = np.nanmax(np.abs(want), initial=1e-6)
@@ -98,21 +98,21 @@ def scheduled(arrays: list[Any], attrs: dict[str, Any], **sizes: int) -> Schedul
 )
 def test_lengths(rows: int, keys: int) -> None:
     arrays = [*operands(2, rows, keys, 2, 24), RNG.standard_normal((2, 1, rows, keys)).astype(np.float32)]
-    assert_near(native(arrays, attributes()), exact(arrays, attributes()))
+    assert_close_to(native(arrays, attributes()), exact(arrays, attributes()))
 
 
 @pytest.mark.parametrize("keys", [64, 129, 300])
 def test_blocks_of_keys_give_the_same(keys: int) -> None:
     arrays = operands(1, 20, keys, 2, 16)
-    assert_near(tiled(arrays, attributes(), keys=64), exact(arrays, attributes()))
+    assert_close_to(tiled(arrays, attributes(), keys=64), exact(arrays, attributes()))
 
 
 @pytest.mark.parametrize("rows,keys,depth,side", [(9, 64, 16, 16), (9, 70, 24, 8), (5, 33, 20, 4), (20, 96, 48, 4)])
-def test_squares_of_keys_are_turned(rows: int, keys: int, depth: int, side: int) -> None:
+def test_squares_of_keys_are_transposed(rows: int, keys: int, depth: int, side: int) -> None:
     """In a routine: keys past the last one are never read, a depth that fills no panel of values is filled up."""
     arrays = operands(2, rows, keys, 2, depth)
     side = min(side, Target.host().lanes(4))
-    assert_near(tiled(arrays, attributes(), side=side, keys=96), exact(arrays, attributes()))
+    assert_close_to(tiled(arrays, attributes(), side=side, keys=96), exact(arrays, attributes()))
 
 
 @pytest.mark.costly(4)
@@ -122,7 +122,7 @@ def test_orders_and_depths(order: str, keys: int, depth: int) -> None:
     for rows in (2, 9):
         arrays = operands(2, rows, keys, 2, depth, order)
         attrs = attributes(order=order)
-        assert_near(native(arrays, attrs), exact(arrays, attrs))
+        assert_close_to(native(arrays, attrs), exact(arrays, attrs))
 
 
 @pytest.mark.costly(12)
@@ -136,10 +136,10 @@ def test_rows_that_read_keys_where_they_are(
     arrays = [*operands(2, rows, keys, 2, depth, order), RNG.standard_normal((rows, keys)).astype(np.float32)]
     lanes = Target.host().lanes(4)
     sizes = {"rows": together, "width": lanes, "keys": 256, "tiles": 0, "steps": min(at_once, lanes)}
-    assert_near(tiled(arrays, attributes(order=order), **sizes), exact(arrays, attributes(order=order)))
+    assert_close_to(tiled(arrays, attributes(order=order), **sizes), exact(arrays, attributes(order=order)))
     arrays[3] = RNG.random((rows, keys)) < 0.5
     attrs = attributes(order=order, guard=True, causal=True, fill=float("-inf"))
-    assert_near(tiled(arrays, attrs, **sizes), exact(arrays, attrs))
+    assert_close_to(tiled(arrays, attrs, **sizes), exact(arrays, attrs))
 
 
 def masks(rows: int, keys: int) -> list[np.ndarray]:
@@ -155,12 +155,12 @@ def test_masks(which: int, blocks: bool, rows: int, keys: int) -> None:
     """Rows that see no key are NaN, as in the reference; zero with `guard`, the substitute's share if there is one."""
     arrays = [*operands(2, rows, keys, 2, 16), masks(rows, keys)[which]]
     run = partial(tiled, keys=32 if Target.host().lanes(4) == 16 else 16, tiles=1) if blocks else native
-    for given in ({"causal": True}, {"fill": -1e9}, {"fill": float("-inf"), "guard": True}):
-        attrs = attributes(**given)
-        assert_near(run(arrays, attrs), exact(arrays, attrs))
+    for case in ({"causal": True}, {"fill": -1e9}, {"fill": float("-inf"), "guard": True}):
+        attrs = attributes(**case)
+        assert_close_to(run(arrays, attrs), exact(arrays, attrs))
     attrs = attributes(guard=True)
     more = [*arrays, np.full((1,), 1.5, np.float32), np.full((1,), 0.25, np.float32)]
-    assert_near(run(more, attrs), exact(more, attrs))
+    assert_close_to(run(more, attrs), exact(more, attrs))
 
 
 @pytest.mark.costly(2)
@@ -174,7 +174,7 @@ def test_rows_without_keys_are_zero_and_what_is_no_number_stays(rows: int, keys_
     attrs = attributes(guard=True, keeps_nan=keys_nan, fill=float("-inf"))
     with np.errstate(all="ignore"):
         wanted = exact(arrays, attrs)
-        assert_near(native(arrays, attrs), wanted)
+        assert_close_to(native(arrays, attrs), wanted)
     assert np.isnan(wanted).any() == keys_nan
 
 
@@ -184,31 +184,31 @@ def test_infinite_scores_are_not_a_number(keys: int, depth: int) -> None:
     q[0, 3], k[0, 5], q[0, 6, 0, 2] = np.inf, 1.0, np.nan
     attrs = attributes(heads=1, groups=1)
     with np.errstate(all="ignore"):
-        assert_near(native([q, k, v], attrs), exact([q, k, v], attrs))
+        assert_close_to(native([q, k, v], attrs), exact([q, k, v], attrs))
 
 
 @pytest.mark.parametrize("length", [10, 32])
 def test_heads_in_groups_and_parts_of_one_array(length: int) -> None:
     whole = RNG.standard_normal((2, length, 8, 16)).astype(np.float32)
     attrs = attributes(heads=4, groups=2, first=(0, 4, 6))
-    assert_near(native([whole] * 3, attrs), exact([whole] * 3, attrs))
+    assert_close_to(native([whole] * 3, attrs), exact([whole] * 3, attrs))
 
 
 @pytest.mark.parametrize("dtype,tolerance", [(np.float16, 2e-3), (np.float64, 1e-14)])
 @pytest.mark.parametrize("keys,depth", [(33, 12), (48, 16)])
 def test_element_types(dtype: Any, tolerance: float, keys: int, depth: int) -> None:
     arrays = operands(1, 9, keys, 2, depth, dtype=dtype)
-    assert_near(native(arrays, attributes()).astype(np.float64), exact(arrays, attributes()), tolerance)
+    assert_close_to(native(arrays, attributes()).astype(np.float64), exact(arrays, attributes()), tolerance)
 
 
 def test_stages_and_loops_in_the_interpreter() -> None:
     arrays = [*operands(1, 3, 9, 2, 5), RNG.random((3, 9)) < 0.7]
     attrs = attributes(fill=-1e4)
     (got,) = by_expression("lowered.attention", arrays, attrs)
-    assert_near(got, exact(arrays, attrs))
+    assert_close_to(got, exact(arrays, attrs))
     got = np.ones_like(got)
     interpret(scheduled(arrays, attrs, rows=2, width=4, keys=4, tiles=1).func, [*arrays, got])
-    assert_near(got, exact(arrays, attrs))
+    assert_close_to(got, exact(arrays, attrs))
 
 
 def test_symbolic_lengths_serve_all() -> None:
@@ -220,7 +220,7 @@ def test_symbolic_lengths_serve_all() -> None:
     model = tw.compile((builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs)), {}))
     for b, s, t in ((1, 1, 1), (2, 7, 7), (1, 64, 64), (0, 3, 3), (1, 1, 129), (1, 30, 530), (1, 1, 0), (1, 20, 0)):
         arrays = operands(b, s, t, 2, 16)
-        assert_near(np.asarray(model(*arrays)), exact(arrays, attrs))
+        assert_close_to(np.asarray(model(*arrays)), exact(arrays, attrs))
 
 
 @pytest.mark.parametrize("names", [("queries", "keys", "values"), ("weights", "scores", "y")])
@@ -233,7 +233,7 @@ def test_operands_and_symbols_may_have_the_names_of_stages(names: tuple[str, ...
     values = [builder.input(name, t) for name, t in zip(names, types, strict=True)]
     attrs = attributes()
     model = tw.compile((builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs)), {}))
-    assert_near(np.asarray(model(*arrays)), exact(arrays, attrs))
+    assert_close_to(np.asarray(model(*arrays)), exact(arrays, attrs))
 
 
 @pytest.mark.parametrize("name", ["x86-64-v3", "znver4", "generic-aarch64"])
@@ -267,7 +267,7 @@ def test_two_threads_share_the_heads() -> None:
     model = tw.compile((builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs)), {}), threads=2)
     for n in (3, 50):
         arrays = operands(2, n, n, 3, 16)
-        assert_near(np.asarray(model(*arrays)), exact(arrays, attrs))
+        assert_close_to(np.asarray(model(*arrays)), exact(arrays, attrs))
 
 
 @pytest.mark.parametrize("rows,keys", [(1, 40), (2, 33), (5, 31), (9, 20), (12, 20)])
@@ -276,7 +276,7 @@ def test_keys_of_a_cache(rows: int, keys: int) -> None:
     arrays = [*operands(2, rows, rows, 4, 16), RNG.standard_normal((rows, keys + rows)).astype(np.float32), None, None]
     arrays += [RNG.standard_normal((6, 4, keys, 16)).astype(np.float32) for _ in range(2)]
     attrs = attributes(heads=4, groups=4, past_first=2, causal=True)
-    assert_near(native(arrays, attrs), exact(arrays, attrs))
+    assert_close_to(native(arrays, attrs), exact(arrays, attrs))
 
 
 def test_what_the_loops_refuse() -> None:
@@ -299,8 +299,8 @@ def test_what_the_loops_refuse() -> None:
 def test_traces_replay() -> None:
     arrays = operands(1, 9, 6, 2, 8)
     s = scheduled(arrays, attributes())
-    again = parse_trace(str(s.trace)).replay(func_of(arrays, attributes()))
-    assert str(again.func) == str(s.func) and str(again.trace) == str(s.trace)
+    reloaded = parse_trace(str(s.trace)).replay(func_of(arrays, attributes()))
+    assert str(reloaded.func) == str(s.func) and str(reloaded.trace) == str(s.trace)
 
 
 def test_the_decision_and_other_settings_of_it() -> None:
@@ -314,26 +314,29 @@ def test_the_decision_and_other_settings_of_it() -> None:
     assert decision.why == "estimate" and own == sorted(own) and min(own) > 0
     for label in RNG.choice(list(decision.space.labels), 6, replace=False):
         with forcing({decision.key.name: str(label)}):
-            assert_near(native(arrays, attributes()), exact(arrays, attributes()))
+            assert_close_to(native(arrays, attributes()), exact(arrays, attributes()))
 
 
 def test_scale_and_substitute_that_are_numbers_of_the_graph() -> None:
-    arrays, given = [*operands(1, 9, 12, 2, 8), RNG.random((9, 12)) < 0.1], attributes(guard=True, fill=float("-inf"))
+    arrays, settings = (
+        [*operands(1, 9, 12, 2, 8), RNG.random((9, 12)) < 0.1],
+        attributes(guard=True, fill=float("-inf")),
+    )
     b = GraphBuilder("one")
     values = [b.input(f"x{k}", type_of(a)) for k, a in enumerate(arrays)]
     scale, substitute = (ops.emit1(b, "constant", value=np.array([x], np.float32)) for x in (2.0, 0.25))
-    graph = b.finish(ops.emit(b, "lowered.attention", *values, scale, substitute, **given))
+    graph = b.finish(ops.emit(b, "lowered.attention", *values, scale, substitute, **settings))
     with deciding() as record:
         model = tw.compile((graph, {}))
     assert [d.selected.kind for d in record.decisions] == ["attention"]
     more = [*arrays, np.array([2.0], np.float32), np.array([0.25], np.float32)]
-    assert_near(np.asarray(model(*arrays)), exact(more, given))
+    assert_close_to(np.asarray(model(*arrays)), exact(more, settings))
 
 
-def steps(rows: int, keys: int, groups: int = 4, **given: Any) -> set[str]:
+def steps(rows: int, keys: int, groups: int = 4, **arguments: Any) -> set[str]:
     """The primitives of the plan's choice, which does no more than was ordered."""
     q, k, v = (operands(2, n, n, h, 16)[0] for n, h in ((rows, 4), (keys, groups), (keys, groups)))
-    planned = plan(func_of([q, k, v], attributes(heads=4, groups=groups, **given)), Target.host())
+    planned = plan(func_of([q, k, v], attributes(heads=4, groups=groups, **arguments)), Target.host())
     assert planned.plan == "attention" and not planned.rejected and not planned.schedule.refused
     return {i.primitive for i in planned.schedule.trace.instructions}
 
@@ -361,16 +364,16 @@ def test_packed_sequences_see_themselves(rows: int, starts: list[int], more: dic
     arrays = packed(rows, starts, attrs["order"])
     want = exact(arrays, attrs)
     tolerance = 2e-2 if "dot" in more else 2e-6
-    assert_near(native(arrays, attrs), want, tolerance)
-    assert_near(tiled(arrays, attrs, keys=32), want, tolerance)
+    assert_close_to(native(arrays, attrs), want, tolerance)
+    assert_close_to(tiled(arrays, attrs, keys=32), want, tolerance)
     if rows < 64:  # the interpreter takes all pairs of rows one by one
         (got,) = by_expression("lowered.attention", arrays, attrs)
-        assert_near(got, want, tolerance)
+        assert_close_to(got, want, tolerance)
     for first, end in zip(starts, [*starts[1:], rows], strict=True):
         axes = [ORDERS[o].index(1) for o in attrs["order"]]
         alone = [a.take(range(first, end), axis) for a, axis in zip(arrays[:3], axes, strict=False)]
         own = exact(alone, attrs)
-        assert_near(want.take(range(first, end), axes[3]), own, 1e-12)
+        assert_close_to(want.take(range(first, end), axes[3]), own, 1e-12)
 
 
 @pytest.mark.costly(18)
@@ -381,7 +384,7 @@ def test_rows_of_packed_sequences_read_keys_where_they_are(rows: int, starts: li
     attrs = attributes(**more)
     arrays = packed(rows, starts, attrs["order"])
     tolerance = 2e-2 if "dot" in more else 2e-6
-    assert_near(tiled(arrays, attrs, rows=3, tiles=0, steps=4), exact(arrays, attrs), tolerance)
+    assert_close_to(tiled(arrays, attrs, rows=3, tiles=0, steps=4), exact(arrays, attrs), tolerance)
 
 
 @pytest.mark.parametrize("starts", [[-5, 1000, 3], [9, 0, 4], [1 << 62, -(1 << 62)], [3, 3, 3]])

@@ -31,9 +31,9 @@ TOLERANCE = 4e-6
 OP = "attention_gradient"
 
 
-def attributes(**given: Any) -> dict[str, Any]:
+def attributes(**arguments: Any) -> dict[str, Any]:
     ordinary = {"order": "ssss", "heads": 2, "groups": 2, "first": (0, 0, 0), "scale": 0.25, "causal": False}
-    return {**ordinary, "fill": 0.0, "guard": False, **given}
+    return {**ordinary, "fill": 0.0, "guard": False, **arguments}
 
 
 def operands(
@@ -43,10 +43,10 @@ def operands(
     out: int = 16,
     batch: int = 2,
     held: tuple[int, int, int] = (2, 2, 2),
-    **given: Any,
+    **arguments: Any,
 ) -> tuple[list[Any], dict[str, Any]]:
     """q, k, v and g, of arrays that have so many heads each, with the attributes."""
-    attrs = attributes(**given)
+    attrs = attributes(**arguments)
     shapes = [(rows, held[0], depth), (keys, held[1], depth), (keys, held[2], out), (rows, attrs["heads"], out)]
     arrays = []
     for letter, (length, heads, width) in zip(attrs["order"], shapes, strict=True):
@@ -85,9 +85,9 @@ FORMS: dict[str, tuple[list[Any], dict[str, Any]]] = {
 }
 
 
-def one_array(rows: int, depth: int, **given: Any) -> tuple[list[Any], dict[str, Any]]:
+def one_array(rows: int, depth: int, **arguments: Any) -> tuple[list[Any], dict[str, Any]]:
     """q, k and v as the heads of one array, whose gradients stand side by side."""
-    (q, *_, g), attrs = operands(rows, rows, depth, depth, held=(6, 6, 6), first=(0, 2, 4), joined=True, **given)
+    (q, *_, g), attrs = operands(rows, rows, depth, depth, held=(6, 6, 6), first=(0, 2, 4), joined=True, **arguments)
     return [q, q, q, g], attrs
 
 
@@ -126,7 +126,7 @@ def native(arrays: list[Any], attrs: dict[str, Any]) -> tuple[Any, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
-def assert_near(got: Any, want: Any, tolerance: float = TOLERANCE) -> None:
+def assert_close_to(got: Any, want: Any, tolerance: float = TOLERANCE) -> None:
     for a, b in zip(got, want, strict=True):
         assert a.shape == b.shape
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(np.abs(b).max(), 1e-3))
@@ -135,17 +135,17 @@ def assert_near(got: Any, want: Any, tolerance: float = TOLERANCE) -> None:
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_native(form: tuple[list[Any], dict[str, Any]]) -> None:
-    assert_near(native(*form), exact(*form))
+    assert_close_to(native(*form), exact(*form))
 
 
 @pytest.mark.parametrize("name", ["rows and keys that divide nothing", "orders", "heads that share keys", "causal"])
 def test_expression(name: str) -> None:
-    assert_near(by_expression(OP, *FORMS[name]), exact(*FORMS[name]))
+    assert_close_to(by_expression(OP, *FORMS[name]), exact(*FORMS[name]))
 
 
 @pytest.mark.parametrize("name", ["a number where nothing is seen", "a row that sees nothing", "added mask"])
 def test_expression_with_a_mask(name: str) -> None:
-    assert_near(by_expression(OP, *FORMS[name]), exact(*FORMS[name]))
+    assert_close_to(by_expression(OP, *FORMS[name]), exact(*FORMS[name]))
 
 
 def func_of(arrays: list[Any], attrs: dict[str, Any]) -> PrimFunc:
@@ -168,7 +168,7 @@ def test_sizes_of_tiles(name: str, rows: int, tiles: int, vectors: int, side: in
     s.implement(OP, rows=rows, width=vectors * Target.host().lanes(4), tiles=tiles, steps=2, side=side)
     results = [np.ones([as_int(d) for d in p.shape], np.float32) for p in s.func.params[len(arrays) :]]
     tw.build(s)(*arrays, *results)
-    assert_near(results, exact(arrays, attrs))
+    assert_close_to(results, exact(arrays, attrs))
 
 
 def test_loops_in_the_interpreter() -> None:
@@ -177,7 +177,7 @@ def test_loops_in_the_interpreter() -> None:
     s.implement(OP, rows=2, width=4, tiles=2, steps=1, side=2)
     results = [np.ones([as_int(d) for d in p.shape], np.float32) for p in s.func.params[len(arrays) :]]
     interpret(s.func, [*arrays, *results])
-    assert_near(results, exact(arrays, attrs))
+    assert_close_to(results, exact(arrays, attrs))
 
 
 def test_gradients_that_do_not_fit_each_other() -> None:
@@ -189,7 +189,7 @@ def test_gradients_that_do_not_fit_each_other() -> None:
             native(*one_array(5, 8, columns=columns))
 
 
-def test_the_plan_is_taken() -> None:
+def test_the_plan_is_selected() -> None:
     with deciding() as record:
         native(*FORMS["whole tiles"])
     assert [d.selected.label.split()[0] for d in record.decisions if "attention" in d.selected.label] == [OP]

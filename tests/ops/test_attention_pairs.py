@@ -75,8 +75,8 @@ def test_blocks_of_keys(keys: int, order: str) -> None:
 def test_masks(which: int, blocks: bool) -> None:
     arrays = [*operands(2, 7, 71, 2, 16), masks(7, 71)[which]]
     small = {"keys": 32, "tiles": 1} if blocks else {}
-    for given in ({"causal": True}, {"fill": -1e9}, {"fill": float("-inf"), "guard": True}):
-        check(arrays, attributes(**given), **small)
+    for case in ({"causal": True}, {"fill": -1e9}, {"fill": float("-inf"), "guard": True}):
+        check(arrays, attributes(**case), **small)
     more = [*arrays, np.full((1,), 1.5, np.float32), np.full((1,), 0.25, np.float32)]
     check(more, attributes(guard=True), **small)
 
@@ -94,7 +94,7 @@ def test_what_the_instruction_does_not_fit_is_refused() -> None:
         native(operands(1, 8, 20, 2, 15), attributes(dot=DOT))
 
 
-def test_few_rows_are_not_rounded() -> None:
+def test_a_small_number_of_rows_are_not_rounded() -> None:
     """In single precision, which may be another way with other sums; bf16 would be off by some 1e-3."""
     arrays = operands(1, 2, 40, 2, 16)
     attrs = attributes()
@@ -134,11 +134,11 @@ def test_symbolic_lengths(threads: int) -> None:
 
 def test_who_takes_them() -> None:
     def dot(name: str, precision: str, depth: int = 16) -> Any:
-        made = assign_layouts(
+        created = assign_layouts(
             choose_algorithms(graph(const(9), depth), Target.parse(name), in_blocks(), Options(precision=precision)),
             Target.parse(name),
         )
-        return made.nodes[0].of(AttentionAttrs).dot
+        return created.nodes[0].of(AttentionAttrs).dot
 
     assert dot("znver4", "bf16") == DOT
     assert dot("znver4", "fp32") is dot("x86-64-v3", "bf16") is dot("znver4", "bf16", 15) is None

@@ -65,7 +65,7 @@ def test_the_key_of_a_body_is_independent_of_names(text: str) -> None:
     assert key(parsed(renamed)) == key(parsed(text))
 
 
-def test_the_key_tells_bodies_apart() -> None:
+def test_the_key_tells_bodies_separate() -> None:
     texts = [SCAN, SCAN.replace("mul", "sub"), SCAN.replace("return %next, %t", "return %next, %next")]
     assert len({key(parsed(t)) for t in texts}) == len(texts)
 

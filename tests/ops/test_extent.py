@@ -100,7 +100,7 @@ def test_unique_of_strange_numbers() -> None:
     np.testing.assert_array_equal(inverse, [4, 2, 1, 3, 4, 1, 0, 2])
 
 
-def test_unique_of_many() -> None:
+def test_unique_of_several() -> None:
     """A sort and one pass, not all pairs: 200,000 elements take less than three seconds of any machine."""
     x = rng.integers(0, 5000, 200_000).astype(np.int64)
     m = model([node("Unique", ["x"], ["y", "", "", "counts"])], [info("x", ["n"], TensorProto.INT64)], ["y", "counts"])
@@ -179,7 +179,7 @@ def test_equal_boxes_and_scores() -> None:
     np.testing.assert_array_equal(got, [[0, 0, 0], [0, 0, 2], [0, 0, 3]])
 
 
-def test_a_loop_collects_as_many_values_as_it_has_iterations() -> None:
+def test_a_loop_collects_the_number_of_values_as_it_has_iterations() -> None:
     empty = [helper.make_empty_tensor_value_info(name) for name in ("on", "y", "y2", "half")]
     body = helper.make_graph(
         [

@@ -37,8 +37,8 @@ def numbers(t: DType) -> Array:
 def converted(x: Array, source: DType, to: DType, **attrs: Any) -> tuple[Graph, Array]:
     builder = GraphBuilder()
     builder.name = "cast"
-    given = builder.input("x", TensorType(source, tuple(as_expr(d) for d in x.shape)))
-    graph = builder.finish((emit1(builder, "cast", given, name="y", dtype=to, **attrs),))
+    supplied = builder.input("x", TensorType(source, tuple(as_expr(d) for d in x.shape)))
+    graph = builder.finish((emit1(builder, "cast", supplied, name="y", dtype=to, **attrs),))
     compiled = tw.compile(graph)
     result: Array = compiled(x)
     assert result.dtype == to.numpy
@@ -128,8 +128,8 @@ def test_the_interpreter_and_the_text() -> None:
     t = FINITE[1]
     x = numbers(t)[:19]
     graph, got = converted(x, f32, t)
-    again = parse_graph(str(graph))
-    assert str(again) == str(graph) and key(again) == key(graph)
+    reloaded = parse_graph(str(graph))
+    assert str(reloaded) == str(graph) and key(reloaded) == key(graph)
     np.testing.assert_array_equal(bits(by_expression("cast", [x], {"dtype": t})[0]), bits(got))
     (moved,) = by_expression("transpose", [got.reshape(1, -1)], {"perm": (1, 0)})
     np.testing.assert_array_equal(bits(moved[:, 0].copy()), bits(got))

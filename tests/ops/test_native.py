@@ -19,8 +19,8 @@ FIRST = {op: (op, arrays, attrs) for op, arrays, attrs in reversed(CASES)}
 @pytest.mark.slow
 @pytest.mark.parametrize("op", sorted(FIRST))
 def test_native_code_equals_reference(op: str) -> None:
-    _, arrays, given = FIRST[op]
-    attrs = ops.attributes(op, given)
+    _, arrays, arguments = FIRST[op]
+    attrs = ops.attributes(op, arguments)
     builder = GraphBuilder("one")
     values = [None if a is None else builder.input(f"x{i}", type_of(a)) for i, a in enumerate(arrays)]
     outputs = ops.emit(builder, op, *values, attrs=attrs)
@@ -39,7 +39,7 @@ def test_native_code_equals_reference(op: str) -> None:
     [("elu", {"alpha": 0.5}), ("selu", {"alpha": 1.5, "gamma": 1.25}), ("celu", {"alpha": 2.0})],
     ids=["elu", "selu", "celu"],
 )
-def test_exponentials_less_one_near_zero(op: str, attrs: dict[str, float], kind: Any, error: float) -> None:
+def test_exponentials_less_one_close_to_zero(op: str, attrs: dict[str, float], kind: Any, error: float) -> None:
     """They keep their digits, where `exp(x) - 1` cancels."""
     x = -np.logspace(-30, 2, 1001).astype(kind)
     builder = GraphBuilder("one")

@@ -73,8 +73,8 @@ def check(x: np.ndarray, g: np.ndarray, attrs: dict[str, Any]) -> None:
 def operands(shape: tuple[int, ...], attrs: dict[str, Any], dtype: Any = np.float32) -> tuple[np.ndarray, np.ndarray]:
     """With many equal elements; what flows back are small whole numbers, so that sums are the same in any order."""
     x = RNG.integers(-3, 3, shape).astype(dtype)
-    made = infer_shape([type_of(x)], PoolAttrs(**attrs)).shape
-    return x, RNG.integers(-8, 8, [int(str(d)) for d in made]).astype(dtype)
+    created = infer_shape([type_of(x)], PoolAttrs(**attrs)).shape
+    return x, RNG.integers(-8, 8, [int(str(d)) for d in created]).astype(dtype)
 
 
 @pytest.mark.costly(3)
@@ -133,7 +133,7 @@ def test_places_are_numbers_of_taps() -> None:
     np.testing.assert_array_equal(places[0, 0], [NONE, 1, 1, 0, 1, 0, 0, NONE])
 
 
-def test_many_taps_have_wide_numbers() -> None:
+def test_several_taps_have_wide_numbers() -> None:
     """More taps than a byte tells apart."""
     x, g = operands((1, 1, 19, 40), attrs := window(12, 13, pads=1))
     x[0, 0, 11:, 12:] = 9

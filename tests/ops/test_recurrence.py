@@ -69,8 +69,8 @@ class Layer:
             if a is None:
                 values.append(None)
                 continue
-            made = b.param if k in (1, 5, 6) else b.input
-            values.append(made(f"x{k}", TensorType(dtype(a.dtype), tuple(as_expr(d) for d in shape or ()))))
+            created = b.param if k in (1, 5, 6) else b.input
+            values.append(created(f"x{k}", TensorType(dtype(a.dtype), tuple(as_expr(d) for d in shape or ()))))
         graph = b.finish(ops.emit(b, "recurrence", *values, **self.attrs))
         weights = {f"x{k}": a for k, a in enumerate(self.arrays) if k in (1, 5, 6) and a is not None}
         model = tw.compile((graph, weights), threads=threads, target=target)
@@ -91,7 +91,7 @@ def test_any_batch_and_any_width(cell: str, attrs: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("cell", "attrs"), CELLS[:2])
-def test_what_is_kept_for_the_way_back(cell: str, attrs: dict[str, Any]) -> None:
+def test_what_is_retained_for_the_way_back(cell: str, attrs: dict[str, Any]) -> None:
     for time, batch, hidden in ((3, 1, 1), (1, 7, 33), (3, 13, 40)):
         Layer(cell, time, batch, hidden, keeps=True, **attrs).check()
     Layer(cell, 4, 5, 16, keeps=True, reverse=True, **attrs).check(threads=2)

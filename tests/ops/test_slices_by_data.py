@@ -25,8 +25,8 @@ def sliced(shape: list[Any], axes: list[int], steps: list[int], code: int = Tens
         node("Slice", ["r", "s", "e", "axes", "steps"], ["y"]),
         node("Exp", ["y"], ["z"]),
     ]
-    given = [info("x", shape), info("s", [len(axes)], code), info("e", [len(axes)], code)]
-    return model(nodes, given, ["z"], {"axes": np.array(axes), "steps": np.array(steps)})
+    arguments = [info("x", shape), info("s", [len(axes)], code), info("e", [len(axes)], code)]
+    return model(nodes, arguments, ["z"], {"axes": np.array(axes), "steps": np.array(steps)})
 
 
 def call(shape: tuple[int, ...], starts: list[int], ends: list[int], kind: Any = np.int64) -> dict[str, Any]:
@@ -70,8 +70,8 @@ def test_bounds_of_32_bits_and_an_empty_dimension() -> None:
 
 def test_one_bound_that_is_known() -> None:
     nodes = [node("Slice", ["x", "s", "e", "axes"], ["y"]), node("ReduceSum", ["y"], ["z"])]
-    given = [info("x", [7, 2]), info("e", [1], TensorProto.INT64)]
-    m = model(nodes, given, ["y", "z"], {"axes": np.array([0]), "s": np.array([-5])})
+    arguments = [info("x", [7, 2]), info("e", [1], TensorProto.INT64)]
+    m = model(nodes, arguments, ["y", "z"], {"axes": np.array([0]), "s": np.array([-5])})
     x = rng.standard_normal((7, 2)).astype(np.float32)
     compare(m, *({"x": x, "e": np.array([e])} for e in BOUNDS))
 
@@ -83,7 +83,7 @@ def test_a_bound_computed_from_data() -> None:
         node("Slice", ["x", "zero", "count", "zero"], ["y"]),
         node("MatMul", ["y", "w"], ["z"]),
     ]
-    given = [info("x", [8, 4]), info("mask", [8], TensorProto.INT64)]
-    m = model(nodes, given, ["z"], {"zero": np.array([0]), "w": rng.standard_normal((4, 5)).astype(np.float32)})
+    arguments = [info("x", [8, 4]), info("mask", [8], TensorProto.INT64)]
+    m = model(nodes, arguments, ["z"], {"zero": np.array([0]), "w": rng.standard_normal((4, 5)).astype(np.float32)})
     x = rng.standard_normal((8, 4)).astype(np.float32)
     compare(m, *({"x": x, "mask": np.array([1] * k + [0] * (8 - k))} for k in (8, 5, 1, 0)), threads=(1, 2))

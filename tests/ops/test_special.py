@@ -305,8 +305,8 @@ def test_native_code_equals_the_formulas() -> None:
 @pytest.mark.parametrize("name", sorted(EXACT_OF_TWO))
 def test_values_of_two_arguments(name: str) -> None:
     arguments, values = EXACT_OF_TWO[name]
-    given = [np.array(column) for column in zip(*arguments, strict=True)]
-    result = reference(name, *given)
+    inputs = [np.array(column) for column in zip(*arguments, strict=True)]
+    result = reference(name, *inputs)
     np.testing.assert_allclose(result, values, rtol=20 * RELATIVE, atol=ABSOLUTE)
 
 

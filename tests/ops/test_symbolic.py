@@ -42,8 +42,8 @@ def test_symbolic_dimensions(start: int) -> None:
 
 
 def check(position: int, axis: int) -> None:
-    op, arrays, given = CASES[position]
-    definition, attrs = ops.get(op), ops.attributes(op, given)
+    op, arrays, inputs = CASES[position]
+    definition, attrs = ops.get(op), ops.attributes(op, inputs)
     types = [None if a is None else symbolic_type(a, arrays[0], axis) for a in arrays]
     try:
         outputs = definition.infer(types, attrs)
@@ -56,9 +56,9 @@ def check(position: int, axis: int) -> None:
     else:
         assert definition.compute is not None
         tensors = [None if t is None else te.placeholder(t.shape, t.dtype, f"x{i}") for i, t in enumerate(types)]
-        made = definition.compute(tensors, attrs, outputs)
-        assert [(t.dtype, t.shape) for t in made] == [(t.dtype, t.shape) for t in outputs], op
-        func = te.create_prim_func([*(t for t in tensors if t is not None), *made], "f")
+        created = definition.compute(tensors, attrs, outputs)
+        assert [(t.dtype, t.shape) for t in created] == [(t.dtype, t.shape) for t in outputs], op
+        func = te.create_prim_func([*(t for t in tensors if t is not None), *created], "f")
     present = [np.ascontiguousarray(a).reshape(a.shape) for a in arrays if a is not None]
     interpret(func, [*present, *results])
     with np.errstate(all="ignore"):
@@ -69,16 +69,16 @@ def check(position: int, axis: int) -> None:
 
 def test_most_operators_take_symbols() -> None:
     """So that the test above does not pass by refusing."""
-    taken = set()
+    selected = set()
     for position, axis in SYMBOLIC:
-        op, arrays, given = CASES[position]
+        op, arrays, inputs = CASES[position]
         try:
             ops.infer(
                 op,
                 [None if a is None else symbolic_type(a, arrays[0], axis) for a in arrays],
-                ops.attributes(op, given),
+                ops.attributes(op, inputs),
             )
         except Error:
             continue
-        taken.add(op)
-    assert {CASES[p][0] for p, _ in SYMBOLIC} - taken <= {"reshape", "broadcast", "col2im", "constant", "uniform"}
+        selected.add(op)
+    assert {CASES[p][0] for p, _ in SYMBOLIC} - selected <= {"reshape", "broadcast", "col2im", "constant", "uniform"}

@@ -49,8 +49,8 @@ def check(x: Array, axis: int, k: int, largest: bool, *, symbolic: bool = False)
     shape = tuple(as_expr(n) for n in x.shape)
     if symbolic:
         shape = (*shape[:axis], Var("n", i64, lo=1), *shape[axis + 1 :])
-    given = b.input("x", TensorType(dtype(x.dtype), shape))
-    graph = b.finish(ops.emit(b, "topk", given, axis=axis, k=shape[axis] if symbolic else k, largest=largest))
+    supplied = b.input("x", TensorType(dtype(x.dtype), shape))
+    graph = b.finish(ops.emit(b, "topk", supplied, axis=axis, k=shape[axis] if symbolic else k, largest=largest))
     values, indices = tw.compile((graph, {}))(x)
     want, index = sorted_by(x, axis, k, largest)
     np.testing.assert_array_equal(indices, index)
@@ -96,10 +96,10 @@ def test_shapes_at_the_borders_between_the_ways(shape: tuple[int, ...], axis: in
 
 def test_rows_of_equal_ones_and_of_sorted_ones() -> None:
     """Beside them rows of which no middle of two values parts the elements: a greatest one, infinity, tiny ones."""
-    far, tiny = np.r_[np.arange(399.0), 1e38], np.arange(400.0) * 1e-44
+    outer, tiny = np.r_[np.arange(399.0), 1e38], np.arange(400.0) * 1e-44
     ends = np.r_[np.full(200, np.inf), np.full(100, -np.inf), np.full(100, 2.0)]
     rows = (np.zeros(400), np.full(400, np.nan), np.arange(400.0), -np.arange(400.0), np.arange(400.0) % 2)
-    for row in (*rows, far, -far, tiny, ends, -ends):
+    for row in (*rows, outer, -outer, tiny, ends, -ends):
         for k in (400, 200, 40):
             check(row.astype(np.float32)[None], 1, k, largest=k != 400)
 

@@ -165,7 +165,7 @@ def test_models_that_are_wrong_are_refused() -> None:
         tw.compile(m)
 
 
-def test_a_value_that_nothing_computes_behind_one_that_is_no_tensor() -> None:
+def test_a_value_that_nothing_computes_after_one_that_is_no_tensor() -> None:
     """The importer stops at the strings, which would run elsewhere, and does not come to the missing value."""
     broken = model([node("Add", "gone words", "a"), node("Relu", "a", "y")], {"x": (T.FLOAT, [3])}, ["y"])
     broken.graph.initializer.append(helper.make_tensor("words", T.STRING, [3], [b"a", b"b", b"c"]))
@@ -257,7 +257,7 @@ def test_calls_during_updates_see_one_version() -> None:
     assert not wrong
 
 
-def test_face_of_a_model(tmp_path: Path) -> None:
+def test_interface_of_a_model(tmp_path: Path) -> None:
     m = custom_in_the_middle()
     result = compiled(m, custom_ops=[Fancy], name="fancy")
     feeds = feeds_of(3)
@@ -593,8 +593,8 @@ def test_sequences_that_do_not_fit() -> None:
     assert result.run({"k": np.array(-1), "s": [np.ones(2, F)]})["y"].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("given", [None, np.ones(3, F)])
-def test_optionals(given: np.ndarray | None) -> None:
+@pytest.mark.parametrize("inputs", [None, np.ones(3, F)])
+def test_optionals(inputs: np.ndarray | None) -> None:
     yes = graph("yes", [node("OptionalGetElement", "o", "v"), node("Neg", "v", "a")], {}, {"a": (T.FLOAT, None)})
     no = graph("no", [node("Exp", "x", "b")], {}, {"b": (T.FLOAT, None)})
     nodes = [node("OptionalHasElement", "o", "c"), node("If", "c", "y", then_branch=yes, else_branch=no)]
@@ -602,8 +602,8 @@ def test_optionals(given: np.ndarray | None) -> None:
     kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(T.FLOAT, [3]))
     m.graph.input.append(helper.make_value_info("o", kind))
     x = np.array([1, 2], F)
-    y = compiled(m).run({"x": x, "o": given})["y"]
-    np.testing.assert_allclose(y, np.exp(x) if given is None else -given, rtol=1e-6)
+    y = compiled(m).run({"x": x, "o": inputs})["y"]
+    np.testing.assert_allclose(y, np.exp(x) if inputs is None else -inputs, rtol=1e-6)
 
 
 def test_sequence_map_runs_a_compiled_body() -> None:
@@ -641,7 +641,7 @@ def test_strings_pass() -> None:
 # --- the cut --------------------------------------------------------------------------------------------------------
 
 
-def test_parts_are_few() -> None:
+def test_parts_are_a_small_number_of() -> None:
     """Two branches with a foreign operator each are cut into two compiled parts, not four."""
     nodes = []
     for side in "pq":
@@ -655,7 +655,7 @@ def test_parts_are_few() -> None:
     assert [(p.runs_by, p.nodes) for p in report.parts] == [("Tilewright", 2), ("onnx.reference", 2), ("Tilewright", 2)]
 
 
-def test_shapes_are_known_behind_a_border() -> None:
+def test_shapes_are_known_after_a_border() -> None:
     """What is computed of shapes is computed again in each part, so that the batch stays a symbol there."""
     nodes = [
         node("Relu", "x", "a"),
@@ -717,7 +717,7 @@ def test_without_onnxruntime(lacking: bool, monkeypatch: pytest.MonkeyPatch) -> 
 # --- the report -----------------------------------------------------------------------------------------------------
 
 
-def test_report_ahead() -> None:
+def test_report_in_advance() -> None:
     report = tw.coverage(custom_in_the_middle())
     assert report.to_dict()["compiled"] == 4 and report.compiled_parts == 2
     assert report.uncompiled[0].runs_by == "no host" and "plug-in" in report.uncompiled[0].help
@@ -774,7 +774,7 @@ def test_types_that_onnx_does_not_have_are_a_fault_of_the_model() -> None:
         tw.compile(model([node("Add", "x w", "y")], {"x": (T.FLOAT, [2])}, ["y"], {"w": np.arange(2)}))
 
 
-def test_a_list_of_many_sizes() -> None:
+def test_a_list_of_several_sizes() -> None:
     names = " ".join(f"y{k}" for k in range(100))
     m = model([node("Split", "x s", names)], {"x": (T.FLOAT, [100, 2])}, names.split(), {"s": np.ones(100, np.int64)})
     x = rng.random((100, 2)).astype(F)

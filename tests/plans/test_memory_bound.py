@@ -513,14 +513,14 @@ def test_light_loops_and_small_inputs_ask_for_nothing() -> None:
         assert "llvm.prefetch" not in KernelTexts(lower_group(group, "k").func, Target.parse("haswell")).llvm()
 
 
-def test_long_rows_are_kept_in_the_output() -> None:
+def test_long_rows_are_retained_in_the_output() -> None:
     def build(b: GraphBuilder, length: int) -> Graph:
         return b.finish((ops.emit1(b, "softmax", b.input("x", tensor((2, length))), axis=1),))
 
-    for length, kept in ((100, True), (20000, False)):
+    for length, retained in ((100, True), (20000, False)):
         (group,) = fuse(build(GraphBuilder("case"), length))
         text = KernelTexts(lower_group(group, "k").func, Target.parse("x86-64-v3")).loops()
-        assert ("alloc exponent" in text) == kept
+        assert ("alloc exponent" in text) == retained
         x = data(2, length)
         model = tw.compile((build(GraphBuilder("case"), length), {}))
         np.testing.assert_allclose(np.asarray(model(x)), softmax64(x, 1), rtol=3e-6, atol=1e-12)
@@ -628,7 +628,7 @@ PIPELINED = [(128, 128), (128, 1024), (20, 610), (8, 1025), (331, 600), (2, 40, 
     [*((op, s) for op in ("softmax", "log_softmax") for s in PIPELINED), ("softmax", (3, 64, 192)),
      ("softmax", (2, 8, 16, 256)), ("softmax", (37, 131))],
 )  # fmt: skip
-def test_stages_go_one_behind_the_other(op: str, shape: tuple[int, ...]) -> None:
+def test_stages_go_one_after_the_other(op: str, shape: tuple[int, ...]) -> None:
     """Where there are registers enough, so not with AVX2; with every number of threads the same."""
     b = GraphBuilder("case")
     (group,) = fuse(b.finish(tuple(ops.emit(b, op, b.input("x", tensor(shape)), axis=-1))))
@@ -688,7 +688,7 @@ def test_what_waits_for_memory_stays_row_by_row() -> None:
     assert plan(lower_group(group, "k").func, Target.parse("znver4")).chosen.knob("pipeline") == 0
 
 
-def test_rows_that_read_others_stay_apart() -> None:
+def test_rows_that_read_others_stay_separate() -> None:
     """Loops over rows become one only if each row's statements touch that row alone."""
     for read, merges in (("i", True), ("3 - i", False)):
         func = parse_func(f"""
@@ -775,7 +775,7 @@ def test_a_lone_fold_stays_in_registers(length: int, loops: int) -> None:
 
 
 @pytest.mark.parametrize(("rows", "strip"), [(2, 64), (6, 64), (7, 1024), (100, 1024)])
-def test_few_rows_are_summed_in_registers(rows: int, strip: int) -> None:
+def test_a_small_number_of_rows_are_summed_in_registers(rows: int, strip: int) -> None:
     b = GraphBuilder("case")
     y = ops.emit1(b, "reduce_sum", b.input("x", tensor((rows, 6400))), axes=(0,), keepdims=False)
     (group,) = fuse(b.finish((y,)))

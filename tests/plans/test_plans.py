@@ -181,13 +181,13 @@ def test_tiles_fit_the_registers_and_the_work() -> None:
         assert tile.width < columns + 16
 
 
-def test_rows_a_cache_way_apart_are_few() -> None:
+def test_rows_a_cache_way_separate_are_a_small_number_of() -> None:
     assert row_limit(4096, ZEN4) == 6
     assert row_limit(3072, ZEN4) > 14
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 2, 1), (2, 1, 3), (1, 1, 8)])
-def test_products_of_few_elements(shape: tuple[int, ...]) -> None:
+def test_products_of_a_small_number_of_elements(shape: tuple[int, ...]) -> None:
     """Sums of products over two dimensions whose results are a few elements, or a single one."""
     x = te.placeholder((shape[-1],), name="x")
     r, s = te.reduce_axis(2, "r"), te.reduce_axis(3, "s")

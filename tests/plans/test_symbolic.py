@@ -49,10 +49,10 @@ def test_sides_of_maps() -> None:
     assert sides_of(Var("h", lo=1, hi=64)) == (12, 32, 54)
     assert sides_of(Var("h", lo=5, hi=5)) == (5,)
     assert sides_of(Var("h", lo=0, hi=2)) == (1, 2)
-    few = Var("h", lo=8, hi=16, multiple=2)
-    assert sides_of(few // 2) == (4, 5, 6, 7, 8) and sides_of(few // 4) == (2, 3, 4)
+    short = Var("h", lo=8, hi=16, multiple=2)
+    assert sides_of(short // 2) == (4, 5, 6, 7, 8) and sides_of(short // 4) == (2, 3, 4)
     assert instances_of([const(3)]) == ({},)
-    assert [(n[few], n[m]) for m in [Var("w", lo=1, hi=2)] for n in instances_of([few * 2, m])] == [
+    assert [(n[short], n[m]) for m in [Var("w", lo=1, hi=2)] for n in instances_of([short * 2, m])] == [
         *((const(8), const(1)), (const(10), const(2)), (const(12), const(1)), (const(14), const(2))),
         (const(16), const(1)),
     ]

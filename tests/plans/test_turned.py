@@ -23,7 +23,7 @@ def tensor(*shape: int) -> TensorType:
     return TensorType(f32, tuple(const(d) for d in shape))
 
 
-def norm_behind(perm: tuple[int, ...], *shape: int) -> Graph:
+def norm_after(perm: tuple[int, ...], *shape: int) -> Graph:
     """A norm over the last dimension of a transposed input."""
     b = GraphBuilder("case")
     x = b.input("x", tensor(*shape))
@@ -33,7 +33,7 @@ def norm_behind(perm: tuple[int, ...], *shape: int) -> Graph:
     return b.finish((y,))
 
 
-def softmax_behind(*shape: int) -> Graph:
+def softmax_after(*shape: int) -> Graph:
     b = GraphBuilder("case")
     x: Value = b.input("x", tensor(*shape))
     (transposed,) = ops.emit(b, "transpose", x, perm=(0, 2, 1))
@@ -54,15 +54,15 @@ def test_norms_of_channels_last(channels: int, plane: tuple[int, int], threads: 
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, channels, *plane), dtype=np.float32)
     scale = rng.standard_normal(channels, dtype=np.float32)
-    model = tw.compile((norm_behind((0, 2, 3, 1), *x.shape), {}), threads=threads)
+    model = tw.compile((norm_after((0, 2, 3, 1), *x.shape), {}), threads=threads)
     (got,) = model.run({"x": x, "scale": scale}).values()
     np.testing.assert_allclose(got, norm64(x.transpose(0, 2, 3, 1), scale), rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("shape", [(2, 33, 16), (1, 8, 40), (3, 20, 10)])
-def test_softmax_over_what_was_turned(shape: tuple[int, ...]) -> None:
+def test_softmax_over_what_was_transposed(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
-    (got,) = tw.compile((softmax_behind(*shape), {})).run({"x": x}).values()
+    (got,) = tw.compile((softmax_after(*shape), {})).run({"x": x}).values()
     e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
     np.testing.assert_allclose(got, (e / e.sum(1, keepdims=True)).transpose(0, 2, 1), rtol=2e-6)
 
@@ -73,7 +73,7 @@ def test_softmax_over_what_was_turned(shape: tuple[int, ...]) -> None:
     ("channels", "columns", "rows"), [(96, 64, 16), (96, 56, 16), (96, 8, 16), (96, 21, 32), (384, 14, 8), (768, 16, 8)]
 )
 def test_each_element_is_read_once(channels: int, columns: int, rows: int, target: str) -> None:
-    graph = norm_behind((0, 2, 3, 1), 1, channels, 4, columns)
+    graph = norm_after((0, 2, 3, 1), 1, channels, 4, columns)
     text = shown(compile_graph(graph, {}, Target.parse(target)), "loops")
     assert f"alloc transpose: f32[1, {rows}, {channels}]" in text
     reading = [line.strip() for line in text.splitlines() if "= x[0," in line or " x[0," in line]
@@ -100,5 +100,5 @@ def test_planes_of_any_size(multiple: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 96, 4, 3), (1, 4, 4, 64)])
-def test_small_planes_and_few_channels_are_read_in_place(shape: tuple[int, ...]) -> None:
-    assert "alloc transpose" not in tw.compile((norm_behind((0, 2, 3, 1), *shape), {})).show("loops")
+def test_small_planes_and_a_small_number_of_channels_are_read_in_place(shape: tuple[int, ...]) -> None:
+    assert "alloc transpose" not in tw.compile((norm_after((0, 2, 3, 1), *shape), {})).show("loops")

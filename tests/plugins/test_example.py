@@ -94,19 +94,19 @@ def test_switched_off(example: Path, folder: Path) -> None:
     assert "the operator SoftClip of domain com.example is not supported" in done.stderr
 
 
-def test_code_of_plugins_is_part_of_what_is_kept(example: Path, folder: Path) -> None:
+def test_code_of_plugins_is_part_of_what_is_retained(example: Path, folder: Path) -> None:
     """Equal code of a plug-in reuses objects, other code makes others, and the cache keeps both."""
     copy = Path(shutil.copytree(example, folder / "copy"))
     first = answer(ONE, copy, cache=folder)
-    kept = entries(folder)
-    assert answer(ONE, copy, cache=folder) == first and entries(folder) == kept
+    stored = entries(folder)
+    assert answer(ONE, copy, cache=folder) == first and entries(folder) == stored
     source = copy / "tilewright_example" / "operator.py"
     text = source.read_text()
     source.write_text(text + "# the same, to all appearances\n")
     assert answer(ONE, copy, cache=folder) == first
     both = entries(folder)
     for kind in ("kernel", "entry", "program"):
-        assert len(both[kind]) == 2 * len(kept[kind]) and both[kind] > kept[kind] > set()
+        assert len(both[kind]) == 2 * len(stored[kind]) and both[kind] > stored[kind] > set()
     source.write_text(text.replace("* attrs.limit\n\n    return (te.", "* attrs.limit * 2.0\n\n    return (te."))
     assert source.read_text() != text
     other = answer(ONE, copy, cache=folder)

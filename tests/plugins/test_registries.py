@@ -134,7 +134,7 @@ def test_sources_of_a_package_are_digested(tmp_path: Path, monkeypatch: pytest.M
     assert len(set(digests)) == 3 and digests[-1] == digests[-2]
 
 
-def test_code_without_a_file_is_found_by_nobody() -> None:
+def test_code_without_a_file_is_located_by_no_one() -> None:
     plugins._source_digest.cache_clear()
     first = plugins._source_digest("no_such_module")
     assert plugins._source_digest("no_such_module") == first, "the same within a process"

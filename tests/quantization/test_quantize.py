@@ -182,8 +182,8 @@ def test_onnx_runtime_computes_the_file(rng: np.random.Generator, tmp_path: Path
         # A sum in another order may round to the next code: one step of an activation, times a weight.
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=0.02 * np.abs(theirs).max())
         assert np.mean(np.abs(ours - theirs) < 1e-5) > 0.8
-    again = tw.compile(written)
-    np.testing.assert_allclose(again(data[0]), q(data[0]), rtol=0, atol=1e-5)
+    reloaded = tw.compile(written)
+    np.testing.assert_allclose(reloaded(data[0]), q(data[0]), rtol=0, atol=1e-5)
 
 
 def test_new_weights_are_quantised_when_they_arrive(rng: np.random.Generator, tmp_path: Path) -> None:

@@ -35,9 +35,9 @@ def test_a_range_without_width_has_the_scale_one(low: float, high: float) -> Non
 
 
 def histogram(values: np.ndarray) -> Histogram:
-    made = Histogram(float(values.min()), float(values.max()))
-    made.add(values)
-    return made
+    created = Histogram(float(values.min()), float(values.max()))
+    created.add(values)
+    return created
 
 
 def squared_error(values: np.ndarray, method: str) -> float:

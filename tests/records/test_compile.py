@@ -111,8 +111,8 @@ def test_a_record_decides(cache: Path, passes: list[str]) -> None:
     x = np.random.default_rng(1).standard_normal((1, 16, 16, 16), np.float32)
     want, got = tw.Model(untuned)(x), tw.Model(tuned)(x)
     assert np.abs(got - want).max() <= 2.5e-5 * np.abs(want).max()  # the bound of a layer (docs/accuracy.md)
-    made = decisions()["algorithm"]
-    assert (made.why, made.selected.label) == ("record", other(algorithm))
+    created = decisions()["algorithm"]
+    assert (created.why, created.selected.label) == ("record", other(algorithm))
 
 
 def test_a_record_about_a_kernel_decides(cache: Path) -> None:
@@ -177,27 +177,27 @@ def test_another_compilers_record_must_stand_by_the_estimates(cache: Path) -> No
     algorithm = decisions()["algorithm"]
     best = min(algorithm.estimates)
     estimates = dict(zip(algorithm.space.labels, algorithm.estimates, strict=True))
-    near = next(label for label, e in estimates.items() if label != algorithm.selected.label and e <= 1.15 * best)
-    far = next(label for label, e in estimates.items() if e > 1.15 * best)
+    inner = next(label for label, e in estimates.items() if label != algorithm.selected.label and e <= 1.15 * best)
+    outer = next(label for label, e in estimates.items() if e > 1.15 * best)
     store = Store(cache / "records")
-    old = about(algorithm, far, made=MADE)
+    old = about(algorithm, outer, made=MADE)
     store.put(old)
     (use,) = compiled().manifest.records
     assert (use.state, use.why) == ("unusable", "estimated to take over 1.15 times the best")
-    store.put(about(algorithm, near, made=replace(MADE, time=MADE.time + 1)))
+    store.put(about(algorithm, inner, made=replace(MADE, time=MADE.time + 1)))
     (use,) = compiled().manifest.records
-    assert (use.setting, use.state, use.why) == (near, "unverified", "measured with another compiler")
-    store.put(about(algorithm, far, made=replace(NOW, time=0)))  # this compiler's goes first, however old
+    assert (use.setting, use.state, use.why) == (inner, "unverified", "measured with another compiler")
+    store.put(about(algorithm, outer, made=replace(NOW, time=0)))  # this compiler's goes first, however old
     (use,) = compiled().manifest.records
-    assert (use.setting, use.state) == (far, "used")
+    assert (use.setting, use.state) == (outer, "used")
 
 
 def test_a_record_must_have_met_the_estimate_of_here(cache: Path) -> None:
     """On a machine of the class with other ceilings the estimates may prefer what was never measured."""
     algorithm = decisions()["algorithm"]
-    far = algorithm.space.labels[-1]
-    lone = (Candidate(far, "timed", 0.0, (1e-5,)),)
-    Store(cache / "records").put(about(algorithm, far, untuned=algorithm.space.labels[1], candidates=lone))
+    outer = algorithm.space.labels[-1]
+    lone = (Candidate(outer, "timed", 0.0, (1e-5,)),)
+    Store(cache / "records").put(about(algorithm, outer, untuned=algorithm.space.labels[1], candidates=lone))
     (use,) = compiled().manifest.records
     assert use.state in ("unverified", "unusable") and use.why != "measured with another compiler"
 
@@ -269,7 +269,7 @@ def test_records_can_be_required(cache: Path) -> None:
     assert compiled(require_records=True).objects == compiled(records=None).objects
 
 
-def test_without_records_of_the_class_no_key_is_made(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_records_of_the_class_no_key_is_created(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compile that finds no records costs nothing more."""
     Store(cache / "records").put(
         replace(about(decisions()["plan"], decisions()["plan"].selected.label), target="x y 1x1 threads=1")

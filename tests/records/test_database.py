@@ -75,9 +75,9 @@ def test_a_merge_is_the_union_in_any_order(
     once, often = root / "once", root / "often"
     (root / "empty").mkdir()
     merge([*sources, root / "empty"], Store(once))
-    again = [*sources, *sources]
-    rng.shuffle(again)
-    for source in again:
+    repeated = [*sources, *sources]
+    rng.shuffle(repeated)
+    for source in repeated:
         merge([source], Store(often))
     assert content(once) == content(often)
     assert set(content(once)) == {
@@ -164,8 +164,8 @@ def test_a_store_is_summed_up(tmp_path: Path) -> None:
 def test_pruning_keeps_what_counts(tmp_path: Path) -> None:
     mine = replace(MADE, compiler=code_version())
     later = replace(mine, time=mine.time + 1)
-    kept = [record(1, made=later), record(1, target=HASWELL), record(2)]
-    store = filled(tmp_path, [*kept, record(1, made=mine)])
+    retained = [record(1, made=later), record(1, target=HASWELL), record(2)]
+    store = filled(tmp_path, [*retained, record(1, made=mine)])
     damaged = store.path(store.put(record(9)), ZEN)
     damaged.write_bytes(b"{}")
     left = damaged.parent / ".tmp-old"
@@ -180,7 +180,7 @@ def test_pruning_keeps_what_counts(tmp_path: Path) -> None:
     }
     assert not any(f.asks for f in files)
     assert remove(files) == 3
-    assert {n for n, _ in everything(store)} == {r.digest for r in kept} and not superfluous(store)
+    assert {n for n, _ in everything(store)} == {r.digest for r in retained} and not superfluous(store)
     assert [f.asks for f in superfluous(store, others=True)] == [True, True]
 
 
@@ -224,7 +224,7 @@ def test_an_index_follows_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "text", "foreign", "flip", "folder"])
-def test_a_damaged_index_is_made_again(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_index_is_recreated(tmp_path: Path, damage: str) -> None:
     store = filled(tmp_path / "s", POOL)
     settle(store)
     Index(store, ZEN, tmp_path / "i").refresh()
@@ -284,9 +284,9 @@ def test_records_about_kernels_are_replayed() -> None:
     labels = [c.label for c in candidates(analyse(func), ZEN4)]
     mine = replace(MADE, compiler=code_version())
 
-    def verdict(setting: str, made: Provenance = mine) -> tuple[str, str]:
+    def verdict(setting: str, created: Provenance = mine) -> tuple[str, str]:
         gain = NONE if setting == labels[0] else record().gain
-        values = {"untuned": labels[0], "policy": POLICY, "candidates": (), "gain": gain, "made": made}
+        values = {"untuned": labels[0], "policy": POLICY, "candidates": (), "gain": gain, "made": created}
         result = checked(Record.of(key_of_function(func, ZEN4), ZEN4, labels, setting=setting, **values), ZEN4)
         return result.state, result.why
 

@@ -70,7 +70,7 @@ def _hold(path: Path, ready: object, done: object) -> None:
         done.wait()  # type: ignore[attr-defined]
 
 
-def test_no_lock_is_taken(tmp_path: Path) -> None:
+def test_no_lock_is_selected(tmp_path: Path) -> None:
     """Where a mount has no locks, or somebody holds them for ever, records are found and the index is made anew."""
     store = Store(tmp_path / "s")
     store.put(record(1))
@@ -82,11 +82,11 @@ def test_no_lock_is_taken(tmp_path: Path) -> None:
     holder.start()
     assert ready.wait(30)
     try:
-        again = Index(store, ZEN, tmp_path / "i")
-        assert len(again.find(record(1).decision)) == 1
+        reloaded = Index(store, ZEN, tmp_path / "i")
+        assert len(reloaded.find(record(1).decision)) == 1
         store.put(record(2))
-        again.refresh()
-        assert len(again.find(record(2).decision)) == 1
+        reloaded.refresh()
+        assert len(reloaded.find(record(2).decision)) == 1
     finally:
         done.set()
         holder.join()

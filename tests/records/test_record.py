@@ -45,7 +45,7 @@ def test_a_record_knows_its_decision() -> None:
     assert result.measured == LABELS
 
 
-def test_a_kernel_is_kept_as_a_function() -> None:
+def test_a_kernel_is_retained_as_a_function() -> None:
     (group,) = fuse(model((1, 16, 16, 12, 3, 1, 1)))
     about = key_of_function(lower_group(group, "k").func, ZEN4)
     result = Record.of(

@@ -20,7 +20,7 @@ from tilewright.support.errors import RecordError, RecordWarning
 ZEN = target_class(ZEN4)
 
 
-def test_what_is_put_is_found(tmp_path: Path) -> None:
+def test_what_is_put_is_located(tmp_path: Path) -> None:
     store = Store(tmp_path / "records")
     assert store.classes() == () and store.find(product(8).name, ZEN) == ()
     old = record(8)

@@ -56,8 +56,8 @@ def test_killed_actors_are_replaced(store: str) -> None:
 def test_both_are_compared_and_drawn(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is an extra: `make rl` runs this")
     plot = tmp_path / "plots" / "ppo.png"
-    few = ["--actors", "1", "--envs", "4", "--steps", "1000"]
-    assert main(["--compare", "--plot", str(plot), *few]) == 0
+    fewer = ["--actors", "1", "--envs", "4", "--steps", "1000"]
+    assert main(["--compare", "--plot", str(plot), *fewer]) == 0
     assert plot.read_bytes().startswith(b"\x89PNG")
     shown = capsys.readouterr().out
     assert "Tilewright" in shown and "eager PyTorch" in shown

@@ -273,8 +273,8 @@ def test_forced_and_old_states() -> None:
         other = {name: value + 0.1 for name, value in state.items()}
         runner.set_state({COMPONENT_RL_MODULE: other, WEIGHTS_SEQ_NO: version})  # known already
         assert torch.equal(runner.module.forward_inference({"obs": obs})["action_dist_inputs"], before)
-        kept = runner.get_state()[COMPONENT_RL_MODULE]
-        assert all(np.array_equal(kept[name], state[name]) for name in state)
+        retained = runner.get_state()[COMPONENT_RL_MODULE]
+        assert all(np.array_equal(retained[name], state[name]) for name in state)
         runner.set_state({COMPONENT_RL_MODULE: other})  # no number: forced
         changed = runner.module.forward_inference({"obs": obs})["action_dist_inputs"]
         assert not torch.allclose(changed, before) and runner._weights_seq_no == version

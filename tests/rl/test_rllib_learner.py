@@ -37,17 +37,17 @@ TIMES = {"num_env_steps_sampled_lifetime": 0}
 
 
 def config(model: Any = None, discrete: bool = True, **training: Any) -> Any:
-    made = PPOConfig().environment(Room, env_config={"discrete": discrete}).debugging(seed=1)
-    made = made.rl_module(model_config=model or DefaultModelConfig(fcnet_hiddens=[32, 16]))
-    return made.training(lr=3e-3, **training).learners(num_learners=0)
+    created = PPOConfig().environment(Room, env_config={"discrete": discrete}).debugging(seed=1)
+    created = created.rl_module(model_config=model or DefaultModelConfig(fcnet_hiddens=[32, 16]))
+    return created.training(lr=3e-3, **training).learners(num_learners=0)
 
 
-def learners(made: Any, kind: Any = TilewrightPPOLearner) -> tuple[Any, Any]:
+def learners(created: Any, kind: Any = TilewrightPPOLearner) -> tuple[Any, Any]:
     """An eager learner and a compiled one with the same weights."""
-    env = Room(made.env_config)
+    env = Room(created.env_config)
     results = []
     for each in (PPOTorchLearner, kind):
-        settings = made.copy(copy_frozen=False).learners(learner_class=each)
+        settings = created.copy(copy_frozen=False).learners(learner_class=each)
         learner = settings.build_learner(env=env)
         results.append(learner)
     eager, compiled = results
@@ -55,9 +55,9 @@ def learners(made: Any, kind: Any = TilewrightPPOLearner) -> tuple[Any, Any]:
     return eager, compiled
 
 
-def episodes(made: Any, learner: Any, seed: int, lengths: tuple[int, ...] = (40, 17, 31)) -> list[Any]:
+def episodes(created: Any, learner: Any, seed: int, lengths: tuple[int, ...] = (40, 17, 31)) -> list[Any]:
     """Played by chance, with what runners note of actions."""
-    env, rng = Room(made.env_config), np.random.default_rng(seed)
+    env, rng = Room(created.env_config), np.random.default_rng(seed)
     module = learner.module[DEFAULT_MODULE_ID]
     results = []
     for length in lengths:
@@ -119,10 +119,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_updates_are_those_of_pytorch(name: str) -> None:
-    made = config(**SETTINGS[name])
-    eager, compiled = learners(made)
+    created = config(**SETTINGS[name])
+    eager, compiled = learners(created)
     for seed in range(2):
-        played = episodes(made, eager, seed)
+        played = episodes(created, eager, seed)
         TIMES["num_env_steps_sampled_lifetime"] = 5000 * seed
         check_equal(update(eager, played), update(compiled, played), 1e-4)
         check_equal(weights(eager), weights(compiled))
@@ -130,9 +130,9 @@ def test_updates_are_those_of_pytorch(name: str) -> None:
 
 
 def test_minibatches_of_other_sizes_are_learned_from() -> None:
-    made = config()
-    eager, compiled = learners(made)
-    played = episodes(made, eager, 3)
+    created = config()
+    eager, compiled = learners(created)
+    played = episodes(created, eager, 3)
     for minibatch in (24, 30, 24):
         check_equal(update(eager, played, minibatch), update(compiled, played, minibatch), 1e-4)
         check_equal(weights(eager), weights(compiled))
@@ -140,12 +140,12 @@ def test_minibatches_of_other_sizes_are_learned_from() -> None:
     assert compiled._compiled.step.count > 2 * steps  # those of the second size count too
 
 
-def test_what_is_kept_goes_on_elsewhere() -> None:
-    made = config(grad_clip=0.5, grad_clip_by="global_norm", use_kl_loss=False)  # RLlib keeps no coefficient of it
-    eager, compiled = learners(made)
-    played = episodes(made, eager, 4)
+def test_what_is_retained_goes_on_elsewhere() -> None:
+    created = config(grad_clip=0.5, grad_clip_by="global_norm", use_kl_loss=False)  # RLlib keeps no coefficient of it
+    eager, compiled = learners(created)
+    played = episodes(created, eager, 4)
     update(compiled, played)
-    states = {kind: learners(made, kind)[1] for kind in (PPOTorchLearner, TilewrightPPOLearner)}
+    states = {kind: learners(created, kind)[1] for kind in (PPOTorchLearner, TilewrightPPOLearner)}
     for learner in states.values():
         learner.set_state(copy.deepcopy(compiled.get_state()))
         check_equal(weights(compiled), weights(learner), 0)
@@ -156,9 +156,9 @@ def test_what_is_kept_goes_on_elsewhere() -> None:
 
 
 def test_weights_that_others_set_are_learned_from() -> None:
-    made = config()
-    eager, compiled = learners(made)
-    played = episodes(made, eager, 6)
+    created = config()
+    eager, compiled = learners(created)
+    played = episodes(created, eager, 6)
     update(eager, played), update(compiled, played)
     for learner in (eager, compiled):
         with torch.no_grad():
@@ -169,9 +169,9 @@ def test_weights_that_others_set_are_learned_from() -> None:
 
 
 def test_what_is_not_finite_moves_nothing() -> None:
-    made = config()
-    _, compiled = learners(made)
-    played = episodes(made, compiled, 7)
+    created = config()
+    _, compiled = learners(created)
+    played = episodes(created, compiled, 7)
     update(compiled, played)
     before = weights(compiled)
     step = compiled._compiled.step
@@ -208,18 +208,18 @@ def test_what_cannot_be_compiled_is_told_when_built(kind: Any, settings: dict[st
 
 
 def test_an_optimizer_without_a_counterpart_is_told() -> None:
-    made = config()
-    eager, compiled = learners(made, OwnOptimizer)
+    created = config()
+    eager, compiled = learners(created, OwnOptimizer)
     with pytest.raises(UnsupportedError, match="Adagrad: has no compiled counterpart"):
-        update(compiled, episodes(made, eager, 8))
+        update(compiled, episodes(created, eager, 8))
 
 
 def test_an_algorithm_learns(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_STORE_DIR", str(tmp_path))
-    made = PPOConfig().environment(Memory).debugging(seed=1).learners(learner_class=TilewrightPPOLearner)
-    made = made.env_runners(num_env_runners=0, num_envs_per_env_runner=2, env_runner_cls=TilewrightEnvRunner)
-    made = made.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[32, 32]))
-    algorithm = made.training(lr=0.01, train_batch_size=200, minibatch_size=50, num_epochs=2).build_algo()
+    created = PPOConfig().environment(Memory).debugging(seed=1).learners(learner_class=TilewrightPPOLearner)
+    created = created.env_runners(num_env_runners=0, num_envs_per_env_runner=2, env_runner_cls=TilewrightEnvRunner)
+    created = created.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[32, 32]))
+    algorithm = created.training(lr=0.01, train_batch_size=200, minibatch_size=50, num_epochs=2).build_algo()
     try:
         returns = [algorithm.train()["env_runners"]["episode_return_mean"] for _ in range(6)]
         assert returns[-1] > 8 > returns[0]  # of 10; a policy that stays the first one has 5

@@ -34,8 +34,8 @@ def check_frequencies(actions: Any, probs: list[float]) -> None:
     counts = np.bincount(actions, minlength=len(probs))
     expected = np.asarray(probs) * MANY
     assert (counts[expected == 0] == 0).all()
-    kept = expected > 0
-    chi2 = ((counts - expected)[kept] ** 2 / expected[kept]).sum()
+    retained = expected > 0
+    chi2 = ((counts - expected)[retained] ** 2 / expected[retained]).sum()
     assert chi2 < 30  # P(chi2 > 30) < 1e-5 for up to five degrees of freedom
 
 
@@ -113,7 +113,7 @@ def test_squashed(rng: np.random.Generator) -> None:
     np.testing.assert_allclose(result[inside], exact[inside], atol=2e-3)
 
 
-def test_values_and_plain_actions(rng: np.random.Generator) -> None:
+def test_values_and_ordinary_actions(rng: np.random.Generator) -> None:
     assert sample({"q_values": np.asarray([[1.0, 3, 2], [5, 3, 2]])}, rng)[0].tolist() == [1, 0]
     actions, result = sample({"actions": np.ones((2, 1))}, rng)
     assert actions.tolist() == [[1], [1]] and result is None

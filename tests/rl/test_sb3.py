@@ -242,9 +242,9 @@ def test_restore_copies_and_files(tmp_path: Path) -> None:
         with torch.no_grad():
             torch.testing.assert_close(twin.predict_values(obs), eager(twin, "predict_values", obs))
             assert not torch.allclose(twin.predict_values(obs), model.policy.predict_values(obs))
-        again = pickle.loads(pickle.dumps(model.policy))
+        reloaded = pickle.loads(pickle.dumps(model.policy))
         with torch.no_grad():
-            torch.testing.assert_close(again.predict_values(obs), eager(model.policy, "predict_values", obs))
+            torch.testing.assert_close(reloaded.predict_values(obs), eager(model.policy, "predict_values", obs))
         model.save(tmp_path / "model.zip")
         with pytest.raises(UnsupportedError, match="accelerated already"):
             sb3.accelerate(model)

@@ -181,34 +181,34 @@ def test_saved_restored_and_loaded_models_go_on(kind: Any, tmp_path: Path) -> No
     for model in (theirs, ours):
         train(model, *arguments, seed=0)
     ours.save(tmp_path / "model")
-    again = [kind.load(tmp_path / "model", device="cpu") for _ in range(2)]
-    assert "train" not in again[0].__dict__
-    sb3.accelerate(again[1], updates=True)
+    reloaded = [kind.load(tmp_path / "model", device="cpu") for _ in range(2)]
+    assert "train" not in reloaded[0].__dict__
+    sb3.accelerate(reloaded[1], updates=True)
     handle.restore()
     assert "train" not in ours.__dict__
-    for model in (theirs, ours, *again):
-        if model in again:
+    for model in (theirs, ours, *reloaded):
+        if model in reloaded:
             model.set_logger(theirs.logger)
             for name in ("rollout_buffer", "replay_buffer"):
                 if hasattr(theirs, name):
                     setattr(model, name, copy.deepcopy(getattr(theirs, name)))
         train(model, *arguments, seed=1)
-    for model in (ours, *again):
+    for model in (ours, *reloaded):
         compare(model, theirs)
 
 
-def test_what_others_write_is_taken_over() -> None:
+def test_what_others_write_is_selected_over() -> None:
     """Weights and optimizers' states that are loaded between updates."""
     theirs, ours = (on_policy(PPO, "vector", "box", batch_size=16) for _ in range(2))
     sb3.accelerate(ours, updates=True)
     other = on_policy(PPO, "vector", "box", batch_size=16)
     train(other, seed=9)
-    kept = other.get_parameters()
+    retained = other.get_parameters()
     for k in range(2):
         for model in (theirs, ours):
             train(model, seed=k)
     for model in (theirs, ours):
-        model.set_parameters(copy.deepcopy(kept))  # optimizers go on in what they are given
+        model.set_parameters(copy.deepcopy(retained))  # optimizers go on in what they are given
         with torch.no_grad():
             model.policy.value_net.bias.add_(0.5)
         train(model, seed=3)

@@ -46,7 +46,7 @@ def errors(*args: Any, inputs: tuple[InputSpec, ...] = (X, Y)) -> list[str]:
     return [e.headline() for e in caught.value.each()]
 
 
-def test_what_fits_is_taken_as_it_is() -> None:
+def test_what_fits_is_selected_as_it_is() -> None:
     x, y = ones(4, 4), ones(4, dtype=np.int32)
     bound = bind_inputs((X, Y), [N], (x, y))
     assert bound.arrays[0] is x and bound.arrays[1] is y and bound.dims == (4,)
@@ -55,8 +55,8 @@ def test_what_fits_is_taken_as_it_is() -> None:
     assert copied.flags.c_contiguous and not np.shares_memory(copied, transposed)
     for n in (2, 8):
         assert bind_inputs((X,), [N], (ones(n, 4),)).dims == (n,)
-    kept = ones(2, 2)
-    assert bind_inputs((KEPT,), [], (kept,)).arrays[0] is kept
+    retained = ones(2, 2)
+    assert bind_inputs((KEPT,), [], (retained,)).arrays[0] is retained
 
 
 def test_all_that_does_not_fit_is_said() -> None:
@@ -181,9 +181,9 @@ def test_memory_of_weights() -> None:
     for copy, array in zip(copies, raw, strict=True):
         np.testing.assert_array_equal(copy, array)
         assert copy.ctypes.data % 64 == 0 and not copy.flags.writeable and copy.dtype == array.dtype
-    kept = adopted(PARAMS, [copies[0], copies[1].copy()[::-1], copies[2]])
-    assert kept[0] is copies[0] and kept[2] is copies[2] and kept[1].ctypes.data % 64 == 0
-    np.testing.assert_array_equal(kept[1], raw[1][::-1])
+    retained = adopted(PARAMS, [copies[0], copies[1].copy()[::-1], copies[2]])
+    assert retained[0] is copies[0] and retained[2] is copies[2] and retained[1].ctypes.data % 64 == 0
+    np.testing.assert_array_equal(retained[1], raw[1][::-1])
     views = aligned_views(PARAMS, block := aligned_bytes(192))
     assert [v.ctypes.data - block.ctypes.data for v in views] == [0, 64, 128]
     packed = aligned_bytes(packed_nbytes(MANIFEST))

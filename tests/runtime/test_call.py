@@ -76,7 +76,7 @@ def test_a_list_of_outputs_is_a_tuple_of_them(model: Model) -> None:
         model(x, out=outputs[:1])
 
 
-def test_into_given_output(copy: Model) -> None:
+def test_into_passed_output(copy: Model) -> None:
     y = np.zeros(16, np.float32)
     assert copy(sixteen(), out=y) is y
     assert (y == sixteen()).all()
@@ -100,7 +100,7 @@ def test_symbolic(model: Model) -> None:
         assert (out[0] == y).all()
 
 
-def test_many_dimensions_stay_bounded() -> None:
+def test_several_dimensions_stay_bounded() -> None:
     model = Model(affine())
     for n in [*range(700), *range(0, 700, 7)]:
         x = np.full(n, 0.5, np.float32)
@@ -362,7 +362,7 @@ def test_model_is_freed() -> None:
     assert seen() is None
 
 
-def test_interned_keyword_made_at_run_time(copy: Model) -> None:
+def test_interned_keyword_created_at_run_time(copy: Model) -> None:
     y = np.zeros(16, np.float32)
     copy(sixteen(), **{"".join(["o", "ut"]): y})
     assert (y == sixteen()).all()

@@ -20,9 +20,9 @@ def spec(name: str, array: Any, dtype: str) -> ParamSpec:
 def arrays() -> dict[str, tuple[Any, str]]:
     rng = np.random.default_rng(6)
     normal = rng.standard_normal((33, 21)).astype(np.float32)
-    few = rng.choice(np.asarray([0, -0.0, 1.5, np.nan, np.inf], np.float32), (50, 20))
-    many = rng.choice(rng.standard_normal(1000).astype(np.float64), 9000)
-    cases = {"normal": (normal, "f32"), "few": (few, "f32"), "many": (many, "f64")}
+    fewer = rng.choice(np.asarray([0, -0.0, 1.5, np.nan, np.inf], np.float32), (50, 20))
+    several = rng.choice(rng.standard_normal(1000).astype(np.float64), 9000)
+    cases = {"normal": (normal, "f32"), "few": (fewer, "f32"), "many": (several, "f64")}
     cases |= {"empty": (np.zeros((0, 3), np.float32), "f32"), "one": (np.float32(3).reshape(()), "f32")}
     cases |= {"ints": (rng.integers(-128, 128, 500).astype(np.int8), "i8"), "long": (np.arange(300), "i64")}
     sparse = np.where(rng.random((90, 70)) < 0.03, rng.choice(np.asarray([1, -2.5, 3], np.float32), (90, 70)), 0)
@@ -37,14 +37,14 @@ def arrays() -> dict[str, tuple[Any, str]]:
 
 
 def test_the_same_bits_come_back() -> None:
-    given = arrays()
-    params = [spec(n, a, t) for n, (a, t) in given.items()]
-    data = coded.encode(params, {n: a for n, (a, _) in given.items()})
+    arguments = arrays()
+    params = [spec(n, a, t) for n, (a, t) in arguments.items()]
+    data = coded.encode(params, {n: a for n, (a, _) in arguments.items()})
     back = coded.decode(params, memoryview(data))
-    for name, (array, _) in given.items():
+    for name, (array, _) in arguments.items():
         assert back[name].dtype == array.dtype and back[name].shape == array.shape
         assert back[name].tobytes() == np.ascontiguousarray(array).tobytes(), name
-    assert len(data) < 0.8 * sum(a.nbytes for a, _ in given.values())
+    assert len(data) < 0.8 * sum(a.nbytes for a, _ in arguments.values())
 
 
 def test_damaged_bytes_are_one_error() -> None:

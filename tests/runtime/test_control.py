@@ -70,7 +70,7 @@ def test_a_reader_is_what_its_line_says() -> None:
     control.check(640, PROGRAM, "store")
 
 
-def test_a_slot_is_taken_unless_it_is_current_or_a_living_reader_pins_it() -> None:
+def test_a_slot_is_selected_unless_it_is_current_or_a_living_reader_pins_it() -> None:
     control = of_three_readers()
     for slot in range(SLOTS):
         for reader in range(3):

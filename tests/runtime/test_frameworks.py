@@ -155,7 +155,7 @@ class TestForeign:
         assert engine._layouts[layout + LAYOUT.users] == 1, "this test's own"
         native().add(engine._layouts.address + layout + LAYOUT.users, -1)
 
-    def test_many_threads(self) -> None:
+    def test_several_threads(self) -> None:
         model = Model(affine())
         f = model.ffi_function()
         f.release_gil = True

@@ -27,13 +27,13 @@ from tilewright.runtime.specs import SymbolSpec, TempSpec
 def placed(temps: list[TempSpec], threads: int, plans: list[Plan], sizes: list[int]) -> Plan:
     """What native code makes of sizes."""
     words = places_table(temps, threads, plans)
-    table, given_, offsets = (Memory(8 * len(words)), Memory(8 * len(sizes)), Memory(8 * len(sizes)))
+    table, passed_, offsets = (Memory(8 * len(words)), Memory(8 * len(sizes)), Memory(8 * len(sizes)))
     table.write(0, words)
-    given_.write(0, sizes)
+    passed_.write(0, sizes)
     place = function(
         native().linked["tw_place"], ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * 2
     )
-    arena = place(table.address, len(sizes), given_.address, offsets.address)
+    arena = place(table.address, len(sizes), passed_.address, offsets.address)
     results = tuple(int(v) for v in offsets.words[: len(sizes)])
     return Plan(results, arena, least_bytes(temp_intervals(temps, sizes, threads)))
 
@@ -116,8 +116,8 @@ def test_the_largest_arena_is_reserved_unless_it_is_too_large(monkeypatch: pytes
 def test_middling_sizes_that_need_more_are_reserved_for() -> None:
     """Another version of a kernel may need more memory for usual sizes than the largest sizes need."""
     program = affine(hi=5000)
-    few = "%few = icmp sle i64 %n, 512\n  %each = select i1 %few, i64 64, i64 4\n  %bytes = mul i64 %n, %each"
-    text = ENTRY.replace("%bytes = mul i64 %n, 4", few)
+    fewer = "%few = icmp sle i64 %n, 512\n  %each = select i1 %few, i64 64, i64 4\n  %bytes = mul i64 %n, %each"
+    text = ENTRY.replace("%bytes = mul i64 %n, 4", fewer)
     assert text != ENTRY
     model = Model(replace(program, objects={**program.objects, "entry": compile_text(text)}))
     model(np.ones(1, np.float32))
@@ -144,7 +144,7 @@ def test_arenas_are_as_small_as_those_of_one_size() -> None:
         assert result.arena <= 1.05 * best.arena, n
 
 
-def test_places_of_many_blocks_take_microseconds() -> None:
+def test_places_of_several_blocks_take_microseconds() -> None:
     """As many blocks as a large transformer has."""
     temps = [TempSpec(k, k + 3, None) for k in range(400)]
     sizes = [64 * (1 + k * 37 % 50) for k in range(400)]

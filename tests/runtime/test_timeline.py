@@ -78,7 +78,7 @@ def test_the_file_is_what_viewers_read(tmp_path: Path) -> None:
         traced(1).save(tmp_path / "nowhere" / "trace.json")
 
 
-def test_too_many_notes_are_counted() -> None:
+def test_excess_notes_are_counted() -> None:
     """The limit stays as it is: it is a number of native code that all traces of the machine share."""
     calls = MAX_NOTES // 3 + 1
     result = Model(affine(), threads=1).timeline(X[:1], calls=calls, threads=1)

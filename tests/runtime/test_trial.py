@@ -88,7 +88,7 @@ class Trials:
         (6, {6: 500, 3: 400, 1: 1000}, 3),
     ],
 )
-def test_the_fastest_number_is_taken(most: int, times: dict[int, int], best: int) -> None:
+def test_the_fastest_number_is_selected(most: int, times: dict[int, int], best: int) -> None:
     trials = Trials(most)
     assert trials.run(lambda n, _: times[n]) == [n for n in times for _ in range(CALLS)]
     assert trials.threads == best
@@ -124,7 +124,7 @@ def test_long_calls_are_tried_once_with_one_thread() -> None:
     assert trials.state[TRIAL.wait] >= SHARE
 
 
-def test_one_thread_is_found_where_others_use_the_cores() -> None:
+def test_one_thread_is_located_where_others_use_the_cores() -> None:
     """Calls of microseconds take milliseconds with two threads if each must wait for a core that others have."""
     trials = Trials(2)
     assert trials.run(lambda n, _: {2: 12_000_000, 1: 25_000}[n]) == [2] * CALLS + [1]
@@ -153,7 +153,7 @@ def test_rare_but_long_waits_lead_to_one_thread() -> None:
 
 
 @pytest.mark.skipif(not supported(), reason="there is no thread pool for this system")
-def test_results_are_the_same_during_a_trial_and_behind_it() -> None:
+def test_results_are_the_same_during_a_trial_and_after_it() -> None:
     model = Model(affine(), threads=3)
     x = np.random.default_rng(0).standard_normal(10_001).astype(np.float32)
     first, _ = model(x)
@@ -183,7 +183,7 @@ def test_a_small_program_is_its_callers_alone() -> None:
     assert pool().workers == 0
 
 
-def test_how_many_threads_calls_use_at_present() -> None:
+def test_what_number_of_threads_calls_use_at_present() -> None:
     x = np.ones(10_001, np.float32)
     for threads in (1, 3):
         model = Model(affine(), threads=threads)
@@ -196,7 +196,7 @@ def test_how_many_threads_calls_use_at_present() -> None:
 
 
 @pytest.mark.skipif(not supported(), reason="there is no thread pool for this system")
-def test_one_of_eight_calls_behind_a_trial_is_looked_at() -> None:
+def test_one_of_eight_calls_after_a_trial_is_looked_at() -> None:
     x = np.ones(10_001, np.float32)
     model = Model(affine(), threads=2)
     engine, words = model._engine, model._engine._layouts

@@ -33,11 +33,11 @@ def test_update_equals_fresh() -> None:
 
 def test_arrays_may_change_after() -> None:
     model = Model(affine())
-    given = weights(2)
-    model.update(given)
+    inputs = weights(2)
+    model.update(inputs)
     before = model(X)
-    given["w"][:] = -1
-    given["scale"][:] = -1
+    inputs["w"][:] = -1
+    inputs["scale"][:] = -1
     after = model(X)
     assert (before[0] == after[0]).all()
     assert after[1][0] == 2
@@ -83,16 +83,16 @@ def test_tied_weights_stay_one() -> None:
     model = Model(dataclasses.replace(program, manifest=tied))
     unread = np.ones(7)
     assert model.update({**weights(1), "unread": unread}) == 1
-    given = weights(2)
-    assert model.update({**given, "twin": given["w"]}) == 2
-    assert model.update({**given, "twin": given["w"].copy(), "unread": unread}) == 3
-    given["w"][0, 1] = np.nan
-    assert model.update({**given, "twin": given["w"].copy()}, finite=False) == 4
-    for twin in (weights(2)["w"], given["w"][:1], given["w"].astype(np.float64)):
+    arguments = weights(2)
+    assert model.update({**arguments, "twin": arguments["w"]}) == 2
+    assert model.update({**arguments, "twin": arguments["w"].copy(), "unread": unread}) == 3
+    arguments["w"][0, 1] = np.nan
+    assert model.update({**arguments, "twin": arguments["w"].copy()}, finite=False) == 4
+    for twin in (weights(2)["w"], arguments["w"][:1], arguments["w"].astype(np.float64)):
         with pytest.raises(WeightError, match="weight 'twin': was one tensor with 'w' when the model was compiled"):
-            model.update({**given, "twin": twin}, finite=False)
+            model.update({**arguments, "twin": twin}, finite=False)
     with pytest.raises(WeightError, match="weight 'twin'"):
-        model.update({**given, "twin": "w"}, finite=False)
+        model.update({**arguments, "twin": "w"}, finite=False)
     assert model.version == 4
 
 
@@ -149,7 +149,7 @@ def test_infinity_by_wish_and_large_values() -> None:
     model.update({**weights(1), "w": np.full((2, 3), 3e38, np.float32)})
 
 
-def test_transposed_and_strided_are_taken() -> None:
+def test_transposed_and_strided_are_selected() -> None:
     model = Model(affine())
     w = weights(1)["w"]
     model.update({**weights(1), "w": np.asfortranarray(w)})
@@ -208,7 +208,7 @@ def test_never_torn() -> None:
     assert model(X)[1][0] == 299
 
 
-def test_memory_of_old_versions_is_used_again() -> None:
+def test_memory_of_old_versions_is_used_once_more() -> None:
     model = Model(affine())
     places = set()
     for value in range(20):

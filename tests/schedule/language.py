@@ -174,14 +174,14 @@ OPERATORS: tuple[tuple[str, list[tuple[int, ...]], dict[str, Any]], ...] = (
 def library(rng: random.Random) -> PrimFunc:
     """An operator of the library between stages of one's own."""
     name, shapes, values = rng.choice(OPERATORS)
-    given = [te.placeholder(shape, name=f"X{k}") for k, shape in enumerate(shapes)]
-    first, *rest = given
+    inputs = [te.placeholder(shape, name=f"X{k}") for k, shape in enumerate(shapes)]
+    first, *rest = inputs
     before = te.compute(first.shape, lambda *i: first[i] * 2.0, name="B") if rng.random() < 0.6 else first
     results = getattr(tw.operators, name)(before, *rest, **values)
     result = results[0] if isinstance(results, tuple) else results
     after = te.compute(result.shape, lambda *i: result[i] + 1.0, name="C")
     others = list(results[1:]) if isinstance(results, tuple) else []
-    return te.create_prim_func([*given, *others, after], "library")
+    return te.create_prim_func([*inputs, *others, after], "library")
 
 
 def results_in_views(rng: random.Random) -> PrimFunc:

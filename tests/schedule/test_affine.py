@@ -114,8 +114,8 @@ def test_terms_without_an_end_are_no_digits() -> None:
     ],
 )
 def test_solve_ranges(indices: tuple[Expr, ...], boxes: tuple, wanted: dict[Var, tuple[int, int]]) -> None:
-    given = [None if b is None else (const(b[0]), const(b[1])) for b in boxes]
-    result = {v: (as_int(lo), as_int(hi)) for v, (lo, hi) in affine.solve_ranges(indices, given, EXTENTS).items()}
+    arguments = [None if b is None else (const(b[0]), const(b[1])) for b in boxes]
+    result = {v: (as_int(lo), as_int(hi)) for v, (lo, hi) in affine.solve_ranges(indices, arguments, EXTENTS).items()}
     assert result == wanted
     for point in points() if X not in indices else []:
         fits = [b is None or b[0] <= at(e, point) <= b[1] for e, b in zip(indices, boxes, strict=True)]
@@ -128,10 +128,10 @@ def test_ends_of_ranges() -> None:
     assert affine.lesser(N, N) is N and affine.greater(N, N) is N
     assert affine.lesser(const(1), N) == const(1) and affine.greater(N, const(1)) is N
     assert affine.lesser(N, X) is minimum(N, X) and affine.greater(N, X) is maximum(N, X)
-    few = Var("few", lo=0, hi=3)
-    assert affine.greater(few, const(3)) == const(3) and affine.greater(const(3), few) == const(3)
-    assert affine.lesser(few, const(3)) is few and affine.lesser(const(3), few) is few
-    assert affine.lesser(few, const(2)) is minimum(few, 2) and affine.greater(few, const(2)) is maximum(few, 2)
+    short = Var("few", lo=0, hi=3)
+    assert affine.greater(short, const(3)) == const(3) and affine.greater(const(3), short) == const(3)
+    assert affine.lesser(short, const(3)) is short and affine.lesser(const(3), short) is short
+    assert affine.lesser(short, const(2)) is minimum(short, 2) and affine.greater(short, const(2)) is maximum(short, 2)
     one, other = (const(1), const(5)), (const(3), const(8))
     assert affine.union(one, other) == (const(1), const(8)) and affine.intersect(one, other) == (const(3), const(5))
 

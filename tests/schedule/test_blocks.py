@@ -23,7 +23,7 @@ def test_compute_inline(golden):
     golden(scheduled(chain(halo=3), lambda s: s.compute_inline("B")))
 
 
-def test_inlining_drops_what_a_settled_condition_leaves_unread():
+def test_inlining_drops_what_a_decided_condition_leaves_unread():
     a = te.placeholder((6,), name="A")
     zero = te.compute((6,), lambda i: const(0), name="zero")
     less = te.compute((6,), lambda i: zero[i] < 0, name="less")
@@ -37,7 +37,7 @@ def test_inlining_drops_what_a_settled_condition_leaves_unread():
     check_schedule(func, s)
 
 
-def test_inlining_drops_a_reduction_that_nobody_reads():
+def test_inlining_drops_a_reduction_that_no_one_reads():
     a = te.placeholder((6, 4), dtype=i64, name="A")
     r = te.reduce_axis(4, "k")
     total = te.compute((6,), lambda i: te.sum(a[i, r], r), name="total")
@@ -331,17 +331,17 @@ def _pair() -> PrimFunc:
     return te.create_prim_func([a, te.compute((6,), lambda i: p[i] + q[i], name="C")], "pair")
 
 
-def _mixed(late: bool) -> PrimFunc:
+def _mixed(deferred: bool) -> PrimFunc:
     """D = B * C and E = C; C is computed before or after B."""
     a = te.placeholder((8,), name="A")
     b = te.compute((8,), lambda i: a[i] + 1.0, name="B")
     c = te.compute((8,), lambda i: a[i] * 2.0, name="C")
-    d = te.compute((8,), lambda i: b[i] * c[i] if late else c[i] * b[i], name="D")
+    d = te.compute((8,), lambda i: b[i] * c[i] if deferred else c[i] * b[i], name="D")
     return te.create_prim_func([a, d, te.compute((8,), lambda i: c[i] - 1.0, name="E")], "mixed")
 
 
 def test_reverse_compute_inline_beside_an_earlier_input(golden):
-    golden(scheduled(_mixed(late=False), lambda s: s.reverse_compute_inline("D")))
+    golden(scheduled(_mixed(deferred=False), lambda s: s.reverse_compute_inline("D")))
 
 
 def test_scopes_of_one_of_two_outputs():
@@ -392,7 +392,7 @@ REFUSALS = {
     "compute-at-output": (lambda: outputs(step=2), lambda s: s.compute_at("B", "i_1")),
     "compute-at-elsewhere": (lambda: conv(4, 2), lambda s: s.compute_at("P", "o_1")),
     "compute-at-unread": (lambda: parse_func(_UNREAD), lambda s: s.compute_at("B", "j")),
-    "reverse-inline-late-input": (lambda: _mixed(late=True), lambda s: s.reverse_compute_inline("D")),
+    "reverse-inline-late-input": (lambda: _mixed(deferred=True), lambda s: s.reverse_compute_inline("D")),
     "set-scope-of-two": (_pair, lambda s: s.set_scope("P", "local")),
     "set-scope-of-another": (_pair, lambda s: s.set_scope("P", "local", "A")),
     "compute-at-own-loop": (chain, lambda s: s.compute_at("B", "i")),

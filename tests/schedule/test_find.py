@@ -54,7 +54,7 @@ def test_loops_and_stages_by_pattern() -> None:
         ("block D", "says nothing"),
     ],
 )
-def test_what_is_not_found(pattern: str, message: str) -> None:
+def test_what_is_not_located(pattern: str, message: str) -> None:
     s, *_ = product()
     with pytest.raises(ScheduleError, match=message):
         s.find(pattern)
@@ -62,7 +62,7 @@ def test_what_is_not_found(pattern: str, message: str) -> None:
         s.find("for _ in _", nth=3)
 
 
-def test_a_hint_is_given_where_it_helps() -> None:
+def test_a_hint_is_passed_where_it_helps() -> None:
     s, *_ = product()
     with pytest.raises(ScheduleError, match="says i, j, k") as several:
         s.find("for _ in _")
@@ -106,14 +106,14 @@ def test_it_is_done_as_a_whole_or_not_at_all() -> None:
     row = s[c].split(c.axis[0], 2)[1]
 
     @te.primitive
-    def too_far(stage: Stage, loop: LoopRef) -> None:
+    def too_outer(stage: Stage, loop: LoopRef) -> None:
         stage.split(c.axis[1], 4)
         stage.vectorize(loop)
         stage.parallel(c.reduce_axis[0])
 
     before, trace = s.func, s.schedule.trace
     with pytest.raises(ScheduleError, match="too_far: cannot parallelize loop 'k'"):
-        too_far(s[c], row)
+        too_outer(s[c], row)
     assert s.func == before and s.schedule.trace == trace
     s[c].split(c.axis[1], 4)
     with pytest.raises(ScheduleError, match="axis 'j' of 'C' is gone: split took it"):

@@ -135,14 +135,14 @@ def check_case(seed: int, every: int = 20) -> CCase | None:
     scheduled, moved = random_in_place(schedule.func, rng)
     verify_func(scheduled)
     arrays, symbols = arrays_of(func, rng)
-    given = {name: a.copy() for name, a in arrays.items() if name not in moved}
+    arguments = {name: a.copy() for name, a in arrays.items() if name not in moved}
     run_interpreter(func, arrays, symbols)
     expected: Arrays = dict(arrays)
     for output, source in moved.items():
         expected[source] = expected.pop(output)
 
     def fresh() -> Arrays:
-        return {name: a.copy() for name, a in given.items()}
+        return {name: a.copy() for name, a in arguments.items()}
 
     flat = lower_loops(scheduled, TARGET)
     turns = [("scheduled", scheduled)] + ([("lowered", flat)] if seed % 4 == 0 else [])
@@ -153,7 +153,7 @@ def check_case(seed: int, every: int = 20) -> CCase | None:
     got = fresh()
     run_native(scheduled, flat, got, symbols, 3 if seed % 20 == 0 else 0, rng.choice([1, 1, 2, 3]))
     compare(got, expected, "native")
-    return c_case(scheduled, given, symbols, expected) if seed % every == 0 and COMPILER is not None else None
+    return c_case(scheduled, arguments, symbols, expected) if seed % every == 0 and COMPILER is not None else None
 
 
 def check_chunk(seeds: range, every: int = 20) -> None:

@@ -105,7 +105,7 @@ def test_kinds(golden):
     golden(scheduled(matmul(), apply))
 
 
-def test_vectorize_of_a_plain_reduction():
+def test_vectorize_of_a_ordinary_reduction():
     s = Schedule(row_sum())
     s.vectorize("k")
     check_schedule(row_sum(), s)
@@ -167,7 +167,7 @@ def test_refuses_parallel_over_fused_reduction(golden):
     golden(refused(matmul(9), lambda s: s.parallel(s.split(s.fuse("j", "k"), factor=5)[0])))
 
 
-def test_refuses_an_order_that_inits_late(golden):
+def test_refuses_an_order_that_inits_deferred(golden):
     """Fused with a spatial loop and split across it, the reduction's first step would not come first."""
 
     def apply(s: Schedule) -> None:

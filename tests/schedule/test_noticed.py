@@ -124,19 +124,19 @@ def test_a_step_on_a_schedule_without_axes() -> None:
     """A primitive made of primitives takes a plain schedule as well, and puts it back when it is refused."""
 
     @te.primitive
-    def halves(s: Schedule, loop: str) -> None:
+    def half_parts(s: Schedule, loop: str) -> None:
         s.split(loop, factor=4)
         s.split("nowhere", factor=2)
 
     s = Schedule(product())
     before = str(s.func)
     with pytest.raises(ScheduleError, match="halves"):
-        halves(s, "i")
+        half_parts(s, "i")
     assert str(s.func) == before
 
 
 @pytest.mark.parametrize("size, index", [(10, lambda i: i), (8, lambda i: i + 3), (10, lambda i: i * 2)])
-def test_what_nobody_reads_is_not_stored(size: int, index: Callable[[te.IterVar], Any]) -> None:
+def test_what_no_one_reads_is_not_stored(size: int, index: Callable[[te.IterVar], Any]) -> None:
     """A consumer that reads some elements of its producer, computed where that makes all of them."""
     a = te.placeholder((20,), name="A")
     b = te.compute((20,), lambda i: a[i] + 1.0, name="B")

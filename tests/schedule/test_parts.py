@@ -41,7 +41,7 @@ from tilewright.schedule.state import (
     has_division,
     loop_names,
     outline,
-    taken_names,
+    used_names_of,
 )
 from tilewright.schedule.tensorize import is_dense, operands
 from tilewright.support.errors import CompileError, ScheduleError
@@ -119,7 +119,7 @@ def block_of(body: str, init: str = "init { C[0] = 0.0 }") -> Block:
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_which_steps_are_plain_reductions(body: str) -> None:
+def test_which_steps_are_ordinary_reductions(body: str) -> None:
     result, wanted = reduction_update(block_of(body)), BODIES[body]
     assert (result and (result.op, str(result.value))) == wanted
     if result is not None:
@@ -297,7 +297,7 @@ NESTS = parse_func("""func @f(A: f32[8, 8], C: f32[8, 8]) {
 
 def test_parts_of_a_program() -> None:
     assert loop_names(NESTS) == ["i", "j", "k", "l"] and [b.name for b in blocks_in(NESTS.body)] == ["first", "second"]
-    assert taken_names(NESTS) == {"A", "C", "T", "i", "j", "k", "l", "vi", "vj", "vi_1", "one", "vl"}
+    assert used_names_of(NESTS) == {"A", "C", "T", "i", "j", "k", "l", "vi", "vj", "vi_1", "one", "vl"}
     assert outline(NESTS) == (
         "for i in 0..8:\n"
         "    for j in 0..8:  # parallel\n"

@@ -74,7 +74,7 @@ def test_a_loop_that_is_gone_says_which_step_took_it() -> None:
     assert copy.loops
 
 
-def test_names_that_are_free_again_are_other_loops() -> None:
+def test_names_that_are_free_once_more_are_other_loops() -> None:
     """A loop that is split leaves its name to loops that are made later: references to it stay references to it."""
     func = _function()
     s = Schedule(func)
@@ -151,10 +151,10 @@ def test_what_was_asked_holds_in_any_order(ask: Ask, sizes: tuple[int, int]) -> 
 
 def test_parts_of_a_region() -> None:
     """`factor` keeps the inner extent, `nparts` the outer one."""
-    for given, meant in (({"factor": 8}, [2, 8]), ({"nparts": 2}, [2, 8]), ({"nparts": 8}, [8, 2])):
+    for case, meant in (({"factor": 8}, [2, 8]), ({"nparts": 2}, [2, 8]), ({"nparts": 8}, [8, 2])):
         _, b, d = chain()
         s = te.create_schedule(d)
-        s[b].split(b.axis[1], **given)
+        s[b].split(b.axis[1], **case)
         _, j, _, _ = s[d].tile(d.axis[0], d.axis[1], 1, 16)
         s[b].compute_at(s[d], j)
         assert [extent for _, extent, _ in loops_of(s, s[b])][-2:] == meant
@@ -189,7 +189,7 @@ def test_consumers_keep_theirs() -> None:
     check_schedule(before, s.schedule)
 
 
-def test_moved_again() -> None:
+def test_moved_once_more() -> None:
     a, b, d = chain()
     e = te.compute((16, 64), lambda i, j: d[i, j] - 3.0, name="E")
     s = te.create_schedule(e)
@@ -208,7 +208,7 @@ def test_moved_again() -> None:
     check_schedule(before, s.schedule)
 
 
-def test_axes_are_found_after_a_move() -> None:
+def test_axes_are_located_after_a_move() -> None:
     """The loop of an axis that nobody split is the stage's own one, not its consumer's."""
     _, b, d = chain()
     s = te.create_schedule(d)

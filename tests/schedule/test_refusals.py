@@ -480,7 +480,7 @@ CASES: dict[str, tuple[Callable[[], Schedule], Apply, str]] = {
         "it does not write one element of one buffer at each point",
     ),
     "expand of a symbolic sum": (
-        lambda: _taken_by_turns(),
+        lambda: _measured_in_rounds(),
         lambda s: s.expand("C"),
         "the extent n of 'vk' is not constant",
     ),
@@ -535,7 +535,7 @@ CASES: dict[str, tuple[Callable[[], Schedule], Apply, str]] = {
 }
 
 
-def _taken_by_turns() -> Schedule:
+def _measured_in_rounds() -> Schedule:
     n = te.var("n")
     x, table = te.placeholder((n,), name="X"), te.const_matrix([[1.0, 2.0], [3.0, 4.0]])
     k = te.reduce_axis(n, "k")
@@ -568,7 +568,7 @@ def test_refused(what: str) -> None:
     assert str(s.func) == before
 
 
-def test_names_that_nobody_knows() -> None:
+def test_names_that_no_one_knows() -> None:
     with pytest.raises(ScheduleError, match="no dot instruction is called 'dot_9': expected one of"):
         named_dot("dot_9")
     known = Routine("twice_for_a_test", (), lambda func, sizes: func)

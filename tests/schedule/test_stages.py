@@ -113,7 +113,7 @@ def test_errors():
         te.lower(s, [a, b, c, d])
 
 
-def test_what_different_iterations_complete_stays_behind_the_loop() -> None:
+def test_what_different_iterations_complete_stays_after_the_loop() -> None:
     """A consumer of neighbours, or of rows and columns, has points whose inputs no single iteration completes."""
     a = te.placeholder((65,), name="A")
     b = te.compute((65,), lambda i: a[i] + 1.0, name="B")

@@ -72,7 +72,7 @@ def shape_of(f: Any, name: str) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("placed", [True, False])
-def test_rows_are_so_far_apart(m: int, factor: int, offset: int, row: int, placed: bool) -> None:
+def test_rows_are_until_now_separate(m: int, factor: int, offset: int, row: int, placed: bool) -> None:
     s, a, b, c = tiled(24, m) if placed else (None, *mirrored(24, m))
     s = s or te.create_schedule(c)
     s[b].storage_align(b.axis[0], factor, offset)
@@ -102,7 +102,7 @@ def test_planes_and_symbolic_rows() -> None:
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 16, 37])
 @pytest.mark.parametrize("symbolic", [False, True])
-def test_filled_ahead(rows: int, symbolic: bool) -> None:
+def test_filled_in_advance(rows: int, symbolic: bool) -> None:
     s, a, b, c = tiled(te.var("n") if symbolic else rows)
     s[b].double_buffer()
     f = check(s, [a, c], rows)
@@ -132,7 +132,7 @@ def test_with_vectors_threads_and_two_buffers() -> None:
     assert shape_of(f, "B") == ["2", "4", "80"] and shape_of(f, "D") == ["2", "4", "64"]
 
 
-def test_a_reduction_ahead() -> None:
+def test_a_reduction_in_advance() -> None:
     """A tile of a product, with its init, an iteration before it is read."""
     x, y, k = te.placeholder((20, 9), name="x"), te.placeholder((9, 12), name="y"), te.reduce_axis(9, "k")
     p = te.compute((20, 12), lambda i, j: te.sum(x[i, k] * y[k, j], k), name="P")

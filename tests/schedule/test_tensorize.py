@@ -159,16 +159,16 @@ def test_loops_are_matched_in_any_order(order):
     assert_same(func, s.func, random.Random(1), lambda f, arrays: run_native(f, arrays, 1))
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_operands_change_places_only_where_that_changes_nothing(turned):
+@pytest.mark.parametrize("transposed", [False, True])
+def test_operands_change_places_only_where_that_changes_nothing(transposed):
     """`x - 2 y` is no `2 y - x`; the product inside may be written either way."""
     x, y = te.placeholder((4,), name="x"), te.placeholder((4,), name="y")
     te.intrinsic("test_x_less_2y", te.compute((4,), lambda i: x[i] - y[i] * 2.0, name="z"), [x, y])
     a, b = te.placeholder((4,), name="A"), te.placeholder((4,), name="B")
-    c = te.compute((4,), lambda i: 2.0 * b[i] - a[i] if turned else a[i] - 2.0 * b[i], name="C")
+    c = te.compute((4,), lambda i: 2.0 * b[i] - a[i] if transposed else a[i] - 2.0 * b[i], name="C")
     func = te.create_prim_func([a, b, c])
     s = Schedule(func)
-    if turned:
+    if transposed:
         with pytest.raises(ScheduleError, match="does not compute what the intrinsic does"):
             s.tensorize("i", "test_x_less_2y")
         return
@@ -176,7 +176,7 @@ def test_operands_change_places_only_where_that_changes_nothing(turned):
     assert_same(func, s.func, random.Random(1), lambda f, arrays: run_native(f, arrays, 1))
 
 
-def test_strided_operands_are_not_given_to_the_intrinsics_function():
+def test_strided_operands_are_not_passed_to_the_intrinsics_function():
     """Its function reads rows of elements that follow one another; every second one is left to the loops."""
     a, b = te.placeholder((4, 4), name="A"), te.placeholder((4, 4, 2), name="B")
     k = te.reduce_axis(4, "k")

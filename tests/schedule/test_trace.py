@@ -185,7 +185,7 @@ def test_sampled_tiles_are_whole_and_the_innermost_is_small():
     assert seen == {(24 // (b * c), b, c) for c in (1, 2, 3) for b in range(1, 25) if 24 % (b * c) == 0}
 
 
-def test_conditions_come_apart():
+def test_conditions_come_separate():
     p, q, r = (Var(n, boolean) for n in "pqr")
     assert conjuncts((p & q) & r) == conjuncts(p & (q & r)) == (p, q, r)
     assert conjuncts(const(True)) == () and conjuncts(const(False)) == (const(False),) and conjuncts(p | q) == (p | q,)

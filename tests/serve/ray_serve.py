@@ -64,8 +64,8 @@ def over_http(folder: Path) -> None:
 
 
 def replicas(folder: Path) -> None:
-    made = deployment(str(folder / "layer.tw"), promise=5.0, num_replicas=2, ray_actor_options={"num_cpus": 0.5})
-    handle = serve.run(made.bind(), name="layer", route_prefix=None)
+    created = deployment(str(folder / "layer.tw"), promise=5.0, num_replicas=2, ray_actor_options={"num_cpus": 0.5})
+    handle = serve.run(created.bind(), name="layer", route_prefix=None)
     source = np.random.default_rng(3)
     for rows in (1, 4, 2) * 20:
         x = source.standard_normal((rows, 4)).astype(np.float32)
@@ -95,13 +95,13 @@ def autoscaling(folder: Path) -> None:
         "min_replicas": 1, "max_replicas": 3, "target_ongoing_requests": 2, "upscale_delay_s": 0.5,
         "downscale_delay_s": 600, "metrics_interval_s": 0.2, "look_back_period_s": 0.5,
     }  # fmt: skip
-    made = deployment(
+    created = deployment(
         str(folder / "layer.tw"),
         autoscaling_config=policy,
         ray_actor_options={"num_cpus": 0.5},
         max_ongoing_requests=100,
     )
-    handle = serve.run(made.bind(), name="scaled", route_prefix=None)
+    handle = serve.run(created.bind(), name="scaled", route_prefix=None)
     x = {"x": np.ones((1, 4), np.float32)}
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:

@@ -71,7 +71,7 @@ def test_what_cannot_be_in_time_is_refused_at_once() -> None:
         assert client.statistics("slow")[0]["inference_stats"]["fail"]["count"] == 1
 
 
-def test_too_many_in_flight_is_503() -> None:
+def test_excess_in_flight_is_503() -> None:
     slow = echo("slow", "f32", lambda x: (time.sleep(0.3), x)[1])
     with Server(Settings(http_port=0, core=Options(in_flight=2)), [slow]) as server, ThreadPoolExecutor(6) as threads:
         slow.estimates.observe(1, 0.01)
@@ -97,8 +97,8 @@ def test_a_request_that_fails_fails_alone() -> None:
             raise ValueError("negative")
         return x
 
-    made = Served("f", "1", Function(positive, [InputSpec("x", "f32", ("n",))], [OutputSpec("y", "f32", ("n",))]))
-    results = computed(made, [[np.array([v], np.float32)] for v in (1, -1, 2)])
+    created = Served("f", "1", Function(positive, [InputSpec("x", "f32", ("n",))], [OutputSpec("y", "f32", ("n",))]))
+    results = computed(created, [[np.array([v], np.float32)] for v in (1, -1, 2)])
     assert [isinstance(r, ServeError) for r in results] == [False, True, False]
     assert results[1].status is Status.INTERNAL  # type: ignore[union-attr]
 

@@ -56,10 +56,10 @@ def test_repository(layer_path: Path, layer: tw.Model, tmp_path: Path) -> None:
 
 @pytest.fixture
 def memory() -> Iterator[SharedMemory]:
-    made = SharedMemory(create=True, size=4096)
-    yield made
-    made.close()
-    made.unlink()
+    created = SharedMemory(create=True, size=4096)
+    yield created
+    created.close()
+    created.unlink()
 
 
 def test_shared_memory(memory: SharedMemory, layer: tw.Model) -> None:

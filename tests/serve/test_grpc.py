@@ -37,9 +37,9 @@ def stub(layer: tw.Model) -> Iterator[Stub]:
     models = [Served("layer", "1", layer), echo(), echo("echo-bf16", "bf16"), echo("echo-i64", "i64")]
     with Server(Settings(http_port=None, grpc_port=0), models) as server:
         assert server.grpc_port is not None
-        made = Stub(server.grpc_port)
-        yield made
-        made.channel.close()
+        created = Stub(server.grpc_port)
+        yield created
+        created.channel.close()
 
 
 def infer(name: str, array: np.ndarray, datatype: str, **fields: Any) -> Any:

@@ -110,10 +110,10 @@ def test_slow_clients_are_cut_off() -> None:
         body = b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: 100\r\n\r\n{"
         assert closes_within(server, 5, body).startswith(b"HTTP/1.1 408")
         assert closes_within(server, 5, b"") == b""  # one that says nothing
-        many = [socket.create_connection(("127.0.0.1", server.http_port)) for _ in range(3)]
+        several = [socket.create_connection(("127.0.0.1", server.http_port)) for _ in range(3)]
         time.sleep(0.1)
         assert closes_within(server, 5, b"").startswith(b"HTTP/1.1 503")
-        for sock in many:
+        for sock in several:
             sock.close()
 
 

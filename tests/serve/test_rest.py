@@ -222,7 +222,7 @@ def raw_exchange(server: Server, data: bytes) -> bytes:
         return answer
 
 
-def test_requests_behind_each_other_are_answered_in_order(server: Server) -> None:
+def test_requests_after_each_other_are_answered_in_order(server: Server) -> None:
     first = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
     last = b"GET /v2/models/none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     answer = raw_exchange(server, first * 20 + last)

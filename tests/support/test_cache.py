@@ -67,7 +67,7 @@ def test_least_recently_used_goes_first(tmp_path: Path) -> None:
     assert cache.get("key11") is not None
 
 
-def test_too_large_is_not_kept(tmp_path: Path) -> None:
+def test_too_large_is_not_retained(tmp_path: Path) -> None:
     cache = ObjectCache(tmp_path / "c", limit=100)
     cache.put(KEY, bytes(1000))
     assert cache.get(KEY) is None
@@ -131,7 +131,7 @@ def _hammer(folder: Path, seed: int) -> int:
     return bad
 
 
-def test_many_processes_write_at_once(tmp_path: Path) -> None:
+def test_several_processes_write_at_once(tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(4) as pool:
         assert pool.starmap(_hammer, [(tmp_path / "c", seed) for seed in range(4)]) == [0, 0, 0, 0]
 

@@ -139,16 +139,16 @@ class Foreign(Base):
     c: float = 1.0
 
 
-@pytest.mark.parametrize("made", [Base(1), Derived(1, c=(2,)), Foreign(1)], ids=lambda o: type(o).__name__)
-def test_frozen_ones_inherit_are_copied_and_kept(made: Base) -> None:
-    assert pickle.loads(pickle.dumps(made)) == made == copy.deepcopy(made)
-    assert dataclasses.replace(made, a=5).a == 5
-    assert made != Base(2)
-    assert not hasattr(made, "__dict__")
+@pytest.mark.parametrize("created", [Base(1), Derived(1, c=(2,)), Foreign(1)], ids=lambda o: type(o).__name__)
+def test_frozen_ones_inherit_are_copied_and_retained(created: Base) -> None:
+    assert pickle.loads(pickle.dumps(created)) == created == copy.deepcopy(created)
+    assert dataclasses.replace(created, a=5).a == 5
+    assert created != Base(2)
+    assert not hasattr(created, "__dict__")
     for name in ("a", "c", "d"):
         with pytest.raises((AttributeError, TypeError)):
-            setattr(made, name, 3)
-    match made:
+            setattr(created, name, 3)
+    match created:
         case Base(a, b):
             assert (a, b) == (1, "b")
 

@@ -10,7 +10,7 @@ import pytest
 from tilewright.support.collection import uncollected, without_collection
 
 
-def test_it_is_off_inside_and_on_behind() -> None:
+def test_it_is_off_inside_and_on_after() -> None:
     assert gc.isenabled()
     with without_collection():
         assert not gc.isenabled()
@@ -20,7 +20,7 @@ def test_it_is_off_inside_and_on_behind() -> None:
     assert gc.isenabled()
 
 
-def test_an_error_turns_it_on_again() -> None:
+def test_an_error_turns_it_on_once_more() -> None:
     with pytest.raises(KeyError), without_collection():
         raise KeyError
     assert gc.isenabled()

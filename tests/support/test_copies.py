@@ -25,23 +25,23 @@ def shared(count: int, copied: object, processes: int = 3, pause: float = 0.01) 
 
 def test_each_job_is_done_by_one_process() -> None:
     here = os.getpid()
-    done, made = shared(200, lambda k: f"{k} {os.getpid() != here}".encode())
-    assert sorted([*done, *made]) == list(range(200))
-    assert made and all(data == f"{k} True".encode() for k, data in made.items())
+    done, created = shared(200, lambda k: f"{k} {os.getpid() != here}".encode())
+    assert sorted([*done, *created]) == list(range(200))
+    assert created and all(data == f"{k} True".encode() for k, data in created.items())
 
 
 def test_large_results_arrive_whole() -> None:
-    done, made = shared(8, lambda k: bytes([k]) * (1 << 20), processes=2, pause=0.2)
-    assert sorted([*done, *made]) == list(range(8)) and made
-    assert all(data == bytes([k]) * (1 << 20) for k, data in made.items())
+    done, created = shared(8, lambda k: bytes([k]) * (1 << 20), processes=2, pause=0.2)
+    assert sorted([*done, *created]) == list(range(8)) and created
+    assert all(data == bytes([k]) * (1 << 20) for k, data in created.items())
 
 
 def test_a_copy_that_fails_costs_its_job() -> None:
     def fails(k: int) -> bytes:
         raise ValueError(k)
 
-    done, made = shared(40, fails, processes=2)
-    assert not made and len(done) >= 39
+    done, created = shared(40, fails, processes=2)
+    assert not created and len(done) >= 39
 
 
 def test_a_copy_that_is_killed_costs_its_job() -> None:
@@ -49,19 +49,19 @@ def test_a_copy_that_is_killed_costs_its_job() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         return b""
 
-    done, made = shared(40, dies, processes=3)
-    assert not made and len(done) >= 38
+    done, created = shared(40, dies, processes=3)
+    assert not created and len(done) >= 38
 
 
-def test_a_copy_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_hangs_is_passed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "PATIENCE", 0.3)
 
     def hangs(k: int) -> bytes:
         time.sleep(60)
         return b""
 
-    done, made = shared(20, hangs, processes=2)
-    assert not made and len(done) == 19
+    done, created = shared(20, hangs, processes=2)
+    assert not created and len(done) == 19
 
 
 def test_no_copy_is_left_when_a_job_fails_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +85,6 @@ def test_no_copy_is_left_when_a_job_fails_here(monkeypatch: pytest.MonkeyPatch) 
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_too_many_jobs_are_not_shared() -> None:
+def test_excess_jobs_are_not_shared() -> None:
     assert share(copies.MAX_JOBS + 1, lambda k: None, lambda k: b"", 2) == {}
     assert share(0, lambda k: None, lambda k: b"", 2) == {}

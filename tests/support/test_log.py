@@ -26,7 +26,7 @@ def test_passes_are_announced_and_timed() -> None:
     assert "double" in log.summary()
 
 
-def test_silent_at_level_0_but_times_are_kept() -> None:
+def test_silent_at_level_0_but_times_are_retained() -> None:
     out = io.StringIO()
     log = PassLog("m", level=0, stream=out)
     with log.timed("outer"):
@@ -67,7 +67,7 @@ def test_what_runs_inside_may_be_announced_later() -> None:
         assert [r.name for r in log.records] == ["inner", "outer"]
 
 
-def test_remarks_are_kept_and_printed_with_the_passes() -> None:
+def test_remarks_are_retained_and_printed_with_the_passes() -> None:
     out = io.StringIO()
     for level in (0, 1):
         log = PassLog(level=level, stream=out)

@@ -38,7 +38,7 @@ def test_a_bar_hears_of_each_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert heard.expected == len(heard.steps) >= len(model.manifest.run_steps) > 1
 
 
-def test_nobody_listens() -> None:
+def test_no_one_listens() -> None:
     heard = Heard()
     with showing(heard):
         pass

@@ -28,7 +28,7 @@ MAY = {
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)
-def test_nobody_else_knows(what: str) -> None:
+def test_no_one_else_knows(what: str) -> None:
     pattern = re.compile(FORBIDDEN[what])
     result = []
     for path in sorted(SRC.rglob("*.py")):

@@ -46,14 +46,19 @@ SAPPHIRE = (*x86.V4_DOTS, "avxvnni", "avx512fp16", "amx-tile", "amx-bf16", "amx-
 )
 def test_names_that_features_contradict(called: str, features: tuple[str, ...], name: str) -> None:
     assert x86.name_by_features(called, features) == name
-    made, real = x86.processor(called, features), x86.processor(name, features)
-    assert (made.cpu, made.costs, made.ceilings, made.caches) == (name, real.costs, real.ceilings, real.caches)
+    created, real = x86.processor(called, features), x86.processor(name, features)
+    assert (created.cpu, created.costs, created.ceilings, created.caches) == (
+        name,
+        real.costs,
+        real.ceilings,
+        real.caches,
+    )
 
 
 def test_a_granite_rapids_called_rocket_lake_has_its_constants() -> None:
-    made = x86.processor("rocketlake", SAPPHIRE)
-    assert made.costs == x86.GOLDEN_COVE_COSTS and made.caches.l2 == 2 << 20
-    assert any(dot.rows == 16 for dot in made.isa.dots)
+    created = x86.processor("rocketlake", SAPPHIRE)
+    assert created.costs == x86.GOLDEN_COVE_COSTS and created.caches.l2 == 2 << 20
+    assert any(dot.rows == 16 for dot in created.isa.dots)
 
 
 @pytest.mark.parametrize("called", ["rocketlake", "skylake-avx512", "haswell", "x86-64", "generic", "icelake-server"])

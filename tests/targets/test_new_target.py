@@ -56,12 +56,12 @@ def runs_here() -> bool:
 here = pytest.mark.skipif(not runs_here(), reason="this processor has no AVX")
 
 
-def test_it_is_found_by_name() -> None:
+def test_it_is_located_by_name() -> None:
     assert Target.parse("sandybridge") is SANDY_BRIDGE and "sandybridge" in known()
     assert SANDY_BRIDGE.lanes(4) == 8
 
 
-def test_names_are_given_once() -> None:
+def test_names_are_passed_once() -> None:
     dot = x86.DOTS[0]
     other = Dot(dot.name, dot.a, dot.b, 8, 2, (), 1.0, dot.llvm)
     for family, problem in (
@@ -82,9 +82,9 @@ def test_the_suites_kernels_are_code_for_it(name: str) -> None:
     wide = 0
     for func in kernels_of(list(graphs_of(name, SANDY_BRIDGE))[-2]).values():
         text = emit_llvm(lower_loops(plan(func, SANDY_BRIDGE).func, SANDY_BRIDGE), SANDY_BRIDGE)
-        made = assembly(text, SANDY_BRIDGE)
-        wide += "%ymm" in made
-        assert not re.search(r"vfn?m(add|sub)|%zmm|[xy]mm(1[6-9]|2\d|3[01])\b|vpbroadcast|vgather", made)
+        created = assembly(text, SANDY_BRIDGE)
+        wide += "%ymm" in created
+        assert not re.search(r"vfn?m(add|sub)|%zmm|[xy]mm(1[6-9]|2\d|3[01])\b|vpbroadcast|vgather", created)
     assert wide
 
 

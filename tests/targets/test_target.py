@@ -40,7 +40,7 @@ def test_the_hosts_ways_are_what_the_system_says(monkeypatch: pytest.MonkeyPatch
         assert (caches.l1_ways, caches.l2_ways) == (data[1].ways, data[2].ways)
 
 
-def test_ceilings_of_this_machine_are_found_whatever_is_known_of_ways() -> None:
+def test_ceilings_of_this_machine_are_located_whatever_is_known_of_ways() -> None:
     here = describe()
     blind = replace(here, caches=tuple(replace(c, ways=0) for c in here.caches))
     assert calibration.identity(here) == calibration.identity(blind)
@@ -149,12 +149,12 @@ def test_the_kind_is_what_records_are_shared_over() -> None:
     assert len({t.kind for t in (zen4, *others, *map(Target.parse, known()))}) == len(others) + len(known()) - 1
 
 
-def test_adjusted_values_are_equal_to_others_made_so() -> None:
+def test_adjusted_values_are_equal_to_others_created_so() -> None:
     target = Target.parse("znver4")
     wide = target.adjusted(l2=1 << 20, memory_bandwidth=5.0)
     assert (wide.caches.l2, wide.ceilings.memory_bandwidth, wide.l1) == (1 << 20, 5.0, target.l1)
-    again = target.adjusted(memory_bandwidth=5.0, l2=1 << 20)
-    assert again == wide != target and hash(again) == hash(wide)
+    repeated = target.adjusted(memory_bandwidth=5.0, l2=1 << 20)
+    assert repeated == wide != target and hash(repeated) == hash(wide)
     with pytest.raises(TargetError, match="l2_bandwidth"):
         target.adjusted(l2_bandwith=5.0)
 

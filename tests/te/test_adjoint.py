@@ -48,8 +48,8 @@ def convolution() -> tuple[Any, list[Any]]:
 def reduced(how: Callable[..., Any], where: bool = False) -> Callable[[], tuple[Any, list[Any]]]:
     def make() -> tuple[Any, list[Any]]:
         x, y, k = a(3, 5), b(5), te.reduce_axis(5, "k")
-        given = {"where": k <= 3} if where else {}
-        return te.compute((3,), lambda i: how(x[i, k] * y[k], k, **given), name="Y"), [x, y]
+        arguments = {"where": k <= 3} if where else {}
+        return te.compute((3,), lambda i: how(x[i, k] * y[k], k, **arguments), name="Y"), [x, y]
 
     return make
 
@@ -161,20 +161,20 @@ def test_what_flows_back(name: str) -> None:
     if name.startswith("prod"):
         arrays[0][0, 1] = 0.0
     uses_places = "places" in name
-    inputs, given = [*wanted, *[I] * uses_places], [*arrays, *[PLACES] * uses_places]
+    inputs, arguments = [*wanted, *[I] * uses_places], [*arrays, *[PLACES] * uses_places]
     flowing = rng.standard_normal(shape)
     got = [np.zeros_like(x) for x in arrays]
     for flow in adjoint(result, seed, wanted):
         which = [t is flow.tensor for t in wanted].index(True)
         assert (flow.places is not None) == (uses_places and which == 0)
-        got[which] += back(flow, [*inputs, seed], [*given, flowing])
+        got[which] += back(flow, [*inputs, seed], [*arguments, flowing])
     for which, x in enumerate(arrays):
         for at in np.ndindex(x.shape):
             ends = []
             for sign in (1, -1):
                 moved = x.copy()
                 moved[at] += sign * STEP
-                ends.append(values([result], inputs, [*given[:which], moved, *given[which + 1 :]])[0])
+                ends.append(values([result], inputs, [*arguments[:which], moved, *arguments[which + 1 :]])[0])
             slope = float((flowing * (ends[0] - ends[1])).sum()) / (2 * STEP)
             assert got[which][at] == pytest.approx(slope, rel=1e-6, abs=1e-7), (which, at)
 

@@ -159,7 +159,7 @@ def test_arguments() -> None:
         tw.build(s, [a, b], bounds="maybe")  # type: ignore[arg-type]
 
 
-def test_what_holds_where_a_branch_is_taken() -> None:
+def test_what_holds_where_a_branch_is_selected() -> None:
     """And where it is not, if there is anything to do then."""
     func = parse_func(
         """func @f(a: f32[8], b: f32[8]) {
@@ -271,7 +271,7 @@ def test_an_index_of_a_narrow_type_is_bounded_by_it() -> None:
         f(np.arange(4, dtype=np.float32), np.array([3, 4], np.uint8), y)
 
 
-def test_an_intermediate_is_read_as_far_as_it_is_needed() -> None:
+def test_an_intermediate_is_read_as_distant_as_it_is_needed() -> None:
     """What a stage would read beyond, if all of it were computed, is no fault of a call that needs less."""
     a = te.placeholder((N,), name="A")
     b = te.compute((M,), lambda i: a[i] * 2, name="B")

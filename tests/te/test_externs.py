@@ -130,8 +130,10 @@ def test_several_outputs_and_types() -> None:
         interpret(f.func, [values, b, oracle])
         np.testing.assert_array_equal(result, np.argsort(values, axis=1) + b if values.max() > 1 else -1)
         np.testing.assert_array_equal(result, oracle)
-    given, kept = seen[0]
-    assert not given.flags.writeable and (given == a).all() and (kept == np.argsort(a, axis=1) + b).all()
+    input_types, retained = seen[0]
+    assert (
+        not input_types.flags.writeable and (input_types == a).all() and (retained == np.argsort(a, axis=1) + b).all()
+    )
 
 
 def test_what_python_raises_is_raised_by_the_call() -> None:
@@ -167,14 +169,14 @@ def test_a_function_that_calls_what_calls_it() -> None:
     x = te.placeholder((3,), name="x")
     depth: list[int] = []
 
-    def again(x: Any, y: Any) -> None:
+    def repeated(x: Any, y: Any) -> None:
         depth.append(1)
         if len(depth) < 4:
             f(np.ascontiguousarray(x + 1), y)
         else:
             y[...] = x
 
-    y = te.extern((3,), [x], again, name="y")
+    y = te.extern((3,), [x], repeated, name="y")
     z = te.compute((3,), lambda i: y[i] * 2.0, name="z")
     f = tw.build(te.create_schedule(z), [x, z], threads=2)
     out = np.empty(3, np.float32)
@@ -226,8 +228,8 @@ def test_it_is_no_part_of_a_recurrence() -> None:
     after = te.compute((5, 3), lambda t, i: outside[t, i] + x[t, i])
     with pytest.raises(ExpressionError, match="'extern' is computed whole, not in steps"):
         te.scan(first, after, state)
-    given = te.extern((5, 3), [x], triple, name="given")
-    after = te.compute((5, 3), lambda t, i: state[t - 1, i] + given[t, i])
+    inputs = te.extern((5, 3), [x], triple, name="given")
+    after = te.compute((5, 3), lambda t, i: state[t - 1, i] + inputs[t, i])
     sums = te.scan(first, after, state)
     a, out = np.ones((5, 3), np.float32), np.empty((5, 3), np.float32)
     tw.build(te.create_schedule(sums), [x, sums])(a, out)

@@ -107,8 +107,8 @@ def test_scalars(called: bool) -> None:
     s[one].tensorize(s[one].split(one.axis[0], factor=4)[1], name)
     v = numbers.standard_normal(12).astype(np.float32)
     u = numbers.standard_normal(12).astype(np.float32)
-    given = [np.float32(0.5), u, v, np.empty_like(v)]
-    check(s, [alpha, p, q, one], given, lambda a, u, v: u + a * v, name, called)
+    inputs = [np.float32(0.5), u, v, np.empty_like(v)]
+    check(s, [alpha, p, q, one], inputs, lambda a, u, v: u + a * v, name, called)
     rows = te.compute((3, n), lambda j, i: p[i] + q[i] * scales[j], name="rows")
     s = te.create_schedule(rows)
     s[rows].tensorize(s[rows].split(rows.axis[1], factor=4)[1], name)
@@ -136,8 +136,8 @@ def test_symbols_and_a_reduction_of_its_own(called: bool) -> None:
         s[out].tensorize(inner, name)
         for size, length in ((1, 5), (4, 1), (3, 16)):
             u, v = (numbers.standard_normal(shape).astype(np.float32) for shape in ((size, 6, length), (size, length)))
-            given = [u, v, np.full((size, 6), np.nan, np.float32)]
-            check(s, [p, q, out], given, lambda u, v: np.einsum("bid,bd->bi", u, v), name, called)
+            inputs = [u, v, np.full((size, 6), np.nan, np.float32)]
+            check(s, [p, q, out], inputs, lambda u, v: np.einsum("bid,bd->bi", u, v), name, called)
 
 
 @needs_compiler

@@ -135,14 +135,14 @@ def test_c_text_without_the_function_is_refused() -> None:
         te.intrinsic("test_no_c", te.compute((4,), lambda i: a[i] * 2.0, name="c"), [a], c="void f(void) {}")
 
 
-def in_scope(scope: str, n: int, ahead: bool = False) -> BuiltFunction:
+def in_scope(scope: str, n: int, prefetch: bool = False) -> BuiltFunction:
     """Rows of n f32 that go through a memory of the scope."""
     x = te.placeholder((6, n), name="X")
     z = te.compute((6, n), lambda i, j: x[i, j] + 1.0, name="Z")
     s = te.create_schedule(z)
     copy = s[z].cache_read(x, scope)
     copy.compute_at(s[z], z.axis[0])
-    if ahead:
+    if prefetch:
         copy.double_buffer()
     return tw.build(s, [x, z])
 
@@ -154,14 +154,14 @@ def test_a_memory_holds_what_fits() -> None:
     out = np.empty_like(a)
     in_scope(scope, 16)(a, out)
     close(out, a + 1)
-    half = in_scope(scope, 8, ahead=True)
+    half = in_scope(scope, 8, prefetch=True)
     assert "f32[2, 1, 8] in test_sram" in half.source("loops")
     half(a[:, :8].copy(), result := np.empty((6, 8), np.float32))
     close(result, a[:, :8] + 1)
     with pytest.raises(ScheduleError, match=r"what lives in 'test_sram' at once does not fit.*68 bytes"):
         in_scope(scope, 17)
     with pytest.raises(ScheduleError, match="128 bytes"):
-        in_scope(scope, 16, ahead=True)
+        in_scope(scope, 16, prefetch=True)
 
 
 def test_a_memory_at_the_root_is_not_the_callers() -> None:

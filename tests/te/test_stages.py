@@ -53,10 +53,10 @@ def test_sets_of_axes(axes: tuple[int, ...]) -> None:
         rest = iter(point)
         return te.sum(a[tuple(reduced[d] if d in axes else next(rest) for d in range(3))], axis=list(reduced.values()))
 
-    kept = tuple(n for d, n in enumerate(shape) if d not in axes) or (1,)
+    retained = tuple(n for d, n in enumerate(shape) if d not in axes) or (1,)
     x = random(shape)
-    b = te.compute(kept, lambda *i: body(*(i if len(axes) < 3 else ())), name="B")
-    close(evaluate(b, [(a, x)])[0], x.sum(axis=axes).reshape(kept))
+    b = te.compute(retained, lambda *i: body(*(i if len(axes) < 3 else ())), name="B")
+    close(evaluate(b, [(a, x)])[0], x.sum(axis=axes).reshape(retained))
 
 
 def test_where() -> None:

@@ -73,15 +73,15 @@ def test_views(view: str, offset: str | None, schedule: str) -> None:
     SCHEDULES[schedule](s, b)
     f = tw.build(s, [a, b], threads=2)
     assert f.log.remarks == []
-    given = VIEWS[view]
-    out, oracle = np.zeros(given.shape, np.float32), np.zeros(given.shape, np.float32)
-    f(given, out)
-    np.testing.assert_array_equal(out, given + given)
-    memory, _, symbols = memory_of(f, [a, b], [given, oracle])
+    operand = VIEWS[view]
+    out, oracle = np.zeros(operand.shape, np.float32), np.zeros(operand.shape, np.float32)
+    f(operand, out)
+    np.testing.assert_array_equal(out, operand + operand)
+    memory, _, symbols = memory_of(f, [a, b], [operand, oracle])
     interpret(f.func, [memory.copy(), oracle], symbols=symbols)
     np.testing.assert_array_equal(out, oracle)
     checked = tw.build(s, [a, b], bounds="check")
-    checked(given, oracle)
+    checked(operand, oracle)
     np.testing.assert_array_equal(out, oracle)
 
 
@@ -100,7 +100,7 @@ def test_negative_strides_and_types(dtype: str) -> None:
             f(np.ascontiguousarray(view), out)
 
 
-def test_nothing_behind_the_last_element_is_read() -> None:
+def test_nothing_after_the_last_element_is_read() -> None:
     a, b = doubled(free())
     s = te.create_schedule(b)
     _vectors(s, b)
@@ -223,7 +223,7 @@ def test_refused_placeholders(what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("value", "message"),
     [
         (X[:, :5][::-1], "'A': a symbol is out of range: expected s in 0.., got -40"),
         (X.astype(np.float64)[:, :5], "'A': wrong element type: expected f32, got f64"),
@@ -234,13 +234,13 @@ def test_refused_placeholders(what: str) -> None:
         ([[1.0]], "'A': not an array"),
     ],
 )
-def test_refused_views(given: Any, message: str) -> None:
+def test_refused_views(value: Any, message: str) -> None:
     a, b = doubled(free())
     f = tw.build(te.create_schedule(b), [a, b])
     with pytest.raises(CallError, match=message):
-        f(given, np.zeros((12, 5), np.float32))
+        f(value, np.zeros((12, 5), np.float32))
     with pytest.raises(CallError, match="wrong number of inputs"):
-        f(given)
+        f(value)
 
 
 def test_what_is_written_must_not_be_read() -> None:
@@ -346,17 +346,17 @@ def test_results(place: str, offset: str | None, schedule: str) -> None:
     f = tw.build(s, [a, there, total], threads=2)
     memory = X.copy()
     view, want = PLACES[place](memory), X.copy()
-    given = np.random.default_rng(5).standard_normal(view.shape).astype(np.float32)
-    PLACES[place](want)[...] = (given + 1) * 2
+    inputs = np.random.default_rng(5).standard_normal(view.shape).astype(np.float32)
+    PLACES[place](want)[...] = (inputs + 1) * 2
     sums = np.zeros(len(view), np.float32)
-    f(given, view, sums)
+    f(inputs, view, sums)
     np.testing.assert_array_equal(memory, want)
     np.testing.assert_allclose(sums, view.sum(1), rtol=1e-4, atol=1e-4)
-    again = X.copy()
-    result, values = te.bind_views([a, there, total], [given, PLACES[place](again), sums.copy()])
+    copied = X.copy()
+    result, values = te.bind_views([a, there, total], [inputs, PLACES[place](copied), sums.copy()])
     interpret(f.func, result, symbols={v.name: int(str(value)) for v, value in values.items()})
-    np.testing.assert_array_equal(again, want)
-    tw.build(s, [a, there, total], bounds="check")(given, PLACES[place](X.copy()), sums)
+    np.testing.assert_array_equal(copied, want)
+    tw.build(s, [a, there, total], bounds="check")(inputs, PLACES[place](X.copy()), sums)
 
 
 def test_results_of_a_reduction_and_in_columns() -> None:

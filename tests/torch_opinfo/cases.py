@@ -114,16 +114,16 @@ def _least(sample: Any) -> int:
 
 
 def _module_cases(entry: Any, dtype: str, count: int, training: bool) -> Iterator[Case]:
-    given = entry.module_inputs_func(entry, device="cpu", dtype=DTYPES[dtype], requires_grad=False, training=training)
-    results = [g for g in given if g.forward_input is not None]
+    inputs = entry.module_inputs_func(entry, device="cpu", dtype=DTYPES[dtype], requires_grad=False, training=training)
+    results = [g for g in inputs if g.forward_input is not None]
     for k in sorted({round((len(results) - 1) * i / max(count - 1, 1)) for i in range(count)} if results else ()):
         own, called = results[k].constructor_input, results[k].forward_input
         module = entry.module_cls(*own.args, **own.kwargs).to(DTYPES[dtype])
         if isinstance(module, LazyModuleMixin):
             module(*called.args, **called.kwargs)  # then it knows how large its parameters are
         label = f"input {k}" + (" in training" if training else "")
-        made = case(label, Called(module.train(training)), (called.args, called.kwargs))
-        yield replace(made, training=training)
+        created = case(label, Called(module.train(training)), (called.args, called.kwargs))
+        yield replace(created, training=training)
 
 
 class Called(torch.nn.Module):

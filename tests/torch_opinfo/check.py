@@ -52,12 +52,12 @@ def check(case: Case, name: str, native: bool = True) -> Outcome:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            given = _native(case) if native else _interpreted(case)
+            supplied = _native(case) if native else _interpreted(case)
     except tw.Error as error:
         return _by_torch_compile(case, name, expected, error) if native else _refused(error)
     except Exception as error:
         return Outcome("crashed", f"{type(error).__name__}: {str(error)[:200]}")
-    difference = _difference(case, name, given, expected)
+    difference = _difference(case, name, supplied, expected)
     return Outcome("native") if difference is None else Outcome("wrong", difference)
 
 
@@ -76,14 +76,14 @@ def _by_torch_compile(case: Case, name: str, expected: list[torch.Tensor], refus
             warnings.simplefilter("ignore")
             run = torch.compile(case.module, backend="tilewright")
             torch.manual_seed(0)
-            given = _tensors(run(*_copies(case.inputs)))
+            inputs = _tensors(run(*_copies(case.inputs)))
     except tw.Error as error:
         return Outcome("crashed", f"torch.compile: {type(error).__name__}: {_first(error)}")
     except Exception as error:
         by_itself = _error_by_dynamo(case)
         text = f"{type(error).__name__}: {str(error)[:150]}"
         return _refused(refused) if by_itself else Outcome("crashed", f"torch.compile: {text}")
-    difference = _difference(case, name, given, expected)
+    difference = _difference(case, name, inputs, expected)
     reason = _refused(refused).reason
     return Outcome("fell back", reason) if difference is None else Outcome("wrong", f"torch.compile: {difference}")
 
@@ -142,21 +142,21 @@ def _copies(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
 
 
 def _copy(t: torch.Tensor) -> torch.Tensor:
-    made = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
-    made.as_strided((made.untyped_storage().nbytes() // made.itemsize,), (1,)).zero_()
-    return made.copy_(t)
+    created = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
+    created.as_strided((created.untyped_storage().nbytes() // created.itemsize,), (1,)).zero_()
+    return created.copy_(t)
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
     return [leaf.detach() for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
-def _difference(case: Case, name: str, given: list[torch.Tensor], expected: list[torch.Tensor]) -> str | None:
+def _difference(case: Case, name: str, inputs: list[torch.Tensor], expected: list[torch.Tensor]) -> str | None:
     """How the results differ from eager's; None if they do not."""
-    if len(given) != len(expected):
-        return f"{len(given)} results, expected {len(expected)}"
+    if len(inputs) != len(expected):
+        return f"{len(inputs)} results, expected {len(expected)}"
     exact: list[torch.Tensor] | None = None
-    for k, (ours, eager) in enumerate(zip(given, expected, strict=True)):
+    for k, (ours, eager) in enumerate(zip(inputs, expected, strict=True)):
         if ours.shape != eager.shape or ours.dtype != eager.dtype:
             return f"result {k} is {ours.dtype}{list(ours.shape)}, expected {eager.dtype}{list(eager.shape)}"
         if name.split(".")[0] in UNSET:
@@ -169,7 +169,7 @@ def _difference(case: Case, name: str, given: list[torch.Tensor], expected: list
             torch.testing.assert_close(ours, eager, equal_nan=True)
         except AssertionError as error:
             exact = _exact(case) if exact is None else exact
-            if not eager.is_floating_point() or not exact or not _as_near(ours, eager, exact[k]):
+            if not eager.is_floating_point() or not exact or not _as_close(ours, eager, exact[k]):
                 return f"result {k}: " + " ".join(line for line in str(error).splitlines() if line)[:200]
     return None
 
@@ -208,7 +208,7 @@ def _exact(case: Case) -> list[torch.Tensor]:
         case.module.to(narrow)
 
 
-def _as_near(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
+def _as_close(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
     """Whether our result is about as near to that in f64 as eager's, and no less finite."""
     if exact.shape != ours.shape or not torch.equal(ours.isfinite(), eager.isfinite()):
         return False

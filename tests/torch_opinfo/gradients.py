@@ -71,14 +71,14 @@ def module_entries() -> list[Any]:
     return [e for e in modules() if supports(e, "f32")]
 
 
-def traced(case: Case, given: Sequence[torch.Tensor]) -> Imported:
+def traced(case: Case, inputs: Sequence[torch.Tensor]) -> Imported:
     """A case as a graph of its results.
 
     Raises tw.Error for what is not taken, and for a module that draws: its masks are others than PyTorch's.
     """
     if not case.training:
-        return import_model(case.module, example=tuple(given), dynamic=None)
-    result = import_training(case.module, tuple(given), None)
+        return import_model(case.module, example=tuple(inputs), dynamic=None)
+    result = import_training(case.module, tuple(inputs), None)
     if result.key is not None:
         raise tw.Error("random numbers in training")
     graph = result.read.graph
@@ -91,23 +91,23 @@ def check(case: Case) -> Outcome:
         warnings.simplefilter("ignore")
         if any(t.layout is not torch.strided for t in case.inputs):
             return Outcome("refused", "sparse tensors")
-        given = [t.detach().clone() for t in case.inputs]
+        inputs = [t.detach().clone() for t in case.inputs]
         precise = copy.deepcopy(case.module).double()
         try:
-            alone = _alone(case, given)
-            expected, moving = _autograd(copy.deepcopy(case.module), given, alone)
-            exact, _ = _autograd(precise, [t.double() if t.is_floating_point() else t for t in given], alone)
+            alone = _alone(case, inputs)
+            expected, moving = _autograd(copy.deepcopy(case.module), inputs, alone)
+            exact, _ = _autograd(precise, [t.double() if t.is_floating_point() else t for t in inputs], alone)
         except Exception as error:
             return Outcome("left out", f"eager: {type(error).__name__}: {str(error)[:80]}")
         if all(g is None for g in expected):
             return Outcome("left out", "nothing has a gradient")
         try:
-            read = traced(case, given)
+            read = traced(case, inputs)
         except tw.Error as error:
             return Outcome("refused", str(error).splitlines()[0][:120])
         except Exception as error:
             return Outcome("refused", f"{type(error).__name__}: {str(error)[:100]}")
-        named = dict(zip((v.name for v in read.graph.inputs), given, strict=True))
+        named = dict(zip((v.name for v in read.graph.inputs), inputs, strict=True))
         names = [*named, *(name for name, _ in case.module.named_parameters())]
         sources = [n for n, g in zip(names, expected, strict=True) if g is not None]
         try:
@@ -128,7 +128,7 @@ def check(case: Case) -> Outcome:
         difference = _difference(
             np.asarray(result, np.float64), *(None if t is None else t.numpy(force=True) for t in (want, best))
         )
-        quotient = difference and k < len(given) and _is_quotient(precise, given, k, result, want.numpy(force=True))
+        quotient = difference and k < len(inputs) and _is_quotient(precise, inputs, k, result, want.numpy(force=True))
         if quotient:
             outcome = Outcome("autograd's", f"{case.label}: by {name}: central differences are ours")
         elif difference:
@@ -136,9 +136,9 @@ def check(case: Case) -> Outcome:
     return outcome
 
 
-def _is_quotient(precise: torch.nn.Module, given: Sequence[torch.Tensor], k: int, got: Any, want: Any) -> bool:
+def _is_quotient(precise: torch.nn.Module, arguments: Sequence[torch.Tensor], k: int, got: Any, want: Any) -> bool:
     """Whether the central differences of a module in f64 by input `k` are `got` and not `want`."""
-    inputs = [(t.double() if t.is_floating_point() else t).contiguous().clone() for t in given]
+    inputs = [(t.double() if t.is_floating_point() else t).contiguous().clone() for t in arguments]
     flat = inputs[k].view(-1)
     if flat.numel() > MAX_QUOTIENTS:
         return False
@@ -150,32 +150,32 @@ def _is_quotient(precise: torch.nn.Module, given: Sequence[torch.Tensor], k: int
             sides.append(_total(precise, inputs)[0].item())
         flat[at] = middle
         result[at] = (sides[0] - sides[1]) / (2 * STEP)
-    quotients = result.reshape(tuple(given[k].shape))
+    quotients = result.reshape(tuple(arguments[k].shape))
     most = QUOTIENT_TOLERANCE * max(1.0, float(np.abs(quotients).max(initial=0)))
-    near = [bool((np.abs(x - quotients) <= most).all()) for x in (got, want)]  # NaN is near to nothing
-    return near == [True, False]
+    adjacent = [bool((np.abs(x - quotients) <= most).all()) for x in (got, want)]  # NaN is near to nothing
+    return adjacent == [True, False]
 
 
 def _weights(k: int, shape: Sequence[int]) -> Any:
     return np.random.default_rng(k).uniform(0.5, 1.5, tuple(shape))
 
 
-def _alone(case: Case, given: Sequence[torch.Tensor]) -> bool:
+def _alone(case: Case, inputs: Sequence[torch.Tensor]) -> bool:
     """Whether autograd gives a gradient by the first input alone: some losses have none by their targets."""
     try:
-        _autograd(copy.deepcopy(case.module), given, False)
+        _autograd(copy.deepcopy(case.module), inputs, False)
     except RuntimeError as error:
         return "is not differentiable with respect to" in str(error)
     return False
 
 
 def _autograd(
-    module: torch.nn.Module, given: Sequence[torch.Tensor], alone: bool
+    module: torch.nn.Module, inputs: Sequence[torch.Tensor], alone: bool
 ) -> tuple[list[torch.Tensor | None], list[bool]]:
     """Autograd's gradients by all floating point inputs, or the first one `alone`, and after them by parameters, None
     where there is none; and which of the floating point outputs have one."""
-    wanted = [t.is_floating_point() and not (alone and k) for k, t in enumerate(given)]
-    asked = [t.detach().clone().requires_grad_(moves) for t, moves in zip(given, wanted, strict=True)]
+    wanted = [t.is_floating_point() and not (alone and k) for k, t in enumerate(inputs)]
+    asked = [t.detach().clone().requires_grad_(moves) for t, moves in zip(inputs, wanted, strict=True)]
     total, moving = _total(module, asked)
     asked += module.parameters()
     floating = [t for t in asked if t.requires_grad]
@@ -200,8 +200,8 @@ def _total(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[tor
 
 def _weighted(graph: Graph, moving: Sequence[bool]) -> Graph:
     """The graph of the weighted sum of those floating point outputs that have gradients."""
-    taken = {v.name for v in (*graph.inputs, *graph.params)} | {v.name for n in graph.nodes for v in n.outputs}
-    builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), list(graph.nodes), taken)
+    used_names = {v.name for v in (*graph.inputs, *graph.params)} | {v.name for n in graph.nodes for v in n.outputs}
+    builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), list(graph.nodes), used_names)
     total: Value | None = None
     for k, y in enumerate(y for y in graph.outputs if y.dtype.is_float):
         if not moving[k]:

@@ -185,10 +185,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     entries = modules() if args.modules else operators()
     tasks = list(chosen(entries, args.dtypes.split(","), args.patterns))[:: args.every]
-    kept = [Row(**json.loads(line)) for line in args.rows.read_text().splitlines()] if _exists(args.rows) else []
-    done = {(r.name, r.dtype) for r in kept}
+    stored = [Row(**json.loads(line)) for line in args.rows.read_text().splitlines()] if _exists(args.rows) else []
+    done = {(r.name, r.dtype) for r in stored}
     tasks = [(k, t) for k, t in tasks if (entry_name(entries[k]), t) not in done]
-    workers, rows = Workers(entries, args.samples, not args.graph), list(kept)
+    workers, rows = Workers(entries, args.samples, not args.graph), list(stored)
     columns = (TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("", total=len(tasks))

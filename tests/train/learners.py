@@ -107,11 +107,11 @@ class Case:
     def grows(self) -> bool:
         return bool(self.settings.get("symbolic"))
 
-    def step(self, **given: Any) -> Step:
+    def step(self, **arguments: Any) -> Step:
         loss = self.loss() if self.loss is stages else self.loss
         optimizer = None if self.loss is stages else MOMENTUM
-        example = self.joint(0) if given["reduce"] is None else self.part(0, 0)
-        return tw.compile_step(self.model(), loss, optimizer, example, **self.settings, **given)
+        example = self.joint(0) if arguments["reduce"] is None else self.part(0, 0)
+        return tw.compile_step(self.model(), loss, optimizer, example, **self.settings, **arguments)
 
     def joint(self, k: int) -> tuple[Array, ...]:
         """The whole batch of a step."""
@@ -149,11 +149,11 @@ def cases(rank: int) -> dict[str, Any]:
     return result
 
 
-def made(case: Case, rank: int, **given: Any) -> Step:
+def made(case: Case, rank: int, **arguments: Any) -> Step:
     """The step, which one process compiles, and then the other finds in the cache."""
     if rank == 1:
         distributed.barrier()
-    step = case.step(**given)
+    step = case.step(**arguments)
     if rank == 0:
         distributed.barrier()
     return step

@@ -73,7 +73,7 @@ def reversed_(x: Any) -> Any:
     return x * 1
 
 
-reversed_.defvjp(lambda x: (x * 1, None), lambda kept, g: (-0.5 * g,))
+reversed_.defvjp(lambda x: (x * 1, None), lambda retained, g: (-0.5 * g,))
 
 
 @jax.custom_vjp
@@ -81,7 +81,7 @@ def mixed(x: Any, y: Any) -> Any:
     return x @ y
 
 
-mixed.defvjp(lambda x, y: (x @ y, (x, y)), lambda kept, g: (2 * g @ kept[1].T, -kept[0].T @ g))
+mixed.defvjp(lambda x, y: (x @ y, (x, y)), lambda retained, g: (2 * g @ retained[1].T, -retained[0].T @ g))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -233,6 +233,6 @@ def test_a_way_back_that_is_not_linear_is_refused() -> None:
     def clipped(x: Any) -> Any:
         return x * 1
 
-    clipped.defvjp(lambda x: (x * 1, None), lambda kept, g: (jnp.clip(g, -1, 1),))
+    clipped.defvjp(lambda x: (x * 1, None), lambda retained, g: (jnp.clip(g, -1, 1),))
     with pytest.raises(UnsupportedError, match="clipped"):
         tw.compile_step({"w": W}, lambda p: weighed(clipped(p["w"])), tw.train.SGD(0.1), example=())

@@ -45,7 +45,7 @@ def test_steps_are_those_of_jax() -> None:
     for k in range(10):
         result = step(*batch(k))
         expected = loss(params, *batch(k))
-        flows = jax.grad(lambda p, *given: loss(p, *given)["loss"])(params, *batch(k))
+        flows = jax.grad(lambda p, *inputs: loss(p, *inputs)["loss"])(params, *batch(k))
         params = jax.tree.map(lambda p, g: p - 0.1 * g, params, flows)
         assert result["loss"] == pytest.approx(float(expected["loss"]), rel=1e-5)
         assert result["accuracy"] == pytest.approx(float(expected["accuracy"]))

@@ -62,9 +62,9 @@ def test_threads_change_no_more_than_rounding() -> None:
         for _ in range(50):
             step(x, y)
         result.append(step.state_dict())
-    one, two, again = result
+    one, two, reloaded = result
     for name, value in two.items():
-        np.testing.assert_array_equal(again[name], value)
+        np.testing.assert_array_equal(reloaded[name], value)
         np.testing.assert_allclose(one[name], value, rtol=0, atol=1e-4)
 
 

@@ -41,8 +41,8 @@ def batch(seed: int) -> Array:
 
 
 def trained(step: Step, batches: list[tuple[Any, ...]]) -> Array:
-    for given in batches:
-        step(*given)
+    for case in batches:
+        step(*case)
     return np.concatenate([np.ravel(v) for v in step.weights.values()])
 
 
@@ -125,7 +125,7 @@ def test_models_are_the_same_bits(name: str) -> None:
         np.testing.assert_array_equal(trained(step, [(x.numpy(),)] * 5), expected)
 
 
-def test_what_costs_hardly_any_time_is_computed_again() -> None:
+def test_what_costs_hardly_any_time_is_computed_once_more() -> None:
     """GELU's results are, products are not; `memory=None` keeps all."""
     torch = pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` runs this")
     nn = torch.nn
@@ -136,26 +136,26 @@ def test_what_costs_hardly_any_time_is_computed_again() -> None:
     def loss(m: Any, x: Any) -> Any:
         return (m(x) ** 2).mean()
 
-    kept, default = (compile_step(model, loss, example=(x,), memory=memory) for memory in (None, "auto"))
-    saved = kept.model.memory().arena - default.model.memory().arena
+    retained, default = (compile_step(model, loss, example=(x,), memory=memory) for memory in (None, "auto"))
+    saved = retained.model.memory().arena - default.model.memory().arena
     assert saved >= 2048 * 1024 * 4
-    np.testing.assert_array_equal(trained(default, [(x.numpy(),)] * 3), trained(kept, [(x.numpy(),)] * 3))
+    np.testing.assert_array_equal(trained(default, [(x.numpy(),)] * 3), trained(retained, [(x.numpy(),)] * 3))
 
 
 def test_budgets_count_the_room_in_new_parameters() -> None:
     """What Adam writes is nearly as large as the activations, so that nothing is computed again."""
     model = chain(12, rows=1024, width=256, scale=16)
-    kept = compile_step(model, memory=None)
+    retained = compile_step(model, memory=None)
     half = compile_step(model, memory="0.6x")
-    assert half.model.memory().arena <= 0.6 * kept.model.memory().arena
-    assert len(half.model.program.manifest.run_steps) == len(kept.model.program.manifest.run_steps)
+    assert half.model.memory().arena <= 0.6 * retained.model.memory().arena
+    assert len(half.model.program.manifest.run_steps) == len(retained.model.program.manifest.run_steps)
     x = np.random.default_rng(1).normal(size=(1024, 256)).astype(np.float32)
-    np.testing.assert_array_equal(trained(half, [(x,)] * 3), trained(kept, [(x,)] * 3))
+    np.testing.assert_array_equal(trained(half, [(x,)] * 3), trained(retained, [(x,)] * 3))
 
 
 def test_small_steps_keep_all() -> None:
-    kept, default = (compile_step(chain(24), memory=memory) for memory in (None, "auto"))
-    assert default.model.memory().arena == kept.model.memory().arena
+    retained, default = (compile_step(chain(24), memory=memory) for memory in (None, "auto"))
+    assert default.model.memory().arena == retained.model.memory().arena
 
 
 @pytest.mark.parametrize("budget", ["half", "x", "-1x", -1, True])

@@ -30,7 +30,7 @@ def weights(step: Any) -> Array:
 
 
 @pytest.mark.parametrize("clip", [None, 0.1])
-def test_what_changes_nothing_is_a_plain_step(clip: float | None) -> None:
+def test_what_changes_nothing_is_a_ordinary_step(clip: float | None) -> None:
     seen: list[Array] = []
     ordinary = compile_step(chain(3), optimizer=Adam(0.01), clip=clip)
     parted = compile_step(chain(3), optimizer=Adam(0.01), clip=clip, reduce=lambda g: seen.append(g.copy()))
@@ -107,7 +107,7 @@ def test_buckets_are_handed_over_while_the_way_back_goes_on() -> None:
         assert there[-1] == np.flatnonzero(seen[count - 1][1])[-1]  # the last ones first
 
 
-def test_work_that_was_begun_ends_behind_the_way_back() -> None:
+def test_work_that_was_begun_ends_after_the_way_back() -> None:
     """`wait` is called once all buckets have been handed over."""
     log: list[str] = []
 
@@ -163,7 +163,7 @@ def test_a_sum_that_was_saved_is_gone_on_with(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weights(steps[0]), weights(steps[1]))
 
 
-def test_what_is_given_and_read_again_is_kept() -> None:
+def test_what_is_passed_and_read_once_more_is_retained() -> None:
     """The loss is a factor of all gradients: the first bucket's section gives it, the others read it."""
 
     def exponential() -> Any:
@@ -206,8 +206,8 @@ def test_parameters_that_follow_others() -> None:
         graph.name, list(graph.inputs), list(graph.params), list(graph.nodes), names_of(graph) | {"x"}
     )
     target = builder.param("t0", graph.params[0].type)
-    far = emit1(builder, "reduce_sum", emit1(builder, "mul", target, target), axes=(0, 1), keepdims=False)
-    loss = emit1(builder, "add", graph.outputs[0], far)
+    from_memory = emit1(builder, "reduce_sum", emit1(builder, "mul", target, target), axes=(0, 1), keepdims=False)
+    loss = emit1(builder, "add", graph.outputs[0], from_memory)
     model = builder.finish((loss,)), values | {"t0": np.ones_like(values["w0"])}
     average = tw.train.Average("t", "w", tau=0.25)
     settings: dict[str, Any] = {"optimizer": tw.train.SGD(0.5), "averages": [average], "trained": ["w0"]}

@@ -252,8 +252,8 @@ def test_what_the_loss_does_not_depend_on_is_not_decayed() -> None:
     builder = GraphBuilder("more", list(graph.inputs), list(graph.params), list(graph.nodes))
     unused = builder.param("unused", of(4))
     metric = emit1(builder, "reduce_sum", unused, axes=(0,), keepdims=False)
-    given = weights() | {"unused": np.ones(4, np.float32)}
-    step = compile_step((builder.finish((*graph.outputs, metric)), given), optimizer=AdamW(0.1, weight_decay=0.5))
+    inputs = weights() | {"unused": np.ones(4, np.float32)}
+    step = compile_step((builder.finish((*graph.outputs, metric)), inputs), optimizer=AdamW(0.1, weight_decay=0.5))
     step(*batch(1))
     assert "unused" not in step.parameters
     np.testing.assert_array_equal(step.state_dict()["unused"], 1)
@@ -371,9 +371,9 @@ def test_parameters_are_aligned_views() -> None:
         for value in step.parameters.values():
             assert value.ctypes.data % 64 == 0
         step(*batch(1))
-    kept = step.state_dict()
+    retained = step.state_dict()
     step(*batch(1))
-    assert not np.array_equal(kept["w"], step.parameters["w"])
+    assert not np.array_equal(retained["w"], step.parameters["w"])
 
 
 def test_arena() -> None:

@@ -23,13 +23,13 @@ class Attending(nn.Module):
     """Attention of learned queries, keys and values over `keys` places of its input."""
 
     def __init__(
-        self, keys: int = ROWS, groups: int = HEADS, mask: Any = None, learned: bool = False, **given: Any
+        self, keys: int = ROWS, groups: int = HEADS, mask: Any = None, learned: bool = False, **arguments: Any
     ) -> None:
         super().__init__()
         width = HEADS * DEPTH
         self.q = nn.Linear(width, width)
         self.k, self.v = nn.Linear(width, groups * DEPTH), nn.Linear(width, groups * DEPTH)
-        self.keys, self.given = keys, given
+        self.keys, self.given = keys, arguments
         self.mask = nn.Parameter(mask) if learned else mask
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -74,11 +74,11 @@ def test_gradients_are_autograds(build: Callable[[], nn.Module]) -> None:
     result = []
     for function in (module, fast):
         module.zero_grad()
-        given = x.clone().requires_grad_()
-        y = function(given)
+        supplied = x.clone().requires_grad_()
+        y = function(supplied)
         torch.manual_seed(1)
         (y * torch.randn_like(y)).sum().backward()
-        result.append([y, given.grad, *(p.grad for p in module.parameters())])
+        result.append([y, supplied.grad, *(p.grad for p in module.parameters())])
     for a, b in zip(*result, strict=True):
         torch.testing.assert_close(b, a, rtol=0, atol=TOLERANCE * max(1.0, float(a.detach().abs().max())))
 

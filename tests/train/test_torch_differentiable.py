@@ -34,11 +34,11 @@ def compare(module: nn.Module, inputs: tuple[torch.Tensor, ...], fast: nn.Module
     results = []
     for function in (module, fast):
         module.zero_grad()
-        given = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
+        arguments = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
         torch.manual_seed(0)
-        outputs = [y for y in torch.utils._pytree.tree_leaves(function(*given)) if y.is_floating_point()]
+        outputs = [y for y in torch.utils._pytree.tree_leaves(function(*arguments)) if y.is_floating_point()]
         sum((y * torch.randn_like(y)).sum() for y in outputs).backward()
-        results.append([*outputs, *(x.grad for x in given), *(p.grad for p in module.parameters())])
+        results.append([*outputs, *(x.grad for x in arguments), *(p.grad for p in module.parameters())])
     for a, b in zip(*results, strict=True):
         assert (a is None) == (b is None)
         if a is not None:

@@ -245,8 +245,8 @@ def saved(h: Any) -> Any:
 
 def inferred(h: Any) -> Any:
     with torch.inference_mode():
-        kept = h.detach() * 2
-    return kept.clone() * h
+        retained = h.detach() * 2
+    return retained.clone() * h
 
 
 INSIDE = {

@@ -35,8 +35,8 @@ def settings() -> Iterator[Any]:
         if name not in OURS:
             continue
         seen = set()
-        for given in info.optim_inputs_func(device="cpu"):
-            known = {k: v for k, v in given.kwargs.items() if k not in HOW}
+        for case in info.optim_inputs_func(device="cpu"):
+            known = {k: v for k, v in case.kwargs.items() if k not in HOW}
             known = {k: v.item() if isinstance(v, torch.Tensor) else v for k, v in known.items()}
             text = ",".join(f"{k}={v}" for k, v in known.items())
             if text not in seen:
@@ -44,8 +44,8 @@ def settings() -> Iterator[Any]:
                 yield pytest.param(name, known, id=f"{name}-{text or 'defaults'}")
 
 
-@pytest.mark.parametrize(("name", "given"), list(settings()))
-def test_a_setting(name: str, given: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("name", "arguments"), list(settings()))
+def test_a_setting(name: str, arguments: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     start = rng.normal(size=SIZE).astype(np.float32)
     gradients = rng.normal(size=(STEPS, SIZE)).astype(np.float32)
@@ -53,9 +53,9 @@ def test_a_setting(name: str, given: dict[str, Any]) -> None:
     builder = GraphBuilder("linear")
     x, p = builder.input("x", shape), builder.param("p", shape)
     loss = emit1(builder, "reduce_sum", emit1(builder, "mul", p, x), axes=(0,), keepdims=False)
-    step = compile_step((builder.finish((loss,)), {"p": start}), optimizer=OURS[name](**given))
+    step = compile_step((builder.finish((loss,)), {"p": start}), optimizer=OURS[name](**arguments))
     theirs = torch.nn.Parameter(torch.from_numpy(start.copy()).double())
-    eager = getattr(torch.optim, name)([theirs], **given)
+    eager = getattr(torch.optim, name)([theirs], **arguments)
     for gradient in gradients:
         step(gradient)
         theirs.grad = torch.from_numpy(gradient).double()

@@ -52,11 +52,13 @@ def test_processes_learn_as_one(together: tuple[Any, Any], name: str) -> None:
 def test_ways_of_failing(tmp_path: Path) -> None:
     """NaN in the batch of one process, or a batch that does not fit, is refused by both, and both go on."""
     first, second = run(tmp_path, "refused")
-    for rank, kept in enumerate((first, second)):
+    for rank, retained in enumerate((first, second)):
         for name in ("raise", "skip", "shape"):
-            np.testing.assert_array_equal(kept[f"{name} before"], kept[f"{name} after"], err_msg=f"{name} {rank}")
-        assert "not finite; parameters are as they were" in str(kept["raise error"])
-        assert str(kept["skip error"]) == ""
+            np.testing.assert_array_equal(
+                retained[f"{name} before"], retained[f"{name} after"], err_msg=f"{name} {rank}"
+            )
+        assert "not finite; parameters are as they were" in str(retained["raise error"])
+        assert str(retained["skip error"]) == ""
     assert "not finite" in str(first["shape error"])
     assert "input 'x': wrong dimension 1" in str(second["shape error"])
     np.testing.assert_array_equal(first["last"], second["last"])
@@ -76,19 +78,19 @@ def test_a_process_that_dies(tmp_path: Path, what: str) -> None:
 def test_stages_and_averages(symbolic: bool) -> None:
     """A step of several losses whose gradients nobody changes is the plain step."""
     stages, module, average = learners.stages(), learners.Agent(), learners.AVERAGE
-    made = [
+    created = [
         tw.compile_step(
-            copy.deepcopy(module), stages, example=learners.rows(6, 0), averages=[average], symbolic=symbolic, **given
+            copy.deepcopy(module), stages, example=learners.rows(6, 0), averages=[average], symbolic=symbolic, **item
         )
-        for given in ({}, {"reduce": lambda part: None, "bucket": 4})
+        for item in ({}, {"reduce": lambda part: None, "bucket": 4})
     ]
     for k in range(6):
         batch = learners.rows((6, 3, 9)[k % 3] if symbolic else 6, k)
-        ordinary, reduced = (step(*batch) for step in made)
+        ordinary, reduced = (step(*batch) for step in created)
         assert ordinary.keys() == reduced.keys()
         assert len(ordinary) == (5 if k % 2 else 3)
         assert list(ordinary.values()) == pytest.approx(list(reduced.values()), rel=1e-5)
-    one, other = (step.state_dict() for step in made)
+    one, other = (step.state_dict() for step in created)
     for name, value in one.items():
         np.testing.assert_allclose(value, other[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
@@ -134,8 +136,8 @@ def test_dropout_draws_the_same_with_buckets() -> None:
     module = nn.Sequential(nn.Linear(5, 16), nn.Dropout(0.5), nn.Linear(16, 16), nn.Dropout(0.5), nn.Linear(16, 3))
     example = learners.rows(6, 0)[0][:, :5].copy(), np.arange(6) % 3
     ordinary, parted = (
-        tw.compile_step(copy.deepcopy(module), loss_of, tw.train.SGD(0.1), example, **given)
-        for given in ({}, {"reduce": lambda part: None, "bucket": 4})
+        tw.compile_step(copy.deepcopy(module), loss_of, tw.train.SGD(0.1), example, **item)
+        for item in ({}, {"reduce": lambda part: None, "bucket": 4})
     )
     for _ in range(4):
         assert ordinary(*example) == pytest.approx(parted(*example), rel=1e-5)

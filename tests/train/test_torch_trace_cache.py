@@ -70,8 +70,8 @@ def batch(*shape: int, **options: Any) -> tuple[Any, ...]:
     return (torch.zeros(shape or (4, 3), **options),)
 
 
-def tape(model: Any, loss: Loss, given: tuple[Any, ...]) -> str | None:
-    result = tape_of(lambda *b: loss(model, *b), model, given)
+def tape(model: Any, loss: Loss, arguments: tuple[Any, ...]) -> str | None:
+    result = tape_of(lambda *b: loss(model, *b), model, arguments)
     return None if result is None else result[0]
 
 
@@ -134,8 +134,8 @@ def test_another_trace_is_another_tape(what: str) -> None:
 def test_batches_count_by_shape_and_type() -> None:
     model, loss = Small(), lambda m, x: m(x.float()).sum()
     result = [
-        tape(model, loss, given)
-        for given in (batch(), batch(5, 3), batch(dtype=torch.int64), batch(requires_grad=True), (batch(3, 4)[0].t(),))
+        tape(model, loss, item)
+        for item in (batch(), batch(5, 3), batch(dtype=torch.int64), batch(requires_grad=True), (batch(3, 4)[0].t(),))
     ]
     assert None not in result and len(set(result)) == len(result)
     assert tape(model, loss, (torch.randn(4, 3),)) == result[0]
@@ -244,7 +244,7 @@ def taken(seed: int) -> list[Any]:
     ]
 
 
-def test_steps_of_a_kept_loss_are_those_of_a_fresh_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_steps_of_a_retained_loss_are_those_of_a_fresh_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
     fresh = [taken(seed) for seed in (1, 2)]
     monkeypatch.setenv("TILEWRIGHT_CACHE", "1")
@@ -254,7 +254,7 @@ def test_steps_of_a_kept_loss_are_those_of_a_fresh_one(monkeypatch: pytest.Monke
     assert [taken(seed) for seed in (1, 2)] == fresh
 
 
-def test_what_an_entry_is_kept_under(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_entry_is_retained_under(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {
         trace_cache.name_of("t", ("loss",)),
         trace_cache.name_of("u", ("loss",)),

@@ -84,10 +84,10 @@ def test_batch_norm(name: str) -> None:
     assert ours.keys() == theirs.keys()
     for key, value in theirs.items():
         np.testing.assert_allclose(ours[key], value, rtol=1e-5, atol=1e-5, err_msg=key)
-    again = make()
-    again.load_state_dict({n: torch.as_tensor(a) for n, a in ours.items()})
+    repeated = make()
+    repeated.load_state_dict({n: torch.as_tensor(a) for n, a in ours.items()})
     x, _ = batches[0]
-    torch.testing.assert_close(again.eval()(x), module.eval()(x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(repeated.eval()(x), module.eval()(x), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -103,9 +103,9 @@ def test_half_of_resnet18() -> None:
     for x, y in batches:
         result = step(x, y)["loss"]
         losses = []
-        for model, optimizer, given in zip((single, double), optimizers, (x, x.double()), strict=True):
+        for model, optimizer, case in zip((single, double), optimizers, (x, x.double()), strict=True):
             optimizer.zero_grad()
-            loss = loss_of(model, given, y)
+            loss = loss_of(model, case, y)
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
@@ -191,9 +191,9 @@ def test_the_law_of_dropout(p: float) -> None:
     step = compile_step(Masked(nn.Dropout(p), *shape), None, SGD(1.0), (x,), seed=7)
     result = masks(step, x, 8)
     for mask in result:
-        kept = mask != 0
-        np.testing.assert_allclose(mask[kept], 1 / (1 - p), rtol=2e-5)  # scaling, through differences of weights
-        share, deviation = kept.mean(), np.sqrt(p * (1 - p) / kept.size)
+        retained = mask != 0
+        np.testing.assert_allclose(mask[retained], 1 / (1 - p), rtol=2e-5)  # scaling, through differences of weights
+        share, deviation = retained.mean(), np.sqrt(p * (1 - p) / retained.size)
         assert abs(share - (1 - p)) < 4.5 * deviation
     flat = np.array([(mask != 0).ravel() for mask in result], float)
     between = np.corrcoef(flat)[~np.eye(len(flat), dtype=bool)]

@@ -51,7 +51,7 @@ def test_the_pass_that_broke_the_rules_is_named(level: str, where: str, monkeypa
     )
 
 
-def test_no_selection_is_left_behind_the_passes() -> None:
+def test_no_selection_is_left_after_the_passes() -> None:
     graph = parse_graph("graph @g(%x: f32[4, 4]) { %y = matmul(%x, %x) by packed in fp32 : f32[4, 4] return %y }")
     with pytest.raises(VerifyError, match=r"node 0 \(matmul\).*a selection was left"):
         run_passes(graph, [], graph_stage())

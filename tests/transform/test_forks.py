@@ -53,7 +53,7 @@ def inputs() -> np.ndarray:
     return np.random.default_rng(1).standard_normal((1, WIDTH)).astype(np.float32)
 
 
-def strands_of(manifest: Manifest) -> list[tuple[int, int] | None]:
+def branches_of(manifest: Manifest) -> list[tuple[int, int] | None]:
     return [s.strand for s in manifest.run_steps]
 
 
@@ -64,12 +64,12 @@ def compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_parts_of_one_memory_are_written_side_by_side() -> None:
-    result = strands_of(tw.compile(towers(), threads=2).manifest)
+    result = branches_of(tw.compile(towers(), threads=2).manifest)
     assert sorted(s for s in result if s is not None) == [(0, 0)] * 3 + [(0, 1)] * 3
 
 
 def test_one_thread_has_no_forks() -> None:
-    assert not any(strands_of(tw.compile(towers(), threads=1).manifest))
+    assert not any(branches_of(tw.compile(towers(), threads=1).manifest))
 
 
 def test_a_fork_is_a_decision() -> None:
@@ -78,7 +78,7 @@ def test_a_fork_is_a_decision() -> None:
     (fork,) = [d for d in record.decisions if d.key.kind == "strands"]
     assert (fork.selected.label, [s.label for s in fork.space.settings]) == ("fork", ["fork", "shared"])
     with forcing({fork.key.name: "shared"}):
-        assert not any(strands_of(tw.compile(towers(), threads=2).manifest))
+        assert not any(branches_of(tw.compile(towers(), threads=2).manifest))
 
 
 @pytest.mark.parametrize("joined", [True, False])
@@ -98,23 +98,23 @@ def test_memory_of_a_fork_is_in_use_during_all_of_it(joined: bool) -> None:
             assert first + (temps[a].nbytes or 0) <= second or second + (temps[b].nbytes or 0) <= first
 
 
-def test_profiles_and_timelines_say_who_made_what() -> None:
-    many = tw.compile(towers(), threads=2)
-    profile = many.profile(inputs(), repeat=3)
+def test_profiles_and_timelines_say_who_created_what() -> None:
+    several = tw.compile(towers(), threads=2)
+    profile = several.profile(inputs(), repeat=3)
     assert len(profile.kernels) == 6 and all(k.seconds > 0 for k in profile.kernels)
-    timeline = many.timeline(inputs(), threads=2)
-    steps = many.manifest.run_steps
-    made = {(s.step, s.thread) for s in timeline.of("kernel")}
-    assert made == {(k, s.strand[1]) for k, s in enumerate(steps) if s.strand is not None}
-    assert {s.thread for s in many.timeline(inputs(), threads=1).of("kernel")} == {0}
+    timeline = several.timeline(inputs(), threads=2)
+    steps = several.manifest.run_steps
+    created = {(s.step, s.thread) for s in timeline.of("kernel")}
+    assert created == {(k, s.strand[1]) for k, s in enumerate(steps) if s.strand is not None}
+    assert {s.thread for s in several.timeline(inputs(), threads=1).of("kernel")} == {0}
 
 
-def test_strands_are_balanced_and_follow_each_other() -> None:
+def test_branches_are_balanced_and_follow_each_other() -> None:
     #  0 -> 1 -> 2,   3 -> 4,   5,   all -> 6
     before = [0, 0b1, 0b11, 0, 0b1000, 0, 0b111111]
     times = [Times(60.0, 100.0, 0.0)] * 6 + [Times(60.0, float("inf"), 0.0)]
     target = replace(Target.parse("x86-64-v3"), threads=2).adjusted(barrier=10.0)
-    assert forks._strands(range(6), before, times, target) == [[0, 1, 2], [3, 4, 5]]
+    assert forks._branches(range(6), before, times, target) == [[0, 1, 2], [3, 4, 5]]
     assert forks._fork_cycles([[0, 1, 2], [3, 4, 5]], before, times, target) == 305.0
     assert forks._cut(range(7), before, times, target).ends == (6, 7)
     slow = [Times(51.0, 100.0, 0.0)] * 6 + times[6:]
@@ -140,7 +140,7 @@ def test_the_cut_is_the_best_of_all(seed: int) -> None:
         shared = sum(times[k].shared for k in run)
         if len(run) == 1 or any(alone[k] == endless for k in run):
             return shared if len(run) == 1 else endless
-        fork = forks._fork_cycles(forks._strands(run, before, times, target), before, times, target)
+        fork = forks._fork_cycles(forks._branches(run, before, times, target), before, times, target)
         worth = min(forks.MIN_GAIN * shared, shared - forks.MIN_BARRIERS * target.barrier)
         return fork if fork < worth else endless
 
@@ -154,15 +154,15 @@ def test_the_cut_is_the_best_of_all(seed: int) -> None:
 
 
 @pytest.mark.parametrize("each", [True, False])
-@pytest.mark.parametrize("strand", [None, (0, 1)])
-def test_a_strand_has_its_workspace_once(strand: tuple[int, int] | None, each: bool) -> None:
+@pytest.mark.parametrize("branch", [None, (0, 1)])
+def test_a_branch_has_its_workspace_once(branch: tuple[int, int] | None, each: bool) -> None:
     """One thread makes a call of a strand: only calls that threads share need memory for each of them."""
     func = parse_func("func @f(a: f32[8]) { for i in 0..8 { a[i] = 1.0 } }")
     code = CompiledKernel("f", lambda: b"", (Workspace(const(96), each),), (), alone=False, cycles=0, work=(None, None))
     a = Value("a", TensorType(f32, (const(8),)))
-    call = KernelCall(func, (a,), "f", Group((), (), (a,)), strand=strand, compiled=code)
+    call = KernelCall(func, (a,), "f", Group((), (), (a,)), strand=branch, compiled=code)
     (temp,) = assign_slots([call], [a], {}, ()).temps
-    assert (temp.nbytes, temp.per_thread) == (96, each and strand is None)
+    assert (temp.nbytes, temp.per_thread) == (96, each and branch is None)
 
 
 def test_calls_come_early_where_others_wait() -> None:
@@ -172,7 +172,7 @@ def test_calls_come_early_where_others_wait() -> None:
     assert forks._as_early_as_possible(before, times) == [0, 2, 1, 3]
 
 
-def test_impossible_strands_are_refused() -> None:
+def test_impossible_branches_are_refused() -> None:
     manifest = tw.compile(towers(), threads=2).manifest
     steps = (replace(manifest.run_steps[0], strand=(0, -1)), *manifest.run_steps[1:])
     with pytest.raises(ArtifactError, match="its strand is not possible"):

@@ -146,13 +146,13 @@ def test_one_run_of_symbols() -> None:
     assert ranks(join_dimensions(te.create_prim_func([y, transposed]))) == [2]
 
 
-def folded(x: Tensor, axes: Sequence[int], *, kept: bool) -> Tensor:
-    """The sum over some dimensions, which stay with one element if `kept`."""
+def folded(x: Tensor, axes: Sequence[int], *, retained: bool) -> Tensor:
+    """The sum over some dimensions, which stay with one element if `retained`."""
     reduced = {a: te.reduce_axis(x.shape[a], f"k{a}") for a in axes}
-    shape = [1 if a in reduced else n for a, n in enumerate(x.shape) if kept or a not in reduced]
+    shape = [1 if a in reduced else n for a, n in enumerate(x.shape) if retained or a not in reduced]
 
     def body(*own: Var) -> Expr:
-        places = dict(zip((a for a in range(len(x.shape)) if kept or a not in reduced), own, strict=True))
+        places = dict(zip((a for a in range(len(x.shape)) if retained or a not in reduced), own, strict=True))
         at = [reduced[a].var if a in reduced else places[a] for a in range(len(x.shape))]
         return te.sum(x[tuple(at)], axis=list(reduced.values()))
 
@@ -160,7 +160,7 @@ def folded(x: Tensor, axes: Sequence[int], *, kept: bool) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("shape", "axes", "kept", "expected"),
+    ("shape", "axes", "retained", "expected"),
     [
         ((3, 5, 2, 7), (1, 2, 3), False, 2),
         ((3, 5, 2, 7), (2, 3), False, 2),
@@ -171,20 +171,20 @@ def folded(x: Tensor, axes: Sequence[int], *, kept: bool) -> Tensor:
         ((3, 5, 7), (1,), True, 4),
     ],
 )
-def test_what_a_fold_reduces(shape: Shape, axes: Sequence[int], kept: bool, expected: int) -> None:
+def test_what_a_fold_reduces(shape: Shape, axes: Sequence[int], retained: bool, expected: int) -> None:
     """Neighbouring dimensions that a fold reduces are one, and so are those that it keeps; those of one element after
     all others go."""
-    func = function(lambda x: folded(x, axes, kept=kept), shape)
+    func = function(lambda x: folded(x, axes, retained=retained), shape)
     joined = join_dimensions(func)
     verify_func(joined)
     assert ranks(joined) == [expected]
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    out = np.zeros([int(n) for n in np.sum(x, axis=tuple(axes), keepdims=kept).shape], np.float32)
+    out = np.zeros([int(n) for n in np.sum(x, axis=tuple(axes), keepdims=retained).shape], np.float32)
     interpret(joined, [a.reshape([int(str(n)) for n in p.shape]) for a, p in zip((x, out), joined.params, strict=True)])
-    np.testing.assert_allclose(out, np.sum(x, axis=tuple(axes), keepdims=kept), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(out, np.sum(x, axis=tuple(axes), keepdims=retained), rtol=1e-5, atol=1e-5)
 
 
-def test_windows_stay_apart() -> None:
+def test_windows_stay_separate() -> None:
     """Two dimensions of a window are read with a stride: no run of memory."""
     x = te.placeholder((3, 6, 6), "f32", "x")
     r, c = te.reduce_axis(2, "r"), te.reduce_axis(2, "c")

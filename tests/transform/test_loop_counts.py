@@ -29,6 +29,6 @@ def test_loops_over_parts_of_a_sequence(count: str, step: int, known: bool) -> N
     assert (loop.trip is not None) == known and (loop.count is None) == known
     rng = np.random.default_rng(0)
     for n in (2, 5, 9):
-        given = {"x": rng.normal(size=(n, 4)).astype(np.float32), "h0": rng.normal(size=4).astype(np.float32)}
-        for got, want in zip(model.run(given).values(), run_graph(graph, given).values(), strict=True):
+        inputs = {"x": rng.normal(size=(n, 4)).astype(np.float32), "h0": rng.normal(size=4).astype(np.float32)}
+        for got, want in zip(model.run(inputs).values(), run_graph(graph, inputs).values(), strict=True):
             np.testing.assert_allclose(got, want, atol=1e-6)

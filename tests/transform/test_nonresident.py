@@ -65,12 +65,14 @@ def test_of_two_layouts_one_is_read() -> None:
     b = GraphBuilder("layer")
     side = Var("n", lo=8, hi=64)
     x = b.input("x", TensorType(f32, (const(1), const(1), side, side, const(16)), "NCHW16c"))
-    far, near = (b.param(f"w{m}", TensorType(f32, tuple(map(const, (1, m + 2, m + 2, 1, 1, 16, 32))))) for m in (6, 4))
+    second, first = (
+        b.param(f"w{m}", TensorType(f32, tuple(map(const, (1, m + 2, m + 2, 1, 1, 16, 32))))) for m in (6, 4)
+    )
     attrs = ConvBySizeAttrs(6, 3, 1, 1, (1, 1, 1, 1), 16, 16, 16, 4, (300, 100, 200, 0))
-    graph = b.finish((ops.emit1(b, "lowered.conv_by_size", x, far, near, attrs=attrs),))
+    graph = b.finish((ops.emit1(b, "lowered.conv_by_size", x, second, first, attrs=attrs),))
     (group,) = fuse(graph)
-    machine = MACHINE.adjusted(l2=far.known_bytes + near.known_bytes // 2)
-    assert level(far.known_bytes + near.known_bytes, machine) == "l3" and level(near.known_bytes, machine) == "l2"
+    machine = MACHINE.adjusted(l2=second.known_bytes + first.known_bytes // 2)
+    assert level(second.known_bytes + first.known_bytes, machine) == "l3" and level(first.known_bytes, machine) == "l2"
     told = with_nonresident_weights(lower_group(group, "layer"), graph.params, "l3", machine)
     assert ColdWeights("l3") in told.func.notes
 
@@ -82,15 +84,15 @@ def test_what_fits_into_the_first_level_goes_without() -> None:
 
 
 def test_where_the_weights_of_a_program_are() -> None:
-    kept = MACHINE.costs.traffic
-    sizes = (kept.kept_l2 * MACHINE.l2, kept.next_call_l3 * MACHINE.l3)
+    retained = MACHINE.costs.traffic
+    sizes = (retained.kept_l2 * MACHINE.l2, retained.next_call_l3 * MACHINE.l3)
     assert [weights_level(s, MACHINE) for s in sizes] == [None, "l3"]
     assert [weights_level(s + 1, MACHINE) for s in sizes] == ["l3", "memory"]
 
 
 def test_the_note_moves_weights_away_and_never_nearer() -> None:
-    far = (ColdWeights("l3"),)
+    second = (ColdWeights("l3"),)
     assert level(working_set(OWN, (), MACHINE), MACHINE) == "l2"
-    assert level(working_set(OWN, far, MACHINE), MACHINE) == "l3"
+    assert level(working_set(OWN, second, MACHINE), MACHINE) == "l3"
     assert level(working_set(OWN, (ColdWeights("memory"),), MACHINE), MACHINE) == "memory"
-    assert working_set(1e9, far, MACHINE) == 1e9
+    assert working_set(1e9, second, MACHINE) == 1e9

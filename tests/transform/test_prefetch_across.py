@@ -71,10 +71,14 @@ def test_who_prefetches_is_a_decision() -> None:
     graph, weights = pooled()
     with deciding() as record:
         usual = tw.compile((graph, weights), target=SMALL)
-    (made,) = (d for d in record.decisions if d.key.kind == "ahead")
-    assert made.selected.label == made.space.labels[0] and made.selected.kind == "ahead" and "none" in made.space.labels
-    assert made.estimate == min(made.estimates)
-    with forcing({made.key.name: "none"}):
+    (created,) = (d for d in record.decisions if d.key.kind == "ahead")
+    assert (
+        created.selected.label == created.space.labels[0]
+        and created.selected.kind == "ahead"
+        and "none" in created.space.labels
+    )
+    assert created.estimate == min(created.estimates)
+    with forcing({created.key.name: "none"}):
         assert "upcoming" not in tw.compile((graph, weights), target=SMALL).show("loops")
     assert "upcoming" in usual.show("loops")
 
@@ -104,7 +108,7 @@ def test_threads_prefetch_no_more_than_memory_delivers_to_all_of_them() -> None:
 
 
 @pytest.mark.parametrize(("l3", "prefetching"), [(1 << 20, 1), (8 << 20, 2)])
-def test_nobody_prefetches_what_is_driven_out_before_it_is_used(l3: int, prefetching: int) -> None:
+def test_no_one_prefetches_what_is_driven_out_before_it_is_used(l3: int, prefetching: int) -> None:
     """The second head's weights would have to stay while those of the first come from memory."""
     model = tw.compile(pooled(layers=2, heads=2), target=SMALL.adjusted(l3=l3))
     assert model.show("loops").count("@prefetch_share(source=upcoming") == prefetching

@@ -39,12 +39,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_equal_groups_are_lowered_once(made: list[str]) -> None:
-    first, again, other = (fuse(product(width))[0] for width in (32, 32, 40))
+    first, repeated, other = (fuse(product(width))[0] for width in (32, 32, 40))
     known: Lowered = {}
     with remembering(known):
         call = lower_once(first, "a")
-        assert lower_once(again, "a") is call, "another graph of the same content"
-        assert lower_once(again, "b") == replace(call, func=replace(call.func, name="b"))
+        assert lower_once(repeated, "a") is call, "another graph of the same content"
+        assert lower_once(repeated, "b") == replace(call, func=replace(call.func, name="b"))
         assert lower_once(other, "c").func != call.func
         with remembering():
             assert lower_once(first, "a") is call, "what is known around is known inside"
@@ -72,7 +72,7 @@ def test_equal_layers_are_lowered_once(made: list[str]) -> None:
 
 
 @pytest.mark.parametrize("values", [(0.0, -0.0), (0, False), (1.0, 2.0)])
-def test_what_differs_in_attributes_alone_is_lowered_apart(made: list[str], values: tuple[float, float]) -> None:
+def test_what_differs_in_attributes_alone_is_lowered_separate(made: list[str], values: tuple[float, float]) -> None:
     b = GraphBuilder("pads")
     x = b.input("x", tensor(24, 48))
     padded = [ops.emit1(b, "pad", x, before=(1, 1), after=(0, 0), mode="constant", value=value) for value in values]
@@ -82,7 +82,7 @@ def test_what_differs_in_attributes_alone_is_lowered_apart(made: list[str], valu
     assert len(made) == 2
 
 
-def test_not_too_many_are_remembered(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_excess_are_remembered(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remember, "MAX_GROUPS", 2)
     groups = {name: fuse(product(width))[0] for name, width in (("a", 32), ("b", 40), ("c", 48))}
     known: Lowered = {}
@@ -101,8 +101,8 @@ def test_programs_are_the_same(tmp_path_factory: pytest.TempPathFactory, monkeyp
     def program(width: int) -> tuple[str, ...]:
         monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         weights = {"w": np.ones((48, width), np.float32)}
-        made = compiler.compile_graph(product(width), weights, Target.parse("x86-64-v3"), records=None)
-        return tuple(step.kernel for step in made.manifest.run_steps)
+        created = compiler.compile_graph(product(width), weights, Target.parse("x86-64-v3"), records=None)
+        return tuple(step.kernel for step in created.manifest.run_steps)
 
     known: Lowered = {}
     with remembering(known):

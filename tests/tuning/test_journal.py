@@ -21,7 +21,7 @@ def filled(path: Path) -> Journal:
     return journal
 
 
-def test_what_was_measured_is_there_again(tmp_path: Path) -> None:
+def test_what_was_measured_is_there_once_more(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "j.jsonl"
     for journal in (filled(path), Journal(path)):
         first, second = journal.turns("plan a", "old", "new")
@@ -64,11 +64,11 @@ def test_lines_that_say_something_else_are_passed_over(tmp_path: Path) -> None:
     negative = {"site": "a", "incumbent": "b", "label": "c", "before": [-1.0], "after": [1.0]}
     for line in ({"site": 1}, {"result": "x", "value": 3}, negative):
         journal._write(line)  # type: ignore[arg-type]
-    again = Journal(path)
-    assert again.turns("a", "b", "c") == [] and again.result("x") is None
+    reloaded = Journal(path)
+    assert reloaded.turns("a", "b", "c") == [] and reloaded.result("x") is None
 
 
-def test_too_large_or_unwritable_is_begun_again(tmp_path: Path) -> None:
+def test_too_large_or_unwritable_is_begun_once_more(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     filled(path)
     with path.open("r+b") as file:

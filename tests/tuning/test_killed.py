@@ -17,12 +17,12 @@ KILLS = int(os.environ.get("TILEWRIGHT_KILLS", "3"))
 
 RUN = """
 import sys, time
-from tests.tuning.test_tuner import FEW, MadeUp, model, preferred
+from tests.tuning.test_tuner import FEW, Invented, model, preferred
 from tilewright.tuning import entry
 
 untuned = preferred()
 
-class Slow(MadeUp):
+class Slow(Invented):
     def judged_by(self, exact, untuned):
         return self
 
@@ -64,8 +64,8 @@ def test_runs_that_are_killed_go_on(tmp_path: Path) -> None:
         stood = now
     last, _ = start(folder).communicate(timeout=120)
     assert [line for line in last.splitlines() if line.startswith("end")] == wanted
-    again, _ = start(folder).communicate(timeout=120)
-    assert "timed" not in again and [x for x in again.splitlines() if x.startswith("end")] == wanted
+    repeated, _ = start(folder).communicate(timeout=120)
+    assert "timed" not in repeated and [x for x in repeated.splitlines() if x.startswith("end")] == wanted
     lines += last.splitlines()
     timed = [line for line in lines if line.startswith("timed")]
     assert len(timed) <= len(set(timed)) * 3 + KILLS * 5, "only what was under way when it was killed is timed again"

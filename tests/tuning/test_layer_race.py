@@ -70,9 +70,9 @@ def test_what_wins_is_verified_what_loses_goes_and_the_rest_is_left_to_its_model
     assert tied.state == "skipped" and tied.why.endswith(IN_THE_MODEL)
     assert rerace(record, layer=lambda *_: "made up").why == f"made up; {IN_THE_MODEL}"
     store = Store(tmp_path)
-    for candidate, kept in ((tied, [record]), (won, [won.record]), (lost, [won.record])):
+    for candidate, retained in ((tied, [record]), (won, [won.record]), (lost, [won.record])):
         settle(store, store.put(record), record, candidate)
-        assert list(store.records()) == kept
+        assert list(store.records()) == retained
 
 
 def test_one_regime_may_win_but_none_may_lose() -> None:
@@ -97,11 +97,11 @@ def test_other_machines_and_what_depends_on_lowering_are_left() -> None:
 
 
 @pytest.mark.parametrize("kind", ["algorithm", "panels"])
-def test_a_model_of_the_operators_meets_the_decision_again(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_the_operators_meets_the_decision_once_more(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the times made up: both programs are compiled, and the steps in which they differ are those that count."""
     # any machine: every decision of the model is tried, whichever they are
 
-    class MadeUp:
+    class Invented:
         own_error = 0.0
 
         def steps(self, candidates: Any, rounds: int) -> list[Timed]:
@@ -110,12 +110,12 @@ def test_a_model_of_the_operators_meets_the_decision_again(kind: str, monkeypatc
             times = [[s / len(built.kernels) for _ in built.kernels] for s, built in both]
             return [Timed("timed", (tuple(t),) * rounds) for t in times]
 
-    monkeypatch.setattr(layer_race._Layer, "_races", lambda *_: MadeUp())
-    taken: list[Part] = []
+    monkeypatch.setattr(layer_race._Layer, "_races", lambda *_: Invented())
+    selected: list[Part] = []
     real = layer_race._Layer._timed
 
     def timed(self: Any, labels: Any, both: Any, part: Part) -> Any:
-        taken.append(part)
+        selected.append(part)
         return real(self, labels, both, part)
 
     monkeypatch.setattr(layer_race._Layer, "_timed", timed)
@@ -127,9 +127,9 @@ def test_a_model_of_the_operators_meets_the_decision_again(kind: str, monkeypatc
         assert all(g.median > 1.0 for g in result.gains.values())
         assert race_layer(d.key, d.space.labels[0], HOST, ("warm",)) == "it is what the estimates prefer now"
         assert race_layer(d.key, "direct rows=999", HOST, ("warm",)) == "not among the settings here"
-    assert taken and all(part.before and part.after for part in taken)
-    warm, cold = taken[:2]
-    assert len(cold.after) >= len(warm.after), "the operators stand there several times"
+    assert selected and all(part.before and part.after for part in selected)
+    warm, uncached = selected[:2]
+    assert len(uncached.after) >= len(warm.after), "the operators stand there several times"
 
 
 def test_models_of_operators() -> None:

@@ -28,7 +28,7 @@ def test_luck_does_not_count() -> None:
     assert average == worst == alone.regret and timed == 0
 
 
-def test_finals_decide_among_the_best_few() -> None:
+def test_finals_decide_among_the_best_a_small_number_of() -> None:
     """As the tuner's: luck in the search is no win, and what is not worth a change stays out."""
 
     def chosen(*finals: float) -> str:
@@ -36,18 +36,18 @@ def test_finals_decide_among_the_best_few() -> None:
 
     assert chosen(1.0, 1.1, 1.05, 0.95, 1.02) == LABELS[0], "of finalists only the lucky one, which does not win"
     assert chosen(1.0, 1.1, 1.05, 0.95, 0.9) == LABELS[4]
-    near = replace(LUCKY, seen=(1.0, 1.1, 1.05, 0.91, 0.9))
+    inner = replace(LUCKY, seen=(1.0, 1.1, 1.05, 0.91, 0.9))
     make = lambda r: Descent(r.space, r.estimates, Policy())  # noqa: E731
-    assert play(replace(near, finals=(1.0, 1.1, 1.05, 0.95, 1.02)), make).choice == LABELS[3]
-    assert play(replace(near, finals=(1.0, 1.1, 1.05, 0.995, 1.02)), make).choice == LABELS[0]
+    assert play(replace(inner, finals=(1.0, 1.1, 1.05, 0.95, 1.02)), make).choice == LABELS[3]
+    assert play(replace(inner, finals=(1.0, 1.1, 1.05, 0.995, 1.02)), make).choice == LABELS[0]
 
 
-def test_spaces_are_kept_as_plain_data() -> None:
+def test_spaces_are_retained_as_ordinary_data() -> None:
     assert Recorded.from_dict(json.loads(json.dumps(LUCKY.to_dict()))) == LUCKY
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="no spaces were recorded on this machine yet")
-def test_the_tuners_search_is_near_the_best_of_recorded_spaces() -> None:
+def test_the_tuners_search_is_close_to_the_best_of_recorded_spaces() -> None:
     """With fewer measurements than random search, which it must not lose to."""
     rows = json.loads(RESULTS.read_text())["rows"]
     spaces = [Recorded.from_dict(s) for row in rows for s in row.get("spaces", ())]

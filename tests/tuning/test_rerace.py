@@ -42,7 +42,7 @@ def old(number: int = 1, **changes: Any) -> tuple[Record, list[str]]:
 
 
 @dataclass(frozen=True)
-class MadeUp(Processes):
+class Invented(Processes):
     """Times by label: a race's second takes so many µs for the first's 1."""
 
     slowness: float = 1.0
@@ -58,7 +58,7 @@ class MadeUp(Processes):
 def test_what_wins_is_verified_and_what_does_not_goes(tmp_path: Path) -> None:
     result, labels = old()
     assert checked(result, HOST).state == "unverified"
-    faster = rerace(result, measure=lambda _, threads: MadeUp(Path(), Path(), threads, slowness=0.9))
+    faster = rerace(result, measure=lambda _, threads: Invented(Path(), Path(), threads, slowness=0.9))
     assert faster.state == "verified" and faster.record is not None
     new = faster.record
     assert (new.decision, new.setting, new.untuned) == (result.decision, labels[1], labels[0])
@@ -69,7 +69,7 @@ def test_what_wins_is_verified_and_what_does_not_goes(tmp_path: Path) -> None:
     settle(store, store.put(result), result, faster)
     assert list(store.records()) == [new]
     assert rerace(new).state == "stands"
-    tied = rerace(result, measure=lambda _, threads: MadeUp(Path(), Path(), threads))
+    tied = rerace(result, measure=lambda _, threads: Invented(Path(), Path(), threads))
     assert tied.state == "dropped" and "not verified to be faster" in tied.why
     settle(store, store.put(result), result, tied)
     assert list(store.records()) == [new]
@@ -77,7 +77,7 @@ def test_what_wins_is_verified_and_what_does_not_goes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("outcome", ["wrong", "crashed", "timeout", "memory"])
 def test_what_fails_is_dropped_with_its_reason(outcome: str) -> None:
-    result = rerace(old()[0], measure=lambda _, n: MadeUp(Path(), Path(), n, slowness=0.5, outcome=outcome))
+    result = rerace(old()[0], measure=lambda _, n: Invented(Path(), Path(), n, slowness=0.5, outcome=outcome))
     assert result == Reraced("dropped", f"{outcome}: made up")
 
 
@@ -90,18 +90,20 @@ def test_labels_that_are_gone_are_dropped_and_others_left() -> None:
 def test_a_setting_must_not_lose_in_caches_or_from_memory() -> None:
     """Where it is not known which of the two it was in the model."""
 
-    class Cold(MadeUp):
+    class Uncached(Invented):
         def compared(self, candidates: Sequence[Built], *rest: Any) -> list[Timed]:
             copies = [int(Path(built.code).read_text().rpartition(" ")[2].rstrip("}")) for built in candidates]
             return replace(self, slowness=0.8 if copies[0] == 1 else 1.1).times(candidates)
 
         def times(self, candidates: Sequence[Built]) -> list[Timed]:
-            return MadeUp.compared(self, candidates, None, 0.0)
+            return Invented.compared(self, candidates, None, 0.0)
 
-    cold = lambda _, threads: Cold(Path(), Path(), threads)  # noqa: E731
+    nonresident = lambda _, threads: Uncached(Path(), Path(), threads)  # noqa: E731
     both, _ = old(policy=replace(POLICY, regime="model"))
     warm, _ = old(policy=replace(POLICY, regime="warm"))
-    assert "cold 0.909" in rerace(both, measure=cold).why and rerace(warm, measure=cold).state == "verified"
+    assert (
+        "cold 0.909" in rerace(both, measure=nonresident).why and rerace(warm, measure=nonresident).state == "verified"
+    )
 
 
 def test_real_processes_agree_with_the_interpreter(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def play(search: Search, times: dict[str, float] | None = None, count: int = 4) 
     return asked
 
 
-def test_descent_finds_the_lowest_point_with_few_measurements() -> None:
+def test_descent_finds_the_lowest_point_with_a_small_number_of_measurements() -> None:
     search = Descent(SPACE, [0.0] * len(SPACE), Policy(first=1))
     asked = play(search, count=1)
     assert search.best == tile(7, 16).label
@@ -62,12 +62,12 @@ def test_estimates_prune_but_for_seeds() -> None:
     assert search.allowed == list(SPACE.labels[:3])
     asked = play(search, dict.fromkeys(SPACE.labels, 2.0))
     assert asked[0] == SPACE.labels[20] and set(asked) == {*SPACE.labels[1:3], SPACE.labels[20]}
-    again = Descent(SPACE, estimates, Policy(prune=1.2, slack=0.0), seeds=[SPACE.labels[20]])
+    repeated = Descent(SPACE, estimates, Policy(prune=1.2, slack=0.0), seeds=[SPACE.labels[20]])
     times = {**dict.fromkeys(SPACE.labels, 2.0), SPACE.labels[20]: 0.9}
     seed = SPACE.settings[20]
     beside = {s.label for s in (*SPACE.neighbours(seed), *halved(SPACE, seed))}
     wrong = estimates[20] * 1.2  # an estimate was too high: those beside it may be, too
-    assert set(play(again, times)) - set(asked) == {x for x in beside if estimates[SPACE.labels.index(x)] <= wrong}
+    assert set(play(repeated, times)) - set(asked) == {x for x in beside if estimates[SPACE.labels.index(x)] <= wrong}
 
 
 def test_small_kernels_are_pruned_less() -> None:
@@ -91,7 +91,7 @@ def test_alternatives_within_reach_are_tried_though_their_estimates_are_bad() ->
     assert result.best == sizes[2].label
 
 
-def test_half_of_a_knob_is_looked_at_behind_a_ridge() -> None:
+def test_half_of_a_knob_is_looked_at_after_a_ridge() -> None:
     """IMP's Winograd layers by rows of a register tile, which steps alone leave at 18."""
     rows = [22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10]
     times = [1.0, 0.989, 0.976, 0.965, 0.954, 1.078, 1.043, 0.953, 0.981, 0.97, 0.878, 0.896, 0.882]
@@ -113,12 +113,12 @@ def test_only_what_is_faster_is_a_centre() -> None:
     assert len(play(better, equal | {tile(5, 32).label: 0.99})) > search.measured
 
 
-def test_near_records_say_where_to_look() -> None:
+def test_close_to_records_say_where_to_look() -> None:
     """Beside what they propose the best other estimate alone is timed, and only its neighbours."""
     estimates = [100.0 + k for k in range(len(SPACE))]
     here = SPACE.labels[0]
-    kept = Descent(SPACE, estimates, Policy(), seeds=[here], guided=True)
-    assert play(kept, dict.fromkeys(SPACE.labels, 1.0)) == [SPACE.labels[1]] and kept.best == here
+    retained = Descent(SPACE, estimates, Policy(), seeds=[here], guided=True)
+    assert play(retained, dict.fromkeys(SPACE.labels, 1.0)) == [SPACE.labels[1]] and retained.best == here
     slower = Descent(SPACE, estimates, Policy(), seeds=[tile(8, 64).label], guided=True)
     assert set(play(slower, dict.fromkeys(SPACE.labels, 1.02))) == {SPACE.labels[1], tile(8, 64).label}
     result = Descent(SPACE, estimates, Policy(), seeds=[tile(6, 16).label], guided=True)
@@ -147,7 +147,7 @@ def test_what_fails_is_never_best_nor_a_centre() -> None:
     assert search.best == SPACE.labels[0] and search.finalists(3) == []
 
 
-def test_finalists_are_near_the_best_and_not_behind_the_incumbent() -> None:
+def test_finalists_are_close_to_the_best_and_not_after_the_incumbent() -> None:
     search = Descent(SPACE, [0.0] * len(SPACE), Policy())
     for label, time in zip(SPACE.labels[1:6], (0.95, 0.96, 0.99, 1.0, 1.01), strict=True):
         search.tell(label, time)

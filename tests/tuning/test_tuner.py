@@ -49,7 +49,7 @@ def model(rows: int = 24) -> tuple[Graph, dict[str, np.ndarray]]:
 
 
 @dataclass
-class MadeUp:
+class Invented:
     """Races whose times are made up: a candidate's steps that differ from the first one's take as long as the settings
     say, the others 1 µs."""
 
@@ -87,7 +87,7 @@ class MadeUp:
 
 
 def run(
-    races: MadeUp, folder: Path, *, seconds: float = float("inf"), journal: Journal | None = None
+    races: Invented, folder: Path, *, seconds: float = float("inf"), journal: Journal | None = None
 ) -> tuple[Tuned, list[Progress]]:
     folder.mkdir(exist_ok=True)
     maker = Maker(model(), folder, threads=1, target=V3)
@@ -115,7 +115,7 @@ def preferred() -> set[str]:
 
 def test_what_is_faster_is_accepted_and_compiles(tmp_path: Path) -> None:
     untuned = preferred()
-    tuned, said = run(MadeUp(lambda label: 1.0 if label in untuned else 0.8), tmp_path)
+    tuned, said = run(Invented(lambda label: 1.0 if label in untuned else 0.8), tmp_path)
     assert tuned.settings and tuned.gain.verified and not tuned.interrupted
     accepted = [row for row in tuned.rows if row.accepted]
     assert {row.name: row.tuned for row in accepted} == tuned.settings
@@ -127,7 +127,7 @@ def test_what_is_faster_is_accepted_and_compiles(tmp_path: Path) -> None:
 
 
 @dataclass
-class Wavering(MadeUp):
+class Wavering(Invented):
     """Races that differ from loading to loading, as where memory lies makes them: by 2 % up or down in turns."""
 
     def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
@@ -142,14 +142,14 @@ class Wavering(MadeUp):
 def test_only_what_is_undecided_is_raced_further(tmp_path: Path) -> None:
     """A clear gain takes the least number of final races, one that wavers about the least gain more of them."""
     untuned = preferred()
-    clear, unclear = MadeUp(lambda x: 1.0 if x in untuned else 0.8), Wavering(lambda x: 1.0 if x in untuned else 0.99)
+    clear, unclear = Invented(lambda x: 1.0 if x in untuned else 0.8), Wavering(lambda x: 1.0 if x in untuned else 0.99)
     folders = [tmp_path / "a", tmp_path / "b"]
-    (_, few), (_, many) = (run(r, f) for r, f in zip((clear, unclear), folders, strict=True))
+    (_, fewer), (_, several) = (run(r, f) for r, f in zip((clear, unclear), folders, strict=True))
 
     def finals(said: list[Progress]) -> int:
         return max(int(p.next.split()[2]) for p in said if p.next.startswith("finals"))
 
-    assert finals(few) == FINAL_RACES < finals(many) <= MAX_RACES
+    assert finals(fewer) == FINAL_RACES < finals(several) <= MAX_RACES
 
 
 def test_of_winners_that_are_tied_the_estimates_choose(tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ def test_of_winners_that_are_tied_the_estimates_choose(tmp_path: Path) -> None:
     assert accepted[0] == accepted[1] and accepted[0]
 
 
-def test_near_ties_go_to_the_incumbent(tmp_path: Path) -> None:
+def test_close_to_ties_go_to_the_incumbent(tmp_path: Path) -> None:
     untuned = preferred()
-    races = MadeUp(lambda label: 1.0 if label in untuned else 0.995)
+    races = Invented(lambda label: 1.0 if label in untuned else 0.995)
     tuned, _ = run(races, tmp_path)
     assert tuned.settings == {} and races.verified == [] and tuned.timed > 0
     assert all(row.tuned == row.untuned and not row.accepted for row in tuned.rows)
@@ -176,17 +176,17 @@ def test_near_ties_go_to_the_incumbent(tmp_path: Path) -> None:
 
 def test_winners_of_kernels_that_do_not_win_in_the_model_are_left(tmp_path: Path) -> None:
     untuned = preferred()
-    races = MadeUp(lambda label: 1.0 if label in untuned else 0.8, model_gain=1.005)
+    races = Invented(lambda label: 1.0 if label in untuned else 0.8, model_gain=1.005)
     tuned, _ = run(races, tmp_path)
     assert tuned.settings == {} and races.verified and tuned.gain == Gain(1.0, 1.0, 1.0)
     assert any(row.tuned != row.untuned and row.gain.verified for row in tuned.rows)
 
 
 @pytest.mark.parametrize("outcome", ["crashed", "timeout", "memory", "wrong"])
-def test_candidates_that_fail_are_noted_and_the_others_found(tmp_path: Path, outcome: str) -> None:
+def test_candidates_that_fail_are_noted_and_the_others_located(tmp_path: Path, outcome: str) -> None:
     untuned = preferred()
     bad = lambda label: outcome if "rows=1," in label or "width=8" in label else None  # noqa: E731
-    tuned, _ = run(MadeUp(lambda label: 1.0 if label in untuned else 0.9, bad), tmp_path)
+    tuned, _ = run(Invented(lambda label: 1.0 if label in untuned else 0.9, bad), tmp_path)
     assert sum(row.outcomes.get(outcome, 0) for row in tuned.rows) > 0
     assert f"made up: {outcome}" in tuned.causes
     assert tuned.settings and not any(bad(label) for label in tuned.settings.values())
@@ -195,7 +195,7 @@ def test_candidates_that_fail_are_noted_and_the_others_found(tmp_path: Path, out
 def test_a_stopped_run_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
     untuned = preferred()
     slowness: Slowness = lambda label: 1.0 if label in untuned else 0.8  # noqa: E731
-    whole = MadeUp(slowness)
+    whole = Invented(slowness)
     wanted, _ = run(whole, tmp_path / "whole")
     path = tmp_path / "j.jsonl"
     seen: set[str] = set()
@@ -206,14 +206,14 @@ def test_a_stopped_run_goes_on_and_measures_nothing_twice(tmp_path: Path) -> Non
         assert not (first & seen) or not tuned.interrupted
         seen |= {json.dumps(a, sort_keys=True) for a in races.asked}
     assert not tuned.interrupted and dict(tuned.settings) == dict(wanted.settings)
-    again = MadeUp(slowness)
-    repeated, _ = run(again, tmp_path / "again", journal=Journal(path))
-    assert again.asked == [] and repeated.timed == 0 and dict(repeated.settings) == dict(wanted.settings)
+    second = Invented(slowness)
+    repeated, _ = run(second, tmp_path / "again", journal=Journal(path))
+    assert second.asked == [] and repeated.timed == 0 and dict(repeated.settings) == dict(wanted.settings)
     assert [row.share for row in repeated.rows] == pytest.approx([row.share for row in wanted.rows]), "steps are known"
 
 
 @dataclass
-class Stopping(MadeUp):
+class Stopping(Invented):
     """Races that the user stops."""
 
     stop_after: int = 0
@@ -227,12 +227,12 @@ class Stopping(MadeUp):
 
 
 @pytest.mark.parametrize(("second", "accepted"), [(1.0, False), (1.2, True)])
-def test_a_disturbed_race_is_run_again(tmp_path: Path, second: float, accepted: bool) -> None:
+def test_a_disturbed_race_is_run_once_more(tmp_path: Path, second: float, accepted: bool) -> None:
     """A gain of loadings that differ widely is no gain unless it shows again."""
     untuned = preferred()
 
     @dataclass
-    class Disturbed(MadeUp):
+    class Disturbed(Invented):
         def verify(self, incumbent: Built, challenger: Built) -> tuple[tuple[tuple[float, ...], ...], Timed]:
             super().verify(incumbent, challenger)
             first = len(self.verified) % 2 == 1
@@ -260,29 +260,32 @@ def test_a_small_gain_of_the_model_is_believed_when_it_is_there_twice(
     untuned = preferred()
 
     @dataclass
-    class Small(MadeUp):
+    class Small(Invented):
         def verify(self, incumbent: Built, challenger: Built) -> tuple[tuple[tuple[float, ...], ...], Timed]:
             super().verify(incumbent, challenger)
             gain = gains[min(len([n for n in self.verified if n == self.verified[0]]), len(gains)) - 1]
             return tuple((gain + k * 0.003,) * 11 for k in (-2, -1, 0, 1, 2)), Timed("timed")
 
-    made_up = Small(lambda label: 1.0 if label in untuned else 0.8)
-    tuned, _ = run(made_up, tmp_path)
-    assert made_up.verified.count(made_up.verified[0]) == races
+    created_up = Small(lambda label: 1.0 if label in untuned else 0.8)
+    tuned, _ = run(created_up, tmp_path)
+    assert created_up.verified.count(created_up.verified[0]) == races
     assert bool(tuned.settings) == accepted
 
 
 def test_finals_are_left_out_where_they_cannot_matter(tmp_path: Path) -> None:
     """Searches that promise the model less than can be verified are not raced again, nor is it."""
     untuned = preferred()
-    slow, many = MadeUp(lambda x: 1.0 if x in untuned else 0.996), MadeUp(lambda x: 1.0 if x in untuned else 0.98)
-    (tuned, said), (_, more) = (run(r, tmp_path / str(k)) for k, r in enumerate((slow, many)))
+    slow, several = (
+        Invented(lambda x: 1.0 if x in untuned else 0.996),
+        Invented(lambda x: 1.0 if x in untuned else 0.98),
+    )
+    (tuned, said), (_, more) = (run(r, tmp_path / str(k)) for k, r in enumerate((slow, several)))
     assert tuned.timed > 0 and not slow.verified
     assert not any(p.next.startswith("finals") for p in said) and any(p.next.startswith("finals") for p in more)
 
 
 @dataclass
-class Together(MadeUp):
+class Together(Invented):
     """Races in which programs of several new settings crash where one certain setting is among them."""
 
     culprit: str = ""
@@ -295,9 +298,9 @@ class Together(MadeUp):
         ]
 
 
-def test_who_makes_a_program_of_several_settings_crash_is_found(tmp_path: Path) -> None:
+def test_who_makes_a_program_of_several_settings_crash_is_located(tmp_path: Path) -> None:
     untuned = preferred()
-    _, said = run(MadeUp(), tmp_path / "all")
+    _, said = run(Invented(), tmp_path / "all")
     culprit = next(p.next for p in said if p.level == LEVELS[0] and p.next not in untuned)
     tuned, _ = run(Together(lambda x: 1.0 if x in untuned else 0.8, culprit=culprit), tmp_path / "one")
     outcomes: dict[str, int] = {}
@@ -312,7 +315,7 @@ def test_interrupted_keeps_what_is_verified(tmp_path: Path) -> None:
     untuned = preferred()
 
     @dataclass
-    class StopsLater(MadeUp):
+    class StopsLater(Invented):
         def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
             if self.verified:
                 raise KeyboardInterrupt
@@ -323,14 +326,14 @@ def test_interrupted_keeps_what_is_verified(tmp_path: Path) -> None:
 
 
 def test_no_candidate_is_timed_when_time_is_up(tmp_path: Path) -> None:
-    races = MadeUp(lambda _label: 0.8)
+    races = Invented(lambda _label: 0.8)
     tuned, _ = run(races, tmp_path, seconds=-1.0)
     assert races.asked == [] and tuned.settings == {}
 
 
 def test_an_untuned_program_that_fails_is_the_cause(tmp_path: Path) -> None:
     @dataclass
-    class AllFail(MadeUp):
+    class AllFail(Invented):
         def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
             return [Timed("crashed", why="its process ended by SIGILL")] * len(candidates)
 
@@ -341,12 +344,14 @@ def test_an_untuned_program_that_fails_is_the_cause(tmp_path: Path) -> None:
 def test_one_call_tunes_and_the_next_one_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     untuned = preferred()
 
-    class Judged(MadeUp):
-        def judged_by(self, _exact: Built, _untuned: Built) -> Judged:
+    class Evaluated(Invented):
+        def judged_by(self, _exact: Built, _untuned: Built) -> Evaluated:
             return self
 
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(entry, "Processes", lambda *_, **_team: Judged(lambda label: 1.0 if label in untuned else 0.8))
+    monkeypatch.setattr(
+        entry, "Processes", lambda *_, **_team: Evaluated(lambda label: 1.0 if label in untuned else 0.8)
+    )
     first = entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", policy=FEW)
     records = {r.decision: r for r in Store(tmp_path / "records").records()}
     assert {name: r.setting for name, r in records.items() if r.setting != r.untuned} == first.settings
@@ -362,51 +367,51 @@ def test_one_call_tunes_and_the_next_one_knows(tmp_path: Path, monkeypatch: pyte
     assert Tuned.from_dict(json.loads(json.dumps(first.to_dict()))) == first
 
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "other"))
-    monkeypatch.setattr(entry, "Processes", lambda *_, **_team: Judged(broken=lambda _label: "crashed"))
+    monkeypatch.setattr(entry, "Processes", lambda *_, **_team: Evaluated(broken=lambda _label: "crashed"))
     with pytest.raises(Error, match="nothing was measured: made up: crashed"):
         entry.tune(model(), target="x86-64-v3", store=tmp_path / "other", policy=FEW)
 
 
-def test_what_records_settle_is_verified_and_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_records_decide_is_verified_and_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As another model with the same layers would find them: its journal is another."""
     untuned = preferred()
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
-    made: list[Judged] = []
+    result: list[Evaluated] = []
 
-    class Judged(MadeUp):
-        def judged_by(self, _exact: Built, _untuned: Built) -> Judged:
-            made.append(self)
+    class Evaluated(Invented):
+        def judged_by(self, _exact: Built, _untuned: Built) -> Evaluated:
+            result.append(self)
             return self
 
     def tune(**options: Any) -> Tuned:
         monkeypatch.setattr(
-            entry, "Processes", lambda *_, **_team: Judged(lambda label: 1.0 if label in untuned else 0.8)
+            entry, "Processes", lambda *_, **_team: Evaluated(lambda label: 1.0 if label in untuned else 0.8)
         )
         return entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", **options)
 
     first = tune(policy=FEW)
     second = tune(policy=Policy(most=5, first=2))
-    assert 0 < len(made[1].asked) < len(made[0].asked) / 2
+    assert 0 < len(result[1].asked) < len(result[0].asked) / 2
     assert second.settings == first.settings and second.timed == len(first.settings)
     third = tune(policy=Policy(most=5, first=2), fresh=True)
-    assert len(made[2].asked) > len(made[1].asked) and third.timed > 0
+    assert len(result[2].asked) > len(result[1].asked) and third.timed > 0
 
 
-def test_records_of_near_sizes_guide_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_close_to_sizes_guide_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They propose what won there, and where the estimates' choice stood the estimates' choice here; far ones are only
     where a search begins."""
     untuned = preferred()
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     machine = Target.on_host("x86-64-v3", "target")
 
-    class Judged(MadeUp):
-        def judged_by(self, _exact: Built, _untuned: Built) -> Judged:
+    class Evaluated(Invented):
+        def judged_by(self, _exact: Built, _untuned: Built) -> Evaluated:
             return self
 
     def slowness(label: str) -> float:
         return 1.0 if label in untuned else 0.8 if label.startswith("panels") else 1.1
 
-    monkeypatch.setattr(entry, "Processes", lambda *_, **_team: Judged(slowness))
+    monkeypatch.setattr(entry, "Processes", lambda *_, **_team: Evaluated(slowness))
     result = entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", policy=Policy(most=12))
     won = {label for name, label in result.settings.items() if name.startswith("panels")}
     assert won and result.rows
@@ -418,10 +423,10 @@ def test_records_of_near_sizes_guide_a_search(tmp_path: Path, monkeypatch: pytes
         memory = Memory(Store(tmp_path / "records"), machine, fresh=fresh)
         return [memory.seeds(s) for s in sites(listed, {}) if s.decision.key.kind == kind]
 
-    near = seeds(32, "panels")
-    assert len(near) == 2 and all(s.near and set(s.labels) <= won for s in near)
-    far = seeds(24 * 64, "panels")
-    assert far and all(s.labels and not s.near for s in far)
+    first = seeds(32, "panels")
+    assert len(first) == 2 and all(s.near and set(s.labels) <= won for s in first)
+    second = seeds(24 * 64, "panels")
+    assert second and all(s.labels and not s.near for s in second)
     assert seeds(32, "panels", fresh=True) == [Seeds(), Seeds()]
     store = Store(tmp_path / "records")
     for record in list(store.records()):  # the same, but that the estimates' choice stood
@@ -439,15 +444,15 @@ def test_verify_races_what_other_compilers_recommend_and_nothing_else(
     """What stands becomes a record of this compiler; of the rest one says that the estimates' setting is better."""
     untuned = preferred()
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
-    races: list[MadeUp] = []
+    races: list[Invented] = []
 
-    class Judged(MadeUp):
-        def judged_by(self, _exact: Built, _untuned: Built) -> Judged:
+    class Evaluated(Invented):
+        def judged_by(self, _exact: Built, _untuned: Built) -> Evaluated:
             races.append(self)
             return self
 
     def tune(slowness: Slowness, folder: str, **options: Any) -> Tuned:
-        monkeypatch.setattr(entry, "Processes", lambda *_, **_team: Judged(slowness))
+        monkeypatch.setattr(entry, "Processes", lambda *_, **_team: Evaluated(slowness))
         return entry.tune(model(), target="x86-64-v3", store=tmp_path / folder, policy=FEW, **options)
 
     def old(folder: str) -> dict[str, Record]:
@@ -469,8 +474,8 @@ def test_verify_races_what_other_compilers_recommend_and_nothing_else(
     assert {name for asked in races[-1].asked for name in asked} == before.keys() == now("stands").keys()
     assert all(r.setting == before[name].setting and r.gain.low > 1.0 for name, r in now("stands").items())
     asked = len(races[-1].asked)
-    again = tune(lambda _label: 1.0, "stands", verify=True)
-    assert again.rows == () and races[-1].asked == [] and asked > 0, "this compiler's records need no race"
+    reloaded = tune(lambda _label: 1.0, "stands", verify=True)
+    assert reloaded.rows == () and races[-1].asked == [] and asked > 0, "this compiler's records need no race"
 
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "latest"))
     old("falls")
@@ -481,8 +486,8 @@ def test_verify_races_what_other_compilers_recommend_and_nothing_else(
     assert all(r.setting == r.untuned == before[name].untuned for name, r in now("falls").items())
     machine = Target.on_host("x86-64-v3", "target")
     program = tw.compile_program(model(), target=machine, records=tmp_path / "falls")
-    taken = {u.decision: u.setting for u in program.manifest.records if u.decision in now("falls")}
-    assert taken == {name: before[name].untuned for name in now("falls")}
+    selected = {u.decision: u.setting for u in program.manifest.records if u.decision in now("falls")}
+    assert selected == {name: before[name].untuned for name in now("falls")}
     searched = tune(lambda label: 1.0 if label in untuned else 0.8, "falls", fresh=False)
     assert searched.timed > 0, "that a record fell does not say that nothing is better"
 
@@ -513,14 +518,14 @@ def layout_sites(*steps: set[int] | None) -> list[Site]:
 def divided(
     result: Sequence[Site], before: Sequence[str], after: Sequence[str], exchanges: Iterable[tuple[int, int]] = ()
 ) -> list[Part | None]:
-    return list(split(result, made_of(before, exchanges), made_of(after)).parts)
+    return list(split(result, built_of(before, exchanges), built_of(after)).parts)
 
 
-def made_of(kernels: Sequence[str], exchanges: Iterable[tuple[int, int]] = ()) -> Built:
+def built_of(kernels: Sequence[str], exchanges: Iterable[tuple[int, int]] = ()) -> Built:
     return Built({}, "", tuple(kernels), exchanges=frozenset(exchanges))
 
 
-def test_what_several_layouts_change_is_told_apart() -> None:
+def test_what_several_layouts_change_is_distinguished() -> None:
     a, b = layout_sites({1}, {3, 4})
     assert divided([a, b], "abcdef", "axycDf") == [
         Part(frozenset({1}), frozenset({1, 2})),
@@ -529,11 +534,11 @@ def test_what_several_layouts_change_is_told_apart() -> None:
     assert divided([a, b], "abcdef", "abcxdef") == [Part(frozenset(), frozenset()), Part(frozenset(), frozenset({3}))]
     assert divided([a, b], "abcdef", "abcdex") == [None, None], "nobody's step"
     assert divided([a, b], "abcdef", "axef") == [None, None], "one difference at the steps of both"
-    far = replace(b, steps=frozenset({5}))
-    assert divided([a, b, far], "abcdef", "axeF") == [None, None, Part(frozenset({5}), frozenset({3}))]
-    assert split([a, b, far], made_of("abcdef"), made_of("axeF")).tangled == {(0, 1)}
-    near = replace(b, steps=frozenset({2}))
-    assert divided([a, near], "abcdef", "axydef") == [
+    second = replace(b, steps=frozenset({5}))
+    assert divided([a, b, second], "abcdef", "axeF") == [None, None, Part(frozenset({5}), frozenset({3}))]
+    assert split([a, b, second], built_of("abcdef"), built_of("axeF")).tangled == {(0, 1)}
+    first = replace(b, steps=frozenset({2}))
+    assert divided([a, first], "abcdef", "axydef") == [
         Part(frozenset({1}), frozenset({1})),
         Part(frozenset({2}), frozenset({2})),
     ], "as many steps: neighbours are told apart"
@@ -548,7 +553,7 @@ def test_what_changes_with_a_layout_is_its_own() -> None:
     assert divided([a, b], "abcdef", "aBcDEF", through) == [mine, others]
     assert divided([a, b], "abcdef", "aBcDEF", [(1, 2), (2, 3), (3, 5)]) == [None, None], "a step between is the same"
     assert divided([a, b], "abcdef", "aBcdEF", [(1, 5), (4, 5)]) == [None, None], "it may be either's"
-    assert split([a, b], made_of("abcdef", [(1, 5), (4, 5)]), made_of("aBcdEF")).tangled == {(0, 1)}
+    assert split([a, b], built_of("abcdef", [(1, 5), (4, 5)]), built_of("aBcdEF")).tangled == {(0, 1)}
     assert divided([a, b], "abcdef", "aBcdeF", [(1, 5), (4, 5)]) == [
         Part(frozenset({1, 5}), frozenset({1, 5})),
         Part(frozenset(), frozenset()),
@@ -594,7 +599,7 @@ def test_what_clashes_is_in_programs_of_its_own() -> None:
     assert {b.name: "B"} in result and {d.name: "D"} in result and len(result) == 4
 
 
-def test_steps_of_many_layouts_are_found_in_few_compiles(tmp_path: Path) -> None:
+def test_steps_of_several_layouts_are_located_in_a_small_number_of_compiles(tmp_path: Path) -> None:
     """Those that a compile of each site's other setting alone shows, in fewer compiles than there are sites."""
     widths = [48, 64, 40, 96, 80, 56, 72, 112, 88, 104, 120]
 
@@ -607,7 +612,7 @@ def test_steps_of_many_layouts_are_found_in_few_compiles(tmp_path: Path) -> None
 
     maker = Counting(chain(widths), tmp_path, threads=1, target=V3)
     untuned = maker.listed({})
-    tuner = Tuner(maker, MadeUp(), Journal(None), policy=FEW)
+    tuner = Tuner(maker, Invented(), Journal(None), policy=FEW)
     searches = [tuner._searched(s, 1.0) for s in sites(untuned, {}) if not s.is_kernel]
     assert len(searches) >= 8
     shares = [1 / len(untuned.built.kernels)] * len(untuned.built.kernels)

@@ -77,14 +77,14 @@ def test_an_untuned_program_that_cannot_run_is_an_error() -> None:
         processes().judged_by(built("good"), built("segfault"))
 
 
-def test_candidates_may_be_as_far_off_as_the_untuned_program_and_a_little_more() -> None:
+def test_candidates_may_be_as_distant_off_as_the_untuned_program_and_a_little_more() -> None:
     evaluated = processes().judged_by(built("good"), built("wrong"))
     assert evaluated.allowed == pytest.approx(2e-3, rel=1e-3)
     (shown,) = evaluated.steps([built("wrong")], 1)
     assert shown.outcome == "timed"
 
 
-def test_candidates_run_on_as_many_cpus_as_they_have_threads() -> None:
+def test_candidates_run_on_the_number_of_cpus_as_they_have_threads() -> None:
     usable = sorted(os.sched_getaffinity(0))
     assert cpus_for(1) == (usable[-1],)
     (result,), _ = processes()._race([built("good")], HERE, 1)
@@ -93,7 +93,7 @@ def test_candidates_run_on_as_many_cpus_as_they_have_threads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("results", "expected"),
     [
         ([1.0, 2.0, np.nan, np.inf], 0.0),
         ([1.0, 2.5, np.nan, np.inf], 0.25),
@@ -103,10 +103,10 @@ def test_candidates_run_on_as_many_cpus_as_they_have_threads() -> None:
         ([1.0, 2.0, np.nan], np.inf),
     ],
 )
-def test_differences_are_relative_to_the_scale(found: list[float], expected: float) -> None:
+def test_differences_are_relative_to_the_scale(results: list[float], expected: float) -> None:
     wanted = {"y": np.array([1.0, 2.0, np.nan, np.inf])}
-    assert difference(wanted, {"y": np.array(found)}) == expected
-    assert difference(wanted, {"z": np.array(found)}) == difference(wanted, None) == np.inf
+    assert difference(wanted, {"y": np.array(results)}) == expected
+    assert difference(wanted, {"z": np.array(results)}) == difference(wanted, None) == np.inf
     assert difference(None, None) == difference({}, {}) == 0.0
 
 

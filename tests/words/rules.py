@@ -54,8 +54,16 @@ OPENINGS = (
 ORDINARY = re.compile(r"[Aa]part from|(?:bytes|elements|lines|steps|rows) apart|[Cc]old (?:cache|start|compile)s?")
 """Phrases in which a refused word has its ordinary meaning."""
 
-FOREIGN = frozenset(("FileNotFoundError", "ModuleNotFoundError", "NOT_FOUND", "connection_made"))
+FOREIGN = frozenset(
+    (
+        *("FileNotFoundError", "ModuleNotFoundError", "PackageNotFoundError", "NOT_FOUND", "connection_made"),
+        *("kept_var_idx", "module_kept_var_idx"),
+    )
+)
 """Names of others that have a refused word in them."""
+
+OF_HYPOTHESIS = re.compile(r"from hypothesis import [^\n]*|@given\b")
+"""The decorator of property tests, as its library calls it."""
 
 _LITERAL = re.compile(
     r'"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'
@@ -103,8 +111,13 @@ def words(path: Path, text: str) -> Iterator[tuple[str, int]]:
 
 
 def _of_code(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
+    foreign: list[re.Match[str]] | None = None
     for name in _NAME.finditer(text, start, end):
         if refused := _of_name(name[0]):
+            if name[0] == "given":
+                foreign = list(OF_HYPOTHESIS.finditer(text)) if foreign is None else foreign
+                if any(phrase.start() <= name.start() < phrase.end() for phrase in foreign):
+                    continue
             yield from ((word, name.start()) for word in refused)
 
 

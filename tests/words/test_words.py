@@ -31,6 +31,7 @@ def refused(text: str, path: str = "src/tilewright/example.py") -> list[str]:
         ('x = """The same of rows."""', []),
         ('def f():\n    """Rows that lie 64 bytes apart, apart from the last."""', []),
         ("x = '#'; plain = 2", ["plain"]),
+        ("from hypothesis import given, settings\n@given(x)\ndef f(given): ...", ["given"]),
         ("x = 'it\\'s \"'; plain = 2", ["plain"]),
         ('x = """a "quote" \\""" plain"""; plain = 2', ["plain", "plain"]),
     ],

@@ -38,10 +38,10 @@ def _analyzer(extents: Extents | None, facts: tuple[Expr, ...] = ()) -> Analyzer
     return result
 
 
-def simplify(e: Expr, extents: Extents | None = None, given: tuple[Expr, ...] = ()) -> Expr:
-    """An expression equal to `e` wherever the variables lie in their extents and the conditions `given` hold, in
+def simplify(e: Expr, extents: Extents | None = None, assumptions: tuple[Expr, ...] = ()) -> Expr:
+    """An expression equal to `e` wherever the variables lie in their extents and the conditions `assumptions` hold, in
     canonical form."""
-    return _analyzer(extents, given).simplify(e)
+    return _analyzer(extents, assumptions).simplify(e)
 
 
 def bounds(e: Expr, extents: Extents | None = None) -> Interval:
@@ -49,17 +49,17 @@ def bounds(e: Expr, extents: Extents | None = None) -> Interval:
     return _analyzer(extents).bounds(e)
 
 
-def prove(condition: Expr, extents: Extents | None = None, given: tuple[Expr, ...] = ()) -> bool:
-    """True if `condition` holds for all values for which the conditions `given` do; False means that this is not
+def prove(condition: Expr, extents: Extents | None = None, assumptions: tuple[Expr, ...] = ()) -> bool:
+    """True if `condition` holds for all values for which the conditions `assumptions` do; False means that this is not
     known."""
-    return _analyzer(extents, given).prove(condition)
+    return _analyzer(extents, assumptions).prove(condition)
 
 
-def prove_equal(a: Expr, b: Expr, extents: Extents | None = None, given: tuple[Expr, ...] = ()) -> bool:
-    """True if `a` and `b` are proven equal where the conditions `given` hold."""
+def prove_equal(a: Expr, b: Expr, extents: Extents | None = None, assumptions: tuple[Expr, ...] = ()) -> bool:
+    """True if `a` and `b` are proven equal where the conditions `assumptions` hold."""
     if a is b:
         return True
-    analyzer = _analyzer(extents, given)
+    analyzer = _analyzer(extents, assumptions)
     return analyzer.simplify(a) is analyzer.simplify(b) or (
         a.dtype.is_int and analyzer.simplify(a - b) is const(0, a.dtype)
     )
@@ -73,23 +73,23 @@ def exact_quotient(a: Expr, b: Expr, facts: tuple[Expr, ...] = ()) -> Expr | Non
 
 
 def symbolic_bounds(
-    e: Expr, extents: Extents, context: Extents | None = None, given: tuple[Expr, ...] = ()
+    e: Expr, extents: Extents, context: Extents | None = None, assumptions: tuple[Expr, ...] = ()
 ) -> tuple[Expr, Expr] | None:
     """The least and greatest value of `e` over the variables of `extents`, as expressions of the others.
 
-    Both ends are inclusive. `context` gives extents of variables that stay, `given` are conditions that hold. None if
+    Both ends are inclusive. `context` gives extents of variables that stay, `assumptions` are conditions. None if
     `e` cannot be bounded (say, an index loaded from memory).
     """
-    analyzer = _analyzer({**context, **extents} if context else extents, given)
+    analyzer = _analyzer({**context, **extents} if context else extents, assumptions)
     return eliminate(e, frozenset(extents), analyzer)
 
 
-def symbolic_limits(e: Expr, extents: Extents, context: Extents, given: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The upper ends of `e` that the conditions `given` say; the one of `symbolic_bounds` may be lower elsewhere.
+def symbolic_limits(e: Expr, extents: Extents, context: Extents, assumptions: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The upper ends of `e` that the conditions `assumptions` say; the one of `symbolic_bounds` may be lower elsewhere.
 
     io*8 + ii < n  over  {ii: 8}:   symbolic_bounds(io*8 + ii) -> (io*8, io*8 + 7)    symbolic_limits -> (n - 1,)
     """
-    return Eliminator(_analyzer({**context, **extents}, given), frozenset(extents)).limits(e)
+    return Eliminator(_analyzer({**context, **extents}, assumptions), frozenset(extents)).limits(e)
 
 
 def linear(e: Expr, extents: Extents | None = None) -> Linear:

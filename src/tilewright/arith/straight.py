@@ -79,8 +79,8 @@ def _composed(rows: _Rows, inputs: int) -> Straight:
     """A program that shares sums of whole columns and rows, and pairs of terms in what remains."""
     folded, variables = _fold_columns(rows, inputs)
     sums = _sums([tuple(sorted(row.items())) for row in folded])
-    kept = [row for k, row in enumerate(folded) if k not in sums]
-    inner = _greedy(kept, inputs + len(variables), lambda pairs: pairs[0])
+    retained = [row for k, row in enumerate(folded) if k not in sums]
+    inner = _greedy(retained, inputs + len(variables), lambda pairs: pairs[0])
     variables += inner.variables
     results: dict[int, Terms] = dict(zip((k for k in range(len(folded)) if k not in sums), inner.rows, strict=True))
     numbers: dict[int, int] = {}
@@ -146,9 +146,9 @@ def _sum(a: _Vector, b: _Vector, signs: tuple[int, int]) -> _Vector:
     return tuple((k, total[k]) for k in sorted(total) if total[k])
 
 
-def _greedy(given: _Rows, inputs: int, choose: Callable[[Sequence[_Pair]], _Pair]) -> Straight:
+def _greedy(arguments: _Rows, inputs: int, choose: Callable[[Sequence[_Pair]], _Pair]) -> Straight:
     numbers = _Numbers()
-    rows = [{k: numbers.index(x) for k, x in row.items()} for row in given]
+    rows = [{k: numbers.index(x) for k, x in row.items()} for row in arguments]
     variables: list[Terms] = []
     while True:
         counts: dict[_Pair, int] = {}

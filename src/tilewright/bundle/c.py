@@ -150,10 +150,10 @@ def example(binding: Binding, embedded: bool) -> str:
     lines.append(f"    if ({n}_prepare(constants, {source}, workspace) != {upper}_OK) return 3;")
     for a in binding.inputs:
         lines.append(f'    input(folder, "{a.identifier}", {a.identifier}, sizeof {a.identifier});')
-    given = ["constants", "activations", *(["state"] if binding.state is not None else [])]
-    given += [s.identifier for s in binding.sizes] + [a.identifier for a in (*binding.inputs, *binding.outputs)]
-    given += ["extents"] if binding.extents else []
-    lines.append(f"    const int status = {n}_run({', '.join(given)});")
+    inputs = ["constants", "activations", *(["state"] if binding.state is not None else [])]
+    inputs += [s.identifier for s in binding.sizes] + [a.identifier for a in (*binding.inputs, *binding.outputs)]
+    inputs += ["extents"] if binding.extents else []
+    lines.append(f"    const int status = {n}_run({', '.join(inputs)});")
     lines.append(f'    if (status != {upper}_OK) return fprintf(stderr, "{n}_run gave %d\\n", status), 4;')
     for a in binding.outputs:
         lines.append(

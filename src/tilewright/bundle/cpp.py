@@ -62,11 +62,11 @@ def header(binding: Binding) -> str:
 
 
 def _run(binding: Binding) -> list[str]:
-    given = ["const Constants &constants", "Activations &activations", *(["State &state"] if binding.state else [])]
-    given += [f"std::int64_t {s.identifier}" for s in binding.sizes]
-    given += [f"View<const {c_type(a)}> {a.identifier}" for a in binding.inputs]
-    given += [f"View<{c_type(a)}> {a.identifier}" for a in binding.outputs]
-    given += ["View<std::int64_t> extents"] if binding.extents else []
+    inputs = ["const Constants &constants", "Activations &activations", *(["State &state"] if binding.state else [])]
+    inputs += [f"std::int64_t {s.identifier}" for s in binding.sizes]
+    inputs += [f"View<const {c_type(a)}> {a.identifier}" for a in binding.inputs]
+    inputs += [f"View<{c_type(a)}> {a.identifier}" for a in binding.outputs]
+    inputs += ["View<std::int64_t> extents"] if binding.extents else []
     passed = ["constants.bytes", "activations.bytes", *(["state.bytes"] if binding.state else [])]
     passed += [s.identifier for s in binding.sizes] + [
         f"{a.identifier}.data" for a in (*binding.inputs, *binding.outputs)
@@ -78,8 +78,8 @@ def _run(binding: Binding) -> list[str]:
     return [
         "/// Computes; views that are too short are refused.",
         "inline Status run(",
-        *(f"    {g}," for g in given[:-1]),
-        f"    {given[-1]}) {{",
+        *(f"    {g}," for g in inputs[:-1]),
+        f"    {inputs[-1]}) {{",
         *(f"    if ({c}) return Status::bad_size;" for c in (*negative, *checks)),
         f"    return static_cast<Status>({binding.name}_run({', '.join(passed)}));",
         "}",
@@ -143,7 +143,7 @@ def example(binding: Binding, embedded: bool) -> str:
             f".read(reinterpret_cast<char *>({a.identifier}.get()), {a.nbytes});"
         )
     lines += ["    std::vector<std::int64_t> extents(" + f"{upper}_EXTENTS);"] if binding.extents else []
-    given = [
+    arguments = [
         "*constants",
         "*activations",
         *(["*state"] if binding.state else []),
@@ -151,9 +151,15 @@ def example(binding: Binding, embedded: bool) -> str:
     ]
     for a in _arrays(binding):
         const = "const " if a in binding.inputs else ""
-        given.append(f"{n}::View<{const}{c_type(a)}>({a.identifier}.get(), {upper}_{a.identifier.upper()}_ELEMENTS)")
-    given += ["extents"] if binding.extents else []
-    lines += [f"    const auto status = {n}::run(", *(f"        {g}," for g in given[:-1]), f"        {given[-1]});"]
+        arguments.append(
+            f"{n}::View<{const}{c_type(a)}>({a.identifier}.get(), {upper}_{a.identifier.upper()}_ELEMENTS)"
+        )
+    arguments += ["extents"] if binding.extents else []
+    lines += [
+        f"    const auto status = {n}::run(",
+        *(f"        {g}," for g in arguments[:-1]),
+        f"        {arguments[-1]});",
+    ]
     lines.append(f"    if (status != {n}::Status::ok) return 4;")
     for a in binding.outputs:
         lines.append(

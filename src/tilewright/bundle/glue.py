@@ -121,14 +121,14 @@ def _run(m: Module, binding: Binding, pointer: int) -> None:
         _poll(m)
     named = parameters(binding)
     with m.function(f"{binding.name}_run", I32, [(f"p.{n}", t) for t, n in named]) as (f, values):
-        given = {n: v for (_, n), v in zip(named, values, strict=True)}
-        activations = given["activations"]
-        memory = [given[n] for n in ("constants", "activations", "state") if n in given]
+        arguments = {n: v for (_, n), v in zip(named, values, strict=True)}
+        activations = arguments["activations"]
+        memory = [arguments[n] for n in ("constants", "activations", "state") if n in arguments]
         _check_alignment(f, memory)
         dims = activations + places.dims
-        _sizes(f, binding, given, dims)
+        _sizes(f, binding, arguments, dims)
         slots = _Slots(f, activations + places.slots, pointer)
-        _fill(f, binding, given, slots)
+        _fill(f, binding, arguments, slots)
         control = activations + places.control
         if binding.has_loops:
             f.put(MAX_ITERATIONS, I64, control, CONTROL.limit)
@@ -139,15 +139,15 @@ def _run(m: Module, binding: Binding, pointer: int) -> None:
         _call(f, "tw_run", slots.table, dims, 1 if manifest.alone else binding.threads)
         if binding.has_loops:
             _refuse(f, f.load(I64, control, CONTROL.status).ne(0), ENDLESS)
-        _finish(f, binding, given, dims)
+        _finish(f, binding, arguments, dims)
         f.ret(OK, I32)
 
 
-def _sizes(f: Function, binding: Binding, given: dict[str, Value], dims: Value) -> None:
+def _sizes(f: Function, binding: Binding, arguments: dict[str, Value], dims: Value) -> None:
     """Write the dimensions down, and refuse those that are out of range or that make something too large."""
     manifest = binding.manifest
     for size in binding.sizes:
-        value = given[size.identifier]
+        value = arguments[size.identifier]
         _refuse(f, value < size.spec.lo, BAD_SIZE)
         _refuse(f, value > size.spec.hi, BAD_SIZE)
         if size.spec.multiple > 1:
@@ -157,14 +157,14 @@ def _sizes(f: Function, binding: Binding, given: dict[str, Value], dims: Value) 
         f.put(rows, I64, dims, 8 * number)
     if binding.state is not None:
         f.put(binding.state.capacity, I64, dims, 8 * binding.state.room)
-        length = f.load(I64, given["state"])
+        length = f.load(I64, arguments["state"])
         _refuse(f, length < 0, FULL)
         _refuse(f, length > binding.state.capacity, FULL)
         f.store(length, dims, 8 * binding.state.length)
-        _refuse(f, length + _rows(f, binding, given) > binding.state.capacity, FULL)
+        _refuse(f, length + _rows(f, binding, arguments) > binding.state.capacity, FULL)
     if not manifest.symbols:
         return
-    result = given["activations"] + binding.activations.sizes
+    result = arguments["activations"] + binding.activations.sizes
     f.call(VOID, "tw_shapes", dims, result)
     limits = f.symbol("tw_limits")
     with f.each(len(binding.limits)) as k:
@@ -175,24 +175,24 @@ def _sizes(f: Function, binding: Binding, given: dict[str, Value], dims: Value) 
         _refuse(f, f.load(I64, result, 8 * place).ne(1), BAD_SIZE)
 
 
-def _rows(f: Function, binding: Binding, given: dict[str, Value]) -> Value:
+def _rows(f: Function, binding: Binding, arguments: dict[str, Value]) -> Value:
     """How many rows a call appends to the state."""
     assert binding.manifest.state is not None
     values: dict[str, Value] = {}
     for size in binding.sizes:
-        value = given[size.identifier]
+        value = arguments[size.identifier]
         values[size.spec.name] = value
         values |= dict.fromkeys(size.spec.terms - {size.spec.name}, value // size.spec.multiple)
     return polynomial(f, binding.manifest.state.rows, values)
 
 
-def _fill(f: Function, binding: Binding, given: dict[str, Value], slots: _Slots) -> None:
+def _fill(f: Function, binding: Binding, arguments: dict[str, Value], slots: _Slots) -> None:
     manifest, places = binding.manifest, binding.activations
-    activations, constants = given["activations"], given["constants"]
-    known = {a.slot: given[a.identifier] for a in (*binding.inputs, *binding.outputs)}
+    activations, constants = arguments["activations"], arguments["constants"]
+    known = {a.slot: arguments[a.identifier] for a in (*binding.inputs, *binding.outputs)}
     if binding.state is not None:
         for cache, offset in zip(binding.state.caches, binding.state.offsets, strict=True):
-            known[cache.slot] = given["state"] + offset
+            known[cache.slot] = arguments["state"] + offset
     first = len(manifest.inputs) + len(manifest.outputs)
     for k in range(len(binding.extents)):
         known[first - len(binding.extents) + k] = activations + (places.extents + 8 * k)
@@ -207,19 +207,19 @@ def _fill(f: Function, binding: Binding, given: dict[str, Value], slots: _Slots)
         slots.put(k, activations + offset)
 
 
-def _finish(f: Function, binding: Binding, given: dict[str, Value], dims: Value) -> None:
+def _finish(f: Function, binding: Binding, arguments: dict[str, Value], dims: Value) -> None:
     """Tell the extents that data has decided, and count the rows of the state."""
     manifest, places = binding.manifest, binding.activations
-    result = given["activations"] + places.extents
+    result = arguments["activations"] + places.extents
     for k in range(len(binding.extents)):
-        f.store(f.load(I64, result, 8 * k), given["extents"], 8 * k)
+        f.store(f.load(I64, result, 8 * k), arguments["extents"], 8 * k)
     number = {name: k for k, name in enumerate(binding.extents)}
     for room, rows in zip(manifest.rooms, binding.rooms.values(), strict=True):
         wanted = f.load(I64, result, 8 * number[room.extent])
         _refuse(f, wanted.below(rows + 1).eq(0), FULL)
     if binding.state is not None:
         length = f.load(I64, dims, 8 * binding.state.length)
-        f.store(length + _rows(f, binding, given), given["state"])
+        f.store(length + _rows(f, binding, arguments), arguments["state"])
 
 
 def _poll(m: Module) -> None:

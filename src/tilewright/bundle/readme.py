@@ -80,7 +80,7 @@ def web_readme(binding: Binding, features: str) -> str:
     n = binding.name
     inputs = ", ".join(a.identifier for a in binding.inputs)
     sizes = ", ".join(f"{s.identifier}: {s.spec.hi}" for s in binding.sizes)
-    given = f"{{ {inputs} }}" + (f", {{ {sizes} }}" if sizes else "")
+    values = f"{{ {inputs} }}" + (f", {{ {sizes} }}" if sizes else "")
     lines = [
         f"# {n}",
         "",
@@ -90,7 +90,7 @@ def web_readme(binding: Binding, features: str) -> str:
         f"import {{ load }} from './{n}.js';",
         "",
         "const model = await load();",
-        f"const {{ {', '.join(a.identifier for a in binding.outputs)} }} = model.run({given});  // typed arrays",
+        f"const {{ {', '.join(a.identifier for a in binding.outputs)} }} = model.run({values});  // typed arrays",
         "model.update(weights);  // new raw weights, in the order of the file",
         "```",
         *(_THREADS if binding.threads > 1 else []),

@@ -81,12 +81,12 @@ def _foreign(binding: Binding) -> list[str]:
 
 
 def _run(binding: Binding) -> list[str]:
-    given = ["constants: &Constants", "activations: &mut Activations"]
-    given += ["state: &mut State"] if binding.state else []
-    given += [f"{s.identifier}: i64" for s in binding.sizes]
-    given += [f"{a.identifier}: &[{rust_type(a)}]" for a in binding.inputs]
-    given += [f"{a.identifier}: &mut [{rust_type(a)}]" for a in binding.outputs]
-    given += ["extents: &mut [i64; EXTENTS]"] if binding.extents else []
+    arguments = ["constants: &Constants", "activations: &mut Activations"]
+    arguments += ["state: &mut State"] if binding.state else []
+    arguments += [f"{s.identifier}: i64" for s in binding.sizes]
+    arguments += [f"{a.identifier}: &[{rust_type(a)}]" for a in binding.inputs]
+    arguments += [f"{a.identifier}: &mut [{rust_type(a)}]" for a in binding.outputs]
+    arguments += ["extents: &mut [i64; EXTENTS]"] if binding.extents else []
     passed = [
         "constants.0.as_ptr()",
         "activations.0.as_mut_ptr()",
@@ -103,7 +103,7 @@ def _run(binding: Binding) -> list[str]:
         "/// Computes; slices that are too short are refused.",
         "#[allow(clippy::too_many_arguments)]",
         "pub fn run(",
-        *(f"    {g}," for g in given),
+        *(f"    {g}," for g in arguments),
         ") -> i32 {",
         *(line for r in refused for line in (f"    if {r} {{", "        return BAD_SIZE as i32;", "    }")),
         f"    unsafe {{ {binding.name}_run({', '.join(passed)}) }}",
@@ -156,10 +156,10 @@ def example(binding: Binding, embedded: bool) -> str:
         lines.append(f"    let mut {a.identifier} = vec![{zero}; {n}::{a.identifier.upper()}_ELEMENTS];")
     lines += [f'    input(&folder, "{a.identifier}", &mut {a.identifier});' for a in binding.inputs]
     lines += [f"    let mut extents = [0i64; {n}::EXTENTS];"] if binding.extents else []
-    given = ["&constants", "&mut activations", *(["&mut state"] if binding.state else [])]
-    given += [s.identifier for s in binding.sizes] + [f"&{a.identifier}" for a in binding.inputs]
-    given += [f"&mut {a.identifier}" for a in binding.outputs] + (["&mut extents"] if binding.extents else [])
-    lines += [f"    let status = {n}::run({', '.join(given)});", f"    assert_eq!(status, {n}::OK as i32);"]
+    inputs = ["&constants", "&mut activations", *(["&mut state"] if binding.state else [])]
+    inputs += [s.identifier for s in binding.sizes] + [f"&{a.identifier}" for a in binding.inputs]
+    inputs += [f"&mut {a.identifier}" for a in binding.outputs] + (["&mut extents"] if binding.extents else [])
+    lines += [f"    let status = {n}::run({', '.join(inputs)});", f"    assert_eq!(status, {n}::OK as i32);"]
     for a in binding.outputs:
         lines.append(
             f'    let _ = std::fs::write(format!("{{folder}}/{a.identifier}.bin"), bytes(&mut {a.identifier}));'

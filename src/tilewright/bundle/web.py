@@ -166,9 +166,9 @@ def javascript(binding: Binding, needs: Sequence[str], embedded: bool, heap: int
     n = binding.name
     arrays = (*binding.inputs, *binding.outputs)
     sizes = [s.identifier for s in binding.sizes]
-    given = ["this.constants", "this.activations", *(["this.state"] if binding.state else [])]
-    given += [f"BigInt(sizes.{s})" for s in sizes] + [f"this.at.{a.identifier}" for a in arrays]
-    given += ["this.extents"] if binding.extents else []
+    arguments = ["this.constants", "this.activations", *(["this.state"] if binding.state else [])]
+    arguments += [f"BigInt(sizes.{s})" for s in sizes] + [f"this.at.{a.identifier}" for a in arrays]
+    arguments += ["this.extents"] if binding.extents else []
     places = "".join(f"    this.{what} = take({count});\n" for what, count in _memory(binding, embedded).items())
     defaults = ", ".join(f"{s.identifier}: {s.spec.hi}" for s in binding.sizes)
     outputs = ",\n".join(
@@ -247,7 +247,7 @@ export class Model {{
       if (given.length > place.length) throw new Error(`${{name}}: at most ${{place.length}} elements`);
       place.set(given);
     }}
-    this.check(this.exports.{n}_run({", ".join(given)}));
+    this.check(this.exports.{n}_run({", ".join(arguments)}));
   }}
 
 {close}  check(status) {{

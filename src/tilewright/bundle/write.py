@@ -71,8 +71,8 @@ def bundle(
     name, spec = binding.name, program.manifest.target
     target = Target(spec.triple, spec.cpu, spec.features)
     weights = raw_weights(program, binding)
-    made = (_web if is_web(spec.triple) else _native)(program, binding, target, weights if embed else None, lang)
-    return _write(Path(folder), made | ({} if embed else {f"{name}.weights": weights}))
+    created = (_web if is_web(spec.triple) else _native)(program, binding, target, weights if embed else None, lang)
+    return _write(Path(folder), created | ({} if embed else {f"{name}.weights": weights}))
 
 
 def _native(program: Program, binding: Binding, target: Target, embedded: bytes | None, lang: str) -> Files:

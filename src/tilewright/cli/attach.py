@@ -104,9 +104,9 @@ def attach(
         check_dims(dims, actor.manifest.symbols, f"store {name!r}")
         if arrays and len(arrays) == len(actor.inputs):
             refuse_unused(context, {"seed": "where all inputs are given"})
-        given = input_sizes(actor.inputs, arrays)
-        check_sizes(dims, given)
-        arrays = random_inputs(actor.inputs, call_sizes(actor, dims) | given, seed) | arrays
+        operands = input_sizes(actor.inputs, arrays)
+        check_sizes(dims, operands)
+        arrays = random_inputs(actor.inputs, call_sizes(actor, dims) | operands, seed) | arrays
         arguments = [arrays[spec.name] for spec in actor.inputs]
         outputs, _ = actor.versioned(*arguments)
         first = time.perf_counter() - start

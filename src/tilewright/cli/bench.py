@@ -187,7 +187,7 @@ def _sweep(text: str | None) -> list[dict[str, int]]:
 
 def _dims(dim: list[str] | None, swept: Sequence[Mapping[str, int]]) -> dict[str, Any]:
     """The dimensions that the user stated; of the one that is swept its range, with its sizes as likely ones."""
-    from tilewright.ir.dim import MOST_LIKELY
+    from tilewright.ir.dim import LIKELY_COUNT
     from tilewright.ir.dim import dim as known
 
     dims: dict[str, Any] = dict(parse_ranges(dim))
@@ -196,7 +196,7 @@ def _dims(dim: list[str] | None, swept: Sequence[Mapping[str, int]]) -> dict[str
         sizes = [at[name] for at in swept]
         if name in dims:
             raise typer.BadParameter(f"{name} has sizes by --sweep and is said by --dim", param_hint="--sweep")
-        dims[name] = known(min(sizes), max(sizes), likely=sizes if len(sizes) <= MOST_LIKELY else ())
+        dims[name] = known(min(sizes), max(sizes), likely=sizes if len(sizes) <= LIKELY_COUNT else ())
     return dims
 
 
@@ -213,11 +213,11 @@ def _raced(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tilewright-bench-")))
         team = stack.enter_context(Team())
         step(f"compile {path.name}")
-        made = _entry(path, choices, swept, folder)
+        created = _entry(path, choices, swept, folder)
         spins = choices.threads > 1 or choices.streams > 1
         reports = []
         for sizes in swept or [{}]:
-            contenders = made.contenders(choices, sizes, folder, fixed=not swept)
+            contenders = created.contenders(choices, sizes, folder, fixed=not swept)
             results = race(
                 contenders,
                 rounds=rounds,
@@ -228,7 +228,7 @@ def _raced(
                 announce=step,
                 team=team,
             )
-            reports.append(_report(path, made, sizes, results, choices))
+            reports.append(_report(path, created, sizes, results, choices))
     return reports
 
 
@@ -242,15 +242,15 @@ def _entry(path: Path, choices: Choices, swept: Sequence[dict[str, int]], folder
 
 
 def _report(
-    path: Path, made: Entry, sizes: Mapping[str, int], results: list[Result], choices: Choices
+    path: Path, created: Entry, sizes: Mapping[str, int], results: list[Result], choices: Choices
 ) -> dict[str, Any]:
     ours, *others = results
-    remarks = [made.remark] if made.remark else []
-    if choices.rivals and made.theirs is None:
-        remarks.append(f"no rival: {made.why}")
+    remarks = [created.remark] if created.remark else []
+    if choices.rivals and created.theirs is None:
+        remarks.append(f"no rival: {created.why}")
     return {
         "model": str(path),
-        "name": made.name,
+        "name": created.name,
         "sizes": dict(sizes),
         "contenders": [_contender(r) for r in results],
         "ratio": _ratio(ours, others[0]) if others else None,
@@ -287,11 +287,11 @@ def compare_outputs(ours: Result, other: Result, tolerance: float = _TOLERANCE) 
     """Each output's largest error relative to the output's scale; empty if one of the two failed."""
     if ours.outputs is None or other.outputs is None:
         return []
-    made, wanted = load_arrays(str(ours.outputs)), load_arrays(str(other.outputs))
+    created, wanted = load_arrays(str(ours.outputs)), load_arrays(str(other.outputs))
     # A port of OpenVINO may have further names.
-    wanted = {name: array for name, array in wanted.items() if name in made} or wanted
+    wanted = {name: array for name, array in wanted.items() if name in created} or wanted
     return [
-        {**difference(name, made.get(name), np.asarray(array), tolerance), "rival": other.name}
+        {**difference(name, created.get(name), np.asarray(array), tolerance), "rival": other.name}
         for name, array in wanted.items()
     ]
 

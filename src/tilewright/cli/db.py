@@ -146,8 +146,8 @@ def show_command(
 
 
 def _show(digest: str, r: Record, workload: bool) -> None:
-    g, made = r.gain, r.made
-    when = datetime.datetime.fromtimestamp(made.time, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    g, created = r.gain, r.made
+    when = datetime.datetime.fromtimestamp(created.time, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     gain = f"{g.median:.3f} times, {g.low:.3f} to {g.high:.3f} with {g.confidence:.0%} (over {g.rounds} rounds)"
     error = "as exact as the untuned one" if r.difference is None else f"{r.difference.setting:.2g}"
     untuned = "" if r.difference is None else f" (untuned {r.difference.untuned:.2g})"
@@ -162,8 +162,8 @@ def _show(digest: str, r: Record, workload: bool) -> None:
     rows |= {
         "error": f"{error}{untuned}",
         "measured": f"{r.policy.name}, {r.policy.regime}, raced as a {r.policy.level}",
-        "compiler": f"{_compiler(r)} ({made.compiler}), {made.llvm}",
-        "made": f"{when} on {made.host}{f' by {made.author}' if made.author else ''}",
+        "compiler": f"{_compiler(r)} ({created.compiler}), {created.llvm}",
+        "made": f"{when} on {created.host}{f' by {created.author}' if created.author else ''}",
     }
     facts(rows)
     candidates = sorted(r.candidates, key=lambda c: (not c.turns, min(c.turns, default=0.0)))

@@ -77,11 +77,11 @@ class Entry:
         if self.ours.suffix != ".tw":
             options = accuracy(choices.precision, choices.fast)
             ours |= {"dims": stated if fixed else {}, "options": options, "target": choices.target}
-        made = [Contender("tilewright", peers.TILEWRIGHT, ours)]
+        created = [Contender("tilewright", peers.TILEWRIGHT, ours)]
         for rival in choices.rivals if self.theirs is not None else ():
             extra = {"fixed": fixed} if rival == "openvino" else {}
-            made.append(Contender(rival, peers.RIVALS[rival], {"path": str(self.theirs), **shared, **extra}))
-        return made
+            created.append(Contender(rival, peers.RIVALS[rival], {"path": str(self.theirs), **shared, **extra}))
+        return created
 
 
 def entry(path: Path, choices: Choices, folder: Path) -> Entry:

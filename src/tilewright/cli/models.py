@@ -109,17 +109,17 @@ def made(name: str) -> Any:
         sys.path[:] = before
 
 
-def _model_of(name: str, given: Any) -> tuple[Any, Any]:
+def _model_of(name: str, value: Any) -> tuple[Any, Any]:
     """A function's result as a model and its example."""
     from tilewright.frontend.read import from_torch
     from tilewright.frontend.stablehlo import is_jax
     from tilewright.ir.graph import Graph
 
-    if isinstance(given, tuple) and len(given) == 2:
-        return (given, None) if isinstance(given[0], Graph) else given
-    if from_torch(given) or is_jax(given) or isinstance(given, Graph) or type(given).__module__.startswith("onnx"):
-        return given, None
-    what = f"{name} gives {type(given).__name__}, not (module, example) or a model"
+    if isinstance(value, tuple) and len(value) == 2:
+        return (value, None) if isinstance(value[0], Graph) else value
+    if from_torch(value) or is_jax(value) or isinstance(value, Graph) or type(value).__module__.startswith("onnx"):
+        return value, None
+    what = f"{name} gives {type(value).__name__}, not (module, example) or a model"
     raise typer.BadParameter(what, param_hint="MODEL")
 
 

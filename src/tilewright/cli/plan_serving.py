@@ -46,13 +46,13 @@ def plan_serving(
     from tilewright.serve.packing.plan import plan
 
     demands = read(models, headroom, quiet=is_quiet(json))
-    made = plan(demands)
+    created = plan(demands)
     if json:
-        print_json({"cores": [_as_data(core) for core in made]})
+        print_json({"cores": [_as_data(core) for core in created]})
     else:
-        _show(made)
-    if cores is not None and len(made) > cores:
-        err.print(f"{len(made)} cores are needed, {cores} are there")
+        _show(created)
+    if cores is not None and len(created) > cores:
+        err.print(f"{len(created)} cores are needed, {cores} are there")
         raise typer.Exit(Exit.MISMATCH)
 
 
@@ -61,14 +61,14 @@ def read(path: Path, headroom: float, *, quiet: bool) -> list[Demand]:
     from tilewright.serve.packing.plan import Demand
 
     try:
-        given = tomllib.loads(path.read_text()).get("models")
+        arguments = tomllib.loads(path.read_text()).get("models")
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Error(f"cannot be read: {error}", where=str(path)) from None
-    if not isinstance(given, dict) or not given:
+    if not isinstance(arguments, dict) or not arguments:
         raise Error("names no models", where=str(path), expected="[models.NAME]")
     problems = Problems()
     demands = []
-    for name, said in given.items():
+    for name, said in arguments.items():
         try:
             rate, promise = _positive(said, "rate"), _positive(said, "promise_ms") / 1000
             time, most = _times(name, said, path.parent, quiet)
@@ -115,8 +115,8 @@ def _between(points: Mapping[int, float], rows: int) -> float:
     below = [n for n in points if n <= rows]
     above = [n for n in points if n >= rows]
     if not below or not above:
-        near = min(points) if above else max(points)
-        return points[near] if above else points[near] * rows / near
+        closest = min(points) if above else max(points)
+        return points[closest] if above else points[closest] * rows / closest
     low, high = below[-1], above[0]
     share = (rows - low) / (high - low) if high > low else 0.0
     return points[low] * (1 - share) + points[high] * share

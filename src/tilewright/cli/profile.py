@@ -178,8 +178,8 @@ def parse_trace(texts: Sequence[str] | None) -> list[dict[str, int]]:
 
 def _measured(model: Model, dims: dict[str, int], count: int, calls: int, seed: int) -> tuple[Shape, Profile, Timeline]:
     """Calls with these sizes: timed whole, by kernel and as a timeline."""
-    made = random_inputs(model.inputs, dims, seed)
-    inputs = [made[spec.name] for spec in model.inputs]
+    created = random_inputs(model.inputs, dims, seed)
+    inputs = [created[spec.name] for spec in model.inputs]
     for _ in range(SETTLING_CALLS):
         model(*inputs)
     times = []

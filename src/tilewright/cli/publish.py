@@ -81,25 +81,25 @@ def publish(
         opened = open_model(model, 1, {}, target=target)
         if weights or version is not None:
             # Checked before anything is made; a new store begins with exactly these.
-            given = read_weights(weights) if weights else opened.weights
+            inputs = read_weights(weights) if weights else opened.weights
             grows = version is not None and version > opened.version
-            opened.update(given, version=version if grows else None, finite=not nan)
+            opened.update(inputs, version=version if grows else None, finite=not nan)
     count = flags.THREADS() if threads is None else threads
     start = time.perf_counter()
     with (
         progress(f"publish {name}", enabled=not is_quiet(json)),
         Publisher(name, opened, directory=directory, wait=wait, threads=count) as publisher,
     ):
-        made = _first(publisher)
-        if not (made and version in (None, publisher.version)):
+        created = _first(publisher)
+        if not (created and version in (None, publisher.version)):
             publisher.publish(opened.weights, version=version, force=force, finite=not nan)
-        report = _report(publisher, made, time.perf_counter() - start)
+        report = _report(publisher, created, time.perf_counter() - start)
     if json:
         print_json(report)
         return
     facts(
         {
-            "store": f"{name}{' (new)' if made else ''}",
+            "store": f"{name}{' (new)' if created else ''}",
             "version": report["version"],
             "weights": f"{len(opened.params)} ({bytes_text(sum(a.nbytes for a in opened.weights.values()))})",
             "published in": time_text(report["seconds"]),
@@ -112,5 +112,5 @@ def _first(publisher: Publisher) -> bool:
     return bool(publisher.stats()["published"])
 
 
-def _report(publisher: Publisher, made: bool, seconds: float) -> dict[str, Any]:
-    return {"version": publisher.version, "made": made, "seconds": seconds, **publisher.stats()}
+def _report(publisher: Publisher, created: bool, seconds: float) -> dict[str, Any]:
+    return {"version": publisher.version, "made": created, "seconds": seconds, **publisher.stats()}

@@ -80,9 +80,9 @@ def run(
     arrays = read_inputs(inputs or [], compiled.inputs)
     if arrays and len(arrays) == len(compiled.inputs):
         refuse_unused(context, {"seed": "where all inputs are given"})
-    given = input_sizes(compiled.inputs, arrays)
-    check_sizes(dims, given)
-    arrays = random_inputs(compiled.inputs, call_sizes(compiled, dims) | given, seed) | arrays
+    arguments = input_sizes(compiled.inputs, arrays)
+    check_sizes(dims, arguments)
+    arrays = random_inputs(compiled.inputs, call_sizes(compiled, dims) | arguments, seed) | arrays
     results, times = {}, []
     for _ in range(repeat):
         start = time.perf_counter()
@@ -107,10 +107,10 @@ def run(
         raise typer.Exit(Exit.MISMATCH)
 
 
-def check_sizes(dims: Mapping[str, Any], given: Mapping[str, int]) -> None:
+def check_sizes(dims: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
     """Refuse sizes that are others than those of the inputs that are given."""
     problems = Problems()
-    for name, size in given.items():
+    for name, size in sizes.items():
         if isinstance(said := dims.get(name), int) and said != size:
             problems.add(CallError(f"--dim {name}={said} is not the size of the inputs", expected=said, got=size))
     problems.raise_if_any("inputs do not fit")

@@ -35,5 +35,5 @@ def with_samples(model: Named, data: Path, dims: Mapping[str, int | Dim]) -> tup
     arrays = read_arrays(data)
     imported = import_model(model.model, dict(dims), model.example)
     names = imported.interface.inputs or tuple(v.name for v in imported.graph.inputs if not is_room(v))
-    given = arrays if isinstance(arrays, dict) else {names[0]: arrays}
-    return imported, rows_of(given, imported.graph, names)
+    arguments = arrays if isinstance(arrays, dict) else {names[0]: arrays}
+    return imported, rows_of(arguments, imported.graph, names)

@@ -91,9 +91,9 @@ def serve(
     curl localhost:8000/v2/models/policy
     ```
     """
-    given = [*(models or [])]
-    if _is_offer(given, watch, port, secret_file, trust):
-        _offer(given, watch, host, port, secret_file, trust, json)
+    arguments = [*(models or [])]
+    if _is_offer(arguments, watch, port, secret_file, trust):
+        _offer(arguments, watch, host, port, secret_file, trust, json)
         return
     try:
         import httptools  # noqa: F401
@@ -109,7 +109,7 @@ def serve(
     else:
         options: dict[str, Any] = {"max_batch": max_batch, "threads": threads}
         options["promise"] = None if promise is None else promise / 1000
-        sources = [of_file(path, **options) for path in given]
+        sources = [of_file(path, **options) for path in arguments]
         sources += in_folder(folder, **options) if folder is not None else []
         sources += [Source(name, store=name, **options) for name in stores or []]
         if not sources and folder is None:
@@ -130,15 +130,15 @@ def serve(
     _run(read, json)
 
 
-def _grpc_port(given: int | None) -> int | None:
+def _grpc_port(count: int | None) -> int | None:
     """The port of gRPC: none where it is not installed, unless it was asked for."""
     try:
         import grpc  # noqa: F401
     except ImportError:
-        if given is not None:
+        if count is not None:
             raise MissingPackageError("gRPC is not installed", hint="pip install 'tilewright[serve]'") from None
         return None
-    return 8001 if given is None else given
+    return 8001 if count is None else count
 
 
 def _run(read: Config, json: bool) -> None:
@@ -187,14 +187,14 @@ def _is_offer(models: list[Path], *old: object) -> bool:
 
 
 def _offer(
-    given: list[Path], watch: Path | None, host: str, port: int | None, secret: Path | None, trust: bool, json: bool
+    arguments: list[Path], watch: Path | None, host: str, port: int | None, secret: Path | None, trust: bool, json: bool
 ) -> None:
     from tilewright.cli.offer import offer
 
     err.print("warning: `tilewright serve NAME MODEL` is called `tilewright offer` now", soft_wrap=True)
-    if len(given) != 2:
+    if len(arguments) != 2:
         raise typer.BadParameter("`tilewright offer` wants a name and a model", param_hint="MODEL")
-    name, model = str(given[0]), given[1]
+    name, model = str(arguments[0]), arguments[1]
     offer(name, model, watch, host, 7070 if port is None else port, secret, trust=trust, json=json)
 
 

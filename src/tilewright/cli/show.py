@@ -86,12 +86,12 @@ def show(
     if pass_log and model.suffix == ".tw":
         raise typer.BadParameter("a compiled file went through its passes before; show the model", param_hint="MODEL")
     shown = progress(f"compile {model.name}", enabled=not is_quiet(json))
-    with shown, _listing(decisions) as made, _passes(pass_log) as ran:
+    with shown, _listing(decisions) as created, _passes(pass_log) as ran:
         compiled = open_model(model, threads, parse_ranges(dim), precision, fast, target)
     texts = {stage: compiled.show(stage) for stage in stages}
     about = describe(compiled) | {"target": asdict(compiled.manifest.target)}
     if json:
-        lists: dict[str, object] = {"decisions": [d.to_dict() for d in made]} if decisions else {}
+        lists: dict[str, object] = {"decisions": [d.to_dict() for d in created]} if decisions else {}
         lists |= {"pass_log": [row._asdict() for row in pass_rows(ran)]} if pass_log else {}
         print_json(texts | lists | ({"info": about} if info else {}))
         return
@@ -100,7 +100,7 @@ def show(
         rows = [(*row[:3], f"{row.seconds * 1e3:.2f}", *(n or "" for n in row[4:])) for row in pass_rows(ran)]
         table("passes", columns, rows, left=2)
     if decisions:
-        sys.stdout.writelines(f"{line}\n" for d in made for line in _lines(d))
+        sys.stdout.writelines(f"{line}\n" for d in created for line in _lines(d))
     if info:
         facts({name.replace("_", " "): _text(value) for name, value in about.items()})
     for stage, text in texts.items():

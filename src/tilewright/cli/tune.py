@@ -151,8 +151,8 @@ def _print(tuned: Tuned, threads: int, verify: bool = False) -> None:
         )
     table("decisions", ["about", "untuned -> tuned", "share", "timed", "gain", "accepted"], rows, left=2)
     verdict = f"{tuned.gain} times faster, verified" if tuned.settings else "nothing better was verified"
-    again = " (known from an earlier run)" if tuned.known else f" ({tuned.timed} candidates, {tuned.seconds:.0f} s)"
-    out.print(f"the whole model, {threads} thread{'s' if threads > 1 else ''}: {verdict}{again}", markup=False)
+    remark = " (known from an earlier run)" if tuned.known else f" ({tuned.timed} candidates, {tuned.seconds:.0f} s)"
+    out.print(f"the whole model, {threads} thread{'s' if threads > 1 else ''}: {verdict}{remark}", markup=False)
     if tuned.interrupted:
         out.print("interrupted: what is verified is kept, the next run goes on")
 

@@ -109,10 +109,10 @@ def _run(external: External, inputs: Arrays, outputs: Arrays) -> None:
     results = [np.zeros_like(a) for a in outputs]
     if not is_pending():
         try:
-            given = [a.copy() for a in inputs]
-            for a in given:
+            arguments = [a.copy() for a in inputs]
+            for a in arguments:
                 a.flags.writeable = False
-            external.python(*given, *results)
+            external.python(*arguments, *results)
         except BaseException as error:  # the caller raises it again, once native code is left
             keep(error)
             results = [np.zeros_like(a) for a in outputs]

@@ -50,14 +50,14 @@ def _most(scores: Array, dropped: int) -> Array:
 def share_values(weight: Array, values: int) -> Array:
     """The weight with at most so many distinct values beside 0, which stays 0."""
     flat = weight.reshape(-1)
-    kept = np.sort(flat[flat != 0])
-    if not kept.size:
+    retained = np.sort(flat[flat != 0])
+    if not retained.size:
         return weight.copy()
-    centres = np.linspace(float(kept[0]), float(kept[-1]), values)
-    sums = np.concatenate(([0.0], np.cumsum(kept, dtype=np.float64)))
+    centres = np.linspace(float(retained[0]), float(retained[-1]), values)
+    sums = np.concatenate(([0.0], np.cumsum(retained, dtype=np.float64)))
     for _ in range(ROUNDS):
-        edges = np.searchsorted(kept, (centres[1:] + centres[:-1]) / 2)
-        bounds = np.concatenate(([0], edges, [kept.size]))
+        edges = np.searchsorted(retained, (centres[1:] + centres[:-1]) / 2)
+        bounds = np.concatenate(([0], edges, [retained.size]))
         counts = np.diff(bounds)
         moved = np.where(counts > 0, np.diff(sums[bounds]) / np.maximum(counts, 1), centres)
         if np.array_equal(moved, centres):

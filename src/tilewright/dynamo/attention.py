@@ -61,9 +61,9 @@ def _replace(joint: GraphModule, node: Node) -> None:
         return
     with joint.graph.inserting_before(node):
         arguments = (g, q, k, v, node.kwargs.get("attn_mask"), causal, node.kwargs.get("scale"))
-        made = joint.graph.call_function(torch.ops.tilewright.attention_backward.default, arguments)
-    made.meta = dict(node.meta)
-    node.replace_all_uses_with(made)
+        new_node = joint.graph.call_function(torch.ops.tilewright.attention_backward.default, arguments)
+    new_node.meta = dict(node.meta)
+    node.replace_all_uses_with(new_node)
     joint.graph.erase_node(node)
 
 

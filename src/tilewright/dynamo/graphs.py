@@ -137,16 +137,18 @@ class Eager:
     @cached_property
     def function(self) -> Callable[..., Any]:
         graph = torch.fx.Graph()
-        made: dict[Node, Node] = {}
+        producers: dict[Node, Node] = {}
         for node in (*(p.node for p in (*self.cut.inputs, *self.cut.weights)), *sizes_read(self.cut.nodes)):
-            made[node] = graph.placeholder(node.name)
+            producers[node] = graph.placeholder(node.name)
         for port in self.cut.inputs:
             if not port.is_plain:  # it comes with its dimensions as they lie in memory
                 inverse = sorted(range(len(port.order)), key=port.order.__getitem__)
-                made[port.node] = graph.call_function(torch.ops.aten.permute.default, (made[port.node], inverse))
+                producers[port.node] = graph.call_function(
+                    torch.ops.aten.permute.default, (producers[port.node], inverse)
+                )
         for node in self.cut.nodes:
-            made[node] = graph.node_copy(node, made.__getitem__)
-        results = tuple(made[p.node] for p in self.cut.outputs)
+            producers[node] = graph.node_copy(node, producers.__getitem__)
+        results = tuple(producers[p.node] for p in self.cut.outputs)
         graph.output(results if len(results) != 1 else results[0])
         function: Callable[..., Any] = GraphModule(self.gm, graph).forward
         return function

@@ -33,11 +33,11 @@ class BackendOptions:
     report: Callable[[GraphReport], None] | None = None
 
 
-def read_options(given: Mapping[str, Any] | None) -> BackendOptions:
+def read_options(arguments: Mapping[str, Any] | None) -> BackendOptions:
     """Options from what the user wrote. Raises CallError for what there is not."""
     known = [f.name for f in fields(BackendOptions)]
-    unknown = [str(name) for name in given or () if name not in known]
+    unknown = [str(name) for name in arguments or () if name not in known]
     if unknown:
         what = "torch.compile was given options that this backend does not have"
         raise CallError(what, expected=f"some of {', '.join(known)}", got=", ".join(unknown))
-    return BackendOptions(**dict(given or {}))
+    return BackendOptions(**dict(arguments or {}))

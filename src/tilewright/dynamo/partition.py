@@ -258,8 +258,8 @@ def _better_as_views(cut: Cut) -> list[Node]:
 def _complex_borders(cut: Cut) -> list[Node]:
     """The nodes that would make a complex tensor leave the part or enter it."""
     outside = {p.node for p in (*cut.inputs, *cut.weights) if p.node.meta["val"].is_complex()}
-    made = [p.node for p in cut.outputs if p.node.meta["val"].is_complex()]
-    return [*made, *(n for n in cut.nodes if not outside.isdisjoint(n.all_input_nodes))]
+    created = [p.node for p in cut.outputs if p.node.meta["val"].is_complex()]
+    return [*created, *(n for n in cut.nodes if not outside.isdisjoint(n.all_input_nodes))]
 
 
 def _steps(gm: GraphModule, eager: set[Node], steady: set[Node], cuts: Mapping[int, Cut]) -> Iterable[Node | Cut]:
@@ -277,7 +277,7 @@ def _needed(gm: GraphModule, steps: Sequence[Node | Cut]) -> tuple[Node | Cut, .
     """The steps without nodes that parts have taken and nothing else reads."""
     output = next(n for n in gm.graph.nodes if n.op == "output")
     read = set(output.all_input_nodes)
-    kept: list[Node | Cut] = []
+    retained: list[Node | Cut] = []
     for step in reversed(steps):
         if isinstance(step, Cut):
             read.update(p.node for p in (*step.inputs, *step.weights))
@@ -285,8 +285,8 @@ def _needed(gm: GraphModule, steps: Sequence[Node | Cut]) -> tuple[Node | Cut, .
             read.update(step.all_input_nodes)
         else:
             continue
-        kept.append(step)
-    return tuple(reversed(kept))
+        retained.append(step)
+    return tuple(reversed(retained))
 
 
 __all__ = ["Cut", "Schedule", "is_operator", "packet", "partition"]

@@ -22,38 +22,38 @@ class _Boxed(CodeGen):  # type: ignore[misc]
 
     def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, **options: Any) -> str:
         names = [name.split(":")[0].split("=")[0].strip() for name in free_vars if name != "self"]
-        taken = f"\n    {', '.join(names)}, = args" if names else ""
-        return f"def forward(self, args):{taken}\n    args.clear()"
+        selected = f"\n    {', '.join(names)}, = args" if names else ""
+        return f"def forward(self, args):{selected}\n    args.clear()"
 
 
 def rebuilt(gm: GraphModule, schedule: Schedule, parts: Mapping[Cut, Part]) -> Callable[[list[Any]], Any]:
     """The graph with a call of its program for each part, as a boxed function: it takes a list, which it empties."""
     graph = torch.fx.Graph()
     graph.set_codegen(_Boxed())
-    made: dict[Node, Node] = {}
+    producers: dict[Node, Node] = {}
     sizes: dict[sympy.Symbol, Node] = {}
     for node in gm.graph.nodes:
         if node.op == "placeholder":
-            made[node] = graph.node_copy(node, made.__getitem__)
+            producers[node] = graph.node_copy(node, producers.__getitem__)
             if isinstance(node.meta.get("val"), torch.SymInt):
                 sizes[expression(node.meta["val"])] = node
     for step in schedule.steps:
         if isinstance(step, Node):
-            made[step] = graph.node_copy(step, made.__getitem__)
+            producers[step] = graph.node_copy(step, producers.__getitem__)
             continue
-        inputs = [_in_order(graph, made[p.node], p) for p in step.inputs]
-        result = graph.call_function(parts[step], (*inputs, *(made[p.node] for p in step.weights)))
+        inputs = [_in_order(graph, producers[p.node], p) for p in step.inputs]
+        result = graph.call_function(parts[step], (*inputs, *(producers[p.node] for p in step.weights)))
         for k, port in enumerate(step.outputs):
             single = len(step.outputs) == 1
             value = result if single else graph.call_function(operator.getitem, (result, k))
             restrided = _restrided(port, sizes)
             if restrided is not None:
-                finish, given = restrided
-                value = graph.call_function(finish, (value, *(made[n] for n in given)))
-            made[port.node] = value
-            made[port.node].meta = dict(port.node.meta)
+                finish, arguments = restrided
+                value = graph.call_function(finish, (value, *(producers[n] for n in arguments)))
+            producers[port.node] = value
+            producers[port.node].meta = dict(port.node.meta)
     output = next(n for n in gm.graph.nodes if n.op == "output")
-    graph.output(torch.fx.map_arg(output.args[0], made.__getitem__))
+    graph.output(torch.fx.map_arg(output.args[0], producers.__getitem__))
     graph.eliminate_dead_code()
     module = GraphModule(gm, graph)
     function = module.forward.__func__
@@ -102,12 +102,12 @@ def _restrided_at_run_time(
         return None if port.is_plain else (lambda result: result.permute(inverse), [])
 
     @functools.lru_cache
-    def numbers(*given: int) -> dict[int, int]:
-        values = dict(zip(symbols, map(sympy.Integer, given), strict=True))
+    def numbers(*arguments: int) -> dict[int, int]:
+        values = dict(zip(symbols, map(sympy.Integer, arguments), strict=True))
         return {d: int(stride.xreplace(values)) for d, stride in others.items()}
 
-    def finish(result: Any, *given: int) -> Any:
-        transposed, match = result.permute(inverse), numbers(*given)
+    def finish(result: Any, *arguments: int) -> Any:
+        transposed, match = result.permute(inverse), numbers(*arguments)
         return transposed.as_strided(transposed.shape, [match.get(d, s) for d, s in enumerate(transposed.stride())])
 
     return finish, [sizes[s] for s in symbols]

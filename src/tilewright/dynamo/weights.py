@@ -52,9 +52,15 @@ class Packed(Runner):
     """
 
     def __init__(
-        self, program: Program, library: Library, pack: Packing, threads: int, frozen: bool, again: Callable[..., Any]
+        self,
+        program: Program,
+        library: Library,
+        pack: Packing,
+        threads: int,
+        frozen: bool,
+        repeated: Callable[..., Any],
     ) -> None:
-        self._packing, self._frozen, self._again = pack, frozen, again
+        self._packing, self._frozen, self._again = pack, frozen, repeated
         self._params = program.manifest.params
         self._fixed = {name: aligned_copy(np.asarray(array)) for name, array in program.weights.items()}
         self._local = LocalWeights(Engine(program.manifest, library, threads))

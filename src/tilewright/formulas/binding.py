@@ -70,8 +70,8 @@ def bind_nest(nest: Nest, scope: Scope, types: Mapping[str, TensorType]) -> Boun
     if scope.assuming:
         return Bound(nest, extents, TensorType(f32, shape))
     tensors = {n: te.placeholder(t.shape, t.dtype, n) for n, t in types.items()}
-    made = lower(nest, extents, tensors, scope)
-    return Bound(nest, extents, TensorType(made.dtype, shape))
+    created = lower(nest, extents, tensors, scope)
+    return Bound(nest, extents, TensorType(created.dtype, shape))
 
 
 def _sizes(nests: Nests, types: Mapping[str, TensorType]) -> dict[str, Expr]:
@@ -146,16 +146,16 @@ def symbolic_types(nests: Nests, dtype: DType) -> list[TensorType]:
                 classes.join(("dim", d.name, k), ("size", node.name))
     for number, nest in enumerate(nests.nests):
         _join_by_indices(number, nest, classes)
-    taken: dict[object, Expr] = {}
+    selected: dict[object, Expr] = {}
     types = []
     for name in nests.inputs:
         declared = nests.declared.get(name)
         shape: list[Expr] = []
         for k in range(nests.ranks.get(name, 0)):
             root = classes.root(("dim", name, k))
-            if root not in taken:
-                taken[root] = _symbol(classes, root, name, k, {str(v) for v in taken.values()})
-            shape.append(taken[root])
+            if root not in selected:
+                selected[root] = _symbol(classes, root, name, k, {str(v) for v in selected.values()})
+            shape.append(selected[root])
         kind = conversion(declared.dtype) if declared is not None and declared.dtype is not None else None
         types.append(TensorType(kind or dtype, tuple(shape)))
     return _derived(nests, types)
@@ -168,22 +168,22 @@ def _derived(nests: Nests, types: list[TensorType]) -> list[TensorType]:
         n.name: d for c in nests.declared.values() for n, d in zip(c.sizes, known[c.name].shape, strict=True)
         if isinstance(n, Name)
     }  # fmt: skip
-    made = []
+    created = []
     for name, t in known.items():
         declared = nests.declared.get(name)
         if declared is not None:
             shape = tuple(simplify(_size_of(n, sizes, nests.source)) for n in declared.sizes)
             t = TensorType(t.dtype, shape)
-        made.append(t)
-    return made
+        created.append(t)
+    return created
 
 
-def _symbol(classes: _Classes, root: object, name: str, k: int, taken: set[str]) -> Expr:
+def _symbol(classes: _Classes, root: object, name: str, k: int, used_names: set[str]) -> Expr:
     """A symbol called as the size or an index of its dimension is."""
     named = [key[-1] for key in classes.members(root) if key[0] == "size"]
     indices = [str(key[-1]).upper() for key in classes.members(root) if key[0] == "index"]
     for label in (*map(str, named), *indices, f"{name}_{k}"):
-        if label not in taken:
+        if label not in used_names:
             return Var(label, lo=1)
     return Var(f"{name}_{k}_", lo=1)
 

@@ -51,14 +51,14 @@ class _Grid:
         kind = value.dtype
         value = value.astype(np.float32) if kind.itemsize == 2 and kind.kind not in "iu" else value
         value = np.broadcast_to(value, self.shape)
-        kept = np.ones(self.shape, bool)
+        retained = np.ones(self.shape, bool)
         if nest.condition is not None:
-            kept = np.broadcast_to(self.value(nest.condition), self.shape)
+            retained = np.broadcast_to(self.value(nest.condition), self.shape)
         if nest.reducer in ("argmax", "argmin"):
-            return self.position(value, kept)
+            return self.position(value, retained)
         axes = tuple(range(len(nest.left), len(self.shape)))
         function, start = self.reducer(value.dtype)
-        reduced = function.reduce(np.where(kept, value, start), axis=axes, initial=start, dtype=value.dtype)
+        reduced = function.reduce(np.where(retained, value, start), axis=axes, initial=start, dtype=value.dtype)
         return np.asarray(reduced).astype(kind)
 
     def reducer(self, kind: np.dtype[Any]) -> tuple[Any, Any]:
@@ -76,15 +76,15 @@ class _Grid:
                 return np.multiply, kind.type(1)
         return np.add, kind.type(0)
 
-    def position(self, value: Array, kept: Array) -> Array:
+    def position(self, value: Array, retained: Array) -> Array:
         """The first place of the extreme or of a NaN among those that are kept; -1 if none is."""
         (index,) = self.nest.reduced
         start = self.ranges[index][0]
         _, worst = self.reducer_of_position(value.dtype)
-        masked = np.where(kept, value, worst)
-        hits = kept & (masked == self.extreme(masked))
+        masked = np.where(retained, value, worst)
+        hits = retained & (masked == self.extreme(masked))
         if value.dtype.kind not in "iu":
-            hits = kept & ((masked == self.extreme(masked)) | np.isnan(masked))
+            hits = retained & ((masked == self.extreme(masked)) | np.isnan(masked))
         return np.where(hits.any(-1), hits.argmax(-1) + start, -1).astype(np.int64)
 
     def extreme(self, values: Array) -> Array:
@@ -213,6 +213,6 @@ def _converted(value: Array, kind: np.dtype[Any]) -> Array:
         limits = np.iinfo(kind)
         wide = np.nan_to_num(np.trunc(value.astype(np.float64)), nan=0.0)
         inside = np.where((wide > limits.min) & (wide < limits.max), wide, 0).astype(kind)
-        made = np.where(wide >= limits.max, limits.max, np.where(wide <= limits.min, limits.min, inside))
-        return made.astype(kind)
+        created = np.where(wide >= limits.max, limits.max, np.where(wide <= limits.min, limits.min, inside))
+        return created.astype(kind)
     return value.astype(kind)

@@ -95,8 +95,8 @@ def _factors(bound: Bound, shapes: Shapes) -> list[Factor] | None:
     if conditions and not all(whole(bound, part, shapes) for part in parts):
         return None  # steps without the condition might read outside
     known = set(nest.indices)
-    made = [Factor(p, _mentioned(p, known)) for p in parts]
-    return made + [Factor(c, _mentioned(c, known), condition=True) for c in conditions]
+    result = [Factor(p, _mentioned(p, known)) for p in parts]
+    return result + [Factor(c, _mentioned(c, known), condition=True) for c in conditions]
 
 
 def _operands(node: Node, name: str) -> Iterator[Node]:
@@ -160,16 +160,16 @@ def _largest(steps: Iterable[Step], sizes: Mapping[str, int]) -> int:
 def _bounds(bound: Bound, steps: Sequence[Step], shapes: Shapes) -> Iterator[Bound]:
     """The nests of the steps."""
     nest = bound.nest
-    made: dict[str, Node] = {}
+    created: dict[str, Node] = {}
     for k, step in enumerate(steps):
-        parts = [made.get(f.node.name, f.node) if isinstance(f.node, Name) else f.node for f in step.factors]
+        parts = [created.get(f.node.name, f.node) if isinstance(f.node, Name) else f.node for f in step.factors]
         body, condition = _joined(step, parts)
         if k == len(steps) - 1:
             yield replace(bound, nest=replace(nest, reduced=step.over, body=body, condition=condition, ranges=()))
             return
         left = tuple(i for i in nest.indices if i in step.left)
         target = _fresh(f"{nest.target}_{k}", shapes)
-        made[f"#{k}"] = Read(target, tuple(Name(i) for i in left), at=nest.at)
+        created[f"#{k}"] = Read(target, tuple(Name(i) for i in left), at=nest.at)
         part = Nest(target, left, "sum", step.over, body, (), condition, nest.at, nest.label)
         extents = {i: bound.extents[i] for i in part.indices}
         yield Bound(part, extents, TensorType(bound.type.dtype, tuple(extents[i].size for i in left)))

@@ -95,10 +95,10 @@ class _Lowering:
         def element(*point: Expr) -> Expr:
             self.names = {i: p + self.extents[i].start for i, p in zip(nest.left, point, strict=True)}
             self.axes = dict(zip((p for p in point if isinstance(p, Var)), shape, strict=True))
-            made = body()
+            created = body()
             if nest.reducer is None:
-                self.check_reads(made, const(True))
-            return made
+                self.check_reads(created, const(True))
+            return created
 
         result: te.Tensor = te.compute(shape, te.labelled(element, nest.left), name=name)
         return result
@@ -116,8 +116,8 @@ class _Lowering:
         if loads(condition):  # what is read for the condition must lie after all bounds, so it stands in the element
             start = reducer(element, axis=over).reducer.identity[0]
             element, condition = select(condition, element, start), const(True)
-        made: Expr = te.or_identity(reducer(element, axis=over, where=condition))
-        return made
+        created: Expr = te.or_identity(reducer(element, axis=over, where=condition))
+        return created
 
     def reducible(self) -> Expr:
         """The element that is reduced; outside of the loops that reduce, only its type is meant."""
@@ -169,8 +169,8 @@ class _Lowering:
                 match = select(call("eq", match, none), const(-1, i32), match)
             return cast(match, i64)
 
-        made: te.Tensor = te.compute(first.shape, result, name=nest.target)
-        return made
+        tensor: te.Tensor = te.compute(first.shape, result, name=nest.target)
+        return tensor
 
     # -- elements ------------------------------------------------------------------------------------------------------
 
@@ -236,10 +236,10 @@ class _Lowering:
         return -value
 
     def function(self, node: Apply) -> Value:
-        given, name = self.element(node.args[0]), node.name
-        if name in ("abs", "relu") and not isinstance(given, Expr | bool):
-            return abs(given) if name == "abs" else max(given, 0)
-        value = self.typed(given)
+        arguments, name = self.element(node.args[0]), node.name
+        if name in ("abs", "relu") and not isinstance(arguments, Expr | bool):
+            return abs(arguments) if name == "abs" else max(arguments, 0)
+        value = self.typed(arguments)
         if name == "relu":
             if value.dtype is boolean:
                 self.fail("relu is of numbers", node, got=value.dtype)
@@ -385,9 +385,9 @@ class _Lowering:
         """Raises unless every read is proved to be inside, under the conditions under which it happens."""
         if any(is_const(n, 0) for n in self.axes.values()):
             return  # nothing is read
-        given = () if is_const(condition, True) else (condition,)
+        premises = () if is_const(condition, True) else (condition,)
         wanted = {x for x in loads(e) if x in self.reads}
-        for load, conditions in guarded_loads(e, wanted, given):
+        for load, conditions in guarded_loads(e, wanted, premises):
             for d, (index, extent) in enumerate(zip(load.indices, load.buffer.shape, strict=True)):
                 if self.is_gather(self.reads[load].indices[d]):
                     continue
@@ -422,5 +422,5 @@ def _cast_to(tensor: te.Tensor, kind: DType, name: str) -> te.Tensor:
     """A stage that rounds to another type; the tensor itself where it has it."""
     if tensor.dtype is kind:
         return tensor
-    made: te.Tensor = te.compute(tensor.shape, lambda *i: cast(tensor[i], kind), name=name)
-    return made
+    result: te.Tensor = te.compute(tensor.shape, lambda *i: cast(tensor[i], kind), name=name)
+    return result

@@ -77,7 +77,7 @@ def nests_of(program: Program, source: Source, inputs: Iterable[str] = (), sizes
 
 
 class _Reader:
-    def __init__(self, program: Program, source: Source, given: tuple[str, ...], sizes: tuple[str, ...]) -> None:
+    def __init__(self, program: Program, source: Source, arguments: tuple[str, ...], sizes: tuple[str, ...]) -> None:
         self.program = program
         self.source = source
         self.problems = Problems()
@@ -85,7 +85,7 @@ class _Reader:
         named = (n.name for d in program.declarations for e in d.sizes for n in walk(e) if isinstance(n, Name))
         self.sizes = {*named, *sizes}
         self.targets = {s.target: s for s in program.statements}
-        self.inputs = dict.fromkeys((*given, *self.declared))
+        self.inputs = dict.fromkeys((*arguments, *self.declared))
         self.ranks: dict[str, int] = {d.name: len(d.sizes) for d in program.declarations}
         self.done: set[str] = set()
         self.nests: list[Nest] = []
@@ -158,12 +158,12 @@ class _Reader:
         conditions = _conjuncts(condition)
         own = () if reducer is None else self.reduced(body, over, s.left, reducer, s.at, conditions)
         body, rest = self.lifted(body, (*s.left, *own), s, ranges, conditions)
-        kept = [c for c in rest if reducer is not None and _mentions(c, own)]
+        retained = [c for c in rest if reducer is not None and _mentions(c, own)]
         for c in rest:
-            if c not in kept:
+            if c not in retained:
                 hint = "(x if condition else 0) gives a value where it does not hold"
                 self.report("the condition is about no index that is reduced over", c.at, hint=hint)
-        self.add(s.target, s.left, reducer, own, body, ranges, conjunction(kept), s.at, s.target)
+        self.add(s.target, s.left, reducer, own, body, ranges, conjunction(retained), s.at, s.target)
 
     def add(
         self,
@@ -188,8 +188,8 @@ class _Reader:
                     )
                     what = f"index {n.name!r} is not on the left, and nothing reduces over it"
                     self.source.fail(what, n.at, hint=hint)
-        kept = tuple(r for r in ranges if r.index in known)
-        self.nests.append(Nest(target, left, reducer, own, body, kept, condition, at, label))
+        retained = tuple(r for r in ranges if r.index in known)
+        self.nests.append(Nest(target, left, reducer, own, body, retained, condition, at, label))
 
     def check_left(self, s: Statement) -> None:
         seen: set[str] = set()
@@ -293,15 +293,15 @@ class _Reader:
         """The node with each reduction in it read from a nest of its own, and the conditions that none of them took."""
         if isinstance(node, Reduction):
             return self.nest(node, scope, s, ranges, conditions)
-        made: list[Node] = []
+        result: list[Node] = []
         for child in node.children:
             child, conditions = self.lifted(child, scope, s, ranges, conditions)
-            made.append(child)
+            result.append(child)
         if isinstance(node, Apply):
-            node = replace(node, args=tuple(made))
+            node = replace(node, args=tuple(result))
         elif isinstance(node, Read):
             count = len(node.indices)
-            node = replace(node, indices=tuple(made[:count]), fill=made[count] if len(made) > count else None)
+            node = replace(node, indices=tuple(result[:count]), fill=result[count] if len(result) > count else None)
         return node, conditions
 
     def nest(
@@ -310,13 +310,13 @@ class _Reader:
         own = self.reduced(r.body, r.over, scope, r.reducer, r.at, [])
         ranges = (*(x for x in ranges if x.index not in {y.index for y in r.ranges}), *r.ranges)
         body, rest = self.lifted(r.body, (*scope, *own), s, ranges, conditions)
-        kept = [c for c in rest if _mentions(c, own)] + _conjuncts(r.condition)
-        used = {i for e in (body, *kept) for i in self.indices_in(e)}
+        retained = [c for c in rest if _mentions(c, own)] + _conjuncts(r.condition)
+        used = {i for e in (body, *retained) for i in self.indices_in(e)}
         left = tuple(i for i in scope if i in used)
         name = fresh_name(f"{s.target}_{r.reducer}", self.taken)
         self.ranks[name] = len(left)
-        self.add(name, left, r.reducer, own, body, ranges, conjunction(kept), r.at, f"{r.reducer}(...)")
-        return Read(name, tuple(Name(i, r.at) for i in left), at=r.at), [c for c in rest if c not in kept]
+        self.add(name, left, r.reducer, own, body, ranges, conjunction(retained), r.at, f"{r.reducer}(...)")
+        return Read(name, tuple(Name(i, r.at) for i in left), at=r.at), [c for c in rest if c not in retained]
 
 
 def _both(a: Node | None, b: Node | None) -> Node | None:

@@ -175,13 +175,13 @@ def _implicit(source: Source, terms: Sequence[Term], letters: bool) -> Term:
     if not any(a.bracketed for a in axes):
         source.fail("there is no result", (0, len(source.text)), hint="write -> and its axes, or reduce over [axes]")
     seen: set[str] = set()
-    kept: list[Group] = []
+    retained: list[Group] = []
     for g in (g for term in terms for g in term):
         left = tuple(a for a in g.axes if not a.bracketed and (a.name.isdigit() or a.name not in seen))
         seen |= {a.name for a in left}
         if left:
-            kept.append(Group(left, g.at))
-    return tuple(kept)
+            retained.append(Group(left, g.at))
+    return tuple(retained)
 
 
 def _check(notation: Notation) -> None:
@@ -264,11 +264,12 @@ class _Reading:
         for k, parts in enumerate(self.parts):
             places = ["0" if n == "" else labels.setdefault(n, f"i{len(labels)}") for n, _ in parts]
             reads.append(f"x{k}[{', '.join(places)}]")
-        kept = [a.name for g in self.result for a in g.axes if not a.name.isdigit()]
+        retained = [a.name for g in self.result for a in g.axes if not a.name.isdigit()]
         ranges = [
-            f"{labels.setdefault(n, f'i{len(labels)}')} in 0:{self.size_of(n)}" for n in dict.fromkeys((*kept, *labels))
+            f"{labels.setdefault(n, f'i{len(labels)}')} in 0:{self.size_of(n)}"
+            for n in dict.fromkeys((*retained, *labels))
         ]
-        text = self.text(reads, [labels[n] for n in kept], [l for n, l in labels.items() if n not in kept])
+        text = self.text(reads, [labels[n] for n in retained], [l for n, l in labels.items() if n not in retained])
         where = f" where {', '.join(ranges)}" if ranges else ""
         shapes = tuple(tuple(n for _, n in parts) for parts in self.parts)
         result = tuple(math.prod(self.size_of(a.name) for a in g.axes) for g in self.result)

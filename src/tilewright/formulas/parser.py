@@ -388,10 +388,10 @@ def called(source: Source, name: Name, args: tuple[Node, ...], at: At) -> Node:
     if not least <= len(args) <= most:
         count = f"{least}" if least == most else f"{least} or more"
         source.fail(f"{word} takes {count} argument{'s' * (count != '1')}", at, got=len(args))
-    made = args[0] if len(args) > 2 else Apply(word, args, at)
+    result = args[0] if len(args) > 2 else Apply(word, args, at)
     for other in args[1:] if len(args) > 2 else ():
-        made = Apply(word, (made, other), at)
-    return made
+        result = Apply(word, (result, other), at)
+    return result
 
 
 def _guarded(source: Source, word: str, args: tuple[Node, ...], at: At) -> Node:

@@ -111,12 +111,12 @@ class _Reader:
         a = f.args
         if a.vararg is not None or a.kwarg is not None:
             self.fail("a comprehension has a fixed number of inputs", a.vararg or a.kwarg)
-        given = [*a.posonlyargs, *a.args]
-        defaults = dict(zip([p.arg for p in given[len(given) - len(a.defaults) :]], a.defaults, strict=True))
+        arguments = [*a.posonlyargs, *a.args]
+        defaults = dict(zip([p.arg for p in arguments[len(arguments) - len(a.defaults) :]], a.defaults, strict=True))
         defaults |= {p.arg: d for p, d in zip(a.kwonlyargs, a.kw_defaults, strict=True) if d is not None}
         inputs: list[str] = []
         declarations: list[Declaration] = []
-        for p in (*given, *a.kwonlyargs):
+        for p in (*arguments, *a.kwonlyargs):
             if p.arg in self.constants:
                 continue
             if p.arg in defaults:
@@ -137,10 +137,10 @@ class _Reader:
         start, end = self.at(annotation)
         inner = Source(annotation.value, self.source.name, self.source.line)
         try:
-            made = parse_declaration(name, inner)
+            created = parse_declaration(name, inner)
         except ComprehensionError as error:
             self.fail(error.what, annotation, expected=error.expected or 'a type such as "f32[M, K]"', got=error.got)
-        return [made.moved((start, end))]
+        return [created.moved((start, end))]
 
     def results(self, value: ast.expr) -> tuple[Name, ...]:
         items = value.elts if isinstance(value, ast.Tuple) else [value]
@@ -172,9 +172,9 @@ class _Reader:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             self.fail("the expression is nested too deeply", e, expected=f"{MAX_DEPTH} levels")
-        made = self.node(e)
+        created = self.node(e)
         self.depth -= 1
-        return made
+        return created
 
     def node(self, e: ast.expr) -> Node:
         at = self.at(e)
@@ -191,10 +191,10 @@ class _Reader:
             case ast.BoolOp(op=op, values=values):
                 word = "and" if isinstance(op, ast.And) else "or"
                 parts = [self.expression(v) for v in values]
-                made = parts[0]
+                result = parts[0]
                 for part in parts[1:]:
-                    made = Apply(word, (made, part), at)
-                return made
+                    result = Apply(word, (result, part), at)
+                return result
             case ast.UnaryOp(op=op, operand=operand):
                 return self.unary(op, self.expression(operand), e)
             case ast.Compare():
@@ -228,9 +228,9 @@ class _Reader:
             right = self.expression(other)
             parts.append(Apply(_COMPARE[type(op)], (left, right), self.at(e)))
             left = right
-        made = conjunction(parts)
-        assert made is not None
-        return made
+        created = conjunction(parts)
+        assert created is not None
+        return created
 
     def call(self, e: ast.Call) -> Node:
         over: tuple[Name, ...] | None = None
@@ -249,12 +249,12 @@ class _Reader:
         if len(e.args) == 1 and isinstance(e.args[0], ast.GeneratorExp) and word in REDUCERS and over is None:
             return self.generator(word, e.args[0], self.at(e))
         args = tuple(self.expression(a) for a in e.args)
-        made = called(self.source, Name(word, self.at(function)), args, self.at(e))
+        created = called(self.source, Name(word, self.at(function)), args, self.at(e))
         if over is None:
-            return made
-        if not isinstance(made, Reduction):
+            return created
+        if not isinstance(created, Reduction):
             self.fail(f"{word} is no reduction", e)
-        return Reduction(made.reducer, made.body, over, at=made.at)
+        return Reduction(created.reducer, created.body, over, at=created.at)
 
     def generator(self, word: str, e: ast.GeneratorExp, at: At) -> Node:
         """`sum(x for k in range(lo, hi) if condition)`."""

@@ -182,10 +182,10 @@ class _Writer:
 
     # -- reads ---------------------------------------------------------------------------------------------------------
 
-    def decide(self, e: Expr, given: tuple[Expr, ...]) -> None:
+    def decide(self, e: Expr, assumptions: tuple[Expr, ...]) -> None:
         """How each read says what is outside: not at all where it is proved that nothing is."""
         empty = any(is_const(n, 0) for n in self.axes.values())
-        for load, conditions in guarded_loads(e, set(loads(e)), given):
+        for load, conditions in guarded_loads(e, set(loads(e)), assumptions):
             ways: list[Outside] = [
                 self.way(load, d, () if self.careful else conditions) for d in range(len(load.indices))
             ]

@@ -178,20 +178,20 @@ def walk(node: Node) -> Iterator[Node]:
 
 def rebuild(node: Node, change: Callable[[Node], Node | None]) -> Node:
     """The node with `change` applied to all below it and then to itself; None keeps."""
-    made: Node
+    created: Node
     match node:
         case Read():
             fill = None if node.fill is None else rebuild(node.fill, change)
-            made = replace(node, indices=tuple(rebuild(i, change) for i in node.indices), fill=fill)
+            created = replace(node, indices=tuple(rebuild(i, change) for i in node.indices), fill=fill)
         case Apply():
-            made = replace(node, args=tuple(rebuild(a, change) for a in node.args))
+            created = replace(node, args=tuple(rebuild(a, change) for a in node.args))
         case Reduction():
             condition = None if node.condition is None else rebuild(node.condition, change)
-            made = replace(node, body=rebuild(node.body, change), condition=condition)
+            created = replace(node, body=rebuild(node.body, change), condition=condition)
         case _:
-            made = node
-    changed = change(made)
-    return made if changed is None else changed
+            created = node
+    changed = change(created)
+    return created if changed is None else changed
 
 
 def conjunction(conditions: list[Node]) -> Node | None:

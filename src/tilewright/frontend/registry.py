@@ -57,11 +57,11 @@ def find(model: Any) -> Frontend | None:
 
 
 def _admit(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
-    given = plugins.several(loaded, Frontend)
-    plugins.check_new("frontend", [f.name for f in given], ["onnx", "torch", *(f.name for f in _extra)])
-    for frontend in given:
+    items = plugins.several(loaded, Frontend)
+    plugins.check_new("frontend", [f.name for f in items], ["onnx", "torch", *(f.name for f in _extra)])
+    for frontend in items:
         register(frontend)
-    return tuple(f"frontend {f.name}" for f in given)
+    return tuple(f"frontend {f.name}" for f in items)
 
 
 def _is_onnx(model: Any) -> bool:

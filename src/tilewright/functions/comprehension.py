@@ -207,11 +207,11 @@ class Comprehension:
             t.rank != self.nests.ranks.get(n, 0) for n, t in zip(self.inputs, types, strict=True)
         ):
             return list(types)
-        made = []
-        for given, general in zip(types, self._general(f32), strict=True):
-            shape = tuple(self._symbol(d, g) for d, g in zip(given.shape, general.shape, strict=True))
-            made.append(replace(given, shape=shape))
-        return made
+        created = []
+        for case, general in zip(types, self._general(f32), strict=True):
+            shape = tuple(self._symbol(d, g) for d, g in zip(case.shape, general.shape, strict=True))
+            created.append(replace(case, shape=shape))
+        return created
 
     def _symbol(self, size: Expr, general: Expr) -> Expr:
         """A size as a symbol if it is dynamic."""
@@ -256,10 +256,10 @@ def _number(name: str, value: Any, kind: np.dtype[Any]) -> Any:
         raise CallError(
             "not an array", where=f"input {name!r}", expected="an array or a number", got=type(value).__name__
         )
-    made = np.asarray(value, kind)
-    if not math.isnan(value) and made.item() != value and made.dtype.kind in "iub":
+    created = np.asarray(value, kind)
+    if not math.isnan(value) and created.item() != value and created.dtype.kind in "iub":
         raise CallError(f"{value} does not fit {kind}", where=f"input {name!r}")
-    return made
+    return created
 
 
 class NotationFunction:
@@ -298,8 +298,8 @@ class NotationFunction:
         """Put the comprehension into a graph that is being built; its result."""
         statement, nests = self._read([v.type for v in values])
         parts = [_reshaped(builder, v, shape) for v, shape in zip(values, statement.shapes, strict=True)]
-        (made,) = Comprehension(nests, self.name, False, self.options).emit(builder, *parts)
-        return (_reshaped(builder, made, statement.result),)
+        (created,) = Comprehension(nests, self.name, False, self.options).emit(builder, *parts)
+        return (_reshaped(builder, created, statement.result),)
 
     def explain(self, *arrays: Any) -> str:
         """The loops that were understood for these arrays, over elementary axes."""

@@ -31,12 +31,12 @@ def torch_op(function: Comprehension, name: str) -> Any:
     def fake(*tensors: Any) -> Any:
         types = [TensorType(_type(t), tuple(as_expr(int(d)) for d in t.shape)) for t in tensors]
         program = function.bind(types)
-        made = []
+        created = []
         for output in function.outputs:
             result = program.types[output]
             kind = in_kind_of(torch.empty(0), _empty(result)).dtype
-            made.append(torch.empty([as_int(d) or 0 for d in result.shape], dtype=kind))
-        return made[0] if count == 1 else tuple(made)
+            created.append(torch.empty([as_int(d) or 0 for d in result.shape], dtype=kind))
+        return created[0] if count == 1 else tuple(created)
 
     op = torch.library.custom_op(name, run, mutates_args=(), schema=f"({arguments}) -> {results}")
     op.register_fake(fake)
@@ -49,13 +49,13 @@ def _register_gradient(op: Any, function: Comprehension, name: str, arguments: s
     import torch
 
     flows = ", ".join(f"Tensor d_{n}" for n in function.outputs)
-    made = ", ".join(["Tensor"] * len(function.inputs))
-    schema = f"({', '.join(filter(None, (arguments, flows)))}) -> ({made})"
+    created = ", ".join(["Tensor"] * len(function.inputs))
+    schema = f"({', '.join(filter(None, (arguments, flows)))}) -> ({created})"
     count = len(function.inputs)
 
     def back(*tensors: Any) -> Any:
-        inputs, given = tensors[:count], tensors[count:]
-        result = iter(function.backward(*inputs, *(g.contiguous() for g in given if g.is_floating_point())))
+        inputs, arguments = tensors[:count], tensors[count:]
+        result = iter(function.backward(*inputs, *(g.contiguous() for g in arguments if g.is_floating_point())))
         return tuple(next(result) if x.is_floating_point() else torch.empty(0) for x in inputs)
 
     def fake(*tensors: Any) -> Any:
@@ -64,9 +64,9 @@ def _register_gradient(op: Any, function: Comprehension, name: str, arguments: s
     def keep(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.save_for_backward(*inputs, *(output if isinstance(output, tuple) else (output,)))
 
-    def gradients(ctx: Any, *given: Any) -> Any:
+    def gradients(ctx: Any, *arguments: Any) -> Any:
         inputs, outputs = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
-        flows = [torch.zeros_like(y) if g is None else g for g, y in zip(given, outputs, strict=True)]
+        flows = [torch.zeros_like(y) if g is None else g for g, y in zip(arguments, outputs, strict=True)]
         result = backward(*inputs, *flows)
         return tuple(g if x.is_floating_point() else None for g, x in zip(result, inputs, strict=True))
 

@@ -102,17 +102,17 @@ class Attrs:
 
     def __post_init__(self) -> None:
         for name, hint, kinds in _checked_fields(type(self)):
-            value = given = getattr(self, name)
+            value = supplied = getattr(self, name)
             if type(value) in kinds:
                 continue
-            value = _converted(given, hint)
+            value = _converted(supplied, hint)
             if not _fits(value, hint):
                 raise VerifyError(
                     f"attribute {name!r} of {type(self).__name__} is of the wrong type",
                     expected=_hint_text(hint),
-                    got=repr(given),
+                    got=repr(supplied),
                 )
-            if value is not given:
+            if value is not supplied:
                 object.__setattr__(self, name, value)
 
     @classmethod

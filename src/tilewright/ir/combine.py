@@ -14,7 +14,7 @@ KNOWN_REDUCERS = ("add", "mul", "min", "max", "larger")
 """Operators that combine one value in one instruction."""
 
 
-def combine(reducer: Reducer, targets: Sequence[Load], values: Sequence[Expr], taken: set[str]) -> Stmt:
+def combine(reducer: Reducer, targets: Sequence[Load], values: Sequence[Expr], used_names: set[str]) -> Stmt:
     """One step: what was reduced into the targets so far, combined with values.
 
         C[vi] = C[vi] + A[vi, vk]                                       by a known reducer
@@ -34,11 +34,11 @@ def combine(reducer: Reducer, targets: Sequence[Load], values: Sequence[Expr], t
         return Store(
             target.buffer, target.indices, substitute(reducer.result[0], {**current, reducer.rhs[0]: values[0]})
         )
-    new = [Var(fresh_name(f"{t.buffer.name}_new", taken), t.dtype) for t in targets]
+    new = [Var(fresh_name(f"{t.buffer.name}_new", used_names), t.dtype) for t in targets]
     results = [substitute(r, {**current, **dict(zip(reducer.rhs, new, strict=True))}) for r in reducer.result]
     lets = list(zip(new, values, strict=True))
     if len(targets) > 1:
-        after = [Var(fresh_name(f"{t.buffer.name}_next", taken), t.dtype) for t in targets]
+        after = [Var(fresh_name(f"{t.buffer.name}_next", used_names), t.dtype) for t in targets]
         lets += zip(after, results, strict=True)
         results = list(after)
     body = seq(Store(t.buffer, t.indices, r) for t, r in zip(targets, results, strict=True))
@@ -59,8 +59,8 @@ def without_new(step: Stmt) -> Stmt:
         body = body.body
     stores = body.stmts if isinstance(body, Seq) else (body,)
     new, after = lets[: len(stores)], lets[len(stores) :]
-    kept = [s.value for s in stores if isinstance(s, Store)] == [x.var for x in after]
-    if len(new) < 2 or len(after) != len(new) or not kept:
+    retained = [s.value for s in stores if isinstance(s, Store)] == [x.var for x in after]
+    if len(new) < 2 or len(after) != len(new) or not retained:
         return step
     values = {x.var: x.value for x in new}
     for x in reversed(after):

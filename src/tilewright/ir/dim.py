@@ -13,7 +13,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 from tilewright.support.options import check_option
 
-MOST_LIKELY = 8
+LIKELY_COUNT = 8
 """Values that stand for a distribution: as many of equal weight as choose tiles as well as the whole of it."""
 MAX_DIM = (1 << 31) - 1
 """The largest value of a dimension whose end is not stated."""
@@ -99,7 +99,7 @@ def _counted(values: Iterable[int]) -> dict[int, float]:
     return result
 
 
-def quantiles(counts: Mapping[int, float], most: int = MOST_LIKELY) -> tuple[int, ...]:
+def quantiles(counts: Mapping[int, float], most: int = LIKELY_COUNT) -> tuple[int, ...]:
     """A histogram as at most `most` values of equal weight: the values themselves where all weigh the same and are few
     enough, else the value in the middle of each equal part."""
     order = sorted(value for value, count in counts.items() if count > 0)

@@ -532,12 +532,12 @@ def _fold_int(name: str, a: Expr, b: Expr) -> Expr | None:
 def cast(value: Any, to: DType | str) -> Expr:
     """Convert to another element type: floats to ints truncate (saturating, NaN to 0), ints wrap, to bool is `!= 0`."""
     target = dtype(to)
-    given = as_expr(value)
-    if given.dtype is target:
-        return given
-    if isinstance(given, Const) and given.dtype.kind in ("int", "uint", "bool"):
-        return const(given.value, target)
-    return Op("cast", (given,), target)
+    operand = as_expr(value)
+    if operand.dtype is target:
+        return operand
+    if isinstance(operand, Const) and operand.dtype.kind in ("int", "uint", "bool"):
+        return const(operand.value, target)
+    return Op("cast", (operand,), target)
 
 
 def select(condition: Any, then: Any, orelse: Any) -> Expr:

@@ -220,14 +220,14 @@ class Graph:
         wanted: set[Value | None] = set(self.outputs)
         defined = any(node.defines is not None for node in self.nodes)
         symbols = {s for v in self.outputs for d in v.shape for s in variables(d)} if defined else set()
-        kept: list[Node] = []
+        retained: list[Node] = []
         for node in reversed(self.nodes):
             if not wanted.isdisjoint(node.outputs) or (symbols and node.defines in symbols):
-                kept.append(node)
+                retained.append(node)
                 wanted.update(node.inputs)
                 if defined:
                     symbols.update(node.symbols, (s for v in node.outputs for d in v.shape for s in variables(d)))
-        return tuple(reversed(kept))
+        return tuple(reversed(retained))
 
     def producers(self) -> dict[Value, Node]:
         return {out: node for node in self.nodes for out in node.outputs}
@@ -273,9 +273,9 @@ class GraphBuilder:
     def assume(self, condition: Expr | Sameness, reason: str) -> None:
         """Take a condition over symbols for granted: each call checks it, and one where it does not hold is a CallError
         that says it and the reason."""
-        made = Assumption(as_expr(condition), reason)
-        if not is_const(made.condition, True) and made not in self.assumptions:
-            self.assumptions.append(made)
+        created = Assumption(as_expr(condition), reason)
+        if not is_const(created.condition, True) and created not in self.assumptions:
+            self.assumptions.append(created)
 
     def input(self, name: str, type: TensorType) -> Value:
         value = Value(self.fresh(name), type)

@@ -252,8 +252,10 @@ def note_list(c: Cursor, place: type[N]) -> tuple[N, ...]:
                 c.fail(f"{field!r} is given twice", token)
             fields[field] = value
         if isinstance(op := fields.get("op"), str) and name == note_name(Origin):
-            given = fields.get("attrs", {})
-            fields["attrs"] = attributes_of(c, c.kinds, op, token, given) if isinstance(given, dict) else given
+            arguments = fields.get("attrs", {})
+            fields["attrs"] = (
+                attributes_of(c, c.kinds, op, token, arguments) if isinstance(arguments, dict) else arguments
+            )
         try:
             note = make(name, place, (), fields)
         except VerifyError as error:

@@ -54,7 +54,7 @@ class Prefetch(LoopNote):
             together are `rows`.
         few: fewer rows than these do not share: each prefetches `ahead` bytes after what it reads.
         ahead: bytes; None: nothing.
-        ahead_level: the level that these lines go into where it is known that all rows are so few; None: `level`.
+        prefetch_level: the level that these lines go into where it is known that all rows are so few; None: `level`.
         tiles: the same for so many runs of the loop, those of the loops around which do not move what is read. Where
             they are fewer, at the end of a map, the run prefetches nothing.
         turn: runs that differ in the first index of this buffer read the same: each prefetches `lines` lines, the next
@@ -72,7 +72,7 @@ class Prefetch(LoopNote):
     strip: Count | None = None
     few: Count | None = None
     ahead: Count | None = None
-    ahead_level: Literal[1, 2] | None = None
+    prefetch_level: Literal[1, 2] | None = None
     tiles: Count | None = None
     turn: BufferName | None = None
     turns: Count | None = None
@@ -81,7 +81,7 @@ class Prefetch(LoopNote):
         shared = [name for name in ("rows", "tiles", "turn") if getattr(self, name) is not None]
         if len(shared) > 1:
             yield f"{' and '.join(shared)} say different things about who shares"
-        for name, other in (("strip", "rows"), ("few", "strip"), ("ahead", "few"), ("ahead_level", "ahead")):
+        for name, other in (("strip", "rows"), ("few", "strip"), ("ahead", "few"), ("prefetch_level", "ahead")):
             if getattr(self, name) is not None and getattr(self, other) is None:
                 yield f"{name!r} needs {other!r}"
         if (self.turn is None) != (self.turns is None):

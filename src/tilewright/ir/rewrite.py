@@ -306,39 +306,39 @@ def replace_stmt(root: Stmt, old: Stmt, new: Stmt | None) -> Stmt | None:
     if not root.children:
         return root
     children = [replace_stmt(c, old, new) for c in root.children]
-    kept = tuple(c for c in children if c is not None)
-    if len(kept) == len(children):
-        return with_children(root, kept)
+    retained = tuple(c for c in children if c is not None)
+    if len(retained) == len(children):
+        return with_children(root, retained)
     if isinstance(root, Seq):
-        return seq(kept) if kept else None
-    if isinstance(root, If) and kept:
-        return If(root.condition, kept[0]) if children[0] is not None else If(~root.condition, kept[0])
+        return seq(retained) if retained else None
+    if isinstance(root, If) and retained:
+        return If(root.condition, retained[0]) if children[0] is not None else If(~root.condition, retained[0])
     return None
 
 
-def fresh_name(base: str, taken: set[str]) -> str:
-    """`base`, or `base_1`, `base_2`, ... : the first that is not taken; it is added to `taken`."""
+def fresh_name(base: str, used_names: set[str]) -> str:
+    """`base`, or `base_1`, `base_2`, ... : the first that is not taken; it is added to `used_names`."""
     name, n = base, 0
-    while name in taken:
+    while name in used_names:
         n += 1
         name = f"{base}_{n}"
-    taken.add(name)
+    used_names.add(name)
     return name
 
 
 def names_of(func: PrimFunc) -> set[str]:
     """Every name used in a function: variables, buffers, blocks, symbols."""
-    taken = {b.name for b in (*func.params, *func.buffers)} | {v.name for v in func.symbols}
+    used_names = {b.name for b in (*func.params, *func.buffers)} | {v.name for v in func.symbols}
     for stmt in walk(func.body):
         match stmt:
             case For() | Let():
-                taken.add(stmt.var.name)
+                used_names.add(stmt.var.name)
             case Block():
-                taken.add(stmt.name)
-                taken.update(it.var.name for it in stmt.iters)
+                used_names.add(stmt.name)
+                used_names.update(it.var.name for it in stmt.iters)
             case Allocate():
-                taken.add(stmt.buffer.name)
-    return taken
+                used_names.add(stmt.buffer.name)
+    return used_names
 
 
 def c_calls_in(stmt: Stmt) -> tuple[Op, ...]:

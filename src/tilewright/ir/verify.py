@@ -54,11 +54,11 @@ def verify_func(func: PrimFunc) -> None:
     verifier.problems.raise_if_any(where=f"func {func.name!r}", kind=VerifyError)
 
 
-def verify_graph(graph: Graph, check: NodeCheck | None = None, around: Iterable[Var] = ()) -> None:
+def verify_graph(graph: Graph, check: NodeCheck | None = None, enclosing: Iterable[Var] = ()) -> None:
     """Check a graph and the bodies in it: single assignment in order, agreeing types, known symbols, among them those
-    of the graph `around` a body. Raises VerifyError."""
+    of the graph `enclosing` a body. Raises VerifyError."""
     problems = Problems()
-    symbols = {*graph.symbols, *around}
+    symbols = {*graph.symbols, *enclosing}
     known: dict[str, Value] = {}
 
     def define(value: Value, where: str) -> None:

@@ -28,8 +28,8 @@ def barrier_seconds(threads: int) -> float:
     shared = pool()
     library = Library({"probe": compile_text(_text(_BARRIERS))}, ["probe"], {"tw_barrier": shared.barrier})
     parallel = function(shared.parallel, None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    many = _best(lambda: parallel(library["probe"], None, None, threads))
-    return many / _BARRIERS
+    several = _best(lambda: parallel(library["probe"], None, None, threads))
+    return several / _BARRIERS
 
 
 def handover_seconds(threads: int) -> float:
@@ -39,8 +39,8 @@ def handover_seconds(threads: int) -> float:
         return 0.0
     library = Library({"probe": compile_text(_regions_text(_REGIONS))}, ["regions"], {"tw_parallel": pool().parallel})
     regions = function(library["regions"], None, ctypes.c_int64)
-    one, many = (_best(partial(regions, n)) for n in (1, threads))
-    return max(many - one, 0.0) / _REGIONS
+    one, several = (_best(partial(regions, n)) for n in (1, threads))
+    return max(several - one, 0.0) / _REGIONS
 
 
 def _best(call: Callable[[], None]) -> float:

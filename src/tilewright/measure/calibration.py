@@ -106,9 +106,9 @@ def settle(
     values = {"frequency": round(hz, 1), "fma_per_cycle": max(fma, before.fma_per_cycle) if before else fma}
     for name, value in per_cycle.items():
         old = getattr(before, name) if before else 0.0
-        near = old and 1 / _NEAR < value / old < _NEAR
+        agrees = old and 1 / _NEAR < value / old < _NEAR
         worse = old and (value > old if name in LATENCIES else value < old)
-        values[name] = old if near or worse else value if value == LATENCIES.get(name) else rounded(value)
+        values[name] = old if agrees or worse else value if value == LATENCIES.get(name) else rounded(value)
     return Calibration(**values)
 
 

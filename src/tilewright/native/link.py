@@ -28,12 +28,12 @@ from tilewright.support.permission import NEEDED, forbidden
 @cache
 def host_triple() -> str:
     """LLVM's triple of this process."""
-    if _is_plain_linux():
+    if _is_ordinary_linux():
         return "x86_64-unknown-linux-gnu"
     return str(toolchain.llvm().get_process_triple())
 
 
-def _is_plain_linux() -> bool:
+def _is_ordinary_linux() -> bool:
     """Whether this is x86-64 Linux with the GNU C library: the machine that is known without asking LLVM."""
     try:
         gnu = os.confstr("CS_GNU_LIBC_VERSION")
@@ -67,7 +67,7 @@ _KERNEL_NAMES = {
 @cache
 def _features_of_kernel() -> frozenset[str]:
     """LLVM's names of what /proc/cpuinfo says that every CPU has; empty where there is no such file."""
-    if not _is_plain_linux():
+    if not _is_ordinary_linux():
         return frozenset()
     try:
         lines = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")]
@@ -161,8 +161,8 @@ def _cached(content: str, speed: int, make: Callable[[], bytes]) -> bytes:
     store = ObjectCache()
     entry = store.get(key)
     if entry is None:
-        given = (ObjectCache(folder).get(key) for folder in _given)
-        entry = _used.get(key) or next((image for image in given if image is not None), None) or make()
+        images = (ObjectCache(folder).get(key) for folder in _given)
+        entry = _used.get(key) or next((image for image in images if image is not None), None) or make()
         store.put(key, entry)
     _used[key] = entry
     return entry

@@ -25,7 +25,7 @@ _ARM, _ARM_UNWIND = 40, 0x70000001
 _OBJECT, _FILE = 1, 4
 _RESERVED, _ABSOLUTE = 0xFF00, 0xFFF1
 _STACK_NOTE = ".note.GNU-stack"
-_KEPT_ONCE = (_STACK_NOTE, ".riscv.attributes", ".ARM.attributes")
+_RETAINED_ONCE = (_STACK_NOTE, ".riscv.attributes", ".ARM.attributes")
 """Sections that say something of the whole object: the first one's stands for all."""
 
 
@@ -220,9 +220,9 @@ class _Joiner:
             known = kind in (_PROGBITS, _NOBITS) or kind >= 0x70000000
             if (o.machine, kind) == (_ARM, _ARM_UNWIND):
                 continue  # tables of unwinding, in a microcontroller's flash: nothing here throws
-            if not known or (not flags & _ALLOC and name not in _KEPT_ONCE):
+            if not known or (not flags & _ALLOC and name not in _RETAINED_ONCE):
                 continue
-            if name in _KEPT_ONCE and any(s.name == name for s in self.sections):
+            if name in _RETAINED_ONCE and any(s.name == name for s in self.sections):
                 continue
             self.numbers[which, k] = len(self.sections) + 1
             # The link of an order is put right when all sections of the object have their numbers.

@@ -37,7 +37,7 @@ class Writer:
         self.declarations: dict[str, str] = {}
         self.tables: dict[str, str] = {}
         self.metadata: list[str] = []
-        self.plain_loops = 0
+        self.ordinary_loops = 0
         self._count = 0
 
     def fresh(self, hint: str = "") -> str:
@@ -123,7 +123,7 @@ class Writer:
             facts.append(f'!{{!"{UNROLL_COUNT}", i32 {copies}}}')
         elif not unroll:
             facts.append('!{!"llvm.loop.unroll.disable"}')
-        self.plain_loops += vectorize
+        self.ordinary_loops += vectorize
         if not facts:
             return ""
         first = len(self.metadata)

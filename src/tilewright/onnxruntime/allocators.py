@@ -31,10 +31,10 @@ class OrtArenaCfg:
             "initial_chunk_size_bytes": initial_chunk_size_bytes,
             "max_dead_bytes_per_chunk": max_dead_bytes_per_chunk,
         }
-        given = max_mem if isinstance(max_mem, Mapping) else {"max_mem": max_mem, **ordered}
+        arguments = max_mem if isinstance(max_mem, Mapping) else {"max_mem": max_mem, **ordered}
         for name in self.__slots__:
             setattr(self, name, 0 if name == "max_mem" else -1)
-        for name, value in given.items():
+        for name, value in arguments.items():
             if name not in self.__slots__:
                 raise ValueError(f"Invalid OrtArenaCfg option: {name}")
             setattr(self, name, int(value))

@@ -118,8 +118,8 @@ def _memory(device: str | OrtDevice, rest: Sequence[Any], named: dict[str, Any])
     """The memory that a caller means by (number,) element type, shape and address; None for new memory."""
     check_device(device)
     names = ["device_id", "element_type", "shape", "buffer_ptr"] if isinstance(device, str) else _WHERE
-    given = dict(zip(names, rest, strict=False)) | named
-    element, shape, address = (given.get(n) for n in _WHERE)
+    arguments = dict(zip(names, rest, strict=False)) | named
+    element, shape, address = (arguments.get(n) for n in _WHERE)
     if address is None:
         return None
     if element is None or shape is None:

@@ -49,7 +49,7 @@ class Source:
     variant: Callable[[frozenset[str]], Compiled] | None = None
 
 
-def source_of(given: Any, options: SessionOptions, from_model: bool, compile_options: Mapping[str, Any]) -> Source:
+def source_of(value: Any, options: SessionOptions, from_model: bool, compile_options: Mapping[str, Any]) -> Source:
     """Read, change and compile what a session is given.
 
     Args:
@@ -58,15 +58,15 @@ def source_of(given: Any, options: SessionOptions, from_model: bool, compile_opt
         from_model: take options from the model's metadata.
         compile_options: further options of `tw.compile`.
     """
-    if isinstance(given, Model | Composite):
-        return _of_compiled(given)
-    if not isinstance(given, str | os.PathLike | bytes | onnx.ModelProto):
-        raise TypeError(f"Unable to load from type '{type(given)}'")
-    path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if isinstance(value, Model | Composite):
+        return _of_compiled(value)
+    if not isinstance(value, str | os.PathLike | bytes | onnx.ModelProto):
+        raise TypeError(f"Unable to load from type '{type(value)}'")
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     try:
         if path is not None and str(path).endswith(".tw"):
             return _of_compiled(Model.load(path, _threads(options)))
-        return _read(Path(path) if path is not None else given, options, from_model, dict(compile_options))
+        return _read(Path(path) if path is not None else value, options, from_model, dict(compile_options))
     except Error as error:
         raise of_model(error, None if path is None else str(path)) from error
 
@@ -76,8 +76,8 @@ def _of_compiled(model: Compiled) -> Source:
     return Source(model, inputs, outputs, [], ModelMetadata(graph_name=model.name))
 
 
-def _read(given: Any, options: SessionOptions, from_model: bool, compile_options: dict[str, Any]) -> Source:
-    loaded = load(given)
+def _read(value: Any, options: SessionOptions, from_model: bool, compile_options: dict[str, Any]) -> Source:
+    loaded = load(value)
     proto = loaded.model
     if from_model:
         _configure(options, proto)
@@ -104,7 +104,7 @@ def _read(given: Any, options: SessionOptions, from_model: bool, compile_options
 
     initialized = {t.name for t in proto.graph.initializer}
     return Source(
-        build(changed if is_changed else given),
+        build(changed if is_changed else value),
         [node_arg(i) for i in changed.graph.input if i.name not in initialized],
         with_inferred_shapes([node_arg(o) for o in changed.graph.output], changed),
         [node_arg(i) for i in changed.graph.input if i.name in initialized],
@@ -157,9 +157,9 @@ def _embed_external(model: onnx.ModelProto, loaded: Loaded) -> None:
 
 
 def _drop_initializers(graph: onnx.GraphProto, names: frozenset[str]) -> None:
-    kept = [t for t in graph.initializer if t.name not in names]
+    retained = [t for t in graph.initializer if t.name not in names]
     del graph.initializer[:]
-    graph.initializer.extend(kept)
+    graph.initializer.extend(retained)
 
 
 def _write(model: onnx.ModelProto, options: SessionOptions) -> None:

@@ -10,7 +10,7 @@ import math
 
 from tilewright.ops.special import Number, chebyshev, equal, function, polynomial, special, where
 
-_I0_NEAR = (
+_I0_INNER = (
     -4.4153416464793395e-18,
     3.3307945188222384e-17,
     -2.431279846547955e-16,
@@ -42,7 +42,7 @@ _I0_NEAR = (
     -0.3046826723431984,
     0.6767952744094761,
 )
-_I0_FAR = (
+_I0_OUTER = (
     -7.233180487874754e-18,
     -4.830504485944182e-18,
     4.46562142029676e-17,
@@ -69,7 +69,7 @@ _I0_FAR = (
     0.0033691164782556943,
     0.8044904110141088,
 )
-_I1_NEAR = (
+_I1_INNER = (
     2.7779141127610464e-18,
     -2.111421214358166e-17,
     1.5536319577362005e-16,
@@ -100,7 +100,7 @@ _I1_NEAR = (
     -0.17641651835783406,
     0.25258718644363365,
 )
-_I1_FAR = (
+_I1_OUTER = (
     7.517296310842105e-18,
     4.414348323071708e-18,
     -4.6503053684893586e-17,
@@ -128,7 +128,7 @@ _I1_FAR = (
     0.7785762350182801,
 )
 """e^-x I0(x) and e^-x I1(x) / x up to 8, and times sqrt(x) beyond."""
-_K0_NEAR = (
+_K0_INNER = (
     1.374465435613523e-16,
     4.25981614279661e-14,
     1.0349695257633842e-11,
@@ -140,7 +140,7 @@ _K0_NEAR = (
     0.3442898999246285,
     -0.5353273932339028,
 )
-_K0_FAR = (
+_K0_OUTER = (
     5.300433772686263e-18,
     -1.6475804301524212e-17,
     5.2103915050390274e-17,
@@ -167,7 +167,7 @@ _K0_FAR = (
     -0.0314481013119645,
     2.4403030820659555,
 )
-_K1_NEAR = (
+_K1_INNER = (
     -7.023863479386288e-18,
     -2.427449850519366e-15,
     -6.666901694199329e-13,
@@ -180,7 +180,7 @@ _K1_NEAR = (
     -0.3531559607765449,
     1.5253002273389478,
 )
-_K1_FAR = (
+_K1_OUTER = (
     -5.756744483665017e-18,
     1.7940508731475592e-17,
     -5.689462558442859e-17,
@@ -365,14 +365,14 @@ _Y1_YQ = (
 
 def i0e(x: Number) -> Number:
     size = function("abs", x)
-    far = chebyshev(32.0 / size - 2.0, _I0_FAR) / function("sqrt", size)
-    return where(size <= 8.0, chebyshev(size * 0.5 - 2.0, _I0_NEAR), far)
+    outer = chebyshev(32.0 / size - 2.0, _I0_OUTER) / function("sqrt", size)
+    return where(size <= 8.0, chebyshev(size * 0.5 - 2.0, _I0_INNER), outer)
 
 
 def i1e(x: Number) -> Number:
     size = function("abs", x)
-    far = chebyshev(32.0 / size - 2.0, _I1_FAR) / function("sqrt", size)
-    up = where(size <= 8.0, chebyshev(size * 0.5 - 2.0, _I1_NEAR) * size, far)
+    outer = chebyshev(32.0 / size - 2.0, _I1_OUTER) / function("sqrt", size)
+    up = where(size <= 8.0, chebyshev(size * 0.5 - 2.0, _I1_INNER) * size, outer)
     return where(x < 0.0, -up, up)
 
 
@@ -385,24 +385,24 @@ def i1(x: Number) -> Number:
 
 
 def _k0(x: Number, scaled: bool) -> Number:
-    near = chebyshev(x * x - 2.0, _K0_NEAR) - function("log", x * 0.5) * i0(x)
-    far = chebyshev(8.0 / x - 2.0, _K0_FAR) / function("sqrt", x)
-    return _decaying(x, near, far, scaled)
+    inner = chebyshev(x * x - 2.0, _K0_INNER) - function("log", x * 0.5) * i0(x)
+    outer = chebyshev(8.0 / x - 2.0, _K0_OUTER) / function("sqrt", x)
+    return _decaying(x, inner, outer, scaled)
 
 
 def _k1(x: Number, scaled: bool) -> Number:
-    near = function("log", x * 0.5) * i1(x) + chebyshev(x * x - 2.0, _K1_NEAR) / x
-    far = chebyshev(8.0 / x - 2.0, _K1_FAR) / function("sqrt", x)
-    return _decaying(x, near, far, scaled)
+    inner = function("log", x * 0.5) * i1(x) + chebyshev(x * x - 2.0, _K1_INNER) / x
+    outer = chebyshev(8.0 / x - 2.0, _K1_OUTER) / function("sqrt", x)
+    return _decaying(x, inner, outer, scaled)
 
 
-def _decaying(x: Number, near: Number, far: Number, scaled: bool) -> Number:
-    """`near` as it is and `far` without e^-x, joined with or without that factor."""
+def _decaying(x: Number, inner: Number, outer: Number, scaled: bool) -> Number:
+    """`inner` as it is and `outer` without e^-x, joined with or without that factor."""
     if scaled:
-        near = near * function("exp", x)
+        inner = inner * function("exp", x)
     else:
-        far = far * function("exp", -x)
-    return where(equal(x, 0.0), math.inf, where(x < 0.0, math.nan, where(x <= 2.0, near, far)))
+        outer = outer * function("exp", -x)
+    return where(equal(x, 0.0), math.inf, where(x < 0.0, math.nan, where(x <= 2.0, inner, outer)))
 
 
 def k0(x: Number) -> Number:
@@ -442,40 +442,40 @@ def _waves(x: Number, order: int) -> tuple[Number, Number]:
 def j0(x: Number) -> Number:
     size = function("abs", x)
     z = size * size
-    near = (z - 5.78318596294678452118) * (z - 30.4712623436620863991) * polynomial(z, _J0_RP) / polynomial(z, _J0_RQ)
-    near = where(size < 1e-5, 1.0 - z * 0.25, near)
-    return where(size <= 5.0, near, where(function("isinf", x), 0.0, _waves(size, 0)[0]))
+    inner = (z - 5.78318596294678452118) * (z - 30.4712623436620863991) * polynomial(z, _J0_RP) / polynomial(z, _J0_RQ)
+    inner = where(size < 1e-5, 1.0 - z * 0.25, inner)
+    return where(size <= 5.0, inner, where(function("isinf", x), 0.0, _waves(size, 0)[0]))
 
 
 def j1(x: Number) -> Number:
     size = function("abs", x)
     z = size * size
-    near = (
+    inner = (
         polynomial(z, _J1_RP)
         / polynomial(z, _J1_RQ)
         * size
         * (z - 14.6819706421238932572)
         * (z - 49.2184563216946036703)
     )
-    up = where(size <= 5.0, near, where(function("isinf", x), 0.0, _waves(size, 1)[0]))
+    up = where(size <= 5.0, inner, where(function("isinf", x), 0.0, _waves(size, 1)[0]))
     return where(x < 0.0, -up, up)
 
 
 def y0(x: Number) -> Number:
     z = x * x
-    near = polynomial(z, _Y0_YP) / polynomial(z, _Y0_YQ) + function("log", x) * j0(x) * (2 / math.pi)
-    return _second_kind(x, near, _waves(x, 0)[1])
+    inner = polynomial(z, _Y0_YP) / polynomial(z, _Y0_YQ) + function("log", x) * j0(x) * (2 / math.pi)
+    return _second_kind(x, inner, _waves(x, 0)[1])
 
 
 def y1(x: Number) -> Number:
     z = x * x
-    near = x * (polynomial(z, _Y1_YP) / polynomial(z, _Y1_YQ))
-    near = near + (j1(x) * function("log", x) - 1.0 / x) * (2 / math.pi)
-    return _second_kind(x, near, _waves(x, 1)[1])
+    inner = x * (polynomial(z, _Y1_YP) / polynomial(z, _Y1_YQ))
+    inner = inner + (j1(x) * function("log", x) - 1.0 / x) * (2 / math.pi)
+    return _second_kind(x, inner, _waves(x, 1)[1])
 
 
-def _second_kind(x: Number, near: Number, far: Number) -> Number:
-    result = where(x <= 5.0, near, where(function("isinf", x), 0.0, far))
+def _second_kind(x: Number, inner: Number, outer: Number) -> Number:
+    result = where(x <= 5.0, inner, where(function("isinf", x), 0.0, outer))
     return where(equal(x, 0.0), -math.inf, where(x < 0.0, math.nan, result))
 
 

@@ -70,12 +70,12 @@ def _ranges(nest: Nest, attrs: ComprehensionAttrs) -> dict[str, Extent]:
     starts = attrs.starts or (0,) * len(attrs.extents)
     if len(attrs.extents) != len(nest.indices) or len(starts) != len(nest.indices):
         raise ShapeError("a comprehension needs a range for each index", expected=nest.indices, got=attrs.extents)
-    made: dict[str, Extent] = {}
+    created: dict[str, Extent] = {}
     for name, start, extent in zip(nest.indices, starts, attrs.extents, strict=True):
         if not prove(as_expr(extent) >= 0):
             raise ShapeError("a comprehension has an extent that may be negative", got=extent)
-        made[name] = Extent(as_expr(start), as_expr(extent), "")
-    return made
+        created[name] = Extent(as_expr(start), as_expr(extent), "")
+    return created
 
 
 def _lowered(tensors: Sequence[Tensor], attrs: ComprehensionAttrs) -> Tensor:
@@ -88,8 +88,8 @@ def _lowered(tensors: Sequence[Tensor], attrs: ComprehensionAttrs) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _type(types: tuple[TensorType, ...], attrs: ComprehensionAttrs) -> TensorType:
-    made = _lowered([te.placeholder(t.shape, t.dtype, f"x{k}") for k, t in enumerate(types)], attrs)
-    return TensorType(made.dtype, dims(made.shape))
+    created = _lowered([te.placeholder(t.shape, t.dtype, f"x{k}") for k, t in enumerate(types)], attrs)
+    return TensorType(created.dtype, dims(created.shape))
 
 
 def _infer(types: Types, attrs: ComprehensionAttrs) -> Out:
@@ -172,26 +172,26 @@ def emit_stage(builder: GraphBuilder, tensor: Tensor, values: Mapping[Tensor, Va
 
     Raises UnsupportedError for what statements cannot say (`formulas/stages.py`)."""
 
-    def made(stage: Stage) -> Value:
+    def create(stage: Stage) -> Value:
         attrs = ComprehensionAttrs(
             nest_text(stage.nest), tuple(map(_dim, stage.extents)), (), tuple(map(_dim, stage.sizes))
         )
         return emit1(builder, operator_of(stage.nest), *(values[t] for t in stage.inputs), name=name, attrs=attrs)
 
     try:
-        return made(statement_of(tensor))
+        return create(statement_of(tensor))
     except ComprehensionError:  # a proof that holds for the stage and is not found in the text
         pass
     try:
-        return made(statement_of(tensor, careful=True))
+        return create(statement_of(tensor, careful=True))
     except ComprehensionError as error:
         raise UnsupportedError(f"no statement: {error}", where=tensor.name) from None
 
 
 def _dim(e: Expr) -> int | Expr:
-    made = simplify(e)
-    known = as_int(made)
-    return made if known is None else known
+    created = simplify(e)
+    known = as_int(created)
+    return created if known is None else known
 
 
 def operator_of(nest: Nest) -> str:

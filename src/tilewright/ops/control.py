@@ -69,18 +69,18 @@ class CondAttrs(Attrs):
 def _loop_infer(types: Types, attrs: LoopAttrs) -> Out:
     """Count and condition (None: no such end), initial values of what is carried, sequences, what is captured."""
     body, carried, scanned = attrs.body, attrs.carried, attrs.scanned
-    for name, given, expected in (("count", types[:1], NUMBER), ("condition", types[1:2], TRUTH)):
-        if given and given[0] not in (None, expected):
-            raise ShapeError(f"the {name} of a loop has another type", expected=expected, got=given[0])
+    for name, case, expected in (("count", types[:1], NUMBER), ("condition", types[1:2], TRUTH)):
+        if case and case[0] not in (None, expected):
+            raise ShapeError(f"the {name} of a loop has another type", expected=expected, got=case[0])
     rest = [present(t) for t in types[2:]]
-    taken = (*body.inputs, *body.params)
-    if min(carried, scanned) < 0 or len(rest) != len(taken) - 1 or len(rest) < carried + scanned:
-        raise ShapeError("the body of a loop does not fit its operands", expected=len(taken) - 1, got=len(rest))
+    arguments = (*body.inputs, *body.params)
+    if min(carried, scanned) < 0 or len(rest) != len(arguments) - 1 or len(rest) < carried + scanned:
+        raise ShapeError("the body of a loop does not fit its operands", expected=len(arguments) - 1, got=len(rest))
     elements = rest[carried : carried + scanned]
-    _check("the body's number", [taken[0].type], [NUMBER])
-    _check("what is carried", [v.type for v in taken[1 : 1 + carried]], rest[:carried])
-    _check("an element", [v.type for v in taken[1 + carried :][:scanned]], [_element(t) for t in elements])
-    _check("what is captured", [v.type for v in taken[1 + carried + scanned :]], rest[carried + scanned :])
+    _check("the body's number", [arguments[0].type], [NUMBER])
+    _check("what is carried", [v.type for v in arguments[1 : 1 + carried]], rest[:carried])
+    _check("an element", [v.type for v in arguments[1 + carried :][:scanned]], [_element(t) for t in elements])
+    _check("what is captured", [v.type for v in arguments[1 + carried + scanned :]], rest[carried + scanned :])
     if attrs.backward and (attrs.conditional or any(t is not None for t in types[:2])):
         raise ShapeError("a loop that walks backward cannot end early", expected="no count and no condition")
     results = [v.type for v in body.outputs]
@@ -133,8 +133,8 @@ def _loop_reference(arrays: Sequence[Any], attrs: LoopAttrs) -> tuple[Any, ...]:
         if count >= MAX_INTERPRETED:
             raise CallError("a loop does not end", expected=f"at most {MAX_INTERPRETED} iterations")
         at = limit - 1 - count if attrs.backward else count
-        given = [np.asarray(count, np.int64), *carried, *(s[at] for s in sequences), *captured]
-        results = _run(body, given)
+        arguments = [np.asarray(count, np.int64), *carried, *(s[at] for s in sequences), *captured]
+        results = _run(body, arguments)
         if attrs.conditional:
             alive, results = bool(results[0]), results[1:]
         carried, row = results[: attrs.carried], results[attrs.carried :]

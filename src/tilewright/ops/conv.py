@@ -224,7 +224,7 @@ def _conv_transpose_compute(inputs: Tensors, attrs: ConvTransposeAttrs, out: Out
 
 
 def _conv_transpose_numpy(arrays: Sequence[Any], attrs: ConvTransposeAttrs) -> tuple[Any, ...]:
-    given = np.asarray(arrays[0]).dtype
+    dtype = np.asarray(arrays[0]).dtype
     x, w = (wide(a) for a in arrays)
     rank, groups, pads = x.ndim - 2, attrs.groups, attrs.pads
     per_in, per_out = x.shape[1] // groups, w.shape[1]
@@ -244,8 +244,8 @@ def _conv_transpose_numpy(arrays: Sequence[Any], attrs: ConvTransposeAttrs) -> t
         )
         y[(slice(None),) * 3 + window] += np.einsum("ngc...,gcf->ngf...", xs, ws[(..., *taps)], optimize=True)
     y = y.reshape(x.shape[0], groups * per_out, *full)
-    kept = tuple(slice(pads[k], full[k] - pads[rank + k]) for k in range(rank))
-    return (y[(slice(None), slice(None), *kept)].astype(given),)
+    retained = tuple(slice(pads[k], full[k] - pads[rank + k]) for k in range(rank))
+    return (y[(slice(None), slice(None), *retained)].astype(dtype),)
 
 
 register(

@@ -51,7 +51,7 @@ def _infer(types: Types, attrs: ConvWeightGradientAttrs) -> Out:
             "strides, dilations and windows must be positive and pads not negative",
             got=f"{attrs.strides}, {attrs.dilations}, {attrs.window}, {attrs.pads}",
         )
-    made = tuple(
+    covered = tuple(
         window_extent(
             x.shape[2 + k],
             dim(attrs.window[k]),
@@ -62,7 +62,7 @@ def _infer(types: Types, attrs: ConvWeightGradientAttrs) -> Out:
         )
         for k in range(rank)
     )
-    expected = (x.shape[0], g.shape[1], *made)
+    expected = (x.shape[0], g.shape[1], *covered)
     if not all(same_dim(a, b) for a, b in zip(expected, g.shape, strict=True)):
         raise ShapeError("the gradient has another shape than the result", expected=show(expected), got=show(g.shape))
     return (TensorType(product_type(x.dtype, g.dtype), (g.shape[1], x.shape[1], *map(dim, attrs.window))),)

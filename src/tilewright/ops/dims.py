@@ -62,8 +62,8 @@ def dim(value: Any) -> Expr:
     e = as_expr(int(value) if isinstance(value, np.integer) else value)
     if isinstance(e, Const) or not e.children:
         return e
-    e, whole = simplify(e, given=_facts.get()), _whole.get()
-    return simplify(map_expr(e, whole.get), given=_facts.get()) if whole else e
+    e, whole = simplify(e, assumptions=_facts.get()), _whole.get()
+    return simplify(map_expr(e, whole.get), assumptions=_facts.get()) if whole else e
 
 
 def known(condition: Expr) -> bool:
@@ -87,7 +87,7 @@ def known_same(a: Expr, b: Expr) -> bool:
         return True
     if isinstance(a, Const) and isinstance(b, Const):
         return bool(a.value == b.value)
-    return prove_equal(a, b, given=_facts.get())
+    return prove_equal(a, b, assumptions=_facts.get())
 
 
 def same_dim(a: Expr, b: Expr) -> bool:

@@ -159,12 +159,12 @@ def ndtri(p: Number) -> Number:
     y = where(upper, 1.0 - p, p)
     middle = y - 0.5
     square = middle * middle
-    near = (middle + middle * (square * polynomial(square, _P0) / polynomial(square, _Q0))) * math.sqrt(2 * math.pi)
+    reduced = (middle + middle * (square * polynomial(square, _P0) / polynomial(square, _Q0))) * math.sqrt(2 * math.pi)
     x = function("sqrt", function("log", y) * -2.0)
     z = 1.0 / x
     first, second = z * polynomial(z, _P1) / polynomial(z, _Q1), z * polynomial(z, _P2) / polynomial(z, _Q2)
-    far = x - function("log", x) / x - where(x < 8.0, first, second)
-    result = where(y > math.exp(-2), near, where(upper, far, -far))
+    outer = x - function("log", x) / x - where(x < 8.0, first, second)
+    result = where(y > math.exp(-2), reduced, where(upper, outer, -outer))
     result = where(equal(p, 0.0), -math.inf, where(equal(p, 1.0), math.inf, result))
     return where((p < 0.0) | (p > 1.0), math.nan, result)
 

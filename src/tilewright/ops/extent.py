@@ -148,10 +148,10 @@ def _overlaps(a: Sequence[Expr], b: Sequence[Expr], most: Expr) -> Expr:
 
 
 def _suppress_loops(types: Types, attrs: SuppressAttrs, out: Out) -> PrimFunc:
-    given, (rows, count) = buffers(types, out)
-    boxes, scores, most, least, limit = (*given, None)[:5]
+    inputs, (rows, count) = buffers(types, out)
+    boxes, scores, most, least, limit = (*inputs, None)[:5]
     assert boxes is not None and scores is not None and most is not None
-    nest = Nest("suppress", [b for b in (*given, rows, count) if b is not None])
+    nest = Nest("suppress", [b for b in (*inputs, rows, count) if b is not None])
     (batch, number, _), classes = boxes.shape, scores.shape[1]
     with nest.local("found", i64) as result, nest.allocate("alive", f32, (number,)) as alive:
         result.set(0)
@@ -171,14 +171,14 @@ def _suppress_loops(types: Types, attrs: SuppressAttrs, out: Out) -> PrimFunc:
                         with nest.when(better):
                             best.set(n)
                             top.set(scores[b, c, n])
-                    with nest.when(call("ge", best.value, const(0))), nest.let("taken", best.value) as taken:
-                        for k, index in enumerate((b, c, taken)):
+                    with nest.when(call("ge", best.value, const(0))), nest.let("taken", best.value) as selected:
+                        for k, index in enumerate((b, c, selected)):
                             nest.store(rows, (result.value, k), index)
                         result.set(result.value + 1)
-                        nest.store(alive, (taken,), 0.0)
+                        nest.store(alive, (selected,), 0.0)
                         with nest.loop("o", number) as o:
                             corners = [
-                                _corners(attrs.center, [boxes[b, i, const(k)] for k in range(4)]) for i in (taken, o)
+                                _corners(attrs.center, [boxes[b, i, const(k)] for k in range(4)]) for i in (selected, o)
                             ]
                             covered = _overlaps(corners[0], corners[1], most[()])
                             nest.store(alive, (o,), select(covered, const(0.0, f32), alive[o]))

@@ -57,17 +57,17 @@ def _run(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any]) -> 
             got = ", ".join(f"{s} = {symbols[s]}" for s in variables(a.condition))
             raise CallError("sizes are not what the graph assumes", where=f"graph {graph.name}", expected=a, got=got)
     for node in graph.nodes:
-        given = [None if v is None else arrays[v] for v in node.inputs]
+        arguments = [None if v is None else arrays[v] for v in node.inputs]
         if node.defines is not None:
             room = node.inputs[0]
-            if room is not None and is_room(room) and int(np.asarray(given[1])) > len(np.asarray(given[0])):
-                raise _TooSmallRoom(room.name, int(np.asarray(given[1])))
-            symbols[node.defines] = int(np.asarray(given[1]))
+            if room is not None and is_room(room) and int(np.asarray(arguments[1])) > len(np.asarray(arguments[0])):
+                raise _TooSmallRoom(room.name, int(np.asarray(arguments[1])))
+            symbols[node.defines] = int(np.asarray(arguments[1]))
             if symbols[node.defines] < 0:
                 what = getattr(node.attrs, "reason", "") or IMPOSSIBLE
                 raise CallError(what, where=f"graph {graph.name}", got=symbols[node.defines])
         attrs = node.attrs.mapped(lambda v: evaluate_attr(v, symbols))
-        results = get(node.op).reference(given, attrs)
+        results = get(node.op).reference(arguments, attrs)
         for value, result in zip(node.outputs, results, strict=True):
             arrays[value] = np.asarray(result)
             _check(node.op, value, arrays[value], symbols)

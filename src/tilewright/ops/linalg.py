@@ -66,14 +66,14 @@ def _cholesky_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
 
 
 def _cholesky_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
-    given = np.asarray(arrays[0])
-    x, y = given.astype(np.float64), np.zeros(given.shape, np.float64)
+    array = np.asarray(arrays[0])
+    x, y = array.astype(np.float64), np.zeros(array.shape, np.float64)
     with np.errstate(all="ignore"):
         for j in range(x.shape[-1]):
             rest = x[..., j:, j] - np.einsum("...ik,...k->...i", y[..., j:, :j], y[..., j, :j])
             y[..., j:, j] = rest / np.sqrt(rest[..., :1])
             y[..., j, j] = np.sqrt(rest[..., 0])
-    return (y.astype(given.dtype),)
+    return (y.astype(array.dtype),)
 
 
 register(OpDef("cholesky", "opaque", Attrs, _cholesky_infer, _cholesky_numpy, loops=_cholesky_loops))
@@ -129,9 +129,9 @@ def _lu_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
 
 
 def _lu_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
-    given = np.asarray(arrays[0])
-    *lead, m, n = given.shape
-    y = given.astype(np.float64).reshape(math.prod(lead), m, n)
+    array = np.asarray(arrays[0])
+    *lead, m, n = array.shape
+    y = array.astype(np.float64).reshape(math.prod(lead), m, n)
     pivots, rows = np.zeros((len(y), min(m, n)), np.int32), np.zeros((len(y), m), np.int64)
     for one, pivot, row in zip(y, pivots, rows, strict=True):
         row[:] = np.arange(m)
@@ -142,7 +142,7 @@ def _lu_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
             if one[j, j]:
                 one[j + 1 :, j] /= one[j, j]
             one[j + 1 :, j + 1 :] -= np.outer(one[j + 1 :, j], one[j, j + 1 :])
-    return y.reshape(given.shape).astype(given.dtype), pivots.reshape(*lead, min(m, n)), rows.reshape(*lead, m)
+    return y.reshape(array.shape).astype(array.dtype), pivots.reshape(*lead, min(m, n)), rows.reshape(*lead, m)
 
 
 register(OpDef("lu", "opaque", Attrs, _lu_infer, _lu_numpy, loops=_lu_loops))

@@ -122,8 +122,8 @@ def buffers(
     types: Sequence[TensorType | None], outputs: Sequence[TensorType]
 ) -> tuple[list[Buffer | None], list[Buffer]]:
     """Parameters for the present inputs and for the outputs of an operator."""
-    given = [None if t is None else Buffer(f"x{k}", t.dtype, t.shape) for k, t in enumerate(types)]
-    return given, [Buffer(f"y{k}", t.dtype, t.shape) for k, t in enumerate(outputs)]
+    input_types = [None if t is None else Buffer(f"x{k}", t.dtype, t.shape) for k, t in enumerate(types)]
+    return input_types, [Buffer(f"y{k}", t.dtype, t.shape) for k, t in enumerate(outputs)]
 
 
 def zero_index(buffer: Buffer) -> tuple[Expr, ...]:

@@ -151,15 +151,15 @@ class EinsumAttrs(Attrs):
 
 def _einsum_infer(types: Types, attrs: EinsumAttrs) -> Out:
     """`equation` is explicit ("ij,jk->ik"): one letter a dimension, no ellipsis; extents agree exactly."""
-    given = [present(t) for t in types]
+    input_types = [present(t) for t in types]
     left, right = _terms(attrs.equation)
-    if len(left) != len(given):
-        raise ShapeError("einsum needs one term for each operand", expected=len(left), got=len(given))
-    extents = _einsum_extents(given, attrs.equation)
+    if len(left) != len(input_types):
+        raise ShapeError("einsum needs one term for each operand", expected=len(left), got=len(input_types))
+    extents = _einsum_extents(input_types, attrs.equation)
     if not set(right) <= set(extents) or len(set(right)) != len(right):
         raise ShapeError("einsum's result names unknown or repeated labels", got=right)
-    result = given[0].dtype
-    for t in given[1:]:
+    result = input_types[0].dtype
+    for t in input_types[1:]:
         if t.dtype is not result:
             raise DTypeError("einsum's operands differ in type", expected=result, got=t.dtype)
     return (TensorType(result, tuple(extents[c] for c in right)),)

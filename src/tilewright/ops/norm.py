@@ -128,9 +128,9 @@ def _layer_norm_infer(types: Types, attrs: NormAttrs) -> Out:
     x = present(types[0])
     check_kind(x.dtype, ("float",))
     axis_of(attrs.axis, x.rank)
-    given = [t for t in types if t is not None]
-    same_dtype(given)
-    for t in given[1:]:
+    operands = [t for t in types if t is not None]
+    same_dtype(operands)
+    for t in operands[1:]:
         if not same_shape(broadcast_shapes(x.shape, t.shape), x.shape):
             raise ShapeError("scale and bias must broadcast to the input", expected=x, got=t)
     return (x,)

@@ -56,9 +56,9 @@ def pointwise(
     """Register an operator whose element is `body` of the operands' elements."""
 
     def infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
-        given = _arity(types, arity)
-        layout = next((t.layout for t in given if t.layout), "")
-        return (TensorType(result(given, attrs), broadcast_shapes(*(t.shape for t in given)), layout),)
+        input_types = _arity(types, arity)
+        layout = next((t.layout for t in input_types if t.layout), "")
+        return (TensorType(result(input_types, attrs), broadcast_shapes(*(t.shape for t in input_types)), layout),)
 
     def tensor_expression(inputs: Sequence[Tensor | None], attrs: Attrs, out: tuple[TensorType, ...]) -> Any:
         tensors = [need(t) for t in inputs]

@@ -63,12 +63,12 @@ Sent = Callable[[tuple[Expr, ...], Expr], Expr]
 """The gradient that a window sends to its element at a tap: from the window's place and the tap's number."""
 
 
-def _check(made: TensorType, g: TensorType, attrs: PoolAttrs) -> Out:
+def _check(created: TensorType, g: TensorType, attrs: PoolAttrs) -> Out:
     check_kind(g.dtype, ("float",))
-    wanted = infer_shape([made], attrs)
+    wanted = infer_shape([created], attrs)
     if not same_shape(wanted.shape, g.shape):
         raise ShapeError("the gradient has another type than the result", expected=wanted, got=g)
-    return (made,)
+    return (created,)
 
 
 def _gathered(type: TensorType, windows: Sequence[Expr], attrs: PoolAttrs, sent: Sent, name: str) -> Tensor:
@@ -292,8 +292,8 @@ def _first_maxima(nest: Nest, attrs: MaxPoolAttrs, window: _Window, x: Buffer, r
             with nest.when(tap.inside), nest.loop("l", lanes, kind="vectorized") as v:
                 w, there = tap.column(v)
                 # An index that is kept inside is read faster than one under a condition.
-                kept = w if is_const(there, True) else minimum(maximum(w, 0), last - 1)
-                value = compared(x[(*window.plane, *tap.places[:-1], kept)], attrs)
+                retained = w if is_const(there, True) else minimum(maximum(w, 0), last - 1)
+                value = compared(x[(*window.plane, *tap.places[:-1], retained)], attrs)
                 better = (value > best[v]) | (call("isnan", value) & call("not", call("isnan", best[v])))
                 takes = there & (better | call("eq", which[v], const(NONE, i32)))
                 with nest.let("takes", takes) as takes_it, nest.let("value", value) as seen:
@@ -357,8 +357,8 @@ def _spread_numpy(arrays: Sequence[Any], attrs: MaxPoolSpreadAttrs) -> tuple[Any
 
 
 def _spread_loops(types: Types, attrs: MaxPoolSpreadAttrs, out: Out) -> PrimFunc:
-    given, (y,) = buffers(types, out)
-    places, g = (b for b in given if b is not None)
+    inputs, (y,) = buffers(types, out)
+    places, g = (b for b in inputs if b is not None)
     acc, space = accumulator(g.dtype), y.shape[2:]
     nest = Nest("max_pool_spread", (places, g, y))
     kind: LoopKind = "serial" if as_int(space[-1]) is None else "vectorized"

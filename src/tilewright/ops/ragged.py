@@ -45,17 +45,17 @@ def sequence_of(starts: Tensor, rows: Expr) -> Tensor:
         s = te.reduce_axis(starts.shape[0], "s")
         return te.sum(cast(starts[s.var] <= i, i64), axis=s)
 
-    made = te.compute((rows,), begun, name="sequence")
-    assert isinstance(made, Tensor)
-    return made
+    tensor = te.compute((rows,), begun, name="sequence")
+    assert isinstance(tensor, Tensor)
+    return tensor
 
 
 def _compute(inputs: Sequence[Tensor | None], attrs: RowsAttrs, out: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
     shape = out[0].shape
     sequence = sequence_of(need(inputs[0]), shape[0])
-    made = te.compute(shape, lambda i, j: equal(sequence[i], sequence[j]), name="same")
-    assert isinstance(made, Tensor)
-    return (made,)
+    tensor = te.compute(shape, lambda i, j: equal(sequence[i], sequence[j]), name="same")
+    assert isinstance(tensor, Tensor)
+    return (tensor,)
 
 
 def sequences_numpy(starts: Any, rows: int) -> Any:

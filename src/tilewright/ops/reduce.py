@@ -50,8 +50,8 @@ def reduce_stage(
 
 
 def _full_point(point: Sequence[Expr], rank: int, reduced: dict[int, IterVar], keepdims: bool) -> tuple[Expr, ...]:
-    kept = iter(p for k, p in enumerate(point) if not (keepdims and k in reduced))
-    return tuple(reduced[k].var if k in reduced else next(kept) for k in range(rank))
+    retained = iter(p for k, p in enumerate(point) if not (keepdims and k in reduced))
+    return tuple(reduced[k].var if k in reduced else next(retained) for k in range(rank))
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,8 +139,8 @@ def brought() -> dict[plugins.Plugin, Operators]:
     return _brought
 
 
-def _admit(plugin: plugins.Plugin, given: object) -> tuple[str, ...]:
-    (operators,) = plugins.several(given, Operators)
+def _admit(plugin: plugins.Plugin, value: object) -> tuple[str, ...]:
+    (operators,) = plugins.several(value, Operators)
     _load_families()
     names = [op.name for op in operators.defs]
     rules = list(operators.onnx)
@@ -223,9 +223,9 @@ def emit(
     **values: AttrValue,
 ) -> tuple[Value, ...]:
     """Append a node, its output types inferred; returns its outputs. Its attributes are `attrs` or made of `values`."""
-    made = attributes(op, values) if attrs is None else attrs
-    types = infer(op, [None if v is None else v.type for v in inputs], made)
-    return builder.node(op, inputs, types, made, tuple(names))
+    created = attributes(op, values) if attrs is None else attrs
+    types = infer(op, [None if v is None else v.type for v in inputs], created)
+    return builder.node(op, inputs, types, created, tuple(names))
 
 
 def emit1(

@@ -157,9 +157,9 @@ def _weight(m: Any, distance: Any, attrs: ResizeAttrs) -> Any:
     if attrs.mode == "linear":
         return m.max(1.0 - d, 0.0)
     a = attrs.cubic_a
-    near = ((a + 2) * d - (a + 3)) * d * d + 1.0
-    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return m.where(d <= 1.0, near, m.where(d < 2.0, far, d * 0.0))
+    inner = ((a + 2) * d - (a + 3)) * d * d + 1.0
+    outer = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return m.where(d <= 1.0, inner, m.where(d < 2.0, outer, d * 0.0))
 
 
 def _inside(m: Any, position: Any, extent: Any) -> Any:
@@ -251,8 +251,8 @@ def integer_upsampling(attrs: ResizeAttrs) -> int | None:
 
 
 def _numpy(arrays: Sequence[Any], attrs: ResizeAttrs) -> tuple[Any, ...]:
-    given = np.asarray(arrays[0])
-    x = wide(given)
+    array = np.asarray(arrays[0])
+    x = wide(array)
     axis, size, n = attrs.axis % x.ndim, number(attrs.size), taps(attrs)
     extent = x.shape[axis]
     c = _coordinate(_Numeric, np.arange(size, dtype=np.float64), float(extent), size, attrs)
@@ -272,7 +272,7 @@ def _numpy(arrays: Sequence[Any], attrs: ResizeAttrs) -> tuple[Any, ...]:
         y = sum(np.take(x, index[:, t], axis=axis) * weights[:, t].astype(kind).reshape(shape) for t in range(n))
     if attrs.coordinates == "tf_crop_and_resize":
         y = np.where(((c < 0) | (c > extent - 1)).reshape(shape), attrs.extrapolation, y)
-    return (np.asarray(y).astype(given.dtype),)
+    return (np.asarray(y).astype(array.dtype),)
 
 
 register(OpDef("resize", "injective", ResizeAttrs, _infer, _numpy, compute=_compute))

@@ -36,7 +36,7 @@ class RecurrenceAttrs(Attrs):
     `linear_before_reset` is a GRU's. `keeps` gives, as a last output, what the way back needs of each step.
 
     The cell "steps" is what `steps` say, of values [B, H]: the state's products (as many as the weights have columns of
-    H), the parts of gates_x, h, c if there is one, the parts of `late_bias`. The last steps give the new h (and c).
+    H), the parts of gates_x, h, c if there is one, the parts of `deferred_bias`. The last steps give the new h (and c).
     """
 
     cell: Literal["lstm", "gru", "rnn", "steps"]
@@ -69,11 +69,11 @@ def results(types: Types, hidden: Expr, attrs: RecurrenceAttrs) -> Out:
     state = TensorType(like.dtype, (batch, hidden))
     matches = [TensorType(like.dtype, (time, batch, hidden)), state, *([state] if has_cell(attrs, types) else [])]
     if attrs.keeps:
-        matches.append(TensorType(like.dtype, (time, const(kept_parts(attrs)), batch, hidden)))
+        matches.append(TensorType(like.dtype, (time, const(retained_parts(attrs)), batch, hidden)))
     return tuple(matches)
 
 
-def kept_parts(attrs: RecurrenceAttrs) -> int:
+def retained_parts(attrs: RecurrenceAttrs) -> int:
     """How many values of each element of the state the way back needs: of an LSTM the gates input, output, forget and
     cell after their functions, c before the step and its last function after it; of a GRU update, reset, candidate
     and what reset scales."""
@@ -85,8 +85,8 @@ def kept_parts(attrs: RecurrenceAttrs) -> int:
 
 def _infer(types: Types, attrs: RecurrenceAttrs) -> Out:
     """Inputs gates_x [T, B, G*H], weights [H, G*H], h0 [B, H], c0 [B, H]?, lengths [B]?, peephole [3*H]?,
-    late_bias [H]? (GRU with linear_before_reset; a cell of steps has any number of parts of H in gates_x, the weights'
-    columns and late_bias). Attributes `cell`, `reverse`, `clip`, `activations` (operator and attributes of each
+    deferred_bias [H]? (GRU with linear_before_reset; a cell of steps has any number of parts of H in gates_x, weights
+    and deferred_bias). Attributes `cell`, `reverse`, `clip`, `activations` (operator and attributes of each
     function), `linear_before_reset`, `steps`, `keeps`. Gives what `results` says."""
     gates, weights, h0 = (present(types[k]) for k in range(3))
     check_kind(gates.dtype, ("float",))
@@ -105,11 +105,11 @@ def _infer(types: Types, attrs: RecurrenceAttrs) -> Out:
 def _check_steps(types: Types, attrs: RecurrenceAttrs) -> None:
     hidden = present(types[2]).shape[1]
     deferred = types[6] if len(types) > 6 else None
-    given = sum(parts(present(types[k]).shape[-1], hidden) for k in (0, 1)) + 1 + has_cell(attrs, types)
-    given += 0 if deferred is None else parts(deferred.shape[0], hidden)
+    count = sum(parts(present(types[k]).shape[-1], hidden) for k in (0, 1)) + 1 + has_cell(attrs, types)
+    count += 0 if deferred is None else parts(deferred.shape[0], hidden)
     if any(t is not None for t in types[4:6]) or len(attrs.steps) < 1 + has_cell(attrs, types):
         raise ShapeError("a cell of steps has other operands", got=f"{len(attrs.steps)} steps")
-    check_steps(attrs.steps, given)
+    check_steps(attrs.steps, count)
 
 
 def gates_of(attrs: RecurrenceAttrs, weights: TensorType, hidden: Expr) -> int:
@@ -132,13 +132,15 @@ def recurrent_loops(
 ) -> PrimFunc:
     """The loops of a recurrence with so many gates, whose weights lie as `weight` says. An eighth input scales products
     with weights that are codes."""
-    given, made = buffers(types, out)
-    x, weights, h0, c0, lengths, peephole, deferred, scale = (*given, *[None] * 5)[:8]
+    inputs, outputs = buffers(types, out)
+    x, weights, h0, c0, lengths, peephole, deferred, scale = (*inputs, *[None] * 5)[:8]
     assert x is not None and weights is not None and h0 is not None
-    ahead = made[:-1] if attrs.keeps else made
-    operands = Operands(x, h0, c0, lengths, peephole, deferred, ahead, made[-1] if attrs.keeps else None, scale)
+    leading_outputs = outputs[:-1] if attrs.keeps else outputs
+    operands = Operands(
+        x, h0, c0, lengths, peephole, deferred, leading_outputs, outputs[-1] if attrs.keeps else None, scale
+    )
     cell = (attrs.cell, attrs.activations, attrs.steps, attrs.clip, attrs.reverse, attrs.linear_before_reset)
-    nest = Nest("recurrence", [*(b for b in given if b is not None), *made])
+    nest = Nest("recurrence", [*(b for b in inputs if b is not None), *outputs])
     return RecurrentLoops(*cell, operands, weight(weights), hidden, gates, tile, nest).build()
 
 
@@ -165,7 +167,7 @@ def reference(arrays: Sequence[Any], attrs: RecurrenceAttrs) -> tuple[Any, ...]:
     c = np.zeros_like(h) if c is None else np.asarray(c)
     hidden = weights.shape[0]
     y = np.zeros((x.shape[0], *h.shape), x.dtype)
-    kept = np.zeros((x.shape[0], kept_parts(attrs) if attrs.keeps else 0, *h.shape), x.dtype)
+    retained = np.zeros((x.shape[0], retained_parts(attrs) if attrs.keeps else 0, *h.shape), x.dtype)
 
     def f(k: int, v: Any, clip: bool = True) -> Any:
         if clip and attrs.clip is not None:
@@ -202,18 +204,18 @@ def reference(arrays: Sequence[Any], attrs: RecurrenceAttrs) -> tuple[Any, ...]:
                 *([c] if second else []),
                 *([] if deferred is None else [np.asarray(deferred)]),
             ]
-            given = [part(row, k) for row in rows for k in range(row.shape[-1] // hidden)]
-            made = [np.broadcast_to(v, h.shape) for v in step_arrays(attrs.steps, given, dtype(x.dtype))]
-            new_h, new_c, parts = (made[-2], made[-1], ()) if second else (made[-1], c, ())
+            arguments = [part(row, k) for row in rows for k in range(row.shape[-1] // hidden)]
+            created = [np.broadcast_to(v, h.shape) for v in step_arrays(attrs.steps, arguments, dtype(x.dtype))]
+            new_h, new_c, parts = (created[-2], created[-1], ()) if second else (created[-1], c, ())
         else:
             new_c, new_h, parts = c, f(0, x[t] + h @ weights), ()
         alive = np.ones((h.shape[0], 1), bool) if lengths is None else (t < np.asarray(lengths))[:, None]
         h, c = np.where(alive, new_h, h), np.where(alive, new_c, c)
         y[t] = np.where(alive, new_h, 0)
         if attrs.keeps:
-            kept[t] = parts
+            retained[t] = parts
     ends = (h.astype(x.dtype), c.astype(x.dtype)) if second else (h.astype(x.dtype),)
-    return (y, *ends, *((kept,) if attrs.keeps else ()))
+    return (y, *ends, *((retained,) if attrs.keeps else ()))
 
 
 register(OpDef("recurrence", "opaque", RecurrenceAttrs, _infer, reference, loops=_loops))

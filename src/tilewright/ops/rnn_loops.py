@@ -105,13 +105,13 @@ class RecurrentLoops:
         nest, t, o, (time, batch, _) = self.nest, self.operands.x.dtype, self.operands, self.operands.x.shape
         rows = self.tile.rows * self.tile.tiles
         padded = self.panels * self.tile.width
-        late_product = self.cell == "gru" and not self.linear_first
+        deferred_product = self.cell == "gru" and not self.linear_first
         with (
             nest.loop("block", ceildiv(batch, rows), parallel=True) as block,
             nest.allocate("h", t, (2, rows, padded)) as h,
             nest.allocate("c", t, (rows, padded) if self.has_cell else (1, 1)) as c,
-            nest.allocate("scaled", t, (rows, padded) if late_product else (1, 1)) as scaled,
-            nest.allocate("update", t, (rows, padded) if late_product else (1, 1)) as update,
+            nest.allocate("scaled", t, (rows, padded) if deferred_product else (1, 1)) as scaled,
+            nest.allocate("update", t, (rows, padded) if deferred_product else (1, 1)) as update,
         ):
             first = block * rows
             with nest.loop("r", self.tiles(first) * self.tile.rows) as r, nest.loop("j", self.hidden) as j:
@@ -161,8 +161,8 @@ class RecurrentLoops:
     # --- a step -----------------------------------------------------------------------------------------------------
 
     def step(self, first: Expr, time: Expr, now: Expr, state: _State) -> None:
-        late_product = self.cell == "gru" and not self.linear_first
-        gates = tuple(range(self.gates - 1 if late_product else self.gates))
+        deferred_product = self.cell == "gru" and not self.linear_first
+        gates = tuple(range(self.gates - 1 if deferred_product else self.gates))
 
         def old(r: Expr, k: Expr) -> Expr:
             return state.h[now, r, k]
@@ -170,7 +170,7 @@ class RecurrentLoops:
         self.products(
             first, time, gates, old, lambda sums, panel, start: self.cells(sums, panel, start, first, time, now, state)
         )
-        if late_product:
+        if deferred_product:
             self.products(
                 first,
                 time,
@@ -248,8 +248,8 @@ class RecurrentLoops:
             if self.cell == "lstm":
                 new = self.lstm(gates, state.c, (own, j), place)
             elif self.cell == "steps":
-                given = [*gates, *self.parts(self.operands.x, (time, row), panel, lane)]
-                new, *cell = self.stepped(given, old, state.c, own, panel, lane)
+                arguments = [*gates, *self.parts(self.operands.x, (time, row), panel, lane)]
+                new, *cell = self.stepped(arguments, old, state.c, own, panel, lane)
                 self.keep(new, old, own, row, time, now, j, state)
                 for value in cell:  # stored last, as the new h may read the old one
                     nest.store(state.c, (own, j), value)
@@ -298,25 +298,25 @@ class RecurrentLoops:
 
     def save(self, place: _Place, parts: Mapping[int, Expr]) -> None:
         """Stores parts of what is kept of an element, by their number, if that is asked for."""
-        kept = self.operands.kept
-        if kept is None:
+        retained = self.operands.kept
+        if retained is None:
             return
         with self.inner(place.element):
             for part, value in parts.items():
-                self.nest.store(kept, (place.time, part, place.row, place.element), value)
+                self.nest.store(retained, (place.time, part, place.row, place.element), value)
 
     def inner(self, j: Expr) -> AbstractContextManager[None]:
         """Statements for elements of the state, not those past the last one."""
         return nullcontext() if self.whole else self.nest.when(j < self.hidden)
 
     def stepped(
-        self, given: Sequence[Expr], old: Expr, c: Buffer, own: Expr, panel: Expr, lane: Expr
+        self, shape: Sequence[Expr], old: Expr, c: Buffer, own: Expr, panel: Expr, lane: Expr
     ) -> Sequence[Expr]:
         """The new states by the steps."""
         deferred, states = self.operands.late, [old, c[own, self.element(panel, lane)]][: 1 + self.has_cell]
         vectors = [] if deferred is None else self.parts(deferred, (), panel, lane)
-        made = expressions(self.steps, [*given, *states, *vectors], old.dtype)
-        return made[-len(states) :]
+        created = expressions(self.steps, [*shape, *states, *vectors], old.dtype)
+        return created[-len(states) :]
 
     def parts(self, buffer: Buffer, at: tuple[Expr, ...], panel: Expr, lane: Expr) -> list[Expr]:
         """The parts of a line as wide as some states, an element of each."""
@@ -333,8 +333,8 @@ class RecurrentLoops:
         nest.store(state.h, (1 - now, own, j), new if alive is None else select(alive, new, old))
         value = state.h[1 - now, own, j]
         with self.inner(j):
-            given = value if alive is None else select(alive, value, scalar(0, value.dtype))
-            nest.store(self.operands.results[0], (time, row, j), given)
+            selected_value = value if alive is None else select(alive, value, scalar(0, value.dtype))
+            nest.store(self.operands.results[0], (time, row, j), selected_value)
 
     def alive(self, row: Expr, time: Expr) -> Expr | None:
         """Whether a row's sequence has this step; None if all have all."""

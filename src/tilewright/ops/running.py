@@ -71,8 +71,8 @@ def _extreme_loops(types: Types, attrs: RunningExtremeAttrs, out: Out) -> PrimFu
 
 
 def _extreme_numpy(arrays: Sequence[Any], attrs: RunningExtremeAttrs) -> tuple[Any, ...]:
-    given = np.asarray(arrays[0])
-    x = np.moveaxis(wide(given), attrs.axis, 0)
+    array = np.asarray(arrays[0])
+    x = np.moveaxis(wide(array), attrs.axis, 0)
     values, places = np.array(x), np.zeros(x.shape, np.int64)
     for k in range(1, len(x)):
         with np.errstate(invalid="ignore"):
@@ -81,7 +81,7 @@ def _extreme_numpy(arrays: Sequence[Any], attrs: RunningExtremeAttrs) -> tuple[A
         better = better | unknown
         values[k] = np.where(better, x[k], values[k - 1])
         places[k] = np.where(better, k, places[k - 1])
-    return np.moveaxis(values, 0, attrs.axis).astype(given.dtype), np.ascontiguousarray(
+    return np.moveaxis(values, 0, attrs.axis).astype(array.dtype), np.ascontiguousarray(
         np.moveaxis(places, 0, attrs.axis)
     )
 
@@ -124,9 +124,9 @@ def _logsumexp_loops(types: Types, attrs: CumulativeLogsumexpAttrs, out: Out) ->
 
 
 def _logsumexp_numpy(arrays: Sequence[Any], attrs: CumulativeLogsumexpAttrs) -> tuple[Any, ...]:
-    given = np.asarray(arrays[0])
+    array = np.asarray(arrays[0])
     with np.errstate(all="ignore"):
-        return (np.logaddexp.accumulate(wide(given), axis=attrs.axis).astype(given.dtype),)
+        return (np.logaddexp.accumulate(wide(array), axis=attrs.axis).astype(array.dtype),)
 
 
 register(
@@ -191,8 +191,8 @@ def _search_numpy(arrays: Sequence[Any], attrs: SearchSortedAttrs) -> tuple[Any,
     if rows.ndim == 1:
         places: Any = np.searchsorted(rows, values, side)
     else:
-        flat, given = rows.reshape(-1, rows.shape[-1]), values.reshape(-1, values.shape[-1])
-        results = [np.searchsorted(r, v, side) for r, v in zip(flat, given, strict=True)]
+        flat, arguments = rows.reshape(-1, rows.shape[-1]), values.reshape(-1, values.shape[-1])
+        results = [np.searchsorted(r, v, side) for r, v in zip(flat, arguments, strict=True)]
         places = np.array(results, np.int64).reshape(values.shape)
     if np.issubdtype(values.dtype, np.floating):
         places = np.where(np.isnan(values), rows.shape[-1], places)

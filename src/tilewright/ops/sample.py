@@ -113,9 +113,9 @@ def _weights(fraction: Expr, mode: str) -> list[Expr]:
 
 def _cubic(d: Expr) -> Expr:
     """The weight of a tap at distance `d`."""
-    near = ((CUBIC + 2) * d - (CUBIC + 3)) * d * d + 1.0
-    far = ((CUBIC * d - 5 * CUBIC) * d + 8 * CUBIC) * d - 4 * CUBIC
-    return select(d <= 1.0, near, far)
+    inner = ((CUBIC + 2) * d - (CUBIC + 3)) * d * d + 1.0
+    outer = ((CUBIC * d - 5 * CUBIC) * d + 8 * CUBIC) * d - 4 * CUBIC
+    return select(d <= 1.0, inner, outer)
 
 
 def _tap(at: Expr, extent: Expr, attrs: GridSampleAttrs) -> tuple[Expr, Expr]:
@@ -179,8 +179,8 @@ def _grid_compute(inputs: Tensors, attrs: GridSampleAttrs, out: Out) -> tuple[Te
 
 
 def _grid_numpy(arrays: Sequence[Any], attrs: GridSampleAttrs) -> tuple[Any, ...]:
-    given = np.asarray(arrays[0])
-    x, grid = wide(given), np.asarray(arrays[1]).astype(np.float64)
+    array = np.asarray(arrays[0])
+    x, grid = wide(array), np.asarray(arrays[1]).astype(np.float64)
     rank, mode = x.ndim - 2, attrs.mode
     axes = [known_taps(grid[..., rank - 1 - k], x.shape[2 + k], attrs) for k in range(rank)]
     indices, inside, weights = zip(*axes, strict=True)
@@ -192,7 +192,7 @@ def _grid_numpy(arrays: Sequence[Any], attrs: GridSampleAttrs) -> tuple[Any, ...
         weight = math.prod(weights[k][..., t] for k, t in enumerate(corner))
         values = x[(batch, slice(None), *place)]
         y += np.where(valid[..., None], values, 0) * np.asarray(weight)[..., None]
-    return (np.ascontiguousarray(np.moveaxis(y, -1, 1)).astype(given.dtype),)
+    return (np.ascontiguousarray(np.moveaxis(y, -1, 1)).astype(array.dtype),)
 
 
 def known_taps(g: Any, length: int, attrs: GridSampleAttrs) -> tuple[Any, Any, Any]:
@@ -226,9 +226,9 @@ def _tap_weights(fraction: Any, mode: str) -> Any:
     if mode == "linear":
         return np.stack([1 - fraction, fraction], axis=-1)
     d = np.abs(fraction[..., None] - np.arange(-1, 3))
-    near = ((CUBIC + 2) * d - (CUBIC + 3)) * d * d + 1
-    far = ((CUBIC * d - 5 * CUBIC) * d + 8 * CUBIC) * d - 4 * CUBIC
-    return np.where(d <= 1, near, far)
+    inner = ((CUBIC + 2) * d - (CUBIC + 3)) * d * d + 1
+    outer = ((CUBIC * d - 5 * CUBIC) * d + 8 * CUBIC) * d - 4 * CUBIC
+    return np.where(d <= 1, inner, outer)
 
 
 register(OpDef("grid_sample", "injective", GridSampleAttrs, _grid_infer, _grid_numpy, compute=_grid_compute))

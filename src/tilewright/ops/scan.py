@@ -74,15 +74,15 @@ def _cumulative(name: str, combine: Callable[[Expr, Expr], Expr], start: int, nu
         return nest.finish()
 
     def reference(arrays: Sequence[Any], attrs: CumulativeAttrs) -> tuple[Any, ...]:
-        given = np.asarray(arrays[0])
-        x, axis = wide(given), attrs.axis
+        array = np.asarray(arrays[0])
+        x, axis = wide(array), attrs.axis
         if attrs.reverse:
             x = np.flip(x, axis)
         y = numpy(x, axis=axis, dtype=x.dtype)
         if attrs.exclusive and x.shape[axis]:
             first = np.full_like(np.take(y, [0], axis=axis), start)
             y = np.concatenate([first, np.take(y, range(x.shape[axis] - 1), axis=axis)], axis=axis)
-        return ((np.flip(y, axis) if attrs.reverse else y).astype(given.dtype),)
+        return ((np.flip(y, axis) if attrs.reverse else y).astype(array.dtype),)
 
     register(OpDef(name, "opaque", CumulativeAttrs, _cumulative_infer, reference, loops=loops))
 

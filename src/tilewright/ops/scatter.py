@@ -99,8 +99,8 @@ def _elements_loops(types: Types, attrs: ScatterElementsAttrs, out: Out) -> Prim
     nest = Nest("scatter_elements", [data, indices, updates, y])
     _copy(nest, data, y)
     with nest.loops("i", updates.shape) as point, nest.let("at", wrapped(indices[point], data.shape[axis])) as at:
-        near = [nearest(p, n, d) for p, n, d in zip(point, updates.shape, data.shape, strict=True)]
-        place = (*near[:axis], at, *near[axis + 1 :])
+        reduced = [nearest(p, n, d) for p, n, d in zip(point, updates.shape, data.shape, strict=True)]
+        place = (*reduced[:axis], at, *reduced[axis + 1 :])
         with nest.when(_some(data.shape)):
             nest.store(y, place, _combined(y[place], updates[point], attrs.reduction))
     return nest.finish()

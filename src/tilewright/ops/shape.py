@@ -243,16 +243,18 @@ class ConcatAttrs(Attrs):
 
 
 def _concat_infer(types: Types, attrs: ConcatAttrs) -> Out:
-    given = [present(t) for t in types]
-    same_dtype(given)
-    first = given[0]
+    input_types = [present(t) for t in types]
+    same_dtype(input_types)
+    first = input_types[0]
     axis = axis_of(attrs.axis, first.rank)
     total: Expr = const(0)
-    for t in given:
+    for t in input_types:
         if t.rank != first.rank or not all(
             same_dim(a, b) for k, (a, b) in enumerate(zip(t.shape, first.shape, strict=True)) if k != axis
         ):
-            raise ShapeError(f"the tensors differ outside axis {axis}", got=" and ".join(show(t.shape) for t in given))
+            raise ShapeError(
+                f"the tensors differ outside axis {axis}", got=" and ".join(show(t.shape) for t in input_types)
+            )
         total = total + t.shape[axis]
     return (TensorType(first.dtype, (*first.shape[:axis], dim(total), *first.shape[axis + 1 :]), first.layout),)
 
@@ -485,8 +487,8 @@ def _trilu_compute(inputs: Tensors, attrs: TriluAttrs, out: Out) -> tuple[Tensor
     x, k = need(inputs[0]), attrs.k
 
     def element(*i: Expr) -> Expr:
-        kept = i[-1] - i[-2] >= k if attrs.upper else i[-1] - i[-2] <= k
-        return select(kept, x[i], scalar(0, x.dtype))
+        retained = i[-1] - i[-2] >= k if attrs.upper else i[-1] - i[-2] <= k
+        return select(retained, x[i], scalar(0, x.dtype))
 
     return (compute(x.shape, element, name="trilu"),)
 

@@ -44,8 +44,8 @@ def _dft_infer(types: Types, attrs: DftAttrs) -> Out:
     if as_int(t.shape[-1]) not in (1, 2):
         raise ShapeError("the last dimension holds real and imaginary part", expected="1 or 2", got=t)
     length = static(t.shape[axis], "the length of a Fourier transform")
-    kept = length // 2 + 1 if attrs.onesided else length
-    return (TensorType(t.dtype, (*t.shape[:axis], dim(kept), *t.shape[axis + 1 : -1], const(2))),)
+    retained = length // 2 + 1 if attrs.onesided else length
+    return (TensorType(t.dtype, (*t.shape[:axis], dim(retained), *t.shape[axis + 1 : -1], const(2))),)
 
 
 def _dft_compute(inputs: Tensors, attrs: DftAttrs, out: Out) -> tuple[Tensor, ...]:
@@ -83,14 +83,14 @@ def _dft_compute(inputs: Tensors, attrs: DftAttrs, out: Out) -> tuple[Tensor, ..
 
 
 def _dft_numpy(arrays: Sequence[Any], attrs: DftAttrs) -> tuple[Any, ...]:
-    given = np.asarray(arrays[0])
-    x = given.astype(np.float64)
+    array = np.asarray(arrays[0])
+    x = array.astype(np.float64)
     values = x[..., 0] + (1j * x[..., 1] if x.shape[-1] == 2 else 0)
     axis = attrs.axis
     y = (np.fft.ifft if attrs.inverse else np.fft.fft)(values, axis=axis)
     if attrs.onesided:
         y = np.take(y, range(x.shape[axis] // 2 + 1), axis=axis)
-    return (np.stack([y.real, y.imag], axis=-1).astype(given.dtype),)
+    return (np.stack([y.real, y.imag], axis=-1).astype(array.dtype),)
 
 
 register(OpDef("dft", "reduction", DftAttrs, _dft_infer, _dft_numpy, compute=_dft_compute))
@@ -166,8 +166,8 @@ def _col2im_numpy(arrays: Sequence[Any], attrs: Col2ImAttrs) -> tuple[Any, ...]:
             for t, d, w, s in zip(taps, attrs.dilations, windows, attrs.strides, strict=True)
         )
         y[(slice(None), slice(None), *window)] += columns[(slice(None),) * 2 + taps]
-    kept = tuple(slice(attrs.pads[k], attrs.pads[k] + d) for k, d in enumerate(attrs.image))
-    return (y[(slice(None), slice(None), *kept)],)
+    retained = tuple(slice(attrs.pads[k], attrs.pads[k] + d) for k, d in enumerate(attrs.image))
+    return (y[(slice(None), slice(None), *retained)],)
 
 
 register(OpDef("col2im", "reduction", Col2ImAttrs, _col2im_infer, _col2im_numpy, compute=_col2im_compute))

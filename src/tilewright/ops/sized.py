@@ -40,8 +40,8 @@ def with_symbols(graph: Graph, table: Mapping[Var, Expr]) -> Graph:
     )
     inputs, params, outputs = (tuple(map(sized, vs)) for vs in (graph.inputs, graph.params, graph.outputs))
     assumptions = (replace(a, condition=simplify(substitute(a.condition, table))) for a in graph.assumptions)
-    kept = tuple(a for a in assumptions if not is_const(a.condition, True))
-    return Graph(graph.name, inputs, params, nodes, outputs, kept)
+    retained = tuple(a for a in assumptions if not is_const(a.condition, True))
+    return Graph(graph.name, inputs, params, nodes, outputs, retained)
 
 
 __all__ = ["with_symbols"]

@@ -95,12 +95,12 @@ class _Best:
     def insert_by_count(self, index: Expr, element: Expr, ranks: Expr) -> None:
         """Insert where it belongs: its place is the number of those in the list that it is no better than. Counting
         them makes vectors, and only what is after moves."""
-        with self.nest.let("value", element) as value, self.nest.local("ahead", i64) as ahead:
-            ahead.set(0)
+        with self.nest.let("value", element) as value, self.nest.local("ahead", i64) as precedes:
+            precedes.set(0)
             with self.nest.loop("rank", ranks - 1) as rank:
                 better = _better(value, self.values[self.at(rank)], self.largest)
-                ahead.set(ahead.value + select(better, const(0, i64), const(1, i64)))
-            with self.nest.let("place", ahead.value) as place:
+                precedes.set(precedes.value + select(better, const(0, i64), const(1, i64)))
+            with self.nest.let("place", precedes.value) as place:
                 with self.nest.loop("up", ranks - 1 - place) as up:
                     self._move(ranks - 1 - up)
                 self._put(place, index, value)

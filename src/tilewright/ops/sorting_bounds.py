@@ -177,10 +177,10 @@ class _Bound:
             with nest.when(self.held.value > self.most), nest.local("missing", i32) as missing:
                 missing.set(self.count - self.below.value)
 
-                def taken(key: Expr) -> Expr:
+                def take_one(key: Expr) -> Expr:
                     return call("lt", key, bound) | (call("eq", key, bound) & (missing.value > 0))
 
-                self.pass_over(best, places, picked, bound, taken, missing)
+                self.pass_over(best, places, picked, bound, take_one, missing)
         nest.store(best, (cast(picked.value, i64),), _last(self.keys.dtype))
 
     def pass_over(
@@ -189,7 +189,7 @@ class _Bound:
         places: Buffer,
         picked: Cell,
         bound: Expr,
-        taken: Callable[[Expr], Expr],
+        selected: Callable[[Expr], Expr],
         missing: Cell | None = None,
     ) -> None:
         """Append the selected elements without branching (others are overwritten); skip vectors without any where most
@@ -211,7 +211,7 @@ class _Bound:
                 ):
                     nest.store(best, (to,), key)
                     nest.store(places, (to,), cast(place, i32))
-                    picked.set(picked.value + select(taken(key), one, none))
+                    picked.set(picked.value + select(selected(key), one, none))
                     if missing is not None:
                         missing.set(missing.value - select(call("eq", key, bound), one, none))
 
@@ -227,10 +227,10 @@ def _ranks(nest: Nest, keys: Buffer, count: Expr) -> Iterator[tuple[Expr, Expr]]
         with nest.loop("lane", LANES, kind="vectorized") as lane:
             nest.store(ranks, (lane,), 0)
 
-        def compare(begin: Expr, many: Expr | int, before: Callable[[Expr, Expr, Expr, Expr], Expr]) -> None:
-            with nest.loop("other", many, copies=4) as other, nest.loop("lane", LANES, kind="vectorized") as lane:
-                ahead = before(keys[begin + other], keys[first + lane], other, lane)
-                nest.store(ranks, (lane,), ranks[lane] + select(ahead, const(1, i32), const(0, i32)))
+        def compare(begin: Expr, several: Expr | int, before: Callable[[Expr, Expr, Expr, Expr], Expr]) -> None:
+            with nest.loop("other", several, copies=4) as other, nest.loop("lane", LANES, kind="vectorized") as lane:
+                precedes = before(keys[begin + other], keys[first + lane], other, lane)
+                nest.store(ranks, (lane,), ranks[lane] + select(precedes, const(1, i32), const(0, i32)))
 
         compare(const(0), first, lambda a, b, *_: call("le", a, b))
         compare(first, LANES, lambda a, b, i, j: call("lt", a, b) | (call("eq", a, b) & (i < j)))

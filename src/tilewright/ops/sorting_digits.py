@@ -74,20 +74,20 @@ class _Sorter:
         same."""
         nest, keys, places, counts, key = self.nest, self.keys, self.places, self.counts, self.keys.dtype
         self.clear(1 << DIGIT)
-        with nest.let("source", self.side.value) as source, nest.let("many", self.length.value) as many:
+        with nest.let("source", self.side.value) as source, nest.let("many", self.length.value) as several:
 
             def digit(k: Expr) -> Expr:
                 shifted = call("shr", keys[source, k], shift)
                 return cast(call("bitand", shifted, const((1 << DIGIT) - 1, key)), i64)
 
-            self.count(many, digit)
-            with nest.when(call("ne", counts[digit(const(0))], many)):
+            self.count(several, digit)
+            with nest.when(call("ne", counts[digit(const(0))], several)):
                 with nest.local("total", i64) as total:
                     total.set(0)
                     with nest.loop("d", 1 << DIGIT) as d, nest.let("here", counts[d]) as here:
                         nest.store(counts, (d,), total.value)
                         total.set(total.value + here)
-                with nest.loop("k", many) as k, nest.let("d", digit(k)) as d, nest.let("to", counts[d]) as to:
+                with nest.loop("k", several) as k, nest.let("d", digit(k)) as d, nest.let("to", counts[d]) as to:
                     nest.store(keys, (1 - source, to), keys[source, k])
                     nest.store(places, (1 - source, to), places[source, k])
                     nest.store(counts, (d,), to + 1)
@@ -120,6 +120,6 @@ class _Sorter:
             with self.nest.loop("lane", ZEROED, kind="vectorized") as lane:
                 self.nest.store(self.counts, (c * ZEROED + lane,), 0)
 
-    def count(self, many: Expr, digit: Callable[[Expr], Expr]) -> None:
-        with self.nest.loop("k", many) as k, self.nest.let("d", digit(k)) as d:
+    def count(self, several: Expr, digit: Callable[[Expr], Expr]) -> None:
+        with self.nest.loop("k", several) as k, self.nest.let("d", digit(k)) as d:
             self.nest.store(self.counts, (d,), self.counts[d] + 1)

@@ -27,39 +27,42 @@ Steps = tuple[Step, ...]
 T = TypeVar("T")
 
 
-def check_steps(steps: Steps, given: int) -> None:
+def check_steps(steps: Steps, count: int) -> None:
     """Raise VerifyError for steps of unknown operators, and for those that read what comes later."""
     for k, (op, operands, _) in enumerate(steps):
         if op not in BODIES and op != "constant":
             raise VerifyError("a step is no pointwise operator", got=op)
-        if any(not 0 <= v < given + k for v in operands):
+        if any(not 0 <= v < count + k for v in operands):
             raise VerifyError("a step reads what no step before has made", got=f"step {k}: {list(operands)}")
 
 
-def expressions(steps: Steps, given: Sequence[Expr], dtype: DType) -> list[Expr]:
+def expressions(steps: Steps, shape: Sequence[Expr], dtype: DType) -> list[Expr]:
     """The values of all steps as expressions of the given ones."""
 
     def apply(op: str, operands: list[Expr], attrs: dict[str, Any]) -> Expr:
         result: Expr = BODIES[op](tuple(operands), registry.attributes(op, attrs))
         return result
 
-    return _run(steps, given, apply, lambda number: scalar(number, dtype))
+    return _run(steps, shape, apply, lambda number: scalar(number, dtype))
 
 
-def arrays(steps: Steps, given: Sequence[Any], dtype: DType) -> list[Any]:
+def arrays(steps: Steps, arguments: Sequence[Any], dtype: DType) -> list[Any]:
     """The values of all steps as arrays."""
 
     def apply(op: str, operands: list[Any], attrs: dict[str, Any]) -> Any:
         return registry.get(op).reference(operands, registry.attributes(op, attrs))[0]
 
-    return _run(steps, given, apply, lambda number: np.asarray(number, dtype.numpy))
+    return _run(steps, arguments, apply, lambda number: np.asarray(number, dtype.numpy))
 
 
 def _run(
-    steps: Steps, given: Sequence[T], apply: Callable[[str, list[T], dict[str, Any]], T], constant: Callable[[Any], T]
+    steps: Steps,
+    arguments: Sequence[T],
+    apply: Callable[[str, list[T], dict[str, Any]], T],
+    constant: Callable[[Any], T],
 ) -> list[T]:
-    values = list(given)
+    values = list(arguments)
     for op, operands, attrs in steps:
         known = dict(attrs)
         values.append(constant(known["value"]) if op == "constant" else apply(op, [values[v] for v in operands], known))
-    return values[len(given) :]
+    return values[len(arguments) :]

@@ -87,8 +87,8 @@ def _topk_compute(inputs: Sequence[Tensor | None], attrs: TopkAttrs, out: Out) -
 
     def ranked(*point: Expr) -> Any:
         there = x[at_axis((*point[:axis], *point[axis + 1 :]), axis, other.var)]
-        ahead = before(cast(there, acc), other.var, cast(x[point], acc), point[axis], attrs.largest)
-        return te.sum(cast(ahead, i64), axis=other)
+        precedes = before(cast(there, acc), other.var, cast(x[point], acc), point[axis], attrs.largest)
+        return te.sum(cast(precedes, i64), axis=other)
 
     rank = te.compute(x.shape, ranked, name="rank")
 

@@ -99,18 +99,18 @@ def _infer(types: Types, attrs: ForestAttrs) -> Out:
             raise ShapeError(f"{name} has another rank", expected=_RANKS.get(name, 1), got=t)
     x, values, starts = present(types[0]), present(types[7]), present(types[8])
     check_kind(x.dtype, ("float",))
-    for name, given in named.items():
+    for name, case in named.items():
         expected = (x.dtype,) if name in ("x", "threshold", "mask_threshold") else _TYPES.get(name, (i32,))
-        if given is not None and given.dtype not in expected:
-            raise DTypeError(f"{name} has another type", expected=" or ".join(map(str, expected)), got=given)
+        if case is not None and case.dtype not in expected:
+            raise DTypeError(f"{name} has another type", expected=" or ".join(map(str, expected)), got=case)
     return (TensorType(values.dtype, (x.shape[0], (starts.shape[0] - 1) * values.shape[1])),)
 
 
 class _Forest:
     """The loop program."""
 
-    def __init__(self, given: Sequence[Buffer | None], y: Buffer, attrs: ForestAttrs) -> None:
-        named = {name: buffer for name, buffer in zip(NAMES, given, strict=False) if buffer is not None}
+    def __init__(self, arguments: Sequence[Buffer | None], y: Buffer, attrs: ForestAttrs) -> None:
+        named = {name: buffer for name, buffer in zip(NAMES, arguments, strict=False) if buffer is not None}
         self.x, self.y = named["x"], y
         self.values, self.starts = named["values"], named["starts"]
         self.walk = Walk(*(named[name] for name in NAMES[1:7]))
@@ -120,19 +120,19 @@ class _Forest:
         self.width = as_int(self.values.shape[1]) or 0
         self.combine = COMBINE[attrs.combine]
         self.start = scalar(start(attrs.combine, y.dtype), y.dtype)
-        self.nest = Nest("forest", [b for b in (*given, y) if b is not None])
+        self.nest = Nest("forest", [b for b in (*arguments, y) if b is not None])
 
     def build(self) -> PrimFunc:
         """Blocks of rows, by masks or by walks, or row by row where too few are left for a block to pay."""
         nest, masks = self.nest, self.masks
         size = LANES if masks is not None else max(SIDE_BY_SIDE, TOGETHER // max(self.width, 1) // 8 * 8)
-        few = SIDE_BY_SIDE // 2 if masks is None else self.few(masks)
+        is_short = SIDE_BY_SIDE // 2 if masks is None else self.few(masks)
         with nest.loop("block", (self.rows + (size - 1)) // size, parallel=True) as block:
             first = block * size
             with nest.let("count", minimum(self.rows - first, const(size))) as count:
-                with nest.when(count <= few), nest.loop("r", count) as r:
+                with nest.when(count <= is_short), nest.loop("r", count) as r:
                     self.one_row(first + r)
-                with nest.when(count > few):
+                with nest.when(count > is_short):
                     if masks is None:
                         self.several_rows(first, count, size)
                     else:
@@ -254,8 +254,8 @@ class _Forest:
                 with nest.let("c", cast(masks.feature[begin + n], i64)) as c:
                     with nest.loop("lane", LANES, kind="vectorized") as lane:
                         yes = columns[c, lane] <= masks.threshold[begin + n]
-                        kept = select(yes, every, masks.leaves[begin + n])
-                        nest.store(left, (lane,), call("bitand", left[lane], kept))
+                        retained = select(yes, every, masks.leaves[begin + n])
+                        nest.store(left, (lane,), call("bitand", left[lane], retained))
 
     def leaves(self, masks: Masks, tree: Expr, left: Buffer, total: Buffer) -> None:
         """Adds the values of each lane's first leaf."""
@@ -285,8 +285,8 @@ def start(combine: str, t: DType) -> float:
 
 
 def _loops(types: Types, attrs: ForestAttrs, out: Out) -> PrimFunc:
-    given, (y,) = buffers(types, out)
-    return _Forest(given, y, attrs).build()
+    inputs, (y,) = buffers(types, out)
+    return _Forest(inputs, y, attrs).build()
 
 
 def _numpy(arrays: Sequence[Any], attrs: ForestAttrs) -> tuple[Any, ...]:

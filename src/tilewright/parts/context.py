@@ -64,11 +64,11 @@ class Context:
     def check_folded(self, folded: Collection[tuple[str, str]], section: Section, updated: Mapping[str, Any]) -> None:
         """Raise WeightError if weights are others than the file's of which a program has made code or constants."""
         problems = Problems()
-        for name, made in folded:
+        for name, element in folded:
             if name in updated and name in section.initializers:
                 held = self.tensor(section, name)
                 if not np.array_equal(held, updated[name], equal_nan=True):
-                    problems.add(WeightError(f"cannot change: {made}", where=f"weight {name!r}"))
+                    problems.add(WeightError(f"cannot change: {element}", where=f"weight {name!r}"))
         problems.raise_if_any("the weights do not fit", kind=WeightError)
 
     def weights(self) -> tuple[Mapping[str, Any], int]:

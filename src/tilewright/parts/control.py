@@ -53,19 +53,19 @@ class ControlPart:
         return self.bodies[next(iter(self.bodies))].initializer(name)
 
     def _branch(self, values: Values) -> list[Any]:
-        taken = _truth(self._read(values, self.node.input[0]), self.section.name)
-        body = self.bodies["then_branch" if taken else "else_branch"]
+        selected = _truth(self._read(values, self.node.input[0]), self.section.name)
+        body = self.bodies["then_branch" if selected else "else_branch"]
         result = body.run({name: self._read(values, name) for name in body.section.inputs})
         return [result[name] for name in body.section.outputs]
 
     def _loop(self, values: Values) -> list[Any]:
         body, graph = self.bodies["body"], self.inner["body"]
         names = [i.name for i in graph.input]
-        given = [self._read(values, n) if n else None for n in self.node.input]
-        given += [None] * (2 - len(given))
-        count = None if given[0] is None else int(np.asarray(given[0]).reshape(-1)[0])
-        alive = True if given[1] is None else _truth(given[1], self.section.name)
-        carried = given[2:]
+        arguments = [self._read(values, n) if n else None for n in self.node.input]
+        arguments += [None] * (2 - len(arguments))
+        count = None if arguments[0] is None else int(np.asarray(arguments[0]).reshape(-1)[0])
+        alive = True if arguments[1] is None else _truth(arguments[1], self.section.name)
+        carried = arguments[2:]
         collected = len(graph.output) - 1 - len(carried)
         if len(names) != 2 + len(carried) or collected < 0:
             raise ModelError("the body of Loop does not fit its inputs", where=self.section.name)
@@ -73,7 +73,7 @@ class ControlPart:
         rows: list[list[Any]] = [[] for _ in range(collected)]
         step, began = 0, time.monotonic()
         while alive and (count is None or step < count):
-            self._check_patience(step, time.monotonic() - began)
+            self._check_time_limit(step, time.monotonic() - began)
             start = [np.asarray(step, np.int64), np.asarray(True), *carried]
             result = body.run(outer | dict(zip(names, start, strict=True)))
             results = [result[o.name] for o in graph.output]
@@ -84,7 +84,7 @@ class ControlPart:
             step += 1
         return [*carried, *(_stacked(r, graph.output[1 + len(carried) + k]) for k, r in enumerate(rows))]
 
-    def _check_patience(self, steps: int, seconds: float) -> None:
+    def _check_time_limit(self, steps: int, seconds: float) -> None:
         """Raise CallError for a loop that goes on after as many iterations, or so long a time."""
         most, limit = self.context.max_iterations, self.context.time_limit
         if steps >= most:
@@ -98,14 +98,14 @@ class ControlPart:
         """`SequenceMap`: the body for each element; other sequences are of the same length, tensors are the same."""
         body, graph = self.bodies["body"], self.inner["body"]
         names = [i.name for i in graph.input]
-        given = [self._read(values, n) for n in self.node.input]
+        arguments = [self._read(values, n) for n in self.node.input]
         outer = {n: self._read(values, n) for n in body.section.inputs if n not in names}
-        lengths = {len(v) for v in given if isinstance(v, list)}
-        if len(given) != len(names) or len(lengths) != 1:
+        lengths = {len(v) for v in arguments if isinstance(v, list)}
+        if len(arguments) != len(names) or len(lengths) != 1:
             raise CallError("the sequences are not of one length", where=self.section.name, got=sorted(lengths))
         rows: list[list[Any]] = [[] for _ in graph.output]
         for k in range(lengths.pop()):
-            elements = {n: v[k] if isinstance(v, list) else v for n, v in zip(names, given, strict=True)}
+            elements = {n: v[k] if isinstance(v, list) else v for n, v in zip(names, arguments, strict=True)}
             result = body.run(outer | elements)
             for row, info in zip(rows, graph.output, strict=True):
                 row.append(result[info.name])

@@ -123,10 +123,10 @@ def compile(
         compilers=compilers,
         flush_denormals=flush_denormals,
     )
-    again = reads_again(model, dims) if keep_weights is None else None
+    recomputed = rereads(model, dims) if keep_weights is None else None
     try:
         program = compile_program(model, example, options)
-        compiled = Model(program, threads=threads, keep_weights=keep_weights, again=again)
+        compiled = Model(program, threads=threads, keep_weights=keep_weights, repeated=recomputed)
         collecting.watch(compiled)
         return compiled
     except ModelError as error:
@@ -194,14 +194,14 @@ def _loaded(model: Any) -> Loaded | None:
         return None
 
 
-def reads_again(model: Any, dims: DimSizes | None) -> Again | None:
+def rereads(model: Any, dims: DimSizes | None) -> Again | None:
     """How the weights of a model are read once more; None for what is no ONNX file, which its owner may change."""
     is_path = isinstance(model, str | Path) and "\n" not in str(model) and Path(model).is_file()
     if not is_path or frontends.find(model) is not None or stablehlo.reads(model):
         return None
     where = Path(model).absolute()
 
-    def again() -> Mapping[str, Array]:
+    def recomputed() -> Mapping[str, Array]:
         try:
             return import_model(where, dims).weights
         except ModelError as error:
@@ -209,7 +209,7 @@ def reads_again(model: Any, dims: DimSizes | None) -> Again | None:
             hint = "compile it with keep_weights=True"
             raise WeightError(what, where=str(where), hint=hint, problems=[error]) from error
 
-    return again
+    return recomputed
 
 
 def can_fall_back(error: Error, loaded: Loaded) -> bool:

@@ -14,7 +14,7 @@ from tilewright.parts.composite import Composite
 from tilewright.parts.context import Context
 from tilewright.parts.hosts import Hosts
 from tilewright.parts.part import Part
-from tilewright.parts.report import coverage_ahead
+from tilewright.parts.report import coverage_in_advance
 from tilewright.runtime.model import Model
 from tilewright.support.coverage import Coverage
 from tilewright.support.errors import ModelError
@@ -58,7 +58,7 @@ def coverage(
     it."""
     _check_names(loaded, dims or {})
     section = whole(inlined(loaded))
-    return coverage_ahead(name or section.name, section, stated_types(section, dims or {}), Hosts(custom_ops))
+    return coverage_in_advance(name or section.name, section, stated_types(section, dims or {}), Hosts(custom_ops))
 
 
 def _check_names(loaded: Loaded, dims: DimSizes) -> None:

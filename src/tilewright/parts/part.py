@@ -76,12 +76,12 @@ class CutForm:
     def run(self, values: Values, watch: Watch | None = None) -> dict[str, Any]:
         result = dict(values)
         for (step, part), done in zip(self.steps, self.last, strict=True):
-            given = {name: result[name] for name in step.section.inputs}
+            inputs = {name: result[name] for name in step.section.inputs}
             if isinstance(part, Part):
-                result.update(part.run(given, watch))
+                result.update(part.run(inputs, watch))
             else:
                 start = time.perf_counter()
-                result.update(part.run(given))
+                result.update(part.run(inputs))
                 if watch is not None:
                     names = ", ".join(dict.fromkeys(operator(n) for n in step.section.nodes))
                     watch(step.section.name, names, time.perf_counter() - start)
@@ -114,14 +114,14 @@ class Part:
         types: Types,
         needs: frozenset[str] = frozenset(),
         depth: int = 0,
-        patience: int | None = None,
+        iteration_limit: int | None = None,
     ) -> None:
         self.section = section
         self.context = context
         self.types = types
         self.needs = needs
         self.depth = depth
-        self.patience = TOO_OFTEN if patience is None else patience
+        self.patience = TOO_OFTEN if iteration_limit is None else iteration_limit
         self.failure: Error | None = None
         self.forms: list[tuple[Pattern, Form]] = []
         self.built = 0
@@ -229,8 +229,8 @@ class Part:
             if not node.needs:
                 continue
             mine = [n for n in node.needs if n in self.section.inputs]
-            too_many = self.built > self.patience or any(_elements(values[n]) > MAX_VALUE for n in mine)
-            if too_many or (mine and set(mine) <= self.needs):
+            too_several = self.built > self.patience or any(_elements(values[n]) > MAX_VALUE for n in mine)
+            if too_several or (mine and set(mine) <= self.needs):
                 lacking[k] = node.error or UnsupportedError("a value must be known when compiling")
                 new = True
             elif mine:
@@ -263,8 +263,8 @@ class Part:
                 part.prepare()
             elif step.kind == "control":
                 # What decides the structure inside of a loop may change with every iteration: nothing is made for it.
-                patience = 0 if control_node(step.section).op_type == "Loop" else self.patience
-                make = partial(Part, context=context, types={}, depth=self.depth + 1, patience=patience)
+                iteration_limit = 0 if control_node(step.section).op_type == "Loop" else self.patience
+                make = partial(Part, context=context, types={}, depth=self.depth + 1, iteration_limit=iteration_limit)
                 part = ControlPart(step.section, make, context)
             elif step.kind == "values":
                 part = ValuePart(step.section, context.initializer)

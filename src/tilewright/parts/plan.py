@@ -58,14 +58,14 @@ def cut(section: Section, result: Survey) -> list[Step]:
         part = section.cut(chosen, outputs, f"{section.name}.{position}")
         wanted.update(part.inputs)
         steps.append(_step(section, result, nodes, chosen, part))
-    made = {*section.inputs, *(name for step in steps for name in step.section.outputs)}
+    produced = {*section.inputs, *(name for step in steps for name in step.section.outputs)}
     for step in reversed(steps):
-        if missing := [name for name in step.section.inputs if name not in made]:
+        if missing := [name for name in step.section.inputs if name not in produced]:
             reader = next(k for k, node in enumerate(step.section.nodes) if missing[0] in reads(node))
             where = f"node {step.section.label(reader)}"
             raise ModelError("the node reads a value that nothing computes", where=where, got=repr(missing[0]))
     for name in section.outputs:
-        if name not in made and name not in section.initializers:
+        if name not in produced and name not in section.initializers:
             raise ModelError("nothing computes the output", where=f"output {name!r}")
     return steps[::-1]
 
@@ -86,8 +86,8 @@ def members_of(section: Section, result: Survey) -> list[list[int]]:
 
 def _step(section: Section, result: Survey, members: list[int], nodes: list[int], part: Section) -> Step:
     kind = kind_of(section, result, members[0])
-    kept = {name: k for k in nodes for name in section.nodes[k].output if name}
-    index = [kept[next(filter(None, node.output))] for node in part.nodes]
+    retained = {name: k for k in nodes for name in section.nodes[k].output if name}
+    index = [retained[next(filter(None, node.output))] for node in part.nodes]
     needs = frozenset(n for k in index for n in result.nodes[k].needs)
     assumed = any(result.nodes[k].how == "assumed" for k in index)
     types = {n: result.types[n] for n in part.inputs if n in result.types}
@@ -116,8 +116,8 @@ def _levels(section: Section, result: Survey) -> list[int]:
         level = 0 if kind == "compiled" else 1
         for name in reads(node):
             if name in producers:
-                made = kind_of(section, result, producers[name])
-                level = max(level, levels[producers[name]] + ((made == "compiled") != (kind == "compiled")))
+                created = kind_of(section, result, producers[name])
+                level = max(level, levels[producers[name]] + ((created == "compiled") != (kind == "compiled")))
         for name in result.nodes[k].needs:
             # The value must be there when the part is compiled. What does not depend on it is kept separate, so that it
             # is not compiled anew for every value.

@@ -27,9 +27,9 @@ def coverage_of(part: Part, context: Context) -> Coverage:
     return _report(part.section.name, _pieces(part, context.hosts))
 
 
-def coverage_ahead(name: str, section: Section, types: Types, hosts: Hosts) -> Coverage:
+def coverage_in_advance(name: str, section: Section, types: Types, hosts: Hosts) -> Coverage:
     """The coverage of a section, as far as the types of its inputs tell."""
-    return _report(name, _pieces_ahead(section, types, hosts))
+    return _report(name, _pieces_prefetched(section, types, hosts))
 
 
 def _report(name: str, pieces: Iterable[_Piece]) -> Coverage:
@@ -72,7 +72,7 @@ def _cut_pieces(form: CutForm, hosts: Hosts) -> Iterator[_Piece]:
                 yield from _pieces(body, hosts)
 
 
-def _pieces_ahead(section: Section, types: Types, hosts: Hosts) -> Iterator[_Piece]:
+def _pieces_prefetched(section: Section, types: Types, hosts: Hosts) -> Iterator[_Piece]:
     from tilewright.parts.control import bodies
 
     for step in cut(section, survey(section, types)):
@@ -82,7 +82,7 @@ def _pieces_ahead(section: Section, types: Types, hosts: Hosts) -> Iterator[_Pie
         yield step.section, *_elsewhere(step, hosts)
         if step.kind == "control":
             for body in bodies(step.section).values():
-                yield from _pieces_ahead(body, {}, hosts)
+                yield from _pieces_prefetched(body, {}, hosts)
 
 
 def _elsewhere(step: Step, hosts: Hosts) -> tuple[str, str, list[Uncompiled]]:

@@ -33,9 +33,9 @@ class ValuePart:
         """The outputs by name."""
         entries = dict(values)
         for k, (node, attributes) in enumerate(zip(self.section.nodes, self._attributes, strict=True)):
-            given = [self._read(entries, name) if name else None for name in node.input]
+            arguments = [self._read(entries, name) if name else None for name in node.input]
             try:
-                result = OPERATORS[node.op_type](attributes, *given)
+                result = OPERATORS[node.op_type](attributes, *arguments)
             except (ValueError, IndexError, TypeError, AttributeError) as error:
                 where = f"{self.section.loaded.label}: node {self.section.label(k)}"
                 raise CallError(f"{operator(node)} does not take these inputs", where=where, got=str(error)) from None

@@ -146,15 +146,15 @@ def _first_lawful(
     for candidate in [*trials[:TRIALS], *others_than(trials[:TRIALS], trials)]:
         if rejected and candidate not in trials[:TRIALS]:
             continue
-        taken = named(candidate.plan)
+        selected = named(candidate.plan)
         try:
-            schedule, stated = scheduled_by(taken, structure, candidate, target)
+            schedule, stated = scheduled_by(selected, structure, candidate, target)
         except ScheduleError as error:
             if not structure.func.symbols:
                 raise
             unfit.append(error)
             continue
-        work = work_of(schedule.func, taken.added(structure, candidate, target))
+        work = work_of(schedule.func, selected.added(structure, candidate, target))
         if work.excess <= MAX_EXCESS:
             return schedule, candidate, tuple(rejected), stated
         rejected.append(Rejected(candidate, work.excess, work.worst))
@@ -166,13 +166,15 @@ def _first_lawful(
     return schedule, rejected[best].candidate, tuple(rejected), stated
 
 
-def scheduled_by(taken: Plan, structure: Structure, candidate: Candidate, target: Target) -> tuple[Schedule, Structure]:
+def scheduled_by(
+    selected: Plan, structure: Structure, candidate: Candidate, target: Target
+) -> tuple[Schedule, Structure]:
     """The function scheduled by a candidate of a plan, whatever it is estimated to take, and as that one states it."""
     schedule, stated = Schedule(structure.func), structure
-    if taken.restated is not None:
-        schedule.implement(taken.restated.name, **{size: candidate.knob(size) for size in taken.restated.sizes})
+    if selected.restated is not None:
+        schedule.implement(selected.restated.name, **{size: candidate.knob(size) for size in selected.restated.sizes})
         stated = analyse(schedule.func)
-    taken.apply(schedule, stated, candidate, target)
+    selected.apply(schedule, stated, candidate, target)
     return schedule, stated
 
 
@@ -212,20 +214,20 @@ def _decided(func: PrimFunc, target: Target, where: Values) -> tuple[Chosen, ...
     structure = analyse(func)
     choices = _choices(structure, target)
     about = key_of_function(func, target)
-    taken = _decide(lambda: about, choices)
+    selected = _decide(lambda: about, choices)
     decision = Scheduled(about.name, tuple((v.name, n) for v, n in where.items()))
-    own = Chosen(decision, "" if taken is choices[0] else f"{key(func)}: {taken.label}")
-    variants = (decided(specialize(func, v), target, v) for v in named(taken.plan).cases(structure, target))
-    return (own, *_threads(func, taken, target), *(c for candidate in variants for c in candidate))
+    own = Chosen(decision, "" if selected is choices[0] else f"{key(func)}: {selected.label}")
+    variants = (decided(specialize(func, v), target, v) for v in named(selected.plan).cases(structure, target))
+    return (own, *_threads(func, selected, target), *(c for candidate in variants for c in candidate))
 
 
-def _threads(func: PrimFunc, taken: Candidate, target: Target) -> Iterator[Chosen]:
+def _threads(func: PrimFunc, selected: Candidate, target: Target) -> Iterator[Chosen]:
     """The decision whether threads share a function, where it is one."""
     if target.threads == 1 or func.symbols:
         return
     about = key_of_function(func, target, "threads")
-    alone = runs_alone(lambda: about, func, taken, target)
-    usual = taken.cycles < BARRIERS * target.barrier
+    alone = runs_alone(lambda: about, func, selected, target)
+    usual = selected.cycles < BARRIERS * target.barrier
     yield Chosen(Scheduled(about.name), "" if alone == usual else f"{key(func)}: {'alone' if alone else 'shared'}")
 
 

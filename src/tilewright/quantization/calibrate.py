@@ -44,8 +44,8 @@ class Maker:
 
     def name_of(self, value: Value) -> str | None:
         """The user's name for an input of the graph; None for other values."""
-        given = [v for v in self.read.graph.inputs if not is_room(v)]
-        return dict(zip(given, self.names, strict=True)).get(value)
+        inputs = [v for v in self.read.graph.inputs if not is_room(v)]
+        return dict(zip(inputs, self.names, strict=True)).get(value)
 
     def program(self, graph: Graph, weights: Mapping[str, Any], *, fixed: bool = True, **options: Any) -> Program:
         """The model with another graph of the same outputs. Weights that it has beside its own are constants of the
@@ -53,8 +53,8 @@ class Maker:
         more = set(weights) - set(self.read.weights) if fixed else set()
         fixed_names = self.read.interface.fixed | more
         interface = replace(self.read.interface, fixed=frozenset(fixed_names))
-        kept = {p.name: weights[p.name] for p in graph.params}
-        read = replace(self.read, graph=graph, weights=kept, interface=interface, private=False)
+        retained = {p.name: weights[p.name] for p in graph.params}
+        read = replace(self.read, graph=graph, weights=retained, interface=interface, private=False)
         return compile_program(read, threads=self.threads, **{**self.options, **options})
 
     def model(self, graph: Graph, more: Mapping[str, Any] | None = None, **options: Any) -> Model:
@@ -80,8 +80,8 @@ def scales_of(maker: Maker, feeds: Sequence[Feed], values: Sequence[Value], meth
     model = maker.probe(replace(graph, outputs=tuple(computed))) if computed else None
 
     def seen(feed: Feed) -> dict[Value, Any]:
-        given = {v: feed[name] for v in values if (name := maker.name_of(v)) is not None}
-        return given if model is None else given | dict(zip(computed, model.run(feed).values(), strict=True))
+        arguments = {v: feed[name] for v in values if (name := maker.name_of(v)) is not None}
+        return arguments if model is None else arguments | dict(zip(computed, model.run(feed).values(), strict=True))
 
     ranges = {v: [0.0, 0.0] for v in values}
     expect(len(feeds) * (1 if method == "minmax" else 2))

@@ -260,10 +260,10 @@ class _Search:
         if self.smooth:
             sites, scales, errors = self.smoothed(sites, scales, errors)
         order = sorted(sites, key=lambda site: -errors[site.name].relative)
-        kept = self.least_kept(order, scales, errors)
-        candidate = self.mixed(order[kept:], scales, errors)
-        rows = tuple(_row(site, errors, order.index(site) < kept) for site in sites)
-        if kept == len(sites):
+        retained = self.least_retained(order, scales, errors)
+        candidate = self.mixed(order[retained:], scales, errors)
+        rows = tuple(_row(site, errors, order.index(site) < retained) for site in sites)
+        if retained == len(sites):
             reason = f"each choice of layers lets the metric fall by more than {self.max_drop:g}"
             return replace(self.original, layers=rows, reason=reason)
         return replace(candidate, layers=rows)
@@ -292,7 +292,9 @@ class _Search:
         self.maker = smoothing.smoothed(self.maker, factors)
         return self.sites(self.maker), *self.calibrated(self.maker)
 
-    def least_kept(self, order: Sequence[Site], scales: Mapping[Value, Scale], errors: Mapping[str, LayerError]) -> int:
+    def least_retained(
+        self, order: Sequence[Site], scales: Mapping[Value, Scale], errors: Mapping[str, LayerError]
+    ) -> int:
         """How many layers, in this order, stay in f32 so that the metric holds."""
         low, high = 0, len(order)  # with `high` in f32 it holds
         middle = 0
@@ -310,10 +312,12 @@ class _Search:
         """The model with these layers in int8."""
         graph, more = self.maker.read.graph, {}
         if self.correct_bias:
-            taken = {v.name for v in (*graph.inputs, *graph.params)} | {v.name for n in graph.nodes for v in n.outputs}
+            used_names = {v.name for v in (*graph.inputs, *graph.params)} | {
+                v.name for n in graph.nodes for v in n.outputs
+            }
             # A recurrent layer's error goes on into its state, and columns of scores are places, not channels.
             corrected = [s for s in sites if s.activations and s.axis is not None]
-            names = {site.name: _free(f"{site.name}.bias_correction", taken) for site in corrected}
+            names = {site.name: _free(f"{site.name}.bias_correction", used_names) for site in corrected}
             more = {names[s.name]: (-errors[s.name].mean).astype(np.float32) for s in corrected}
         else:
             names = {}
@@ -385,10 +389,10 @@ def _weights_row(site: Site, bits: int | None, error: Mapping[str, float]) -> La
     return LayerRow(site.name, site.node.op, f"int{bits}w" if bits else "fp32", error[site.name], reason)
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _free(name: str, used_names: set[str]) -> str:
     number, free = 0, name
-    while free in taken:
+    while free in used_names:
         number += 1
         free = f"{name}_{number}"
-    taken.add(free)
+    used_names.add(free)
     return free

@@ -55,8 +55,8 @@ def beside(
     """The graph's nodes and, after them, each site quantised while its input is exact; and those sites' outputs."""
     writer = _Writer(graph, {}, scales, {})
     writer.builder.nodes.extend(graph.nodes)
-    made = graph.producers()
-    return writer.builder, tuple(writer.alone(site, made) for site in sites)
+    producers = graph.producers()
+    return writer.builder, tuple(writer.alone(site, producers) for site in sites)
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class _Writer:
         ops.emit1(self.builder, "add", total, offset, name=f"{site.name}_sum")
         self.builder.nodes.append(replace(self.builder.nodes.pop(), outputs=node.outputs))
 
-    def alone(self, site: Site, made: Mapping[Value, Node]) -> Value:
+    def alone(self, site: Site, producers: Mapping[Value, Node]) -> Value:
         """A site's output where it alone is quantised."""
 
         def rounded(value: Value) -> Value:
@@ -125,7 +125,7 @@ class _Writer:
                 if value not in self.codes:
                     self.quantise(value)
                 return self.read(value)
-            move = made[value]
+            move = producers[value]
             assert move.inputs[0] is not None
             return ops.emit1(self.builder, move.op, rounded(move.inputs[0]), attrs=move.attrs)
 

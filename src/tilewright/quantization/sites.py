@@ -104,8 +104,8 @@ def _axis(node: Node) -> int | None:
     return None
 
 
-def _source(value: Value, made: Mapping[Value, Node]) -> Value:
+def _source(value: Value, producers: Mapping[Value, Node]) -> Value:
     """The value before all that only moves elements."""
-    while (node := made.get(value)) is not None and node.op in MOVING and node.inputs[0] is not None:
+    while (node := producers.get(value)) is not None and node.op in MOVING and node.inputs[0] is not None:
         value = node.inputs[0]
     return value

@@ -32,7 +32,7 @@ BATCH = 500
 
 
 @dataclass(slots=True)
-class TakenIn:
+class Absorbed:
     """The result of an import or a merge: records that are new, that were there, that are damaged and why."""
 
     new: int = 0
@@ -59,7 +59,7 @@ def export(records: Iterable[tuple[str, Record]], path: Path) -> int:
     return len(contents)
 
 
-def take_in(source: Path, store: Store, announce: Callable[[str], None] = lambda _: None) -> TakenIn:
+def take_in(source: Path, store: Store, announce: Callable[[str], None] = lambda _: None) -> Absorbed:
     """Bring the records of an archive, a record's file or a store's folder into a store. Raises RecordError for what is
     none of them."""
     return _taken(contents_of(source), store, announce)
@@ -108,11 +108,11 @@ def _contents(store: Store) -> Iterator[bytes]:
 
 
 @uncollected
-def _taken(contents: Iterator[bytes], store: Store, announce: Callable[[str], None]) -> TakenIn:
+def _taken(contents: Iterator[bytes], store: Store, announce: Callable[[str], None]) -> Absorbed:
     """Check and write contents."""
     from tilewright.records.index import Values, values
 
-    result, rows, there = TakenIn(), dict[str, dict[str, Values]](), dict[str, set[str]]()
+    result, rows, there = Absorbed(), dict[str, dict[str, Values]](), dict[str, set[str]]()
     try:
         for content in contents:
             try:
@@ -134,4 +134,4 @@ def _taken(contents: Iterator[bytes], store: Store, announce: Callable[[str], No
     return result
 
 
-__all__ = ["SUFFIX", "TakenIn", "contents_of", "export", "take_in"]
+__all__ = ["SUFFIX", "Absorbed", "contents_of", "export", "take_in"]

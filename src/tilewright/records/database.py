@@ -11,7 +11,7 @@ from math import exp, log
 from pathlib import Path
 
 from tilewright.identity import code_version
-from tilewright.records.archive import TakenIn, take_in
+from tilewright.records.archive import Absorbed, take_in
 from tilewright.records.record import Record
 from tilewright.records.store import Store, read
 from tilewright.support.classes import dataclass
@@ -38,10 +38,10 @@ def find(store: Store, text: str) -> list[Named]:
     return [(digest, r) for digest, r in everything(store) if digest.startswith(text) or text in (r.decision, r.about)]
 
 
-def merge(sources: Iterable[Path], goal: Store, announce: Callable[[str], None] = lambda _: None) -> TakenIn:
+def merge(sources: Iterable[Path], goal: Store, announce: Callable[[str], None] = lambda _: None) -> Absorbed:
     """Bring the records of folders, archives and single files into a store. The result is the union, whatever the
     order and however often: records are never changed, and equal ones are one file."""
-    total = TakenIn()
+    total = Absorbed()
     for source in sources:
         done = take_in(source, goal, announce)
         total.new, total.known, total.damaged = (

@@ -30,7 +30,7 @@ from tilewright.support.files import UNFINISHED
 MEMORY = ":memory:"
 FORM = 1
 """Version of the tables."""
-SETTLED_NS = 2_000_000_000
+STABLE_NS = 2_000_000_000
 """Age from which on a folder's time of change tells that it was changed since: file systems count time in steps, so
 that two changes at once may leave the same time."""
 TABLES = """
@@ -213,13 +213,13 @@ def stamp(folder: str) -> str:
         changed = os.stat(folder).st_mtime_ns
     except OSError:
         return ""
-    return str(changed) if time.time_ns() - changed > SETTLED_NS else ""
+    return str(changed) if time.time_ns() - changed > STABLE_NS else ""
 
 
 def _row(values: tuple[object, ...]) -> Row:
-    digest, decision, form, dims, setting, compiler, made = values
+    digest, decision, form, dims, setting, compiler, created = values
     sizes = tuple(map(int, str(dims).split()))
-    return Row(str(digest), str(decision), str(form), sizes, str(setting), str(compiler), int(str(made)))
+    return Row(str(digest), str(decision), str(form), sizes, str(setting), str(compiler), int(str(created)))
 
 
 def _changing(path: str) -> sqlite3.Connection:

@@ -104,10 +104,10 @@ def lookup(stores: Iterable[Store], target: Target) -> Lookup | None:
     return Lookup(results) if results else None
 
 
-def check_recorded(made: Iterable[Decision], target: Target) -> None:
+def check_recorded(created: Iterable[Decision], target: Target) -> None:
     """Raise RecordError if estimates have chosen among several settings, listing all such decisions."""
     problems = Problems()
-    for d in made:
+    for d in created:
         if d.why == "estimate" and len(d.space) > 1:
             problems.add(RecordError("there is no tuning record that can be used", where=f"{d.key.name}, {d.key.text}"))
     hint = "`tilewright tune` makes records, `tilewright db list` shows those that there are"

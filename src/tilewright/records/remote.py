@@ -66,9 +66,9 @@ def mirror(address: str) -> Store:
         try:
             state = _fetched(address, place, state)
         except (OSError, HTTPException, RecordError) as error:
-            kept = "what was fetched before is used" if state.folder else "there are none"
+            folder = "what was fetched before is used" if state.folder else "there are none"
             what = str(error).replace("\n", " ")
-            warnings.warn(f"{address}: cannot fetch tuning records, {kept}: {what}", RecordWarning, stacklevel=4)
+            warnings.warn(f"{address}: cannot fetch tuning records, {folder}: {what}", RecordWarning, stacklevel=4)
         _keep(place, State(state.folder, state.etag, state.modified, int(time.time())))
     return Store(place / (state.folder or "none"))
 

@@ -155,9 +155,9 @@ class Learner:
 
     def _take_states(self) -> None:
         counts = set()
-        for optimizer, tensor, kept in self._states_of():
+        for optimizer, tensor, retained in self._states_of():
             state = optimizer.state.get(tensor, {})
-            for key, view in kept.items():
+            for key, view in retained.items():
                 view[...] = state[key].detach().numpy() if key in state else 0
             counts.add((id(optimizer), int(state.get("step", 0))))
         self.step.count = self.count_of([count for _, count in sorted(counts)])
@@ -167,13 +167,13 @@ class Learner:
         return max(counts, default=0)
 
     def _give_states(self) -> None:
-        for optimizer, tensor, kept in self._states_of():
-            if not kept:  # PyTorch's gradient descent does not count either
+        for optimizer, tensor, retained in self._states_of():
+            if not retained:  # PyTorch's gradient descent does not count either
                 continue
             state = optimizer.state[tensor]
             every = self._every(optimizer)
             state["step"] = torch.tensor(float(self.step.count // every))
-            for key, view in kept.items():
+            for key, view in retained.items():
                 state[key] = torch.from_numpy(view.copy())
 
     def _every(self, optimizer: Any) -> int:

@@ -19,7 +19,7 @@ from tilewright.support.errors import StoreError
 
 Weights = Callable[[], Mapping[str, Any]]
 
-_PATIENCE_SECONDS = 120.0
+_TIMEOUT_SECONDS = 120.0
 """Seconds that a process waits while another one packs."""
 _FORGOTTEN_SECONDS = 60.0
 """Age, in seconds, from which on a store without publisher and readers is removed."""
@@ -95,7 +95,7 @@ class NodeStore:
         assert actor is not None, "an open store is published to"
         if not _is_new(version, actor.version):
             return
-        with Publisher(self.name, actor.program, wait=_PATIENCE_SECONDS) as publisher:
+        with Publisher(self.name, actor.program, wait=_TIMEOUT_SECONDS) as publisher:
             if _is_new(version, publisher.version):
                 number = publisher.version if version is None else version
                 self._put(publisher, weights(), number)

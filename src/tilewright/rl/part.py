@@ -90,7 +90,7 @@ class Watch:
         self._sum = self._now()
         self._stepped = False
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         """A check like `look`, where tensors have been written to but hardly replaced: this walks no modules."""
         self._sum = self._now()
         self._stepped = False

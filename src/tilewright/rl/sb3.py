@@ -165,7 +165,7 @@ class Accelerated:
         if weights is None:
             self._watch.look()
         else:
-            self._watch.look_again()
+            self._watch.recheck()
         self._dirty = False
         # Diverged weights go through, as they do in PyTorch.
         self.model.update(self._parts.weights(self.model) if weights is None else weights, finite=False)

@@ -49,9 +49,11 @@ class OffPolicy(Learner):
         rows = model.batch_size
         space, actions = model.observation_space, model.action_space
         obs = torch.as_tensor(np.zeros((rows, *space.shape), space.dtype))
-        taken = torch.zeros(rows, 1, dtype=torch.int64) if self._discrete(model) else torch.zeros(rows, *actions.shape)
+        selected = (
+            torch.zeros(rows, 1, dtype=torch.int64) if self._discrete(model) else torch.zeros(rows, *actions.shape)
+        )
         column = torch.zeros(rows, 1)
-        example = [obs, taken, column, obs, column, *([column] if self._discounted else [])]
+        example = [obs, selected, column, obs, column, *([column] if self._discounted else [])]
         example += [torch.zeros(rows, *actions.shape)] * noises
         tensors = {**dict(module.named_parameters()), **(others or {})}
         super().__init__(model, module, tensors, optimizers, {**arguments, "example": example, "threads": threads})

@@ -73,9 +73,11 @@ class OnPolicy(Learner):
         ranges = 0 if not isinstance(self.model, PPO) else 1 if self.model.clip_range_vf is None else 2
         return [*example, *(torch.tensor(0.2) for _ in range(ranges))]
 
-    def _actions(self, taken: Array) -> Array:
+    def _actions(self, selected: Array) -> Array:
         """Discrete actions are numbers of a row, others rows of numbers."""
-        return taken.astype(np.int64).reshape(-1) if isinstance(self.model.action_space, spaces.Discrete) else taken
+        return (
+            selected.astype(np.int64).reshape(-1) if isinstance(self.model.action_space, spaces.Discrete) else selected
+        )
 
     def _samples(self, rows: int) -> Iterator[Samples]:
         """The rollouts as `RolloutBuffer.get` gives them, in the same order."""

@@ -93,14 +93,14 @@ class Parts:
             results = [obs]
         else:
             results = [obs[key] for key in self._keys]
-        taken = []
+        selected = []
         for tensor, dtype in zip(results, self._dtypes, strict=True):
             if tensor.dtype is not dtype:
                 if dtype is not torch.float32:
                     return None  # only conversions to the network's own type change nothing
                 tensor = tensor.float()
-            taken.append(tensor if self._on_cpu else tensor.cpu())
-        return taken
+            selected.append(tensor if self._on_cpu else tensor.cpu())
+        return selected
 
     @property
     def prefix(self) -> str:

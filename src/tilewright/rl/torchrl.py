@@ -288,9 +288,9 @@ class _Parts:
         self.head: list[Any] = []
         self.tail: list[Any] = []
         self._divide(policy)
-        made = {key for module in self.head for key in module.out_keys}
+        produced = {key for module in self.head for key in module.out_keys}
         needed = {key for module in self.tail for key in module.in_keys} | set(self.out_keys)
-        self._head_keys = [key for key in _ordered(self.head) if key in made & needed]
+        self._head_keys = [key for key in _ordered(self.head) if key in produced & needed]
         # By their modules and names: while it is traced another tensor stands there.
         self._carried = [(m, name) for module in self.tail for m in module.modules() for name in _own_tensors(m)]
         self._ranks: list[int] = []

@@ -225,9 +225,9 @@ def _place(order: Sequence[int], blocks: list[Block], conflicts: list[list[int]]
     top = 0
     for k in order:
         size = blocks[k].nbytes
-        taken = sorted((offsets[o], offsets[o] + blocks[o].nbytes) for o in conflicts[k] if offsets[o] >= 0)
+        occupied = sorted((offsets[o], offsets[o] + blocks[o].nbytes) for o in conflicts[k] if offsets[o] >= 0)
         end, best, best_gap = 0, -1, 1 << 62
-        for start, stop in taken:
+        for start, stop in occupied:
             if size <= start - end < best_gap:
                 best, best_gap = end, start - end
             end = max(end, stop)

@@ -126,14 +126,14 @@ def bind_outputs(
     outputs: Sequence[OutputSpec], shapes: Sequence[tuple[int, ...]], out: Any
 ) -> tuple[list[Array], list[Array]]:
     """The caller's output arrays, and what native code writes: the same, or a buffer where one is not contiguous."""
-    given = list(out) if isinstance(out, (tuple, list)) else [out]
-    if len(given) != len(outputs):
+    arguments = list(out) if isinstance(out, (tuple, list)) else [out]
+    if len(arguments) != len(outputs):
         names = ", ".join(f"{o.name}: {describe_spec(o)}" for o in outputs)
-        raise CallError("wrong number of outputs", expected=f"{len(outputs)} ({names})", got=len(given))
+        raise CallError("wrong number of outputs", expected=f"{len(outputs)} ({names})", got=len(arguments))
     problems = Problems()
     theirs: list[Array] = []
     ours: list[Array] = []
-    for spec, shape, obj in zip(outputs, shapes, given, strict=True):
+    for spec, shape, obj in zip(outputs, shapes, arguments, strict=True):
         where = f"output {spec.name!r}"
         try:
             array = as_numpy(obj, where, written=True)

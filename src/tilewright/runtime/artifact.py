@@ -334,8 +334,8 @@ def _chunks(parts: Iterable[Buffer]) -> Iterator[list[memoryview]]:
         view = memoryview(part).cast("B") if _nbytes(part) else memoryview(b"")  # type: ignore[arg-type]
         while len(view):
             chunk.append(view[:room])
-            taken = min(room, len(view))
-            view, room = view[taken:], room - taken
+            selected = min(room, len(view))
+            view, room = view[selected:], room - selected
             if room == 0:
                 yield chunk
                 chunk, room = [], _CHUNK

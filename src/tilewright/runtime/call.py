@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 from tilewright.native.assembler import I1, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.layout import Struct
-from tilewright.runtime.limits import CONTROL_FIELDS, REFUSED, define_patience, now
+from tilewright.runtime.limits import CONTROL_FIELDS, REFUSED, define_time_limit, now
 from tilewright.runtime.places import define_check, define_places
 from tilewright.runtime.trial import EACH, TRIAL_FIELDS, define_trials
 from tilewright.runtime.weights.control import READER
@@ -53,13 +53,13 @@ MODEL = Struct(
     "executors", "executor_size", "executor_count",
     "weights", "weights_size", "slots", "current", "reader",
     "ensure", "writes", "execute",
-    "shapes", "promised", "outdims", "assumed", "places", "tags", "call_error", "endless_message", "late_message",
+    "shapes", "promised", "outdims", "assumed", "places", "tags", "call_error", "endless_message", "delayed_message",
 )  # fmt: skip
 """`execute` is what a call runs once arguments are checked: `tw_execute`, or an agent's way to its broker. `promised`
 is what `shapes` must give, or -1, word for word; the last `assumed` of the words say that what is assumed of sizes
 holds. `places` is null until memory is planned; `tags` counts layouts that were made. `call_error` is the class that
 the native face raises where loops do not end, with one of the two texts
-at `endless_message` and `late_message`."""
+at `endless_message` and `delayed_message`."""
 TENSOR = Struct("descr", "code", "itemsize", "rank", "dims", "message", "written")
 RANGE = Struct("lo", "hi", "multiple")
 LAYOUT = Struct("users", "tag", "arena", "stamp", "measured", "least_ns", "outputs", "offsets", *TRIAL_FIELDS, "dims")
@@ -100,24 +100,24 @@ def _find(m: Module) -> None:
         symbols = f.load(I64, model, MODEL.symbols)
         hint = _layout_at(f, model, f.load(I64, model, MODEL.layout_hint))
 
-        def found(layout: Value) -> None:
+        def result(layout: Value) -> None:
             clock = f.load(I64, model, MODEL.clock) + 1
             f.store(clock, model, MODEL.clock)
             f.store(clock, layout, LAYOUT.stamp)
             f.ret(layout)
 
         with f.when(f.call(I1, "tw_pin", hint, dims, symbols)):
-            found(hint)
+            result(hint)
         first = f.call(I64, "tw_hash", dims, symbols)
         with f.each(WAYS) as way:
             index = (first + way) & (LAYOUTS - 1)
             layout = _layout_at(f, model, index)
             with f.when(f.call(I1, "tw_pin", layout, dims, symbols)):
                 f.store(index, model, MODEL.layout_hint)
-                found(layout)
-        made = f.call(PTR, "tw_make", model, dims, first)
-        with f.when(made.ne(0)):
-            found(made)
+                result(layout)
+        created = f.call(PTR, "tw_make", model, dims, first)
+        with f.when(created.ne(0)):
+            result(created)
         f.ret(0, PTR)
 
 
@@ -191,12 +191,12 @@ def _fill(m: Module) -> None:
     with m.function("tw_fill", PTR, params, local=True) as (f, (model, layout, dims)):
         temps, outdims = f.load(I64, model, MODEL.temps), f.load(I64, model, MODEL.outdims)
         symbols = f.load(I64, model, MODEL.symbols)
-        given = temps + outdims + f.load(I64, model, MODEL.assumed)
-        values = f.dynamic_space(given + 1)
+        supplied = temps + outdims + f.load(I64, model, MODEL.assumed)
+        values = f.dynamic_space(supplied + 1)
         f.put(0, I64, layout, LAYOUT.tag)
         f.call(VOID, f.load(PTR, model, MODEL.shapes), dims, values)
         promised = f.load(PTR, model, MODEL.promised)
-        with f.when(f.call(I1, "tw_promised", promised, values, given).eq(0)):
+        with f.when(f.call(I1, "tw_promised", promised, values, supplied).eq(0)):
             f.add_atomic(layout + LAYOUT.users, TAKEN)
             f.ret(0, PTR)
         with f.when(f.call(I1, "tw_sized", model, values + temps * 8).eq(0)):
@@ -411,7 +411,7 @@ def _python_side(m: Module) -> None:
 def define_core(m: Module) -> None:
     """Add the core to a module that is linked to what `define_seldom` adds to another one; it calls `tw_parallel`, and
     `tw_interrupted` of the glue."""
-    define_patience(m)
+    define_time_limit(m)
     for part in (_same_dims, _copy_words, _hash, _find, _claim, _load_layout, _run, _execute, _call, _python_side):
         part(m)
 

@@ -54,7 +54,7 @@ MAX_RESERVED = 1 << 26
 """Bytes of an arena for the largest sizes up to which it is there from the beginning."""
 MANY = (1 << 31) - 1
 """The end of a symbol's range that is not stated."""
-_PATIENCE_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 """Seconds that a call waits for one of the arenas."""
 
 _DLPACK_CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}
@@ -250,14 +250,14 @@ class Engine:
         if assumed:
             check_assumptions(m, dims, flat[len(flat) - len(m.assumptions) :])
         promised = [d for o in m.outputs for d in o.shape]
-        kept = all(not isinstance(p, int) or p == d for p, d in zip(promised, outputs, strict=True))
+        retained = all(not isinstance(p, int) or p == d for p, d in zip(promised, outputs, strict=True))
         stated = all(t.nbytes is None or t.nbytes == s for t, s in zip(m.run_temps, sizes, strict=True))
         fits = all(0 <= s <= MAX_BYTES for s in (*sizes, *self._output_bytes(outputs)))
         if dims and not (fits and min(outputs, default=0) >= 0):
             values_text = ", ".join(f"{s.name} = {d}" for s, d in zip(m.symbols, dims, strict=True))
             what = "tensors of the model have no size, or too large a one, with these dimensions"
             raise CallError(what, where=f"program {m.name!r}", got=values_text)
-        if not (kept and stated and all(0 <= s <= MAX_BYTES for s in sizes) and min(outputs, default=0) >= 0):
+        if not (retained and stated and all(0 <= s <= MAX_BYTES for s in sizes) and min(outputs, default=0) >= 0):
             raise CompileError("tw_shapes breaks the manifest's promises", where=f"program {m.name!r}", got=str(dims))
         return sizes, outputs
 
@@ -426,7 +426,7 @@ class Engine:
 
     def _say(self) -> None:
         """Write down what the native face raises. Texts of before stay: a call may be reading them."""
-        for field, status in ((MODEL.endless_message, ENDLESS), (MODEL.late_message, LATE)):
+        for field, status in ((MODEL.endless_message, ENDLESS), (MODEL.delayed_message, LATE)):
             text = ctypes.create_string_buffer(str(self.ended(status)).encode())
             self._keep.append(text)
             self._native.set(self.address + field, ctypes.addressof(text))
@@ -460,7 +460,7 @@ class Engine:
         """`call`, of the addresses of inputs and outputs."""
         addresses = np.array([*places, 0], np.int64)
         values = np.array([*dims, 0], np.int64)
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         while True:
             status = self._native.call(self.address, addresses.ctypes.data, values.ctypes.data)
             if status == OK:

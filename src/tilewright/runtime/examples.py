@@ -30,7 +30,7 @@ def random_inputs(specs: Sequence[Spec], dims: Mapping[str, int], seed: int = 0)
     A symbol that `dims` does not name is 1. Inputs that are no arrays of numbers are left out.
     """
     source = np.random.default_rng(seed)
-    made = {}
+    created = {}
     for spec in specs:
         if spec.dtype not in BY_NAME:
             continue
@@ -40,8 +40,8 @@ def random_inputs(specs: Sequence[Spec], dims: Mapping[str, int], seed: int = 0)
             array = source.standard_normal(shape, dtype=np.float32).astype(dtype)
         else:
             array = source.integers(0, 256 if spec.dtype == "u8" else 2, shape).astype(dtype)
-        made[spec.name] = array
-    return made
+        created[spec.name] = array
+    return created
 
 
 def usual_sizes(symbols: Sequence[SymbolSpec]) -> dict[str, int]:

@@ -56,13 +56,13 @@ def define_foreign(m: Module) -> None:
         shape = f.var(PTR, 0)
         layout = f.var(PTR, 0)
         for suffix in ("input", "output"):
-            first, many = (f.value(0, I64), inputs) if suffix == "input" else (inputs, outputs)
+            first, several = (f.value(0, I64), inputs) if suffix == "input" else (inputs, outputs)
             if suffix == "output":
                 refuse(f.call(I1, "tw_in_range", model, dims).eq(0), "tw_value_error", f.symbol("tw_range_message"))
                 layout.set(f.call(PTR, "tw_ensured", model, dims))
                 refuse(layout.get().eq(0), "tw_value_error", f.symbol("tw_memory_message"))
                 shape.set(f.load(PTR, layout.get(), LAYOUT.outputs))
-            with f.each(many) as i:
+            with f.each(several) as i:
                 index = first + i
                 tensor = f.load(PTR, model, MODEL.tensors) + index * TENSOR.size
                 argument = args + index * ANY_SIZE
@@ -75,8 +75,8 @@ def define_foreign(m: Module) -> None:
                 with f.when(is_object.eq(0)):
                     refuse(kind.ne(DL_TENSOR_PTR), "tw_type_error", message, pinned)
                 against = shape.get() if suffix == "output" else dims
-                taken = f.call(I64, f"tw_take_dl_{suffix}", tensor, view.get(), against, io + index * 16)
-                refuse(taken.eq(0), "tw_type_error", message, pinned)
+                consumed = f.call(I64, f"tw_take_dl_{suffix}", tensor, view.get(), against, io + index * 16)
+                refuse(consumed.eq(0), "tw_type_error", message, pinned)
                 if suffix == "output":
                     shape.set(shape.get() + f.load(I64, tensor, TENSOR.rank) * 8)
         overlap = f.call(I1, "tw_overlap", model, io, inputs + outputs)

@@ -176,12 +176,12 @@ def _take(m: Module) -> None:
                     # The slow path will meet the same trouble and report it.
                     f.call(VOID, "PyErr_Clear")
                     f.ret(0)
-                taken = f.call(I64, f"tw_take_dl_{suffix}", tensor, view, dims, io)
+                count = f.call(I64, f"tw_take_dl_{suffix}", tensor, view, dims, io)
                 # A lazy negative of PyTorch is dense where a conjugate's imaginary parts have one element, or where
                 # its rules of operators say so (`torch._neg_view`).
-                with f.when(taken.ne(0)), f.when(f.call(I1, "tw_negative", obj)):
+                with f.when(count.ne(0)), f.when(f.call(I1, "tw_negative", obj)):
                     f.ret(0)
-                f.ret(taken)
+                f.ret(count)
             written = f.load(I64, tensor, TENSOR.written).cast(I32)
             need = written * (WRITABLE - READABLE) + READABLE
             for bad in (
@@ -340,9 +340,9 @@ class _CallEmitter:
                 # Names of keywords in calls are interned, so the same name is the same object.
                 name = f.call(PTR, "PyTuple_GetItem", self.kwnames, (I64, 0))
                 self.slow_if(name.ne(f.load(PTR, _globals(f), GLOBALS.out)))
-                given = f.load(PTR, self.args, self.nargs * 8)
-                with f.when(given.ne(f.symbol("_Py_NoneStruct"))):
-                    self.out.set(given)
+                operand = f.load(PTR, self.args, self.nargs * 8)
+                with f.when(operand.ne(f.symbol("_Py_NoneStruct"))):
+                    self.out.set(operand)
 
     def tensor(self, index: Value) -> Value:
         return self.f.load(PTR, self.model, MODEL.tensors) + index * TENSOR.size
@@ -353,8 +353,8 @@ class _CallEmitter:
             f.put(-1, I64, self.dims, i * 8)
         with f.each(self.inputs) as i:
             obj = f.load(PTR, self.args, i * 8)
-            taken = f.call(I64, "tw_take_input", self.tensor(i), obj, self.dims, self.io + i * 16)
-            self.slow_if(taken.eq(0))
+            count = f.call(I64, "tw_take_input", self.tensor(i), obj, self.dims, self.io + i * 16)
+            self.slow_if(count.eq(0))
         self.slow_if(f.call(I1, "tw_in_range", self.model, self.dims).eq(0))
         # New outputs are of the first argument's framework.
         with f.when(self.inputs > 0):
@@ -378,8 +378,8 @@ class _CallEmitter:
                 obj.set(f.call(PTR, "PyTuple_GetItem", out, i))
             index = self.inputs + i
             tensor = self.tensor(index)
-            taken = f.call(I64, "tw_take_output", tensor, obj.get(), shape.get(), self.io + index * 16)
-            with self.slow_unpinned_if(taken.eq(0)):
+            count = f.call(I64, "tw_take_output", tensor, obj.get(), shape.get(), self.io + index * 16)
+            with self.slow_unpinned_if(count.eq(0)):
                 pass
             shape.set(shape.get() + f.load(I64, tensor, TENSOR.rank) * 8)
         self.slow_if_overlap(self.inputs + self.outputs)
@@ -425,7 +425,7 @@ class _CallEmitter:
     def fail_if_ended(self, status: Value, result: Value) -> None:
         """Say that loops did not end, where the slow path would have to find out once more."""
         f = self.f
-        for ended, message in ((ENDLESS, MODEL.endless_message), (LATE, MODEL.late_message)):
+        for ended, message in ((ENDLESS, MODEL.endless_message), (LATE, MODEL.delayed_message)):
             with f.when(status.eq(ended)):
                 kind, text = f.load(PTR, self.model, MODEL.call_error), f.load(PTR, self.model, message)
                 f.call(VOID, "PyErr_SetString", kind, text)

@@ -133,8 +133,8 @@ def json_object(data: bytes, where: str) -> dict[str, Any]:
     return value
 
 
-def _pad_name(number: int, taken: set[str]) -> str:
+def _pad_name(number: int, used_names: set[str]) -> str:
     name = f"__pad_{number}__"
-    while name in taken:
+    while name in used_names:
         name = f"_{name}"
     return name

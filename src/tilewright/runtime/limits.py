@@ -43,7 +43,7 @@ def now(f: Function) -> Value:
     return f.load(I64, spec) * 1_000_000_000 + f.load(I64, spec, 8)
 
 
-def define_patience(m: Module) -> None:
+def define_time_limit(m: Module) -> None:
     """Add `tw_poll(control, spent)`: how many more iterations a call may make that was allowed `spent` so far; 0 ends
     it, with `status` saying why. It calls `tw_interrupted`."""
     with m.function("tw_poll", I64, [("control", PTR), ("spent", I64)]) as (f, (control, spent)):
@@ -62,9 +62,9 @@ def define_patience(m: Module) -> None:
                 stride.set(before << 1)
             with f.when(took >= POLL_NS), f.when(before > 1):
                 stride.set(before >> 1)
-        patience = f.load(I64, control, CONTROL.patience)
-        with f.when(patience > 0):
-            _end_if(f, control, time - f.load(I64, control, CONTROL.began) >= patience, LATE)
+        iteration_limit = f.load(I64, control, CONTROL.patience)
+        with f.when(iteration_limit > 0):
+            _end_if(f, control, time - f.load(I64, control, CONTROL.began) >= iteration_limit, LATE)
         with f.when(time - f.load(I64, control, CONTROL.looked) >= SIGNAL_NS):
             f.store(time, control, CONTROL.looked)
             _end_if(f, control, f.call(I64, "tw_interrupted").ne(0), INTERRUPTED)
@@ -88,8 +88,8 @@ def define_signals(m: Module) -> None:
     Handlers run in Python's main thread alone. A thread that Python does not know is never made to wait for the GIL.
     """
     m.variable("tw_raised", 24)
-    with m.function("tw_raise_again", I32, [("kept", PTR)], local=True) as (f, (kept,)):
-        f.call(VOID, "PyErr_Restore", *(f.load(PTR, kept, 8 * k) for k in range(3)))
+    with m.function("tw_raise_again", I32, [("kept", PTR)], local=True) as (f, (retained,)):
+        f.call(VOID, "PyErr_Restore", *(f.load(PTR, retained, 8 * k) for k in range(3)))
         f.ret(-1, I32)
     with m.function("tw_interrupted", I64, []) as (f, _):
         with f.when(f.call(PTR, "PyGILState_GetThisThreadState").eq(0)):
@@ -98,9 +98,9 @@ def define_signals(m: Module) -> None:
         raised = f.var(I64, 0)
         raised.set(0)
         with f.when(f.call(I32, "PyErr_CheckSignals").ne(0)):
-            kept = f.symbol("tw_raised")
-            f.call(VOID, "PyErr_Fetch", kept, kept + 8, kept + 16)
-            f.call(I32, "Py_AddPendingCall", f.symbol("tw_raise_again"), kept)
+            retained = f.symbol("tw_raised")
+            f.call(VOID, "PyErr_Fetch", retained, retained + 8, retained + 16)
+            f.call(I32, "Py_AddPendingCall", f.symbol("tw_raise_again"), retained)
             raised.set(1)
         f.call(VOID, "PyGILState_Release", state)
         f.ret(raised.get())
@@ -119,7 +119,7 @@ __all__ = [
     "LATE",
     "REFUSED",
     "SIGNAL_FUNCTIONS",
-    "define_patience",
+    "define_time_limit",
     "define_signals",
     "now",
 ]

@@ -62,7 +62,7 @@ class Model(Runner):
         *,
         version: int = 0,
         keep_weights: bool | None = None,
-        again: Again | None = None,
+        repeated: Again | None = None,
     ) -> None:
         check_option("keep_weights", keep_weights, (bool, NoneType), "True, False or None", CallError)
         manifest = program.manifest
@@ -81,8 +81,8 @@ class Model(Runner):
             self._weights.adopt(own(manifest.params, arrays), version)
         else:
             self._weights = LocalWeights(engine, keep=keep_weights is not False)
-            if keep_weights is False or (keep_weights is None and again is not None):
-                self._weights.adopt(readable(manifest, arrays, program.private), version, again)
+            if keep_weights is False or (keep_weights is None and repeated is not None):
+                self._weights.adopt(readable(manifest, arrays, program.private), version, repeated)
             else:
                 self._weights.adopt(own(manifest.params, arrays), version)
         self._start(engine)

@@ -185,8 +185,8 @@ class Native:
         """The builtin of an entry, with what it is told of itself."""
         method = self._methods.setdefault(entry, _MethodDef(b"program", entry, _METH_FASTCALL_KEYWORDS, None))
         make = _python_function("PyCFunction_NewEx", ctypes.py_object, _PTR, ctypes.py_object, _PTR)
-        made: Callable[..., Any] = make(ctypes.addressof(method), state, None)
-        return made
+        created: Callable[..., Any] = make(ctypes.addressof(method), state, None)
+        return created
 
     def learn(self, kind: type) -> None:
         """Let the builtin read tensors of this type by itself from now on, if the type offers C functions for that."""

@@ -92,18 +92,18 @@ def define_places(m: Module) -> None:
         blocks = f.load(I64, places, PLACES.blocks)
         index = places + PLACES.table
         times = index + temps * 8
-        taken, at = f.dynamic_space(blocks + 1), f.dynamic_space(blocks + 1)
+        selected, at = f.dynamic_space(blocks + 1), f.dynamic_space(blocks + 1)
         with f.each(blocks) as b:
-            f.put(0, I64, taken, b * 8)
+            f.put(0, I64, selected, b * 8)
         with f.each(temps) as k:
             size = f.load(I64, sizes, k * 8) * f.load(I64, times, k * 8)
             whole = (size + (ALIGNMENT - 1)) & -ALIGNMENT
-            place = taken + f.load(I64, index, k * 8) * 8
+            place = selected + f.load(I64, index, k * 8) * 8
             with f.when(whole > f.load(I64, place)):
                 f.store(whole, place)
         least, next_word = f.var(I64, -1), f.var(PTR, times + temps * 8)
         with f.each(f.load(I64, places, PLACES.orders)):
-            top = _pass(f, blocks, next_word, taken, at)
+            top = _pass(f, blocks, next_word, selected, at)
             better = f.var(I64, 0)
             with f.when(least.get() < 0):
                 better.set(1)
@@ -116,7 +116,7 @@ def define_places(m: Module) -> None:
         f.ret(least.get())
 
 
-def _pass(f: Function, blocks: Value, next_word: Variable, taken: Value, at: Value) -> Value:
+def _pass(f: Function, blocks: Value, next_word: Variable, selected: Value, at: Value) -> Value:
     """Place all blocks in one order; gives where the highest ends."""
     top = f.var(I64, 0)
     with f.each(blocks):
@@ -125,11 +125,11 @@ def _pass(f: Function, blocks: Value, next_word: Variable, taken: Value, at: Val
         offset = f.var(I64, 0)
         with f.each(count) as j:
             other = f.load(I64, head, j * 8 + 16) * 8
-            end = f.load(I64, at, other) + f.load(I64, taken, other)
+            end = f.load(I64, at, other) + f.load(I64, selected, other)
             with f.when(end > offset.get()):
                 offset.set(end)
         f.store(offset.get(), at, block * 8)
-        end = offset.get() + f.load(I64, taken, block * 8)
+        end = offset.get() + f.load(I64, selected, block * 8)
         with f.when(end > top.get()):
             top.set(end)
         next_word.set(head + (count * 8 + 16))
@@ -139,8 +139,11 @@ def _pass(f: Function, blocks: Value, next_word: Variable, taken: Value, at: Val
 def define_check(m: Module) -> None:
     """Add `tw_promised(promised, values, count)`: whether no value is negative or impossible, and each is what was
     promised of it (-1: nothing)."""
-    with m.function("tw_promised", I1, [("promised", PTR), ("values", PTR), ("count", I64)], local=True) as (f, given):
-        promised, values, count = given
+    with m.function("tw_promised", I1, [("promised", PTR), ("values", PTR), ("count", I64)], local=True) as (
+        f,
+        arguments,
+    ):
+        promised, values, count = arguments
         with f.each(count) as k:
             value, wanted = f.load(I64, values, k * 8), f.load(I64, promised, k * 8)
             # As unsigned, what is negative is too large.

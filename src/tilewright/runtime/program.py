@@ -72,8 +72,8 @@ class Program:
         from tilewright.runtime import artifact  # which reads and writes programs
 
         check_path(path, ArtifactError)
-        kept = {name: text for name, text in self.texts.items() if name in texts}
-        artifact.write(path, replace(self, texts=kept), version, compressed=compressed)
+        retained = {name: text for name, text in self.texts.items() if name in texts}
+        artifact.write(path, replace(self, texts=retained), version, compressed=compressed)
 
     def bundle(self, folder: str | os.PathLike[str], **options: Any) -> tuple[Path, ...]:
         """Write an object, a header, weights and an example, for programs without Tilewright and Python, and give their

@@ -67,15 +67,17 @@ def ragged(arrays: Sequence[Any]) -> Ragged:
 
     Raises CallError for no arrays, scalars, and arrays of different types or other dimensions.
     """
-    given = [as_numpy(np.asarray(a) if isinstance(a, list | tuple) else a, f"array {k}") for k, a in enumerate(arrays)]
-    if not given or any(a.ndim == 0 for a in given):
-        raise CallError("a ragged batch has arrays with rows", got=f"{len(given)} arrays, scalars among them")
-    kinds = {(a.dtype, a.shape[1:]) for a in given}
+    arguments = [
+        as_numpy(np.asarray(a) if isinstance(a, list | tuple) else a, f"array {k}") for k, a in enumerate(arrays)
+    ]
+    if not arguments or any(a.ndim == 0 for a in arguments):
+        raise CallError("a ragged batch has arrays with rows", got=f"{len(arguments)} arrays, scalars among them")
+    kinds = {(a.dtype, a.shape[1:]) for a in arguments}
     if len(kinds) > 1:
         got = ", ".join(sorted(f"{dtype}{list(shape)}" for dtype, shape in kinds))
         raise CallError("arrays of a ragged batch differ in more than their number of rows", got=got)
-    offsets = np.cumsum([0, *map(len, given)], dtype=np.int64)
-    return Ragged(np.concatenate(given), offsets)
+    offsets = np.cumsum([0, *map(len, arguments)], dtype=np.int64)
+    return Ragged(np.concatenate(arguments), offsets)
 
 
 def call_ragged(manifest: Manifest, call: Callable[..., Any], /, *inputs: Any, out: Any = None, **named: Any) -> Any:
@@ -83,16 +85,16 @@ def call_ragged(manifest: Manifest, call: Callable[..., Any], /, *inputs: Any, o
 
     Outputs that have rows are `Ragged`s. Raises CallError for what does not fit.
     """
-    given, offsets = _arguments(manifest, inputs, out, named)
-    return _results(manifest, call(*given), offsets)
+    arguments, offsets = _arguments(manifest, inputs, out, named)
+    return _results(manifest, call(*arguments), offsets)
 
 
 def call_versioned(
     manifest: Manifest, call: Callable[..., Any], /, *inputs: Any, out: Any = None, **named: Any
 ) -> tuple[Any, int]:
     """Call a program on packed rows: what `call_ragged` returns, and the version of the weights that `call` used."""
-    given, offsets = _arguments(manifest, inputs, out, named)
-    result, version = call(*given)
+    arguments, offsets = _arguments(manifest, inputs, out, named)
+    result, version = call(*arguments)
     return _results(manifest, result, offsets), version
 
 
@@ -108,12 +110,12 @@ def _arguments(
     inputs = in_order([i.name for i in wanted], inputs, named)
     if len(inputs) != len(wanted):
         raise CallError("wrong number of inputs", where=where, expected=len(wanted), got=len(inputs))
-    given = dict(zip((i.name for i in wanted), inputs, strict=True))
-    batches = {i.name: _batch(i, given[i.name]) for i in wanted if spec.rows in i.shape}
+    arguments = dict(zip((i.name for i in wanted), inputs, strict=True))
+    batches = {i.name: _batch(i, arguments[i.name]) for i in wanted if spec.rows in i.shape}
     offsets = _offsets(spec, batches, where)
     packed = {i.name: _packed(i, batches[i.name], spec) for i in wanted if i.name in batches}
-    given |= {**packed, spec.starts: np.ascontiguousarray(offsets[:-1])}
-    return [given[i.name] for i in manifest.inputs], offsets
+    arguments |= {**packed, spec.starts: np.ascontiguousarray(offsets[:-1])}
+    return [arguments[i.name] for i in manifest.inputs], offsets
 
 
 def _results(manifest: Manifest, result: Any, offsets: Array) -> Any:
@@ -126,13 +128,13 @@ def _results(manifest: Manifest, result: Any, offsets: Array) -> Any:
     return tuple(results) if several else results[0]
 
 
-def _batch(spec: InputSpec, given: Any) -> Ragged:
-    if isinstance(given, Ragged):
-        return given
-    if isinstance(given, list | tuple):
-        return ragged(given)
+def _batch(spec: InputSpec, value: Any) -> Ragged:
+    if isinstance(value, Ragged):
+        return value
+    if isinstance(value, list | tuple):
+        return ragged(value)
     hint = "pack them: tw.ragged(list_of_arrays)"
-    raise CallError("sequences are wanted", where=f"input {spec.name!r}", got=type(given).__name__, hint=hint)
+    raise CallError("sequences are wanted", where=f"input {spec.name!r}", got=type(value).__name__, hint=hint)
 
 
 def _offsets(spec: RaggedSpec, batches: dict[str, Ragged], where: str) -> Array:

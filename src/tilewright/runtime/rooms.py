@@ -32,8 +32,8 @@ class Rooms:
 
     def filled(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The inputs of a call, rooms among them."""
-        given = len(self._manifest.given)
-        if not self._sizes or len(inputs) != given:
+        supplied = len(self._manifest.given)
+        if not self._sizes or len(inputs) != supplied:
             return inputs
         rest = iter(inputs)
         sizes = self._sizes

@@ -42,7 +42,7 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class _Face:
+class _Entry:
     """An engine, its builtin, and the names that go with them: read together, so that no call mixes two programs."""
 
     engine: Engine
@@ -54,7 +54,7 @@ class _Face:
 class Runner(Called):
     """A program that any number of threads may call at once. `_start` must be called before the first call."""
 
-    _face: _Face
+    _face: _Entry
 
     def _start(self, engine: Engine) -> None:
         """Be the face of this engine from now on."""
@@ -65,7 +65,7 @@ class Runner(Called):
         call = engine.builtin(self._slow_call)
         self._rooms = Rooms(manifest)
         names = tuple(i.name for i in manifest.given), tuple(o.name for o in manifest.results)
-        self._face = _Face(engine, call, *names)
+        self._face = _Entry(engine, call, *names)
         self.versioned = engine.builtin(self._slow_versioned, versioned=True)  # type: ignore[method-assign]
         self.__call__ = call  # type: ignore[method-assign]
         if manifest.extents:
@@ -74,8 +74,8 @@ class Runner(Called):
             self.__call__ = self._refuse  # type: ignore[method-assign]
             self.versioned = self._refuse  # type: ignore[method-assign]
         if manifest.ragged is not None:
-            given = tuple(i.name for i in manifest.inputs if i.name != manifest.ragged.starts)
-            self._face = replace(self._face, call=partial(call_ragged, manifest, call), inputs=given)
+            inputs = tuple(i.name for i in manifest.inputs if i.name != manifest.ragged.starts)
+            self._face = replace(self._face, call=partial(call_ragged, manifest, call), inputs=inputs)
             self.__call__ = self._face.call  # type: ignore[method-assign]
             self.versioned = partial(call_versioned, manifest, self.versioned)  # type: ignore[method-assign]
 
@@ -227,24 +227,24 @@ class Runner(Called):
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call by names. `out` may hold some of the outputs; the others are new arrays."""
         self._stateless()
-        face = self._face
+        interface = self._face
         try:
-            args = [inputs[name] for name in face.inputs]
+            args = [inputs[name] for name in interface.inputs]
             if len(args) != len(inputs):
-                args = _by_name(face.inputs, inputs)
+                args = _by_name(interface.inputs, inputs)
         except (KeyError, TypeError, IndexError):
-            args = _by_name(face.inputs, inputs)
-        names = face.outputs
+            args = _by_name(interface.inputs, inputs)
+        names = interface.outputs
         arrays = None if out is None else self._all_outputs(names, args, out)
         try:
             if arrays is None:
-                result = face.call(*args)
+                result = interface.call(*args)
             else:
-                face.call(*args, out=tuple([arrays[name] for name in names]))
+                interface.call(*args, out=tuple([arrays[name] for name in names]))
         except CallError:
-            if self._face is face:
+            if self._face is interface:
                 raise
-        if self._face is not face:
+        if self._face is not interface:
             return self.run(inputs, out)  # it became another program meanwhile, to which names may mean other places
         if arrays is not None:
             return dict(arrays)
@@ -263,23 +263,23 @@ class Runner(Called):
     def record_shapes(self) -> Iterator[dict[str, dict[int, int]]]:
         """Count, until the block ends, the values that calls give to symbolic dimensions: a histogram for each name, as
         `tw.dim(likely=)` takes it. Calls pass through Python meanwhile."""
-        face, seen = self._face, {s.name: dict[int, int]() for s in self.manifest.symbols}
+        interface, seen = self._face, {s.name: dict[int, int]() for s in self.manifest.symbols}
 
         def counted(*inputs: Any, out: Any = None, **named: Any) -> Any:
-            inputs = in_order(face.inputs, inputs, named)
-            result = face.call(*inputs, out=out)
+            inputs = in_order(interface.inputs, inputs, named)
+            result = interface.call(*inputs, out=out)
             for name, size in _sizes_by_name(self.inputs, inputs).items():
                 seen[name][size] = seen[name].get(size, 0) + 1
             return result
 
-        self._face = replace(face, call=counted)
+        self._face = replace(interface, call=counted)
         self.__call__ = counted  # type: ignore[method-assign]
         try:
             yield seen
         finally:
             if self._face.call is counted:  # else it follows other weights now
-                self._face = face
-                self.__call__ = face.call  # type: ignore[method-assign]
+                self._face = interface
+                self.__call__ = interface.call  # type: ignore[method-assign]
 
     def empty_outputs(self, *inputs: Any) -> dict[str, Array]:
         """Uninitialised arrays that fit the outputs for these inputs, by name."""
@@ -429,18 +429,18 @@ def _listed(specs: Sequence[InputSpec | OutputSpec], most: int = 6) -> str:
     return ", ".join([f"{s.name}: {describe_spec(s)}" for s in specs[:most]] + more)
 
 
-def _by_name(names: Sequence[str], given: Mapping[str, Any]) -> list[Any]:
+def _by_name(names: Sequence[str], arguments: Mapping[str, Any]) -> list[Any]:
     """The arrays in the order of `names`; CallError listing what is missing or too much."""
-    if not isinstance(given, Mapping):
+    if not isinstance(arguments, Mapping):
         expected = f"a mapping with {list(names)}"
-        raise CallError("inputs by name are wanted", expected=expected, got=type(given).__qualname__)
+        raise CallError("inputs by name are wanted", expected=expected, got=type(arguments).__qualname__)
     problems = Problems()
     for name in names:
-        if name not in given:
+        if name not in arguments:
             problems.add(CallError("is missing", where=f"input {name!r}"))
-    for name in given:
+    for name in arguments:
         if name not in names:
             expected = f"one of {list(names)}"
             problems.add(CallError("there is no such input", where=f"input {name!r}", expected=expected))
     problems.raise_if_any("the inputs do not fit", kind=CallError)
-    return [given[name] for name in names]
+    return [arguments[name] for name in names]

@@ -25,7 +25,7 @@ MAX_TEXT = 10_000
 """Characters of an assumption."""
 MAX_NESTING = 64
 """Regions of steps inside each other."""
-FEW_ITERATIONS = 1 << 20
+SHORT_ITERATIONS = 1 << 20
 """A known number of iterations up to which a loop needs no other end."""
 IMPOSSIBLE = "data asks for an impossible size"
 ROOM = "_room"
@@ -286,7 +286,7 @@ class RegionSpec:
         return (
             self.trip is not None
             and not any(name.startswith(ROOM) for name in names)
-            and (bool(names) or sum(number for number, _ in self.trip) <= FEW_ITERATIONS)
+            and (bool(names) or sum(number for number, _ in self.trip) <= SHORT_ITERATIONS)
         )
 
     @property

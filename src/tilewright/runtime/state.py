@@ -138,11 +138,11 @@ class State:
             raise CallError("the caches have other names", expected=", ".join(names), got=", ".join(arrays))
         rows = [np.moveaxis(as_numpy(arrays[c.input], f"cache {c.input!r}"), c.axis, 0) for c in self._spec.caches]
         for cache, new in zip(self._spec.caches, rows, strict=True):
-            kept = self._memory[cache.input]
-            kind = np.dtype(np.float32) if cache.scales else kept.dtype
-            fits = new.dtype == kind and new.shape[1:] == kept.shape[1:] and len(new) == len(rows[0])
+            retained = self._memory[cache.input]
+            kind = np.dtype(np.float32) if cache.scales else retained.dtype
+            fits = new.dtype == kind and new.shape[1:] == retained.shape[1:] and len(new) == len(rows[0])
             if not fits or len(new) > self._capacity:
-                shape = self._as_model(cache, kept).shape
+                shape = self._as_model(cache, retained).shape
                 expected = f"{kind}{list(shape)} with up to {self._capacity} in dimension {cache.axis}"
                 got = f"{new.dtype}{list(self._as_model(cache, new).shape)}"
                 raise CallError("a cache does not fit", where=f"cache {cache.input!r}", expected=expected, got=got)

@@ -93,11 +93,11 @@ class Stepper:
 
     def call(self, k: int) -> None:
         """Write a call, and what is noted of it. Of a strand's, the thread that makes it takes the time."""
-        f, strand = self.f, self.steps[k].strand
-        if strand is not None:
+        f, branch = self.f, self.steps[k].strand
+        if branch is not None:
             self.last.set(self.now())
         self.invoke(k)
-        with f.when(self.tid.eq(0) if strand is None else self.is_mine(strand[1])):
+        with f.when(self.tid.eq(0) if branch is None else self.is_mine(branch[1])):
             now, place = self.now(), f.value(self.times + 8 * k, PTR)
             f.store(f.load(I64, place) + now - self.last.get(), place)
             f.store(f.load(I64, place, 8 * len(self.steps)) + 1, place, 8 * len(self.steps))
@@ -122,15 +122,15 @@ class Stepper:
         if step.alone and following is not None and not (following.alone and following.strand is None):
             self.wait()
 
-    def is_mine(self, strand: int) -> Value:
+    def is_mine(self, branch: int) -> Value:
         """Whether a strand is this thread's."""
-        return self.tid.eq(self.f.value(strand, I64) % self.nthreads)
+        return self.tid.eq(self.f.value(branch, I64) % self.nthreads)
 
     def ends_fork(self, k: int) -> bool:
         """Whether all threads wait after a call for those who make others of its fork."""
-        strand = self.steps[k].strand
+        branch = self.steps[k].strand
         following = self.steps[k + 1].strand if k + 1 < len(self.steps) else None
-        return strand is not None and (following is None or following[0] != strand[0])
+        return branch is not None and (following is None or following[0] != branch[0])
 
     def symbol(self, index: int) -> Value:
         if index < len(self.values):

@@ -78,11 +78,11 @@ class _Tracer(Stepper):
         self.barrier = log
 
     def call(self, k: int) -> None:
-        f, strand = self.f, self.steps[k].strand
+        f, branch = self.f, self.steps[k].strand
         f.put(k, I64, self.barrier, _LOG.step)
         begin = self.now()
         self.invoke(k)
-        with f.when(self.is_mine(strand[1]) if strand is not None else f.value(1, I1)):
+        with f.when(self.is_mine(branch[1]) if branch is not None else f.value(1, I1)):
             _append(f, self.barrier, f.value(k, I64), begin, self.now())
         if self.ends_fork(k):
             self.wait()

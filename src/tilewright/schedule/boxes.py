@@ -78,14 +78,14 @@ def _reads_of(
 ) -> list[Read]:
     inner, binding = _inner_extents(root, consumer)
     inner |= common
-    given = conjuncts(consumer.predicate)
+    conditions = conjuncts(consumer.predicate)
 
     def read(low: Iterable[Expr], high: Iterable[Expr]) -> Read:
         ends = [(substitute(a, binding), substitute(b, binding)) for a, b in zip(low, high, strict=True)]
-        box = tuple(_between(a, b, inner, enclosing, given) for a, b in ends)
-        if not given:
+        box = tuple(_between(a, b, inner, enclosing, conditions) for a, b in ends)
+        if not conditions:
             return Read(box, box)
-        highest = (_limit(b, inner, enclosing, given) for _, b in ends)
+        highest = (_limit(b, inner, enclosing, conditions) for _, b in ends)
         clipped = tuple(r if r is None or h is None else (r[0], h) for r, h in zip(box, highest, strict=True))
         return Read(box, clipped)
 
@@ -98,26 +98,26 @@ def _reads_of(
 
 
 def _between(
-    low: Expr, high: Expr, inner: Mapping[Var, Expr], enclosing: Mapping[Var, Expr], given: tuple[Expr, ...]
+    low: Expr, high: Expr, inner: Mapping[Var, Expr], enclosing: Mapping[Var, Expr], assumptions: tuple[Expr, ...]
 ) -> Range | None:
     """The inclusive range from the least `low` to the greatest `high`."""
-    first = _range_of(low, inner, enclosing, given)
-    last = first if high is low else _range_of(high, inner, enclosing, given)
+    first = _range_of(low, inner, enclosing, assumptions)
+    last = first if high is low else _range_of(high, inner, enclosing, assumptions)
     if first is None or last is None:
         return None
-    limit = _limit(high, inner, enclosing, given)
+    limit = _limit(high, inner, enclosing, assumptions)
     return first[0], limit if limit is not None and prove(limit <= last[1], enclosing) else last[1]
 
 
 def _limit(
-    index: Expr, inner: Mapping[Var, Expr], enclosing: Mapping[Var, Expr], given: tuple[Expr, ...]
+    index: Expr, inner: Mapping[Var, Expr], enclosing: Mapping[Var, Expr], assumptions: tuple[Expr, ...]
 ) -> Expr | None:
-    """The upper end of an index that the conditions `given` say, if it moves with the loops around; else None.
+    """The upper end of an index that the conditions `assumptions` say, if it moves with the loops around; else None.
 
     What lies after an end that moves is another iteration's, which computes it too. After one that stays there is
     nothing but what a last tile overhangs, and whole tiles are faster than conditions.
     """
-    result = symbolic_limits(index, inner, enclosing, given) if given else ()
+    result = symbolic_limits(index, inner, enclosing, assumptions) if assumptions else ()
     moving = [
         e for e in result if _is_known(e, enclosing) and any(c > 0 and v in enclosing for v, c in linear(e).terms)
     ]
@@ -136,10 +136,10 @@ def _inner_extents(root: Stmt, block: Block) -> tuple[dict[Var, Expr], dict[Var,
 
 
 def _range_of(
-    index: Expr, inner: Mapping[Var, Expr], enclosing: Mapping[Var, Expr], given: tuple[Expr, ...] = ()
+    index: Expr, inner: Mapping[Var, Expr], enclosing: Mapping[Var, Expr], assumptions: tuple[Expr, ...] = ()
 ) -> Range | None:
     """The inclusive range of an index over the inner loops, in outer loops and symbols; None if it is not known."""
-    result = symbolic_bounds(index, inner, enclosing, given)
+    result = symbolic_bounds(index, inner, enclosing, assumptions)
     return result if result is not None and all(_is_known(e, enclosing) for e in result) else None
 
 

@@ -269,11 +269,11 @@ def injective(values: Iterable[Expr], var: Var, extents: Mapping[Var, Expr], con
     """
     if var in extents and runs_once(extents[var]):
         return True
-    given = list(values)
-    given += _rejoined(given, extents)
-    limited, limits = _limited(given, extents, conditions)
+    arguments = list(values)
+    arguments += _rejoined(arguments, extents)
+    limited, limits = _limited(arguments, extents, conditions)
     extents = {**extents, **limits}
-    known = [v for v in (*given, *limited) if depends_on(v, var)]
+    known = [v for v in (*arguments, *limited) if depends_on(v, var)]
     parts: dict[Expr, list[tuple[Expr, Expr | None]]] = {}
     while known:
         value = known.pop()

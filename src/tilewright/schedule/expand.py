@@ -22,7 +22,7 @@ from tilewright.schedule.state import (
     refuse,
     replace_at,
     stores_in,
-    taken_names,
+    used_names_of,
 )
 
 MAX_TERMS = 4096
@@ -71,9 +71,9 @@ def expand(func: PrimFunc, block: str) -> PrimFunc:
     dropped = _dropped_loops(func, path, gone, what)
     columns, rows, places = _linear(func, source, update, gone, what)
     program = straight_line(rows)
-    body = _Writer(taken_names(func), columns, update.target.buffer.dtype).body(program, update, places)
-    kept = tuple(it for it in source.iters if it not in gone)
-    return replace_at(func, *_without(path, dropped, replace(source, iters=kept, body=body, init=None)))
+    body = _Writer(used_names_of(func), columns, update.target.buffer.dtype).body(program, update, places)
+    retained = tuple(it for it in source.iters if it not in gone)
+    return replace_at(func, *_without(path, dropped, replace(source, iters=retained, body=body, init=None)))
 
 
 def _constant_iters(func: PrimFunc, source: Block, update: Update, what: str) -> tuple[BlockIter, ...]:
@@ -201,8 +201,8 @@ def _rounded(x: Fraction, dtype: DType) -> float:
 class _Writer:
     """Makes the statements: each value is bound right before the first row that needs it."""
 
-    def __init__(self, taken: set[str], columns: Sequence[Expr], dtype: DType) -> None:
-        self.taken = taken
+    def __init__(self, used_names: set[str], columns: Sequence[Expr], dtype: DType) -> None:
+        self.taken = used_names
         self.columns = columns
         self.dtype = dtype
         self.values: dict[int, Expr] = {}

@@ -19,12 +19,12 @@ def blocks_between(func: PrimFunc, inputs: Set[str], outputs: Set[str], include_
     reads = {b.name: {x.name for x in read_buffers(b)} for b in blocks}
     writes = {b.name: {x.name for x in written_buffers(b)} for b in blocks}
     borders = {b.name for b in blocks if writes[b.name] & inputs}
-    made = set(inputs)
+    produced = set(inputs)
     following: set[str] = set()
     for block in blocks:
-        if block.name not in borders and reads[block.name] & made:
+        if block.name not in borders and reads[block.name] & produced:
             following.add(block.name)
-            made |= writes[block.name]
+            produced |= writes[block.name]
     needed = set(outputs)
     before: set[str] = set()
     for block in reversed(blocks):

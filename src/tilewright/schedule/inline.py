@@ -57,7 +57,7 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     source = last_block(path)
     if unread(func, source):
         return without_buffers(replace_at(func, path, None), written_buffers(source))
-    stores = _plain_stores(func, source, "inline")
+    stores = _ordinary_stores(func, source, "inline")
     for buffer in stores:
         _require_intermediate(func, source, buffer, "inline")
         if len(writers_of(func, buffer)) > 1:
@@ -108,7 +108,7 @@ def is_injective(func: PrimFunc, block: Block) -> bool:
     """Whether a block computes each element of intermediates from elements, with no reduction: `compute_inline` may
     take it."""
     try:
-        stores = _plain_stores(func, block, "inline")
+        stores = _ordinary_stores(func, block, "inline")
     except ScheduleError:
         return False
     return all(buffer in func.buffers for buffer in stores)
@@ -142,12 +142,12 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     what = "reverse-inline"
     path = block_path(func, block)
     consumer = last_block(path)
-    outputs = _plain_stores(func, consumer, what)
+    outputs = _ordinary_stores(func, consumer, what)
     if len(outputs) != 1:
         raise refuse(func, f"cannot {what} block {block!r}: it writes several buffers")
     (output,) = outputs.values()
     producer, buffer = _only_producer(func, consumer)
-    values = _plain_stores(func, producer, f"{what} block {block!r} into")
+    values = _ordinary_stores(func, producer, f"{what} block {block!r} into")
     if len(values) != 1:
         raise refuse(func, f"cannot {what} block {block!r}: its producer {producer.name!r} writes several buffers")
     (value,) = values.values()
@@ -172,10 +172,10 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     conditions: list[Expr] = []
     for v, e in point.items():
         conditions += [c for c in (e >= 0, e < extents[v]) if not prove(c, enclosing)]
-    for given, made in zip(value.indices, reads[0].indices, strict=True):
-        reached = simplify(substitute(made, point))
-        if not prove_equal(given, reached, enclosing):
-            conditions.append(equal(given, reached))
+    for case, element in zip(value.indices, reads[0].indices, strict=True):
+        reached = simplify(substitute(element, point))
+        if not prove_equal(case, reached, enclosing):
+            conditions.append(equal(case, reached))
     # Only the consumer's own variables are replaced; the producer's value goes in as it is.
     inlined: dict[Expr, Expr] = {reads[0]: value.value}
     indices, body = (
@@ -229,7 +229,7 @@ def _units(block: Block) -> set[Var]:
     return {it.var for it in block.iters if it.extent is const(1)}
 
 
-def _plain_stores(func: PrimFunc, block: Block, what: str) -> dict[Buffer, Store]:
+def _ordinary_stores(func: PrimFunc, block: Block, what: str) -> dict[Buffer, Store]:
     """The stores of a block that does nothing but store values computed from other buffers."""
     refuse_external(func, block, f"cannot {what} block {block.name!r}")
     if block.is_reduction or block.init is not None:

@@ -152,7 +152,7 @@ def bind(func: PrimFunc, loop: str, thread: str) -> PrimFunc:
         raise refused(func, f"cannot bind loop {loop!r}", error) from error
     path = loop_path(func, loop)
     target = last_loop(path)
-    _require_plain(func, target, "bind")
+    _require_ordinary(func, target, "bind")
     what = f"cannot bind loop {loop!r} to {thread!r}"
     inner = [s for s in outside_blocks(target.body) if isinstance(s, For)]
     for outer, within in (*((x, target) for x in loops_on(path[:-1])), *((target, x) for x in inner)):
@@ -206,13 +206,13 @@ def _note(func: PrimFunc, place: type[N], note: Note | str, values: Sequence[obj
 def _with_kind(func: PrimFunc, loop: str, kind: LoopKind) -> PrimFunc:
     path = loop_path(func, loop)
     target = last_loop(path)
-    _require_plain(func, target, f"mark as {kind}")
+    _require_ordinary(func, target, f"mark as {kind}")
     if not any(True for _ in blocks_in(target.body)):
         raise refuse(func, f"loop {loop!r} contains no block")
     return replace_at(func, path, replace(target, kind=kind))
 
 
-def _require_plain(func: PrimFunc, loop: For, what: str) -> None:
+def _require_ordinary(func: PrimFunc, loop: For, what: str) -> None:
     if loop.kind != "serial":
         raise refuse(func, f"cannot {what} loop {loop.var.name!r}: it is already {loop.thread or loop.kind}")
     if what != "mark as unrolled":

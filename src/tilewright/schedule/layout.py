@@ -42,7 +42,7 @@ from tilewright.schedule.state import (
     refuse_external,
     replace_at,
     stores_in,
-    taken_names,
+    used_names_of,
     writers_of,
     written_buffers,
 )
@@ -166,17 +166,17 @@ def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc,
     if any(len(writers_of(func, b)) > 1 for b in written_buffers(source)):
         raise refuse(func, f"{what}: other blocks write its output too", hint="decompose_reduction comes after pad")
     filler = _filler(func, source, set(grown), what)
-    _require_plain_indices(func, source, set(grown), what)
-    taken, names = taken_names(func), block_names(func)
+    _require_ordinary_indices(func, source, set(grown), what)
+    used_names, names = used_names_of(func), block_names(func)
     sizes = {v: extents[v] for v in grown}
     before: list[Stmt] = []
     after: list[Stmt] = []
-    made: list[str] = []
+    created: list[str] = []
     swapped: dict[Buffer, Buffer] = {}
 
     def enlarged(buffer: Buffer, shape: tuple[Expr, ...]) -> Buffer:
-        swapped[buffer] = Buffer(fresh_name(f"{buffer.name}_pad", taken), buffer.dtype, shape)
-        made.append(fresh_name(swapped[buffer].name, names))
+        swapped[buffer] = Buffer(fresh_name(f"{buffer.name}_pad", used_names), buffer.dtype, shape)
+        created.append(fresh_name(swapped[buffer].name, names))
         return swapped[buffer]
 
     for load in loads_in(source):
@@ -184,7 +184,7 @@ def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc,
             continue
         padded = enlarged(load.buffer, _grown_shape(load.indices, load.buffer, sizes))
         limits = [grown[i].extent if isinstance(i, Var) and i in grown else None for i in load.indices]
-        before.append(_padding_nest(made[-1], load.buffer, padded, limits, filler, taken))
+        before.append(_padding_nest(created[-1], load.buffer, padded, limits, filler, used_names))
     (output,) = written_buffers(source)
     (indices,) = {s.indices for s in stores_in(source)}
     shape = _grown_shape(indices, output, sizes)
@@ -192,7 +192,7 @@ def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc,
         refuse_external(func, reader, what)
     if shape != output.shape and output in func.params:
         padded = enlarged(output, shape)
-        after.append(copy_nest(made[-1], padded, output, taken))
+        after.append(copy_nest(created[-1], padded, output, used_names))
     body = replace_buffers(source, swapped)
     assert isinstance(body, Block)
     place = root_path(path)
@@ -201,7 +201,7 @@ def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc,
     result = replace(result, buffers=(*result.buffers, *swapped.values()))
     if shape != output.shape and output not in func.params:
         result = swap_buffer(result, output, replace(output, shape=shape))
-    return result, tuple(made)
+    return result, tuple(created)
 
 
 def _multiples(func: PrimFunc, source: Block, multiples: Sequence[int], what: str) -> dict[Var, Expr]:
@@ -255,7 +255,7 @@ def _require_simple_nest(func: PrimFunc, source: Block, loops: Sequence[For], wh
         raise refuse(func, f"{what}: other blocks stand in its loops")
 
 
-def _require_plain_indices(func: PrimFunc, source: Block, grown: set[Var], what: str) -> None:
+def _require_ordinary_indices(func: PrimFunc, source: Block, grown: set[Var], what: str) -> None:
     """Enlarged iterators are indices by themselves, and nothing else depends on them."""
     points = [(s.buffer, s.indices) for s in stores_in(source)] + [(n.buffer, n.indices) for n in loads_in(source)]
     if len({i for b, i in points if b in written_buffers(source)}) != 1 or len(written_buffers(source)) != 1:
@@ -317,7 +317,7 @@ def _evaluate(e: Expr, load: float) -> Any:
 
 
 def _padding_nest(
-    name: str, source: Buffer, target: Buffer, limits: Sequence[Expr | None], filler: float, taken: set[str]
+    name: str, source: Buffer, target: Buffer, limits: Sequence[Expr | None], filler: float, used_names: set[str]
 ) -> Stmt:
     """Copy `source` into the larger `target`, with `filler` from the limits on."""
 
@@ -327,4 +327,4 @@ def _padding_nest(
         value = const(filler if source.dtype.is_float else int(filler), source.dtype)
         return replace(b, body=Store(target, point, select(guard, Load(source, point), value)))
 
-    return map_blocks(copy_nest(name, target, target, taken), on_block)
+    return map_blocks(copy_nest(name, target, target, used_names), on_block)

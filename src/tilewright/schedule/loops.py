@@ -26,7 +26,7 @@ from tilewright.schedule.state import (
     rebind,
     refuse,
     replace_at,
-    taken_names,
+    used_names_of,
 )
 
 Factor = int | Expr | None
@@ -64,8 +64,8 @@ def split(
     old = last_loop(path)
     _require_serial(func, old, "split")
     sizes, exact = _sizes(func, old, _factor_list(func, loop, factor, nparts, factors))
-    taken = taken_names(func)
-    news = [For(Var(fresh_name(f"{loop}_{k}", taken)), size, old.body) for k, size in enumerate(sizes)]
+    used_names = used_names_of(func)
+    news = [For(Var(fresh_name(f"{loop}_{k}", used_names)), size, old.body) for k, size in enumerate(sizes)]
     value: Expr = news[0].var
     for new in news[1:]:
         value = value * new.extent + new.var
@@ -131,7 +131,7 @@ def fuse(func: PrimFunc, *loops: str) -> tuple[PrimFunc, str]:
         _require_serial(func, loop, "fuse")
         _require_own_extent(func, loop, chain)
     base = "_".join(name.removesuffix("_fused") for name in loops)
-    fused = Var(fresh_name(f"{base}_fused", taken_names(func)))
+    fused = Var(fresh_name(f"{base}_fused", used_names_of(func)))
     extent = simplify(product([loop.extent for loop in chain]))
     values: dict[Var, Expr] = {}
     rest: Expr = fused
@@ -163,7 +163,7 @@ def add_unit_loop(func: PrimFunc, block: str) -> tuple[PrimFunc, str]:
     depth = len(path) - 1
     while depth and isinstance(path[depth - 1], For):
         depth -= 1
-    loop = For(Var(fresh_name(f"{block}_unit", taken_names(func))), const(1), path[depth])
+    loop = For(Var(fresh_name(f"{block}_unit", used_names_of(func))), const(1), path[depth])
     return replace_at(func, path[: depth + 1], loop), loop.var.name
 
 
@@ -237,36 +237,36 @@ def _factor_list(
 ) -> list[Expr | None]:
     if sum(x is not None for x in (factor, nparts, factors)) != 1:
         raise refuse(func, f"split of {loop!r} takes exactly one of factor, nparts and factors")
-    given: Sequence[Factor]
+    arguments: Sequence[Factor]
     if factors is not None:
-        given = factors
+        arguments = factors
     else:
-        given = (None, factor) if factor is not None else (nparts, None)
-    if not 2 <= len(given) <= MAX_PARTS or sum(f is None for f in given) > 1:
+        arguments = (None, factor) if factor is not None else (nparts, None)
+    if not 2 <= len(arguments) <= MAX_PARTS or sum(f is None for f in arguments) > 1:
         raise refuse(
-            func, f"split of {loop!r} needs 2 to {MAX_PARTS} factors, at most one of them None", got=list(given)
+            func, f"split of {loop!r} needs 2 to {MAX_PARTS} factors, at most one of them None", got=list(arguments)
         )
     # A number beyond an index is cut to one that is refused, not wrapped.
-    result = [None if f is None else as_expr(min(f, MAX_FACTOR + 1) if isinstance(f, int) else f) for f in given]
+    result = [None if f is None else as_expr(min(f, MAX_FACTOR + 1) if isinstance(f, int) else f) for f in arguments]
     for f in result:
         if f is not None and not (prove(f >= 1) and (as_int(f) or 1) <= MAX_FACTOR):
             raise refuse(func, f"split of {loop!r}: every factor must be between 1 and {MAX_FACTOR}", got=f)
     return result
 
 
-def _sizes(func: PrimFunc, loop: For, given: list[Expr | None]) -> tuple[list[Expr], bool]:
+def _sizes(func: PrimFunc, loop: For, arguments: list[Expr | None]) -> tuple[list[Expr], bool]:
     """The new extents, and whether they cover the loop exactly."""
-    known = product([f for f in given if f is not None])
+    known = product([f for f in arguments if f is not None])
     total, step = as_int(loop.extent), as_int(known)
-    if None in given:
+    if None in arguments:
         if total is not None and step is not None:
             inferred: Expr = const(-(-total // step))
             exact = total % step == 0
         else:
             exact = prove(binary("eq", loop.extent % known, const(0)))
             inferred = simplify(loop.extent // known if exact else ceildiv(loop.extent, known))
-        return [inferred if f is None else f for f in given], exact
-    sizes = [f for f in given if f is not None]
+        return [inferred if f is None else f for f in arguments], exact
+    sizes = [f for f in arguments if f is not None]
     if not prove(known >= loop.extent):
         raise refuse(
             func,

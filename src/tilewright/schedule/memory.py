@@ -28,7 +28,7 @@ from tilewright.schedule.state import (
     refuse_external,
     refused,
     replace_at,
-    taken_names,
+    used_names_of,
     writers_of,
     written_buffers,
 )
@@ -109,10 +109,10 @@ def cache_write(func: PrimFunc, block: str, scope: str, buffer: str | None = Non
             raise refuse(
                 func, f"cannot cache what block {block!r} writes: {b.name!r} reads {target.name!r} in the same loops"
             )
-    taken, names = taken_names(func), block_names(func)
-    cache = Buffer(fresh_name(f"{target.name}_{scope}", taken), target.dtype, target.shape, memory)
+    used_names, names = used_names_of(func), block_names(func)
+    cache = Buffer(fresh_name(f"{target.name}_{scope}", used_names), target.dtype, target.shape, memory)
     copied = replace_at(func, path, replace_buffers(last_block(path), {target: cache}))
-    copy = copy_nest(fresh_name(cache.name, names), cache, target, taken)
+    copy = copy_nest(fresh_name(cache.name, names), cache, target, used_names)
     nest_path = root_path(block_path(copied, block))
     result = replace_at(copied, nest_path, seq((nest_path[-1], copy)))
     return replace(result, buffers=(*result.buffers, cache)), cache_block_name(copy)
@@ -160,9 +160,9 @@ def cache_read(
             raise refuse(
                 func, f"cannot cache {buffer!r} for block {block!r}: block {writer.name!r} writes it after that place"
             )
-    taken = taken_names(func)
-    cache = Buffer(fresh_name(f"{buffer}_{scope}", taken), source.dtype, source.shape, memory)
-    copy = copy_nest(fresh_name(cache.name, block_names(func)), source, cache, taken)
+    used_names = used_names_of(func)
+    cache = Buffer(fresh_name(f"{buffer}_{scope}", used_names), source.dtype, source.shape, memory)
+    copy = copy_nest(fresh_name(cache.name, block_names(func)), source, cache, used_names)
     result = replace_at(func, place, seq((copy, place[-1])))
     chosen = set(names)
 
@@ -206,13 +206,13 @@ def redirect_reads(block: Block, old: Buffer, new: Buffer) -> Stmt:
     return map_stmt(block, lambda _: None, lambda e: map_expr(e, on, memo))
 
 
-def copy_nest(name: str, source: Buffer, target: Buffer, taken: set[str]) -> Stmt:
+def copy_nest(name: str, source: Buffer, target: Buffer, used_names: set[str]) -> Stmt:
     """Loops and a block that copy a buffer to `target`, over the shape of `target`."""
     iters: list[BlockIter] = []
     loops: list[For] = []
     for k, extent in enumerate(target.shape):
-        var = Var(fresh_name(f"v{source.name}_{k}", taken))
-        loop = Var(fresh_name(loop_name(var), taken))
+        var = Var(fresh_name(f"v{source.name}_{k}", used_names))
+        loop = Var(fresh_name(loop_name(var), used_names))
         iters.append(BlockIter(var, extent, "spatial", loop))
         loops.append(For(loop, extent, EMPTY))
     point = tuple(it.var for it in iters)

@@ -39,7 +39,7 @@ from tilewright.schedule.state import (
     refuse_external,
     replace_at,
     stores_in,
-    taken_names,
+    used_names_of,
     writers_of,
     written_buffers,
 )
@@ -122,7 +122,7 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     ):
         clipped = needed(source, {b: [read.clipped for read in candidate] for b, candidate in reads.items()})
         limits = {v: clipped[v][1] for v in domain if clipped[v] != domain[v]}
-    placed = _nest_over(source, domain, outer, taken_names(smaller), limits=limits)
+    placed = _nest_over(source, domain, outer, used_names_of(smaller), limits=limits)
     body = seq((*children[:position], placed, *children[position:]))
     return replace_at(smaller, target_path, replace(target, body=body))
 
@@ -136,9 +136,9 @@ def _reads_all(func: PrimFunc, reader: Block, buffer: Buffer) -> bool:
     """Whether a block makes each element of an output of the element of a buffer at the same place: as all of the
     output is made, all of the buffer is read, each element once."""
     point = tuple(it.var for it in reader.iters if it.kind == "spatial")
-    made = [s for s in stores_in(reader.body) if s.buffer in func.params and s.indices == point]
+    created = [s for s in stores_in(reader.body) if s.buffer in func.params and s.indices == point]
     read = [x for x in loads_in(reader) if x.buffer == buffer and x.indices == point]
-    return bool(read) and any(len(point) == len(s.buffer.shape) and s.buffer.shape == buffer.shape for s in made)
+    return bool(read) and any(len(point) == len(s.buffer.shape) and s.buffer.shape == buffer.shape for s in created)
 
 
 def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
@@ -167,21 +167,21 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     source = last_block(path)
     what = f"cannot reverse_compute {block!r} at {loop!r}"
     before = last_loop(loop_path(func, loop))
-    made = _made_within(func, source, before, what)
+    created = _created_within(func, source, before, what)
     smaller = replace_at(func, path, None)
     target_path = loop_path(smaller, loop)
     target = last_loop(target_path)
     outer = loops_on(target_path)
-    _require_complete(func, made, outer, what)
-    _require_all_rows(func, made, before, what)
+    _require_complete(func, created, outer, what)
+    _require_all_rows(func, created, before, what)
     children = target.body.stmts if isinstance(target.body, Seq) else (target.body,)
-    producers = {w.name for w, _ in made}
+    producers = {w.name for w, _ in created}
     position = max(k for k, child in enumerate(children) if any(b.name in producers for b in blocks_in(child)))
-    domain = _finished(func, source, target.body, made, outer, what)
+    domain = _finished(func, source, target.body, created, outer, what)
     # An iteration that skips the producers has nothing new to read.
     idle = {x.var for x in loops_in(target.body)}
-    conditions = dict.fromkeys(c for w, _ in made for c in conjuncts(w.predicate) if not idle & set(variables(c)))
-    placed = _nest_over(source, domain, outer, taken_names(smaller), tuple(conditions))
+    conditions = dict.fromkeys(c for w, _ in created for c in conjuncts(w.predicate) if not idle & set(variables(c)))
+    placed = _nest_over(source, domain, outer, used_names_of(smaller), tuple(conditions))
     _require_once(func, placed, outer, what)
     body = seq((*children[: position + 1], placed, *children[position + 1 :]))
     result = replace_at(smaller, target_path, replace(target, body=body))
@@ -189,7 +189,7 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     return result
 
 
-def _made_within(func: PrimFunc, source: Block, loop: For, what: str) -> list[tuple[Block, Buffer]]:
+def _created_within(func: PrimFunc, source: Block, loop: For, what: str) -> list[tuple[Block, Buffer]]:
     """The blocks under a loop that compute what `source` reads, with the buffers. `source` must be movable there: its
     other inputs are written before the loop, and nothing uses its outputs before it."""
     within = {b.name: b for b in blocks_in(loop.body)}
@@ -200,14 +200,14 @@ def _made_within(func: PrimFunc, source: Block, loop: For, what: str) -> list[tu
         raise refuse(func, f"{what}: it is an intrinsic", hint="tensorize comes last")
     order = [b.name for b in blocks_in(func.body)]
     first = order.index(next(iter(within)))
-    made: list[tuple[Block, Buffer]] = []
+    result: list[tuple[Block, Buffer]] = []
     for buffer in read_buffers(source):
         for writer in writers_of(func, buffer):
             if writer.name in within:
-                made.append((writer, buffer))
+                result.append((writer, buffer))
             elif writer.name != source.name and order.index(writer.name) > first:
                 raise refuse(func, f"{what}: block {writer.name!r} computes its input {buffer.name!r} too late")
-    if not made:
+    if not result:
         raise refuse(func, f"{what}: no block under this loop computes what it reads")
     place = order.index(source.name)
     if place < first:
@@ -217,12 +217,12 @@ def _made_within(func: PrimFunc, source: Block, loop: For, what: str) -> list[tu
         early = [name for name in others if order.index(name) < place]
         if early:
             raise refuse(func, f"{what}: block {early[0]!r} uses {buffer.name!r} before it")
-    return made
+    return result
 
 
-def _require_complete(func: PrimFunc, made: Sequence[tuple[Block, Buffer]], outer: Sequence[For], what: str) -> None:
-    """No loop of `outer` drives a reduction of the blocks `made`, and each stores one element at a time."""
-    for writer, buffer in made:
+def _require_complete(func: PrimFunc, created: Sequence[tuple[Block, Buffer]], outer: Sequence[For], what: str) -> None:
+    """No loop of `outer` drives a reduction of the blocks `created`, and each stores one element at a time."""
+    for writer, buffer in created:
         if len({s.indices for s in stores_in(writer.body) if s.buffer == buffer}) > 1:
             raise refuse(
                 func,
@@ -238,9 +238,9 @@ def _require_complete(func: PrimFunc, made: Sequence[tuple[Block, Buffer]], oute
                 )
 
 
-def _require_all_rows(func: PrimFunc, made: Sequence[tuple[Block, Buffer]], loop: For, what: str) -> None:
+def _require_all_rows(func: PrimFunc, created: Sequence[tuple[Block, Buffer]], loop: For, what: str) -> None:
     """The steps of a recurrence do not make its first rows, so that what reads these too cannot stand in a step."""
-    for writer, buffer in made:
+    for writer, buffer in created:
         path = block_path(func, writer.name)
         within = {b.name for b in blocks_in(loop.body)}
         others = [b.name for b in writers_of(func, buffer) if b.name not in within]
@@ -293,19 +293,19 @@ def _nest_over(
     block: Block,
     domain: Mapping[Var, Range],
     outer: Sequence[For],
-    taken: set[str],
-    given: Sequence[Expr] = (),
+    used_names: set[str],
+    shape: Sequence[Expr] = (),
     limits: Mapping[Var, Expr] | None = None,
 ) -> Stmt:
     """`block` with new loops over `domain` (whole extents where nothing is said), clipped by a predicate that also
-    holds the `given` conditions and keeps iterators at or below their `limits`."""
+    holds the `shape` conditions and keeps iterators at or below their `limits`."""
     enclosing = extents_of(outer)
     loops: list[For] = []
     iters: list[BlockIter] = []
-    conditions: list[Expr] = list(given)
+    conditions: list[Expr] = list(shape)
     for it in block.iters:
         low, extent = clip(domain.get(it.var), it.extent, enclosing)
-        var = Var(fresh_name(loop_name(it.var), taken))
+        var = Var(fresh_name(loop_name(it.var), used_names))
         value = simplify(low + var, {**enclosing, var: extent})
         spans = {**enclosing, var: extent}
         limit = simplify(value <= limits[it.var], spans) if limits and it.var in limits else TRUE
@@ -322,14 +322,14 @@ def loop_name(var: Var) -> str:
 
 
 def _finished(
-    func: PrimFunc, source: Block, root: Stmt, made: Sequence[tuple[Block, Buffer]], outer: Sequence[For], what: str
+    func: PrimFunc, source: Block, root: Stmt, created: Sequence[tuple[Block, Buffer]], outer: Sequence[For], what: str
 ) -> dict[Var, Range]:
     """The part of the domain of `source` whose inputs one iteration of the outer loops completes."""
     enclosing = extents_of(outer)
     extents = {it.var: it.extent for it in source.iters}
     domain: dict[Var, Range] = {}
     parts: list[dict[Var, Range]] = []
-    boxes = [(buffer, written_box(root, writer, buffer, enclosing)) for writer, buffer in made]
+    boxes = [(buffer, written_box(root, writer, buffer, enclosing)) for writer, buffer in created]
     for buffer, box in boxes:
         for load in loads_in(source):
             if load.buffer == buffer:

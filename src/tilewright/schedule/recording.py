@@ -244,16 +244,16 @@ class Recording:
         for result in results:
             result.ref = self._new_ref("v")
             self._made[result.ref] = result
-        taken = tuple(int(c) for c in chosen) if decision is None else decision
-        self._record(primitive, inputs, attributes, None, tuple(r.ref for r in results), taken)
+        selected = tuple(int(c) for c in chosen) if decision is None else decision
+        self._record(primitive, inputs, attributes, None, tuple(r.ref for r in results), selected)
         return results
 
-    def _renumber(self, outputs: tuple[Ref, ...], made: tuple[Any, ...]) -> None:
+    def _renumber(self, outputs: tuple[Ref, ...], created: tuple[Any, ...]) -> None:
         """Call the last instruction's results as a replayed trace does, so that it is the same text again."""
         own = self._instructions[-1]
         for old in own.outputs:
             del self._made[old]
-        for new, value in zip(outputs, made, strict=True):
+        for new, value in zip(outputs, created, strict=True):
             self._made[new] = value
             self._counts[new.kind] = max(self._counts[new.kind], new.number + 1)
             if isinstance(value, Choice):

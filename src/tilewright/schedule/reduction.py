@@ -28,7 +28,7 @@ from tilewright.schedule.state import (
     refuse,
     replace_at,
     replace_on,
-    taken_names,
+    used_names_of,
 )
 
 
@@ -99,30 +99,30 @@ def _start_of(func: PrimFunc, source: Block, loops: Sequence[For], position: int
     spatial = [it for it in source.iters if it.kind == "spatial"]
     below = loops[position:]
     copied = [x for x in below if any(depends_on(it.binding, x.var) for it in spatial)]
-    taken = taken_names(func)
+    used_names = used_names_of(func)
     renamed: dict[Var, Expr] = {}
     news: list[For] = []
     for x in copied:
-        var = Var(fresh_name(f"{x.var.name}_init", taken))
+        var = Var(fresh_name(f"{x.var.name}_init", used_names))
         renamed[x.var] = var
         news.append(replace(x, var=var))
     inner: dict[Var, Expr] = {}
     iters: list[BlockIter] = []
     for it in spatial:
-        var = Var(fresh_name(f"{it.var.name}_init", taken))
+        var = Var(fresh_name(f"{it.var.name}_init", used_names))
         inner[it.var] = var
         iters.append(BlockIter(var, it.extent, it.kind, substitute(it.binding, renamed)))
     dropped = {x.var for x in below} - set(renamed)
-    kept = [c for c in conjuncts(source.predicate) if not dropped & set(variables(c))]
-    if len(kept) < len(conjuncts(source.predicate)):
+    retained = [c for c in conjuncts(source.predicate) if not dropped & set(variables(c))]
+    if len(retained) < len(conjuncts(source.predicate)):
         enclosing = extents_of(loops)
-        kept += [c for it in spatial for c in outside(it.binding, it.extent, enclosing) if c not in kept]
+        retained += [c for it in spatial for c in outside(it.binding, it.extent, enclosing) if c not in retained]
     assert source.init is not None
     init = Block(
         fresh_name(f"{source.name}_init", block_names(func)),
         tuple(iters),
         substitute_stmt(source.init, inner),
-        predicate=conjoin(substitute(c, renamed) for c in kept),
+        predicate=conjoin(substitute(c, renamed) for c in retained),
         notes=source.notes,
     )
     return news, init
@@ -177,14 +177,14 @@ def rfactor(func: PrimFunc, block: str, loop: str, factor_axis: int = 0) -> tupl
     axis = factor_axis + rank + 1 if factor_axis < 0 else factor_axis
     if not 0 <= axis <= rank:
         raise refuse(func, f"{what}: factor_axis {factor_axis} is outside of -{rank + 1}..{rank}")
-    taken = taken_names(func)
+    used_names = used_names_of(func)
     partial = tuple(
-        Buffer(fresh_name(f"{b.name}_rf", taken), b.dtype, _insert(b.shape, axis, factored.extent))
+        Buffer(fresh_name(f"{b.name}_rf", used_names), b.dtype, _insert(b.shape, axis, factored.extent))
         for b in (t.buffer for t in update.targets)
     )
     name = fresh_name(f"{block}_rf", block_names(func))
-    first = _partial_block(func, source, update, partial, factored, own, (name, axis, what), taken)
-    second = _final_nest(source, update, partial, factored, own, axis, taken)
+    first = _partial_block(func, source, update, partial, factored, own, (name, axis, what), used_names)
+    second = _final_nest(source, update, partial, factored, own, axis, used_names)
     start = path[len(path) - 1 - len(own)]
     result = replace_at(func, (*path[: path.index(start)], start), seq((nest(own, first), second)))
     return replace(result, buffers=(*result.buffers, *partial)), name
@@ -202,12 +202,12 @@ def _partial_block(
     factored: For,
     own: tuple[For, ...],
     names: tuple[str, int, str],
-    taken: set[str],
+    used_names: set[str],
 ) -> Block:
     """The block that reduces into `partial`: the factored loop is spatial, the loops it shared an iterator with are
     reduction iterators of their own."""
     name, axis, what = names
-    lane = Var(fresh_name(f"v{factored.var.name}", taken))
+    lane = Var(fresh_name(f"v{factored.var.name}", used_names))
     of_loop: dict[Var, Expr] = {factored.var: lane}
     inner: dict[Var, Expr] = {}
     iters = [BlockIter(lane, factored.extent, "spatial", factored.var)]
@@ -217,13 +217,13 @@ def _partial_block(
                 if depends_on(it.binding, x.var) and x.var not in of_loop:
                     if any(depends_on(o.binding, x.var) for o in source.iters if o.kind == "spatial"):
                         raise refuse(func, f"{what}: loop {x.var.name!r} drives spatial iterators too")
-                    var = Var(fresh_name(f"v{x.var.name}", taken))
+                    var = Var(fresh_name(f"v{x.var.name}", used_names))
                     of_loop[x.var] = var
                     iters.append(BlockIter(var, x.extent, "reduce", x.var))
             inner[it.var] = substitute(it.binding, of_loop)
     for it in source.iters:
         if it.var not in inner:
-            var = Var(fresh_name(f"{it.var.name}_rf", taken))
+            var = Var(fresh_name(f"{it.var.name}_rf", used_names))
             inner[it.var] = var
             extent = it.extent
             if isinstance(it.binding, Var):
@@ -252,7 +252,7 @@ def _partial_block(
     body: Stmt
     if any(it.kind == "reduce" for it in iters):
         loads = [Load(b, point) for b, point in zip(partial, points, strict=True)]
-        body = combine(update.reducer, loads, values, taken)
+        body = combine(update.reducer, loads, values, used_names)
         body = body if is_const(guard, True) else If(guard, body)
     else:
         chosen = [select(guard, v, start) for v, (_, _, start) in zip(values, starts, strict=True)]
@@ -271,7 +271,7 @@ def _final_nest(
     factored: For,
     own: tuple[For, ...],
     axis: int,
-    taken: set[str],
+    used_names: set[str],
 ) -> Stmt:
     """The loops and the block that reduce `partial` into the output, under the old block's name."""
     spatial = [it for it in source.iters if it.kind == "spatial"]
@@ -279,20 +279,23 @@ def _final_nest(
     loops: list[For] = []
     for x in own:
         if any(depends_on(it.binding, x.var) for it in spatial):
-            var = Var(fresh_name(x.var.name, taken))
+            var = Var(fresh_name(x.var.name, used_names))
             renamed[x.var] = var
             loops.append(replace(x, var=var))
-    lane_loop, lane = Var(fresh_name(factored.var.name, taken)), Var(fresh_name(f"v{factored.var.name}", taken))
+    lane_loop, lane = (
+        Var(fresh_name(factored.var.name, used_names)),
+        Var(fresh_name(f"v{factored.var.name}", used_names)),
+    )
     iters = [replace(it, binding=substitute(it.binding, renamed)) for it in spatial]
     iters.append(BlockIter(lane, factored.extent, "reduce", lane_loop))
     dropped = {x.var for x in own} - renamed.keys()
-    kept = [substitute(c, renamed) for c in conjuncts(source.predicate) if not dropped & set(variables(c))]
-    if len(kept) < len(conjuncts(source.predicate)):
+    retained = [substitute(c, renamed) for c in conjuncts(source.predicate) if not dropped & set(variables(c))]
+    if len(retained) < len(conjuncts(source.predicate)):
         enclosing = extents_of(loops)
-        kept += [c for it in iters if it.kind == "spatial" for c in outside(it.binding, it.extent, enclosing)]
+        retained += [c for it in iters if it.kind == "spatial" for c in outside(it.binding, it.extent, enclosing)]
     read = [Load(b, _insert(t.indices, axis, lane)) for b, t in zip(partial, update.targets, strict=True)]
-    body = combine(update.reducer, update.targets, read, taken)
-    block = replace(source, iters=tuple(iters), body=body, predicate=conjoin(kept))
+    body = combine(update.reducer, update.targets, read, used_names)
+    block = replace(source, iters=tuple(iters), body=body, predicate=conjoin(retained))
     return nest((*loops, replace(factored, var=lane_loop)), block)
 
 

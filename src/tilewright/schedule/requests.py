@@ -37,7 +37,7 @@ from tilewright.schedule.state import (
     rebind,
     refuse,
     replace_at,
-    taken_names,
+    used_names_of,
 )
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ScheduleError
@@ -83,12 +83,12 @@ def is_asked(own: Sequence[For], steps: Sequence[Step], first: PrimFunc, block: 
     return names != [x.var.name for x in loops_on(block_path(first, block)) if x.var.name in names]
 
 
-def steps_behind(own: Sequence[LoopId], history: Sequence[Step], since: int) -> list[Step]:
+def steps_after(own: Sequence[LoopId], history: Sequence[Step], since: int) -> list[Step]:
     """The steps of a history that loops come from, in order; those after instruction `since`."""
     wanted, result = set(own), list[Step]()
     for step in reversed(history):
-        made = step.parts if isinstance(step, Split) else (step.result,)
-        if wanted & set(made) and made[0].birth > since:
+        created = step.parts if isinstance(step, Split) else (step.result,)
+        if wanted & set(created) and created[0].birth > since:
             result.append(step)
             wanted |= {step.parent} if isinstance(step, Split) else set(step.parents)
     return result[::-1]
@@ -115,9 +115,9 @@ def move(
     what = f"cannot move {block!r} to {loop!r} as it is scheduled"
     if plan is None:
         raise refuse(func, f"{what}: its loops are not parts of its iterators", hint="schedule it after it is moved")
-    starts, again = plan
+    starts, repeated = plan
     try:
-        moved, names = _apply(moved, {x: new[p].var.name for x, p in starts.items()}, again)
+        moved, names = _apply(moved, {x: new[p].var.name for x, p in starts.items()}, repeated)
         own = {x: loop for x, loop in own.items() if x in names}
         moved = _order(moved, block, [names[x] for x in own], len(source.iters))
         moved = _rename(moved, {names[x]: x.name for x in own})
@@ -132,19 +132,19 @@ def _is_whole(steps: Sequence[Step], is_there: Callable[[LoopId], bool]) -> bool
     """Whether all loops that the steps led to are there still. Where an intrinsic took some, the block's iterators
     count its tiles, which the steps do not lead to."""
     used = {x for step in steps for x in ((step.parent,) if isinstance(step, Split) else step.parents)}
-    made = {x for step in steps for x in (step.parts if isinstance(step, Split) else (step.result,))}
-    return all(map(is_there, made - used))
+    produced = {x for step in steps for x in (step.parts if isinstance(step, Split) else (step.result,))}
+    return all(map(is_there, produced - used))
 
 
 def _by_history(
     source: Block, steps: Sequence[Step], own: Mapping[LoopId, For], roots: Callable[[LoopId], int | None]
 ) -> tuple[dict[LoopId, int], Sequence[Step]] | None:
     """The iterators that the loops drove from which the steps start; None where that is not known."""
-    made = {x for step in steps for x in (step.parts if isinstance(step, Split) else (step.result,))}
+    produced = {x for step in steps for x in (step.parts if isinstance(step, Split) else (step.result,))}
     used = {x for step in steps for x in ((step.parent,) if isinstance(step, Split) else step.parents)}
     starts: dict[LoopId, int] = {}
     for x in (*used, *own):
-        if x in made or x in starts:
+        if x in produced or x in starts:
             continue
         position = roots(x)
         if position is None and x not in used and own[x].kind == "serial" and not own[x].notes:
@@ -225,12 +225,12 @@ def _order(func: PrimFunc, block: str, wanted: Sequence[str], rank: int) -> Prim
 
 def _rename(func: PrimFunc, names: Mapping[str, str]) -> PrimFunc:
     """Give loops other names, which the old ones of the same block had."""
-    for turn in (lambda old, new, taken: fresh_name(f"{new}_", taken), lambda old, new, taken: new):
+    for turn in (lambda old, new, selected: fresh_name(f"{new}_", selected), lambda old, new, selected: new):
         step: dict[str, str] = {}
         for old, new in names.items():
             if old == new:
                 continue
-            name = turn(old, new, taken_names(func))
+            name = turn(old, new, used_names_of(func))
             path = loop_path(func, old)
             loop = last_loop(path)
             var = loop.var.renamed(name)

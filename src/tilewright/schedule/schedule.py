@@ -110,8 +110,8 @@ class Schedule(DeclaredPrimitives, Recording):
         self, pattern: str, block: BlockRef | str | None = None, role: IterKind | None = None
     ) -> tuple[LoopRef | BlockRef, ...]:
         """The loops or blocks that a pattern such as "for k in _" says, in program order: see `find` (not recorded)."""
-        names, loops_found = find_all(self.func, pattern, None if block is None else self._name(block), role)
-        return tuple(self.find_loop(n) if loops_found else self._block_ref(n) for n in names)
+        names, loops_matched = find_all(self.func, pattern, None if block is None else self._name(block), role)
+        return tuple(self.find_loop(n) if loops_matched else self._block_ref(n) for n in names)
 
     def has(self, loop: LoopRef) -> bool:
         """Whether a loop is still there."""
@@ -181,10 +181,10 @@ class Schedule(DeclaredPrimitives, Recording):
         sizes = None if factors is None else tuple(self._size(loop, f) for f in factors)
         new, names = loops.split(self.func, self._name(loop), size, nparts=count, factors=sizes)
         named = None if factors is None else tuple(map(_by_name, factors))
-        given = {"factor": _by_name(factor), "nparts": _by_name(nparts), "factors": named}
+        arguments = {"factor": _by_name(factor), "nparts": _by_name(nparts), "factors": named}
         inputs = (self._ref("l", loop),)
         old = self.find_loop(self._name(loop))
-        results = self._loop_results("split", inputs, present(**given), names, new)
+        results = self._loop_results("split", inputs, present(**arguments), names, new)
         parts = (None, size) if size is not None else (count, None) if sizes is None else sizes
         self._history.steps.append(Split(old, results, tuple(int(f) if isinstance(f, int) else f for f in parts)))
         return results
@@ -265,7 +265,7 @@ class Schedule(DeclaredPrimitives, Recording):
         name, place = self._name(block), self._name(loop)
         path = block_path(self.func, name)
         own: dict[LoopId, For] = {self.find_loop(x.var.name): x for x in own_loops(path)}
-        steps = requests.steps_behind(tuple(own), self._history.steps, self._history.birth("b", name))
+        steps = requests.steps_after(tuple(own), self._history.steps, self._history.birth("b", name))
         inputs = (self._ref("b", block), self._ref("l", loop))
         if requests.is_asked(tuple(own.values()), steps, self._history.first(own, name), name):
             roots = partial(self._history.root, block=name)
@@ -341,10 +341,10 @@ class Schedule(DeclaredPrimitives, Recording):
             results = getattr(self, instruction.primitive)(*inputs, **attributes)
         except (TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
             raise refuse(self.func, f"the arguments do not fit: {error}", where=str(instruction)) from error
-        made = results if isinstance(results, tuple) else () if results is None else (results,)
-        if len(made) != len(instruction.outputs):
-            raise refuse(self.func, f"gives {len(made)} results here", where=str(instruction))
-        self._renumber(instruction.outputs, made)
+        created = results if isinstance(results, tuple) else () if results is None else (results,)
+        if len(created) != len(instruction.outputs):
+            raise refuse(self.func, f"gives {len(created)} results here", where=str(instruction))
+        self._renumber(instruction.outputs, created)
 
 
 def _by_name(factor: Factor) -> int | str | None:

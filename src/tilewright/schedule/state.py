@@ -169,13 +169,13 @@ def replace_on(path: Path, new: Stmt | None) -> Stmt | None:
     """The root of `path` with its last statement replaced; removed when `new` is None, and empty loops with it."""
     for parent, child in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
         if new is not None:
-            kept: tuple[Stmt, ...] = tuple(new if c is child else c for c in parent.children)
+            retained: tuple[Stmt, ...] = tuple(new if c is child else c for c in parent.children)
         else:
-            kept = tuple(c for c in parent.children if c is not child)
-        if len(kept) == len(parent.children):
-            new = with_children(parent, kept)
+            retained = tuple(c for c in parent.children if c is not child)
+        if len(retained) == len(parent.children):
+            new = with_children(parent, retained)
         else:
-            new = seq(kept) if isinstance(parent, Seq) and kept else None
+            new = seq(retained) if isinstance(parent, Seq) and retained else None
     return new
 
 
@@ -296,20 +296,20 @@ def readers_of(func: PrimFunc, buffer: Buffer) -> tuple[Block, ...]:
     return tuple(b for b in blocks_in(func.body) if buffer in read_buffers(b))
 
 
-def taken_names(func: PrimFunc) -> set[str]:
+def used_names_of(func: PrimFunc) -> set[str]:
     """The names of buffers, symbols and variables; blocks have a name space of their own (see `block_names`)."""
-    taken = {b.name for b in func.params} | {b.name for b in func.buffers} | {v.name for v in func.symbols}
+    used_names = {b.name for b in func.params} | {b.name for b in func.buffers} | {v.name for v in func.symbols}
     for stmt in walk(func.body):
         match stmt:
             case Block():
-                taken.update(it.var.name for it in stmt.iters)
+                used_names.update(it.var.name for it in stmt.iters)
             case For():
-                taken.add(stmt.var.name)
+                used_names.add(stmt.var.name)
             case _ if hasattr(stmt, "var"):
-                taken.add(stmt.var.name)
+                used_names.add(stmt.var.name)
             case _ if hasattr(stmt, "buffer"):
-                taken.add(stmt.buffer.name)
-    return taken
+                used_names.add(stmt.buffer.name)
+    return used_names
 
 
 def block_names(func: PrimFunc) -> set[str]:

@@ -127,10 +127,10 @@ def double_buffer(func: PrimFunc, block: str, buffer: str | None = None) -> Prim
         raise refuse(func, f"{what}: other blocks write it too", hint="decompose_reduction comes after double_buffer")
     if target.scope == "local":
         raise refuse(func, f"{what}: it is in registers, whose halves cannot be chosen by a number")
-    loop = _loop_around(func, path, source, target, what)
+    loop = _enclosing_loop(func, path, source, target, what)
     if len(written_buffers(source)) > 1:
         raise refuse(func, f"{what}: block {block!r} writes other buffers at the same time")
-    _require_ahead(func, path, source, target, loop, what)
+    _require_prefetch(func, path, source, target, loop, what)
     note = find_note(loop.notes, DoubleBuffer)
     names = () if note is None else note.buffers
     if target.name in names:
@@ -139,7 +139,7 @@ def double_buffer(func: PrimFunc, block: str, buffer: str | None = None) -> Prim
     return replace_at(func, loop_path(func, loop.var.name), noted)
 
 
-def _loop_around(func: PrimFunc, path: Path, source: Block, target: Buffer, what: str) -> For:
+def _enclosing_loop(func: PrimFunc, path: Path, source: Block, target: Buffer, what: str) -> For:
     """The innermost loop around a block and the readers of its buffer."""
     readers = {b.name for b in readers_of(func, target)} - {source.name}
     if not readers:
@@ -152,7 +152,7 @@ def _loop_around(func: PrimFunc, path: Path, source: Block, target: Buffer, what
     return enclosing[-1]
 
 
-def _require_ahead(func: PrimFunc, path: Path, source: Block, target: Buffer, loop: For, what: str) -> None:
+def _require_prefetch(func: PrimFunc, path: Path, source: Block, target: Buffer, loop: For, what: str) -> None:
     """The block can be computed an iteration ahead."""
     name = loop.var.name
     if loop.kind != "serial":

@@ -102,13 +102,13 @@ class Trace:
     def simplified(self) -> Trace:
         """This trace without look-ups whose results nothing uses."""
         used: set[Ref] = set()
-        kept: list[Instruction] = []
+        retained: list[Instruction] = []
         for i in reversed(self.instructions):
             if i.primitive in LOOKUPS and used.isdisjoint(i.outputs):
                 continue
-            kept.append(i)
+            retained.append(i)
             used.update(_refs((*i.inputs, *(v for _, v in i.attributes))))
-        return Trace(tuple(reversed(kept)))
+        return Trace(tuple(reversed(retained)))
 
     def replay(self, func: PrimFunc) -> Schedule:
         """Apply the instructions to `func`. Raises ScheduleError where one does not fit."""

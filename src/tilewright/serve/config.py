@@ -112,14 +112,14 @@ class _Reader:
     def _limits(self, table: Mapping[str, Any]) -> Limits:
         names = {f.name: f.type for f in fields(Limits)}
         self._unknown(table, set(names), "limits.")
-        made: dict[str, Any] = {
+        created: dict[str, Any] = {
             name: self._number(table, name, 0.01, 1e6, "limits.")
             if name.endswith("_seconds")
             else self._integer(table, name, 1, 1 << 40, "limits.")
             for name in table
             if name in names
         }
-        return Limits(**made)
+        return Limits(**created)
 
     def _sources(self, models: Mapping[str, Any], folder: Path | None) -> list[Source]:
         sources = []

@@ -185,8 +185,8 @@ class Local:
         model = LocalModel(self.path, self.model, memory=MEMORY + 2 * sum(a.nbytes for a in self.inputs.values()))
         data = model.message([self.inputs[t["name"]] for t in model.inputs], self.timeout or 0.0)
         loop = asyncio.get_running_loop()
-        made = await loop.create_connection(lambda: _LocalConnection(run, data, model), sock=model.detach())
-        return made[1]
+        created = await loop.create_connection(lambda: _LocalConnection(run, data, model), sock=model.detach())
+        return created[1]
 
 
 async def offer(
@@ -240,11 +240,11 @@ def _point(run: _Run, count: int, seconds: float, promise: float) -> Point:
     statuses = Counter(status for _, _, status in run.answers)
     statuses[0] += count - len(run.answers)
     latencies = sorted(end - intended for intended, end, status in run.answers if status == 200)
-    kept = sum(latency <= promise for latency in latencies)
+    retained = sum(latency <= promise for latency in latencies)
     return Point(
         count / seconds,
-        kept / seconds,
-        (len(latencies) - kept) / max(count, 1),
+        retained / seconds,
+        (len(latencies) - retained) / max(count, 1),
         latencies,
         {status: number for status, number in sorted(statuses.items()) if number},
         _quantile(sorted(run.lags), 0.99),

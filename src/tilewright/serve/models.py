@@ -177,13 +177,13 @@ class Served:
         """The inputs in the order of a call, checked, and how many rows of a batch they are (1 where there is none).
         ServeError saying what does not fit."""
         interface = self.interface
-        given = request.inputs
+        inputs = request.inputs
         try:
-            arrays = [given[name] for name in interface.names]
+            arrays = [inputs[name] for name in interface.names]
         except KeyError:
             arrays = []
-        if len(given) != len(interface.names) or len(arrays) != len(given):
-            got = ", ".join(sorted(given)[:20])[:200] or "none"
+        if len(inputs) != len(interface.names) or len(arrays) != len(inputs):
+            got = ", ".join(sorted(inputs)[:20])[:200] or "none"
             raise ServeError(
                 "other inputs are wanted", where=f"model {self.name!r}", expected=_text(interface), got=got
             )

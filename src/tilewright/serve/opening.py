@@ -54,12 +54,12 @@ def load(source: Source) -> Runnable:
 
 def served(source: Source, runner: Runnable) -> Served:
     """A runner as the version of a source, timed."""
-    made = Served(
+    created = Served(
         source.name, source.version, runner,
         promise=source.promise, max_batch=source.max_batch, source=str(source.path or source.store),
     )  # fmt: skip
-    made.warm()
-    return made
+    created.warm()
+    return created
 
 
 def of_file(path: Path, **options: Any) -> Source:

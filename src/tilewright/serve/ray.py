@@ -34,7 +34,7 @@ from tilewright.serve.requests import Answer, Request
 from tilewright.support.digest import blake2b
 from tilewright.support.errors import MissingPackageError, StoreError
 
-_PATIENCE_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 """How long a replica waits for the node's first one to publish."""
 
 
@@ -68,7 +68,7 @@ class Replica:
     def _attached(self, model: str | bytes | None, store: str | None, threads: int) -> Runner:
         """An actor of the node's store; the first replica of the node makes that."""
         if store is not None:
-            return tilewright.attach(store, threads, timeout=_PATIENCE_SECONDS)
+            return tilewright.attach(store, threads, timeout=_TIMEOUT_SECONDS)
         if model is None:
             raise ServeError("a replica wants a model or a store")
         data = model if isinstance(model, bytes) else Path(model).read_bytes()
@@ -80,7 +80,7 @@ class Replica:
         try:
             self._publisher = Publisher(name, _opened(model, threads))
         except StoreError:  # another replica is making it
-            return tilewright.attach(name, threads, timeout=_PATIENCE_SECONDS)
+            return tilewright.attach(name, threads, timeout=_TIMEOUT_SECONDS)
         return tilewright.attach(name, threads)
 
     async def infer(
@@ -165,15 +165,15 @@ def deployment(
         "model": model, "store": store, "promise": promise, "max_batch": max_batch, "threads": threads, "lanes": lanes
     }  # fmt: skip
     options.setdefault("max_ongoing_requests", 4 * max_batch)  # as many wait here, where deadlines are known
-    made = serve.deployment(**options)(Replica)
-    return _Bound(made, arguments)
+    created = serve.deployment(**options)(Replica)
+    return _Bound(created, arguments)
 
 
 class _Bound:
     """A deployment and the arguments of its replicas."""
 
-    def __init__(self, made: Any, arguments: Mapping[str, Any]) -> None:
-        self.deployment, self._arguments = made, arguments
+    def __init__(self, created: Any, arguments: Mapping[str, Any]) -> None:
+        self.deployment, self._arguments = created, arguments
 
     def options(self, **options: Any) -> _Bound:
         """A copy with other options of Ray."""

@@ -49,10 +49,10 @@ class Tokens:
         if not self._tokens:
             return
         kind, _, token = (authorization or "").partition(" ")
-        given = token.strip().encode("utf-8", "replace") if kind.lower() == "bearer" else b""
+        supplied = token.strip().encode("utf-8", "replace") if kind.lower() == "bearer" else b""
         scopes: frozenset[Enum] | None = None
         for known, allowed in self._tokens:
-            if hmac.compare_digest(known, given):
+            if hmac.compare_digest(known, supplied):
                 scopes = allowed
         if scopes is None:
             what = "the bearer token is not known" if token else "a bearer token is wanted"

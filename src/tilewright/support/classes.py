@@ -29,7 +29,7 @@ def dataclass(
 ) -> Callable[[type[T]], type[T]]:
     """`dataclasses.dataclass` with those of its options that are used here; there are no `InitVar`s."""
 
-    def made(ordinary: type[T]) -> type[T]:
+    def create(ordinary: type[T]) -> type[T]:
         # The standard library lets none but frozen classes inherit from frozen ones, and makes the guards of those.
         guarded = frozen and any(map(dataclasses.is_dataclass, ordinary.__mro__[1:]))
         # Else the standard library would write down the signature, for which it compiles `__init__`.
@@ -57,7 +57,7 @@ def dataclass(
                 setattr(cls, name, method)
         return cls
 
-    return made
+    return create
 
 
 class _Initializer:
@@ -70,12 +70,12 @@ class _Initializer:
 
     def __get__(self, o: Any, owner: type | None = None) -> Any:
         """The compiled function, which takes this place, or the method of an object."""
-        made = self._class.__dict__["__init__"]
-        if made is self:
-            made = _initializer(self._class, self._fields, self._frozen)
-            made.__name__, made.__qualname__ = "__init__", f"{self._class.__qualname__}.__init__"
-            type.__setattr__(self._class, "__init__", made)
-        return made.__get__(o, owner)
+        created = self._class.__dict__["__init__"]
+        if created is self:
+            created = _initializer(self._class, self._fields, self._frozen)
+            created.__name__, created.__qualname__ = "__init__", f"{self._class.__qualname__}.__init__"
+            type.__setattr__(self._class, "__init__", created)
+        return created.__get__(o, owner)
 
 
 def _initializer(cls: type, fields: Fields, frozen: bool) -> Method:
@@ -109,9 +109,9 @@ def _initializer(cls: type, fields: Fields, frozen: bool) -> Method:
         body.append("self.__post_init__()")
     arguments = ", ".join(positional + (keywords if len(keywords) > 1 else []))
     exec(f"def __init__({arguments}):\n " + "\n ".join(body or ["pass"]), known)
-    made: Method = known["__init__"]
-    made.__annotations__ = {f.name: f.type for f in fields if f.init} | {"return": None}
-    return made
+    created: Method = known["__init__"]
+    created.__annotations__ = {f.name: f.type for f in fields if f.init} | {"return": None}
+    return created
 
 
 def _values(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:

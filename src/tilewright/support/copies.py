@@ -57,10 +57,10 @@ def share(count: int, own: Callable[[int], None], copied: Callable[[int], bytes]
             began = time.monotonic()
             own(k)
             longest = max(longest, time.monotonic() - began)
-        made: dict[int, bytes] = {}
+        producers: dict[int, bytes] = {}
         for copy in copies:
-            made |= copy.finished(max(PATIENCE, 4 * longest))
-        return made
+            producers |= copy.finished(max(PATIENCE, 4 * longest))
+        return producers
     finally:
         os.close(jobs)
         for copy in copies:
@@ -106,9 +106,9 @@ class _Copy:
                 self._heard = time.monotonic()
                 self._made[index] = data
 
-    def finished(self, patience: float) -> dict[int, bytes]:
+    def finished(self, timeout: float) -> dict[int, bytes]:
         """The result of the copy, when it ends or has been silent for so many seconds."""
-        while self._thread.is_alive() and time.monotonic() - self._heard < patience:
+        while self._thread.is_alive() and time.monotonic() - self._heard < timeout:
             self._thread.join(0.05)
         return dict(self._made)
 

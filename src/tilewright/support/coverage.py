@@ -60,7 +60,7 @@ class Coverage:
 
     @property
     def compiled(self) -> int:
-        return sum(taken for _, _, taken in self.operators)
+        return sum(selected for _, _, selected in self.operators)
 
     @property
     def share(self) -> float:
@@ -105,8 +105,8 @@ def counted(operators: Iterable[str]) -> tuple[tuple[str, int], ...]:
 def totals(operators: Iterable[tuple[str, bool]]) -> tuple[tuple[str, int, int], ...]:
     """Pairs of an operator's name and whether that node is compiled, as `Coverage.operators`."""
     pairs = list(operators)
-    taken = Counter(name for name, compiled in pairs if compiled)
-    return tuple((name, count, taken[name]) for name, count in counted(name for name, _ in pairs))
+    counts = Counter(name for name, compiled in pairs if compiled)
+    return tuple((name, count, counts[name]) for name, count in counted(name for name, _ in pairs))
 
 
 def _shortened(operators: tuple[tuple[str, int], ...], most: int = 8) -> list[tuple[str, int]]:

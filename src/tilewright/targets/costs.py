@@ -46,7 +46,7 @@ _BLOCKS = Origin("2026-11-21", "Zen 3", commit="7b44531")
 _PACKING = Origin("2026-11-21", "Zen 3", commit="06c7273")
 _STREAMS = Origin("2026-11-22", "Zen 4", commit="adf2059")
 _DEFER = Origin("2026-11-22", commit="b15ade9")
-_FEW_QUERIES = Origin("2026-11-27", "Emerald Rapids", "python -m benchmarks.bench_few_queries --grid --settings 5")
+_SHORT_QUERIES = Origin("2026-11-27", "Emerald Rapids", "python -m benchmarks.bench_few_queries --grid --settings 5")
 _AUDIT = Origin("2026-11-23", "Xeon with AVX-512", 'make audit ARGS="--kinds max_pool softmax"')
 _POOLS = Origin("2026-11-25", "Zen 4", commit="7b0b9fe")
 _SEPARATE = Origin("2026-11-26", "Zen 4 with AVX2", commit="2a963d0")
@@ -152,7 +152,7 @@ class Arithmetic:
     window_element: float = constant(
         1.0, "cycles", "an element of a window whose line no vector follows: windows beside it go on meanwhile", _POOLS
     )
-    window_element_of_many: float = constant(
+    window_element_of_several: float = constant(
         0.15, "cycles", "the same of unpadded windows, more of them in a line than lanes: LLVM makes vectors", _POOLS
     )
     folded_window: float = constant(
@@ -178,16 +178,16 @@ class Arithmetic:
     )
     folded_row: float = constant(24.0, "cycles", "the lanes of a short row's vector folded to one element", _AUDIT)
     load_beside_scores: float = constant(
-        0.37, "cycles", "a load of attention where keys and values are read where they are", _FEW_QUERIES
+        0.37, "cycles", "a load of attention where keys and values are read where they are", _SHORT_QUERIES
     )
     fold: float = constant(
         1.65,
         "cycles",
         "a step that folds the lanes of two of attention's sums to one vector: two shuffles, an addition",
-        _FEW_QUERIES,
+        _SHORT_QUERIES,
     )
-    turned_vector: float = constant(
-        6.0, "cycles", "a vector of attention's keys turned on its way into a panel", _FEW_QUERIES
+    transposed_vector: float = constant(
+        6.0, "cycles", "a vector of attention's keys turned on its way into a panel", _SHORT_QUERIES
     )
 
 
@@ -210,7 +210,7 @@ class Traffic:
         "the time of a product in several tiles of so many rows, by what they are estimated to take otherwise",
         Origin("2026-11-27"),
     )
-    kept_sets: float = constant(0.75, "share", "sets of a cache in which other data leave room", _PIXELS)
+    retained_sets: float = constant(0.75, "share", "sets of a cache in which other data leave room", _PIXELS)
     panel_l1: float = constant(
         0.6, "share", "of the first level that a convolution's weights may take beside its pixels", _DIRECT
     )
@@ -223,7 +223,7 @@ class Traffic:
         "of the last level that weights may fill and the next call still find there",
         Origin("2026-11-21", commit="476378f"),
     )
-    ahead_l3: float = constant(
+    prefetch_l3: float = constant(
         0.5,
         "share",
         "of the last level that one kernel may prefetch, for a later one, and that weights between them may take",
@@ -256,13 +256,13 @@ class Traffic:
         "the same of so many channels that a tile's pixels and a panel do not stay in the first level",
         _DIRECT,
     )
-    few_streams: float = constant(
+    limited_streams: float = constant(
         0.7, "share", "of the memory's bandwidth that fewer streams draw than are followed best", _STREAMS
     )
     unfollowed_l3: float = constant(
         1.0, "share", "of the last level's bandwidth that panels draw which no tile prefetches", Origin("2026-11-27")
     )
-    many_streams: float = constant(
+    several_streams: float = constant(
         0.92, "share", "of a level's bandwidth that more streams draw than are followed best", _STREAMS
     )
     scattered_products: float = constant(
@@ -301,7 +301,7 @@ class Traffic:
     scattered_line: float = constant(
         23.0, "cycles", "a line from beyond the second level of few rows that are read a piece at a time", _SCATTERED
     )
-    scattered_line_of_many: float = constant(
+    scattered_line_of_several: float = constant(
         60.0, "cycles", "the same of many rows", Origin("2026-11-21", commit="b0ce859")
     )
     collision: float = constant(
@@ -310,7 +310,7 @@ class Traffic:
     crowded_line: float = constant(
         12.0, "cycles", "a line of a transposition that shares its set of the first level with too many", _PIXELS
     )
-    far_page: float = constant(
+    distant_page: float = constant(
         5.0, "cycles", "a step whose page's translation, or line, comes from the second level", _PIXELS
     )
     unaligned: float = constant(0.05, "cycles", "a load that may cross the end of a line, on average", _PIXELS)

@@ -62,8 +62,8 @@ def register(family: Family) -> Family:
     return family
 
 
-def _admit(plugin: plugins.Plugin, brought: object) -> tuple[str, ...]:
-    (family,) = plugins.several(brought, Family)
+def _admit(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
+    (family,) = plugins.several(loaded, Family)
     register(family)
     return tuple(f"target {name}" for name in family.targets)
 

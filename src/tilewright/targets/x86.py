@@ -161,7 +161,7 @@ AVX2_COSTS = ZEN3_COSTS.fitted(
     # take up to ten times as long for few filters.
     Origin("2026-11-26", "Zen 4 with AVX2", commit="2a963d0"),
     scattered_line=1.5,
-    scattered_line_of_many=1.5,
+    scattered_line_of_several=1.5,
 )
 
 INTEL_AVX2_COSTS = (
@@ -187,7 +187,7 @@ INTEL_AVX2_COSTS = (
 
 AVX512_COSTS = (
     Costs()
-    .fitted(Origin("2026-11-22", "Zen 4", commit="a44ce29"), scattered_line=8.0, scattered_line_of_many=8.0)
+    .fitted(Origin("2026-11-22", "Zen 4", commit="a44ce29"), scattered_line=8.0, scattered_line_of_several=8.0)
     .fitted(Origin("2026-11-21", commit="92de22e"), constant_registers=6)
 )
 
@@ -211,7 +211,7 @@ ZEN4_COSTS = (
         followed_pixels=0.25,
         passing_pixels=1.5,
     )
-    .fitted(Origin("2026-11-26", "Zen 4", commit="2a963d0"), scattered_line=1.5, scattered_line_of_many=1.5)
+    .fitted(Origin("2026-11-26", "Zen 4", commit="2a963d0"), scattered_line=1.5, scattered_line_of_several=1.5)
     # 1x1 convolutions over NCHW maps of 32 x 32 and 64 x 64, as below: of 234 to 512 channels and 2 to 64 filters all
     # take 1.0 to 8 times as long in blocks.
     .fitted(Origin("2026-11-28", "Zen 4", 'make audit ARGS="--kinds conv1x1"'), collision=1.0)
@@ -229,7 +229,7 @@ ZEN5_COSTS = (
         panel_rows_memory=4,
         shared_panel_rows_l3=13,
         shared_panel_rows_memory=13,
-        few_streams=0.93,
+        limited_streams=0.93,
         unfollowed_l3=0.75,
         shared_stream=1.0,
     )
@@ -373,11 +373,11 @@ def ceilings(cpu: str, bits: int) -> Ceilings:
     vector = bits / 8
     if cpu == "znver5" and bits == 512:
         return ZEN5_CEILINGS
-    halves = cpu in HALVES and bits == 512
-    l1 = vector if halves else 2 * vector
+    has_float16 = cpu in HALVES and bits == 512
+    l1 = vector if has_float16 else 2 * vector
     server = cpu in INTEL_SERVERS
     return Ceilings(
-        fma_per_cycle=1.0 if halves else 2.0,
+        fma_per_cycle=1.0 if has_float16 else 2.0,
         l1_bandwidth=l1,
         l2_bandwidth=min(l1, 38.0 if server else 27.0),
         l3_bandwidth=min(l1, 9.5 if server else 19.0),

@@ -18,7 +18,7 @@ from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, variables
 from tilewright.schedule.intrinsics import find_intrinsic
 from tilewright.schedule.stages import AxisPlace, StageSchedule
-from tilewright.schedule.state import taken_names
+from tilewright.schedule.state import used_names_of
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError
 from tilewright.te.bounds import check_reads
@@ -80,20 +80,20 @@ Arg = Tensor | Var
 def lower_stages(args: Sequence[Arg], name: str = "main") -> Lowered:
     """`create_prim_func`, with the names that axes and stages received. Raises ExpressionError on a missing input."""
     stages = stages_of(t for t in args if isinstance(t, Tensor))
-    given = {_token(t) for t in args}
-    missing = [t.name for op in stages for t in op.inputs if t.op is None and t not in given]
+    arguments = {_token(t) for t in args}
+    missing = [t.name for op in stages for t in op.inputs if t.op is None and t not in arguments]
     if missing:
         raise ExpressionError(f"{name}: tensors read but not among the arguments: {', '.join(dict.fromkeys(missing))}")
     symbols = {v for t in args if isinstance(t, Tensor) for d in memory_shape(t) for v in variables(d)}
     _check_symbols(stages, symbols | set(args), name)
-    taken: set[str] = {v.name for v in symbols}
+    used_names: set[str] = {v.name for v in symbols}
     buffers: dict[Any, Buffer] = {}
     params: list[Buffer] = []
     for arg in args:
         if isinstance(arg, Var) and arg in symbols:
             raise ExpressionError(f"{name}: {arg.name!r} is a dimension, which is read off the arrays: no argument")
         token = _token(arg)
-        buffers[token] = Buffer(fresh_name(arg.name, taken), arg.dtype, _buffer_shape(arg))
+        buffers[token] = Buffer(fresh_name(arg.name, used_names), arg.dtype, _buffer_shape(arg))
         params.append(buffers[token])
     intermediates: list[Buffer] = []
 
@@ -102,7 +102,7 @@ def lower_stages(args: Sequence[Arg], name: str = "main") -> Lowered:
             if (op, k) not in buffers:
                 label = op.name if len(op.dtypes) == 1 else f"{op.name}_{k}"
                 shape = _shape(op, k)
-                buffers[op, k] = Buffer(fresh_name(label, taken), kind, shape)
+                buffers[op, k] = Buffer(fresh_name(label, used_names), kind, shape)
                 intermediates.append(buffers[op, k])
 
     for op in stages:
@@ -113,7 +113,7 @@ def lower_stages(args: Sequence[Arg], name: str = "main") -> Lowered:
         allocate(op)
     loops: dict[Var, str] = {}
     blocks: dict[Stage, str] = {}
-    nests = [_nest(op, buffers, taken, loops, blocks) for op in stages]
+    nests = [_nest(op, buffers, used_names, loops, blocks) for op in stages]
     func = PrimFunc(name, tuple(params), seq(nests), tuple(intermediates))
     return Lowered(func, loops, blocks)
 
@@ -129,20 +129,20 @@ def _shape(op: Stage, k: int) -> tuple[Expr, ...]:
 
 
 def _nest(
-    op: Stage, buffers: dict[Any, Buffer], taken: set[str], loops: dict[Var, str], blocks: dict[Stage, str]
+    op: Stage, buffers: dict[Any, Buffer], used_names: set[str], loops: dict[Var, str], blocks: dict[Stage, str]
 ) -> Stmt:
     match op:
         case ScanOp():
-            return _scan_nest(op, buffers, taken, loops, blocks)
+            return _scan_nest(op, buffers, used_names, loops, blocks)
         case ExternOp():
-            return _call(op, buffers, taken, blocks)
-    return _stage_nest(op, buffers, taken, loops, blocks)
+            return _call(op, buffers, used_names, blocks)
+    return _stage_nest(op, buffers, used_names, loops, blocks)
 
 
-def _call(op: ExternOp, buffers: dict[Any, Buffer], taken: set[str], blocks: dict[Stage, str]) -> Stmt:
+def _call(op: ExternOp, buffers: dict[Any, Buffer], used_names: set[str], blocks: dict[Stage, str]) -> Stmt:
     """The block that calls an external function with all of its arrays."""
     outputs = [buffers[op, k] for k in range(len(op.dtypes))]
-    blocks[op] = outputs[0].name if len(outputs) == 1 else fresh_name(op.name, taken)
+    blocks[op] = outputs[0].name if len(outputs) == 1 else fresh_name(op.name, used_names)
     inputs = [buffers[_token(t)] for t in op.inputs]
     whole = [Region(b, tuple((const(0), n) for n in b.shape)) for b in (*outputs, *inputs)]
     call = Intrinsic(op.external.name, tuple(whole[: len(outputs)]), tuple(whole[len(outputs) :]))
@@ -168,12 +168,12 @@ def _share(op: ScanOp, buffers: dict[Any, Buffer], name: str) -> None:
 
 
 def _scan_nest(
-    op: ScanOp, buffers: dict[Any, Buffer], taken: set[str], loops: dict[Var, str], blocks: dict[Stage, str]
+    op: ScanOp, buffers: dict[Any, Buffer], used_names: set[str], loops: dict[Var, str], blocks: dict[Stage, str]
 ) -> Stmt:
     """The loop over the steps of a recurrence, around the nests of the stages of one."""
     extent = simplify(op.shape[0] - op.start)
-    time = For(Var(fresh_name(op.axis[0].name, taken)), extent, seq(()), notes=(InOrder(),))
-    nests = [_stage_nest(step, buffers, taken, loops, blocks, (time, op.start)) for step in op.steps]
+    time = For(Var(fresh_name(op.axis[0].name, used_names)), extent, seq(()), notes=(InOrder(),))
+    nests = [_stage_nest(step, buffers, used_names, loops, blocks, (time, op.start)) for step in op.steps]
     last = op.updates[0].op
     assert isinstance(last, ComputeOp)
     blocks[op] = blocks[last]
@@ -260,12 +260,12 @@ def lower(schedule: StageSchedule, args: Sequence[Arg], name: str = "main") -> P
     func = schedule.func
     buffers = {b.name: b for b in (*func.params, *func.buffers)}
     names = [schedule.buffer_name(t) for t in _arguments(args, name)]
-    taken = taken_names(func)
+    used_names = used_names_of(func)
     for k, arg in enumerate(args):
         if isinstance(arg, Var) and arg in func.symbols:
             raise ExpressionError(f"{name}: {arg.name!r} is a dimension, which is read off the arrays: no argument")
         if not schedule.knows(arg) and (isinstance(arg, Var) or arg.op is None):
-            names[k] = fresh_name(arg.name, taken)
+            names[k] = fresh_name(arg.name, used_names)
             buffers[names[k]] = Buffer(names[k], arg.dtype, _buffer_shape(arg))
     missing = [b.name for b in func.params if b.name not in names]
     if missing:
@@ -309,7 +309,7 @@ def _token(arg: Arg) -> Any:
 def _stage_nest(
     op: ComputeOp,
     buffers: dict[Any, Buffer],
-    taken: set[str],
+    used_names: set[str],
     loops: dict[Var, str],
     blocks: dict[Stage, str],
     time: tuple[For, int] | None = None,
@@ -322,19 +322,19 @@ def _stage_nest(
     first = outputs[0].name
     # A block may carry its buffer's name: blocks and buffers are distinguished by where they stand.
     shared = any(b is outputs[0] for t, b in buffers.items() if isinstance(t, tuple) and isinstance(t[0], ScanOp))
-    block_name = blocks[op] = first if len(outputs) == 1 and not shared else fresh_name(op.name, taken)
+    block_name = blocks[op] = first if len(outputs) == 1 and not shared else fresh_name(op.name, used_names)
     iters: list[BlockIter] = []
     renamed: dict[Var, Expr] = {}
     nest: list[tuple[Var, Expr]] = []
     nothing = any(is_const(a.extent, 0) for a in op.reduce_axis)
     for axis in (*op.axis, *op.reduce_axis):
         if time is not None and axis is op.axis[0]:
-            inner = Var(fresh_name("v" + axis.name, taken))
+            inner = Var(fresh_name("v" + axis.name, used_names))
             loops[axis.var], renamed[axis.var] = time[0].var.name, inner + time[1]
             iters.append(BlockIter(inner, time[0].extent, axis.kind, time[0].var))
             continue
-        loop = Var(fresh_name(axis.name, taken))
-        inner = Var(fresh_name("v" + axis.name, taken))
+        loop = Var(fresh_name(axis.name, used_names))
+        inner = Var(fresh_name("v" + axis.name, used_names))
         loops[axis.var] = loop.name
         renamed[axis.var] = inner
         extent = const(1) if nothing and axis.kind == "reduce" else axis.extent
@@ -345,8 +345,10 @@ def _stage_nest(
         def on(node: Expr) -> Expr | None:
             if isinstance(node, Load) and isinstance(node.buffer, Tensor):
                 indices = node.indices if time is None else tuple(map(simplify, node.indices))
-                given = node.buffer.op is None
-                return Load(buffers[_token(node.buffer)], memory_index(node.buffer, indices) if given else indices)
+                is_placeholder = node.buffer.op is None
+                return Load(
+                    buffers[_token(node.buffer)], memory_index(node.buffer, indices) if is_placeholder else indices
+                )
             if isinstance(node, Var):
                 return Load(buffers[node], ()) if node in buffers else renamed.get(node)
             return None
@@ -356,7 +358,7 @@ def _stage_nest(
     point = tuple(renamed[a.var] for a in op.axis)
     init: Stmt | None = None
     if isinstance(op.bodies[0], Reduce):
-        init, body = _reduction_body(op.bodies[0], outputs, point, bind, taken, nothing)
+        init, body = _reduction_body(op.bodies[0], outputs, point, bind, used_names, nothing)
     else:
         body = seq(Store(b, point, bind(e)) for b, e in zip(outputs, op.bodies, strict=True))
     stmt: Stmt = Block(block_name, tuple(iters), body, init)
@@ -370,7 +372,7 @@ def _reduction_body(
     outputs: list[Buffer],
     point: tuple[Expr, ...],
     bind: Callable[[Expr], Expr],
-    taken: set[str],
+    used_names: set[str],
     nothing: bool,
 ) -> tuple[Stmt, Stmt]:
     """`init` and the update; that of a reduction over `nothing` combines with the identity."""
@@ -378,6 +380,6 @@ def _reduction_body(
     reducer = replace(reduce.reducer, result=results, identity=identity)
     values = list(identity) if nothing else [bind(v) for v in reduce.values]
     init = seq(Store(b, point, e) for b, e in zip(outputs, identity, strict=True))
-    body = combine(reducer, [Load(b, point) for b in outputs], values, taken)
+    body = combine(reducer, [Load(b, point) for b in outputs], values, used_names)
     condition = bind(reduce.condition)
     return init, body if nothing or is_const(condition, True) else If(condition, body)

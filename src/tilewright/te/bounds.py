@@ -30,8 +30,8 @@ def check_reads(stages: Iterable[ComputeOp | ScanOp | ExternOp]) -> None:
             continue  # a loop that may not run reads nothing
         seen: set[Load] = set()
         for body in op.bodies:
-            for e, given in _parts(body):
-                for load, conditions in guarded_loads(e, set(loads(e)), given):
+            for e, case in _parts(body):
+                for load, conditions in guarded_loads(e, set(loads(e)), case):
                     if load not in seen and not conditions:
                         seen.add(load)
                         _check(op, load, shifted, extents, problems)
@@ -42,8 +42,8 @@ def _parts(body: Expr) -> Sequence[tuple[Expr, tuple[Expr, ...]]]:
     """The expressions of a body, each with the conditions under which it is evaluated."""
     if not isinstance(body, Reduce):
         return [(body, ())]
-    given = () if is_const(body.condition, True) else (body.condition,)
-    return [(body.condition, ()), *((v, given) for v in (*body.values, *body.reducer.result))]
+    conditions = () if is_const(body.condition, True) else (body.condition,)
+    return [(body.condition, ()), *((v, conditions) for v in (*body.values, *body.reducer.result))]
 
 
 def _computed(stages: Iterable[ComputeOp | ScanOp | ExternOp]) -> Iterator[tuple[ComputeOp, int]]:

@@ -103,8 +103,8 @@ def extern(
             hint = "a stage that copies it lies row by row"
             raise ExpressionError(f"{where}: {t.name!r} has strides, which it does not see", hint=hint, where=line)
     arrays = [*(t.shape for t in inputs), *shapes]
-    given = tuple(_size(s, arrays, where, line) for s in sizes)
-    external = replace(_external(function, given, llvm, address, where, line), shared=shared)
+    supplied = tuple(_size(s, arrays, where, line) for s in sizes)
+    external = replace(_external(function, supplied, llvm, address, where, line), shared=shared)
     op = ExternOp(name, tuple(inputs), register_external(external), shapes, kinds, line)
     labels = [name] if not several else [f"{name}_{k}" for k in range(len(shapes))]
     results = tuple(

@@ -62,7 +62,7 @@ class Intrinsic:
             raise ExpressionError(what, expected=len(self.inputs), got=len(operands))
         values: dict[Var, Expr] = {}
         parts: dict[Any, Callable[[tuple[Expr, ...]], Expr]] = {
-            t: self._part(t, given, values) for t, given in zip(self.inputs, operands, strict=True)
+            t: self._part(t, item, values) for t, item in zip(self.inputs, operands, strict=True)
         }
         axis = tuple(new_axis(a.name, substitute(a.extent, values)) for a in self.op.axis)
         values |= {old.var: new.var for old, new in zip(self.op.axis, axis, strict=True)}
@@ -82,27 +82,27 @@ class Intrinsic:
             self.name, axis, Reduce(body.reducer, numbers, axes, map_expr(body.condition, on), body.index)
         )
 
-    def _part(self, wanted: Tensor, given: Any, values: dict[Var, Expr]) -> Callable[[tuple[Expr, ...]], Expr]:
+    def _part(self, wanted: Tensor, operand: Any, values: dict[Var, Expr]) -> Callable[[tuple[Expr, ...]], Expr]:
         """The elements of an input; the input's symbols are noted as what the part has."""
         where = f"input {wanted.name!r} of intrinsic {self.name!r}"
-        if not wanted.shape and isinstance(given, Expr):
-            return lambda indices: given
-        if isinstance(given, Tensor):
-            given = given[tuple(slice(None) for _ in given.shape)] if given.shape else Slices(given, ())
-        extents = [n for _, n in given.ranges if n is not None] if isinstance(given, Slices) else None
-        fits = extents is not None and len(extents) == len(wanted.shape) and given.tensor.dtype is wanted.dtype
+        if not wanted.shape and isinstance(operand, Expr):
+            return lambda indices: operand
+        if isinstance(operand, Tensor):
+            operand = operand[tuple(slice(None) for _ in operand.shape)] if operand.shape else Slices(operand, ())
+        extents = [n for _, n in operand.ranges if n is not None] if isinstance(operand, Slices) else None
+        fits = extents is not None and len(extents) == len(wanted.shape) and operand.tensor.dtype is wanted.dtype
         if extents is not None and fits:
             for d, n in zip(wanted.shape, extents, strict=True):
                 said = values.setdefault(d, n) if isinstance(d, Var) else d
                 fits = fits and prove_equal(said, n)
         if not fits:
-            got = given.tensor.dtype if isinstance(given, Slices) else type(given).__name__
+            got = operand.tensor.dtype if isinstance(operand, Slices) else type(operand).__name__
             shape = "" if extents is None else f"[{', '.join(map(readable, extents))}]"
             raise ExpressionError(f"{where} is no such part of a tensor", expected=wanted, got=f"{got}{shape}")
 
         def element(indices: tuple[Expr, ...]) -> Expr:
             left = iter([substitute(i, values) for i in indices])
-            return Load(given.tensor, tuple(b if n is None else b + next(left) for b, n in given.ranges))
+            return Load(operand.tensor, tuple(b if n is None else b + next(left) for b, n in operand.ranges))
 
         return element
 

@@ -27,13 +27,13 @@ MAX_LANES = 1024
 
 def lanes_of(kind: DType | str) -> tuple[DType, int]:
     """An element type and its lanes: `"float32x4"` is f32 and 4. Raises DTypeError or ExpressionError."""
-    found = re.fullmatch(r"(\w+?)x(\d{1,9})", kind) if isinstance(kind, str) else None
-    if found is None:
+    match = re.fullmatch(r"(\w+?)x(\d{1,9})", kind) if isinstance(kind, str) else None
+    if match is None:
         return _dtype(kind), 1
-    lanes = int(found[2])
+    lanes = int(match[2])
     if not 1 <= lanes <= MAX_LANES:
         raise ExpressionError("no number of lanes", expected=f"1 to {MAX_LANES}", got=lanes)
-    return _dtype(found[1]), lanes
+    return _dtype(match[1]), lanes
 
 
 @cache
@@ -45,8 +45,8 @@ def lane(count: int) -> Var:
 def lanes_in(bodies: Sequence[Expr]) -> int:
     """How many lanes the elements of a stage have. Raises ExpressionError where they have different numbers."""
     parts = [p for b in bodies for p in ((*b.children, *b.reducer.result) if isinstance(b, Reduce) else (b,))]
-    found = {v.name for p in parts for v in variables(p) if v.axis and v.name.endswith(" lanes")}
-    counts = {int(name.partition(" ")[0]) for name in found}
+    result = {v.name for p in parts for v in variables(p) if v.axis and v.name.endswith(" lanes")}
+    counts = {int(name.partition(" ")[0]) for name in result}
     if len(counts) > 1:
         raise ExpressionError("elements of different numbers of lanes", got=" and ".join(map(str, sorted(counts))))
     return counts.pop() if counts else 1

@@ -84,7 +84,7 @@ def place_results(func: PrimFunc, tensors: Mapping[str, Tensor]) -> PrimFunc:
     return replace(func, params=tuple(memories.get(p, p) for p in func.params), body=body)
 
 
-def are_apart(sizes: Sequence[int | None], steps: Sequence[int | None]) -> bool:
+def are_separate(sizes: Sequence[int | None], steps: Sequence[int | None]) -> bool:
     """Whether no two elements share a place, as far as is known: each step passes all that the smaller ones reach."""
     reach = 0
     if any(n is None or s is None for n, s in zip(sizes, steps, strict=True)):
@@ -106,19 +106,21 @@ def default_offset(shape: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
     return simplify(offset)
 
 
-def bind_views(tensors: Sequence[Tensor | None], given: Sequence[Any]) -> tuple[list[Any], Values]:
+def bind_views(tensors: Sequence[Tensor | None], arguments: Sequence[Any]) -> tuple[list[Any], Values]:
     """The arguments of native code for these of the caller: of each tensor with strides the memory of the view that is
     given, and the values of all symbols that shapes, strides and offsets say.
 
     Raises CallError where a view is not what its placeholder says.
     """
-    views = {k: as_numpy(x, f"parameter {t.name!r}") for k, (t, x) in enumerate(zip(tensors, given, strict=True)) if t}
+    views = {
+        k: as_numpy(x, f"parameter {t.name!r}") for k, (t, x) in enumerate(zip(tensors, arguments, strict=True)) if t
+    }
     values: Values = {}
     for k, view in views.items():
         _bind_shape(_tensor(tensors[k]), view, values)
     for k, view in views.items():
         _bind_strides(_tensor(tensors[k]), view, values)
-    arrays = list(given)
+    arrays = list(arguments)
     for k, view in views.items():
         t = _tensor(tensors[k])
         if t.strides is not None:
@@ -171,7 +173,7 @@ def _bind_strides(t: Tensor, view: Array, values: Values) -> None:
     if any(not free and step != want for step, want, free in zip(steps, wanted, idle, strict=True)):
         got = f"{list(view.strides)} bytes, elements of {view.itemsize}"
         raise CallError("wrong strides", where=where, expected=f"{wanted} elements", got=got)
-    if t.op is not None and view.size and not are_apart(view.shape, [int(s) for s in steps]):
+    if t.op is not None and view.size and not are_separate(view.shape, [int(s) for s in steps]):
         raise CallError("two elements of a result share a place", where=where, got=f"strides {view.strides} bytes")
 
 

@@ -13,7 +13,7 @@ from tilewright.ir.op_types import readable
 from tilewright.ir.rewrite import variables
 from tilewright.support.errors import ExpressionError
 from tilewright.te.lanes import lanes_of
-from tilewright.te.memory import are_apart, default_offset
+from tilewright.te.memory import are_separate, default_offset
 from tilewright.te.tensors import Tensor, extents_of_shape, plain
 
 
@@ -70,7 +70,7 @@ def strided(tensor: Tensor, strides: Sequence[Any], offset: Any = None) -> Tenso
         expected = f"an i64 of at least {readable(least)}"
         raise ExpressionError(f"{what} {name!r}: not an offset", expected=expected, got=readable(place))
     sizes, numbers = (tuple(map(as_int, part)) for part in (extents, steps))
-    if tensor.op is not None and not are_apart(sizes, numbers):
+    if tensor.op is not None and not are_separate(sizes, numbers):
         raise ExpressionError(f"{what} {name!r}: two elements would share a place", got=f"strides {list(numbers)}")
     return replace(tensor, strides=steps, offset=place)
 

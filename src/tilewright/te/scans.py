@@ -94,8 +94,8 @@ def scan(init: Any, update: Any, state: Any, name: str = "scan") -> Any:
     return results if several else results[0]
 
 
-def _tensors(given: Any, name: str, line: str | None) -> tuple[Tensor, ...]:
-    tensors = tuple(given) if isinstance(given, list | tuple) else (given,)
+def _tensors(value: Any, name: str, line: str | None) -> tuple[Tensor, ...]:
+    tensors = tuple(value) if isinstance(value, list | tuple) else (value,)
     for t in tensors:
         if not isinstance(t, Tensor):
             raise ExpressionError(f"{name}: not a tensor", got=type(t).__name__, where=line)

@@ -28,11 +28,11 @@ def named(objective: Objective, names: Sequence[str]) -> Objective:
     """The objective with the arrays of its batch under these names, in order; those that are taken stay as they are."""
     graph = objective.graph
     batch = [v for v in graph.inputs if v.name != objective.key]
-    taken = {v.name for v in (*graph.inputs, *graph.params)} | {v.name for n in graph.nodes for v in n.outputs}
-    taken = (taken | RESERVED) - {v.name for v in batch}
-    chosen = {v: name for v, name in zip(batch, names, strict=False) if name not in taken}
-    kept = {v.name for v in batch if v not in chosen}
-    renamed = {v: Value(name, v.type) for v, name in chosen.items() if name not in kept}
+    used_names = {v.name for v in (*graph.inputs, *graph.params)} | {v.name for n in graph.nodes for v in n.outputs}
+    used_names = (used_names | RESERVED) - {v.name for v in batch}
+    chosen = {v: name for v, name in zip(batch, names, strict=False) if name not in used_names}
+    retained = {v.name for v in batch if v not in chosen}
+    renamed = {v: Value(name, v.type) for v, name in chosen.items() if name not in retained}
     return replace(objective, graph=with_values(graph, renamed)) if renamed else objective
 
 

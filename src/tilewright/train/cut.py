@@ -25,19 +25,19 @@ def sections(graph: Graph, wanted: Sequence[Sequence[Value]]) -> list[Graph]:
 
     All that is wanted together must be the graph's outputs.
     """
-    given, views = {*graph.inputs, *graph.params}, _views(graph)
-    made: dict[Value, int] = {}
+    arguments, views = {*graph.inputs, *graph.params}, _views(graph)
+    producers: dict[Value, int] = {}
     bodies: list[tuple[Node, ...]] = []
     for k, targets in enumerate(wanted):
-        body = _reached(graph.nodes, targets, {*given, *made})
-        made |= {v: k for n in body for v in n.outputs if v not in views}
+        body = _reached(graph.nodes, targets, {*arguments, *producers})
+        producers |= {v: k for n in body for v in n.outputs if v not in views}
         bodies.append(body)
     results = []
     for k, (body, targets) in enumerate(zip(bodies, wanted, strict=True)):
         outside = _outside(body, targets)
         rest = zip(bodies[k + 1 :], wanted[k + 1 :], strict=True)
-        later = dict.fromkeys(v for other, others in rest for v in _outside(other, others) if made.get(v) == k)
-        inputs = [v for v in (*graph.inputs, *made) if v in outside or (not k and v in given)]
+        later = dict.fromkeys(v for other, others in rest for v in _outside(other, others) if producers.get(v) == k)
+        inputs = [v for v in (*graph.inputs, *producers) if v in outside or (not k and v in arguments)]
         inputs = [*_telling(graph.inputs, inputs), *inputs]
         params = [v for v in graph.params if v in outside]
         outputs = (*targets, *(v for v in later if v not in targets))
@@ -45,13 +45,13 @@ def sections(graph: Graph, wanted: Sequence[Sequence[Value]]) -> list[Graph]:
     return results
 
 
-def _telling(given: Sequence[Value], read: Sequence[Value]) -> list[Value]:
+def _telling(arguments: Sequence[Value], read: Sequence[Value]) -> list[Value]:
     """The inputs among the given ones that have as sizes the symbols of the ones read, where these have sums and
     products of them alone."""
     told = {d for v in read for d in v.shape}
     missing = {s for v in read for d in v.shape for s in variables(d)} - told
     results = []
-    for value in given:
+    for value in arguments:
         if missing & set(value.shape):
             results.append(value)
             missing -= set(value.shape)
@@ -71,12 +71,12 @@ def _views(graph: Graph) -> set[Value]:
 def _reached(nodes: Sequence[Node], targets: Iterable[Value], there: set[Value]) -> tuple[Node, ...]:
     """The nodes needed for `targets`, given that the values in `there` are available."""
     wanted = {v for v in targets if v not in there}
-    kept: list[Node] = []
+    retained: list[Node] = []
     for node in reversed(nodes):
         if any(v in wanted for v in node.outputs):
-            kept.append(node)
+            retained.append(node)
             wanted |= {v for v in node.inputs if v is not None and v not in there}
-    return tuple(reversed(kept))
+    return tuple(reversed(retained))
 
 
 def _outside(body: Sequence[Node], targets: Iterable[Value]) -> set[Value]:

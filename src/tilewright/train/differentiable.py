@@ -58,8 +58,8 @@ def divided(graph: Graph, movable: Sequence[str]) -> Ways:
     """
     inputs = (*graph.inputs, *(v for v in graph.params if v.name in set(movable)))
     fixed = tuple(v for v in graph.params if v not in inputs)
-    taken = {v.name for v in (*inputs, *fixed)} | {v.name for n in graph.nodes for v in n.outputs}
-    builder = GraphBuilder(graph.name, [], [], list(graph.nodes), taken)
+    used_names = {v.name for v in (*inputs, *fixed)} | {v.name for n in graph.nodes for v in n.outputs}
+    builder = GraphBuilder(graph.name, [], [], list(graph.nodes), used_names)
     outputs = [v for v in graph.outputs if v.dtype.is_float]
     seeds = {v: Value(builder.fresh(f"d.{v.name}"), v.type) for v in outputs}
     sources = [v for v in inputs if v.dtype.is_float]
@@ -67,34 +67,34 @@ def divided(graph: Graph, movable: Sequence[str]) -> Ways:
     moved = [k for k, v in enumerate(inputs) if v in result]
     results = tuple(result[inputs[k]] for k in moved)
     forward = {n.outputs: n for n in builder.nodes[: len(graph.nodes)]}
-    kept, nodes = _cut(builder.nodes, results, set(forward))
-    ahead = (*graph.outputs, *(v for v in kept if v not in graph.outputs))
-    values = (*inputs, *ahead)
+    retained, nodes = _cut(builder.nodes, results, set(forward))
+    earlier = (*graph.outputs, *(v for v in retained if v not in graph.outputs))
+    values = (*inputs, *earlier)
     read = {v for n in nodes for v in n.inputs} | set(results)
     reads = tuple(k for k, v in enumerate(values) if v in read)
-    nodes_ahead = tuple(needed(builder.nodes[: len(graph.nodes)], ahead))
-    ways = replace(graph, inputs=inputs, params=fixed, nodes=nodes_ahead, outputs=ahead)
+    nodes_prefetch = tuple(needed(builder.nodes[: len(graph.nodes)], earlier))
+    ways = replace(graph, inputs=inputs, params=fixed, nodes=nodes_prefetch, outputs=earlier)
     seen = tuple(seeds[v] for v in outputs)
     own = tuple(v for v in fixed if v in read)
     back = Graph(f"{graph.name}_backward", (*(values[k] for k in reads), *seen), own, tuple(nodes), results)
     return Ways(ways, back, reads, tuple(moved))
 
 
-def _cut(nodes: Sequence[Node], results: Sequence[Value], ahead: set[Any]) -> tuple[list[Value], list[Node]]:
+def _cut(nodes: Sequence[Node], results: Sequence[Value], earlier: set[Any]) -> tuple[list[Value], list[Node]]:
     """The values that are kept for the way back, and its nodes: all that the results need, up to what is kept."""
-    kept: dict[Value, None] = {}
+    retained: dict[Value, None] = {}
     wanted: set[Value | None] = set(results)
     matches: list[Node] = []
     for node in reversed(nodes):
         asked = [v for v in node.outputs if v in wanted]
         if not asked:
             continue
-        if node.outputs in ahead and node.op not in REPEATED:
-            kept.update(dict.fromkeys(asked))
+        if node.outputs in earlier and node.op not in REPEATED:
+            retained.update(dict.fromkeys(asked))
             continue
         matches.append(node)
         wanted.update(node.inputs)
-    return list(kept), matches[::-1]
+    return list(retained), matches[::-1]
 
 
 class Differentiable(torch.nn.Module):  # type: ignore[misc]
@@ -138,11 +138,11 @@ class _Call(torch.autograd.Function):  # type: ignore[misc]
         return outputs
 
     @staticmethod
-    def backward(ctx: Any, *given: torch.Tensor | None) -> Any:
+    def backward(ctx: Any, *arguments: torch.Tensor | None) -> Any:
         owner = ctx.owner
         flows = [
             torch.zeros(shape, dtype=kind) if g is None else g.contiguous()
-            for g, (shape, kind) in zip(given, ctx.shapes, strict=True)
+            for g, (shape, kind) in zip(arguments, ctx.shapes, strict=True)
             if kind.is_floating_point
         ]
         result = _tuple(owner.backward_model(*ctx.saved_tensors, *flows)) if owner._ways.moved else ()
@@ -159,16 +159,16 @@ def _run(module: torch.nn.Module, batch: Sequence[torch.Tensor]) -> Any:
     try:
         with hooks.watched() as seen:
             try:
-                _, given = ran(module, module, leaves)
+                _, supplied = ran(module, module, leaves)
             except RuntimeError:  # code may ask what has a gradient, or change what has none
-                _, given = ran(module, module, batch)
+                _, supplied = ran(module, module, batch)
     except Error:
         raise
     except Exception as error:  # the module's own code
         refuse_control(error)
         raise ModelError("the module fails on the example", got=f"{type(error).__name__}: {error}") from error
     hooks.refuse(seen)
-    return given
+    return supplied
 
 
 def _tuple(result: Any) -> tuple[Any, ...]:
@@ -200,9 +200,9 @@ def differentiable(
         raise ModelError("not a module", expected="torch.nn.Module", got=type(module).__name__)
     hooks.refuse(hooks.of_modules([module]))
     batch = tensors(example)
-    given = _run(module, batch)
-    check_backward(given)
-    _, spec = pytree.tree_flatten(given)
+    supplied = _run(module, batch)
+    check_backward(supplied)
+    _, spec = pytree.tree_flatten(supplied)
     trained = import_training(module, batch, "auto" if symbolic else None)
     if trained.key is not None or trained.changed:
         got = ", ".join(trained.changed) or "random numbers"
@@ -216,8 +216,8 @@ def differentiable(
     ways = divided(rewritten(read.graph, sources), names)
 
     def compiled(graph: Graph) -> Model:
-        kept = {v.name: read.weights[v.name] for v in graph.params}
-        program = compile_program(Imported(graph, kept), threads=threads, target=target, fast=fast)
+        retained = {v.name: read.weights[v.name] for v in graph.params}
+        program = compile_program(Imported(graph, retained), threads=threads, target=target, fast=fast)
         return Model(program, threads=threads)
 
     order = [v.name for v in ways.forward.inputs[len(read.graph.inputs) :]]

@@ -137,8 +137,8 @@ def compile_step(
         objective = _objective(model, loss, example, symbolic)
         stages = [_plan(objective, trained, Adam() if optimizer is None else optimizer, clip, groups or {})]
     else:
-        given = {"optimizer": optimizer, "clip": clip, "trained": trained, "groups": groups}
-        stages = _staged(model, loss, example, symbolic, [n for n, value in given.items() if value is not None])
+        attributes = {"optimizer": optimizer, "clip": clip, "trained": trained, "groups": groups}
+        stages = _staged(model, loss, example, symbolic, [n for n, value in attributes.items() if value is not None])
     plan = StepPlan(tuple(stages), tuple(averages), accumulate)
     if accumulate > 1 and len(plan.stages) > 1:
         raise ModelError("gradients of several stages are not gathered", where="accumulate", expected=1, got=accumulate)
@@ -150,9 +150,9 @@ def compile_step(
     options = Options(precision, fast, "all", memory)
 
     def compiled(graph: Graph) -> Model:
-        kept = {v.name: weights[v.name] for v in graph.params}
+        retained = {v.name: weights[v.name] for v in graph.params}
         program = compile_program(
-            Imported(graph, kept),
+            Imported(graph, retained),
             threads=threads,
             target=machine,
             precision=precision,
@@ -203,12 +203,12 @@ def _plan(
 
 
 def _staged(
-    model: Any, stages: Sequence[Stage], example: Sequence[Any], symbolic: bool, given: Sequence[str]
+    model: Any, stages: Sequence[Stage], example: Sequence[Any], symbolic: bool, arguments: Sequence[str]
 ) -> list[StagePlan]:
     """The programs of several stages. Raises ModelError for what stands with the step and belongs to them, names that
     are not theirs alone, and patterns that no parameter matches."""
-    if given:
-        raise ModelError("stands with each stage", got=", ".join(given))
+    if arguments:
+        raise ModelError("stands with each stage", got=", ".join(arguments))
     if not stages or len({stage.name for stage in stages}) < len(stages):
         raise ModelError("stages have names of their own", got=", ".join(stage.name for stage in stages) or "no stage")
     if min(stage.every for stage in stages) != 1:

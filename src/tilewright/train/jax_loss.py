@@ -35,8 +35,8 @@ def traced(params: Any, loss: Callable[..., Any], example: Sequence[Any]) -> Obj
         raise ModelError("the loss is missing", expected='a dict with "loss"', got=", ".join(names))
     metrics = ("loss", *(name for name in names if name != "loss"))
 
-    def objective(model: Any, *given: Any) -> tuple[Any, ...]:
-        result = loss(model, *given)
+    def objective(model: Any, *arguments: Any) -> tuple[Any, ...]:
+        result = loss(model, *arguments)
         return tuple(result[name] for name in metrics) if isinstance(result, dict) else (result,)
 
     read = import_model(jax.jit(marked(objective), keep_unused=True), example=(params, *batch), params=0)

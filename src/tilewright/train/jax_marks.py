@@ -53,31 +53,31 @@ def _evaluated(closed: Any, arguments: Values) -> list[Any]:
     jaxpr = closed.jaxpr
     values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arguments), strict=True))
     for equation in jaxpr.eqns:
-        given = [v.val if isinstance(v, Literal) else values[v] for v in equation.invars]
-        values.update(zip(equation.outvars, _applied(equation, given), strict=True))
+        inputs = [v.val if isinstance(v, Literal) else values[v] for v in equation.invars]
+        values.update(zip(equation.outvars, _applied(equation, inputs), strict=True))
     return [v.val if isinstance(v, Literal) else values[v] for v in jaxpr.outvars]
 
 
-def _applied(equation: Any, given: Values) -> Values:
+def _applied(equation: Any, arguments: Values) -> Values:
     """The results of one equation, marked."""
     name, params = equation.primitive.name, equation.params
     inner = next((params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params), None)
     match name:
         case "stop_gradient":
-            return [_still(x) for x in given]
+            return [_still(x) for x in arguments]
         case "max" | "min":
-            return _bound(equation, given) if any(map(_is_infinite, given)) else _by_rule(equation, given)
+            return _bound(equation, arguments) if any(map(_is_infinite, arguments)) else _by_rule(equation, arguments)
         case "clamp":  # whose rule wants bounds of the operand's shape
-            return _by_rule(equation, [jnp.broadcast_to(x, given[1].shape) for x in given])
+            return _by_rule(equation, [jnp.broadcast_to(x, arguments[1].shape) for x in arguments])
         case "custom_jvp_call":
-            return _bound(equation, given) if _called(inner) in OURS else _by_rule(equation, given)
+            return _bound(equation, arguments) if _called(inner) in OURS else _by_rule(equation, arguments)
         case "custom_vjp_call":
-            return _by_way_back(equation, given)
+            return _by_way_back(equation, arguments)
         case "jit" | "pjit" | "closed_call" | "core_call" | "checkpoint" | "remat2":
-            return _evaluated(inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ()), given)
+            return _evaluated(inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ()), arguments)
         case "scan" | "while" | "cond":
-            return _bound(equation.replace(params={k: _marked_bodies(v) for k, v in params.items()}), given)
-    return _by_rule(equation, given) if name in BY_RULE else _bound(equation, given)
+            return _bound(equation.replace(params={k: _marked_bodies(v) for k, v in params.items()}), arguments)
+    return _by_rule(equation, arguments) if name in BY_RULE else _bound(equation, arguments)
 
 
 def _marked_bodies(param: Any) -> Any:
@@ -100,25 +100,25 @@ def _called(jaxpr: Any) -> str:
     return str(getattr(jaxpr, "jaxpr", jaxpr).debug_info.func_name)
 
 
-def _bound(equation: Any, given: Values) -> list[Any]:
+def _bound(equation: Any, arguments: Values) -> list[Any]:
     """The results of an equation as it is."""
     said = equation.primitive.get_bind_params(equation.params)
     functions, params = ((), said) if isinstance(said, dict) else said  # by release of JAX
-    result = equation.primitive.bind(*functions, *given, **params)
+    result = equation.primitive.bind(*functions, *arguments, **params)
     return list(result) if equation.primitive.multiple_results else [result]
 
 
-def _by_rule(equation: Any, given: Values) -> list[Any]:
+def _by_rule(equation: Any, arguments: Values) -> list[Any]:
     """The results, with gradients as JAX's rule of forward mode says."""
-    moved, still, places = _function(equation, given)
-    _, like = jax.jvp(moved, still, [given[k] for k in places])
-    return _surrogates(_bound(equation, given), like)
+    moved, still, places = _function(equation, arguments)
+    _, like = jax.jvp(moved, still, [arguments[k] for k in places])
+    return _surrogates(_bound(equation, arguments), like)
 
 
-def _function(equation: Any, given: Values) -> tuple[Callable[..., list[Any]], list[Any], list[int]]:
+def _function(equation: Any, arguments: Values) -> tuple[Callable[..., list[Any]], list[Any], list[int]]:
     """An equation as a function of the operands that may have gradients, these held still, and their places."""
-    fixed = [_still(x) for x in given]
-    places = [k for k, x in enumerate(given) if _moves(x)]
+    fixed = [_still(x) for x in arguments]
+    places = [k for k, x in enumerate(arguments) if _moves(x)]
 
     def moved(*xs: Any) -> list[Any]:
         whole = list(fixed)
@@ -129,20 +129,20 @@ def _function(equation: Any, given: Values) -> tuple[Callable[..., list[Any]], l
     return moved, [fixed[k] for k in places], places
 
 
-def _by_way_back(equation: Any, given: Values) -> list[Any]:
+def _by_way_back(equation: Any, arguments: Values) -> list[Any]:
     """The results, with gradients as a way back of one's own says: what that is the transpose of."""
-    moved, still, places = _function(equation, given)
+    moved, still, places = _function(equation, arguments)
     values, back = jax.vjp(moved, *still)
     try:
-        ahead = jax.linear_transpose(back, [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values])
-        (like,) = ahead(tuple(given[k] for k in places))
+        earlier = jax.linear_transpose(back, [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values])
+        (like,) = earlier(tuple(arguments[k] for k in places))
     except (NotImplementedError, TypeError, AssertionError, ValueError) as error:
         raise UnsupportedError(
             "a way back of one's own that is not linear in what comes back is not supported",
             got=_called(equation.params.get("call_jaxpr", equation.params.get("fun_jaxpr"))),
             hint="say it in operators, or give the loss's gradient by JAX to an update of its own",
         ) from error
-    return _surrogates(_bound(equation, given), like)
+    return _surrogates(_bound(equation, arguments), like)
 
 
 def _surrogates(values: Values, like: Values) -> list[Any]:

@@ -215,8 +215,8 @@ class RMSprop:
 
     @property
     def state(self) -> tuple[str, ...]:
-        kept = {"momentum": bool(self.momentum), "grad_avg": self.centered}
-        return ("square_avg", *(name for name, there in kept.items() if there))
+        retained = {"momentum": bool(self.momentum), "grad_avg": self.centered}
+        return ("square_avg", *(name for name, there in retained.items() if there))
 
     def scalars(self, count: int, lr: float) -> tuple[float, ...]:
         return (lr,)

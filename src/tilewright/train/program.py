@@ -145,9 +145,9 @@ class _Growing:
         placed = {*layout.arena.names, *layout.buffers.names}
         others = [v for v in self.held.values() if v.name not in placed]
         inputs = graphs[0].inputs if len(graphs) == 1 else (*self.batch, *(() if self.key is None else (self.key,)))
-        taken = {name for graph in graphs for name in _taken(graph)}
+        used_names = {name for graph in graphs for name in _taken(graph)}
         assumed = list(dict.fromkeys(a for graph in graphs for a in graph.assumptions))
-        self.builder = GraphBuilder(graphs[0].name, list(inputs), others, [], taken, assumptions=assumed)
+        self.builder = GraphBuilder(graphs[0].name, list(inputs), others, [], used_names, assumptions=assumed)
         self.memory = _vector(self.builder, "arena", layout.arena.size)
         self.scalars = None if gathers else _vector(self.builder, "scalars", len(plan.scalars(1, plan.rates)))
         self.gathered = _vector(self.builder, "gathered", gathered) if gathered else None

@@ -274,8 +274,8 @@ class Step:
         """The gradients gathered so far, and where those with this batch go: their own vector, or the memory of the
         next arena. The update, which writes the latter, reads the former."""
         others = self._arena.after[: self._layout.arena.part]
-        ahead = self._batches - 1 - self.count % self._batches - (self._update is None)
-        return (others, self._gradients) if ahead % 2 == 0 else (self._gradients, others)
+        earlier = self._batches - 1 - self.count % self._batches - (self._update is None)
+        return (others, self._gradients) if earlier % 2 == 0 else (self._gradients, others)
 
     def _kind(self, moves: bool) -> Kind:
         if not moves:
@@ -352,17 +352,17 @@ class Step:
 
         Raises ModelError, before anything has changed, if names or shapes are others.
         """
-        given = {name: _array(value) for name, value in values.items()}
+        arguments = {name: _array(value) for name, value in values.items()}
         arena, buffers = self._layout.arena, self._layout.buffers
         known = {*self._objective.others, *self._objective.weights, *self._objective.tied, *self._counters}
-        own = {name: a for name, a in given.items() if name in arena.names or name not in known}
-        moving = {name: a for name, a in given.items() if name in buffers.names} or buffers.views(self._buffers.now)
+        own = {name: a for name, a in arguments.items() if name in arena.names or name not in known}
+        moving = {name: a for name, a in arguments.items() if name in buffers.names} or buffers.views(self._buffers.now)
         arrays = checked(own, {n: v.shape for n, v in self.parameters.items()})
         buffers.fill(self._buffers.now, moving)
         arena.fill(self._arena.now, arrays)
         for name in self._counters:
-            if name in given:
-                self._counters[name] = int(given[name]) - self.count
+            if name in arguments:
+                self._counters[name] = int(arguments[name]) - self.count
 
     def save(self, path: str | Path) -> None:
         """Write parameters, buffers, the optimiser's state and the number of steps to a safetensors file."""

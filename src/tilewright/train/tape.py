@@ -201,11 +201,11 @@ def _check(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tape: Tape
     """Raises Untaped for tensors elsewhere, and for parameters and constants that would change."""
     written = [args[k] for k in STATISTICS.get(func, ())]
     for k, argument in enumerate(func._schema.arguments):
-        given = args[k] if k < len(args) else kwargs.get(argument.name)
-        if isinstance(given, torch.device) and given.type != "cpu":
-            raise Untaped(f"a tensor on {given}")
+        operand = args[k] if k < len(args) else kwargs.get(argument.name)
+        if isinstance(operand, torch.device) and operand.type != "cpu":
+            raise Untaped(f"a tensor on {operand}")
         if argument.alias_info is not None and argument.alias_info.is_write:
-            written.append(given)
+            written.append(operand)
     for x in tree_leaves(written):
         if isinstance(x, torch.Tensor) and _place(x) not in tape.copies:
             raise Untaped("a parameter, a constant or the batch changes")
@@ -242,8 +242,8 @@ def _sum(func: Any, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **scales:
 def _convolution(func: Any, x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> Any:
     """Zeros in place of a convolution of maps that lie channel by channel."""
     _, stride, padding, dilation, transposed, _, groups = rest
-    is_plain = x.is_contiguous() and weight.is_contiguous() and x.dtype == weight.dtype and not transposed
-    if not is_plain or x.dim() != weight.dim() or x.shape[1] != weight.shape[1] * groups:
+    is_ordinary = x.is_contiguous() and weight.is_contiguous() and x.dtype == weight.dtype and not transposed
+    if not is_ordinary or x.dim() != weight.dim() or x.shape[1] != weight.shape[1] * groups:
         return func(x, weight, *rest)
     windows = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
     sizes = [(size + 2 * pad - by * (kernel - 1) - 1) // step + 1 for size, kernel, step, pad, by in windows]

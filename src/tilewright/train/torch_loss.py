@@ -96,12 +96,12 @@ def _binds(signature: inspect.Signature, count: int) -> bool:
     return True
 
 
-def _batch_names(model: torch.nn.Module, loss: Callable[..., Any] | None, given: Any, count: int) -> list[str]:
+def _batch_names(model: torch.nn.Module, loss: Callable[..., Any] | None, value: Any, count: int) -> list[str]:
     """The names of the arrays of a batch: as the loss calls them, or, where it is of an output and a target, as the
     model does, and "target"."""
     if loss is None:
         return names_of(model.forward, count)
-    if loss is given:
+    if loss is value:
         return names_of(loss, count + 1)[1:]
     return [*names_of(model.forward, count - 1), "target"]
 
@@ -129,23 +129,23 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
     if not isinstance(model, torch.nn.Module):
         raise ModelError("a step is made of a module", expected="torch.nn.Module or (Graph, weights)", got=type(model))
     batch = tensors(example)
-    given_loss = loss
+    passed_loss = loss
     loss = None if loss is None else of_outputs(loss, len(batch))
     _check_arguments(model if loss is None else partial(loss, model), batch)
     objective = _Loss(model, loss)
-    parts = [objective, *([given_loss] if isinstance(given_loss, torch.nn.Module) else [])]
+    parts = [objective, *([passed_loss] if isinstance(passed_loss, torch.nn.Module) else [])]
     hooks.refuse([*hooks.of_modules(parts), *hooks.of_parameters(parts)])
     try:
         with hooks.watched() as seen:
-            tape, given = ran(objective.found, objective, batch)
+            tape, arguments = ran(objective.found, objective, batch)
     except Error:
         raise
     except Exception as error:  # the user's own code
         refuse_control(error)
         raise ModelError("the loss of the example fails", got=f"{type(error).__name__}: {error}") from error
     hooks.refuse(seen)
-    metrics = _names(given)
-    check_backward(given["loss"] if isinstance(given, dict) else given)
+    metrics = _names(arguments)
+    check_backward(arguments["loss"] if isinstance(arguments, dict) else arguments)
     name = None if tape is None or symbolic else trace_cache.name_of(tape, metrics)
     read = None if name is None else trace_cache.get(name)
     if read is None:
@@ -167,7 +167,7 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
         tied,
         to_tensor,
     )
-    return named(result, _batch_names(model, loss, given_loss, len(batch)))
+    return named(result, _batch_names(model, loss, passed_loss, len(batch)))
 
 
 def tensors(example: Sequence[Any]) -> tuple[torch.Tensor, ...]:
@@ -220,15 +220,15 @@ def refuse_control(error: BaseException) -> None:
 
 def check_backward(result: Any) -> None:
     """Raises UnsupportedError if a result comes of a `torch.autograd.Function`: no trace has its `backward`."""
-    ahead = [getattr(x, "grad_fn", None) for x in tree_leaves(result)]
+    following = [getattr(x, "grad_fn", None) for x in tree_leaves(result)]
     seen: set[Any] = set()
     own: set[str] = set()
-    while ahead:
-        node = ahead.pop()
+    while following:
+        node = following.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
-        ahead += [before for before, _ in node.next_functions]
+        following += [before for before, _ in node.next_functions]
         own_class = getattr(node, "_forward_cls", type(node)).__module__
         if isinstance(node, torch.autograd.function.BackwardCFunction) and not own_class.startswith(CONTROL):
             own.add(type(node).__name__.removesuffix("Backward"))

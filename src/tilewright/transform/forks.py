@@ -89,13 +89,13 @@ def fork_calls(
         if not is_call:
             result += run
             continue
-        made = _with_strands([c for c in run if isinstance(c, KernelCall)], where, target, forks, seen)
-        forks += len({c.strand[0] for c in made if c.strand is not None})
-        result += made
+        created = _with_branches([c for c in run if isinstance(c, KernelCall)], where, target, forks, seen)
+        forks += len({c.strand[0] for c in created if c.strand is not None})
+        result += created
     return result
 
 
-def _with_strands(
+def _with_branches(
     calls: Sequence[KernelCall],
     where: Mapping[Value, Place],
     target: Target,
@@ -116,10 +116,10 @@ def _with_strands(
     at = 0
     for end in cut.ends:
         run, at = order[at:end], end
-        strands = _strands(run, before, times, target) if len(run) > 1 else []
-        if strands and _taken(calls, before, times, strands, target):
-            for number, strand in enumerate(strands):
-                result += [replace(calls[k], strand=(first, number)) for k in strand]
+        branches = _branches(run, before, times, target) if len(run) > 1 else []
+        if branches and _taken(calls, before, times, branches, target):
+            for number, branch in enumerate(branches):
+                result += [replace(calls[k], strand=(first, number)) for k in branch]
             first += 1
         else:
             result += [calls[k] for k in run]
@@ -226,13 +226,13 @@ def _cut(order: Sequence[int], before: Sequence[int], times: Sequence[Times], ta
             worth = min(MIN_GAIN * shared, shared - MIN_BARRIERS * target.barrier, best[end].cycles - here.cycles)
             if alone / target.threads >= worth:
                 continue  # not even strands of equal length
-            cycles = _fork_cycles(_strands(run, before, times, target), before, times, target)
+            cycles = _fork_cycles(_branches(run, before, times, target), before, times, target)
             if cycles < worth:
                 best[end] = _Cut((*here.ends, end), here.cycles + cycles)
     return best[-1]
 
 
-def _strands(run: Sequence[int], before: Sequence[int], times: Sequence[Times], target: Target) -> list[list[int]]:
+def _branches(run: Sequence[int], before: Sequence[int], times: Sequence[Times], target: Target) -> list[list[int]]:
     """The connected parts of some calls, given to as many strands as there are threads, the longest first."""
     parts: list[tuple[int, list[int]]] = []  # each with its calls as bits too
     for k in run:
@@ -243,30 +243,30 @@ def _strands(run: Sequence[int], before: Sequence[int], times: Sequence[Times], 
             bits, members = bits | part[0], part[1] + members
         parts.append((bits, members))
     cycles = [sum(_cycles(k, bits, before, times) for k in members) for bits, members in parts]
-    strands: list[list[int]] = [[] for _ in range(min(target.threads, len(parts)))]
-    loads = [0.0] * len(strands)
+    branches: list[list[int]] = [[] for _ in range(min(target.threads, len(parts)))]
+    loads = [0.0] * len(branches)
     for p in sorted(range(len(parts)), key=lambda p: -cycles[p]):
         least = loads.index(min(loads))
-        strands[least] += parts[p][1]
+        branches[least] += parts[p][1]
         loads[least] += cycles[p]
     place = {k: at for at, k in enumerate(run)}
-    return [sorted(strand, key=lambda k: place[k]) for strand in strands]
+    return [sorted(branch, key=lambda k: place[k]) for branch in branches]
 
 
-def _cycles(k: int, strand: int, before: Sequence[int], times: Sequence[Times]) -> float:
+def _cycles(k: int, branch: int, before: Sequence[int], times: Sequence[Times]) -> float:
     """The cycles of a call in a strand, whose calls are given as bits: the first ones read what other cores wrote."""
-    return times[k].alone + (0.0 if before[k] & strand else times[k].fetching)
+    return times[k].alone + (0.0 if before[k] & branch else times[k].fetching)
 
 
 def _fork_cycles(
-    strands: Sequence[Sequence[int]], before: Sequence[int], times: Sequence[Times], target: Target
+    branches: Sequence[Sequence[int]], before: Sequence[int], times: Sequence[Times], target: Target
 ) -> float:
     """The cycles of the longest strand, and until all threads know that it is done; endless where there is one
     strand."""
-    if len(strands) < 2:
+    if len(branches) < 2:
         return inf
-    bits = [sum(1 << k for k in strand) for strand in strands]
-    longest = max(sum(_cycles(k, b, before, times) for k in s) for s, b in zip(strands, bits, strict=True))
+    bits = [sum(1 << k for k in branch) for branch in branches]
+    longest = max(sum(_cycles(k, b, before, times) for k in s) for s, b in zip(branches, bits, strict=True))
     return longest + waiting(target)
 
 
@@ -274,14 +274,14 @@ def _taken(
     calls: Sequence[KernelCall],
     before: Sequence[int],
     times: Sequence[Times],
-    strands: Sequence[Sequence[int]],
+    branches: Sequence[Sequence[int]],
     target: Target,
 ) -> bool:
     """Whether a fork is made, which is preferred: a decision about all its calls."""
     fork, shared = Setting("fork"), Setting("shared")
-    members = [k for strand in strands for k in strand]
+    members = [k for branch in branches for k in branch]
     cycles = {
-        fork: _fork_cycles(strands, before, times, target),
+        fork: _fork_cycles(branches, before, times, target),
         shared: sum(times[k].shared for k in members),
     }
 

@@ -181,14 +181,14 @@ def _rewritten(func: PrimFunc, blocks: Sequence[Block], joints: _Joints) -> Prim
         runs = _runs(len(old.shape), lambda d: (old, d) in joints.dims)  # noqa: B023
         buffers[old] = replace(old, shape=tuple(_size(old.shape[a:z]) for a, z in runs))
 
-    def kept(buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    def retain(buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return tuple(i for d, i in enumerate(indices) if (buffer, d - 1) not in joints.dims)
 
     def on_expr(e: Expr) -> Expr | None:
-        return Load(buffers[e.buffer], kept(e.buffer, e.indices)) if isinstance(e, Load) else None
+        return Load(buffers[e.buffer], retain(e.buffer, e.indices)) if isinstance(e, Load) else None
 
     def on_stmt(s: Stmt) -> Stmt | None:
-        return Store(buffers[s.buffer], kept(s.buffer, s.indices), s.value) if isinstance(s, Store) else None
+        return Store(buffers[s.buffer], retain(s.buffer, s.indices), s.value) if isinstance(s, Store) else None
 
     nests = []
     for block in blocks:

@@ -59,7 +59,7 @@ def plan_prefetch(
         return {}
     rate = target.l3_bandwidth if into_l2 else _delivered(target)
     loads = [_load(kernel, set(params), rate, target) for kernel in kernels]
-    least, stays = target.costs.prefetching.least_weights, int(target.costs.traffic.ahead_l3 * target.l3)
+    least, stays = target.costs.prefetching.least_weights, int(target.costs.traffic.prefetch_l3 * target.l3)
     if into_l2:
         stays = int(target.costs.prefetching.early_l2 * target.l2)
     prefetches: dict[int, tuple[Value, WeightPrefetch]] = {}
@@ -94,15 +94,15 @@ def _host(
     waits = load.transfer >= WAITS * load.compute
 
     def key() -> Key:
-        near = kernels[min(hosts) :]
-        return key_of_nodes("ahead", [node for kernel in near for node in kernel.group.nodes], target)
+        cached = kernels[min(hosts) :]
+        return key_of_nodes("ahead", [node for kernel in cached for node in kernel.group.nodes], target)
 
     def setting(host: int | None) -> Setting:
         return Setting("none") if host is None else Setting("ahead", (("kernels", reader - host),))
 
     def cycles(host: int | None) -> float:
-        ahead = 0 if host is None else hosts[host]
-        return Cost(compute=load.compute, memory=load.transfer - ahead / rate).cycles
+        prefetch = 0 if host is None else hosts[host]
+        return Cost(compute=load.compute, memory=load.transfer - prefetch / rate).cycles
 
     # A kernel that computes for long enough hides the transfer by itself, whatever the sum of its stages says.
     options = [*hosts, None] if waits else [None, *hosts]

@@ -199,19 +199,19 @@ class _Program:
     def of(
         cls, calls: Sequence[Call], leading: Iterable[Value], where: Mapping[Value, Place], threads: int
     ) -> _Program:
-        made = cls(calls, where, [], [], [])
+        created = cls(calls, where, [], [], [])
         depth = 0
         for call in calls:
             if not isinstance(call, KernelCall):
                 depth += {"loop": 1, "if": 1, "end": -1}.get(call.kind, 0)
-            made.add(call, depth > 0, threads)
-        held = {made.place(v).base for v in leading}
-        for root in {r for roots in (*made.reads, *made.writes) for r in roots} - held:
-            made.sizes[root] = _number(root.type.size) * root.dtype.itemsize
+            created.add(call, depth > 0, threads)
+        held = {created.place(v).base for v in leading}
+        for root in {r for roots in (*created.reads, *created.writes) for r in roots} - held:
+            created.sizes[root] = _number(root.type.size) * root.dtype.itemsize
         if is_fixed(calls):
-            made.divide()
-        made.count_lives()
-        return made
+            created.divide()
+        created.count_lives()
+        return created
 
     def divide(self) -> None:
         """Set the parts of large values that several calls write."""
@@ -255,8 +255,8 @@ class _Program:
             if life is not None:
                 parts = self.touched[call].get(root)
                 begin, count = (life, 1) if parts is None else (life + 2 + parts.start, len(parts))
-                again = begin + (1 if parts is None else len(self.split[root]))
-                results.append((life, (range(begin, begin + count), range(again, again + count))))
+                recomputed = begin + (1 if parts is None else len(self.split[root]))
+                results.append((life, (range(begin, begin + count), range(recomputed, recomputed + count))))
         return results
 
     def find_room(self, outputs: Iterable[Value]) -> None:
@@ -389,7 +389,7 @@ class _Program:
         """Dropped values are computed again before the first call after the middle that reads them, with all that is
         dropped before them."""
         steps: list[Step] = []
-        again: set[Value] = set()
+        recomputed: set[Value] = set()
         writers: dict[Value, list[int]] = {r: [] for r in dropped}
         for i in range(self.middle + 1):
             for root in self.writes[i]:
@@ -397,21 +397,21 @@ class _Program:
                     writers[root].append(i)
         for i in range(len(self.calls)):
             if i > self.middle:
-                steps += [(k, True) for k in self.missing(i, writers, again)]
+                steps += [(k, True) for k in self.missing(i, writers, recomputed)]
             steps.append((i, False))
         live, overlaid = self.live(tuple(steps), dropped)
         peak = max((a - b for a, b in zip(live, overlaid, strict=True)), default=0)
         cycles = sum(self.cycles(i) for i, repeated in steps if repeated)
         return Plan(dropped, tuple(steps), peak, max(live, default=0), cycles)
 
-    def missing(self, call: int, writers: Mapping[Value, list[int]], again: set[Value]) -> list[int]:
-        """The calls that must be repeated before a call, in order; what they compute is in `again` then."""
+    def missing(self, call: int, writers: Mapping[Value, list[int]], recomputed: set[Value]) -> list[int]:
+        """The calls that must be repeated before a call, in order; what they compute is in `recomputed` then."""
         members: set[int] = set()
         asked = list(self.reads[call])
         while asked:
             root = asked.pop()
-            if root in writers and root not in again:
-                again.add(root)
+            if root in writers and root not in recomputed:
+                recomputed.add(root)
                 members.update(writers[root])
                 asked += [r for i in writers[root] for r in self.reads[i]]
         return sorted(members)

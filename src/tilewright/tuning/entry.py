@@ -76,9 +76,9 @@ def tune(
         journal = Journal.of(program.manifest.structure_key, maker.target, question)
         place = user_store() if store is None else store if isinstance(store, Store) else Store(store)
         name = f"{RESULT}, records in {place.folder.absolute()}"  # another place has none yet, though all was timed
-        kept = None if fresh or verify else journal.result(name)
-        if kept is not None:
-            return replace(Tuned.from_dict(kept), timed=0, seconds=0.0, known=True)
+        stored = None if fresh or verify else journal.result(name)
+        if stored is not None:
+            return replace(Tuned.from_dict(stored), timed=0, seconds=0.0, known=True)
         memory = Unverified(place, maker.target, stores()) if verify else Memory(place, maker.target, fresh=fresh)
         tuned = run(maker, program, arrays, journal, policy, seconds, announce, memory=memory)
     if tuned.rows and not any(row.outcomes.get("timed") for row in tuned.rows) and tuned.causes:
@@ -128,10 +128,10 @@ def run(
         return tuner.run(untuned)
 
 
-def example_inputs(program: Program, given: Mapping[str, Any] | None) -> dict[str, Any]:
+def example_inputs(program: Program, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
     """The arrays of the call that is timed."""
-    sizes = _sizes(program, given or {})
-    return {**random_inputs(program.manifest.given, sizes), **(given or {})}
+    sizes = _sizes(program, arguments or {})
+    return {**random_inputs(program.manifest.given, sizes), **(arguments or {})}
 
 
 def _sizes(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:

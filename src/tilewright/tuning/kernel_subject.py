@@ -42,8 +42,8 @@ def kernel(code: str, weights: str, inputs: str, threads: int) -> Prepared:
     machine = replace(Target.on_host(said["target"], "target"), threads=threads)
     with forcing({said["decision"]: said["setting"]}):
         built = BuiltFunction(plan(func, machine).schedule.func, machine, threads)
-    given = load_arrays(inputs)
-    arrays = [given[p.name].astype(p.dtype.numpy) for p in func.params]
+    arguments = load_arrays(inputs)
+    arrays = [arguments[p.name].astype(p.dtype.numpy) for p in func.params]
     ring = itertools.cycle([[_placed(a) for a in arrays] for _ in range(said["copies"])])
     written = set(written_buffers(func.body))
 

@@ -148,8 +148,8 @@ def model_of(operators: Graph, copies: int) -> tuple[Graph, dict[str, np.ndarray
                 values[v] = b.input(f"x{copy}_{place}", v.type)
         for node in operators.nodes:
             read = tuple(None if v is None else values[v] for v in node.inputs)
-            made = b.node(node.op, read, tuple(v.type for v in node.outputs), node.attrs)
-            values.update(zip(node.outputs, made, strict=True))
+            new_node = b.node(node.op, read, tuple(v.type for v in node.outputs), node.attrs)
+            values.update(zip(node.outputs, new_node, strict=True))
         outputs += [values[v] for v in operators.outputs]
     return b.finish(tuple(outputs)), weights
 

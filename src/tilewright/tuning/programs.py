@@ -115,9 +115,13 @@ class Maker:
         return path
 
     def _compile(self, **options: Any) -> Program:
-        given = {**self._options, **options, "records": None}  # what is known of candidates is forced, nothing else
+        attributes = {
+            **self._options,
+            **options,
+            "records": None,
+        }  # what is known of candidates is forced, nothing else
         with remembering(self._lowered):
-            return compile_program(self._model, threads=self.threads, target=self.target, **given)
+            return compile_program(self._model, threads=self.threads, target=self.target, **attributes)
 
     def _write(self, program: Program, forced: Forced) -> Built:
         self._made += 1

@@ -24,7 +24,7 @@ POLICY = "in the model 1"
 AGAIN = "again in the model 1"
 """Policy of records that only measure a setting again which another compiler version recommended: they confirm it or
 not, and claim nothing about alternatives."""
-MAX_KEPT = 64
+MAX_RETAINED = 64
 """Turns of a candidate that a record keeps: the last ones, which are the finals'."""
 
 
@@ -71,7 +71,7 @@ def to_record(result: Finding, target: Target, time: int, policy: str = POLICY) 
             label,
             result.outcomes.get(label, "timed"),
             estimates[label],
-            tuple(records.rounded(t) for t in result.turns.get(label, ())[-MAX_KEPT:]),
+            tuple(records.rounded(t) for t in result.turns.get(label, ())[-MAX_RETAINED:]),
             printable(result.why.get(label, "")),
         )
         for label in labels
@@ -110,7 +110,7 @@ class Memory:
         fresh: use none that are there.
     """
 
-    only_settled = False
+    only_decided = False
     """Whether nothing else is timed than what records recommend."""
     policy = POLICY
 
@@ -140,11 +140,11 @@ class Memory:
             return Seeds()
         d = site.decision
         result = seeds([self.store], d.key, self.target, d.space, SEEDS)
-        near = [s for s in result if s.distance <= NEARBY and s.target == target_class(self.target)]
-        records = [self.store.get(s.record, s.target) for s in near]
+        cached = [s for s in result if s.distance <= NEARBY and s.target == target_class(self.target)]
+        records = [self.store.get(s.record, s.target) for s in cached]
         same = [record is not None and record.setting == record.untuned for record in records]
-        proposed = [site.incumbent if kept else s.setting.label for s, kept in zip(near, same, strict=True)]
-        rest = [s.setting.label for s in result if s not in near]
+        proposed = [site.incumbent if retained else s.setting.label for s, retained in zip(cached, same, strict=True)]
+        rest = [s.setting.label for s in result if s not in cached]
         return Seeds(tuple(dict.fromkeys(proposed or rest)), bool(proposed))
 
     def keep(self, result: Finding) -> None:
@@ -156,7 +156,7 @@ class Unverified(Memory):
     """The records of other compilers, wherever a compile looks for records: the settings that they recommend are raced
     again, and a record of this compiler says whether they stand. It goes before the others."""
 
-    only_settled = True
+    only_decided = True
     policy = AGAIN
 
     def __init__(self, store: Store, target: Target, places: Sequence[Store]) -> None:

@@ -217,8 +217,8 @@ class RandomSearch(_Told):
         self._queue = random.Random(seed).sample(others, min(most, len(others)))
 
     def ask(self, count: int) -> list[str]:
-        taken, self._queue = self._queue[:count], self._queue[count:]
-        return taken
+        selected, self._queue = self._queue[:count], self._queue[count:]
+        return selected
 
 
 class EstimateOnly(_Told):

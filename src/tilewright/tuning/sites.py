@@ -117,14 +117,14 @@ def split(result: Sequence[Site], before: Built, after: Built) -> Split:
         return Split((None,) * len(result))
     if not all(site.is_kernel for site in result):
         differences = [*changes(before.kernels, after.kernels), *((range(k, k + 1), range(k, k + 1)) for k in readers)]
-        return _told_apart(own, differences, before.exchanges)
+        return _distinguished(own, differences, before.exchanges)
     users = Counter(k for steps in own for k in steps)
     same = len(before.kernels) == len(after.kernels)
     alone = [same and all(users[k] == 1 for k in steps) for steps in own]
     return Split(tuple(Part(steps, steps) if free else None for steps, free in zip(own, alone, strict=True)))
 
 
-def _told_apart(
+def _distinguished(
     own: Sequence[frozenset[int]],
     differences: Sequence[tuple[range, range]],
     exchanges: frozenset[tuple[int, int]],

@@ -36,8 +36,8 @@ def steps(code: str, weights: str, inputs: str, threads: int) -> Prepared:
 
     def parts(runs: int) -> Sequence[float]:
         samples = np.sort(clock.samples(runs + 1), axis=0)
-        kept: list[float] = (samples[: max(1, round(runs * KEPT))].mean(axis=0) * 1e-9).tolist()
-        return kept
+        retained: list[float] = (samples[: max(1, round(runs * KEPT))].mean(axis=0) * 1e-9).tolist()
+        return retained
 
     return Prepared(call, lambda: _outputs(model, arguments), {}, parts)
 
@@ -56,8 +56,8 @@ def _load(code: str, weights: str, threads: int) -> Model:
 
 
 def _caller(model: Model, inputs: str) -> tuple[list[Any], Any]:
-    given = load_arrays(inputs)
-    arguments = [given[i.name] for i in model.inputs]
+    operands = load_arrays(inputs)
+    arguments = [operands[i.name] for i in model.inputs]
     outputs = tuple(model.empty_outputs(*arguments).values())
     out = outputs[0] if len(outputs) == 1 else outputs
     return arguments, lambda: model(*arguments, out=out)

@@ -163,15 +163,15 @@ class Tuner:
         for site in results:
             share = 1.0 if site.steps is None else sum(shares[k] for k in site.steps)
             searched = self._searched(site, share) if share >= MIN_SHARE else None
-            if searched is not None and (searched.settled is not None or not self._only_settled):
+            if searched is not None and (searched.settled is not None or not self._only_decided):
                 searches[site.name] = searched
         unknown = [s for s in searches.values() if s.site.steps is None]
         for kind in dict.fromkeys(s.site.decision.key.kind for s in unknown):
             self._find_steps([s for s in unknown if s.site.decision.key.kind == kind], incumbent.built, shares)
         for s in searches.values():
-            kept = None if s.site.is_kernel else self.journal.result(_steps_of(s.site))
-            if kept is not None:
-                self._widen(s, frozenset(kept["steps"]), shares)
+            stored = None if s.site.is_kernel else self.journal.result(_steps_of(s.site))
+            if stored is not None:
+                self._widen(s, frozenset(stored["steps"]), shares)
         self._search(level, {name: s for name, s in searches.items() if s.settled is None}, incumbent.built)
         self._finals(level, searches, incumbent.built)
         won = {name: s.winner for name, s in searches.items() if s.winner}
@@ -179,7 +179,7 @@ class Tuner:
         self.rows += [_row(level, s, name in accepted) for name, s in searches.items()]
         for name, s in searches.items():
             # A search that was cut off knows no best one, and what a record of this compiler settled is known.
-            told = s.settled is None or self._only_settled
+            told = s.settled is None or self._only_decided
             if s.outcomes and told and (name in accepted or self._left() > 0):
                 finding = self._finding(s, accepted.get(name), error)
                 self.findings.append(finding)
@@ -189,8 +189,8 @@ class Tuner:
         return bool(accepted)
 
     @property
-    def _only_settled(self) -> bool:
-        return self.memory is not None and self.memory.only_settled
+    def _only_decided(self) -> bool:
+        return self.memory is not None and self.memory.only_decided
 
     def _finding(self, s: _Search, accepted: str | None, error: float) -> Finding:
         key = s.site.name, s.site.incumbent
@@ -224,9 +224,9 @@ class Tuner:
 
     def _shares(self, built: Built) -> list[float]:
         """The shares of a call's time, by step."""
-        kept = self.journal.result("shares")
-        if kept is not None and kept.get("kernels") == list(built.kernels):
-            return [float(x) for x in kept["shares"]]
+        stored = self.journal.result("shares")
+        if stored is not None and stored.get("kernels") == list(built.kernels):
+            return [float(x) for x in stored["shares"]]
         (timed,) = self.races.steps([built], 3)
         self._must(timed)
         medians = [sorted(column)[len(column) // 2] for column in zip(*timed.rounds, strict=True)]
@@ -310,18 +310,18 @@ class Tuner:
     def _time(self, wanted: Sequence[Wanted], searches: Mapping[str, _Search], incumbent: Built, rounds: int) -> None:
         """Race candidates of several sites a program. Candidates whose parts cannot be distinguished are tried again in
         different programs, and a program that fails is halved until each candidate has its own outcome."""
-        waiting, halves = list(wanted), list[Bundle]()
-        while waiting or halves:
+        waiting, sides = list(wanted), list[Bundle]()
+        while waiting or sides:
             packed = together([(searches[name].site, label) for name, label in waiting], self._apart)
-            now, waiting = [*halves, *packed][:SIDE_BY_SIDE], _loose(packed[max(SIDE_BY_SIDE - len(halves), 0) :])
-            halves = halves[SIDE_BY_SIDE:]
+            now, waiting = [*sides, *packed][:SIDE_BY_SIDE], _loose(packed[max(SIDE_BY_SIDE - len(sides), 0) :])
+            sides = sides[SIDE_BY_SIDE:]
             ready: list[tuple[Bundle, Built, dict[str, Part]]] = []
             for bundle in now:
-                made = self._build(bundle, searches, incumbent)
-                if isinstance(made, str):
-                    halves += self._halves(bundle, searches, "refused", made)
+                created = self._build(bundle, searches, incumbent)
+                if isinstance(created, str):
+                    sides += self._halves(bundle, searches, "refused", created)
                     continue
-                built, result, separate = made
+                built, result, separate = created
                 missing = {n: label for n, label in bundle.items() if n not in result}
                 if result:
                     ready.append((bundle, built, result))
@@ -329,9 +329,9 @@ class Tuner:
                     self._apart |= separate
                     waiting += missing.items()
                 elif len(missing) == 1 < len(bundle):
-                    halves.append(missing)
+                    sides.append(missing)
                 elif missing:
-                    halves += self._halves(missing, searches, "refused", "its steps cannot be found in the program")
+                    sides += self._halves(missing, searches, "refused", "its steps cannot be found in the program")
             if not ready:
                 continue
             first, *others = self.races.steps([incumbent, *(built for _, built, _ in ready)], rounds)
@@ -339,7 +339,7 @@ class Tuner:
             for (bundle, _, result), timed in zip(ready, others, strict=True):
                 if timed.outcome != "timed":
                     told = {name: bundle[name] for name in result}
-                    halves += self._halves(told, searches, timed.outcome, timed.why)
+                    sides += self._halves(told, searches, timed.outcome, timed.why)
                     continue
                 for name, part in result.items():
                     self._learn(searches[name], part, first)
@@ -487,9 +487,9 @@ class Tuner:
         loadings, off = self._verified(incumbent, built)
         result = gain(loadings)
         if result.improves and result.disturbed:  # no gain is taken from such a race alone
-            again, off = self._verified(incumbent, built, "again ")
-            loadings = (*loadings, *again)
-            return gain(again if gain(again).median < result.median else loadings), loadings, off
+            repeated, off = self._verified(incumbent, built, "again ")
+            loadings = (*loadings, *repeated)
+            return gain(repeated if gain(repeated).median < result.median else loadings), loadings, off
         for turn in range(1, MODEL_RACES):
             small = result.improves and not result.verified and result.low < MODEL_GAIN
             if not (result.open or (small and turn == 1)) or self.clock() > self.end:
@@ -504,9 +504,9 @@ class Tuner:
     def _verified(self, incumbent: Built, built: Built, turn: str = "") -> tuple[tuple[tuple[float, ...], ...], float]:
         """The ratios of a whole-model race by loading, and the challenger's error; from the journal if it was run."""
         name = f"race {turn}{digest([repr(sorted(b.forced.items())) for b in (incumbent, built)])}"
-        kept = self.journal.result(name)
-        if kept is not None:
-            return tuple(tuple(rounds) for rounds in kept["loadings"]), kept["error"]
+        stored = self.journal.result(name)
+        if stored is not None:
+            return tuple(tuple(rounds) for rounds in stored["loadings"]), stored["error"]
         loadings, state = self.races.verify(incumbent, built)
         if state.outcome != "timed":
             self.causes.append(state.why)

@@ -123,8 +123,8 @@ class Processes:
     def compared(self, candidates: Sequence[Built], reference: Mapping[str, Any] | None, allowed: float) -> list[Timed]:
         """All candidates in turns, freshly loaded, held against given results; against the first one's if None."""
         results, outputs = self._race(candidates, self.setup[0], ROUNDS)
-        judge = replace(self, reference=outputs[0] if reference is None else reference, allowed=allowed)
-        return [judge._judged(r, o) for r, o in zip(results, outputs, strict=True)]
+        evaluate = replace(self, reference=outputs[0] if reference is None else reference, allowed=allowed)
+        return [evaluate._judged(r, o) for r, o in zip(results, outputs, strict=True)]
 
     def verify(self, incumbent: Built, challenger: Built) -> tuple[tuple[tuple[float, ...], ...], Timed]:
         loadings = []

@@ -30,7 +30,7 @@ def test_the_seven_products_are_a_matrix_product() -> None:
     ((), 3, 8, 18, 8),
     ((), 8, 5, 7, 8),
 ])  # fmt: skip
-def test_expression_reference_and_plain_product_agree(
+def test_expression_reference_and_ordinary_product_agree(
     lead: tuple[int, ...], rows: int, depth: int, columns: int, width: int, transpose: bool
 ) -> None:
     rng = np.random.default_rng(rows)

@@ -89,7 +89,7 @@ def test_native_code_on_awkward_shapes(
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_taken_where_products_are_large_and_rows_are_known(name: str) -> None:
+def test_selected_where_products_are_large_and_rows_are_known(name: str) -> None:
     target = Target.parse(name).adjusted(l2=NEAR)
     large = layer(256, 1024, 1024, False)
     assert "lowered.matmul_strassen" in operators(large, target)
@@ -112,10 +112,10 @@ def normed(norm: str, lead: tuple[Any, ...], axis: int) -> Graph:
 
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
-def test_rows_of_one_sequence_meet_behind_a_norm(norm: str, name: str) -> None:
+def test_rows_of_one_sequence_meet_after_a_norm(norm: str, name: str) -> None:
     target = Target.parse(name).adjusted(l2=NEAR)
-    for setting, taken in (("auto", True), ("f6", True), ("strassen", True), ("f4", False), ("exact", False)):
-        assert ("lowered.matmul_strassen" in operators(normed(norm, (1,), -1), target, setting)) == taken
+    for setting, selected in (("auto", True), ("f6", True), ("strassen", True), ("f4", False), ("exact", False)):
+        assert ("lowered.matmul_strassen" in operators(normed(norm, (1,), -1), target, setting)) == selected
     assert "lowered.matmul_strassen" in operators(normed(norm, (1, 1), 3), target, "auto")
     for lead, axis in (((), 1), ((2,), 2), ((BATCH,), 2), ((1,), 1)):  # Several samples; rows of different sizes.
         assert "lowered.matmul_strassen" not in operators(normed(norm, lead, axis), target, "auto")
@@ -125,7 +125,7 @@ def test_rows_of_one_sequence_meet_behind_a_norm(norm: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
-def test_rows_behind_a_norm_keep_their_digits(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_after_a_norm_keep_their_digits(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of very different sizes come alike out of the norm, so that none loses digits; NaN reaches one row more."""
     # any machine: the costs that are compared are stated
     graph = normed(norm, (1,), 2)
@@ -149,7 +149,7 @@ def pays(product: Product, weights: int, target: Target) -> bool:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_few_rows_whose_weights_come_from_far_stay_plain(name: str) -> None:
+def test_a_small_number_of_rows_whose_weights_come_from_memory_stay_ordinary(name: str) -> None:
     """The weights of the seven products are 7/4 of the plain ones, which few rows wait for."""
     target = Target.parse(name).adjusted(l2=NEAR)
     assert not pays(Product(8, 4096, 4096), 1 << 30, target)
@@ -157,12 +157,12 @@ def test_few_rows_whose_weights_come_from_far_stay_plain(name: str) -> None:
     assert pays(Product(256, 1024, 1024), 4 << 20, target)
 
 
-def test_sums_that_come_again_from_beyond_the_second_level_cost_more_than_they_save() -> None:
+def test_sums_that_come_once_more_from_beyond_the_second_level_cost_more_than_they_save() -> None:
     """They are read for each panel."""
     target = Target.parse("emeraldrapids").adjusted(l2=2 << 20)
-    few, many = (Product(rows, 768, 768) for rows in (128, 512))
-    assert pays(few, 4 << 20, target) and not pays(many, 4 << 20, target)
-    assert pays(many, 4 << 20, target.adjusted(l2=16 << 20))
+    is_short, several = (Product(rows, 768, 768) for rows in (128, 512))
+    assert pays(is_short, 4 << 20, target) and not pays(several, 4 << 20, target)
+    assert pays(several, 4 << 20, target.adjusted(l2=16 << 20))
 
 
 def pixels(images: Any, channels: int, filters: int, size: tuple[int, int], stride: int = 1) -> Graph:
@@ -240,11 +240,11 @@ def test_images_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["x86-64-v3", "znver3", "znver4"])
-def test_convolutions_of_many_channels_take_it_where_fast_ones_are_allowed(name: str) -> None:
+def test_convolutions_of_several_channels_take_it_where_fast_ones_are_allowed(name: str) -> None:
     target = Target.parse(name)
     deep = pixels(1, 512, 1024, (14, 14))
-    for setting, taken in (("auto", True), ("strassen", True), ("f4", False), ("exact", False)):
-        assert ("lowered.conv_strassen" in operators(deep, target, setting)) is taken
+    for setting, selected in (("auto", True), ("strassen", True), ("f4", False), ("exact", False)):
+        assert ("lowered.conv_strassen" in operators(deep, target, setting)) is selected
     assert "lowered.conv_strassen" in operators(pixels(BATCH, 512, 1024, (14, 14)), target, "auto")
     # Sums and products of few channels or filters cost what an eighth of the multiplications saves.
     for channels, filters, size in ((64, 256, 56), (256, 64, 56), (512, 1024, 1), (524, 1024, 14), (512, 1000, 14)):

@@ -25,7 +25,7 @@ from tilewright.ir.selection import Selection
 from tilewright.plans import decided, plan
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.symbolic import judged_by, small_maps_of, small_sides_of
-from tilewright.plans.framework.variants import judged_where, versions_of
+from tilewright.plans.framework.variants import evaluated_where, versions_of
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.loops import lower_loops
@@ -53,7 +53,7 @@ def layer(sides: tuple[Any, Any], both: WinogradBySize = BOTH) -> Any:
     return lower_group(group, "layer").func
 
 
-def test_small_sizes_below_what_a_range_is_judged_by() -> None:
+def test_small_sizes_below_what_a_range_is_evaluated_by() -> None:
     wide = Var("h", lo=1, hi=64)
     assert small_sides_of(wide) == (2, 5)
     assert small_sides_of(Var("h", lo=1)) == small_sides_of(const(9)) == ()
@@ -65,7 +65,7 @@ def test_small_sizes_below_what_a_range_is_judged_by() -> None:
     assert judged_by(Var("h", lo=1)) == ()
 
 
-def test_two_layouts_are_kept_where_they_gain() -> None:
+def test_two_layouts_are_retained_where_they_gain() -> None:
     """Three tiles of F(6) suit 18 pixels, four of F(4) 16; where all maps are alike one layout is enough."""
     tiles = (4, 6)
     mixed = problems(16, 18, channels=256)
@@ -76,12 +76,12 @@ def test_two_layouts_are_kept_where_they_gain() -> None:
     assert with_pairs(alike, (), tiles, ZEN4, directly=True)[0] == ranked(alike, tiles, ZEN4)[0]
 
 
-def test_maps_of_a_few_pixels_are_computed_directly() -> None:
+def test_maps_of_some_pixels_are_computed_directly() -> None:
     shapes, small = problems(12, 32, 54, channels=16), problems(1, 2, channels=16)
     best = with_pairs(shapes, small, (2, 4, 6), ZEN4, directly=True)[0][1]
     assert isinstance(best, WinogradBySize) and best.neartile == 0
-    each, fixed, near, other = best.costs
-    assert near + other < each + fixed  # a pixel directly, or one tile
+    each, fixed, first, other = best.costs
+    assert first + other < each + fixed  # a pixel directly, or one tile
     assert all(
         not isinstance(option, WinogradBySize) or option.neartile
         for _, option in with_pairs(shapes, small, (2, 4, 6), ZEN4, directly=False)
@@ -96,32 +96,32 @@ def test_costs_are_no_part_of_a_setting() -> None:
 
 
 @pytest.mark.parametrize("side", range(1, 40))
-def test_the_lower_line_is_taken(side: int) -> None:
+def test_the_lower_line_is_selected(side: int) -> None:
     h = Var("h", lo=1, hi=64)
     b = GraphBuilder("g")
     x = b.input("x", TensorType(f32, (const(2), const(1), h, const(9), const(16)), "NCHW16c"))
     packs = [b.param(f"w{m}", TensorType(f32, tuple(map(const, (1, m, m, 1, 1, 16, 32))))) for m in (8, 6)]
     attrs = ConvBySizeAttrs(6, 3, 1, 1, (1, 1, 1, 1), 16, 16, 16, 4, BOTH.costs)
     y = ops.emit1(b, "lowered.conv_by_size", x, *packs, attrs=attrs)
-    made = b.finish((y,)).nodes[-1]
-    near, far = versions(made)
-    assert near.condition is not None and far.condition is None
-    assert near.node.inputs[1] is packs[1] and far.node.inputs[1] is packs[0]
+    created = b.finish((y,)).nodes[-1]
+    first, second = versions(created)
+    assert first.condition is not None and second.condition is None
+    assert first.node.inputs[1] is packs[1] and second.node.inputs[1] is packs[0]
     six, four = 2 * -(-side // 6) * 2 * 300 + 100, 2 * -(-side // 4) * 3 * 200
-    value = as_int(simplify(substitute(near.condition, {h: const(side)})))
+    value = as_int(simplify(substitute(first.condition, {h: const(side)})))
     assert bool(value) == (four < six)
 
 
-def test_each_version_is_judged_by_its_own_sizes() -> None:
+def test_each_version_is_evaluated_by_its_own_sizes() -> None:
     h = Var("h", lo=1, hi=64, likely=(4, 6, 8, 12, 30))
     func = layer((h, h))
-    (condition, near), (_, far) = versions_of(func)
+    (condition, first), (_, second) = versions_of(func)
     assert condition is not None
-    assert [s.likely for s in near.symbols] == [(4, 8)]
-    assert [s.likely for s in far.symbols] == [(6, 12, 30)]
-    (h,) = near.symbols
-    for few in (h > 100, h > 4):  # nothing is left, or one size: judged by all
-        assert judged_where(near, [few]) is near
+    assert [s.likely for s in first.symbols] == [(4, 8)]
+    assert [s.likely for s in second.symbols] == [(6, 12, 30)]
+    (h,) = first.symbols
+    for fewer in (h > 100, h > 4):  # nothing is left, or one size: judged by all
+        assert evaluated_where(first, [fewer]) is first
     planned = plan(func, ZEN4)
     assert planned.func.symbols == func.symbols
     assert [c for c, _ in planned.variants] == [condition]
@@ -138,7 +138,7 @@ def test_no_map_is_one_register_tile_where_two_would_prefetch() -> None:
     assert heights(TileBlock(2, 5), shapes, choice, ZEN4) == [1, 2, 3, 4, 5]  # blocks of columns: as ever
 
 
-def test_a_version_that_is_not_taken_needs_no_memory() -> None:
+def test_a_version_that_is_not_selected_needs_no_memory() -> None:
     """Each workspace belongs to one of two versions, and has its size where that one is taken alone."""
     sides = Var("h", lo=4, hi=300), Var("w", lo=4, hi=300)
     func = layer(sides)

@@ -47,7 +47,7 @@ CASES = [
 
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("case", CASES)
-def test_expression_reference_and_plain_convolution_agree(case: tuple) -> None:
+def test_expression_reference_and_ordinary_convolution_agree(case: tuple) -> None:
     tile, window, stride, dilation, images, channels, filters, height, width, pads, rows, columns, panel, panels = case
     rng = np.random.default_rng(tile)
     x = rng.standard_normal((images, channels, height, width)).astype(np.float32)

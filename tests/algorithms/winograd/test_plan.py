@@ -129,7 +129,7 @@ def choose(shapes: tuple[WinogradProblem, ...], sizes: tuple[int, ...], target: 
 
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_native_code_agrees_with_a_plain_convolution(case: tuple[Any, ...]) -> None:
+def test_native_code_agrees_with_a_ordinary_convolution(case: tuple[Any, ...]) -> None:
     tile, channels, filters, size, pads, block, window = case
     rng = np.random.default_rng(tile)
     w = (rng.standard_normal((filters, channels, window, window)) / (window * np.sqrt(channels))).astype(np.float32)
@@ -210,9 +210,9 @@ def test_all_of_the_next_panel_is_asked_for(name: str, columns: int) -> None:
 @pytest.mark.parametrize("columns", [1, 3, 5])
 def test_each_register_tile_asks_for_its_own_filters_where_that_is_faster(columns: int) -> None:
     """Into the first level, all that it reads so many bytes on, one alone too; not where filters are near."""
-    near = Target.parse("znver5")
-    target = near.adjusted(l2=1 << 18)
-    assert all(hint.note.level == 2 for hint in hints_of_blocks(near, columns)[0])
+    inner = Target.parse("znver5")
+    target = inner.adjusted(l2=1 << 18)
+    assert all(hint.note.level == 2 for hint in hints_of_blocks(inner, columns)[0])
     result, _ = hints_of_blocks(target, columns)
     nbytes = target.costs.prefetching.filter_bytes
     asked: set[int] = set()
@@ -261,7 +261,7 @@ def test_channels_are_summed_in_equal_parts() -> None:
     assert [part_of(n, 8) for n in (16, 17, 32, 40)] == [16, 17, 16, 20]
 
 
-def test_parts_are_near_their_size_for_any_number_of_channels() -> None:
+def test_parts_are_close_to_their_size_for_any_number_of_channels() -> None:
     """530 channels are 67 blocks of eight, a prime number: no equal parts but one and all."""
     assert [part_of(67, 8), part_of(37, 16), part_of(131, 4)] == [14, 8, 27]
     for lanes in (4, 8, 16):
@@ -309,21 +309,21 @@ def test_strides_and_dilations(case: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.costly(2)
-@pytest.mark.parametrize(("window", "stride", "apart"), [(3, 2, 1), (4, 2, 1), (5, 3, 1), (3, 1, 2)])
-def test_a_model_takes_it(window: int, stride: int, apart: int) -> None:
+@pytest.mark.parametrize(("window", "stride", "separate"), [(3, 2, 1), (4, 2, 1), (5, 3, 1), (3, 1, 2)])
+def test_a_model_takes_it(window: int, stride: int, separate: int) -> None:
     """Chosen by the estimate for a layer of a usual size, as `show` says, and within the bound of "auto"."""
     rng = np.random.default_rng(0)
     w = (rng.standard_normal((96, 96, window, window)) / (10 * window)).astype(np.float32)
     b = GraphBuilder("model")
     x, weight = b.input("x", tensor(1, 96, 61, 60)), b.param("w", tensor(*w.shape))
-    attrs = {"pads": (1, 1, 1, 1), "strides": (stride, stride), "dilations": (apart, apart), "groups": 1}
+    attrs = {"pads": (1, 1, 1, 1), "strides": (stride, stride), "dilations": (separate, separate), "groups": 1}
     graph = b.finish((ops.emit1(b, "relu", ops.emit1(b, "conv", x, weight, **attrs)),))
     model = tw.compile((graph, {"w": w}))
     assert "lowered.conv_winograd" in model.show("graph") and f"stride = {stride}" in model.show("graph")
     assert "winograd" in model.show("schedule")
     assert "winograd" not in tw.compile((graph, {"w": w}), fast="exact").show("graph")
     image = rng.standard_normal((1, 96, 61, 60)).astype(np.float32)
-    want = np.maximum(convolution(image, w, (1, 1, 1, 1), stride, apart), 0)
+    want = np.maximum(convolution(image, w, (1, 1, 1, 1), stride, separate), 0)
     assert np.abs(np.asarray(model(image)) - want).max() <= ERRORS["auto"] * want.max()
 
 
@@ -405,7 +405,7 @@ def test_panels_go_together_while_their_products_stay_in_the_second_level() -> N
     assert alone is not None and alone.panels == 1
 
 
-def test_a_batch_has_blocks_of_tiles_for_a_few_threads() -> None:
+def test_a_batch_has_blocks_of_tiles_for_some_threads() -> None:
     """Two or three blocks are cheapest on one core by a few percent, where each reads its filters from memory; one
     block is all there is of a small layer."""
     target = Target.parse("haswell").adjusted(l3=4 << 20)
@@ -438,8 +438,10 @@ def test_filters_that_tiles_prefetch_arrive_no_faster_than_line_buffers_hold_lin
         filters / 64 * line - filters / target.l3_bandwidth
     )
     assert cost(layer, five, block, target, 16) == cost(layer, five, block, free, 16), "nobody prefetches for one tile"
-    kept = [blocked((layer,), choice, free)[0][0] / blocked((layer,), choice, target)[0][0] for choice in (five, four)]
-    assert kept[0] < kept[1]
+    retained = [
+        blocked((layer,), choice, free)[0][0] / blocked((layer,), choice, target)[0][0] for choice in (five, four)
+    ]
+    assert retained[0] < retained[1]
 
 
 def test_settings_allow_tiles_by_the_inputs_of_a_phase() -> None:
@@ -474,14 +476,14 @@ def test_large_windows_take_fourier_tiles() -> None:
 
 
 @pytest.mark.parametrize("name", ["znver4", "x86-64-v3"])
-def test_small_maps_with_many_filters_take_small_tiles(name: str) -> None:
+def test_small_maps_with_several_filters_take_small_tiles(name: str) -> None:
     """The transformed filters of a large tile would be read for a handful of tiles. Machines are named: narrow vectors
     compute for longer than the filters take to arrive."""
     result = choose((WinogradProblem(1, 7, 7, 512, 512, 3),), (2, 4), Target.parse(name))
     assert result is None or result.tile == 2
 
 
-def test_few_tiles_over_filters_in_a_cache_are_large() -> None:
+def test_a_small_number_of_tiles_over_filters_in_a_cache_are_large() -> None:
     """Four tiles fill one register tile; their products take as long as filters from a cache, which come meanwhile."""
     target = Target.parse("znver4").adjusted(l2_bandwidth=32.0, l3_bandwidth=27.0, memory_bandwidth=8.0)
     for channels in (64, 128):
@@ -496,8 +498,8 @@ def test_weights_of_products_stay_as_large_as_they_are() -> None:
     windows = WinogradProblem(1, 7, 7, 64, 64, 3, filters + matrix)
     assert windows.away(6, target) == "memory" != windows.away(3, target)
     assert replace(windows, other=matrix).away(6, target) != "memory"
-    many = 26 << 20
-    assert replace(windows, other=many, model=filters + many).away(3, target) == "memory"
+    is_long = 26 << 20
+    assert replace(windows, other=is_long, model=filters + is_long).away(3, target) == "memory"
 
 
 def test_the_last_of_tiles_that_follow_each_other_have_versions() -> None:

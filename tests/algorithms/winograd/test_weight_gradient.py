@@ -31,9 +31,9 @@ CASES = [
 def test_expression_reference_and_gradient_agree(case: tuple) -> None:
     tile, window, images, channels, filters, height, width, pads, rows = case
     rng = np.random.default_rng(tile)
-    made = [n + pads[k] + pads[2 + k] - window + 1 for k, n in enumerate((height, width))]
+    created = [n + pads[k] + pads[2 + k] - window + 1 for k, n in enumerate((height, width))]
     x = rng.standard_normal((images, channels, height, width)).astype(np.float32)
-    g = rng.standard_normal((images, filters, *made)).astype(np.float32)
+    g = rng.standard_normal((images, filters, *created)).astype(np.float32)
     ordinary = {"strides": (1, 1), "dilations": (1, 1), "pads": pads, "window": (window, window)}
     (want,) = reference("conv_weight_gradient", [x.astype(np.float64), g.astype(np.float64)], ordinary)
     blocked = [reference("lowered.block_channels", [a], {"block": LANES})[0] for a in (x, g)]

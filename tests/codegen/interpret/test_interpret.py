@@ -172,7 +172,7 @@ def test_arguments_are_checked(arrays: list[np.ndarray], message: str) -> None:
         interpret(func, arrays)
 
 
-def test_symbols_are_solved_or_given() -> None:
+def test_symbols_are_solved_or_passed() -> None:
     func = parse_func("func @f(A: f32[n * 4], B: f32[m + 1], C: f32[k // 2]) { C[0] = f32(n * 100 + m * 10 + k) }")
     arrays = [np.zeros(8, np.float32), np.zeros(4, np.float32), np.zeros(2, np.float32)]
     interpret(func, arrays, symbols={"k": 5})

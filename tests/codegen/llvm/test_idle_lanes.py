@@ -86,7 +86,7 @@ def unaligned(width: int) -> PrimFunc:
 @pytest.mark.parametrize(
     ("width", "wide", "narrow"), [(12, 0, 0), (13, 1, 0), (15, 1, 1), (16, 0, 0), (30, 1, 0), (7, 1, 1)]
 )
-def test_what_is_not_aligned_is_not_put_together_of_many_pieces(width: int, wide: int, narrow: int) -> None:
+def test_what_is_not_aligned_is_not_put_together_of_several_pieces(width: int, wide: int, narrow: int) -> None:
     """Three and more pieces of a vector are one load under a mask: 8 + 4 + 1 of 13, but 4 + 1 where 8 fill a vector."""
     for name, loads in (("znver4", wide), ("x86-64-v3", narrow), ("x86-64", 0)):
         text = emit_llvm(unaligned(width), Target.parse(name))

@@ -81,11 +81,11 @@ def test_an_index_that_the_store_changes(start: int) -> None:
 
 
 @pytest.mark.parametrize("least", [0, 100])
-def test_what_a_condition_guards_is_forgotten_behind_it(least: int) -> None:
+def test_what_a_condition_guards_is_forgotten_after_it(least: int) -> None:
     guarded = If(x[0] >= float(least), seq((put(a, 0, x[5]), put(b, 0, x[6]))))
     check(seq((guarded, put(b, 1, a[0]), put(b, 2, x[5] + x[6]))))
 
 
-def test_what_a_loop_changes_is_read_again() -> None:
+def test_what_a_loop_changes_is_read_once_more() -> None:
     body = seq((put(a, 0, x[0]), For(i, const(5), put(a, i % 2, a[0] + x[i])), put(b, 0, a[0])))
     check(body)

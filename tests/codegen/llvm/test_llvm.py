@@ -170,10 +170,10 @@ def test_tables_of_sixteen(size: int, wide: bool) -> None:
 def test_every_cast(source: DType, kind: str) -> None:
     size = 83
     i = Var("i")
-    given = buffer("given", source, size)
+    inputs = buffer("given", source, size)
     outputs = [buffer(f"to_{t}", t, size) for t in ALL]
-    body = seq(Store(b, (i,), cast(given[i], b.dtype)) for b in outputs)
-    func = PrimFunc("casts", (given, *outputs), For(i, const(size), body, kind))  # type: ignore[arg-type]
+    body = seq(Store(b, (i,), cast(inputs[i], b.dtype)) for b in outputs)
+    func = PrimFunc("casts", (inputs, *outputs), For(i, const(size), body, kind))  # type: ignore[arg-type]
     arrays = [values(source, size), *(np.zeros(size, b.dtype.numpy) for b in outputs)]
     check(func, arrays)
 
@@ -302,7 +302,7 @@ def test_vectorized_reduction(op: str, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("divisor", "plain"),
+    ("divisor", "ordinary"),
     [
         (const(3), True),
         (n + 1, True),
@@ -320,7 +320,7 @@ def test_vectorized_reduction(op: str, dtype: DType) -> None:
     ],
     ids=str,
 )
-def test_what_is_plainly_positive_divides_without_signs(divisor: Expr, plain: bool) -> None:
+def test_what_is_plainly_positive_divides_without_signs(divisor: Expr, ordinary: bool) -> None:
     """The remainder of a loop's number is natural then, and needs one instruction; else there are those for signs."""
     i = Var("i")
     a = buffer("a", i64, 40)
@@ -328,10 +328,10 @@ def test_what_is_plainly_positive_divides_without_signs(divisor: Expr, plain: bo
     sizes = [buffer(f"size_{v.name}", i8, v) for v in symbols]
     func = PrimFunc("f", (a, *sizes), For(i, const(40), Store(a, (i,), (i % divisor + 2) // 2), "serial"))
     text = emit_llvm(func, V3)
-    assert (" sdiv " not in text and " srem " not in text and " select " not in text) == plain, text
+    assert (" sdiv " not in text and " srem " not in text and " select " not in text) == ordinary, text
     if not any(v.name == "q" for v in symbols):
-        given = {v.name: 5 for v in symbols}
-        check(func, [np.zeros(40, np.int64), *(np.zeros(5, np.int8) for _ in symbols)], **given)
+        arguments = {v.name: 5 for v in symbols}
+        check(func, [np.zeros(40, np.int64), *(np.zeros(5, np.int8) for _ in symbols)], **arguments)
 
 
 def test_masked_and_logical_reductions() -> None:

@@ -96,7 +96,7 @@ def test_every_other_element_is_loaded_in_whole_pieces(dtype, lanes: int, backwa
     assert loaded == [1 << read.bit_length() - 1] * 2
 
 
-def test_lanes_apart_read_nothing_behind_the_last() -> None:
+def test_lanes_separate_read_nothing_after_the_last() -> None:
     """A row padded by its ends: those lanes read the first and the last element, which are nearer than there are lanes.
     A load of as many lanes would end after the last row."""
     i, v = Var("i"), Var("v")

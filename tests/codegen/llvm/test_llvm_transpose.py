@@ -17,19 +17,19 @@ from tilewright.transform.loops import lower_loops
 
 
 @pytest.mark.parametrize(("itemsize", "n"), [(itemsize, n) for itemsize, sizes in SIZES.items() for n in sizes])
-def test_every_column_by_few_shuffles(itemsize: int, n: int) -> None:
+def test_every_column_by_a_small_number_of_shuffles(itemsize: int, n: int) -> None:
     values = {f"r{i}": np.arange(n) + n * i for i in range(n)}
-    made: dict[tuple[object, ...], str] = {}
+    created: dict[tuple[object, ...], str] = {}
 
     def shuffle(a: str, b: str, picks: tuple[int, ...]) -> str:
-        name = made.setdefault((a, b, picks), f"s{len(made)}")
+        name = created.setdefault((a, b, picks), f"s{len(created)}")
         values[name] = np.concatenate([values[a], values[b]])[list(picks)]
         return name
 
     rows = [f"r{i}" for i in range(n)]
     for j in range(n):
         assert values[column(rows, j, shuffle, itemsize)].tolist() == [j + n * i for i in range(n)]
-    assert len(made) == n * (n.bit_length() - 1)
+    assert len(created) == n * (n.bit_length() - 1)
 
 
 @pytest.mark.parametrize("most", [None, 5])

@@ -31,7 +31,12 @@ DEPTH, WIDTH = 24, 16
 
 
 def product(
-    count: Expr | int, rows: int, strip: int = 0, tiles: int = 0, few: int | None = None, ahead: int | None = None
+    count: Expr | int,
+    rows: int,
+    strip: int = 0,
+    tiles: int = 0,
+    short_count: int | None = None,
+    prefetch: int | None = None,
 ) -> PrimFunc:
     """`count` rows that read the same panel, `rows` at a time, so that the last run may have fewer; all of them, the
     rows of each strip, or whole `tiles` prefetch what follows."""
@@ -46,9 +51,11 @@ def product(
     t, j, channel = s.loops(block)[-3:]
     s.reorder(channel, t, j)
     weights, nbytes = (BufferName("w"),), 4 * DEPTH * WIDTH
-    near = 1 if ahead else None
+    cached = 1 if prefetch else None
     rest = strip or None
-    shared = Prefetch(weights, nbytes, rows=strip or as_int(count), strip=rest, few=few, ahead=ahead, ahead_level=near)
+    shared = Prefetch(
+        weights, nbytes, rows=strip or as_int(count), strip=rest, few=short_count, ahead=prefetch, prefetch_level=cached
+    )
     s.annotate(channel, Prefetch(weights, nbytes, tiles=tiles) if tiles else shared)
     init = s.decompose_reduction(block, channel)
     for stage in (block, init, out):
@@ -88,21 +95,21 @@ def test_fewer_rows_than_share_prefetch_all_that_follows(count: int) -> None:
     assert [hint.prefetched for hint in mine] == [WIDTH * k for k in range(DEPTH)]
 
 
-@pytest.mark.parametrize("ahead", [None, 4 * WIDTH * 2])
+@pytest.mark.parametrize("prefetch", [None, 4 * WIDTH * 2])
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 9])
-def test_few_rows_prefetch_what_they_read_themselves(count: int, ahead: int | None) -> None:
-    n, few = te.var("n"), 5
-    result = hints(product(n, 13, strip=16, few=few, ahead=ahead), TARGET, "w", {n: const(count)})
+def test_a_small_number_of_rows_prefetch_what_they_read_themselves(count: int, prefetch: int | None) -> None:
+    n, short = te.var("n"), 5
+    result = hints(product(n, 13, strip=16, short_count=short, prefetch=prefetch), TARGET, "w", {n: const(count)})
     mine = [hint for hint in result if unrolled_rows(hint.loop) == count]
-    on = DEPTH * WIDTH if count >= few else (ahead or 0) // 4
+    on = DEPTH * WIDTH if count >= short else (prefetch or 0) // 4
     assert [hint.prefetched + hint.note.nbytes // 4 for hint in mine] == [WIDTH * k + on for k in range(DEPTH)]
-    assert {hint.note.level for hint in mine} == {1 if ahead and count < few else 2}
+    assert {hint.note.level for hint in mine} == {1 if prefetch and count < short else 2}
 
 
-def test_few_rows_share_where_they_may_be_the_last_of_more() -> None:
+def test_a_small_number_of_rows_share_where_they_may_be_the_last_of_more() -> None:
     """Of 6 rows at a time, 3 and 4 are all rows or half of those that a tile more would have."""
     n = te.var("n")
-    text = str(product(n, 6, strip=16, few=5, ahead=128))
+    text = str(product(n, 6, strip=16, short_count=5, prefetch=128))
     for count in range(2, 6):
         _, _, version = text.partition(f"_rows == {count} {{")
         versions = version.split("_rows == ")[0].split("} else {") if count in (3, 4) else [version]

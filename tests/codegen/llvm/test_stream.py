@@ -45,5 +45,5 @@ def test_pieces_are_powers_of_two(lanes: int, row: int, pieces: set[int]) -> Non
     text = emit_llvm(PrimFunc("f", (x, y), For(i, const(16), body)), Target.parse("x86-64-v4"))
     llvm.parse_assembly(text).verify()
     stores = re.findall(r"store <(\d+) x float> .*, align (\d+), !nontemporal", text)
-    assert {int(few) for few, _ in stores} == pieces
-    assert all(int(align) == 4 * int(few) for few, align in stores)
+    assert {int(is_short) for is_short, _ in stores} == pieces
+    assert all(int(align) == 4 * int(is_short) for is_short, align in stores)

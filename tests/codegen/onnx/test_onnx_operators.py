@@ -29,11 +29,11 @@ def normal(*shape: int) -> Any:
 def emitted(op: str, arrays: Sequence[Any], attrs: dict[str, Any]) -> tuple[GraphBuilder, Sequence[Value]]:
     """The operator on inputs of these arrays' types, of which some may be absent."""
     b = GraphBuilder("g")
-    given = [
+    inputs = [
         None if a is None else b.input(f"x{k}", TensorType(dtype(a.dtype), tuple(map(as_expr, a.shape))))
         for k, a in enumerate(arrays)
     ]
-    return b, ops.emit(b, op, *given, **attrs)
+    return b, ops.emit(b, op, *inputs, **attrs)
 
 
 def check(op: str, arrays: Sequence[Any], attrs: dict[str, Any]) -> None:
@@ -167,8 +167,8 @@ def test_operators(name: str) -> None:
     check(name.split(" ")[0], arrays, attrs)
 
 
-@pytest.mark.parametrize("taken", [True, False])
-def test_branches(taken: bool) -> None:
+@pytest.mark.parametrize("selected", [True, False])
+def test_branches(selected: bool) -> None:
     """What a branch reads is what stands around it; a value that it gives back as it is, too."""
     graph = ops.parse_graph("""
 graph @g(%c: bool[], %x: f32[3], %y: f32[3]) {
@@ -179,7 +179,7 @@ graph @g(%c: bool[], %x: f32[3], %y: f32[3]) {
   %r = mul(%z, %w) : f32[3]
   return %r, %w
 }""")
-    agree(graph, {}, {"c": np.array(taken), "x": normal(3), "y": normal(3)})
+    agree(graph, {}, {"c": np.array(selected), "x": normal(3), "y": normal(3)})
 
 
 ELSEWHERE = {"lstm_cell", "loop", "recurrence", "head", "nonzero", "suppress", "log1p", "expm1"}

@@ -27,12 +27,12 @@ from tilewright.ops.interpret import run_graph
 from tilewright.support.errors import UnsupportedError
 
 
-def by_onnxruntime(model: onnx.ModelProto, given: dict[str, Any]) -> list[Any]:
+def by_onnxruntime(model: onnx.ModelProto, arguments: dict[str, Any]) -> list[Any]:
     onnx.checker.check_model(model, full_check=True)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run([o.name for o in model.graph.output], given))
+    return list(session.run([o.name for o in model.graph.output], arguments))
 
 
 def feeds(graph: Graph, rng: np.random.Generator, **sizes: int) -> dict[str, Any]:
@@ -42,14 +42,14 @@ def feeds(graph: Graph, rng: np.random.Generator, **sizes: int) -> dict[str, Any
     return {v.name: values([sizes.get(str(d)) or int(str(d)) for d in v.shape], v.dtype.numpy) for v in graph.inputs}
 
 
-def agree(graph: Graph, weights: dict[str, Any], given: dict[str, Any], tolerance: float = 1e-5) -> onnx.ModelProto:
+def agree(graph: Graph, weights: dict[str, Any], arguments: dict[str, Any], tolerance: float = 1e-5) -> onnx.ModelProto:
     """ONNX Runtime on the model, and ours on the model read again, against the interpreter."""
     model = onnx_model(graph, weights)
-    expected = list(run_graph(graph, given, weights).values())
-    again = import_onnx(model)
-    back = list(run_graph(again.graph, given, again.weights).values())
+    expected = list(run_graph(graph, arguments, weights).values())
+    reloaded = import_onnx(model)
+    back = list(run_graph(reloaded.graph, arguments, reloaded.weights).values())
     for name, e, x, y in zip(
-        [v.name for v in graph.outputs], expected, by_onnxruntime(model, given), back, strict=True
+        [v.name for v in graph.outputs], expected, by_onnxruntime(model, arguments), back, strict=True
     ):
         for candidate in (x, y):
             assert np.asarray(candidate).dtype == e.dtype and np.shape(candidate) == e.shape, name
@@ -112,12 +112,12 @@ def test_operators_of_every_kind_agree() -> None:
     rng = np.random.default_rng(0)
     graph = parse_graph(OPERATORS)
     weights = {p.name: rng.normal(size=[int(str(d)) for d in p.shape]).astype(np.float32) for p in graph.params}
-    given = feeds(graph, rng) | {"i": np.array([0, -1, 2, 1], np.int32), "m": np.array([2, -3, 4, -5, 3], np.int32)}
-    given["n"] = np.array([7, 7, -7, -7, 6], np.int32)
-    agree(graph, weights, given)
+    inputs = feeds(graph, rng) | {"i": np.array([0, -1, 2, 1], np.int32), "m": np.array([2, -3, 4, -5, 3], np.int32)}
+    inputs["n"] = np.array([7, 7, -7, -7, 6], np.int32)
+    agree(graph, weights, inputs)
 
 
-def test_functions_near_zero_keep_their_digits() -> None:
+def test_functions_close_to_zero_keep_their_digits() -> None:
     """log1p and expm1, which ONNX lacks: 1e-6 of the value, tiny ones too, and at their ends."""
     graph = parse_graph("""
 graph @near(%x: f32[12]) {
@@ -152,21 +152,21 @@ def test_open_sizes(n: int, m: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["m64", "nat", "imp"])
-def test_models_agree_and_come_in_again(name: str) -> None:
+def test_models_agree_and_come_in_once_more(name: str) -> None:
     imported = import_onnx(getattr(policy_suite, name)())
-    given = feeds(imported.graph, np.random.default_rng(1), batch=3)
-    model = agree(imported.graph, imported.weights, given)
-    again = import_onnx(model)
+    inputs = feeds(imported.graph, np.random.default_rng(1), batch=3)
+    model = agree(imported.graph, imported.weights, inputs)
+    recomputed = import_onnx(model)
     if name != "nat":  # whose batched products with a turned operand are two nodes in ONNX
-        assert key(again.graph) == key(imported.graph)
-    assert again.weights.keys() - again.interface.fixed == imported.weights.keys() - imported.interface.fixed
+        assert key(recomputed.graph) == key(imported.graph)
+    assert recomputed.weights.keys() - recomputed.interface.fixed == imported.weights.keys() - imported.interface.fixed
 
 
 @pytest.mark.parametrize("name", ["recurrence", "decoder", "detector"])
 def test_loops_and_sizes_that_data_decides(name: str) -> None:
     imported = import_onnx(getattr(control_models, name)())
-    given = feeds(imported.graph, np.random.default_rng(2), length=7)
-    agree(imported.graph, imported.weights, given, 1e-4)
+    inputs = feeds(imported.graph, np.random.default_rng(2), length=7)
+    agree(imported.graph, imported.weights, inputs, 1e-4)
 
 
 def test_a_loop_from_the_end() -> None:
@@ -206,12 +206,12 @@ def test_ranges_to_an_end_that_data_decides(limit: int) -> None:
     weights = {"zero": np.array(0), "one": np.array(2)}
     nodes = [node("Range", ["zero", "end", "one"], ["r"]), node("Cast", ["r"], ["y"], to=1)]
     imported = import_onnx(model(nodes, [info("end", [], 7)], ["y"], weights))
-    given = {v.name: np.array(limit) for v in imported.graph.inputs if v.name == "end"}
-    (result,) = by_onnxruntime(onnx_model(imported.graph, imported.weights), given)
+    inputs = {v.name: np.array(limit) for v in imported.graph.inputs if v.name == "end"}
+    (result,) = by_onnxruntime(onnx_model(imported.graph, imported.weights), inputs)
     np.testing.assert_array_equal(result, np.arange(0, limit, 2, dtype=np.float32))
 
 
-def test_few_steps_of_an_lstm() -> None:
+def test_a_small_number_of_steps_of_an_lstm() -> None:
     """Cells one after the other, clipped, with a row of zeros to begin with."""
     rng = np.random.default_rng(5)
     weights = {"w": rng.normal(size=(1, 20, 3)).astype(np.float32), "r": rng.normal(size=(1, 20, 5)).astype(np.float32)}
@@ -237,8 +237,8 @@ def test_recurrent_layers(kind: str) -> None:
     weights = [onnx.numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n) for n, s in shapes.items()]
     graph = onnx.helper.make_graph([node], "layer", inputs, outputs, weights)
     imported = import_onnx(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)]))
-    given = {"x": rng.normal(size=(steps, batch, 3)).astype(np.float32), "lengths": np.array([20, 11], np.int32)}
-    agree(imported.graph, imported.weights, given)
+    arguments = {"x": rng.normal(size=(steps, batch, 3)).astype(np.float32), "lengths": np.array([20, 11], np.int32)}
+    agree(imported.graph, imported.weights, arguments)
 
 
 def test_on_the_command_line(tmp_path: Path) -> None:
@@ -260,8 +260,8 @@ def test_on_the_command_line(tmp_path: Path) -> None:
 def test_pools_that_round_up(kind: str, size: int, kernel: int, stride: int, pad: int) -> None:
     """A last window that would begin after the input is none, which ONNX's inference of shapes does not know."""
     more = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
-    given = [info("x", [1, 2, size, size])]
-    imported = import_onnx(model([node(kind, ["x"], ["y"], ceil_mode=1, **more)], given, ["y"]))
+    arguments = [info("x", [1, 2, size, size])]
+    imported = import_onnx(model([node(kind, ["x"], ["y"], ceil_mode=1, **more)], arguments, ["y"]))
     x = np.random.default_rng(1).normal(size=(1, 2, size, size)).astype(np.float32)
     agree(imported.graph, imported.weights, {"x": x})
 

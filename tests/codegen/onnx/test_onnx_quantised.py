@@ -57,8 +57,8 @@ def test_files_go_out_as_they_came(kind: str, zero: int, axis: int | None) -> No
             "Shape",
         }
     )
-    again = import_model(written)
+    reloaded = import_model(written)
     x = np.asarray([[-1e9, 0.25, 3e9], [0.75, -0.125, 1.0], [-3.1, 1e3, -7]], np.float32)
-    before, after = (run_graph(m.graph, {"x": x}, m.weights) for m in (imported, again))
+    before, after = (run_graph(m.graph, {"x": x}, m.weights) for m in (imported, reloaded))
     for name in ("y", "q"):
         np.testing.assert_array_equal(before[name], after[name])

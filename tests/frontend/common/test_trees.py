@@ -233,13 +233,13 @@ def test_classifiers(seed: int, trees: int, leaves: int, classes: int, post: str
     label, scores = ReferenceEvaluator(reference).run(None, {"x": x})
     if post == "PROBIT":  # its own is in f32, and wrong by 1e-5 near a half
         scores = probit(scores.astype(np.float64))
-    found_label, got = tw.compile(model)(x)
+    matched_label, got = tw.compile(model)(x)
     size = sum(map(abs, drawn.leaf_weight)) + 1 if post == "NONE" else 20 if post == "PROBIT" else 4
     np.testing.assert_allclose(got, scores, rtol=0, atol=TOLERANCE * size)
     of = dict(zip(labels, range(classes), strict=True))
-    chosen = [row[of[k]] for row, k in zip(scores, found_label.tolist(), strict=True)]
+    chosen = [row[of[k]] for row, k in zip(scores, matched_label.tolist(), strict=True)]
     assert (np.array(chosen) >= scores.max(axis=1) - 2 * TOLERANCE * size).all()  # else rounding decides
-    assert label.dtype == found_label.dtype
+    assert label.dtype == matched_label.dtype
 
 
 @pytest.mark.parametrize("leaves", [2, 32, 33, 64, 65, 300])
@@ -292,10 +292,10 @@ def change(model: onnx.ModelProto, name: str, values: Any) -> onnx.ModelProto:
 )
 def test_hostile_trees(name: str, value: int, message: str) -> None:
     drawn = Drawn(np.random.default_rng(11), 1, 12, 1, 2)
-    given_ = {a.name: list(a.ints) for a in new_form(drawn, 1).graph.node[0].attribute}[name]
-    model = change(new_form(drawn, 1), name, [value] * len(given_))
+    passed_ = {a.name: list(a.ints) for a in new_form(drawn, 1).graph.node[0].attribute}[name]
+    model = change(new_form(drawn, 1), name, [value] * len(passed_))
     if value == 0:  # back to the root, whatever was a leaf
-        model = change(model, "nodes_falseleafs", [0] * len(given_))
+        model = change(model, "nodes_falseleafs", [0] * len(passed_))
     with pytest.raises(tw.Error, match=message):
         tw.compile(model)
 

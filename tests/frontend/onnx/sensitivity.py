@@ -26,7 +26,7 @@ DRAWS = 16
 """Runs with noise: enough for a standard deviation within a fifth, most of the time."""
 
 
-def deviation_of_outputs(module: Any, model: tw.Model, given: tuple[Any, ...]) -> list[np.ndarray]:
+def deviation_of_outputs(module: Any, model: tw.Model, inputs: tuple[Any, ...]) -> list[np.ndarray]:
     """The standard deviation of the error of each element of each output, in the order of the outputs' leaves."""
     fast, generator = winograd_deviation(model), torch.Generator().manual_seed(0)
 
@@ -39,7 +39,7 @@ def deviation_of_outputs(module: Any, model: tw.Model, given: tuple[Any, ...]) -
 
     def outputs() -> list[np.ndarray]:
         with torch.no_grad():
-            leaves = pytree.tree_leaves(module(*given))
+            leaves = pytree.tree_leaves(module(*inputs))
         return [np.asarray(leaf, np.float64) for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     quiet = outputs()

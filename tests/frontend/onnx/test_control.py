@@ -89,8 +89,8 @@ def test_a_loop_of_unknown_length_runs_its_kernels_in_each_iteration() -> None:
     calls = [{"h0": numbers(n, 24), "xs": numbers(length, n, 8)} for length, n in ((1, 3), (7, 1), (12, 3))]
     compiled = compare(rnn(function="Softmax"), *calls, threads=(2, 1))
     assert compiled.profile(*calls[0].values(), repeat=2).kernels
-    kernels, again = (len(compiled.timeline(*c.values(), threads=1).of("kernel")) for c in (calls[0], calls[2]))
-    assert again > kernels, "a kernel of a loop is traced in each iteration"
+    kernels, reloaded = (len(compiled.timeline(*c.values(), threads=1).of("kernel")) for c in (calls[0], calls[2]))
+    assert reloaded > kernels, "a kernel of a loop is traced in each iteration"
 
 
 @pytest.mark.parametrize("length", [1, 6])
@@ -298,7 +298,7 @@ def test_a_branch_that_data_decides() -> None:
     compare(conditional(), *calls)
 
 
-def test_a_branch_may_give_what_it_is_given() -> None:
+def test_a_branch_may_give_what_it_is_passed() -> None:
     then = body([node("Identity", ["x"], ["t"])], [], ["t", "t"])
     del then.output[1:]
     orelse = body([node("Constant", [], ["c"], value=onnx.numpy_helper.from_array(np.arange(3, dtype=F)))], [], ["c"])
@@ -352,7 +352,7 @@ def test_the_number_of_an_iteration_is_data() -> None:
     compare(m, {"x0": numbers(3), "table": numbers(200, 3)})
 
 
-def test_temporaries_around_a_loop_live_through_it() -> None:
+def test_temporaries_enclosing_a_loop_live_through_it() -> None:
     """Values from before are read in every iteration and after: nothing inside may take their memory."""
     step = counted(
         [
@@ -394,7 +394,7 @@ def test_what_is_not_supported_says_why() -> None:
         tw.compile(m, fallback="never")
 
 
-def test_a_program_with_regions_is_kept_and_saved(tmp_path: Any) -> None:
+def test_a_program_with_regions_is_retained_and_saved(tmp_path: Any) -> None:
     m = rnn(function="Softmax")
     x = numbers(2, 24), numbers(5, 2, 8)
     compiled = tw.compile(m)

@@ -26,9 +26,9 @@ def model(nodes: list[Any], inputs: dict[str, Array], weights: dict[str, Array],
         [helper.make_empty_tensor_value_info(f"y{k or ''}") for k in range(outputs)],
         [numpy_helper.from_array(v, k) for k, v in weights.items()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    made.ir_version = 10
-    return made
+    created = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    created.ir_version = 10
+    return created
 
 
 def run(op: str, x: Array, weights: dict[str, Array], opset: int, names: str = "", **attributes: Any) -> Array:
@@ -107,9 +107,9 @@ def test_resized_integers_are_rounded_once(mode: str, kind: type, opset: int) ->
     x = np.random.default_rng(0).integers(limits.min, limits.max + 1, (1, 1, 5, 4)).astype(kind)
     sizes = np.array([1, 1, 7, 9])
     node = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode=mode)
-    made = model([node], {"x": x}, {"sizes": sizes}, opset)
-    reference = ReferenceEvaluator(made).run(None, {"x": x})[0]
-    np.testing.assert_array_equal(np.asarray(tw.compile(made, fallback="never")(x)), reference)
+    created = model([node], {"x": x}, {"sizes": sizes}, opset)
+    reference = ReferenceEvaluator(created).run(None, {"x": x})[0]
+    np.testing.assert_array_equal(np.asarray(tw.compile(created, fallback="never")(x)), reference)
     computed = tw.compile(model([node], {"x": x, "sizes": sizes}, {}, opset), fallback="never")
     np.testing.assert_array_equal(np.asarray(computed(x, sizes)), reference)
 
@@ -138,8 +138,8 @@ def test_quantised_by_a_division_as_precise_as_the_scale(scale: type, opset: int
         pytest.skip("operator set 21 has no precision")
     x = (np.random.default_rng(0).standard_normal(200) * 60).astype(scale)
     s, z = np.array(0.1, scale), np.array(3, np.int16)
-    given = None if precision is None else np.float16 if precision == TensorProto.FLOAT16 else np.float32
-    work = given or (scale if opset >= 23 else np.float32)
+    inputs = None if precision is None else np.float16 if precision == TensorProto.FLOAT16 else np.float32
+    work = inputs or (scale if opset >= 23 else np.float32)
     want = np.rint((x.astype(work) / s.astype(work)).astype(F)).astype(np.int16) + 3
     more = {} if precision is None else {"precision": precision}
     np.testing.assert_array_equal(run("QuantizeLinear", x, {"s": s, "z": z}, opset, **more), want)
@@ -187,8 +187,8 @@ def test_affine_grids_of_one_and_of_several(size: tuple[int, ...], corners: int)
     rank = len(size) - 2
     theta = np.random.default_rng(0).standard_normal((size[0], rank, rank + 1)).astype(F)
     node = helper.make_node("AffineGrid", ["x", "size"], ["y"], align_corners=corners)
-    made = model([node], {"x": theta}, {"size": np.array(size)}, 20)
-    got = np.asarray(tw.compile(made, fallback="never")(theta))
+    created = model([node], {"x": theta}, {"size": np.array(size)}, 20)
+    got = np.asarray(tw.compile(created, fallback="never")(theta))
     lines = [np.linspace(-1, 1, n) if corners or n == 1 else (2 * np.arange(n) + 1) / n - 1 for n in size[2:]]
     lines = [np.zeros(1) if line.size == 1 else line for line in lines]
     places = np.meshgrid(*lines, indexing="ij")[::-1]
@@ -205,11 +205,11 @@ def test_quantised_softmax_over_several_dimensions() -> None:
         "d": np.array(0, np.uint8),
     }
     node = helper.make_node("QLinearSoftmax", ["x", *scales], ["y"], domain="com.microsoft", axis=1, opset=12)
-    made = model([node], {"x": x}, scales, 12)
-    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    created = model([node], {"x": x}, scales, 12)
+    created.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     real = np.exp((x.astype(F) - 12) * F(0.05)).reshape(2, 15)
     want = np.clip(np.rint(real / real.sum(axis=1, keepdims=True) * 256), 0, 255).reshape(x.shape)
-    np.testing.assert_array_equal(np.asarray(tw.compile(made, fallback="never")(x)), want)
+    np.testing.assert_array_equal(np.asarray(tw.compile(created, fallback="never")(x)), want)
 
 
 LIMIT, INF, NAN = float(np.finfo(F).max), np.inf, np.nan

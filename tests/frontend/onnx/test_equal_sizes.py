@@ -20,7 +20,7 @@ h, w = Var("h", lo=1), Var("w", lo=1)
 
 
 @pytest.mark.parametrize(
-    ("pairs", "found"),
+    ("pairs", "results"),
     [
         ([(h, h // 2 * 2)], {"h": 2}),
         ([(h, h // 4 * 4), (w // 3 * 3, w)], {"h": 4, "w": 3}),
@@ -41,12 +41,12 @@ h, w = Var("h", lo=1), Var("w", lo=1)
         ([(h * w, h + w)], {}),
     ],
 )
-def test_divisors(pairs: list[Any], found: dict[str, int]) -> None:
-    assert divisors(pairs) == found
+def test_divisors(pairs: list[Any], results: dict[str, int]) -> None:
+    assert divisors(pairs) == results
 
 
 @pytest.mark.parametrize(
-    ("pairs", "found"),
+    ("pairs", "results"),
     [
         ([((h + 31) // 32 * 2, (h + 15) // 16)], {"h": 32}),  # 49 is equal, too
         ([((h + 31) // 32 * 2, (h + 15) // 16), (w // 4, w // 8 * 2)], {"h": 32, "w": 8}),
@@ -55,8 +55,8 @@ def test_divisors(pairs: list[Any], found: dict[str, int]) -> None:
         ([], {}),
     ],
 )
-def test_multiples_that_would_do(pairs: list[Any], found: dict[str, int]) -> None:
-    assert sufficient(pairs) == found
+def test_multiples_that_would_do(pairs: list[Any], results: dict[str, int]) -> None:
+    assert sufficient(pairs) == results
 
 
 def test_sizes_that_are_to_be_stated() -> None:
@@ -107,7 +107,7 @@ def halved_and_doubled(levels: int, join: str) -> onnx.ModelProto:
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("join", ["Concat", "Add"])
 @pytest.mark.parametrize("levels", [1, 3])
-def test_a_network_that_halves_and_doubles(levels: int, join: str) -> None:
+def test_a_network_that_shrinks_and_doubles(levels: int, join: str) -> None:
     proto, unit = halved_and_doubled(levels, join), 1 << levels
     built = tw.compile(proto, fallback="never")
     reference = onnx.reference.ReferenceEvaluator(proto)
@@ -119,7 +119,7 @@ def test_a_network_that_halves_and_doubles(levels: int, join: str) -> None:
         built(np.zeros((1, 2, unit, unit + 1), np.float32))
 
 
-def test_what_callers_say_is_kept() -> None:
+def test_what_callers_say_is_retained() -> None:
     proto = halved_and_doubled(2, "Concat")
     said = {"height": tw.dim(3, 50, multiple=6, likely=[6, 12, 18, 24]), "width": 8}
     (image,) = import_onnx(proto, said).graph.inputs
@@ -132,7 +132,7 @@ def test_what_callers_say_is_kept() -> None:
         import_onnx(proto, {"height": 6})
 
 
-def test_what_the_model_needs_otherwise_is_kept() -> None:
+def test_what_the_model_needs_otherwise_is_retained() -> None:
     """A least size and a divisor at once."""
     nodes = [*halved_and_doubled(1, "Concat").graph.node, node("Gather", ["y", "at"], ["z"], axis=2)]
     weights = {"two": np.float32([1, 1, 2, 2]), "at": np.int64([10])}
@@ -160,7 +160,7 @@ def test_shapes_that_fit_for_other_sizes_too_are_assumed_equal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "found"),
+    ("pairs", "results"),
     [
         ([(h, w)], {"w": "h"}),
         ([(w, h), (v := Var("v", lo=1), w)], {"w": "h", "v": "h"}),
@@ -169,9 +169,9 @@ def test_shapes_that_fit_for_other_sizes_too_are_assumed_equal() -> None:
         ([(h, w), (w, h)], {"w": "h"}),
     ],
 )
-def test_symbols_that_are_the_same(pairs: list[Any], found: dict[str, str]) -> None:
+def test_symbols_that_are_the_same(pairs: list[Any], results: dict[str, str]) -> None:
     same = joined(pairs, [h, w, v])
-    assert {a.name: b.name for a, b in same.items()} == found
+    assert {a.name: b.name for a, b in same.items()} == results
 
 
 def attention() -> onnx.ModelProto:
@@ -194,13 +194,13 @@ def test_one_size_under_several_names() -> None:
     reference = onnx.reference.ReferenceEvaluator(proto)
     for a, b, d in ((1, 1, 1), (3, 5, 7), (2, 4, 1)):
         shapes = {"q": (a, b, 8), "k": (a, 8, d), "mask": (a, 1, d), "v": (a, d, 8)}
-        given = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-        np.testing.assert_allclose(built(*given.values()), reference.run(None, given)[0], rtol=0, atol=1e-5)
+        arguments = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+        np.testing.assert_allclose(built(*arguments.values()), reference.run(None, arguments)[0], rtol=0, atol=1e-5)
     with pytest.raises(CallError, match="dimension 0 disagrees with input 'q': expected a = 2, got 1"):
         built(*(np.zeros(s, np.float32) for s in ((2, 3, 8), (2, 8, 4), (1, 1, 4), (2, 4, 8))))
 
 
-def test_names_that_callers_use_are_kept() -> None:
+def test_names_that_callers_use_are_retained() -> None:
     proto = attention()
     graph = import_onnx(proto, {"d": 4, "h": 4, "f": 4, "e": 1}).graph
     assert [str(x.type) for x in graph.inputs] == ["f32[a, b, 8]", "f32[a, 8, 4]", "f32[1, 1, 4]", "f32[a, 4, 8]"]

@@ -31,12 +31,12 @@ def random(*shape: int) -> Array:
     return RNG.standard_normal(shape).astype(F)
 
 
-def by_torch_export(nodes: list[tuple[onnx.NodeProto, str]], names: list[str], **given: Any) -> onnx.ModelProto:
+def by_torch_export(nodes: list[tuple[onnx.NodeProto, str]], names: list[str], **arguments: Any) -> onnx.ModelProto:
     """A model with the module's names, and with each node the operation that it comes of."""
     for n, origin in nodes:
         entry = n.metadata_props.add()
         entry.key, entry.value = "pkg.torch.onnx.fx_node", f"%y : call_function[target=torch.ops.aten.{origin}"
-    m = model([n for n, _ in nodes], **given)
+    m = model([n for n, _ in nodes], **arguments)
     m.producer_name = "pytorch"
     signature = m.graph.metadata_props.add()
     signature.key = "pkg.torch.export.ExportedProgram.graph_signature"
@@ -96,8 +96,8 @@ def test_a_weight_that_the_exporter_folded_away_is_refused() -> None:
         compiled.update({**compiled.weights, "gone.weight": random(4)})
 
 
-def by_scopes(nodes: list[onnx.NodeProto], **given: Any) -> onnx.ModelProto:
-    m = model(nodes, **given)
+def by_scopes(nodes: list[onnx.NodeProto], **arguments: Any) -> onnx.ModelProto:
+    m = model(nodes, **arguments)
     m.producer_name = "pytorch"
     return m
 
@@ -143,28 +143,28 @@ def test_the_older_exporter() -> None:
 
 def with_folds() -> onnx.ModelProto:
     """As of `y = x * exp(log_std) + scale * 2 + 1 + (a * b)[0] + table[[2, 0]].sum(0) + other`, beside the weights."""
-    given = {name: random(4) for name in ("log_std", "scale", "a", "b", "other")} | {"table": random(3, 4)}
-    made = {
-        "exp": np.exp(given["log_std"]),
-        "add_1": given["scale"] * 2 + 1,
-        "mul_2": (given["a"] * given["b"])[None],
-        "index": given["table"][[2, 0]],
+    arguments = {name: random(4) for name in ("log_std", "scale", "a", "b", "other")} | {"table": random(3, 4)}
+    created = {
+        "exp": np.exp(arguments["log_std"]),
+        "add_1": arguments["scale"] * 2 + 1,
+        "mul_2": (arguments["a"] * arguments["b"])[None],
+        "index": arguments["table"][[2, 0]],
         "cos": np.cos(np.arange(4, dtype=F)),
     }
-    names, nodes, last = [*made, *given], [(node("Relu", ["x"], ["h0"]), "relu.default](args = (%x,)")], "h0"
+    names, nodes, last = [*created, *arguments], [(node("Relu", ["x"], ["h0"]), "relu.default](args = (%x,)")], "h0"
     for k, name in enumerate(["exp", "add_1", "mul_2", "cos", "log_std", "scale", "a", "b", "other"], 1):
         nodes.append((node("Mul" if k == 1 else "Add", [last, name], [f"h{k}"]), "add.Tensor](args = (%a, %b)"))
         last = f"h{k}"
     nodes.append((node("Concat", [last, "index", "table"], ["y"], axis=0), "cat.default](args = ()"))
     assert len(names) == 11
-    weights = {**given, **made}
+    weights = {**arguments, **created}
     return by_torch_export(
-        nodes, [*given, "gone.weight", "n.num_batches_tracked"], inputs=[info("x", [2, 4])], outputs=["y"],
+        nodes, [*arguments, "gone.weight", "n.num_batches_tracked"], inputs=[info("x", [2, 4])], outputs=["y"],
         weights=weights,
     )  # fmt: skip
 
 
-def test_weights_of_which_the_exporter_made_constants_cannot_change() -> None:
+def test_weights_of_which_the_exporter_created_constants_cannot_change() -> None:
     m = with_folds()
     compiled = tw.compile(m)
     assert set(compiled.weights) == {"other"}
@@ -173,8 +173,8 @@ def test_weights_of_which_the_exporter_made_constants_cannot_change() -> None:
     before = compiled(x)
     compiled.update({"other": new, "n.num_batches_tracked": np.array(3)})
     np.testing.assert_allclose(compiled(x)[:2] - before[:2], np.tile(new - held["other"], (2, 1)), atol=1e-5)
-    made = {"log_std": "exp", "scale": "add_1", "a": "mul_2", "b": "mul_2", "table": "index"}
-    for name, constant in made.items():
+    created = {"log_std": "exp", "scale": "add_1", "a": "mul_2", "b": "mul_2", "table": "index"}
+    for name, constant in created.items():
         with pytest.raises(WeightError, match=f"{name}.*cannot change.*constant '{constant}'"):
             compiled.update({"other": new, name: held[name]})
     with pytest.raises(WeightError, match=r"gone.weight.*cannot change: it is not in the file"):

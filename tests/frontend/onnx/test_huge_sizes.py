@@ -53,7 +53,7 @@ def test_outputs_that_there_is_no_memory_for() -> None:
           y = MaxPool <kernel_shape = [1099511627776, 1], pads = [549755813888, 0, 549755813888, 0]> (x) }""",
     ],
 )
-def test_windows_that_nobody_can_look_through(text: str) -> None:
+def test_windows_that_no_one_can_look_through(text: str) -> None:
     with pytest.raises(Error, match="window"):
         tw.compile(model(text))
 

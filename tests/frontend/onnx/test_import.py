@@ -114,7 +114,7 @@ def test_expand_to_a_shape_that_is_chosen_by_comparison() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "given", "wanted"),
+    ("shape", "inputs", "wanted"),
     [
         ([-1, 6], ["n", 2, 3], "f32[n, 6]"),
         ([0, -1], ["n", 2, 3], "f32[n, 6]"),
@@ -123,9 +123,9 @@ def test_expand_to_a_shape_that_is_chosen_by_comparison() -> None:
         ([2, -1], [4, "n"], "f32[2, n * 2]"),
     ],
 )
-def test_reshape_solves_its_open_dimension(shape: list[int], given: list[int | str], wanted: str | None) -> None:
-    m = model([node("Reshape", ["x", "s"], ["y"])], [info("x", given)], ["y"], {"s": np.array(shape)})
-    sizes = [d if isinstance(d, int) else 5 for d in given]
+def test_reshape_solves_its_open_dimension(shape: list[int], inputs: list[int | str], wanted: str | None) -> None:
+    m = model([node("Reshape", ["x", "s"], ["y"])], [info("x", inputs)], ["y"], {"s": np.array(shape)})
+    sizes = [d if isinstance(d, int) else 5 for d in inputs]
     imported = compare(m, {"x": rng.standard_normal(sizes).astype(F)})
     if wanted is not None:
         assert str(imported.graph.outputs[0].type) == wanted
@@ -154,13 +154,13 @@ def test_slices_of_symbolic_dimensions() -> None:
     assert str(imported.graph.outputs[0].type) == "f32[n - 1, 3]"
 
 
-def top(given: list[int | str], k: int, *before: onnx.NodeProto) -> onnx.ModelProto:
+def top(arguments: list[int | str], k: int, *before: onnx.NodeProto) -> onnx.ModelProto:
     """The `k` greatest along axis 0 of x, or of t if nodes make it of x."""
     nodes = [*before, node("TopK", ["t" if before else "x", "k"], ["v", "i"], axis=0)]
-    return model(nodes, [info("x", given)], ["v", "i"], {"k": np.array([k])})
+    return model(nodes, [info("x", arguments)], ["v", "i"], {"k": np.array([k])})
 
 
-def test_a_dimension_of_which_k_are_taken_has_k_elements() -> None:
+def test_a_dimension_of_which_k_are_selected_has_k_elements() -> None:
     m = top(["n", 3], 2)
     compare(m, {"x": rng.standard_normal((4, 3)).astype(F)})
     compiled = tw.compile(m)
@@ -173,7 +173,7 @@ def test_a_dimension_of_which_k_are_taken_has_k_elements() -> None:
         compiled(np.ones((1, 3), F))
 
 
-def test_the_least_sizes_of_several_operations_are_all_kept() -> None:
+def test_the_least_sizes_of_several_operations_are_all_retained() -> None:
     nodes = [node("TopK", ["x", k], [f"v{k}", f"i{k}"], axis=axis) for k, axis in (("2", 0), ("5", 0), ("3", 1))]
     m = model(nodes, [info("x", ["n", "m"])], ["v2", "v5", "v3"], {k: np.array([int(k)]) for k in "253"})
     compare(m, {"x": rng.standard_normal((5, 3)).astype(F)})

@@ -54,14 +54,14 @@ class Case:
     def __init__(
         self,
         op: str,
-        *given: Array | None,
+        *arguments: Array | None,
         free: int = 1,
         outputs: int = 1,
         compared: int = 9,
         off: int = 0,
         **attrs: Any,
     ) -> None:
-        self.op, self.given, self.free, self.outputs, self.off, self.attrs = op, given, free, outputs, off, attrs
+        self.op, self.given, self.free, self.outputs, self.off, self.attrs = op, arguments, free, outputs, off, attrs
         self.compared = compared
 
     def model(self) -> tuple[onnx.ModelProto, dict[str, Array]]:
@@ -103,11 +103,11 @@ def grouped(
     total = past + new
     cache = (f(batch, groups, past, d), f(batch, groups, past, d)) if past else (None, None)
     tables = cosines(32, d // 2) if attrs.get("do_rotary") else (None, None)
-    given = (f(batch, new, heads * d), f(batch, new, groups * d), f(batch, new, groups * d), *cache)
+    inputs = (f(batch, new, heads * d), f(batch, new, groups * d), f(batch, new, groups * d), *cache)
     lengths = np.full(batch, total - 1, np.int32)
     lengths[0] -= shorter
     return Case(
-        "GroupQueryAttention", *given, lengths, number(total, np.int32), *tables,
+        "GroupQueryAttention", *inputs, lengths, number(total, np.int32), *tables,
         free=5, outputs=3, compared=1 if shorter else 3, num_heads=heads, kv_num_heads=groups, **attrs,
     )  # fmt: skip
 

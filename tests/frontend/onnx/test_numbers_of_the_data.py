@@ -75,13 +75,13 @@ class Row:
                 names.append("" if tensor is None else f"x{k}")
                 inputs |= {} if tensor is None else {f"x{k}": tensor}
         outputs = [f"y{k}" for k in range(self.outputs)]
-        given = inputs if constant else inputs | values
-        infos = [info(n, a.shape, helper.np_dtype_to_tensor_dtype(a.dtype)) for n, a in given.items()]
+        arguments = inputs if constant else inputs | values
+        infos = [info(n, a.shape, helper.np_dtype_to_tensor_dtype(a.dtype)) for n, a in arguments.items()]
         single = node(self.op, names, outputs, **self.attributes)
         float_, int_ = TensorProto.FLOAT, TensorProto.INT64
         code = int_ if self.op == "NonMaxSuppression" or (self.op == "Range" and arrays[0].dtype == I) else float_
         types = [info(y, None, code if k == 0 else int_ if self.op == "TopK" else code) for k, y in enumerate(outputs)]
-        return model([single], infos, types, values if constant else {}, opset=self.opset), given
+        return model([single], infos, types, values if constant else {}, opset=self.opset), arguments
 
 
 def row(
@@ -312,7 +312,7 @@ def test_where_there_is_no_reason_a_call_checks_nothing() -> None:
     assert [c.expected for c in asked.manifest.checks] == ["-2 to 1"]
 
 
-def test_a_check_in_a_branch_is_made_where_the_branch_is_taken() -> None:
+def test_a_check_in_a_branch_is_created_where_the_branch_is_selected() -> None:
     def body(inner: onnx.NodeProto, name: str) -> onnx.GraphProto:
         return helper.make_graph([inner], name, [], [info("r", [4, 6])])
 
@@ -338,8 +338,8 @@ def test_a_check_in_a_loop() -> None:
         node("Identity", ["c"], ["d"]),
     ]
     body = helper.make_graph(nodes, "body", inputs, [info("d", [], TensorProto.BOOL), info("t", [4, 6])])
-    given = [info("n", [], TensorProto.INT64), info("x", [4, 6])]
-    m = model([node("Loop", ["n", "", "x"], ["y"], body=body)], given, ["y"], {"two": F(2)})
+    arguments = [info("n", [], TensorProto.INT64), info("x", [4, 6])]
+    m = model([node("Loop", ["n", "", "x"], ["y"], body=body)], arguments, ["y"], {"two": F(2)})
     for threads in (1, 2):
         compiled = tw.compile(m, fallback="never", threads=threads)
         for _ in range(2):
@@ -361,7 +361,7 @@ def test_other_faces_say_it_too() -> None:
     assert compiled.profile(*inputs.values(), repeat=1).kernels
 
 
-def test_what_other_compilers_are_given() -> None:
+def test_what_other_compilers_are_passed() -> None:
     """ONNX's operators check their numbers themselves; StableHLO has no word for it."""
     imported = import_onnx(row("CumSum", [X], [1], {}, rank=0).model(1, constant=False)[0])
     assert any(isinstance(n.attrs, RequireAttrs) for n in imported.graph.nodes)

@@ -177,9 +177,9 @@ def test_data_is_not_looked_for_in_the_present_folder(
     (tmp_path / "m.data").write_bytes(W.tobytes())
     monkeypatch.chdir(tmp_path)
     m = make()  # type: ignore[operator]
-    for given in (m, m.SerializeToString()):
+    for case in (m, m.SerializeToString()):
         with pytest.raises((ModelError, CallError), match="another file"):
-            tw.compile(given)(X)
+            tw.compile(case)(X)
 
 
 def test_tensors_of_types_that_only_hosts_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

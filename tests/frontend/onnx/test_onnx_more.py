@@ -97,9 +97,15 @@ def test_large_determinants_are_refused() -> None:
     ("bins", "length", "rate", "low", "high"), [(8, 16, 8192, 0.0, 4096.0), (20, 512, 16000, 60.0, 7600.0)]
 )
 def test_mel_weights(bins: int, length: int, rate: int, low: float, high: float) -> None:
-    given = {"bins": np.int64(bins), "length": np.int64(length), "rate": np.int64(rate), "low": F(low), "high": F(high)}
-    weights = {k: np.array(v) for k, v in given.items()}
-    nodes = [node("MelWeightMatrix", list(given), ["m"]), node("MatMul", ["x", "m"], ["y"])]
+    arguments = {
+        "bins": np.int64(bins),
+        "length": np.int64(length),
+        "rate": np.int64(rate),
+        "low": F(low),
+        "high": F(high),
+    }
+    weights = {k: np.array(v) for k, v in arguments.items()}
+    nodes = [node("MelWeightMatrix", list(arguments), ["m"]), node("MatMul", ["x", "m"], ["y"])]
     same(model(nodes, [info("x", [3, length // 2 + 1])], ["y"], weights), {"x": f(3, length // 2 + 1)}, 1e-4)
 
 

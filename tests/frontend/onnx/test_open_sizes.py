@@ -239,7 +239,7 @@ def test_shapes_and_axes_of_the_data() -> None:
         compiled(x_of(1, 4, 1, 2), I([1]))
 
 
-def test_many_sizes_take_little_memory() -> None:
+def test_several_sizes_take_little_memory() -> None:
     """The memory of six sizes of the data is the product of six rooms."""
     m = model([node("Unsqueeze", ["x", "a"], ["y"])], [info("x", [3, 4, 5]), info("a", [3], INT)], ["y"])
     compare(m, *({"x": x_of(3, 4, 5), "a": I(axes)} for axes in ([2, 4, 5], [5, 4, 2], [0, 1, -1])))
@@ -286,14 +286,14 @@ def test_cumulative_along_an_axis_of_the_data() -> None:
 
 
 @pytest.mark.parametrize("most", [0, 2, 100])
-def test_as_many_boxes_as_data_says(most: int) -> None:
+def test_the_number_of_boxes_as_data_says(most: int) -> None:
     inputs = [info("b", [1, 9, 4]), info("s", [1, 2, 9]), info("k", [1], INT)]
     limits = {"t": F([0.5]), "l": F([0.0])}
     m = model([node("NonMaxSuppression", ["b", "s", "k", "t", "l"], ["y"])], inputs, ["y"], limits)
     compare(m, {"b": rng.random((1, 9, 4)).astype(F), "s": rng.random((1, 2, 9)).astype(F), "k": I([most])})
 
 
-def test_one_size_of_the_data_behind_another() -> None:
+def test_one_size_of_the_data_after_another() -> None:
     """A first room that is too small cuts what the second one is computed from."""
     nodes = [
         node("Range", ["zero", "n", "one"], ["r"]),
@@ -306,7 +306,7 @@ def test_one_size_of_the_data_behind_another() -> None:
     compare(m, *({"n": I(n)} for n in (3, 500, 2, 3000)))
 
 
-def test_what_does_not_fit_behind_is_known_at_the_call() -> None:
+def test_what_does_not_fit_after_is_known_at_the_call() -> None:
     """A product with a weight needs the size that data gives to a shape: code is made for it when it comes."""
     nodes = [node("Reshape", ["x", "s"], ["h"]), node("MatMul", ["h", "w"], ["y"])]
     m = model(nodes, [info("x", [12]), info("s", [2], INT)], ["y"], {"w": x_of(4, 5)})
@@ -366,7 +366,7 @@ def test_only_the_number_of_rows_is_wanted() -> None:
     compare(m, {"x": np.eye(3, dtype=F)}, {"x": np.zeros((9, 3), F)})
 
 
-def test_written_as_onnx_again() -> None:
+def test_written_as_onnx_once_more() -> None:
     """Rooms are not written: ONNX's operators give as many as data says."""
     nodes = [
         node("Range", ["a", "b", "c"], ["r"]),

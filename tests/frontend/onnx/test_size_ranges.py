@@ -24,7 +24,7 @@ steps = (s + 240) // 320 - 1
 
 
 @pytest.mark.parametrize(
-    ("pairs", "found"),
+    ("pairs", "results"),
     [
         ([(minimum(s, 512), s)], {"s": Dim(1, 512)}),
         ([(s, minimum(s, 512)), (t + 1, minimum(t, 7) + 1)], {"s": Dim(1, 512), "t": Dim(1, 7)}),
@@ -42,8 +42,8 @@ steps = (s + 240) // 320 - 1
         ([], {}),
     ],
 )
-def test_ranges(pairs: list[Any], found: dict[str, Dim]) -> None:
-    assert ranges(pairs) == found
+def test_ranges(pairs: list[Any], results: dict[str, Dim]) -> None:
+    assert ranges(pairs) == results
 
 
 past, total = Var("past", lo=1), Var("total", lo=1)
@@ -90,16 +90,16 @@ def test_sizes_of_which_one_is_the_sum_of_others(slices: bool) -> None:
     reference = onnx.reference.ReferenceEvaluator(proto)
     rng = np.random.default_rng(0)
 
-    def given(n: int, seq: int, past: int, total: int) -> dict[str, Any]:
+    def inputs(n: int, seq: int, past: int, total: int) -> dict[str, Any]:
         shapes = {"x": (n, seq, 3), "mask": (n, total, 1), "old": (n, past, 3)}
         return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
     for n, seq, past in ((1, 2, 3), (2, 5, 11), (3, 1, 1), (1, 1, 15)):
-        values = given(n, seq, past, seq + past)
+        values = inputs(n, seq, past, seq + past)
         np.testing.assert_allclose(built(*values.values()), reference.run(None, values)[0], rtol=0, atol=1e-6)
     for seq, past, total in ((5, 12, 17), (5, 3, 9), (5, 3, 7), (1, 16, 17)):
         with pytest.raises(CallError):
-            built(*given(1, seq, past, total).values())
+            built(*inputs(1, seq, past, total).values())
 
 
 def test_what_is_needed_of_two_sizes_and_cannot_be_said_of_either_is_refused() -> None:

@@ -43,9 +43,9 @@ def exported() -> Any:
 
 def close(result: Any, expected: Any, tolerance: float = 1e-5) -> None:
     leaves = jax.tree.leaves(expected)
-    given = result if isinstance(result, tuple) else (result,)
-    assert len(given) == len(leaves)
-    for a, e in zip(given, leaves, strict=True):
+    inputs = result if isinstance(result, tuple) else (result,)
+    assert len(inputs) == len(leaves)
+    for a, e in zip(inputs, leaves, strict=True):
         x, y = np.asarray(a), np.asarray(e)
         assert (x.shape, x.dtype) == (y.shape, y.dtype)
         np.testing.assert_allclose(x, y, atol=tolerance * max(1.0, float(np.abs(y).max(initial=0))), rtol=0)
@@ -67,23 +67,23 @@ def test_weights_are_named_by_their_paths_and_updated_as_a_tree() -> None:
 def test_a_symbolic_batch_serves_all_sizes() -> None:
     (b,) = jax.export.symbolic_shape("b")
     model = tw.compile(jax.jit(policy), (WEIGHTS, jax.ShapeDtypeStruct((b, 17), np.float32)), params="p")
-    again = tw.compile(exported(), params={0: WEIGHTS})
+    reloaded = tw.compile(exported(), params={0: WEIGHTS})
     for n in (1, 3, 8):
         x = normal(n, 17)
         close(model(x), policy(WEIGHTS, x))
-        close(again(x), policy(WEIGHTS, x))
+        close(reloaded(x), policy(WEIGHTS, x))
 
 
 def test_text_and_bytecode_are_read_in_another_process(tmp_path: Path) -> None:
     module = exported()
     x = normal(5, 17)
-    given = (WEIGHTS["l1"]["b"], WEIGHTS["l1"]["w"], WEIGHTS["l2"]["w"], x)
+    inputs = (WEIGHTS["l1"]["b"], WEIGHTS["l1"]["w"], WEIGHTS["l2"]["w"], x)
     path = tmp_path / "policy.mlir"
     path.write_text(module.mlir_module())
     for source in (module.mlir_module(), bytes(module.mlir_module_serialized), path):
         model = tw.compile(source)
         assert [v.name for v in model.inputs] == ["p_l1_b", "p_l1_w", "p_l2_w", "x"]
-        close(model(*given), policy(WEIGHTS, x))
+        close(model(*inputs), policy(WEIGHTS, x))
 
 
 def test_captured_arrays_are_weights() -> None:
@@ -162,8 +162,8 @@ def test_functions_agree_with_jax(name: str) -> None:
     expected = jax.jit(function)(*arguments)
     result = tw.compile(jax.jit(function), arguments)(*arguments)
     leaves = jax.tree.leaves(expected)
-    given = result if isinstance(result, tuple) else (result,)
-    for a, e in zip(given, leaves, strict=True):
+    inputs = result if isinstance(result, tuple) else (result,)
+    for a, e in zip(inputs, leaves, strict=True):
         x, y = np.asarray(a), np.asarray(e)
         assert (x.shape, x.dtype) == (y.shape, y.dtype)
         np.testing.assert_allclose(x.astype(np.float64), y.astype(np.float64), rtol=2e-6, atol=2e-6)

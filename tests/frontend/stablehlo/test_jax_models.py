@@ -162,11 +162,11 @@ def test_a_cell_in_a_scan_has_a_gradient() -> None:
 
         return jnp.square(lax.scan(step, jnp.zeros((3, 8)), x)[1]).sum()
 
-    given = (*weights(w=(5, 8), u=(8, 8)).values(), RNG.normal(size=(6, 3, 5)).astype(np.float32))
-    graph = import_stablehlo(jax.jit(loss), given).graph
+    inputs = (*weights(w=(5, 8), u=(8, 8)).values(), RNG.normal(size=(6, 3, 5)).astype(np.float32))
+    graph = import_stablehlo(jax.jit(loss), inputs).graph
     assert [n.op for n in graph.nodes].count("loop") == 1
     whole = gradient(graph, graph.outputs[0].name, ["w", "u"])
-    named = dict(zip(("w", "u", "x"), given, strict=True))
+    named = dict(zip(("w", "u", "x"), inputs, strict=True))
     _, *result = tw.compile(whole)(*(named[v.name] for v in whole.inputs))
-    for got, want in zip(result, jax.grad(loss, argnums=(0, 1))(*given), strict=True):
+    for got, want in zip(result, jax.grad(loss, argnums=(0, 1))(*inputs), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)

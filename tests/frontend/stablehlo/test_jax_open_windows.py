@@ -60,8 +60,8 @@ CASES: dict[str, tuple[Callable[..., Any], list[str]]] = {
 def test_along_symbols(name: str, exported: bool) -> None:
     f, shapes = CASES[name]
     scope = jax.export.SymbolicScope()
-    given = [jax.ShapeDtypeStruct(jax.export.symbolic_shape(s, scope=scope), np.float32) for s in shapes]
-    model = tw.compile(jax.export.export(jax.jit(f))(*given)) if exported else tw.compile(jax.jit(f), tuple(given))
+    inputs = [jax.ShapeDtypeStruct(jax.export.symbolic_shape(s, scope=scope), np.float32) for s in shapes]
+    model = tw.compile(jax.export.export(jax.jit(f))(*inputs)) if exported else tw.compile(jax.jit(f), tuple(inputs))
     rng = np.random.default_rng(0)
     for b in SIZES:
         sizes = [[b if d.strip() == "b" else int(d) for d in s.split(",")] for s in shapes]

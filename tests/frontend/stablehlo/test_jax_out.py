@@ -46,9 +46,9 @@ def feeds(graph: Graph) -> dict[str, Any]:
 
 
 def agree(imported: Imported, run: Callable[..., Any], write: Callable[[Graph], str] = stablehlo_text) -> None:
-    given = feeds(imported.graph)
-    expected = list(run_graph(imported.graph, given, imported.weights).values())
-    arrays = [*given.values(), *(imported.weights[p.name] for p in imported.graph.params)]
+    arguments = feeds(imported.graph)
+    expected = list(run_graph(imported.graph, arguments, imported.weights).values())
+    arrays = [*arguments.values(), *(imported.weights[p.name] for p in imported.graph.params)]
     for candidate, e in zip(run(write(imported.graph), arrays), expected, strict=True):
         assert candidate.shape == e.shape
         np.testing.assert_allclose(candidate, e, atol=1e-5 * max(1.0, float(np.abs(e).max())), rtol=0)
@@ -91,8 +91,8 @@ def tower(width: int = 8) -> onnx.ModelProto:
 def test_in_out_in_has_the_same_key(name: str, batch: int | None) -> None:
     source = import_onnx(MODELS[name](), None if batch is None else {"batch": batch}).graph
     first = import_stablehlo(stablehlo_text(source)).graph
-    again = import_stablehlo(stablehlo_text(first)).graph
-    assert key(first) == key(again)
+    reloaded = import_stablehlo(stablehlo_text(first)).graph
+    assert key(first) == key(reloaded)
 
 
 GATHERS = """
@@ -136,11 +136,13 @@ def test_transposed_convolutions_and_gathers_by_vectors(text: str) -> None:
         assert key(import_stablehlo(stablehlo_text(first)).graph) == key(first)
         assert first.nodes[0].op == "conv_transpose" and "transpose" not in {n.op for n in first.nodes}
     weights = {p.name: RNG.normal(size=(4, 3, 3, 2)).astype(np.float32) for p in source.params}
-    given = {v.name: RNG.integers(-2, 2, [int(str(d)) for d in v.shape]).astype(v.dtype.numpy) for v in source.inputs}
-    arrays = [*given.values(), *weights.values()]
-    expected = run_graph(source, given, weights)
-    again = run_graph(first, {v.name: a for v, a in zip(first.inputs, arrays, strict=True)}, {})
-    for candidate in (by_xla(stablehlo_text(source), arrays), list(again.values())):
+    arguments = {
+        v.name: RNG.integers(-2, 2, [int(str(d)) for d in v.shape]).astype(v.dtype.numpy) for v in source.inputs
+    }
+    arrays = [*arguments.values(), *weights.values()]
+    expected = run_graph(source, arguments, weights)
+    repeated = run_graph(first, {v.name: a for v, a in zip(first.inputs, arrays, strict=True)}, {})
+    for candidate in (by_xla(stablehlo_text(source), arrays), list(repeated.values())):
         for x, (name, e) in zip(candidate, expected.items(), strict=True):
             np.testing.assert_allclose(x, e, atol=1e-5, err_msg=name)
 
@@ -152,10 +154,13 @@ def test_gathers_come_back_as_they_went() -> None:
     assert key(import_stablehlo(stablehlo_text(first)).graph) == key(first)
     assert [n.of(AxisAttrs).axis for n in first.nodes if n.op == "gather"] == [1, 2, 1, 0, 3]
     assert not {"select", "add", "lt", "transpose"} & {n.op for n in first.nodes}
-    given = feeds(source) | {"i": np.array([-1, 199, -200, 7], np.int32), "k": np.array([-1, -128], np.int8)}
-    given["j"] = np.array([[-1, 0], [7, -8], [3, 4]])
-    expected = run_graph(source, given, {})
-    for candidate in (by_xla(stablehlo_text(source), [*given.values()]), list(run_graph(first, given, {}).values())):
+    arguments = feeds(source) | {"i": np.array([-1, 199, -200, 7], np.int32), "k": np.array([-1, -128], np.int8)}
+    arguments["j"] = np.array([[-1, 0], [7, -8], [3, 4]])
+    expected = run_graph(source, arguments, {})
+    for candidate in (
+        by_xla(stablehlo_text(source), [*arguments.values()]),
+        list(run_graph(first, arguments, {}).values()),
+    ):
         for x, (name, e) in zip(candidate, expected.items(), strict=True):
             np.testing.assert_array_equal(x, e, err_msg=name)
 
@@ -171,7 +176,7 @@ graph @open(%x: bool[n, 9], %j: i64[n, 1, 5, 2], %y: f32[n, 7]) {
 """
 
 
-def test_what_counts_and_what_is_taken_of_open_sizes_stays_as_it_is() -> None:
+def test_what_counts_and_what_is_selected_of_open_sizes_stays_as_it_is() -> None:
     first = import_stablehlo(stablehlo_text(parse_graph(OPEN))).graph
     assert key(import_stablehlo(stablehlo_text(first)).graph) == key(first)
 
@@ -236,10 +241,10 @@ graph @many(%x: f32[2, 3, 8], %i: i32[4], %n: i32[5], %m: i32[5], %p: f32[1, 2, 
 def test_operators_of_every_kind_agree() -> None:
     graph = parse_graph(OPERATORS)
     weights = {p.name: RNG.normal(size=8).astype(np.float32) for p in graph.params}
-    given = feeds(graph) | {"i": np.array([0, -1, 2, 1], np.int32), "m": np.array([2, -3, 4, -5, 3], np.int32)}
-    given["n"] = np.array([7, 7, -7, -7, 6], np.int32)
-    expected = run_graph(graph, given, weights)
-    result = by_xla(stablehlo_text(graph), [*given.values(), *weights.values()])
+    arguments = feeds(graph) | {"i": np.array([0, -1, 2, 1], np.int32), "m": np.array([2, -3, 4, -5, 3], np.int32)}
+    arguments["n"] = np.array([7, 7, -7, -7, 6], np.int32)
+    expected = run_graph(graph, arguments, weights)
+    result = by_xla(stablehlo_text(graph), [*arguments.values(), *weights.values()])
     for x, (name, e) in zip(result, expected.items(), strict=True):
         assert x.dtype == e.dtype, name
         np.testing.assert_allclose(x, e, atol=1e-5, rtol=1e-5, err_msg=name)
@@ -274,15 +279,17 @@ def test_integers_divide_and_shift_as_the_interpreter_does(way: str, element: st
             names.append(f"{op}_by_{k}")
             lines.append(f"%{names[-1]} = {op}(%a, %c{k}) : {element}[{len(a)}]")
     body = "\n  ".join(lines)
-    given = f"%a: {element}[{len(a)}], %b: {element}[{len(a)}]"
+    arguments = f"%a: {element}[{len(a)}], %b: {element}[{len(a)}]"
     returned = ", ".join(f"%{n}" for n in names)
-    graph = parse_graph(f"graph @g({given}) {{\n  {body}\n  return {returned}\n}}\n")
+    graph = parse_graph(f"graph @g({arguments}) {{\n  {body}\n  return {returned}\n}}\n")
     expected = run_graph(graph, {"a": a, "b": b}, {})
     text = linalg_text(graph) if way == "linalg" else stablehlo_text(graph)
     result = by_xla(text, [a, b]) if way == "xla" else by_iree(text, [a, b], "none" if way == "linalg" else "stablehlo")
     if way == "xla":
-        again = import_stablehlo(text).graph
-        result += list(run_graph(again, {v.name: x for v, x in zip(again.inputs, (a, b), strict=True)}, {}).values())
+        reloaded = import_stablehlo(text).graph
+        result += list(
+            run_graph(reloaded, {v.name: x for v, x in zip(reloaded.inputs, (a, b), strict=True)}, {}).values()
+        )
     for k, x in enumerate(result):
         name, e = list(expected.items())[k % len(expected)]
         np.testing.assert_array_equal(x.view(e.dtype), e, err_msg=name)

@@ -101,7 +101,7 @@ def test_the_modules_own_dictionary_fits(name: str, exporter: str) -> None:
             np.testing.assert_allclose(compiled(x.numpy()), version(x).numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_tensors_of_small_floats_are_taken() -> None:
+def test_tensors_of_small_floats_are_selected() -> None:
     from tests.frontend.onnx.build import info, model, node
 
     m = model([node("Cast", ["x"], ["y"], to=1)], [info("x", ["n"], onnx.TensorProto.FLOAT8E4M3FN)], ["y"], opset=25)

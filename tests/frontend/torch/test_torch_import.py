@@ -45,7 +45,7 @@ class State(nn.Module):  # type: ignore[misc,name-defined]
 
 
 @pytest.mark.parametrize(("batch", "layers"), [(1, 1), (1, 2), (2, 2), (4, 1)])
-def test_the_batch_is_found(batch: int, layers: int) -> None:
+def test_the_batch_is_located(batch: int, layers: int) -> None:
     """Also where the example's batch is 1, and where as many layers as batch entries make it ambiguous."""
     state = torch.zeros(layers, batch, 3)
     imported = read(State(layers), (torch.zeros(batch, 4), (state, state.clone())))
@@ -159,8 +159,8 @@ def test_a_dict_of_observations_is_one_argument() -> None:
             return obs["image"].flatten(1).float().sum(1) + obs["vector"].sum(1)
 
     example = {"image": torch.zeros(2, 3, 3, dtype=torch.uint8), "vector": torch.zeros(2, 4)}
-    for given in (example, (example,)):
-        assert types(read(Dict(), given)) == ["obs_image: u8[batch, 3, 3]", "obs_vector: f32[batch, 4]"]
+    for case in (example, (example,)):
+        assert types(read(Dict(), case)) == ["obs_image: u8[batch, 3, 3]", "obs_vector: f32[batch, 4]"]
 
 
 def test_an_input_an_output_and_a_weight_may_share_a_name() -> None:
@@ -256,7 +256,7 @@ def test_all_that_is_unsupported_is_listed() -> None:
     assert "test_torch_import.py:" in text and "torch.linalg.svd(x)[1]" in text
 
 
-def test_state_that_is_kept_inside() -> None:
+def test_state_that_is_retained_inside() -> None:
     class Counter(nn.Module):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__()
@@ -339,8 +339,8 @@ def test_parameters_without_a_shape() -> None:
 def test_examples_of_arrays_that_are_no_tensors_memory() -> None:
     backwards = np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::-1]
     for example in (backwards, backwards.astype(BY_NAME["bf16"].numpy)):
-        (given,) = read(nn.ReLU(), example).graph.inputs
-        assert given.dtype is dtype(example.dtype)
+        (array,) = read(nn.ReLU(), example).graph.inputs
+        assert array.dtype is dtype(example.dtype)
 
 
 def test_sizes_are_results() -> None:
@@ -360,7 +360,7 @@ def test_modules_that_never_end_are_not_run_for_long(monkeypatch: pytest.MonkeyP
     def huge(x: Any) -> Any:
         return x.expand(1 << 31, 1 << 30, 3).sum()
 
-    monkeypatch.setattr(export, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(export, "TIMEOUT_S", 0.5)
     assert "loop" in {node.op for node in read(Functional(endless), torch.zeros(3)).graph.nodes}  # it is not run
     with pytest.raises(ModelError, match=r"cannot be exported|too large"):
         read(Functional(huge), torch.zeros(3))
@@ -428,8 +428,8 @@ def test_unique() -> None:
     x = torch.tensor([[3.0, 1.0, 1.0], [float("nan"), 3.0, -0.0], [0.0, float("nan"), 7.0]])
     module = Once().eval()
     model = tw.compile(module, (x,))
-    for given in (x, torch.randint(0, 4, (5, 3)).float(), torch.ones(1, 3)):
-        for got, want in zip(model(given), module(given), strict=True):
+    for case in (x, torch.randint(0, 4, (5, 3)).float(), torch.ones(1, 3)):
+        for got, want in zip(model(case), module(case), strict=True):
             assert got.dtype == want.dtype
             np.testing.assert_array_equal(got, want)
 

@@ -69,7 +69,9 @@ def test_a_step_of_a_graph_network() -> None:
     wanted.backward()
     gradients = {name: p.grad.numpy().copy() for name, p in module.named_parameters()}
     weights = {name: p.detach().numpy().copy() for name, p in module.named_parameters()}
-    step = tw.compile_step(module, lambda m, *given: m(*given).square().mean(), tw.train.SGD(1.0), (x, source, target))
+    step = tw.compile_step(
+        module, lambda m, *inputs: m(*inputs).square().mean(), tw.train.SGD(1.0), (x, source, target)
+    )
     assert "_elements(" not in str(step.show("graph"))
     result = step(x, source, target)
     np.testing.assert_allclose(result["loss"], float(wanted.detach()), rtol=1e-5)

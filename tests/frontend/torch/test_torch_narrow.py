@@ -19,10 +19,10 @@ from tilewright.transform.graph.rewrite import eliminate_dead
 F = torch.nn.functional
 
 
-def right(function: Callable[..., Any], *given: Any) -> None:
+def right(function: Callable[..., Any], *arguments: Any) -> None:
     """The graph's references give what eager PyTorch gives, or what is right in f64, rounded."""
-    wanted = narrow.expected(narrow.Case(function, given, ""))
-    result = interpreted(import_torch(Functional(function), given, dynamic=None), *given)
+    wanted = narrow.expected(narrow.Case(function, arguments, ""))
+    result = interpreted(import_torch(Functional(function), arguments, dynamic=None), *arguments)
     ours = [narrow_tensor(a, w.eager) for a, w in zip(result, wanted, strict=True)]
     assert not narrow.differs(ours, wanted)
 
@@ -117,13 +117,13 @@ WITH_BIAS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 def test_a_bias_is_added_before_the_sum_is_rounded(name: str, kind: Any, size: float) -> None:
     """256 + 1 is 256 in bf16 and with another 1 258."""
     function, shapes = WITH_BIAS[name]
-    given = [torch.ones(shape, dtype=kind) for shape in shapes]
+    inputs = [torch.ones(shape, dtype=kind) for shape in shapes]
     wide = 0 if "add" not in name else 1
-    channels = 0 if given[wide].ndim == 1 else given[wide].ndim - 1 if "conv" not in name else 1
-    given[wide].select(channels, 0).fill_(size)
-    wanted = function(*(t.double() for t in given)).to(kind)
-    compiled = tw.compile(Functional(function), tuple(given), dynamic=None)(*given)
-    result = interpreted(import_torch(Functional(function), tuple(given), dynamic=None), *given)[0]
+    channels = 0 if inputs[wide].ndim == 1 else inputs[wide].ndim - 1 if "conv" not in name else 1
+    inputs[wide].select(channels, 0).fill_(size)
+    wanted = function(*(t.double() for t in inputs)).to(kind)
+    compiled = tw.compile(Functional(function), tuple(inputs), dynamic=None)(*inputs)
+    result = interpreted(import_torch(Functional(function), tuple(inputs), dynamic=None), *inputs)[0]
     assert torch.equal(compiled, wanted)
     assert torch.equal(narrow_tensor(result, wanted), wanted)
 

@@ -37,7 +37,7 @@ FAR = (-math.inf, -1e4, -100.0, -50.0, -1.0, -1e-3, 0.0, 1e-3, 0.5, 10.0, 80.0, 
 @pytest.mark.parametrize(
     "function", [torch.exp, torch.exp2, torch.expm1, torch.log2, torch.sinh], ids=lambda f: f.__name__
 )
-def test_exponentials_of_numbers_far_out(function: Any, kind: Any) -> None:
+def test_exponentials_of_numbers_wide_out(function: Any, kind: Any) -> None:
     numbers = torch.tensor(FAR, dtype=kind)
     x = numbers.abs() if function is torch.log2 else numbers
     result = interpreted(import_torch(Functional(function), x, dynamic=None), x)[0].astype(np.float64)
@@ -320,7 +320,7 @@ def test_shapes() -> None:
     )
 
 
-def test_made_from_sizes() -> None:
+def test_created_from_sizes() -> None:
     check_functions(
         lambda x: x + torch.zeros(x.shape[0], 3),
         lambda x: torch.ones(x.shape[0], 2, dtype=torch.int32),
@@ -508,7 +508,7 @@ def test_resized_images() -> None:
     check_functions(resizing((5, 2, 4), mode="trilinear"), resizing(2), make=reals(2, 3, 4, 5), batches=(2,))
 
 
-def test_what_a_rule_refuses_is_taken_apart() -> None:
+def test_what_a_rule_refuses_is_decomposed() -> None:
     check_functions(
         lambda x: F.softplus(x, threshold=1.0),
         lambda x: torch.ops.aten.elu(x, 0.5, 1.5, 2.0),

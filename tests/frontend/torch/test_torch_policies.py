@@ -18,23 +18,23 @@ from tilewright.support.errors import WeightError
 F = torch.nn.functional
 
 
-def compare(module: Any, model: tw.Model, given: tuple[Any, ...], tolerance: float = 1e-5) -> None:
+def compare(module: Any, model: tw.Model, inputs: tuple[Any, ...], tolerance: float = 1e-5) -> None:
     with torch.no_grad():
-        expected = module(*given)
-    result = model(*pytree.tree_leaves(given))
+        expected = module(*inputs)
+    result = model(*pytree.tree_leaves(inputs))
     assert_close(result if isinstance(result, tuple) else (result,), expected, tolerance, type(module).__name__)
 
 
-def compare_by_layers(module: Any, model: tw.Model, given: tuple[Any, ...]) -> None:
+def compare_by_layers(module: Any, model: tw.Model, inputs: tuple[Any, ...]) -> None:
     """Compare with eager PyTorch where outputs may deviate as much as the errors that the layers promise make them."""
     with torch.no_grad():
-        expected = module(*given)
-    result = model(*pytree.tree_leaves(given))
+        expected = module(*inputs)
+    result = model(*pytree.tree_leaves(inputs))
     results = result if isinstance(result, tuple) else (result,)
     try:
         assert_close(results, expected, 1e-5, type(module).__name__)
     except AssertionError:  # what layers promise takes many runs of the module
-        allowed = [MAX_DEVIATIONS * each for each in deviation_of_outputs(module, model, given)]
+        allowed = [MAX_DEVIATIONS * each for each in deviation_of_outputs(module, model, inputs)]
         assert_close(results, expected, 1e-5, type(module).__name__, allowed)
 
 
@@ -67,17 +67,17 @@ def test_what_layers_promise_still_tells_errors() -> None:
     """IMP's value may be off by more than its logits, as shares of the largest; both by little. Weights of one layer
     that are off by a thousandth are too much."""
     module = torch_policies.create("imp")
-    given = torch_policies.inputs("imp", 5)
-    model = tw.compile(module, given)
-    action, value = (d.max() for d in deviation_of_outputs(module, model, given))
+    inputs = torch_policies.inputs("imp", 5)
+    model = tw.compile(module, inputs)
+    action, value = (d.max() for d in deviation_of_outputs(module, model, inputs))
     with torch.no_grad():
-        outputs = module(*given)
+        outputs = module(*inputs)
     action, value = action / outputs["action"].abs().max().item(), value / outputs["value"].abs().max().item()
     assert 3 * action < value < 2e-4 and action < 2e-5
     with torch.no_grad():
         module.network[0].weight.mul_(1.001)
     with pytest.raises(AssertionError, match="Mismatched elements"):
-        compare_by_layers(module, model, given)
+        compare_by_layers(module, model, inputs)
 
 
 def test_names_that_are_not_read() -> None:

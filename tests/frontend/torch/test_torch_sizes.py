@@ -59,7 +59,7 @@ def test_callers_state_multiples_and_ranges() -> None:
     assert _symbols(imported) == [("h", 32, 640, 32), ("n", 1, None, 1), ("w", 12, 64, 12)]
 
 
-def test_a_range_that_the_module_needs_is_taken_from_the_caller() -> None:
+def test_a_range_that_the_module_needs_is_selected_from_the_caller() -> None:
     """Windows of seven pixels fit no smaller map, which export finds out; sizes are large ones."""
     module = Functional(lambda x: x.unfold(2, 7, 7).sum(-1))
     dims = {"h": tw.dim(700, 7000, multiple=7)}
@@ -125,7 +125,7 @@ def test_recurrent_layers_take_any_number_of_steps(kind: str, options: dict[str,
         assert_close(model(x), tuple(torch.utils._pytree.tree_leaves(module(x))))
 
 
-def test_pytorchs_recurrent_layers_are_its_own_again() -> None:
+def test_pytorchs_recurrent_layers_are_its_own_once_more() -> None:
     """What stands in for them while we trace is gone: decomposed they are steps, not memory that nobody wrote."""
     lstm, x = nn.LSTM(3, 2), torch.randn(5, 4, 3)
     tw.compile(lstm, x)

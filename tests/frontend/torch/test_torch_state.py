@@ -26,14 +26,14 @@ class Decoder(torch.nn.Module):  # type: ignore[misc,name-defined]
         angle = at[:, None] * 100.0 ** (-torch.arange(0, depth, 2) / depth)
         cos, sin = torch.cat([angle.cos()] * 2, -1), torch.cat([angle.sin()] * 2, -1)
 
-        def turned(t):  # type: ignore[no-untyped-def]
+        def transposed(t):  # type: ignore[no-untyped-def]
             return t * cos + torch.cat([-t[..., depth // 2 :], t[..., : depth // 2]], -1) * sin
 
-        k, v = torch.cat([past_k, turned(k)], 2), torch.cat([past_v, v], 2)
+        k, v = torch.cat([past_k, transposed(k)], 2), torch.cat([past_v, v], 2)
         shape = (batch, self.groups, self.heads // self.groups, past + n, depth)
         keys, values = (t[:, :, None].expand(shape).reshape(batch, self.heads, past + n, depth) for t in (k, v))
         seen = torch.arange(past + n)[None] <= at[:, None]
-        scores = (turned(q) @ keys.transpose(2, 3) * depth**-0.5).masked_fill(~seen, torch.finfo(torch.float32).min)
+        scores = (transposed(q) @ keys.transpose(2, 3) * depth**-0.5).masked_fill(~seen, torch.finfo(torch.float32).min)
         return (scores.softmax(-1) @ values).transpose(1, 2).reshape(batch, n, width), k, v
 
 

@@ -90,6 +90,6 @@ def test_containers_that_pytorch_cannot_name_as_inputs_are_one_error() -> None:
         def forward(self, sample: Any) -> Any:
             return sample["a"] + sample["b"]
 
-    given = Sample(a=torch.ones(2, 3), b=torch.ones(2, 3))
+    inputs = Sample(a=torch.ones(2, 3), b=torch.ones(2, 3))
     with pytest.raises(tw.Error, match="cannot be exported"):
-        tw.compile(Takes(), (given,))
+        tw.compile(Takes(), (inputs,))

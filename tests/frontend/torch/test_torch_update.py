@@ -59,7 +59,7 @@ def changed(module: Any) -> None:
 
 
 @pytest.mark.parametrize("exported", [False, True], ids=["module", "program"])
-def test_own_state_is_taken_and_counts(exported: bool) -> None:
+def test_own_state_is_selected_and_counts(exported: bool) -> None:
     module = everything()
     x = torch.tensor([1, 6, 0])
     source = torch.export.export(module, (x,)) if exported else module

@@ -75,10 +75,10 @@ def check(
     module.eval()
     imported = import_torch(module, make(3), **options)
     for batch in batches:
-        given = make(batch)
+        inputs = make(batch)
         with torch.no_grad():
-            expected = module(*given)
-        assert_close(interpreted(imported, *pytree.tree_leaves(given)), expected, tolerance, f"batch {batch},")
+            expected = module(*inputs)
+        assert_close(interpreted(imported, *pytree.tree_leaves(inputs)), expected, tolerance, f"batch {batch},")
     return imported
 
 

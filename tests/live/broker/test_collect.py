@@ -65,7 +65,7 @@ def server() -> Server:
     return Server()
 
 
-def test_how_many_requests_start_a_batch(server: Server) -> None:
+def test_what_number_of_requests_start_a_batch(server: Server) -> None:
     """Each lane's share of the agents that are at it, all that can ask, or what fills a batch; one at least."""
     choose = random.Random(0)
     for _ in range(500):

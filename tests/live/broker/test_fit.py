@@ -183,7 +183,7 @@ def test_shapes_are_those_that_are_stated() -> None:
             check_rows(model, spec_of(), 8)  # type: ignore[arg-type]
 
 
-def test_a_ring_that_is_taken_over_asks_again(tmp_path: Path) -> None:
+def test_a_ring_that_is_selected_over_asks_once_more(tmp_path: Path) -> None:
     """What had been asked, and what the last server had begun, is ready, with its bit; nothing else is."""
     tensor = RingTensor("x", "f32", ("n", 2))
     ring = Ring.create(tmp_path / "ring", RingSpec("policy", "key", (tensor,), (tensor,), slots=70, rows=2))

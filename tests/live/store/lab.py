@@ -192,8 +192,8 @@ def publish_for_ever(
         done = 0
         while not publishes or done < publishes:
             version = publisher.version + 1
-            given = publisher.publish(telling_weights(version, width), version=version)
-            if given != version:
+            inputs = publisher.publish(telling_weights(version, width), version=version)
+            if inputs != version:
                 board[row, FAILED] += 1
             board[row, PUBLISHED] = version
             board[row, CALLS] += 1

@@ -119,8 +119,8 @@ def test_killed_at_random_points(scene: Scene, store: Path) -> None:
     model = tw.load(scene.model)
     with tw.Publisher(NAME, model) as publisher:
         assert publisher.version >= newest
-        given = publisher.publish(telling_weights(publisher.version + 1, model.params[0].shape[1]))
-        assert given == actor.version
+        inputs = publisher.publish(telling_weights(publisher.version + 1, model.params[0].shape[1]))
+        assert inputs == actor.version
         weights.sweep()
         # One structure is left, with at most as many slots as there were versions in use at once.
         left = files(store)

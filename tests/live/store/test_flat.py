@@ -31,7 +31,7 @@ def usage(store: Path) -> tuple[int, int, int]:
     return sum(sizes), len(sizes), len(os.listdir("/proc/self/fd"))
 
 
-def test_publishes_leave_nothing_behind(store: Path) -> None:
+def test_publishes_leave_no_residue(store: Path) -> None:
     model = Model(affine())
     with tw.Publisher("affine", model) as publisher, tw.attach("affine") as actor:
         first = publisher.version
@@ -58,7 +58,7 @@ def test_publishes_leave_nothing_behind(store: Path) -> None:
         assert publisher.version == first + 300 + PUBLISHES
 
 
-def test_structures_that_come_and_go_leave_nothing_behind(store: Path, telling: tuple[Path, Path]) -> None:
+def test_structures_that_come_and_go_leave_no_residue(store: Path, telling: tuple[Path, Path]) -> None:
     """The second structure supersedes the first and so on; only the newest one stays."""
     models = [tw.load(path) for path in telling]
     actor, sizes, descriptors = None, [], []

@@ -91,7 +91,7 @@ def test_only_the_owner_may_look(store: Path, telling: tuple[Path, Path]) -> Non
         assert path.is_symlink() or mode == wanted, path
 
 
-AS_NOBODY = """
+AS_UNOWNED = """
 import os, sys, numpy as np
 from tilewright.runtime.native import native
 import tilewright as tw
@@ -110,7 +110,7 @@ for action in (lambda: tw.attach("telling"), lambda: tw.Publisher("telling", mod
 def test_another_user_is_refused(store: Path, telling: tuple[Path, Path]) -> None:
     store.chmod(0o755)
     with tw.Publisher(NAME, tw.load(telling[0])):
-        result = run_python(AS_NOBODY.replace("model = None", "model = None"))
+        result = run_python(AS_UNOWNED.replace("model = None", "model = None"))
     lines = result.stdout.splitlines()
     assert len(lines) >= 1, result.stderr
     assert "ermission" in lines[0], lines
@@ -130,7 +130,7 @@ def run_python(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_folder_that_others_may_write_is_refused_or_made_safe(store: Path) -> None:
+def test_a_folder_that_others_may_write_is_refused_or_created_safe(store: Path) -> None:
     """A store in a folder of somebody else's making must not be trusted blindly: its program is native code."""
     if os.getuid() != 0:
         pytest.skip("making another user's folder needs root")
@@ -278,14 +278,14 @@ def small(tmp_path: Path) -> Path:
     """A tmpfs of 1.5 MB, for as long as the test lasts."""
     folder = tmp_path / "small"
     folder.mkdir()
-    made = subprocess.run(
+    created = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1536k,mode=700", "tmpfs", str(folder)],
         capture_output=True,
         text=True,
         check=False,
     )
-    if made.returncode != 0:
-        pytest.skip(f"may not mount a tmpfs: {made.stderr.strip()}")
+    if created.returncode != 0:
+        pytest.skip(f"may not mount a tmpfs: {created.stderr.strip()}")
     return folder
 
 
@@ -347,9 +347,9 @@ def rewrite_manifest(path: Path, change: Callable[[dict], None]) -> None:
     data = json.loads(program.manifest.to_json())
     change(data)
     manifest = Manifest.from_json(json.dumps(data))
-    kept = {name: np.array(array) for name, array in program.weights.items()}
+    retained = {name: np.array(array) for name, array in program.weights.items()}
     path.unlink()
-    artifact.write(path, Program(manifest, program.objects, kept, {}), version)
+    artifact.write(path, Program(manifest, program.objects, retained, {}), version)
 
 
 def test_another_cpu(store: Path, telling: tuple[Path, Path], tmp_path: Path) -> None:
@@ -568,14 +568,14 @@ def test_the_folder_vanishes_under_an_actor(store: Path, telling: tuple[Path, Pa
         assert NAME in str(error)
     assert is_whole(actor(ONES), actor.version)
     publisher.close()
-    with tw.Publisher(NAME, tw.load(telling[0])) as again:
-        again.publish(telling_weights(7), version=7)
+    with tw.Publisher(NAME, tw.load(telling[0])) as reloaded:
+        reloaded.publish(telling_weights(7), version=7)
         with tw.attach(NAME) as fresh:
             assert is_whole(fresh(ONES), 7)
     actor.close()
 
 
-def test_many_random_files(store: Path) -> None:
+def test_several_random_files(store: Path) -> None:
     """Things that are no stores lie in the folder; nothing touches them."""
     source = random.Random(1)
     (store / "file").write_bytes(b"hello")
@@ -599,7 +599,7 @@ def test_many_random_files(store: Path) -> None:
             tw.attach(name)
 
 
-def test_one_reader_too_many(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_reader_excess(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who finds no place is told so, and leaves nothing open."""
     monkeypatch.setattr("tilewright.live.store.epoch.MAX_READERS", 1)
     with tw.Publisher("policy", Model(affine())), tw.attach("policy"):

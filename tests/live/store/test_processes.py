@@ -257,7 +257,7 @@ def test_actors_that_close_give_their_place_back(publisher: tw.Publisher) -> Non
     assert is_whole(tw.attach(NAME)(ONES), version)
 
 
-def test_many_actors_in_one_process(publisher: tw.Publisher) -> None:
+def test_several_actors_in_one_process(publisher: tw.Publisher) -> None:
     actors = [tw.attach(NAME) for _ in range(20)]
     for _ in range(5):
         version = publish(publisher)
@@ -313,14 +313,14 @@ def test_threads_while_versions_change(publisher: tw.Publisher, hurry: None) -> 
 def test_threads_while_structures_change(store: Path, telling: tuple[Path, Path], hurry: None) -> None:
     """The old structure's memory stays for the calls that are in it; each thread's next call is in the new one."""
     models = [tw.load(path) for path in telling]
-    many = np.ones((64, DEPTH), np.float32)
+    several = np.ones((64, DEPTH), np.float32)
     wrong: list[object] = []
     with tw.Publisher(NAME, models[0]):
         actor = tw.attach(NAME)
 
     def work(going: Callable[[], bool]) -> None:
         while going():
-            y, version = actor.versioned(many)
+            y, version = actor.versioned(several)
             if not is_whole(y, version):
                 wrong.append((version, y.shape, y.min(), y.max()))
 
@@ -343,7 +343,7 @@ def test_threads_while_structures_change(store: Path, telling: tuple[Path, Path]
 def test_closing_while_threads_call(publisher: tw.Publisher, hurry: None) -> None:
     """A call that is under way when the actor is closed ends well; later ones are refused."""
     publish(publisher)
-    many = np.ones((256, DEPTH), np.float32)
+    several = np.ones((256, DEPTH), np.float32)
     wrong: list[object] = []
     for _ in range(5):
         actor = tw.attach(NAME)
@@ -352,7 +352,7 @@ def test_closing_while_threads_call(publisher: tw.Publisher, hurry: None) -> Non
         def work(going: Callable[[], bool], actor: tw.Actor = actor, refused: list[str] = refused) -> None:
             while going():
                 try:
-                    y, version = actor.versioned(many)
+                    y, version = actor.versioned(several)
                 except tw.Error as error:
                     refused.append(str(error))
                     return
@@ -398,11 +398,11 @@ def test_stopped_inside_a_call(publisher: tw.Publisher, store: Path, tmp_path: P
         assert not board.words[:, [TORN, BACK]].any()
 
 
-def test_arrays_that_were_given_out_stay(publisher: tw.Publisher) -> None:
+def test_arrays_that_were_passed_out_stay(publisher: tw.Publisher) -> None:
     """Outputs are the caller's: later versions do not write into them."""
     publish(publisher)
     with tw.attach(NAME) as actor:
-        kept = [(actor.version, actor(ONES)) for _ in range(5) if publish(publisher)]
+        retained = [(actor.version, actor(ONES)) for _ in range(5) if publish(publisher)]
         publish(publisher, 10)
-        for version, y in kept:
+        for version, y in retained:
             assert is_whole(np.asarray(y), version)

@@ -39,15 +39,15 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("given", "message"), REFUSED, ids=[m for _, m in REFUSED])
-def test_refused_and_nothing_changed(store: Path, given: object, message: str) -> None:
+@pytest.mark.parametrize(("value", "message"), REFUSED, ids=[m for _, m in REFUSED])
+def test_refused_and_nothing_changed(store: Path, value: object, message: str) -> None:
     with tw.Publisher(NAME, Model(affine())) as publisher:
         publisher.publish(numbers(5), version=5)
         with tw.attach(NAME) as actor:
             before = [a.copy() for a in actor(X)]
             info = weights.info(NAME)
             with pytest.raises(tw.errors.WeightError) as caught:
-                publisher.publish(given)  # type: ignore[arg-type]
+                publisher.publish(value)  # type: ignore[arg-type]
             assert message in str(caught.value)
             assert publisher.version == actor.version == 5
             assert weights.info(NAME) == info or weights.info(NAME).version == 5
@@ -118,12 +118,12 @@ def test_nan_by_wish(store: Path) -> None:
         assert np.isnan(actor(X)[1][0])
 
 
-def test_the_given_arrays_may_change_after(store: Path) -> None:
+def test_the_passed_arrays_may_change_after(store: Path) -> None:
     with tw.Publisher(NAME, Model(affine())) as publisher, tw.attach(NAME) as actor:
-        given = numbers(2)
-        publisher.publish(given)
-        given["w"][:] = -1
-        given["scale"][:] = -1
+        inputs = numbers(2)
+        publisher.publish(inputs)
+        inputs["w"][:] = -1
+        inputs["scale"][:] = -1
         assert actor(X)[1][0] == 2
         np.testing.assert_allclose(actor(X)[0], affine_reference(X, numbers(2)["w"]), rtol=1e-5)
 
@@ -160,18 +160,18 @@ def test_threads_publish(store: Path) -> None:
     """Publishes from several threads come one after another: every version once."""
     with tw.Publisher(NAME, Model(affine())) as publisher:
         first = publisher.version
-        given: list[int] = []
+        inputs: list[int] = []
 
         def work() -> None:
             for _ in range(50):
-                given.append(publisher.publish(numbers(1)))
+                inputs.append(publisher.publish(numbers(1)))
 
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert sorted(given) == list(range(first + 1, first + 201))
+        assert sorted(inputs) == list(range(first + 1, first + 201))
 
 
 def test_waiting(store: Path) -> None:
@@ -196,13 +196,13 @@ def test_attach_waits_for_a_store(store: Path) -> None:
     with pytest.raises(tw.Error):
         tw.attach(NAME, timeout=0.15)
     assert 0.1 < time.monotonic() - start < 5
-    made: list[tw.Publisher] = []
-    timer = threading.Timer(0.1, lambda: made.append(tw.Publisher(NAME, Model(affine()))))
+    result: list[tw.Publisher] = []
+    timer = threading.Timer(0.1, lambda: result.append(tw.Publisher(NAME, Model(affine()))))
     timer.start()
     with tw.attach(NAME, timeout=20) as actor:
         assert actor(X)[1].shape == (1,)
     timer.join()
-    made[0].close()
+    result[0].close()
 
 
 def test_use_after_close(store: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_version_without_a_checksum_is_said_to_have_none(store: Path, monkeypa
         assert "has no checksum" in (weights.info(NAME, verify=True).problem or "")
 
 
-def test_a_checksum_that_comes_too_late_is_dropped(store: Path) -> None:
+def test_a_checksum_that_comes_after_time_is_dropped(store: Path) -> None:
     """The slot was written again while its former contents were summed up."""
     with tw.Publisher(NAME, Model(affine())) as publisher:
         control = publisher._epoch.control  # type: ignore[union-attr]

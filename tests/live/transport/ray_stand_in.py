@@ -21,8 +21,8 @@ class RayError(Exception):
 class Actor:
     """A handle: `actor.method.remote(...)` gives a reference to the result."""
 
-    def __init__(self, ray: Ray, made: Any, options: dict[str, Any]) -> None:
-        self._ray, self._made, self.options, self.alive = ray, made, options, True
+    def __init__(self, ray: Ray, created: Any, options: dict[str, Any]) -> None:
+        self._ray, self._made, self.options, self.alive = ray, created, options, True
 
     def __getattr__(self, name: str) -> Any:
         return mock.Mock(remote=lambda *args: self._ray.call(self, getattr(self._made, name), args))

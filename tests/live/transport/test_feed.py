@@ -112,7 +112,7 @@ def test_slow_nodes_cost_a_bounded_amount_of_memory() -> None:
     assert feed.images() == 1
 
 
-def test_memory_is_used_again() -> None:
+def test_memory_is_used_once_more() -> None:
     feed = Feed("wide", wide_program())
     places = set()
     for version in range(1, 10):

@@ -62,14 +62,14 @@ class Wire:
 def wire() -> Iterator[Wire]:
     if shutil.which("ip") is None or shutil.which("tc") is None:
         pytest.skip("needs ip and tc of iproute2")
-    made = Wire()
+    created = Wire()
     try:
-        made.lay()
-        yield made
+        created.lay()
+        yield created
     except subprocess.CalledProcessError as error:
         pytest.skip(f"network namespaces are not permitted here: {error.stderr.strip()}")
     finally:
-        made.remove()
+        created.remove()
 
 
 @contextmanager

@@ -105,10 +105,10 @@ def test_learner_restarts_and_relay_restarts(store: Path, models: tuple[Model, M
             until(lambda: relay.error is None)
             relay.close()
             assert (actor(ONES) == of(6)).all(), "and without the relay"
-            with tw.relay(address) as again:
+            with tw.relay(address) as repeated:
                 server.publish(telling_weights(7), 7)
                 assert actor.wait(7, 60)
-                assert again.stats()["programs"] == 0, "the program was in the store"
+                assert repeated.stats()["programs"] == 0, "the program was in the store"
 
 
 def test_one_relay_works_and_the_others_stand_by(store: Path, models: tuple[Model, Model]) -> None:
@@ -320,8 +320,8 @@ def test_fork(store: Path, models: tuple[Model, Model]) -> None:
             assert relay.wait(1, 60), "the parent's relay goes on"
             server.close()
             until(lambda: relay.error is not None)
-            with tw.serve_weights("policy", models[0], port=port) as again:
-                again.publish(telling_weights(2), 2)
+            with tw.serve_weights("policy", models[0], port=port) as repeated:
+                repeated.publish(telling_weights(2), 2)
                 assert relay.wait(2, 60)
         finally:
             for file in (told, say, hold, release):
@@ -344,7 +344,7 @@ def test_backoff_grows_and_is_bounded() -> None:
     assert waits[0] < 0.07 and min(waits[8:]) > 1.4
 
 
-def test_what_goes_wrong_again_and_again_is_said_seldom(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_goes_wrong_repeatedly_is_said_seldom(store: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The first time, at each power of two after that, and as soon as it is something else; all of it is counted."""
     relay = Relay(source(1, "policy"), "policy")
     assert (relay.version, relay.stats()["error"]) == (-1, None)

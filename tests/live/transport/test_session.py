@@ -166,9 +166,9 @@ def test_connections_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
         assert "there are too many" in caplog.text
         nodes[0].close()
         until(lambda: server.stats()["connections"] == 1)
-        again = source(server.port)
-        assert again.newer(None, None, 5) is not None
-        again.close()
+        repeated = source(server.port)
+        assert repeated.newer(None, None, 5) is not None
+        repeated.close()
         nodes[1].close()
 
 

@@ -61,23 +61,23 @@ def check(op: str, inputs: Sequence[Array | None], tolerance: float = TOLERANCE,
     graph = graph_of(op, inputs, attrs)
     names = [f"x{k}" for k, a in enumerate(inputs) if a is not None and a.dtype.kind == "f"]
     match = gradient(graph, graph.outputs[0].name, names)
-    given = {f"x{k}": a for k, a in enumerate(inputs) if a is not None}
-    _, *gradients = interpret(match, given)
+    arguments = {f"x{k}": a for k, a in enumerate(inputs) if a is not None}
+    _, *gradients = interpret(match, arguments)
     for name, result in zip(names, gradients, strict=True):
-        expected = differences(graph, given, name)
+        expected = differences(graph, arguments, name)
         assert result.shape == expected.shape
         scale = max(np.abs(expected).max(initial=0), 1)
         np.testing.assert_allclose(result, expected, rtol=0, atol=tolerance * scale, err_msg=f"{op} by {name}")
 
 
-def differences(graph: Graph, given: dict[str, Array], name: str) -> Array:
-    result = np.zeros(given[name].shape)
+def differences(graph: Graph, arguments: dict[str, Array], name: str) -> Array:
+    result = np.zeros(arguments[name].shape)
     for place in np.ndindex(result.shape):
         values = []
         for step in (STEP, -STEP):
-            moved = given[name].copy()
+            moved = arguments[name].copy()
             moved[place] += step
-            values.append(float(interpret(graph, {**given, name: moved})[0]))
+            values.append(float(interpret(graph, {**arguments, name: moved})[0]))
         result[place] = (values[0] - values[1]) / (2 * STEP)
     return result
 
@@ -247,9 +247,9 @@ SPARSE = np.array([[True, False, True, True], [False, False, True, False], [True
 )
 def test_attention(mask: Any, attrs: dict[str, Any]) -> None:
     """By queries, keys and values, in whatever order and heads; a mask that is added is no operand of the gradient."""
-    given = {**ATTENTION, **attrs, "order": "shts", "heads": 4, "groups": 2, "first": (1, 0, 1)}
+    arguments = {**ATTENTION, **attrs, "order": "shts", "heads": 4, "groups": 2, "first": (1, 0, 1)}
     operands = [normal(2, 3, 5, 2), normal(2, 2, 4, 2), normal(4, 2, 3, 3)]
-    graph = graph_of("lowered.attention", [*operands, *([] if mask is None else [mask])], given)
+    graph = graph_of("lowered.attention", [*operands, *([] if mask is None else [mask])], arguments)
     got = gradient(graph, graph.outputs[0].name, ["x0", "x1", "x2"])
     arrays = {f"x{k}": a for k, a in enumerate((*operands, *([] if mask is None else [mask])))}
     _, *gradients = interpret(got, arrays)
@@ -272,12 +272,12 @@ def test_attention_within_one_array(first: tuple[int, int, int], order: str) -> 
     (y,) = emit(builder, "lowered.attention", x, x, x, **attrs)
     weights = emit(builder, "constant", value=normal(*map(int, map(str, y.shape))))[0]
     total = emit(builder, "reduce_sum", emit(builder, "mul", y, weights)[0], axes=(0, 1, 2, 3), keepdims=False)[0]
-    graph, given = builder.finish((total,)), {"x": normal(*shape)}
-    expected = differences(graph, given, "x")
+    graph, arguments = builder.finish((total,)), {"x": normal(*shape)}
+    expected = differences(graph, arguments, "x")
     backward = gradient(graph, total.name, ["x"])
     (node,) = (n for n in backward.nodes if n.op == "attention_gradient")
     assert node.of(AttentionGradientAttrs).joined is ((order, first) == ("ssst", (0, 2, 4)))
-    result = interpret(backward, given)[1]
+    result = interpret(backward, arguments)[1]
     np.testing.assert_allclose(result, expected, rtol=0, atol=TOLERANCE * max(np.abs(expected).max(), 1))
 
 
@@ -360,8 +360,8 @@ def test_a_normalisation_keeps_its_quotient_alone() -> None:
     following = [n for n in result.nodes if n.output.name.startswith(("d.", "centred.again"))]
     assert any(n.output.name == "centred.again" for n in following)
     assert all(v is None or v.name != "centred" for n in following for v in n.inputs)
-    given = {"x": normal(16, 3)}
-    np.testing.assert_allclose(interpret(result, given)[1], differences(graph, given, "x"), atol=1e-5)
+    arguments = {"x": normal(16, 3)}
+    np.testing.assert_allclose(interpret(result, arguments)[1], differences(graph, arguments, "x"), atol=1e-5)
 
 
 def test_a_step_of_an_lstm() -> None:
@@ -418,8 +418,8 @@ def test_equal_extremes_of_a_scatter_share() -> None:
     graph = graph_of("scatter_elements", [np.ones(2), np.array([0, 0]), np.ones(2)], {"axis": 0, "reduction": "max"})
     weights = np.random.default_rng(0).uniform(0.5, 1.5, 2)
     result = gradient(graph, graph.outputs[0].name, ["x0", "x2"])
-    given = {"x0": np.ones(2), "x1": np.array([0, 0]), "x2": np.array([1.0, 0.5])}
-    by_data, by_updates = interpret(result, given)[1:]
+    inputs = {"x0": np.ones(2), "x1": np.array([0, 0]), "x2": np.array([1.0, 0.5])}
+    by_data, by_updates = interpret(result, inputs)[1:]
     np.testing.assert_allclose(by_data, weights * [0.5, 1])
     np.testing.assert_allclose(by_updates, weights[0] * np.array([0.5, 0]))
 
@@ -561,8 +561,8 @@ def test_equals_share() -> None:
         graph = graph_of(op, [np.ones(1), np.ones(1)], {})
         weight = np.random.default_rng(0).uniform(0.5, 1.5, 1)
         result = gradient(graph, graph.outputs[0].name, ["x0", "x1"])
-        given = {"x0": np.ones(1), "x1": np.ones(1)}
-        np.testing.assert_allclose(np.concatenate(interpret(result, given)[1:]), np.repeat(weight / 2, 2))
+        inputs = {"x0": np.ones(1), "x1": np.ones(1)}
+        np.testing.assert_allclose(np.concatenate(interpret(result, inputs)[1:]), np.repeat(weight / 2, 2))
 
 
 WITHOUT = frozenset("forest nonzero head search_sorted suppress unique_rows unique_sorted".split())
@@ -581,8 +581,8 @@ def test_gradients_can_be_stopped() -> None:
     """x * stop(x) has the gradient of a product with a constant."""
     builder = GraphBuilder("g")
     x = builder.input("x", TensorType(f32, (as_expr(3),)))
-    (kept,) = emit(builder, "stop_gradient", x)
-    (product,) = emit(builder, "mul", x, kept)
+    (retained,) = emit(builder, "stop_gradient", x)
+    (product,) = emit(builder, "mul", x, retained)
     (total,) = emit(builder, "reduce_sum", product, axes=(0,), keepdims=False)
     graph = gradient(builder.finish((total,)), total.name, ["x"])
     at = np.array([-2.0, 0.5, 3.0], np.float32)
@@ -596,16 +596,16 @@ def test_bits_of_numbers() -> None:
     x = builder.input("x", TensorType(f32, (as_expr(4),)))
     (bits,) = emit(builder, "cast", x, dtype=i32, bits=True)
     (rest,) = emit(builder, "bitand", bits, emit(builder, "constant", value=np.int32(0x7FFFFF))[0])
-    (again,) = emit(builder, "cast", rest, dtype=f32, bits=True)
+    (copied,) = emit(builder, "cast", rest, dtype=f32, bits=True)
     (condition,) = emit(builder, "lt", bits, emit(builder, "constant", value=np.int32(0))[0])
     (chosen,) = emit(builder, "select", condition, emit(builder, "neg", x)[0], x)
     (flat,) = emit(builder, "reduce_sum", chosen, axes=(0,), keepdims=False)
-    (made,) = emit(builder, "reduce_sum", again, axes=(0,), keepdims=False)
-    graph = builder.finish((flat, made))
+    (created,) = emit(builder, "reduce_sum", copied, axes=(0,), keepdims=False)
+    graph = builder.finish((flat, created))
     at = np.array([-2.0, -0.5, 0.5, 3.0], np.float32)
     np.testing.assert_array_equal(interpret(gradient(graph, flat.name, ["x"]), {"x": at})[-1], np.sign(at))
     with pytest.raises(tw.Error, match="another one's bits"):
-        gradient(graph, made.name, ["x"])
+        gradient(graph, created.name, ["x"])
 
 
 def test_all_that_is_missing_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:

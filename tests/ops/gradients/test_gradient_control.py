@@ -35,15 +35,15 @@ def summed(builder: GraphBuilder, values: list[Value]) -> Graph:
     return builder.finish((total,))
 
 
-def check(graph: Graph, given: dict[str, Array], native: bool = True) -> Graph:
-    names = [n for n, a in given.items() if a.dtype.kind == "f"]
+def check(graph: Graph, arguments: dict[str, Array], native: bool = True) -> Graph:
+    names = [n for n, a in arguments.items() if a.dtype.kind == "f"]
     whole = gradient(graph, graph.outputs[0].name, names)
-    _, *match = interpret(whole, given)
+    _, *match = interpret(whole, arguments)
     for name, result in zip(names, match, strict=True):
-        want = differences(graph, given, name)
+        want = differences(graph, arguments, name)
         np.testing.assert_allclose(result, want, rtol=0, atol=TOLERANCE * max(np.abs(want).max(initial=0), 1))
     if native:
-        for got, result in zip(tw.compile(whole)(*(given[v.name] for v in whole.inputs))[1:], match, strict=True):
+        for got, result in zip(tw.compile(whole)(*(arguments[v.name] for v in whole.inputs))[1:], match, strict=True):
             np.testing.assert_allclose(np.asarray(got), result, rtol=1e-9, atol=1e-10)
     return whole
 
@@ -108,14 +108,14 @@ def branch(op: str, both: bool) -> Graph:
     return inner.finish((emit1(inner, "mul", first, y) if both else first, first))
 
 
-@pytest.mark.parametrize("taken", [True, False])
-def test_branches(taken: bool) -> None:
+@pytest.mark.parametrize("selected", [True, False])
+def test_branches(selected: bool) -> None:
     """One branch reads both operands, the other one of them."""
     builder = GraphBuilder("g")
     p, x, y = builder.input("p", of(dtype=boolean)), builder.input("x", of(3)), builder.input("y", of(3))
     result = emit(builder, "cond", p, x, y, then=branch("sin", True), orelse=branch("exp", False))
-    given = {"p": np.array(taken), "x": RNG.uniform(0.3, 1, 3), "y": RNG.uniform(0.3, 1, 3)}
-    check(summed(builder, list(result)), given)
+    inputs = {"p": np.array(selected), "x": RNG.uniform(0.3, 1, 3), "y": RNG.uniform(0.3, 1, 3)}
+    check(summed(builder, list(result)), inputs)
 
 
 def test_a_branch_in_a_loop() -> None:
@@ -123,8 +123,8 @@ def test_a_branch_in_a_loop() -> None:
     inner.input("number", of(dtype=i64))
     h, x = inner.input("h", of(3)), inner.input("x", of(3))
     total = emit1(inner, "reduce_sum", h, axes=(0,), keepdims=False)
-    taken = emit1(inner, "gt", total, emit1(inner, "constant", value=np.float64(2.0)))
-    new, _ = emit(inner, "cond", taken, h, x, then=branch("sin", True), orelse=branch("exp", False))
+    selected = emit1(inner, "gt", total, emit1(inner, "constant", value=np.float64(2.0)))
+    new, _ = emit(inner, "cond", selected, h, x, then=branch("sin", True), orelse=branch("exp", False))
     body = inner.finish((emit1(inner, "add", new, x),))
     builder = GraphBuilder("g")
     h, x = builder.input("h", of(3)), builder.input("x", of(5, 3))

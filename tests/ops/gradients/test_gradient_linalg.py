@@ -42,9 +42,9 @@ def test_cholesky() -> None:
     weighted = emit1(builder, "mul", factor, emit1(builder, "constant", value=normal(2, 4, 4)))
     total = emit1(builder, "reduce_sum", weighted, axes=(0, 1, 2), keepdims=False)
     graph = builder.finish((total,))
-    given = {"x": normal(2, 4, 4) + 3 * np.eye(4)}
-    result = interpret(gradient(graph, graph.outputs[0].name, ["x"]), given)[1]
-    np.testing.assert_allclose(result, differences(graph, given, "x"), rtol=0, atol=1e-6)
+    inputs = {"x": normal(2, 4, 4) + 3 * np.eye(4)}
+    result = interpret(gradient(graph, graph.outputs[0].name, ["x"]), inputs)[1]
+    np.testing.assert_allclose(result, differences(graph, inputs, "x"), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -119,9 +119,9 @@ def test_zeta_by_its_place() -> None:
     s = emit1(builder, "constant", value=np.array([2.0, 4.5]))
     y = emit1(builder, "zeta", s, q)
     graph = builder.finish((emit1(builder, "reduce_sum", y, axes=(0,), keepdims=False),))
-    given = {"q": np.array([0.7, 3.2])}
-    result = interpret(gradient(graph, graph.outputs[0].name, ["q"]), given)[1]
-    np.testing.assert_allclose(result, differences(graph, given, "q"), rtol=1e-6)
+    inputs = {"q": np.array([0.7, 3.2])}
+    result = interpret(gradient(graph, graph.outputs[0].name, ["q"]), inputs)[1]
+    np.testing.assert_allclose(result, differences(graph, inputs, "q"), rtol=1e-6)
 
 
 COMPILED: list[tuple[str, list[Any], dict[str, Any]]] = [

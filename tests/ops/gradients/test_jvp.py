@@ -44,11 +44,11 @@ def test_operators(op: str, inputs: list[Array], attrs: dict[str, Any]) -> None:
     names = [v.name for v in graph.inputs]
     whole = tw.jvp(graph, [graph.outputs[0].name], names)
     assert [v.name for v in whole.inputs] == [*names, *(f"t.{name}" for name in names)]
-    given = dict(zip(names, inputs, strict=True))
-    direction = {name: normal(*a.shape) for name, a in given.items()}
-    y, moved = interpret(whole, {**given, **{f"t.{name}": t for name, t in direction.items()}})
-    ends = [interpret(graph, {n: a + h * direction[n] for n, a in given.items()})[0] for h in (STEP, -STEP)]
-    np.testing.assert_array_equal(y, interpret(graph, given)[0])
+    arguments = dict(zip(names, inputs, strict=True))
+    direction = {name: normal(*a.shape) for name, a in arguments.items()}
+    y, moved = interpret(whole, {**arguments, **{f"t.{name}": t for name, t in direction.items()}})
+    ends = [interpret(graph, {n: a + h * direction[n] for n, a in arguments.items()})[0] for h in (STEP, -STEP)]
+    np.testing.assert_array_equal(y, interpret(graph, arguments)[0])
     np.testing.assert_allclose(moved, (ends[0] - ends[1]) / (2 * STEP), rtol=1e-6, atol=1e-7)
 
 
@@ -80,9 +80,9 @@ def test_compiled_is_interpreted() -> None:
     x = builder.input("x", TensorType(f32, (as_expr(8), as_expr(6))))
     graph = builder.finish((emit1(builder, "softmax", x, axis=1, name="y"),))
     whole = tw.jvp(graph, ["y"], ["x"])
-    given = {name: rng.normal(size=(8, 6)).astype(np.float32) for name in ("x", "t.x")}
-    expected = run_graph(whole, given)
-    result = tw.compile(whole)(given["x"], given["t.x"])
+    inputs = {name: rng.normal(size=(8, 6)).astype(np.float32) for name in ("x", "t.x")}
+    expected = run_graph(whole, inputs)
+    result = tw.compile(whole)(inputs["x"], inputs["t.x"])
     for value, array in zip(whole.outputs, result, strict=True):
         np.testing.assert_allclose(array, expected[value.name], rtol=1e-5, atol=1e-6)
 

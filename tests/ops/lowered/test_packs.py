@@ -35,8 +35,8 @@ def test_packed_weights_are_each_weight_once_and_zeros(op: str, shape: tuple[int
 @pytest.mark.parametrize("transpose", [False, True])
 def test_packed_dots_are_each_weight_once_and_zeros(panels: int, transpose: bool) -> None:
     weights = np.arange(1, 1 + 2 * 8 * 9, dtype=np.int32).reshape(2, 8, 9).astype(np.uint8)
-    given = weights.swapaxes(1, 2).copy() if transpose else weights
-    (packed,) = check("lowered.pack_dot", given, width=4, group=4, panels=panels, transpose=transpose)
+    supplied = weights.swapaxes(1, 2).copy() if transpose else weights
+    (packed,) = check("lowered.pack_dot", supplied, width=4, group=4, panels=panels, transpose=transpose)
     assert packed.shape == (2, -(-3 // panels) * panels, 2, 4, 4)
     for b, column, k in np.ndindex(2, 9, 8):
         assert packed[b, column // 4, k // 4, column % 4, k % 4] == weights[b, k, column]

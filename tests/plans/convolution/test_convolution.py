@@ -213,11 +213,11 @@ def test_all_blockings_mean_the_same(case: Case, knobs: tuple[int, ...], monkeyp
     planned = plan(kernel.func, target)
     assert dict(planned.chosen.knobs)["rows"] == blocking.rows
     flat = lower_loops(planned.func, target)
-    given = [a.copy() for a in ordinary]
-    space = [np.full([getattr(d, "value", 1) for d in b.shape], np.nan, np.float32) for b in flat.params[len(given) :]]
+    inputs = [a.copy() for a in ordinary]
+    space = [np.full([getattr(d, "value", 1) for d in b.shape], np.nan, np.float32) for b in flat.params[len(inputs) :]]
     interpret(kernel.func, ordinary)
-    interpret(flat, [*given, *space])
-    np.testing.assert_allclose(given[-1], ordinary[-1], rtol=1e-4, atol=1e-4)
+    interpret(flat, [*inputs, *space])
+    np.testing.assert_allclose(inputs[-1], ordinary[-1], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("strip", [28, 196, 266, 784])
@@ -284,7 +284,7 @@ def test_elements_are_operands_of_single_vectors_alone() -> None:
 
 
 @pytest.mark.parametrize(("channels", "filters", "asks"), [(520, 264, True), (64, 64, False)])
-def test_weights_past_the_second_level_are_asked_for_ahead(channels: int, filters: int, asks: bool) -> None:
+def test_weights_past_the_second_level_are_asked_for_in_advance(channels: int, filters: int, asks: bool) -> None:
     case = (1, channels, filters, (5, 5), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1))
     kernel = kernel_of(case, TARGETS["haswell"])
     flat = str(lower_loops(plan(kernel.func, TARGETS["haswell"]).func, TARGETS["haswell"]))
@@ -345,7 +345,7 @@ def test_tiles_ask_for_the_weights_that_come_next(
 
 
 @pytest.mark.parametrize(("channels", "size", "most"), [(64, (6, 6), 11), (64, (4, 4), 22)])
-def test_tiles_prefetch_a_few_lines_at_a_time(channels: int, size: tuple[int, int], most: int) -> None:
+def test_tiles_prefetch_some_lines_at_a_time(channels: int, size: tuple[int, int], most: int) -> None:
     """Not those of all windows of a block of channels at once, nine times as many."""
     target = Target.parse("emeraldrapids").adjusted(l1=1 << 12, l2=1 << 13)
     case = (1, channels, 64, size, (3, 3), (1, 1), (1,) * 4, (1, 1))
@@ -480,7 +480,7 @@ PLAIN: list[Case] = [
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=str)
-def test_one_pixel_between_plain_maps(case: Case) -> None:
+def test_one_pixel_between_ordinary_maps(case: Case) -> None:
     """Nothing is converted; NaN and infinity go through."""
     data, graph = arrays(case), graph_of(case, residual=False)
     weights = {name: data[name] for name in ("w", "bias")}
@@ -501,7 +501,9 @@ def test_one_pixel_between_plain_maps(case: Case) -> None:
     ("channels", "side", "filters", "prefetched"),
     [(16, 100, 8, False), (16, 127, 3, False), (16, 127, 4, True), (16, 800, 1, True)],
 )
-def test_few_filters_prefetch_from_memory_alone(channels: int, side: int, filters: int, prefetched: bool) -> None:
+def test_a_small_number_of_filters_prefetch_from_memory_alone(
+    channels: int, side: int, filters: int, prefetched: bool
+) -> None:
     target = TARGETS["znver4"].adjusted(l2=1 << 20, l3=32 << 20)
     assert ahead(PixelProblem(filters, side * side, channels), filters, target) == prefetched
 
@@ -538,21 +540,21 @@ def test_layers_of_one_pixel_are_blocked_where_others_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "stride", "plain"),
+    ("name", "stride", "ordinary"),
     [("znver3", 1, False), ("haswell", 1, True), ("znver4", 1, True), ("znver4", 2, True)],
 )
-def test_scattered_rows_cost_most_on_zen_3(name: str, stride: int, plain: bool) -> None:
+def test_scattered_rows_cost_most_on_zen_3(name: str, stride: int, ordinary: bool) -> None:
     """A map that leaves the second level of cache, of more rows than hardware follows; samples are taken out first."""
     case = (1, 144, 24, (56 * stride, 56 * stride), (1, 1), (stride, stride), (0, 0, 0, 0), (1, 1))
     graph = graph_of(case, residual=False)
     for _, function in graph_passes(Target.parse(name), Options()):
         graph = function(graph)
-    assert ("lowered.conv_pointwise_groups" in [n.op for n in graph.nodes]) is plain
+    assert ("lowered.conv_pointwise_groups" in [n.op for n in graph.nodes]) is ordinary
 
 
 @pytest.mark.parametrize("filters", [1, 2, 3, 8])
 @pytest.mark.parametrize("name", ["haswell", "znver4"])
-def test_few_filters_read_plain_maps_once(name: str, filters: int) -> None:
+def test_a_small_number_of_filters_read_ordinary_maps_once(name: str, filters: int) -> None:
     """Neither is a map put into blocks that are read for a filter or two, nor is all of it read for each filter."""
     target = Target.parse(name)
     for channels, side in ((222, 95), (64, 420))[: min(2, filters)]:

@@ -67,10 +67,10 @@ def test_packing_and_convolution_are_what_their_references_say(kind: tuple[DType
     block = -(-shape[1] // group) * group
     (packed,) = check("lowered.pack_conv_dot", w, block=block, width=lanes, group=group, panels=2)
     x = values(a, (2, 1, 5, 4, block))  # what stands past the channels counts for nothing
-    for given in ([x, packed, zero], [x, packed]):
-        (y,) = check("lowered.conv_dot", *given, channels=filters, **enclosing)
+    for item in ([x, packed, zero], [x, packed]):
+        (y,) = check("lowered.conv_dot", *item, channels=filters, **enclosing)
         real = np.moveaxis(x[:, 0], -1, 1)[:, : shape[1]]
-        want = expected(case, real, w, zero if len(given) == 3 else 0)
+        want = expected(case, real, w, zero if len(item) == 3 else 0)
         got = np.moveaxis(y, -1, 2).reshape(2, -1, *want.shape[2:])[:, :filters]
         assert np.abs(got - want).max() < 1e-4
 

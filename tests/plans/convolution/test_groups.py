@@ -214,7 +214,7 @@ def test_groups_of_half_a_block_are_windows(filters: int, windows: bool) -> None
     ("each", "columns", "block"),
     [(8, 19, 8), (8, 1, 8), (5, 19, 8), (5, 4, 16), (12, 19, 16), (20, 19, 8), (40, 19, 16)],
 )
-def test_blocks_are_halves_where_these_take_no_longer(each: int, columns: int, block: int) -> None:
+def test_blocks_are_half_blocks_where_these_take_no_longer(each: int, columns: int, block: int) -> None:
     """Zen 4 starts two halves at once; short lines wait for their sums, many halves for loads."""
     graph = Case(2 * each, 2 * each, (3, 4, columns), 3, 2, pads=1).graph()
     for _, function in graph_passes(ZEN4):

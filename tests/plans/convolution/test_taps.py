@@ -33,8 +33,8 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def graph_of(name: str, dtype: DType = f32, given: bool = False) -> Graph:
-    """A convolution with bias and activation; `given`: its filters come with each call."""
+def graph_of(name: str, dtype: DType = f32, supplied: bool = False) -> Graph:
+    """A convolution with bias and activation; `supplied`: its filters come with each call."""
     filters, channels, size, window, pads, strides, dilations, batch = CASES[name]
 
     def tensor(*shape: Any) -> TensorType:
@@ -42,7 +42,7 @@ def graph_of(name: str, dtype: DType = f32, given: bool = False) -> Graph:
 
     b = GraphBuilder("case")
     x = b.input("x", tensor(batch, channels, *size))
-    w = (b.input if given else b.param)("w", tensor(filters, channels, *window))
+    w = (b.input if supplied else b.param)("w", tensor(filters, channels, *window))
     y = ops.emit1(b, "conv", x, w, pads=pads, strides=strides, dilations=dilations, groups=1)
     y = ops.emit1(b, "add", y, b.param("bias", tensor(filters, 1, 1)))
     return b.finish((ops.emit1(b, "relu", y),))
@@ -82,10 +82,10 @@ def test_all_ways_give_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", ["dilated", "map smaller than the window"])
 def test_filters_may_come_with_each_call(name: str) -> None:
     """Over so few pixels that nothing is packed for them as well."""
-    graph = graph_of(name, given=True)
+    graph = graph_of(name, supplied=True)
     inputs, params = numbers(graph, 1)
     wide = [{k: a.astype(np.float64) for k, a in arrays.items()} for arrays in (inputs, params)]
-    (expected,) = run_graph(graph_of(name, f64, given=True), *wide).values()
+    (expected,) = run_graph(graph_of(name, f64, supplied=True), *wide).values()
     with deciding() as record:
         tw.compile((graph, params))
     (decision,) = [d for d in record.decisions if d.key.name.startswith("algorithm")]

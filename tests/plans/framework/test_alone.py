@@ -25,16 +25,16 @@ LITTLE = [
 """Each was 1.4 to 14 times slower with two threads: by other algorithms, and by plans that looked easier to share."""
 
 
-def test_the_choice_for_one_is_taken_where_it_takes_little():
+def test_the_choice_for_one_is_selected_where_it_takes_little():
     two, small = replace(ZEN4, threads=2), SMALL * ZEN4.barrier
 
-    def taken(alone: float, shared: float) -> float:
+    def used_names(alone: float, shared: float) -> float:
         return alone_if_small(lambda t: [alone if t.threads == 1 else shared], float, two)[0]
 
-    assert taken(0.9 * small, 1.5 * small) == 0.9 * small
-    assert taken(1.1 * small, 1.5 * small) == 1.5 * small
+    assert used_names(0.9 * small, 1.5 * small) == 0.9 * small
+    assert used_names(1.1 * small, 1.5 * small) == 1.5 * small
     # It is not even asked for: what takes so long shared is not little alone.
-    assert taken(0.9 * small, 2.1 * small) == 2.1 * small
+    assert used_names(0.9 * small, 2.1 * small) == 2.1 * small
     assert alone_if_small(lambda _: [0.5 * small], float, replace(ZEN4, threads=1)) == [0.5 * small]
     assert alone_if_small(lambda _: [], float, two) == []
 

@@ -178,8 +178,8 @@ def test_a_forced_compile_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     def texts(forced: dict[str, str]) -> str:
         with forcing(forced):
-            made = tw.compile((graph, weights))
-        return made.show("schedule")  # outside, where nothing is forced
+            created = tw.compile((graph, weights))
+        return created.show("schedule")  # outside, where nothing is forced
 
     usual, told = texts({}), texts({algorithm.key.name: other.label})
     count = len(builds)

@@ -124,7 +124,7 @@ def test_all_functions_that_are_written_out_have_a_weight() -> None:
     assert {*SINGLE, *TABLES, *EXACT} == set(FUNCTIONS)
 
 
-def test_rows_of_a_few_elements_fill_no_vectors() -> None:
+def test_rows_of_some_elements_fill_no_vectors() -> None:
     """A softmax of rows of two elements computes each by itself, of seventeen in two vectors; 64 fill theirs."""
 
     def compute(columns: int) -> float:
@@ -193,8 +193,8 @@ def test_forced_decisions_are_obeyed() -> None:
         assert all(f"width={label.partition('=')[2]}" in text for d in kernels for text in contractions(d))
         assert not forced.unused()
         last = contractions(kernels[0])[-1]
-        worst, again = listed(graph, weights, {layout[0].key.name: label, kernels[0].key.name: last})
-        assert next(d.selected.label for d in again.decisions if d.key == kernels[0].key) == last
+        worst, repeated = listed(graph, weights, {layout[0].key.name: label, kernels[0].key.name: last})
+        assert next(d.selected.label for d in repeated.decisions if d.key == kernels[0].key) == last
         for model in (compiled, other, worst):
             np.testing.assert_allclose(model(x), x @ weights["w"], rtol=1e-5, atol=1e-5)
 
@@ -235,9 +235,9 @@ def test_a_forced_kernel_has_an_entry_of_its_own_in_the_cache() -> None:
 def test_equal_targets_give_equal_bytes_and_ceilings_are_part_of_them() -> None:
     (group,) = fuse(product(12, 32, 40))
     func = lower_group(group, "k").func
-    again = compile_kernel(func, FIXED.adjusted(cores=7, frequency=4.0))
-    assert compile_kernel(func, FIXED).object == again.object
-    assert compile_kernel(func, FIXED.adjusted(l2_bandwidth=8.0)).symbol != again.symbol
+    reloaded = compile_kernel(func, FIXED.adjusted(cores=7, frequency=4.0))
+    assert compile_kernel(func, FIXED).object == reloaded.object
+    assert compile_kernel(func, FIXED.adjusted(l2_bandwidth=8.0)).symbol != reloaded.symbol
 
 
 def test_small_kernels_are_for_one_thread() -> None:
@@ -258,17 +258,17 @@ def test_small_kernels_are_for_one_thread() -> None:
 def test_whether_threads_share_a_kernel_is_a_decision() -> None:
     """Of calls with several threads; with one there is nothing to decide."""
     two = replace(FIXED, threads=2)
-    for rows, taken, other in ((4, "alone", "shared"), (4096, "shared", "alone")):
+    for rows, selected, other in ((4, "alone", "shared"), (4096, "shared", "alone")):
         b = GraphBuilder("double")
         x = b.input("x", tensor(rows, 16))
         (group,) = fuse(b.finish((ops.emit1(b, "add", x, x),)))
         func = lower_group(group, "k").func
         with deciding() as record:
             usual = compile_kernel(func, two)
-        (made,) = (d for d in record.decisions if d.key.kind == "threads")
-        assert made.selected.label == taken and set(made.space.labels) == {"alone", "shared"}
-        assert made.estimate == min(made.estimates)
-        with deciding({made.key.name: other}):
+        (created,) = (d for d in record.decisions if d.key.kind == "threads")
+        assert created.selected.label == selected and set(created.space.labels) == {"alone", "shared"}
+        assert created.estimate == min(created.estimates)
+        with deciding({created.key.name: other}):
             assert plan(func, two).alone == (other == "alone")
             assert compile_kernel(func, two).symbol != usual.symbol
         with deciding() as record:
@@ -289,7 +289,7 @@ def test_shares_are_even() -> None:
     ]
 
 
-def test_what_few_parts_cost() -> None:
+def test_what_a_small_number_of_parts_cost() -> None:
     """The longest share counts; one thread shares with no other row."""
     one = Target.parse("znver4")
     two, three = replace(one, threads=2), replace(one, threads=3)
@@ -307,30 +307,30 @@ def test_parts_are_chosen_for_the_threads_of_a_call(threads: int) -> None:
     result = {}
     for target in (one, more):
         shape = winograd_tiles.WinogradProblem(1, 56, 56, 64, 64, 3, 1e8)
-        taken = winograd_tiles.ranked((shape,), (2, 4, 5, 6), target)[0][1]
-        assert isinstance(taken, Winograd)
+        selected = winograd_tiles.ranked((shape,), (2, 4, 5, 6), target)[0][1]
+        assert isinstance(selected, Winograd)
         pixel = conv_tiles.DirectProblem(1, 28, 28, (1, 1), 1, 512, 16, 256, 4 * 512 * 28 * 28, False)
         strips = strassen_conv.best(pixel, 32, 100 << 20, target)
         assert strips is not None
-        block = winograd_tiles.blocked((shape,), taken, target)[0][1]
+        block = winograd_tiles.blocked((shape,), selected, target)[0][1]
         lengths = {n: strassen_conv.estimate(pixel, strips[1], n, 100 << 20, target) for n in strassen_conv.strips(392)}
         strip = min(lengths, key=lambda n: lengths[n].cycles)
-        result[target.threads] = winograd_tiles.times(shape, taken, block), 392 // strip
+        result[target.threads] = winograd_tiles.times(shape, selected, block), 392 // strip
     assert all(sharing(n, more) > 1.1 for n in result[1])
     assert all(sharing(n, more) <= 1.1 for n in result[threads])
 
 
-def test_a_program_is_made_for_its_threads_and_kept_apart() -> None:
+def test_a_program_is_created_for_its_threads_and_separated() -> None:
     b = GraphBuilder("model")
     graph = b.finish((ops.emit1(b, "relu", b.input("x", tensor(4, 4))),))
-    made = [tw.compile((graph, {}), threads=n, target=Target.host()) for n in (1, 2)]
-    assert [m.threads for m in made] == [1, 2]
-    assert made[0].manifest.target == made[1].manifest.target
+    created = [tw.compile((graph, {}), threads=n, target=Target.host()) for n in (1, 2)]
+    assert [m.threads for m in created] == [1, 2]
+    assert created[0].manifest.target == created[1].manifest.target
     host = Target.host()
     assert replace(host, threads=2).fingerprint != host.fingerprint
 
 
-def test_functions_behind_products_of_pixels_count() -> None:
+def test_functions_after_products_of_pixels_count() -> None:
     """A plain epilogue is part of the products' estimate."""
 
     def compute(function: str) -> float:
@@ -347,8 +347,8 @@ def test_functions_behind_products_of_pixels_count() -> None:
 
 def test_channels_that_fill_no_blocks_are_not_padded_directly() -> None:
     """24 channels take three quarters of what 32 take, not as long."""
-    few, full = (winograd_tiles.WinogradProblem(1, 28, 28, c, 64, 3) for c in (24, 32))
-    ratio = winograd_tiles.direct(few, FIXED) / winograd_tiles.direct(full, FIXED)
+    fewer, full = (winograd_tiles.WinogradProblem(1, 28, 28, c, 64, 3) for c in (24, 32))
+    ratio = winograd_tiles.direct(fewer, FIXED) / winograd_tiles.direct(full, FIXED)
     assert 0.7 < ratio < 0.85
 
 
@@ -375,7 +375,7 @@ def test_tiles_past_the_second_level_are_written_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("target", ["znver4", "haswell"])
-def test_what_is_dilated_is_judged_as_it_is_computed_directly(target: str) -> None:
+def test_what_is_dilated_is_evaluated_as_it_is_computed_directly(target: str) -> None:
     """A dilated map of one pixel is one pixel directly, but a tile of each submap by transforms."""
     result = Target.parse(target)
     shape = winograd_tiles.WinogradProblem(9, 1, 1, 96, 32, 3, whole=(1, 1, 1))

@@ -43,7 +43,7 @@ def steps(count: int, width: int) -> PrimFunc:
     return func.finish()
 
 
-def test_weights_come_again_at_each_step() -> None:
+def test_weights_come_once_more_at_each_step() -> None:
     """From the level that holds them: of 1 MB, 8 steps bring 8 MB, of which a roofline counts one."""
     func = steps(8, 512)
     nbytes = 512 * 512 * 4

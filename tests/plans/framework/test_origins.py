@@ -83,9 +83,11 @@ def test_a_plan_takes_its_operator_and_no_loops_that_look_like_it(plan: Plan, bu
     assert not plan.fits(analyse(without_origins(mine.func)), ZEN4)
 
 
-def test_products_are_taken_by_their_structure() -> None:
-    taken = [candidate for candidate in structures(matmul(15, 20, 100)) if contraction.PLAN.fits(candidate, ZEN4)]
-    assert taken and all(contraction.PLAN.fits(analyse(without_origins(candidate.func)), ZEN4) for candidate in taken)
+def test_products_are_selected_by_their_structure() -> None:
+    used_names = [candidate for candidate in structures(matmul(15, 20, 100)) if contraction.PLAN.fits(candidate, ZEN4)]
+    assert used_names and all(
+        contraction.PLAN.fits(analyse(without_origins(candidate.func)), ZEN4) for candidate in used_names
+    )
 
 
 def test_operators_have_their_attributes_and_stages() -> None:

@@ -70,7 +70,7 @@ def test_other_stages_are_refused() -> None:
         restate(structure, conv, (x,), lambda x: te.compute(x.shape, lambda *at: x[at] + 1.0, name="one"))
 
 
-def test_what_is_taken_is_what_is_shown() -> None:
+def test_what_is_selected_is_what_is_shown() -> None:
     planned = plan(convolution(), TARGET)
     assert planned.plan == "winograd" and "tilerows=" in planned.describe()
     assert planned.least.cycles <= planned.chosen.cycles

@@ -70,7 +70,7 @@ def product(m: int, k: int, n: int, kinds: tuple[DType, DType] = (u8, i8)) -> Gr
     return builder.finish((ops.emit1(builder, "lowered.matmul_tiles", x, packed, columns=n, rows=16),))
 
 
-def convolution(case: dict[str, Any], *, flat: bool = False, plain: bool = True) -> Graph:
+def convolution(case: dict[str, Any], *, flat: bool = False, ordinary: bool = True) -> Graph:
     shape, filters, window, enclosing = split(case)
     builder = GraphBuilder("convolution")
     x = builder.input("x", TensorType(u8, tuple(map(const, shape))))
@@ -82,7 +82,7 @@ def convolution(case: dict[str, Any], *, flat: bool = False, plain: bool = True)
     how = {"channels": filters, "rows": 16, "flat": flat, **enclosing}
     total = ops.emit1(builder, "lowered.conv_tiles", blocked, packed, zero, **how)
     return builder.finish(
-        (ops.emit1(builder, "lowered.unblock_channels", total, channels=filters) if plain else total,)
+        (ops.emit1(builder, "lowered.unblock_channels", total, channels=filters) if ordinary else total,)
     )
 
 
@@ -109,9 +109,9 @@ def test_convolutions_are_what_their_reference_says() -> None:
     (packed,) = check("lowered.pack_conv_dot", w, block=16, width=16, group=4, panels=1)
     x = values(u8, (2, 2, 7, 4, 4))  # what stands past the channels counts for nothing
     real = np.moveaxis(x, -1, 2).reshape(2, 8, 7, 4)[:, : shape[1]]
-    for given, flat in (([x, packed, zero], False), ([x, packed], False), ([x, packed, zero], True)):
-        (y,) = check("lowered.conv_tiles", *given, channels=filters, rows=4, flat=flat, **enclosing)
-        want = expected(case, real, w, zero if len(given) == 3 else 0)
+    for item, flat in (([x, packed, zero], False), ([x, packed], False), ([x, packed, zero], True)):
+        (y,) = check("lowered.conv_tiles", *item, channels=filters, rows=4, flat=flat, **enclosing)
+        want = expected(case, real, w, zero if len(item) == 3 else 0)
         np.testing.assert_array_equal(np.moveaxis(y, -1, 2).reshape(2, -1, *want.shape[2:])[:, :filters], want)
 
 
@@ -144,7 +144,7 @@ def halves(*shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("m,k,n", SIZES)
-def test_native_products_of_halves(m: int, k: int, n: int) -> None:
+def test_native_products_of_float16(m: int, k: int, n: int) -> None:
     """Products of bf16 are exact in f32; so many of them are summed with a rounding each."""
     x, w = halves(m, k), halves(k, n)
     exact = x.astype(np.float64) @ w.astype(np.float64)
@@ -162,7 +162,7 @@ def test_native_convolutions(name: str, flat: bool) -> None:
     x, w, zero = values(u8, shape), values(i8, (filters, shape[1], *window)), values(u8, ())
     want = expected(CASES[name], x, w, zero)
     for threads, ordinary in ((1, True), (2, True), (1, False), (2, False)):
-        graph = convolution(CASES[name], flat=flat, plain=ordinary)
+        graph = convolution(CASES[name], flat=flat, ordinary=ordinary)
         model = tw.compile((graph, {"w": w, "zero": np.asarray(zero)}), threads=threads)
         got = np.asarray(model(x))
         if not ordinary:
@@ -208,7 +208,7 @@ def test_every_way_computes_the_same(name: str, way: str) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-def test_few_channels_fill_the_depth() -> None:
+def test_a_small_number_of_channels_fill_the_depth() -> None:
     """Of three channels, four lie in a block: two lines of eight columns are a register's depth."""
     case = {"x": (1, 3, 224, 224), "filters": 64, "window": (7, 7), "strides": (2, 2), "pads": (3, 3, 3, 3)}
     text = str(assign_layouts(numbers(case, 0), AMX))
@@ -227,7 +227,7 @@ def test_a_flat_product_has_fewer_registers() -> None:
     assert "pad: u8[1, 1, 1, 88, 64]" in str(func)
 
 
-def of_halves(kind: DType, channels: int, *, size: int = 7, filters: int = 48) -> Graph:
+def of_float16(kind: DType, channels: int, *, size: int = 7, filters: int = 48) -> Graph:
     builder = GraphBuilder("halves")
     x = builder.input("x", TensorType(kind, (Var("n"), const(channels), const(size), const(size))))
     w = builder.param("w", TensorType(kind, tuple(map(const, (filters, channels, 3, 3)))))
@@ -244,11 +244,11 @@ def of_halves(kind: DType, channels: int, *, size: int = 7, filters: int = 48) -
         (bf16, "fp32", 20, 7, ""),  # no whole blocks of channels
     ],
 )
-def test_convolutions_of_halves_choose(
+def test_convolutions_of_float16_choose(
     kind: DType, precision: Precision, channels: int, size: int, chosen: str
 ) -> None:
     for target in (AMX, Target.parse("sapphirerapids")):
-        graph = of_halves(kind, channels, size=size)
+        graph = of_float16(kind, channels, size=size)
         for name, function in graph_passes(target, Options(precision)):
             graph = function(graph)
             if name == "assign layouts":
@@ -258,10 +258,10 @@ def test_convolutions_of_halves_choose(
 
 
 @pytest.mark.parametrize("kind,precision", [(bf16, "fp32"), (f32, "bf16")])
-def test_native_convolutions_of_halves(kind: DType, precision: Precision) -> None:
+def test_native_convolutions_of_float16(kind: DType, precision: Precision) -> None:
     """Factors are rounded to bf16, or are of bf16, sums are of f32, and new weights are rounded when they come."""
     for filters, threads in ((48, 1), (20, 2)):
-        rng, graph = np.random.default_rng(4), of_halves(kind, 48, filters=filters)
+        rng, graph = np.random.default_rng(4), of_float16(kind, 48, filters=filters)
         first, other = (rng.standard_normal((filters, 48, 3, 3)).astype(kind.numpy) for _ in range(2))
         x = rng.standard_normal((3, 48, 7, 7)).astype(kind.numpy)
         model = tw.compile((graph, {"w": first}), precision=precision, threads=threads)
@@ -288,13 +288,13 @@ def test_interpreted_products(m: int, k: int, n: int) -> None:
             "lowered.pack_dot", {"width": 16, "group": 4, "transpose": False, "panels": panel_multiple(n, 16)}
         ),
     )
-    given = {u8: x, i8: packed, i32: np.zeros((m, n), np.int32)}
+    inputs = {u8: x, i8: packed, i32: np.zeros((m, n), np.int32)}
     arrays = [
-        given[b.dtype] if b.name != "pad" else np.zeros([int(d.value) for d in b.shape], np.uint8) for b in func.params
+        inputs[b.dtype] if b.name != "pad" else np.zeros([int(d.value) for d in b.shape], np.uint8) for b in func.params
     ]
     interpret(func, arrays)
     assert name == "tile dots"
-    np.testing.assert_array_equal(given[i32], x.astype(np.int64) @ w.astype(np.int64))
+    np.testing.assert_array_equal(inputs[i32], x.astype(np.int64) @ w.astype(np.int64))
 
 
 @pytest.mark.parametrize("graph", [product(64, 256, 64), convolution(CASES["many"])], ids=lambda g: g.name)
@@ -349,14 +349,14 @@ def test_intrinsics_say_what_they_compute() -> None:
     assert not sums.any()
 
 
-def test_the_intrinsic_of_halves_says_what_it_computes() -> None:
+def test_the_intrinsic_of_float16_says_what_it_computes() -> None:
     a, b, sums = halves(16, 32), halves(16, 16, 2), np.ones((16, 16), np.float32)
     interpret(find_intrinsic(x86.DOTS[-1].name).description, [a, b, sums])
     flat = b.astype(np.float64).transpose(0, 2, 1).reshape(32, 16)
     np.testing.assert_allclose(sums, a.astype(np.float64) @ flat + 1, rtol=1e-5, atol=1e-5)
 
 
-def test_code_for_halves() -> None:
+def test_code_for_float16() -> None:
     name, func = kernel(product(64, 256, 64, (bf16, bf16)), AMX)
     text = assembly(emit_llvm(func, AMX), AMX)
     assert name == "tile dots" and text.count("\ttdpbf16ps\t") == 4
@@ -399,14 +399,14 @@ def test_native_precisions(kind: DType, precision: Precision, bound: float) -> N
     rng = np.random.default_rng(3)
     x, w, other = (rng.standard_normal(shape).astype(kind.numpy) for shape in ((64, 250), (96, 250), (96, 250)))
     model = tw.compile((linear(64, kind), {"w": w}), precision=precision)
-    for given in (w, other):
-        model.update({"w": given})
-        want = x.astype(np.float64) @ given.astype(np.float64).T
+    for case in (w, other):
+        model.update({"w": case})
+        want = x.astype(np.float64) @ case.astype(np.float64).T
         got = np.asarray(model(x)).astype(np.float64)
         assert 0 < np.sqrt(np.mean((got - want) ** 2) / np.mean(want**2)) < bound
 
 
-def test_instructions_that_are_slower_than_single_precision_are_not_taken() -> None:
+def test_instructions_that_are_slower_than_single_precision_are_not_selected() -> None:
     assert find_dot(bf16, bf16, Target.parse("znver4")) is x86.DOTS[0]
     assert find_dot(bf16, bf16, Target.parse("sapphirerapids")) is None
 
@@ -421,9 +421,9 @@ def test_sums_that_fit_no_registers_are_refused() -> None:
 def test_buffers_are_in_the_registers_one_after_another() -> None:
     """As those of a loop's versions; registers are configured once."""
     head, *body, end = str(kernel(product(32, 64, 32), AMX)[1]).splitlines()
-    again = [line.replace("matmul_local_tiles", "second_tiles") for line in body]
+    repeated = [line.replace("matmul_local_tiles", "second_tiles") for line in body]
     text = emit_llvm(
-        parse_func("\n".join([head, "for a in 0..2 {", *body, "}", "for b in 0..2 {", *again, "}", end])), AMX
+        parse_func("\n".join([head, "for a in 0..2 {", *body, "}", "for b in 0..2 {", *repeated, "}", end])), AMX
     )
     assert text.count("call void @llvm.x86.tdpbusd(") == 8 and text.count("call void @llvm.x86.ldtilecfg(") == 1
 
@@ -493,27 +493,31 @@ def test_the_choice_is_a_decision(graph: Graph, ways: tuple[str, str]) -> None:
         assert f"lowered.{ways[1]}(" in str(assign_layouts(graph, AMX))
 
 
-@pytest.mark.parametrize("size,taken", [(7, "flat"), (28, "flat"), (14, "matrices"), (16, "matrices")])
-def test_pixels_of_several_lines_share_registers(size: int, taken: str) -> None:
+@pytest.mark.parametrize("size,selected", [(7, "flat"), (28, "flat"), (14, "matrices"), (16, "matrices")])
+def test_pixels_of_several_lines_share_registers(size: int, selected: str) -> None:
     """Where these are fewer then: not of maps whose lines fill them."""
     graph = layer(1, (256, size, size), (256, 256, 3, 3))
     with deciding() as record:
         text = str(assign_layouts(graph, AMX))
     (decision,) = [d for d in record.decisions if d.key.kind == "registers"]
-    assert decision.selected.label == taken and ("flat = true" in text) == (taken == "flat")
+    assert decision.selected.label == selected and ("flat = true" in text) == (selected == "flat")
     with forcing({decision.key.name: "matrices"}):
         assert "flat = true" not in str(assign_layouts(graph, AMX))
 
 
-def test_few_rows_go_by_dot_instructions() -> None:
+def test_a_small_number_of_rows_go_by_dot_instructions() -> None:
     """One layout of the weights for both; a number of rows that is said to be likely counts."""
     graph = assign_layouts(layer(None, (256,), (256, 256)), AMX)
     (node,) = [n for n in graph.nodes if n.op == "lowered.matmul_by_rows"]
     least = node.of(MatmulByRowsAttrs).least
     assert 1 < least <= 16
-    few, many = versions(node)
-    assert few.node.op == "lowered.matmul_dot" and many.node.op == "lowered.matmul_tiles" and many.condition is None
-    assert few.condition is not None and str(few.condition) == f"n < {least}"
+    fewer, several = versions(node)
+    assert (
+        fewer.node.op == "lowered.matmul_dot"
+        and several.node.op == "lowered.matmul_tiles"
+        and several.condition is None
+    )
+    assert fewer.condition is not None and str(fewer.condition) == f"n < {least}"
 
 
 @pytest.mark.parametrize("likely,chosen", [((64,), "matmul_tiles"), ((1,), "matmul_dot")])
@@ -551,10 +555,10 @@ def in_parts(lead: tuple[Expr, ...], *, others: bool = True) -> Graph:
 
 def test_rows_in_parts_are_joined() -> None:
     """What follows in the same kernel goes along; parts that fill registers stay."""
-    few = assign_layouts(in_parts((const(96), const(1))), AMX)
-    (node,) = [n for n in few.nodes if n.op == "lowered.matmul_tiles"]
+    fewer = assign_layouts(in_parts((const(96), const(1))), AMX)
+    (node,) = [n for n in fewer.nodes if n.op == "lowered.matmul_tiles"]
     assert str(node.output.type) == "i32[96, 48]"
-    assert [g.label for g in fuse(few) if g.nodes[0].op == "lowered.matmul_tiles"] == [
+    assert [g.label for g in fuse(fewer) if g.nodes[0].op == "lowered.matmul_tiles"] == [
         "matmul_tiles + cast + mul + add"
     ]
     whole = assign_layouts(in_parts((const(6), const(16))), AMX)
@@ -569,8 +573,8 @@ def test_native_rows_in_parts(lead: tuple[int | str, int | str], others: bool) -
     w, s = values(i8, (256, 48)), rng.standard_normal((1, 1, 48)).astype(np.float32)
     shape = tuple(Var(d) if isinstance(d, str) else const(d) for d in lead)
     model = tw.compile((in_parts(shape, others=others), {"w": w, "s": s} if others else {"w": w}))
-    for given in ((3, 5), (1, 1), (0, 4), (20, 7)):
-        sizes = [g if isinstance(d, str) else d for d, g in zip(lead, given, strict=True)]
+    for case in ((3, 5), (1, 1), (0, 4), (20, 7)):
+        sizes = [g if isinstance(d, str) else d for d, g in zip(lead, case, strict=True)]
         x = values(u8, (*sizes, 256))
         want = (x.astype(np.int32) @ w.astype(np.int32)).astype(np.float32)
         rest = rng.standard_normal(want.shape).astype(np.float32)

@@ -93,7 +93,7 @@ TILES = Plan(
 )
 
 
-def test_candidates_that_do_more_are_rejected_and_the_next_one_is_taken(
+def test_candidates_that_do_more_are_rejected_and_the_next_one_is_selected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(plans, "PLANS", (TILES,))
@@ -118,12 +118,12 @@ def test_what_is_forced_is_not_rejected(monkeypatch: pytest.MonkeyPatch) -> None
         assert plan(func, AVX2).chosen.label == "tiles tile=8"
 
 
-def test_where_all_do_more_the_one_that_does_least_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = replace(TILES, candidates=lambda *at: TILES.candidates(*at)[:2])
-    monkeypatch.setattr(plans, "PLANS", (few,))
+def test_where_all_do_more_the_one_that_does_least_is_selected(monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer = replace(TILES, candidates=lambda *at: TILES.candidates(*at)[:2])
+    monkeypatch.setattr(plans, "PLANS", (fewer,))
     planned = plan(chain(64, 4), AVX2)
     assert planned.chosen.label == "tiles tile=8" and len(planned.rejected) == 2
-    monkeypatch.setattr(plans, "PLANS", (replace(few, added=lambda *_: (Added("B", "halo", 128),)),))
+    monkeypatch.setattr(plans, "PLANS", (replace(fewer, added=lambda *_: (Added("B", "halo", 128),)),))
     assert plan(chain(64, 4), AVX2).rejected == ()
 
 
@@ -149,13 +149,13 @@ def test_groups_of_tiles_that_span_lines_are_computed_once(sizes: tuple[int, ...
 
 def test_what_plans_make_of_random_layers_does_no_more_than_was_ordered() -> None:
     """Fifty layers on each of two targets; `make audit` looks at thousands."""
-    taken = set()
+    selected = set()
     for target, seed in ((AVX2, 0), (Target.parse("znver4"), 1)):
         for layer in layers(50, seed):
             for func in kernels(layer, target, Options(fast="strassen")):
                 planned = plan(func, target)
-                taken.add(planned.plan)
+                selected.add(planned.plan)
                 added = named(planned.plan).added
                 work = work_of(planned.schedule.func, added(analyse(func), planned.chosen, target))
                 assert work.excess <= MAX_EXCESS, f"{layer.kind} {layer.name}: {planned.describe()}"
-    assert len(taken) >= 9  # of the plans in `PLANS`: the sizes are what they are for
+    assert len(selected) >= 9  # of the plans in `PLANS`: the sizes are what they are for

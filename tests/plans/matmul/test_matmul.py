@@ -24,9 +24,9 @@ from tilewright.plans import Planned, plan
 from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.framework.decisions import deciding
 from tilewright.plans.matmul.tiles import (
-    FEW_ROWS,
     MAX_ROWS,
     MAX_STEPS,
+    SHORT_ROWS,
     MatmulTile,
     Product,
     estimate,
@@ -154,13 +154,13 @@ def test_batches(a: tuple[int, ...], b: tuple[int, ...], param: bool) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("kind", ["float32", "float64"])
-def test_turned_rows(a: tuple[int, ...], b: tuple[int, ...], kind: str) -> None:
+def test_transposed_rows(a: tuple[int, ...], b: tuple[int, ...], kind: str) -> None:
     """Gradients of weights: both operands come with each call, the left one with its depth first."""
     multiply(a, b, kind, param=False, transpose_a=True)
 
 
 @pytest.mark.parametrize(
-    "size,turned,place",
+    "size,transposed,place",
     [
         ((64, 64, 1 << 14), True, True),  # rows of one panel, however many
         ((64, 17, 256), True, True),
@@ -179,11 +179,13 @@ def test_turned_rows(a: tuple[int, ...], b: tuple[int, ...], kind: str) -> None:
     ],
     ids=str,
 )
-def test_operands_that_change_are_read_where_they_lie(size: tuple[int, int, int], turned: bool, place: bool) -> None:
+def test_operands_that_change_are_read_where_they_lie(
+    size: tuple[int, int, int], transposed: bool, place: bool
+) -> None:
     rows, columns, depth = size
-    assert multiplies_in_place(rows, columns, depth, 4, Target.parse("znver4"), turned=turned) == place
-    if turned and place and rows > FEW_ROWS:  # tiles of few registers
-        assert not multiplies_in_place(rows, columns, depth, 4, Target.parse("x86-64-v3"), turned=True)
+    assert multiplies_in_place(rows, columns, depth, 4, Target.parse("znver4"), transposed=transposed) == place
+    if transposed and place and rows > SHORT_ROWS:  # tiles of few registers
+        assert not multiplies_in_place(rows, columns, depth, 4, Target.parse("x86-64-v3"), transposed=True)
 
 
 @pytest.mark.parametrize(
@@ -201,9 +203,9 @@ def test_operands_that_change_are_read_where_they_lie(size: tuple[int, int, int]
     ],
     ids=str,
 )
-def test_operands_are_near_where_products_wait_for_lines(size: tuple[int, int, int], place: bool) -> None:
-    assert multiplies_in_place(*size, 4, Target.parse("emeraldrapids"), turned=True) == place
-    assert multiplies_in_place(*size, 4, Target.parse("znver4"), turned=True)
+def test_operands_are_close_to_where_products_wait_for_lines(size: tuple[int, int, int], place: bool) -> None:
+    assert multiplies_in_place(*size, 4, Target.parse("emeraldrapids"), transposed=True) == place
+    assert multiplies_in_place(*size, 4, Target.parse("znver4"), transposed=True)
 
 
 @pytest.mark.costly(2)
@@ -241,9 +243,9 @@ def test_rows_of_heads_without_packing() -> None:
         )
     )
     for rows in (0, 1, 2, 9):
-        given = values(rng, (rows, 2, 35), "float32")
-        (got,) = model.run({"x": given}).values()
-        check(got, given, w)
+        inputs = values(rng, (rows, 2, 35), "float32")
+        (got,) = model.run({"x": inputs}).values()
+        check(got, inputs, w)
 
 
 def test_what_follows_in_more_dimensions() -> None:
@@ -268,8 +270,8 @@ def test_panels_that_tiles_prefetch_come_from_afar_once(rows: int) -> None:
     product = Product(rows, 512, 512, working_set=5e6)
     assert product.level(target) == "l3" and sharing_rows(MatmulTile(rows, 32), product, 0, target) == rows
     result = [t for t in tiles(rows, 32, 512, 512, 4, target) if t.panels == 1]
-    far = product.weights / target.l3_bandwidth
-    assert all(estimate(t, product, target).memory >= far for t in result)
+    from_memory = product.weights / target.l3_bandwidth
+    assert all(estimate(t, product, target).memory >= from_memory for t in result)
     assert min(result, key=lambda t: estimate(t, product, target).cycles).rows == rows
 
 
@@ -300,7 +302,7 @@ def test_the_level_that_shared_panels_are_prefetched_into(name: str, level: int,
     assert {note.level for note in notes if note.rows is not None} == {level}
 
 
-def test_panels_from_the_second_level_are_waited_for_by_few_tiles() -> None:
+def test_panels_from_the_second_level_are_waited_for_by_a_small_number_of_tiles() -> None:
     """Eight rows are one tile: two of four rows keep a panel in the first level, but the first one waits for it."""
     target = Target.parse(CPU)
     assert Product(8, 1024, 256).level(target) == "l2"
@@ -330,17 +332,19 @@ def test_strips_of_rows() -> None:
         (40, 270, 3, 0),  # results that stay near
     ],
 )
-def test_results_of_few_steps_are_written_in_whole_rows(rows: int, columns: int, depth: int, strip: int) -> None:
+def test_results_of_a_small_number_of_steps_are_written_in_whole_rows(
+    rows: int, columns: int, depth: int, strip: int
+) -> None:
     """Where all panels stay in the first level of cache and the results do not."""
     target = Target.parse("haswell")
     assert strip_rows(MatmulTile(6, 16), Product(rows, columns, depth), target) == strip
     multiply((rows, depth), (depth, columns))
 
 
-def test_a_small_last_strip_goes_into_few_others() -> None:
+def test_a_small_last_strip_goes_into_a_small_number_of_others() -> None:
     target = Target.parse("x86-64-v3")
-    few, many, much = (Product(rows, 256, 1024) for rows in (9 * 30 + 6, 30 * 30 + 6, 9 * 30 + 15))
-    assert [strip_rows(MatmulTile(6, 16), p, target) for p in (few, many, much)] == [36, 30, 30]
+    is_short, several, much = (Product(rows, 256, 1024) for rows in (9 * 30 + 6, 30 * 30 + 6, 9 * 30 + 15))
+    assert [strip_rows(MatmulTile(6, 16), p, target) for p in (is_short, several, much)] == [36, 30, 30]
     for rows in (384, 390):  # On a machine with half a megabyte in the second level: strips of 48 and 42 rows.
         multiply((rows, 768), (768, 40))
 
@@ -350,8 +354,8 @@ def test_strips_of_a_symbolic_number_of_rows() -> None:
     ones and a rest of each."""
     target = Target.parse("x86-64-v3")
     assert "strip=60" in plan(product(ROWS, 1024, 256, target), target).describe()
-    few, unbounded = Var("few", lo=1, hi=96), Var("unbounded", lo=1)
-    for symbol in (few, unbounded):
+    short, unbounded = Var("few", lo=1, hi=96), Var("unbounded", lo=1)
+    for symbol in (short, unbounded):
         assert "strip=0" in plan(product(symbol, 1024, 256, target), target).describe()
     rng = np.random.default_rng(3)
     builder = GraphBuilder("product")
@@ -402,8 +406,10 @@ def test_one_row_is_a_version_of_its_own(name: str) -> None:
         np.testing.assert_allclose(results[2], results[0], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "few"), [("x86-64-v3", [1, 2, 3]), ("znver4", [1]), ("skylake-avx512", [1, 2, 3])])
-def test_few_rows_are_versions_where_they_leave_multiply_adds_waiting(name: str, few: list[int]) -> None:
+@pytest.mark.parametrize(("name", "fewer"), [("x86-64-v3", [1, 2, 3]), ("znver4", [1]), ("skylake-avx512", [1, 2, 3])])
+def test_a_small_number_of_rows_are_versions_where_they_leave_multiply_adds_waiting(
+    name: str, fewer: list[int]
+) -> None:
     target = Target.parse(name)
 
     def versions(symbol: Var, planned: Planned | None = None) -> list[int]:
@@ -412,9 +418,9 @@ def test_few_rows_are_versions_where_they_leave_multiply_adds_waiting(name: str,
 
     func = product(ROWS, 256, 256, target)
     planned = plan(func, target)
-    assert versions(ROWS, planned) == few
+    assert versions(ROWS, planned) == fewer
     assert versions(Var("likely", lo=1, hi=4096, likely=(8, 40))) == [1]
-    assert versions(Var("even", lo=0, hi=4096, multiple=2)) == [n for n in few if n % 2 == 0]
+    assert versions(Var("even", lo=0, hi=4096, multiple=2)) == [n for n in fewer if n % 2 == 0]
     assert set(versions(Var("some", lo=3, hi=4096))) <= {3}
     flat = lower_loops(planned.func, target)
     rng = np.random.default_rng(0)
@@ -428,7 +434,7 @@ def test_few_rows_are_versions_where_they_leave_multiply_adds_waiting(name: str,
 
 @pytest.mark.parametrize("size", [(1, 64, 64), (1, 256, 6), (2, 32, 16), (3, 24, 40), (1, 12, 130)], ids=str)
 @pytest.mark.parametrize("name", ["x86-64-v3", "skylake-avx512"])
-def test_sums_of_few_elements_are_several(name: str, size: tuple[int, int, int]) -> None:
+def test_sums_of_a_small_number_of_elements_are_several(name: str, size: tuple[int, int, int]) -> None:
     """Where a tile has too few multiply-adds in flight to hide their latency, it sums every so-many-th step apart."""
     target = Target.parse(name)
     rows, k, n = size
@@ -530,13 +536,13 @@ def test_tiles_fit_the_registers_and_the_work(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["x86-64-v4", "znver4", "znver5"])
-def test_one_row_of_few_columns_takes_narrow_panels(name: str) -> None:
+def test_one_row_of_a_small_number_of_columns_takes_narrow_panels(name: str) -> None:
     """All widths take as long by estimate; what is pointwise after one panel is done beside the next one."""
     rows = {n: matmul_tile(no_key, const(n), 64, 64, dtype(np.float32), Target.parse(name)).width for n in (1, 8)}
     assert rows[1] == 16 and rows[8] > 16
 
 
-def test_few_columns_take_half_a_vector_where_that_is_faster() -> None:
+def test_a_small_number_of_columns_take_half_a_vector_where_that_is_faster() -> None:
     """A core with one multiply-add of full vectors a cycle starts two of half the width; another gains nothing."""
     zen4 = Target.parse("znver4")
     two = zen4.adjusted(fma_per_cycle=2.0)
@@ -572,39 +578,39 @@ def test_one_row_takes_several_panels_from_memory() -> None:
     assert strip_rows(MatmulTile(6, 16), Product(128, 3072, 768), target) == 0
 
 
-def test_several_panels_that_nobody_asks_for_wait_for_far_weights() -> None:
+def test_several_panels_that_no_one_asks_for_wait_for_weights_in_memory() -> None:
     """Only rows of single panels prefetch the next one, so three narrow panels at once are for what is near."""
     target = Target.parse("znver4")
     assert matmul_tile(no_key, ROWS, 512, 512, dtype(np.float32), target).panels == 1
     separate, together = MatmulTile(8, 32), MatmulTile(8, 16, 3)
-    far, near = Product(64, 512, 512), Product(64, 512, 128)
-    assert estimate(separate, far, target).cycles < estimate(together, far, target).cycles
-    assert estimate(together, near, target).cycles < estimate(separate, near, target).cycles
+    from_memory, cached = Product(64, 512, 512), Product(64, 512, 128)
+    assert estimate(separate, from_memory, target).cycles < estimate(together, from_memory, target).cycles
+    assert estimate(together, cached, target).cycles < estimate(separate, cached, target).cycles
 
 
 @pytest.mark.parametrize(("cpu", "panels", "size"), [("x86-64-v3", 4, 8192), ("znver4", 2, 8192), ("znver4", 2, 2048)])
-def test_one_row_reads_as_many_streams_as_the_core_follows(cpu: str, panels: int, size: int) -> None:
+def test_one_row_reads_the_number_of_streams_as_the_core_follows(cpu: str, panels: int, size: int) -> None:
     """From memory; no more from the last level either."""
     target = Target.parse(cpu).adjusted(l3=64 << 20)
     assert target.streams == panels
     assert matmul_tile(no_key, const(1), size, size, dtype(np.float32), target).panels == panels
-    near = estimate(MatmulTile(1, 32, 4), Product(1, 128, 64), target).cycles
-    assert near <= estimate(MatmulTile(1, 32, 2), Product(1, 128, 64), target).cycles, "in a near cache all are alike"
+    cached = estimate(MatmulTile(1, 32, 4), Product(1, 128, 64), target).cycles
+    assert cached <= estimate(MatmulTile(1, 32, 2), Product(1, 128, 64), target).cycles, "in a near cache all are alike"
 
 
-def test_weights_that_nobody_prefetches_are_waited_for_in_the_first_pass() -> None:
+def test_weights_that_no_one_prefetches_are_waited_for_in_the_first_pass() -> None:
     """Tiles of a row each pass twice over the panels of two rows, the first time from the last level."""
     target = Target.parse("znver4").adjusted(l2=1 << 20, l3=64 << 20)
-    near, far = Product(2, 256, 512), Product(2, 256, 512, working_set=4 << 20)
+    cached, from_memory = Product(2, 256, 512), Product(2, 256, 512, working_set=4 << 20)
     twice, once = MatmulTile(1, 64), MatmulTile(2, 64, 2)
-    assert estimate(twice, far, target).cycles > estimate(twice, near, target).cycles
-    assert estimate(once, far, target).cycles < estimate(twice, far, target).cycles
+    assert estimate(twice, from_memory, target).cycles > estimate(twice, cached, target).cycles
+    assert estimate(once, from_memory, target).cycles < estimate(twice, from_memory, target).cycles
     assert sharing_rows(MatmulTile(8, 32), Product(64, 256, 512), 0, target) == 0
     assert sharing_rows(MatmulTile(8, 32), Product(64, 256, 512, working_set=4 << 20), 0, target) == 64
 
 
 @pytest.mark.parametrize("rows", [3, 4, 6])
-def test_an_operand_from_the_second_level_is_read_once_by_few_rows(rows: int) -> None:
+def test_an_operand_from_the_second_level_is_read_once_by_a_small_number_of_rows(rows: int) -> None:
     """A panel of plain rows that stays in the first level arrives there in the first pass, which waits for it."""
     target = Target.parse("emeraldrapids")
     product = Product(rows, 128, 96, count=9, plain=True)
@@ -614,17 +620,19 @@ def test_an_operand_from_the_second_level_is_read_once_by_few_rows(rows: int) ->
     assert estimate(MatmulTile(2, 64), product, target).memory > 0
 
 
-@pytest.mark.parametrize(("size", "few", "level"), [(1024, 9, 1), (4096, 4, None)])
-def test_few_of_a_symbolic_number_of_rows_prefetch_as_a_known_few_do(size: int, few: int, level: int | None) -> None:
+@pytest.mark.parametrize(("size", "short_count", "level"), [(1024, 9, 1), (4096, 4, None)])
+def test_a_small_number_of_of_a_symbolic_number_of_rows_prefetch_as_a_known_a_small_number_of_do(
+    size: int, short_count: int, level: int | None
+) -> None:
     """From the last level of cache and from memory."""
     target = Target.parse("emeraldrapids").adjusted(l2=1 << 20, l3=32 << 20)
     planned = plan(product(ROWS, size, size, target), target)
     notes = [find(loop.notes, Prefetch) for loop in walk(planned.func.body) if isinstance(loop, For)]
     shared = [note for note in notes if note is not None and note.rows is not None]
-    assert shared and {(note.few, note.ahead, note.ahead_level) for note in shared} == {(few, 4096, level)}
+    assert shared and {(note.few, note.ahead, note.prefetch_level) for note in shared} == {(short_count, 4096, level)}
 
 
-def test_few_rows_of_a_strip_are_all_there_are() -> None:
+def test_a_small_number_of_rows_of_a_strip_are_all_there_are() -> None:
     """Up to six rows prefetch their own panel into the first level in versions of their own, in strips as without."""
     target = Target.parse("znver5")
     planned = plan(product(Var("n", lo=1, hi=512), 1024, 1024, target), target)
@@ -655,7 +663,7 @@ def test_who_asks_for_the_next_panel() -> None:
 
 
 @pytest.mark.parametrize(("rows", "size", "asked"), [(64, 1024, True), (ROWS, 1024, True), (64, 128, False)], ids=str)
-def test_tiles_ask_for_the_outputs_that_come_from_far(rows: Any, size: int, asked: bool) -> None:
+def test_tiles_ask_for_the_outputs_that_come_from_memory(rows: Any, size: int, asked: bool) -> None:
     target = Target.parse("znver4")
     planned = plan(product(rows, size, size, target), target).func
     notes = [value for stmt in walk(planned.body) if isinstance(stmt, For) for value in stmt.notes]
@@ -665,7 +673,7 @@ def test_tiles_ask_for_the_outputs_that_come_from_far(rows: Any, size: int, aske
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("rows", [2, 3, 5])
 @pytest.mark.parametrize(("depth", "columns"), [(515, 515), (1100, 517)])
-def test_few_rows_ask_for_their_own_panel(rows: int, depth: int, columns: int) -> None:
+def test_a_small_number_of_rows_ask_for_their_own_panel(rows: int, depth: int, columns: int) -> None:
     multiply((rows, depth), (depth, columns))
 
 
@@ -683,18 +691,18 @@ def test_steps_beside_the_unrolled_ones(rows: int, depth: int) -> None:
     assert unrolled_steps(2, None) == MAX_STEPS and unrolled_steps(100, None) == 1
 
 
-@pytest.mark.parametrize(("name", "late"), [("znver4", True), ("x86-64-v3", False)])
+@pytest.mark.parametrize(("name", "delayed"), [("znver4", True), ("x86-64-v3", False)])
 @pytest.mark.parametrize("function", ["tanh", "relu"])
-def test_functions_of_a_tile_wait_for_the_next_ones_products(name: str, late: bool, function: str) -> None:
+def test_functions_of_a_tile_wait_for_the_next_ones_products(name: str, delayed: bool, function: str) -> None:
     """Where registers are left for them, and tables; a few operations are not worth the way through memory."""
     target = Target.parse(name)
     planned = plan(product(64, 64, 64, target, function), target)
-    deferred = late and function == "tanh"
+    deferred = delayed and function == "tanh"
     assert bool(planned.chosen.knob("defer")) == deferred
     assert ("alloc matmul_raw" in str(lower_loops(planned.func, target))) == deferred
 
 
-def test_functions_without_tables_stay_behind_their_tile() -> None:
+def test_functions_without_tables_stay_after_their_tile() -> None:
     target = Target.parse("znver4")
     assert not plan(product(64, 64, 64, target, "tanh", "float64"), target).chosen.knob("defer")
 

@@ -83,7 +83,7 @@ def test_loops_pack_as_the_reference_does(case: tuple[str, tuple[int, ...], dict
 
 @pytest.mark.parametrize("width", [8, 16])
 @pytest.mark.parametrize("shape", [(17, 24, 3, 3), (1, 1, 3, 3), (1, 1, 4, 2), (2, 1, 2, 2), (1, 3, 3, 1)])
-def test_few_filters_of_a_transposed_convolution_are_packed(shape: tuple[int, ...], width: int) -> None:
+def test_a_small_number_of_filters_of_a_transposed_convolution_are_packed(shape: tuple[int, ...], width: int) -> None:
     """Also where a tile reads one row alone and has no rows to be unrolled: loops around it stay as they are."""
     attrs = {"block": 1, "width": width, "strides": (2, 2)}
     case = ("lowered.pack_transposed", shape, attrs)

@@ -50,28 +50,28 @@ def function(text: str, shapes: Shapes) -> PrimFunc:
     """The unscheduled function of the only kernel."""
     with deciding() as record:
         tw.comprehension(text).compiled(*arrays(shapes))
-    (made,) = (d for d in record.decisions if d.key.kind == "plan")
-    assert isinstance(made.key.program, PrimFunc)
-    return made.key.program
+    (created,) = (d for d in record.decisions if d.key.kind == "plan")
+    assert isinstance(created.key.program, PrimFunc)
+    return created.key.program
 
 
 @pytest.mark.costly(2)
 @pytest.mark.parametrize(("text", "shapes", "expected"), CASES, ids=[c[0] for c in CASES])
 def test_every_kind_of_sketch_is_right(text: str, shapes: Shapes, expected: Callable[..., Any]) -> None:
     """One sketch of each kind (which iterators, what is transposed) against NumPy in double precision."""
-    given = arrays(shapes)
+    inputs = arrays(shapes)
     with deciding() as record:
-        tw.comprehension(text).compiled(*given)
-    made = next(d for d in record.decisions if d.selected.kind == "sketch")
+        tw.comprehension(text).compiled(*inputs)
+    created = next(d for d in record.decisions if d.selected.kind == "sketch")
     kinds: dict[object, Setting] = {}
-    for setting in made.space:
+    for setting in created.space:
         if setting.kind == "sketch":
             t = tiling_of(setting.knobs)
             kinds.setdefault((t.lane, tuple(k for k, _ in t.rows), t.packed, t.swap), setting)
-    want = expected(*(a.astype(np.float64) for a in given))
+    want = expected(*(a.astype(np.float64) for a in inputs))
     for setting in list(kinds.values())[:6]:
-        with forcing({made.key.name: setting.label}):
-            got = tw.comprehension(text)(*given)
+        with forcing({created.key.name: setting.label}):
+            got = tw.comprehension(text)(*inputs)
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5, err_msg=setting.label)
 
 
@@ -159,7 +159,7 @@ def test_functions_without_a_tile_keep_their_plans_where_sketches_stand_alone(mo
     assert usual and [c.label for c in plans.candidates(analyse(func), target)] == usual
 
 
-def test_what_lies_apart_along_the_lanes_is_no_tile_of_columns() -> None:
+def test_what_lies_separate_along_the_lanes_is_no_tile_of_columns() -> None:
     """Weights of each pixel are gathered: a column of them at a time, and more cycles than a load of each vector."""
     text = "Y[o, h, w] +! X[c, h + r, w + s] * W[{}, c, r, s]"
     target = Target.parse("x86-64-v4")
@@ -175,7 +175,7 @@ def test_what_lies_apart_along_the_lanes_is_no_tile_of_columns() -> None:
     assert result[True][0].cycles > 2 * max(c.cycles for c in result[False])
 
 
-def test_columns_that_share_weights_are_a_tile_whatever_lies_apart() -> None:
+def test_columns_that_share_weights_are_a_tile_whatever_lies_separate() -> None:
     """Four channels of a group read the same inputs, which a vector of channels gathers; weights serve all columns."""
     text = "Y[h, w, o] +! X[h + r, w + s, o // 4 * 4 + c] * W[c, r, s, o]"
     structure = analyse(function(text, [(22, 26, 64), (4, 3, 3, 64)]))

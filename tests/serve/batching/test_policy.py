@@ -51,7 +51,7 @@ def test_overload_keeps_the_goodput(burst: float, lanes: int) -> None:
     assert outcome.missed <= 0.003 * outcome.total
 
 
-def test_few_promises_are_broken_below_capacity() -> None:
+def test_a_small_number_of_promises_are_broken_below_capacity() -> None:
     outcome = run(0.8, spikes=0.002)
     assert outcome.missed <= 0.003 * outcome.total
     assert outcome.refused <= 0.003 * outcome.total
@@ -85,19 +85,19 @@ def test_a_batch_keeps_the_deadlines_of_all_its_jobs(rows: list[tuple[int, float
     estimates.observe(1, estimates.seconds(1))
     queue = DeadlineQueue(estimates, 0.02, 16)
     waiting = [Job(n, 0.0, slack, priority) for n, slack, priority in rows]
-    taken = [job for job in waiting if queue.admit(job, 0.0, 0.0, 1)]
+    selected = [job for job in waiting if queue.admit(job, 0.0, 0.0, 1)]
     for job in waiting:  # a job is only refused if its deadline could not be kept by itself, or after others
-        assert job in taken or job.deadline < sum(j.rows for j in waiting) * (ALPHA + BETA) * 2
+        assert job in selected or job.deadline < sum(j.rows for j in waiting) * (ALPHA + BETA) * 2
     batch, dropped = queue.take(wait)
     got = [] if batch is None else list(batch.jobs)
     assert batch is None or batch.rows == sum(j.rows for j in got)
     assert len(got) == len(set(map(id, got))) and not set(map(id, got)) & set(map(id, dropped))
-    assert len(got) + len(dropped) + len(queue) == len(taken)
+    assert len(got) + len(dropped) + len(queue) == len(selected)
     if batch is not None:
         assert batch.rows <= 16 or len(got) == 1
         finish = wait + queue.estimates.bound(batch.rows)
         assert all(finish <= job.deadline for job in got)
-        left = [job for job in taken if job not in got and job not in dropped]
+        left = [job for job in selected if job not in got and job not in dropped]
         assert all(g.order <= job.order for g in got for job in left)
     else:
         assert not len(queue)  # nothing waits while a lane is free
@@ -138,7 +138,7 @@ def test_estimates_learn() -> None:
     assert 0.05 <= estimates.margin <= 0.5
 
 
-def test_estimates_that_are_too_large_come_right_again() -> None:
+def test_estimates_that_are_too_large_come_right_once_more() -> None:
     """Something else had the machine: every job would be refused, and nothing would run that corrects the estimate."""
     estimates = known()
     for size in estimates.sizes:

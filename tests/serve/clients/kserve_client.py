@@ -16,9 +16,9 @@ EXPECTED = np.maximum(X @ W + B, 0)
 
 
 def request(binary: bool) -> InferRequest:
-    made = InferInput("x", list(X.shape), "FP32")
-    made.set_data_from_numpy(X, binary_data=binary)
-    return InferRequest("layer", [made])
+    created = InferInput("x", list(X.shape), "FP32")
+    created.set_data_from_numpy(X, binary_data=binary)
+    return InferRequest("layer", [created])
 
 
 async def main() -> None:

@@ -24,9 +24,9 @@ EXPECTED = np.maximum(X @ W + B, 0)
 
 
 def layer_input(kind: Any, **options: Any) -> Any:
-    made = kind.InferInput("x", list(X.shape), "FP32")
-    made.set_data_from_numpy(X, **options)
-    return made
+    created = kind.InferInput("x", list(X.shape), "FP32")
+    created.set_data_from_numpy(X, **options)
+    return created
 
 
 def check(result: Any) -> None:
@@ -35,16 +35,16 @@ def check(result: Any) -> None:
 
 def texts(kind: Any) -> tuple[Any, np.ndarray]:
     array = np.array([b"\xff\x00", b"", "äß".encode()], object)
-    made = kind.InferInput("x", [3], "BYTES")
-    made.set_data_from_numpy(array)
-    return made, array
+    created = kind.InferInput("x", [3], "BYTES")
+    created.set_data_from_numpy(array)
+    return created, array
 
 
 def halves(kind: Any) -> tuple[Any, np.ndarray]:
     array = np.array([1.5, -2.0], ml_dtypes.bfloat16)
-    made = kind.InferInput("x", [2], "BF16")
-    made.set_data_from_numpy(array)
-    return made, array
+    created = kind.InferInput("x", [2], "BF16")
+    created.set_data_from_numpy(array)
+    return created, array
 
 
 def common(client: Any, kind: Any, **options: Any) -> None:
@@ -59,10 +59,10 @@ def common(client: Any, kind: Any, **options: Any) -> None:
             "layer", [layer_input(kind)], outputs=[kind.InferRequestedOutput("y")], priority=1, timeout=9_000_000
         )
     )
-    made, array = texts(kind)
-    assert client.infer("echo", [made]).as_numpy("y").tolist() == array.tolist()
-    made, array = halves(kind)
-    np.testing.assert_array_equal(client.infer("echo-bf16", [made]).as_numpy("y"), array)
+    created, array = texts(kind)
+    assert client.infer("echo", [created]).as_numpy("y").tolist() == array.tolist()
+    created, array = halves(kind)
+    np.testing.assert_array_equal(client.infer("echo-bf16", [created]).as_numpy("y"), array)
     client.get_inference_statistics("layer")
     try:
         client.infer("layer", [texts(kind)[0]])
@@ -88,11 +88,11 @@ def memory(client: Any, kind: Any) -> None:
         shm.set_shared_memory_region(region, [X])
         client.register_system_shared_memory("r", "/tilewright-triton-test", 4096)
         client.get_system_shared_memory_status()
-        given = kind.InferInput("x", list(X.shape), "FP32")
-        given.set_shared_memory("r", X.nbytes)
+        supplied = kind.InferInput("x", list(X.shape), "FP32")
+        supplied.set_shared_memory("r", X.nbytes)
         wanted = kind.InferRequestedOutput("y")
         wanted.set_shared_memory("r", 24, offset=1024)
-        client.infer("layer", [given], outputs=[wanted])
+        client.infer("layer", [supplied], outputs=[wanted])
         y = shm.get_contents_as_numpy(region, np.float32, [2, 3], offset=1024)
         np.testing.assert_allclose(y, EXPECTED, rtol=1e-5, atol=1e-6)
         client.unregister_system_shared_memory("r")

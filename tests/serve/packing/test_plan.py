@@ -45,8 +45,8 @@ def fits(group: Sequence[Demand]) -> bool:
     for step in range(1, 2001):
         cycle = longest * step / 2000
         batches = [max(1, math.ceil(d.rate * cycle - 1e-9)) for d in group]
-        late = any(cycle + d.time(b) > d.promise or b > d.most for d, b in zip(group, batches, strict=True))
-        if not late and sum(d.time(b) for d, b in zip(group, batches, strict=True)) <= cycle:
+        overdue = any(cycle + d.time(b) > d.promise or b > d.most for d, b in zip(group, batches, strict=True))
+        if not overdue and sum(d.time(b) for d, b in zip(group, batches, strict=True)) <= cycle:
             return True
     return False
 
@@ -81,7 +81,7 @@ def test_against_all_partitions(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_many_models_never_break_a_promise(seed: int) -> None:
+def test_several_models_never_break_a_promise(seed: int) -> None:
     source = random.Random(100 + seed)
     demands = [demand(source, f"m{k}") for k in range(25)]
     cores = plan(demands)

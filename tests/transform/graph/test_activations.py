@@ -132,7 +132,7 @@ def test_what_is_read_twice_stays() -> None:
     assert sorted(n.op for n in result.nodes if n.op != "constant") == ["erf", "gelu", "mul"]
 
 
-def test_many_ways_behind_a_function_are_not_all_gone() -> None:
+def test_several_ways_after_a_function_are_not_all_gone() -> None:
     """Four layers in which each value has 38 users: two million ways, of which some are looked at."""
     f = Form()
     layer = [f("erf", f("mul", f.x, math.sqrt(0.5)))] * 20

@@ -66,8 +66,8 @@ def test_what_is_said_of_symbols_becomes_theirs(condition: str, shapes: str, whe
 def test_ranges_of_symbols_that_are_one_are_joined() -> None:
     result = fold_assumptions(assuming('assume t == s "a" assume s >= 3 "b"', "s in 2..7 % 2, t in 1..6 % 3"))
     assert [str(v.type) for v in result.inputs] == ["f32[6]", "f32[6]"]
-    kept = fold_assumptions(assuming('assume t == s "a"'), keep=("t", "s"))
-    assert [str(a.condition) for a in kept.assumptions] == ["t == s"]
+    retained = fold_assumptions(assuming('assume t == s "a"'), keep=("t", "s"))
+    assert [str(a.condition) for a in retained.assumptions] == ["t == s"]
 
 
 @pytest.mark.parametrize("condition", ["s > 4 and s < 3", "2 * s == 7", "s < 1"])
@@ -172,7 +172,7 @@ def test_builders_say_assumptions() -> None:
                 model(ones(n))
 
 
-def test_reasons_are_not_taken_from_another_program() -> None:
+def test_reasons_are_not_selected_from_another_program() -> None:
     for reason in ("one reason", "another reason"):
         with pytest.raises(CallError, match=reason):
             tw.compile(assuming(f'assume s < t "{reason}"'))(ones(3), ones(3))

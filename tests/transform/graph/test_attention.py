@@ -316,8 +316,8 @@ def test_what_is_no_number_beside_rows_without_keys(form: Callable[[Form], Graph
 def test_operands_of_16_bits_are_read_as_they_are(kind: DType, masked: bool) -> None:
     """What is widened before and narrowed after is computed the same way without: in f32, and rounded once."""
     f = Form()
-    given = [f.input(n, BATCH, TOKENS, HEADS * DEPTH, dtype=kind) for n in "qkv"]
-    q, k, v = (f("cast", f.heads(x), dtype=f32) for x in given)
+    arguments = [f.input(n, BATCH, TOKENS, HEADS * DEPTH, dtype=kind) for n in "qkv"]
+    q, k, v = (f("cast", f.heads(x), dtype=f32) for x in arguments)
     scores = f("matmul", q, k, transpose_b=True)
     if masked:
         scores = f("add", scores, f("cast", f.input("m", TOKENS, TOKENS, dtype=kind), dtype=f32))
@@ -333,11 +333,11 @@ def test_operands_of_16_bits_are_read_as_they_are(kind: DType, masked: bool) -> 
 
 
 @pytest.mark.parametrize("narrow", ["q", "qkv"])
-def test_what_is_not_narrowed_behind_stays_wide(narrow: str) -> None:
+def test_what_is_not_narrowed_after_stays_wide(narrow: str) -> None:
     """Operands of one type, and a result of that type, or neither."""
     f = Form()
-    given = [f.input(n, BATCH, TOKENS, HEADS * DEPTH, dtype=f16 if n in narrow else f32) for n in "qkv"]
-    q, k, v = (f("cast", f.heads(x), dtype=f32) if x.dtype is f16 else f.heads(x) for x in given)
+    inputs = [f.input(n, BATCH, TOKENS, HEADS * DEPTH, dtype=f16 if n in narrow else f32) for n in "qkv"]
+    q, k, v = (f("cast", f.heads(x), dtype=f32) if x.dtype is f16 else f.heads(x) for x in inputs)
     y = f("matmul", f("softmax", f("matmul", q, k, transpose_b=True), axis=3), v)
     graph = f.merged(f("cast", y, dtype=f16) if narrow == "q" else y)
     result = recognise_attention(graph)
@@ -380,7 +380,7 @@ def values_without_samples(f: Form) -> Graph:
     return f.merged(f("matmul", p, f.input("one", HEADS, TOKENS, DEPTH)))
 
 
-def test_what_is_learned_stays_apart() -> None:
+def test_what_is_learned_stays_separate() -> None:
     """A graph that is to be differentiated keeps what attention as one operator has no gradient for."""
 
     def kinds(form: Callable[[Form], Graph], *names: str) -> list[str]:

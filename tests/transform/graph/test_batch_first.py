@@ -15,7 +15,9 @@ from tilewright.transform.graph.batch_first import batch_first
 ATTRS = "causal = false, fill = 0.0, first = [0, 2, 4], groups = 2, guard = false, heads = 2"
 
 
-def layer(*, transposed: str = "%x", before: str = "[1, 0, 2]", behind: str = "[1, 0, 2]", seen: str = "%z") -> Graph:
+def layer(
+    *, transposed: str = "%x", before: str = "[1, 0, 2]", following: str = "[1, 0, 2]", seen: str = "%z"
+) -> Graph:
     """Self-attention over x [B, S, E] as PyTorch's layer has it."""
     return ops.parse_graph(f"""
         graph @g(%x: f32[3, 3, 8], %w: f32[24, 8], %b: f32[24], %o: f32[8, 8], %m: f32[3, 1, 24]) {{
@@ -28,7 +30,7 @@ def layer(*, transposed: str = "%x", before: str = "[1, 0, 2]", behind: str = "[
           %l = matmul(%f, %o) : f32[9, 8]
           %e = exp(%l) : f32[9, 8]
           %s = reshape(%e) {{shape = [$3, $3, $8]}} : f32[3, 3, 8]
-          %z = transpose(%s) {{perm = {behind}}} : f32[3, 3, 8]
+          %z = transpose(%s) {{perm = {following}}} : f32[3, 3, 8]
           return {seen}
         }}""")
 
@@ -41,11 +43,11 @@ def transpositions(graph: Graph) -> int:
     ("graph", "order", "left"),
     [
         (layer(), "ssss", 0),
-        (layer(behind="[0, 1, 2]"), "ssst", 1),
+        (layer(following="[0, 1, 2]"), "ssst", 1),
         (layer(before="[0, 1, 2]"), "ttts", 1),
         (layer(seen="%z, %p"), "ttts", 1),
         (layer(seen="%z, %e"), "ssst", 1),
-        (layer(behind="[0, 1, 2]", before="[0, 1, 2]"), "tttt", 2),
+        (layer(following="[0, 1, 2]", before="[0, 1, 2]"), "tttt", 2),
     ],
     ids=["both", "before", "behind", "projection read", "result read", "other transpositions"],
 )

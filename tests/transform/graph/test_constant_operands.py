@@ -89,7 +89,7 @@ ZERO_POINTS = {"u8": (0, 121, 255), "i8": (-128, 0, 7), "u16": (0, 40000, 65535)
 
 @pytest.mark.parametrize("dtype", ZERO_POINTS)
 @pytest.mark.parametrize("batch", ["18", "n"])
-def test_zero_points_behind_rounding(dtype: str, batch: str) -> None:
+def test_zero_points_after_rounding(dtype: str, batch: str) -> None:
     """They are read as the integers that they are, so that one instruction rounds and converts still."""
     numbers = ZERO_POINTS[dtype]
     body = "".join(
@@ -108,7 +108,7 @@ def test_zero_points_behind_rounding(dtype: str, batch: str) -> None:
     check(graph, model, *(AWKWARD for _ in numbers))
 
 
-def test_numbers_that_are_no_integers_stay_behind_rounding() -> None:
+def test_numbers_that_are_no_integers_stay_after_rounding() -> None:
     body = "".join(
         f"""
         %c{k} = constant() {{value = array f32[] ({c})}} : f32[]

@@ -36,8 +36,8 @@ graph @g(%x: f32[2, 3, n], %r: f32[R]) params(%v: f32[4, 3, 1, 3], %w: f32[4, 4,
 
 def _reshaped(graph: Graph) -> int:
     """Reshapes of what is computed."""
-    made = {v for n in graph.nodes for v in n.outputs if n.op != "reshape"}
-    return sum(n.op == "reshape" and n.inputs[0] in made for n in graph.nodes)
+    produced = {v for n in graph.nodes for v in n.outputs if n.op != "reshape"}
+    return sum(n.op == "reshape" and n.inputs[0] in produced for n in graph.nodes)
 
 
 def _arrays(values: tuple[Value, ...]) -> dict[str, np.ndarray]:

@@ -23,7 +23,7 @@ def chain(names: list[str]) -> Graph:
 
 
 @pytest.mark.parametrize("period", [2, 7, 23, 35])
-def test_a_chain_that_repeats_has_few_kernels(period: int) -> None:
+def test_a_chain_that_repeats_has_a_small_number_of_kernels(period: int) -> None:
     rng = random.Random(period)
     pattern = [rng.choice(FUNCTIONS) for _ in range(period)]
     groups = fuse(chain((pattern * 1000)[:2000]))

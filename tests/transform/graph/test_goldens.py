@@ -603,10 +603,12 @@ def test_the_results_stay(title: str) -> None:
     for extra in (0, 1, 4):
         rng = np.random.default_rng(extra)
         sizes = {name: (v.lo or 1) + extra for name, v in symbols.items()}
-        given, weights = ({v.name: filled(v, sizes, rng) for v in vs} for vs in (before.inputs, before.params))
-        for kept, made in zip(*(list(run_graph(g, given, weights).values()) for g in (before, after)), strict=True):
-            scale = np.abs(kept).max(initial=1.0)
-            np.testing.assert_allclose(made, kept, atol=2e-5 * scale, rtol=0)
+        inputs, weights = ({v.name: filled(v, sizes, rng) for v in vs} for vs in (before.inputs, before.params))
+        for retained, element in zip(
+            *(list(run_graph(g, inputs, weights).values()) for g in (before, after)), strict=True
+        ):
+            scale = np.abs(retained).max(initial=1.0)
+            np.testing.assert_allclose(element, retained, atol=2e-5 * scale, rtol=0)
 
 
 def test_every_pass_has_a_case() -> None:

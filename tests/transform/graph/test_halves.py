@@ -17,7 +17,7 @@ from tilewright.ir.graph import GraphBuilder, TensorType
 from tilewright.ops import parse_graph
 from tilewright.runtime.model import Model
 from tilewright.targets.target import Target
-from tilewright.transform.graph.halves import widen_halves
+from tilewright.transform.graph.halves import widen_float16
 
 rng = np.random.default_rng(11)
 F16, BF16 = np.float16, ml_dtypes.bfloat16
@@ -37,7 +37,7 @@ def run(op: str, arrays: list[np.ndarray], attrs: dict[str, Any], params: int) -
     weights = {f"x{k}": arrays[k] for k in range(split, len(arrays))}
     result = Model(compile_graph(graph, weights, Target.host(), records=None))(*arrays[:split])
     results = [np.asarray(y) for y in (result if isinstance(result, list | tuple) else [result])]
-    return [n.op for n in widen_halves(graph).nodes], results
+    return [n.op for n in widen_float16(graph).nodes], results
 
 
 CASES: dict[str, tuple[str, tuple[tuple[int, ...], ...], dict[str, Any]]] = {
@@ -113,7 +113,7 @@ def test_what_is_infinite_or_no_number_stays_so() -> None:
 )
 def test_what_is_left_alone(text: str) -> None:
     graph = parse_graph(f"graph @g{text} return %y }}")
-    assert widen_halves(graph) is graph
+    assert widen_float16(graph) is graph
 
 
 def test_a_value_is_widened_once() -> None:
@@ -123,6 +123,6 @@ def test_a_value_is_widened_once() -> None:
       %b = conv(%x, %v) {dilations = [1, 1], groups = 1, pads = [0, 0, 0, 0], strides = [1, 1]} : f16[1, 4, 8, 8]
       return %a, %b
     }""")
-    names = [n.op for n in widen_halves(graph).nodes]
+    names = [n.op for n in widen_float16(graph).nodes]
     assert names.count("cast") == 5 and names.count("conv") == 2
-    assert [v.name for v in widen_halves(graph).outputs] == ["a", "b"]
+    assert [v.name for v in widen_float16(graph).outputs] == ["a", "b"]

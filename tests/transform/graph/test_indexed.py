@@ -26,15 +26,15 @@ def model(
     def value(name: str, dims: tuple[int, ...], kind: int = TensorProto.FLOAT) -> Any:
         return helper.make_tensor_value_info(name, kind, dims)
 
-    given = [value("x", data), value("r", index, TensorProto.INT64)]
+    inputs = [value("x", data), value("r", index, TensorProto.INT64)]
     nodes = [helper.make_node("Expand", ["r", "shape"], ["i"])]
     if reduction is None:
         nodes.append(helper.make_node("GatherElements", ["x", "i"], ["y"], axis=axis))
     else:
-        given.append(value("u", shape))
+        inputs.append(value("u", shape))
         nodes.append(helper.make_node("ScatterElements", ["x", "i", "u"], ["y"], axis=axis, reduction=reduction))
     sizes = helper.make_tensor("shape", TensorProto.INT64, [len(shape)], shape)
-    graph = helper.make_graph(nodes, "rows", given, [value("y", shape if reduction is None else data)], [sizes])
+    graph = helper.make_graph(nodes, "rows", inputs, [value("y", shape if reduction is None else data)], [sizes])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
 
 

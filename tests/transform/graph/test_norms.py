@@ -110,13 +110,13 @@ def results(graph: Graph) -> Any:
     rng = np.random.default_rng(0)
     arrays = {v.name: rng.standard_normal([int(str(d)) for d in v.shape]) + 0.5 for v in (*graph.inputs, *graph.params)}
     kind = graph.inputs[0].dtype.numpy
-    given = {name: array.astype(kind) for name, array in arrays.items()}
-    (result,) = run_graph(graph, given, given).values()
+    inputs = {name: array.astype(kind) for name, array in arrays.items()}
+    (result,) = run_graph(graph, inputs, inputs).values()
     return result
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_a_norm_is_found(name: str) -> None:
+def test_a_norm_is_located(name: str) -> None:
     write, op, operands = FOUND[name]
     graph = graph_of(write)
     result = recognised(graph)

@@ -108,8 +108,8 @@ def symbolic_lodgings(draw: st.DrawFn) -> tuple[_Overlays, list[tuple[Expr, Expr
 
 @settings(max_examples=150, deadline=None)
 @given(symbolic_lodgings())
-def test_nothing_overlaps_for_any_size(made: tuple[_Overlays, list[tuple[Expr, Expr, _Use]]]) -> None:
-    overlaying, parts = made
+def test_nothing_overlaps_for_any_size(created: tuple[_Overlays, list[tuple[Expr, Expr, _Use]]]) -> None:
+    overlaying, parts = created
     known = dict(overlaying.blocks)
     result = overlaying.occupy(HOST)
     lives = {b.values[0]: b for b in known.values()}
@@ -188,7 +188,7 @@ def test_activations_stand_among_the_gradients_and_the_new_parameters(monkeypatc
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
     model = wide_chain()
     hosted = compile_step(model, clip=1.0)
-    monkeypatch.setattr(assemble, "with_overlays", lambda *given: overlays.with_overlays(*given[:4]))
+    monkeypatch.setattr(assemble, "with_overlays", lambda *inputs: overlays.with_overlays(*inputs[:4]))
     inner = compile_step(model, clip=1.0)
     monkeypatch.setattr(assemble, "with_overlays", lambda calls, leading, where, storage, outputs: where)
     ordinary = compile_step(model, clip=1.0)
@@ -204,9 +204,9 @@ def test_activations_stand_among_the_gradients_and_the_new_parameters(monkeypatc
 def test_outputs_take_overlays_only_where_memory_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[range] = []
 
-    def watched(*given: Any) -> Any:
-        seen.append(given[4])
-        return overlays.with_overlays(*given)
+    def watched(*arguments: Any) -> Any:
+        seen.append(arguments[4])
+        return overlays.with_overlays(*arguments)
 
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
     monkeypatch.setattr(assemble, "with_overlays", watched)
@@ -225,7 +225,7 @@ def test_small_values_take_no_overlays() -> None:
 def test_updates_are_written_over_what_they_change() -> None:
     """Zeros that a gradient is scattered into are no second copy; data that is read again is kept."""
 
-    def compiled(again: bool) -> tuple[int, Any]:
+    def compiled(reloaded: bool) -> tuple[int, Any]:
         b = GraphBuilder("g")
         x = b.input("x", TensorType(f32, (as_expr(4096),)))
         places = b.input("places", TensorType(i64, (as_expr(64), as_expr(1))))
@@ -233,18 +233,18 @@ def test_updates_are_written_over_what_they_change() -> None:
         data = emit1(b, "cumsum", x, axis=0, exclusive=False, reverse=False)
         result = emit1(b, "scatter_nd", data, places, updates, reduction="add")
         y = emit1(
-            b, "cumsum", emit1(b, "mul", result, data) if again else result, axis=0, exclusive=False, reverse=False
+            b, "cumsum", emit1(b, "mul", result, data) if reloaded else result, axis=0, exclusive=False, reverse=False
         )
         graph = b.finish((y,))
         rng = np.random.default_rng(0)
-        given = {
+        arguments = {
             "x": rng.normal(size=4096).astype(np.float32),
             "places": rng.integers(0, 4096, (64, 1)),
             "updates": rng.normal(size=64).astype(np.float32),
         }
         model = tw.compile(graph)
-        got = np.asarray(model(*given.values()))
-        want = next(iter(run_graph(graph, given, {}).values()))
+        got = np.asarray(model(*arguments.values()))
+        want = next(iter(run_graph(graph, arguments, {}).values()))
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3 * float(np.abs(want).max()))
         return model.memory().arena, got
 

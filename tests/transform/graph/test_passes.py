@@ -55,8 +55,8 @@ def test_prepare_then_run_is_the_graph(name: str) -> None:
     expected = list(run_graph(graph, inputs, params).values())
     split = split_prepare(passed(graph, Target.parse("znver4")))
     assert not any(all(v in split.run.params for v in n.inputs if v is not None) for n in split.run.nodes if n.inputs)
-    made = run_graph(split.prepare, {}, params)
-    packed = dict(zip((v.name for v in split.prepare.outputs), made.values(), strict=True))
+    created = run_graph(split.prepare, {}, params)
+    packed = dict(zip((v.name for v in split.prepare.outputs), created.values(), strict=True))
     got = run_graph(split.run, inputs, {**params, **packed}).values()
     for a, b in zip(expected, got, strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4)
@@ -81,7 +81,7 @@ def test_groups_cover_the_graph_in_order(name: str) -> None:
     assert sorted(map(id, nodes)) == sorted(id(n) for n in graph.nodes if n.op != "constant")
 
 
-def test_weights_and_what_is_made_of_them_alone_are_fixed() -> None:
+def test_weights_and_what_is_created_of_them_alone_are_fixed() -> None:
     b = GraphBuilder("case")
     x, w, v = b.input("x", tensor(3, 3)), b.param("w", tensor(3, 3)), b.param("v", tensor(3, 3))
     both, mixed = ops.emit1(b, "add", w, v), ops.emit1(b, "add", x, w)
@@ -350,7 +350,7 @@ def test_values_of_rows_join_what_reduces_the_rows() -> None:
     assert [[n.op for n in g.nodes] for g in groups] == [[n.op for n in group.nodes], ["add"]]
 
 
-def test_what_a_body_captures_is_fixed_where_it_is_made_of_weights() -> None:
+def test_what_a_body_captures_is_fixed_where_it_is_created_of_weights() -> None:
     """Of weights alone, or of weights and constants; of data it is not, nor of constants alone."""
     b = GraphBuilder("case")
     x, w = b.input("x", tensor(3, 3)), b.param("w", tensor(3, 3))

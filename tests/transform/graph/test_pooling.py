@@ -27,9 +27,9 @@ CASES = {
 }
 
 
-def graph_of(shape: tuple[int | Expr, ...], given: dict[str, object], dtype: DType, op: str = "max_pool") -> Graph:
+def graph_of(shape: tuple[int | Expr, ...], supplied: dict[str, object], dtype: DType, op: str = "max_pool") -> Graph:
     rank = len(shape) - 2
-    attrs = {"dilations": (1,) * rank, "pads": (0,) * 2 * rank, "ceil_mode": False} | given
+    attrs = {"dilations": (1,) * rank, "pads": (0,) * 2 * rank, "ceil_mode": False} | supplied
     b = GraphBuilder("g")
     x = b.input("x", TensorType(dtype, tuple(as_expr(n) for n in shape)))
     return b.finish((ops.emit1(b, op, x, **attrs),))  # type: ignore[arg-type]
@@ -39,8 +39,8 @@ def graph_of(shape: tuple[int | Expr, ...], given: dict[str, object], dtype: DTy
 @pytest.mark.parametrize("dtype", [f32, f16, i8], ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_maxima(case: str, dtype: DType) -> None:
-    shape, given = CASES[case]
-    graph = graph_of(shape, given, dtype)
+    shape, inputs = CASES[case]
+    graph = graph_of(shape, inputs, dtype)
     separate = separate_pooling(graph, TARGET)
     assert len(separate.nodes) > 1 and separate.outputs[0].type == graph.outputs[0].type
     x = (np.random.default_rng(1).standard_normal(shape) * 40).astype(dtype.numpy)
@@ -53,7 +53,7 @@ def test_the_same_maxima(case: str, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "given"),
+    ("shape", "arguments"),
     [
         ((1, 64, 56, 56), {"kernel": (2, 2), "strides": (2, 2)}),
         ((1, 4, 56, 56, 16), {"kernel": (3, 3, 1), "strides": (2, 2, 1), "pads": (1, 1, 0, 1, 1, 0)}),
@@ -62,8 +62,8 @@ def test_the_same_maxima(case: str, dtype: DType) -> None:
         ((1, 8, 100), {"kernel": (30,), "strides": (2,)}),
     ],
 )
-def test_small_windows_stay(shape: tuple[int, ...], given: dict[str, object]) -> None:
-    graph = graph_of(shape, given, f32)
+def test_small_windows_stay(shape: tuple[int, ...], arguments: dict[str, object]) -> None:
+    graph = graph_of(shape, arguments, f32)
     assert separate_pooling(graph, TARGET) is graph
 
 
@@ -72,8 +72,8 @@ def test_small_windows_stay(shape: tuple[int, ...], given: dict[str, object]) ->
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_means(case: str, include: bool) -> None:
     """Each dimension divides by its own count of elements, whether padding counts or not."""
-    shape, given = CASES[case]
-    graph = graph_of(shape, given | {"count_include_pad": include}, f32, "avg_pool")
+    shape, inputs = CASES[case]
+    graph = graph_of(shape, inputs | {"count_include_pad": include}, f32, "avg_pool")
     separate = separate_pooling(graph, TARGET)
     assert len(separate.nodes) > 1 and separate.outputs[0].type == graph.outputs[0].type
     x = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
@@ -94,8 +94,8 @@ def test_nine_maxima_cost_more_than_nine_sums(op: str, count: int) -> None:
 def test_maps_of_any_size_go_as_those_of_known_sizes(low: int, high: int | None) -> None:
     """Lines of the map and those of the result are of one size only where nobody asks."""
     sides = Var("a", lo=low, hi=high), Var("b", lo=low, hi=high)
-    given = {"kernel": (2, 2), "strides": (2, 2), "pads": (1, 1, 1, 1)}
-    mean = graph_of((1, 32, *sides), given | {"count_include_pad": False}, f32, "avg_pool")
+    settings = {"kernel": (2, 2), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+    mean = graph_of((1, 32, *sides), settings | {"count_include_pad": False}, f32, "avg_pool")
     assert separate_pooling(mean, TARGET) is mean
     wide = graph_of((1, 32, *sides), {"kernel": (9, 9), "strides": (1, 1), "pads": (4,) * 4}, f32)
     assert len(separate_pooling(wide, TARGET).nodes) == 2
@@ -107,7 +107,7 @@ def test_means_of_short_floats_stay() -> None:
     assert separate_pooling(graph, TARGET) is graph
 
 
-def test_windows_far_apart_go_by_dimension_in_plain_maps_alone() -> None:
+def test_windows_distant_separate_go_by_dimension_in_ordinary_maps_alone() -> None:
     """No vector follows windows three elements apart; blocks of channels are a line that vectors follow."""
     ordinary = graph_of((1, 32, 57, 57), {"kernel": (3, 3), "strides": (3, 3)}, f32)
     assert len(separate_pooling(ordinary, TARGET).nodes) == 2

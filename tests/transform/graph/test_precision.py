@@ -39,9 +39,9 @@ def weights(k: int, n: int, transpose: bool = False) -> dict[str, np.ndarray]:
     return {"w": np.ascontiguousarray(w.T) if transpose else w, "b": RNG.standard_normal(n).astype(np.float32)}
 
 
-def exact(x: np.ndarray, given: dict[str, np.ndarray], transpose: bool = False) -> np.ndarray:
-    w = given["w"].astype(np.float64)
-    return np.maximum(x.astype(np.float64) @ (w.T if transpose else w) + given["b"], 0)
+def exact(x: np.ndarray, inputs: dict[str, np.ndarray], transpose: bool = False) -> np.ndarray:
+    w = inputs["w"].astype(np.float64)
+    return np.maximum(x.astype(np.float64) @ (w.T if transpose else w) + inputs["b"], 0)
 
 
 def error(got: np.ndarray, want: np.ndarray) -> float:
@@ -51,11 +51,11 @@ def error(got: np.ndarray, want: np.ndarray) -> float:
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 @pytest.mark.parametrize("m,k,n,transpose", [(1, 64, 100, False), (7, 33, 17, True), (30, 96, 48, False)])
 def test_errors(precision: str, m: int, k: int, n: int, transpose: bool) -> None:
-    given = weights(k, n, transpose)
-    model = tw.compile((layer(const(m), k, n, transpose), given), precision=precision)
+    inputs = weights(k, n, transpose)
+    model = tw.compile((layer(const(m), k, n, transpose), inputs), precision=precision)
     x = RNG.standard_normal((m, k)).astype(np.float32)
     got = np.asarray(model(x))
-    assert 0 < error(got, exact(x, given, transpose)) < BOUNDS[precision]
+    assert 0 < error(got, exact(x, inputs, transpose)) < BOUNDS[precision]
     fresh = weights(k, n, transpose)
     model.update(fresh)
     assert error(np.asarray(model(x)), exact(x, fresh, transpose)) < BOUNDS[precision]
@@ -63,42 +63,42 @@ def test_errors(precision: str, m: int, k: int, n: int, transpose: bool) -> None
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_any_number_of_rows(precision: str) -> None:
-    given = weights(40, 24)
-    model = tw.compile((layer(Var("n", lo=0), 40, 24), given), precision=precision)
+    inputs = weights(40, 24)
+    model = tw.compile((layer(Var("n", lo=0), 40, 24), inputs), precision=precision)
     for m in (0, 1, 3, 20):
         x = RNG.standard_normal((m, 40)).astype(np.float32)
         got = np.asarray(model(x))
         assert got.shape == (m, 24)
         if m:
-            assert error(got, exact(x, given)) < BOUNDS[precision]
+            assert error(got, exact(x, inputs)) < BOUNDS[precision]
 
 
 def test_int8_of_rows_of_zeros_and_of_huge_and_undefined_numbers() -> None:
-    given = weights(32, 16)
-    given["w"][:, 3] = 0
-    model = tw.compile((layer(const(5), 32, 16), given), precision="int8")
+    inputs = weights(32, 16)
+    inputs["w"][:, 3] = 0
+    model = tw.compile((layer(const(5), 32, 16), inputs), precision="int8")
     x = RNG.standard_normal((5, 32)).astype(np.float32)
     x[1], x[2, 4] = 0, np.nan
     x[3] *= 1e30
-    got, want = np.asarray(model(x)), exact(x, given)
+    got, want = np.asarray(model(x)), exact(x, inputs)
     assert np.isnan(got[2]).all()
     for row in (0, 1, 3, 4):
         assert error(got[row], want[row]) < 2 * BOUNDS["int8"]
-    np.testing.assert_array_equal(got[1], np.maximum(given["b"], 0))
+    np.testing.assert_array_equal(got[1], np.maximum(inputs["b"], 0))
 
 
 @pytest.mark.parametrize("precision,instruction", [("bf16", "vdpbf16ps"), ("int8", "vpdpbusd")])
 def test_avx512_code_has_the_instruction(precision: str, instruction: str) -> None:
-    given = weights(64, 64)
-    program = compile_graph(layer(const(24), 64, 64), given, Target.parse("znver4"), options=Options(precision))
+    inputs = weights(64, 64)
+    program = compile_graph(layer(const(24), 64, 64), inputs, Target.parse("znver4"), options=Options(precision))
     assert instruction in program.texts["asm"]()
 
 
 @pytest.mark.parametrize("name", ["generic-aarch64", "x86-64", "skylake-avx512"])
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_every_target_has_code(name: str, precision: str) -> None:
-    given = weights(32, 20)
-    compile_graph(layer(const(3), 32, 20), given, Target.parse(name), options=Options(precision))
+    inputs = weights(32, 20)
+    compile_graph(layer(const(3), 32, 20), inputs, Target.parse(name), options=Options(precision))
 
 
 @pytest.mark.parametrize(("name", "value"), [("precision", "fp16"), ("fast", "f3"), ("fast", "")])

@@ -125,7 +125,7 @@ def test_the_same_results(case: Case) -> None:
 
 @pytest.mark.parametrize("mask", ["", "keys", "batch", "rows"])
 @pytest.mark.parametrize("order", ["ssss", "hhhh", "thst", "shhs"])
-def test_taken(mask: str, order: str) -> None:
+def test_selected(mask: str, order: str) -> None:
     assert agree(Case(mask=mask, order=order))
 
 

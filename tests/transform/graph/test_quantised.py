@@ -88,13 +88,13 @@ def reference_conv(x: np.ndarray, w: np.ndarray, attrs: dict[str, Any]) -> np.nd
     from tilewright import ops
 
     rank = w.ndim - 2
-    given = {
+    settings = {
         "strides": tuple(attrs.get("strides", [1] * rank)),
         "dilations": tuple(attrs.get("dilations", [1] * rank)),
         "pads": tuple(attrs.get("pads", [0] * 2 * rank)),
         "groups": attrs.get("group", 1),
     }
-    return np.asarray(ops.get("conv").reference([x, w], ops.attributes("conv", given))[0])
+    return np.asarray(ops.get("conv").reference([x, w], ops.attributes("conv", settings))[0])
 
 
 def close(got: np.ndarray, q: Qdq) -> None:
@@ -123,7 +123,7 @@ def test_convolutions(name: str, zero: Any) -> None:
     close(np.asarray(tw.compile(q.model(), fast="exact")(q.x)), q)
 
 
-def test_few_filters_between_convolutions() -> None:
+def test_a_small_number_of_filters_between_convolutions() -> None:
     """Maps of few channels are in blocks of vectors when they come from a convolution."""
     q = Qdq(RNG.standard_normal((1, 1, 14, 13)).astype(np.float32))
     q.quantise(0.0313, np.uint8(100))
@@ -182,14 +182,14 @@ def test_layers_that_follow_each_other_stay_narrow() -> None:
     """A block with a residual: what is kept between the convolutions has 8 bits."""
     q = Qdq(RNG.standard_normal((1, 16, 14, 14)).astype(np.float32))
     q.quantise(0.03, np.uint8(128))
-    kept, value = q.name, q.value
+    retained, value = q.name, q.value
     for _ in range(2):
         codes = RNG.integers(-128, 128, (16, 16, 3, 3)).astype(np.int8)
         name, w = q.factor(codes, 0.003, 0)
         attrs = {"pads": [1, 1, 1, 1]}
         q.name, q.value = q.add("Conv", q.name, name, **attrs), reference_conv(q.value, w, attrs)
         q.quantise(0.05, np.uint8(120))
-    q.name, q.value = q.add("Add", q.name, kept), q.value + value
+    q.name, q.value = q.add("Add", q.name, retained), q.value + value
     q.quantise(0.06, np.uint8(125))
     model = tw.compile(q.model())
     off = np.abs(np.asarray(model(q.x)) - q.value) / 0.06
@@ -249,6 +249,6 @@ def test_bounds() -> None:
           %f = add(%e, %w) : i32[4]
           return %c, %e, %f
         }""")
-    made = {v: n for n in graph.nodes for v in n.outputs}
-    c, e, f = (bounds(made.get, v) for v in graph.outputs)
+    producers = {v: n for n in graph.nodes for v in n.outputs}
+    c, e, f = (bounds(producers.get, v) for v in graph.outputs)
     assert (c, e, f) == ((-127, 383), (-124, 386), None)

@@ -99,14 +99,14 @@ def chained() -> Graph:
         }}""")
 
 
-def test_what_is_made_again_of_what_is_there_again_reads_it() -> None:
+def test_what_is_recreated_of_what_is_there_once_more_reads_it() -> None:
     before, after = groups_of(chained())
     assert {"c", "q"} <= written(before) and {"c", "q"}.isdisjoint(written(after))
     verify_groups(chained(), after)
     assert [n.outputs[0].name for n in after[-1].nodes][:2] == ["c.again", "q.again"]
 
 
-def test_kernels_that_read_what_nobody_made_are_refused() -> None:
+def test_kernels_that_read_what_no_one_created_are_refused() -> None:
     graph = chained()
     first, *others = fuse(graph)
     verify_groups(graph, [first, *others])

@@ -29,16 +29,16 @@ def text(move: str = "transpose(%a) {perm = [1, 0]}", zero: int = 7, scale: str 
 
 
 @pytest.mark.parametrize(
-    "given", [text(), text("reshape(%a) {shape = [7, 5]}")], ids=["transposed", "in another shape"]
+    "value", [text(), text("reshape(%a) {shape = [7, 5]}")], ids=["transposed", "in another shape"]
 )
-def test_only_the_move_is_left(given: str) -> None:
-    after = move_quantised(parse_graph(given))
+def test_only_the_move_is_left(value: str) -> None:
+    after = move_quantised(parse_graph(value))
     (move,) = after.nodes
     assert move.op in ("transpose", "reshape") and move.inputs == after.inputs
     q = np.arange(35, dtype=np.uint8).reshape(5, 7) * 7
     for scale in (0.013, 1.0, 3.4e5, 1e-30):
-        model = tw.compile((parse_graph(given), {"s": np.float32(scale), "r": np.float32(1)}))
-        want = q.T if "transpose" in given else q.reshape(7, 5)
+        model = tw.compile((parse_graph(value), {"s": np.float32(scale), "r": np.float32(1)}))
+        want = q.T if "transpose" in value else q.reshape(7, 5)
         np.testing.assert_array_equal(np.asarray(model(q)), want)
 
 
@@ -49,11 +49,11 @@ def test_dividing_what_was_multiplied_is_exact(scale: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "arguments",
     [text(zero=8), text(scale="%r"), text("neg(%k)"), text(kind="i8")],
     ids=["another zero point", "another scale", "not moved alone", "another type"],
 )
-def test_what_is_left_alone(given: str) -> None:
-    given = given.replace("%m = neg(%k)", "%k = transpose(%a) {perm = [1, 0]} : f32[7, 5] %m = neg(%k)")
-    graph = parse_graph(given)
+def test_what_is_left_alone(arguments: str) -> None:
+    arguments = arguments.replace("%m = neg(%k)", "%k = transpose(%a) {perm = [1, 0]} : f32[7, 5] %m = neg(%k)")
+    graph = parse_graph(arguments)
     assert move_quantised(graph) is graph

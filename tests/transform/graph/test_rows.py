@@ -92,8 +92,8 @@ MOVES = (first_of_mlp, last_of_layers, masked_by_row, through_shapes, read_twice
 
 def rows_computed(graph: Graph) -> set[int | str]:
     """How many rows each product, with a weight or in attention, makes."""
-    made = [n for n in graph.nodes if n.op == "matmul"]
-    return {str(n.output.shape[1]) for n in made} | {
+    created = [n for n in graph.nodes if n.op == "matmul"]
+    return {str(n.output.shape[1]) for n in created} | {
         str(n.output.shape[1]) for n in graph.nodes if n.op == "lowered.attention"
     }
 

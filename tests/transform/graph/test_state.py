@@ -36,41 +36,41 @@ def rows_first(x: np.ndarray, axis: int, room: int) -> np.ndarray:
 
 
 def test_the_same_of_rows_that_stay() -> None:
-    graph, kept = parse_graph(DECODER), stateful()
-    assert kept.inputs == ("past_k", "past_v", "x", "past_length") and kept.outputs == ("sums", "most")
-    assert [(c.input, c.output, c.axis) for c in kept.state.caches] == [
+    graph, retained = parse_graph(DECODER), stateful()
+    assert retained.inputs == ("past_k", "past_v", "x", "past_length") and retained.outputs == ("sums", "most")
+    assert [(c.input, c.output, c.axis) for c in retained.state.caches] == [
         ("past_k", "present_k", 2),
         ("past_v", "present_v", 1),
     ]
-    assert kept.state.length == "past_length" and kept.state.rows == ((1, ("n",)),)
+    assert retained.state.length == "past_length" and retained.state.rows == ((1, ("n",)),)
     rng = np.random.default_rng(0)
     for past, new in ((0, 1), (3, 2), (5, 9)):
         shapes = ((2, 3, past, 4), (2, past, 4), (2, 3, new, 4))
-        given = {n: rng.standard_normal(s).astype(np.float32) for n, s in zip(INPUTS, shapes, strict=True)}
-        want = dict(zip(OUTPUTS, run_graph(graph, given).values(), strict=True))
-        memory = [rows_first(given[n], axis, past + new + 2) for n, axis in (("past_k", 2), ("past_v", 1))]
-        names = [v.name for v in kept.graph.inputs]
-        arrays = [*memory, given["x"], np.zeros((past, 0), np.int8)]
-        got = run_graph(kept.graph, dict(zip(names, arrays, strict=True)))
-        for name, array in zip(kept.outputs, got.values(), strict=True):
+        inputs = {n: rng.standard_normal(s).astype(np.float32) for n, s in zip(INPUTS, shapes, strict=True)}
+        want = dict(zip(OUTPUTS, run_graph(graph, inputs).values(), strict=True))
+        memory = [rows_first(inputs[n], axis, past + new + 2) for n, axis in (("past_k", 2), ("past_v", 1))]
+        names = [v.name for v in retained.graph.inputs]
+        arrays = [*memory, inputs["x"], np.zeros((past, 0), np.int8)]
+        got = run_graph(retained.graph, dict(zip(names, arrays, strict=True)))
+        for name, array in zip(retained.outputs, got.values(), strict=True):
             np.testing.assert_allclose(array, want[name], rtol=1e-6)
 
 
 def test_what_else_reads_the_past_sees_it_as_it_was() -> None:
     text = DECODER.replace("reduce_max(%v)", "reduce_max(%past_v)")
-    kept = stateful(text)
+    retained = stateful(text)
     rng = np.random.default_rng(1)
-    given = {"past_k": rng.standard_normal((2, 3, 4, 4)), "past_v": rng.standard_normal((2, 4, 4))}
-    given = {n: x.astype(np.float32) for n, x in given.items()} | {"x": np.full((2, 3, 1, 4), 99, np.float32)}
+    arguments = {"past_k": rng.standard_normal((2, 3, 4, 4)), "past_v": rng.standard_normal((2, 4, 4))}
+    arguments = {n: x.astype(np.float32) for n, x in arguments.items()} | {"x": np.full((2, 3, 1, 4), 99, np.float32)}
     arrays = [
-        rows_first(given["past_k"], 2, 8),
-        rows_first(given["past_v"], 1, 8),
-        given["x"],
+        rows_first(arguments["past_k"], 2, 8),
+        rows_first(arguments["past_v"], 1, 8),
+        arguments["x"],
         np.zeros((4, 0), np.int8),
     ]
-    names = [v.name for v in kept.graph.inputs]
-    _, most = run_graph(kept.graph, dict(zip(names, arrays, strict=True))).values()
-    np.testing.assert_array_equal(most, given["past_v"].max(1))
+    names = [v.name for v in retained.graph.inputs]
+    _, most = run_graph(retained.graph, dict(zip(names, arrays, strict=True))).values()
+    np.testing.assert_array_equal(most, arguments["past_v"].max(1))
 
 
 def test_caches_by_their_names() -> None:

@@ -102,7 +102,7 @@ def test_what_is_not_linear_or_read_stays(options: dict[str, str]) -> None:
     assert sum_rows_first(graph) is graph
 
 
-def test_few_columns_stay() -> None:
+def test_a_small_number_of_columns_stay() -> None:
     """A product of a few columns is no more work than the sum of its rows."""
     text = str(pooled()).replace("%v: f32[16, 8]", "%v: f32[16, 1]")
     text = text.replace("%c = matmul(%h, %v) : f32[2, 5, 8]", "%c = matmul(%h, %v) : f32[2, 5, 1]")
@@ -110,7 +110,7 @@ def test_few_columns_stay() -> None:
     assert sum_rows_first(graph) is graph
 
 
-def test_gradients_are_of_few_rows() -> None:
+def test_gradients_are_of_a_small_number_of_rows() -> None:
     """What comes back through the layer is one row a sequence, and so is its weight's gradient a product of few."""
 
     def stepped(graph: Graph) -> Graph:

@@ -45,22 +45,22 @@ def test_attention_with_one_key(rows: int, depth: int, width: int) -> None:
     assert rows == 1 or (np.isnan(y[:, 2]).all() and np.isfinite(y[0, 3]).all())
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_products_of_depth_one(turned: bool) -> None:
-    shape = "[3, 9, 1]" if turned else "[3, 1, 9]"
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_of_depth_one(transposed: bool) -> None:
+    shape = "[3, 9, 1]" if transposed else "[3, 1, 9]"
     text = f"""
     graph @g(%a: f32[5, 1, n, 1], %b: f32{shape}) where n in 1.. {{
-      %y = matmul(%a, %b) {{transpose_b = {str(turned).lower()}}} : f32[5, 3, n, 9]
+      %y = matmul(%a, %b) {{transpose_b = {str(transposed).lower()}}} : f32[5, 3, n, 9]
       return %y
     }}"""
     model = tw.compile((parse_graph(text), {}))
     assert "matmul" not in model.show("graph")
     for n in (1, 4, 31):
         a = RNG.standard_normal((5, 1, n, 1)).astype(np.float32)
-        b: Any = RNG.standard_normal((3, 9, 1) if turned else (3, 1, 9)).astype(np.float32)
+        b: Any = RNG.standard_normal((3, 9, 1) if transposed else (3, 1, 9)).astype(np.float32)
         a[0, 0, 0], b[0, 0, 0] = np.inf, 0
         with np.errstate(invalid="ignore"):
-            want = a * (b.swapaxes(1, 2) if turned else b)
+            want = a * (b.swapaxes(1, 2) if transposed else b)
         np.testing.assert_array_equal(model(a, b), want)
 
 
@@ -186,7 +186,7 @@ def test_single_elements_are_sorted(largest: bool) -> None:
         np.testing.assert_array_equal(indices, np.zeros((n, 1, 5), np.int64))
 
 
-def test_no_element_of_one_is_taken() -> None:
+def test_no_element_of_one_is_selected() -> None:
     text = """
     graph @g(%x: f32[3, 1]) {
       %y, %i = topk(%x) {axis = 1, k = 0, largest = true} : f32[3, 0], i64[3, 0]

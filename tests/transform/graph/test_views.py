@@ -95,9 +95,9 @@ def nothing_to_place(b: GraphBuilder) -> tuple[Value, ...]:
 def blocks(b: GraphBuilder) -> tuple[Value, ...]:
     """Channels in blocks: split in halves, one half convolved, all put together (as in YOLO)."""
     y = ops.emit1(b, "relu", conv(b, b.input("x", tensor(1, 3, 7, 9)), b.param("w0", tensor(32, 3, 3, 3))))
-    halves = [cut(b, y, k, 16, axis=1) for k in (0, 16)]
-    deeper = ops.emit1(b, "relu", conv(b, halves[1], b.param("w1", tensor(16, 16, 3, 3))))
-    joined = ops.emit1(b, "concat", *halves, ops.emit1(b, "add", deeper, halves[1]), axis=1)
+    half_vectors = [cut(b, y, k, 16, axis=1) for k in (0, 16)]
+    deeper = ops.emit1(b, "relu", conv(b, half_vectors[1], b.param("w1", tensor(16, 16, 3, 3))))
+    joined = ops.emit1(b, "concat", *half_vectors, ops.emit1(b, "add", deeper, half_vectors[1]), axis=1)
     return (conv(b, joined, b.param("w2", tensor(8, 48, 1, 1)), pad=0),)
 
 
@@ -200,7 +200,7 @@ def test_pieces_whose_size_is_no_polynomial_are_copied() -> None:
 
 
 @pytest.mark.parametrize(("height", "count"), [(H, 1), (H.renamed("h"), 1), (Var("height", lo=0), 0)])
-def test_halves_of_a_size_that_two_divides_are_in_place(height: Var, count: int) -> None:
+def test_half_parts_of_a_size_that_two_divides_are_in_place(height: Var, count: int) -> None:
     """As in a U-Net: where it is not known to be even, nobody can write where the second part begins."""
     b = GraphBuilder("g")
     x = b.input("x", tensor(1, 2, height, 5))
@@ -281,7 +281,7 @@ def test_the_verifier_refuses_views_with_steps() -> None:
         verify_views(b.finish((ops.emit1(b, "slice", x, begin=(0,), size=(3,), step=(2,), view=True),)))
 
 
-def test_many_parts_are_transposed_in_place() -> None:
+def test_several_parts_are_transposed_in_place() -> None:
     """Where no other work would join the kernel that copies them; of a few parts, pointwise work does."""
 
     def joined(count: int) -> list[str]:

@@ -129,11 +129,11 @@ def test_weights_that_stay_are_packed_beforehand() -> None:
 
 def test_no_copy_is_left_between_the_products() -> None:
     graph = assign_layouts(step(), TARGET)
-    made = [n.op for n in graph.nodes]
-    assert made.count("lowered.conv_blocked") == 4 and made.count("lowered.conv_weight") == 2
-    assert "lowered.matmul_packed" not in made
+    created = [n.op for n in graph.nodes]
+    assert created.count("lowered.conv_blocked") == 4 and created.count("lowered.conv_weight") == 2
+    assert "lowered.matmul_packed" not in created
     # x and g become blocks, y and dx rows again, and blocks of the weights' gradients matrices.
-    assert made.count("transpose") == 6
+    assert created.count("transpose") == 6
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def test_numbers_of_rows_that_do_not_come_have_no_version() -> None:
     they are half of it."""
     loops = rows(8).replace("n in 0..100", "n in 1..100")
     start, end = loops.index("  for i"), loops.rindex("}")
-    few = "for r in 0..{n} {{ for v in 0..4 {{ c[r, v] = a[r, v] * f32(r * 2 + 7) }} }}"
-    versions = [f"if n == {n} {{ {few.format(n=n)} }} else {{" for n in (2, 1)]
+    fewer = "for r in 0..{n} {{ for v in 0..4 {{ c[r, v] = a[r, v] * f32(r * 2 + 7) }} }}"
+    versions = [f"if n == {n} {{ {fewer.format(n=n)} }} else {{" for n in (2, 1)]
     func = parse_func(f"{loops[:start]} {' '.join(versions)} {loops[start:end]} }} }} }}")
     even, alone = even_tails(func), even_tails(parse_func(loops))
     assert [f"i_rows == {n} " in str(alone) for n in range(8)] == [n > 0 for n in range(8)]
@@ -121,7 +121,7 @@ def test_every_row_once_of_each_part() -> None:
         np.testing.assert_array_equal(got, a * n)
 
 
-def test_parts_behind_the_last_row_have_none() -> None:
+def test_parts_after_the_last_row_have_none() -> None:
     place = "c[p * 20 + i * 5 + q, w]"
     func = parse_func(PARTS.replace("(n + 19) // 20 parallel", "10").replace(f"{place} =", f"{place} = {place} +"))
     even = even_tails(func)
@@ -150,7 +150,7 @@ def test_epilogues_have_no_versions(operation: str) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 15, 16])
-def test_tiles_of_few_rows_and_of_many_stay(size: int) -> None:
+def test_tiles_of_a_small_number_of_rows_and_of_several_stay(size: int) -> None:
     func = parse_func(rows(size))
     assert even_tails(func) == func
 

@@ -109,7 +109,7 @@ def test_time_of_a_tiled_matmul() -> None:
 
 
 @pytest.mark.parametrize("n", [70, 90, 61, 64, 3])
-def test_a_tail_is_not_split_again(n: int) -> None:
+def test_a_tail_is_not_split_once_more(n: int) -> None:
     """How many columns of a block are there depends on a remainder, with which bounds are hard to compare."""
     x = te.placeholder((13, n), name="X")
     s = Schedule(te.create_prim_func([x, te.compute((13, n), lambda i, j: x[i, j] * 2.0, name="Y")], "twice"))

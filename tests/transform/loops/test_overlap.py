@@ -139,7 +139,7 @@ def test_one_mask_a_vector_stays() -> None:
     assert overlap_tails(func) == func
 
 
-def test_what_a_name_inside_decides_splits_no_loop_around() -> None:
+def test_what_a_name_inside_decides_splits_no_loop_enclosing() -> None:
     """`partition_loops` knows no number of a name outside of where it is bound."""
     func = parse_func(
         """
@@ -153,7 +153,7 @@ def test_what_a_name_inside_decides_splits_no_loop_around() -> None:
     verify_loops(partition_loops(func))
 
 
-def test_an_extent_inside_by_such_a_name_splits_no_loop_around() -> None:
+def test_an_extent_inside_by_such_a_name_splits_no_loop_enclosing() -> None:
     func = parse_func(
         """
         func @triangle(x: f32[n, n], y: f32[n, n]) where n in 1.. {

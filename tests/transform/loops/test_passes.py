@@ -184,7 +184,7 @@ def test_partition_is_bounded() -> None:
     assert two < four
 
 
-def test_what_only_bounds_a_loop_around_loops_makes_no_versions() -> None:
+def test_what_only_bounds_a_loop_enclosing_loops_makes_no_versions() -> None:
     """It becomes the loop's extent, where more than a statement is in the loop."""
     long, short = (
         parse_func(
@@ -265,7 +265,7 @@ CARRIED = """func @carried(C: f32[4, 8]) {
 """
 
 
-def test_what_an_iteration_leaves_to_the_next_is_kept(golden: Golden) -> None:
+def test_what_an_iteration_leaves_to_the_next_is_retained(golden: Golden) -> None:
     before_after(golden, parse_func(CARRIED), compact_buffers)
 
 
@@ -307,7 +307,7 @@ def test_memory_of_what_vanishes_goes_with_it() -> None:
         ("I[t] // 4 == 1", "I[t] < 4", False),  # what is read may be another number by then
     ],
 )
-def test_what_conditions_around_exclude_is_dead(first: str, second: str, never: bool) -> None:
+def test_what_conditions_enclosing_exclude_is_dead(first: str, second: str, never: bool) -> None:
     """A quotient says nothing of the number, but the number of the quotient."""
     body = f"for t in 0..8 {{ if {first} {{ I[t] = 0 if {second} {{ a[t] = 1.0 }} else {{ a[t] = 2.0 }} }} }}"
     text = str(simplify_loops(parse_func(f"func @f(I: i64[8], a: f32[8]) {{ {body} }}")))
@@ -321,7 +321,7 @@ def test_what_conditions_around_exclude_is_dead(first: str, second: str, never: 
         "for j in 0..8 { b[j] = a[i, j] } for k in 0..8 { a[8 - i, k] = b[k] }",  # what fills it is written meanwhile
     ],
 )
-def test_what_cannot_be_filled_ahead_has_no_two_halves(body: str) -> None:
+def test_what_cannot_be_filled_in_advance_has_no_two_half_parts(body: str) -> None:
     func = parse_func(
         "func @f(a: f32[9, 8], c: f32[9, 8]) "
         f"{{ for i in 0..9 @double_buffer(buffers=[b]) {{ alloc b: f32[8] {body} }} }}"
@@ -376,7 +376,7 @@ def test_loops_are_merged_past_what_has_nothing_to_do_with_them(between: str, me
         np.testing.assert_array_equal(a, b, err_msg=name)
 
 
-def test_rows_that_are_made_again_are_not_held_by_an_output() -> None:
+def test_rows_that_are_recreated_are_not_held_by_an_output() -> None:
     """Each turn makes four rows and finishes two: the next turn would write over one that is finished."""
     func = parse_func(
         """func @rows(x: f32[6, 64], y: f32[6, 64]) {

@@ -86,7 +86,7 @@ def test_an_array_that_the_third_stage_reads_has_three_versions() -> None:
 
 
 @pytest.mark.parametrize(("steps", "length"), [(127, 1016), (128, 1536)])
-def test_versions_are_not_whole_pages_apart(steps: int, length: int) -> None:
+def test_versions_are_not_whole_pages_separate(steps: int, length: int) -> None:
     assert f"alloc e: f32[2, {length}]" in str(same_values(softmax(steps), 8 * steps))
 
 
@@ -96,7 +96,7 @@ def test_elements_may_be_read_in_another_order(last: str) -> None:
     assert turns(same_values(softmax(4, last), 32)) == ROWS + 2
 
 
-def test_a_stage_that_changes_what_another_one_made_joins_it() -> None:
+def test_a_stage_that_changes_what_another_one_created_joins_it() -> None:
     assert turns(same_values(softmax(4, between="s[0] = s[0] + m[0]"), 32)) == ROWS + 2
     changed = softmax(4, also="for v2 in 0..8 vectorized { e[j2 * 8 + v2] = e[j2 * 8 + v2] * 2.0 }")
     assert turns(same_values(changed, 32)) == ROWS + 1

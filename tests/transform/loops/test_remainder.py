@@ -63,7 +63,7 @@ def test_what_stays(text: str) -> None:
     assert rows_by_number(func) == func
 
 
-def test_versions_of_many_rows_have_fewer_copies() -> None:
+def test_versions_of_several_rows_have_fewer_copies() -> None:
     """A step stores 128 bytes a row here; two steps of four rows are as many as an iteration should have."""
     wide = few(1, 5).replace("for k in 0..6 {", "for k in 0..6 @unroll(times=4) {")
     for size in ("b: f32[6, 8]", "c: f32[n, 8]", "t: f32[6, 8]", "0..8 vectorized"):

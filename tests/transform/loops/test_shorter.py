@@ -51,7 +51,7 @@ def test_every_length(name: str, size: int) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-def test_versions_by_halves() -> None:
+def test_versions_by_half_parts() -> None:
     result = shorter_sums(parse_func(COLUMNS.format(size=96)), Target.parse("znver4"))
     extents = [int(str(s.extent)) for s in walk(result.body) if isinstance(s, For) and s.kind == "vectorized"]
     assert sorted(set(extents)) == [16, 32, 48, 96] and len(extents) == 12

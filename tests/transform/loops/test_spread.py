@@ -24,5 +24,5 @@ def test_planes_find_room_in_the_cache(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (4096,), (6, 6, 25, 16, 8), (3, 1000), (2, 2, 2)])
-def test_what_is_apart_stays(shape: tuple[int, ...]) -> None:
+def test_what_is_separate_stays(shape: tuple[int, ...]) -> None:
     assert spread(shape, 4) == shape

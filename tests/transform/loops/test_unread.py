@@ -33,7 +33,7 @@ PARTS = {
 }
 
 
-def test_what_is_read_is_made() -> None:
+def test_what_is_read_is_created() -> None:
     func = parse_func(FUNC.format(**PARTS))
     less = leave_out_unread(func)
     bounded = {

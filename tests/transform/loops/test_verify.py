@@ -123,7 +123,7 @@ def test_what_fits_a_stack(shape: str) -> None:
     verify_flat(parse_func(f"func @f(A: f32[8]) {{ for i in 0..8 {{ alloc B: f32[{shape}] {used} A[i] = 0.0 }} }}"))
 
 
-def test_notes_are_given_once() -> None:
+def test_notes_are_passed_once() -> None:
     func = parse_func("func @f(A: f32[8]) { for i in 0..8 @unroll(times=2) { A[i] = 0.0 } }")
     verify_flat(func)
     loop = func.body
@@ -162,7 +162,7 @@ def test_what_was_inside_is_looked_at_once_in_the_same_loops_only() -> None:
             verify_flat(wrong, known)
 
 
-def test_what_only_a_condition_keeps_inside_is_looked_at_again() -> None:
+def test_what_only_a_condition_keeps_inside_is_looked_at_once_more() -> None:
     func = loops("for k in 0..4 { for i in 0..9 { if i < 8 { A[i] = 0.0 } } }")
     known = Known()
     verify_loops(func, known)
@@ -174,7 +174,7 @@ def test_what_only_a_condition_keeps_inside_is_looked_at_again() -> None:
         verify_loops(func.with_body(replace(func.body, body=bare)), known)
 
 
-def test_what_may_be_outside_is_looked_at_again_in_other_loops() -> None:
+def test_what_may_be_outside_is_looked_at_once_more_in_other_loops() -> None:
     """A loop of any size may fit; one that is longer by the size of the array does not."""
     func = parse_func("func @f(A: f32[8], B: f32[n]) where n in 1.. { for i in 0..n { A[i] = B[i] } }")
     known = Known()

@@ -241,12 +241,12 @@ def remainders(dtype: DType) -> list[tuple[np.ndarray, np.ndarray]]:
     signed = np.concatenate([special, -special]).astype(kind)
     pairs = [np.resize(a, count) for a in np.meshgrid(signed, signed)]
     with np.errstate(all="ignore"):
-        near = [np.nextafter(multiples, kind(end * np.inf)) for end in (-1, 1)]
+        rounded = [np.nextafter(multiples, kind(end * np.inf)) for end in (-1, 1)]
     return [
         (anything[0], anything[1]),
         (some(10.0), y),
         (some(2.0**digits), y),
-        *((x, y) for x in (multiples, *near)),
+        *((x, y) for x in (multiples, *rounded)),
         (np.nextafter(y, kind(0)), y),
         (least[0], least[1]),
         (some(float(np.finfo(kind).tiny)), least[1]),
@@ -310,12 +310,12 @@ def test_narrow_floats_round_once(name: str, dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", [f16, f32, f64])
 def test_nothing_is_left_to_the_c_library(dtype: DType) -> None:
     table = DOUBLE if dtype is f64 else SINGLE
-    far = {"sin", "cos", "tan"} if dtype is f64 else set()  # of great arguments, which it reduces
+    outer = {"sin", "cos", "tan"} if dtype is f64 else set()  # of great arguments, which it reduces
     for name, function in table.items():
         arity = len(inspect.signature(function).parameters)
         inputs = tuple(Var(f"x{k}", dtype) for k in range(arity))
         left = {e.name for e in walk_expr(expand(Op(name, inputs))) if isinstance(e, Op)}
-        assert not left & table.keys() - far, name
+        assert not left & table.keys() - outer, name
 
 
 def test_constant_powers() -> None:

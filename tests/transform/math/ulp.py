@@ -122,14 +122,14 @@ def errors(got: Array, want: Array) -> Array:
     """Distance of f32 `got` from the real values `want` in ulp of the f32 next to those; 0 where both are NaN,
     infinite where one is. Infinity counts as 2^128, so that overflow may come an ulp early or late."""
     if np.abs(want).max(initial=0.0) < 2.0**127 and np.isfinite(got).all():
-        near = want.astype(np.float32)
+        rounded = want.astype(np.float32)
         # 2^-23 of the power of two below: what np.spacing gives, but in a third of the time.
-        power = (near.view(np.int32) & 0x7F800000).view(np.float32).astype(np.float64)
+        power = (rounded.view(np.int32) & 0x7F800000).view(np.float32).astype(np.float64)
         return np.abs(got - want) / np.maximum(power * 2.0**-23, 2.0**-149)
     with np.errstate(all="ignore"):
         real = np.clip(want, -(2.0**128), 2.0**128)
-        near = real.astype(np.float32)
-        unit = np.where(np.isinf(near), 2.0**104, np.spacing(np.abs(near)).astype(np.float64))
+        rounded = real.astype(np.float32)
+        unit = np.where(np.isinf(rounded), 2.0**104, np.spacing(np.abs(rounded)).astype(np.float64))
         value = np.clip(got.astype(np.float64), -(2.0**128), 2.0**128)
         error = np.abs(value - real) / unit
     undefined = np.isnan(error)
@@ -141,11 +141,11 @@ def errors(got: Array, want: Array) -> Array:
 def wide_errors(got: Array, want: Array) -> Array:
     """Errors in units of the last place for f64 `got`; `want` is in extended precision."""
     with np.errstate(all="ignore"):
-        near = want.astype(np.float64)
-        unit = np.spacing(np.minimum(np.abs(near), np.finfo(np.float64).max)).astype(np.longdouble)
+        rounded = want.astype(np.float64)
+        unit = np.spacing(np.minimum(np.abs(rounded), np.finfo(np.float64).max)).astype(np.longdouble)
         error = (np.abs(got - want) / unit).astype(np.float64)
-    same = (got == near) | (np.isnan(got) & np.isnan(near))
-    return np.where(same & ~np.isfinite(near), 0.0, np.where(np.isnan(error), np.inf, error))
+    same = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
+    return np.where(same & ~np.isfinite(rounded), 0.0, np.where(np.isnan(error), np.inf, error))
 
 
 @dataclass(frozen=True)
@@ -202,8 +202,8 @@ def sample() -> Array:
     every = (exponents[:, None] | mantissas.astype(np.uint32)[None, :]).ravel().view(np.float32)
     bends = np.array(BENDS)
     close = (bends.astype(np.float32).view(np.uint32)[:, None] + np.arange(-200, 200)).astype(np.uint32)
-    near = [rng.uniform(0, w, 30_000) for w in (1.0, 4.0, 20.0, 110.0, 1000.0)]
-    rest = np.concatenate([*near, 1 + rng.uniform(-1e-3, 1e-3, 20_000)]).astype(np.float32)
+    rounded = [rng.uniform(0, w, 30_000) for w in (1.0, 4.0, 20.0, 110.0, 1000.0)]
+    rest = np.concatenate([*rounded, 1 + rng.uniform(-1e-3, 1e-3, 20_000)]).astype(np.float32)
     positive = np.concatenate([every, close.ravel().view(np.float32), rest])
     return np.concatenate([positive, -positive])
 
@@ -215,8 +215,8 @@ def wide_sample() -> Array:
     every = ((np.arange(2048, dtype=np.uint64) << 52)[:, None] | mantissas[None, :]).ravel().view(np.float64)
     bends = np.array((*BENDS, 20.0, 22.0, 36.7, 40.0, 708.396, 709.4, 709.78, 745.13, 746.0, 1022.0, 1074.0, 524288.0))
     close = bends[:, None] * (1 + np.arange(-50, 50) * 2.0**-52)
-    near = [rng.uniform(0, w, 30_000) for w in (1.0, 4.0, 20.0, 110.0, 1000.0)]
-    positive = np.concatenate([every, close.ravel(), *near, 1 + rng.uniform(-1e-6, 1e-6, 20_000)])
+    rounded = [rng.uniform(0, w, 30_000) for w in (1.0, 4.0, 20.0, 110.0, 1000.0)]
+    positive = np.concatenate([every, close.ravel(), *rounded, 1 + rng.uniform(-1e-6, 1e-6, 20_000)])
     return np.concatenate([positive, -positive])
 
 

@@ -77,9 +77,9 @@ def test_which_attention_is_rounded(depth: str, kind: str, target: Target, preci
 
 
 def by_weight(x: str, g: str, w: str, attrs: str = "") -> str:
-    given = {"dilations": "[1, 1]", "pads": "[1, 1, 1, 1]", "strides": "[1, 1]", "window": "[3, 3]"}
-    given |= dict(part.split(" = ") for part in attrs.split("; ") if part)
-    text = ", ".join(f"{k} = {v}" for k, v in given.items())
+    attributes = {"dilations": "[1, 1]", "pads": "[1, 1, 1, 1]", "strides": "[1, 1]", "window": "[3, 3]"}
+    attributes |= dict(part.split(" = ") for part in attrs.split("; ") if part)
+    text = ", ".join(f"{k} = {v}" for k, v in attributes.items())
     return (
         f"graph @g(%x: f32[{x}], %g: f32[{g}]) where n in 1.. "
         f"{{ %y = conv_weight_gradient(%x, %g) {{{text}}} : f32[{w}] return %y }}"
@@ -181,10 +181,10 @@ def test_which_convolutions_have_one_way(text: str) -> None:
 def test_weights_of_a_call_are_transformed_in_it() -> None:
     """Which takes time, the more the larger the tile, and is shared by all images."""
     one = conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 28, 28", weights=False)
-    a, many = surroundings(one), surroundings(one.replace("[1, 64, 28", "[8, 64, 28"))
+    a, several = surroundings(one), surroundings(one.replace("[1, 64, 28", "[8, 64, 28"))
     small, large = (filters(a, a.graph.nodes[-1], Winograd(tile, 32, 1)) for tile in (2, 4))
     assert 0 < small < large and filters(a, a.graph.nodes[-1], Direct()) == 0
-    assert filters(many, many.graph.nodes[-1], Winograd(4, 32, 1)) == pytest.approx(large / 8)
+    assert filters(several, several.graph.nodes[-1], Winograd(4, 32, 1)) == pytest.approx(large / 8)
 
 
 def kinds(text: str, **options: str) -> set[str]:
@@ -214,7 +214,7 @@ def test_ways_of_one_pixel() -> None:
 
 
 @pytest.mark.parametrize("target", [ZEN4, OLD])
-def test_few_channels_are_transformed_where_filters_are_many(target: Target) -> None:
+def test_a_small_number_of_channels_are_transformed_where_filters_are_several(target: Target) -> None:
     large = surroundings(conv("1, 8, 40, 40", "154, 8, 7, 7", "1, 154, 40, 40", "pads = [3, 3, 3, 3]"), target)
     assert isinstance(convolution_algorithm(large, large.graph.nodes[-1]), Winograd)
 
@@ -266,7 +266,7 @@ T, THREE, ONE = "f32[1, 16, 8, 8]", "dilations = [1, 1], groups = 1, pads = [1, 
 )  # fmt: skip
 
 
-def test_who_wants_plain_maps() -> None:
+def test_who_wants_ordinary_maps() -> None:
     """Outputs and operators on plain tensors do, at once; convolutions of larger windows want blocks, and of those
     that lead to them nobody knows."""
     assert uses(f"%a = relu(%x) : {T} return %a") == {"a": True}
@@ -299,22 +299,22 @@ def test_only_weights_of_windows_grow_by_transforms() -> None:
     assert result.weight_bytes - result.other_bytes == 4 * 64 * 64 * 9
 
 
-def test_filters_made_of_weights_are_known_before_a_call() -> None:
+def test_filters_created_of_weights_are_known_before_a_call() -> None:
     """Their transforms are made once: what they cost counts for filters that come with each call alone."""
     text = """graph @g(%x: f32[1, 64, 28, 28], %d: f32[64, 64, 3, 3]) params(%w: f32[64, 64, 3, 3]) {{
       %f = neg({0}) : f32[64, 64, 3, 3]
       %y = conv(%x, %f) {{dilations = [1, 1], groups = 1, pads = [1, 1, 1, 1], strides = [1, 1]}} : f32[1, 64, 28, 28]
       return %y }}"""
-    known, given = surroundings(text.format("%w")), surroundings(text.format("%d"))
-    for a, fixed in ((known, True), (given, False)):
+    known, supplied = surroundings(text.format("%w")), surroundings(text.format("%d"))
+    for a, fixed in ((known, True), (supplied, False)):
         weights = a.graph.nodes[-1].inputs[1]
         assert (weights in a.fixed) == fixed
     costs = []
-    for a in (known, given):
+    for a in (known, supplied):
         with deciding() as record:
             assert isinstance(convolution_algorithm(a, a.graph.nodes[-1]), Winograd)
-        (made,) = record.decisions
-        costs.append(made.estimate)
+        (created,) = record.decisions
+        costs.append(created.estimate)
     assert costs[0] < costs[1]
 
 

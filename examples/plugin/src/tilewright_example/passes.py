@@ -16,12 +16,12 @@ INVERSES = {"neg": "neg", "not": "not"}
 
 
 def cancel_inverses(graph: Graph, target: Target) -> Graph:
-    made: dict[Value, Node] = {v: node for node in graph.nodes for v in node.outputs}
+    producers: dict[Value, Node] = {v: node for node in graph.nodes for v in node.outputs}
     same: dict[Value, Value] = {}
     for node in graph.nodes:
         (x, *others) = node.inputs or (None,)
         x = same.get(x, x) if x is not None else None
-        first = made.get(x) if x is not None else None
+        first = producers.get(x) if x is not None else None
         if first is not None and not others and INVERSES.get(first.op) == node.op and first.inputs[0] is not None:
             same[node.output] = same.get(first.inputs[0], first.inputs[0])
     if not same:

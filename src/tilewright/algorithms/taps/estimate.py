@@ -85,20 +85,22 @@ def image_bytes(value: Value) -> int:
 
 def estimate(node: Node, choice: Taps, block: int, target: Target) -> float:
     """Cycles of an image: the products and the sums."""
-    many = tap_products(node, bool(choice.whole))
-    filters, channels = (as_int(d) or 0 for d in many.inputs[1].shape[:2]) if many.inputs[1] is not None else (0, 0)
+    is_long = tap_products(node, bool(choice.whole))
+    filters, channels = (
+        (as_int(d) or 0 for d in is_long.inputs[1].shape[:2]) if is_long.inputs[1] is not None else (0, 0)
+    )
     if choice.nchw:
-        made = panels(pixel_problem(many), target)[0][0]
+        created = panels(pixel_problem(is_long), target)[0][0]
     else:
-        made = blockings_of(many, filters, channels, block, target)[1][0][0] + conversion(many.output, target)
-    return made + summed(node, many, bool(choice.whole), target).cycles
+        created = blockings_of(is_long, filters, channels, block, target)[1][0][0] + conversion(is_long.output, target)
+    return created + summed(node, is_long, bool(choice.whole), target).cycles
 
 
-def summed(node: Node, many: Node, whole: bool, target: Target) -> Cost:
+def summed(node: Node, several: Node, whole: bool, target: Target) -> Cost:
     """The cost of an image's sums over taps: each loads a vector, and the maps come from where they fit."""
     (lines, columns), taps = map(side, node.output.shape[2:]), prod(tap_sums(node, whole).window)
     filters, lanes = as_int(node.output.shape[1]) or 0, target.lanes(4)
     loaded = filters * taps * lines * ceil(columns / lanes) * node.of(ConvAttrs).strides[1] * 4 * lanes
-    maps, result = image_bytes(many.output), image_bytes(node.output)
+    maps, result = image_bytes(several.output), image_bytes(node.output)
     memory = fetch_cycles(maps, maps + result, target) + write_cycles(result, maps + result, target)
     return Cost(load=load_cycles(loaded, target), memory=memory)

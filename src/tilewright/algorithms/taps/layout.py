@@ -24,16 +24,18 @@ def lower(a: Assigner, node: Node) -> bool:
     assert x is not None and w is not None
     whole = bool(choice.whole)
     order = (0, 2, 3, 1) if whole else (0, 3, 1, 2)
-    many = tap_products(node, whole)
-    shape = tuple(as_int(d) for d in many.inputs[1].shape) if many.inputs[1] is not None else ()
+    several = tap_products(node, whole)
+    shape = tuple(as_int(d) for d in several.inputs[1].shape) if several.inputs[1] is not None else ()
     (transposed,) = a.emit("transpose", (a.as_row_major(w),), {"perm": order}, f"{w.name}_taps")
     (filters,) = a.emit("reshape", (transposed,), {"shape": shape}, f"{w.name}_taps")
     a.follow(w, transposed, filters)
     a.row_major[filters] = filters
     selected = Selection(Pixels() if choice.nchw else Direct())
-    if not conv(a, Node("conv", (x, filters), many.outputs, many.attrs, selected)):
-        (a.row_major[many.output],) = a.emit("conv", (a.as_row_major(x), filters), many.attrs, many.output.name)
+    if not conv(a, Node("conv", (x, filters), several.outputs, several.attrs, selected)):
+        (a.row_major[several.output],) = a.emit(
+            "conv", (a.as_row_major(x), filters), several.attrs, several.output.name
+        )
     (a.row_major[node.output],) = a.emit(
-        "lowered.sum_taps", (a.as_row_major(many.output),), tap_sums(node, whole), name
+        "lowered.sum_taps", (a.as_row_major(several.output),), tap_sums(node, whole), name
     )
     return True

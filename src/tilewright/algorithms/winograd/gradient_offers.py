@@ -47,8 +47,8 @@ def with_sums(enclosing: Surroundings, node: Node, options: list[Option]) -> lis
     problem = SumsProblem(
         images, height, width, ceil(channels / enclosing.block), ceil(filters / enclosing.block), window
     )
-    to_blocks, to_plain = conversions(enclosing, node)
-    options = [*options, (over_pixels(node, enclosing.block, enclosing.target).cycles + to_plain, Direct())]
+    to_blocks, to_ordinary = conversions(enclosing, node)
+    options = [*options, (over_pixels(node, enclosing.block, enclosing.target).cycles + to_ordinary, Direct())]
     for tile in (n - window + 1 for n in SIZES if n <= min(LARGEST, MAX_INPUTS[setting])):
         if tile > 1:
             errors = (largest_error_of_sums(tile, window, *sums) for sums in lengths(problem, tile, enclosing.target))
@@ -75,7 +75,7 @@ def over_pixels(node: Node, block: int, target: Target) -> Cost:
     assert x is not None and g is not None
     attrs, data = node.of(ConvWeightGradientAttrs), data_side(node, block)
     images, channels, *extents = (as_int(d) or 1 for d in x.shape)
-    _, filters, *made = (as_int(d) or 1 for d in g.shape)
+    _, filters, *created = (as_int(d) or 1 for d in g.shape)
     enclosing = [n + before + after for n, before, after in zip(extents, attrs.pads[:2], attrs.pads[2:], strict=True)]
     wide, narrow = (channels, filters) if data == "wide" else (filters, channels)
     inner = block if narrow % block == 0 else 1
@@ -83,13 +83,13 @@ def over_pixels(node: Node, block: int, target: Target) -> Cost:
     flow, other = (lanes, rows) if data == "wide" else (rows, lanes)
     problem = WeightsProblem(
         images,
-        prod(made),
+        prod(created),
         lanes // block,
         rows // inner,
         (attrs.window[0], attrs.window[1]),
         inner,
         block,
-        4 * (flow * prod(enclosing) + other * prod(made)),
+        4 * (flow * prod(enclosing) + other * prod(created)),
     )
     padded = Cost()
     if any(attrs.pads):

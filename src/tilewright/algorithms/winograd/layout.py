@@ -28,13 +28,13 @@ def winograd_by_size(a: Assigner, node: Node) -> bool:
     (x, w), choice = node.inputs[:2], node.algorithm
     assert x is not None and w is not None and isinstance(choice, WinogradBySize)
     blocking = None if choice.neartile else panels_of(a, node)
-    far = transformed(a, node, Winograd(choice.tile, choice.width, choice.panels))
+    from_memory = transformed(a, node, Winograd(choice.tile, choice.width, choice.panels))
     if blocking is None:
-        near = transformed(a, node, Winograd(choice.neartile, choice.nearwidth, choice.nearpanels))
+        cached = transformed(a, node, Winograd(choice.neartile, choice.nearwidth, choice.nearpanels))
     else:
-        near = pack(a, w, blocking)
-    attributes = {**_attributes(a, node), "tile": choice.tile, "near_tile": choice.neartile, "costs": choice.costs}
-    inputs = (a.as_blocked(x), far, near)
+        cached = pack(a, w, blocking)
+    attributes = {**_attributes(a, node), "tile": choice.tile, "adjacent_tile": choice.neartile, "costs": choice.costs}
+    inputs = (a.as_blocked(x), from_memory, cached)
     (a.blocked[node.output],) = a.emit("lowered.conv_by_size", inputs, attributes, node.output.name)
     return True
 

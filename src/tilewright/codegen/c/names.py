@@ -25,8 +25,8 @@ _HELPER = re.compile(rf"([a-z]+_)?({DTYPE})(_to_({DTYPE}))?")
 class Identifiers:
     """Gives out identifiers; `taken` are those that are gone."""
 
-    def __init__(self, taken: Iterable[str] = RESERVED) -> None:
-        self.taken = set(taken)
+    def __init__(self, used_names: Iterable[str] = RESERVED) -> None:
+        self.taken = set(used_names)
 
     def take(self, name: str) -> str:
         """A C identifier for a name, not used before."""

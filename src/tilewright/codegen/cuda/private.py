@@ -58,9 +58,9 @@ def keep_own_elements(s: Stmt) -> Stmt:
     if isinstance(s, Allocate) and s.buffer.scope == "local" and any(map(of_threads, walk(s.body))):
         body = keep_own_elements(s.body)
         dropped = _thread_dimensions(s.buffer, body)
-        kept = [d for d in range(len(s.buffer.shape)) if d not in dropped]
-        own = replace(s.buffer, shape=tuple(s.buffer.shape[d] for d in kept))
-        return Allocate(own, _moved(body, s.buffer, own, kept))
+        retained = [d for d in range(len(s.buffer.shape)) if d not in dropped]
+        own = replace(s.buffer, shape=tuple(s.buffer.shape[d] for d in retained))
+        return Allocate(own, _moved(body, s.buffer, own, retained))
     return with_children(s, tuple(map(keep_own_elements, s.children))) if s.children else s
 
 

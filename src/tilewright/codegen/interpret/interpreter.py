@@ -61,10 +61,10 @@ def interpret(
 
     Raises CallError if the arrays do not fit, InterpretError if the program is wrong.
     """
-    given = arrays_in_order(func, arrays)
-    values = bind_symbols(func, given, symbols or {})
+    supplied = arrays_in_order(func, arrays)
+    values = bind_symbols(func, supplied, symbols or {})
     machine = _Machine(func, values, intrinsics or {}, backwards)
-    written = machine.bind(given)
+    written = machine.bind(supplied)
     with np.errstate(all="ignore"):
         machine.statement(func.body)()
     for array, memory in written:
@@ -97,9 +97,9 @@ def arrays_in_order(func: PrimFunc, arrays: Mapping[str, Array] | Sequence[Array
     return results
 
 
-def bind_symbols(func: PrimFunc, arrays: list[Array | None], given: Mapping[str, int]) -> dict[Var, int]:
+def bind_symbols(func: PrimFunc, arrays: list[Array | None], sizes: Mapping[str, int]) -> dict[Var, int]:
     """Values of the symbols, from dimensions that are a symbol; all are checked later."""
-    values = {v: given[v.name] for v in func.symbols if v.name in given}
+    values = {v: sizes[v.name] for v in func.symbols if v.name in sizes}
     for buffer, array in zip(func.params, arrays, strict=True):
         for extent, size in zip(buffer.shape, () if array is None else array.shape, strict=array is not None):
             if isinstance(extent, Var):

@@ -67,8 +67,8 @@ def bitcaster(source: DType, target: DType) -> Function:
     if source.bits != target.bits:
         raise ValueError(f"bitcast of {source} to {target}: the widths differ")
     own = value_of(target)
-    given, wanted = (np.dtype(np.uint8) if t.is_minifloat else t.numpy for t in (source, target))
-    return lambda x: own(np.array([x], given).view(wanted)[0])
+    supplied, wanted = (np.dtype(np.uint8) if t.is_minifloat else t.numpy for t in (source, target))
+    return lambda x: own(np.array([x], supplied).view(wanted)[0])
 
 
 @cache
@@ -257,10 +257,10 @@ def _to_float(source: DType, target: DType) -> Function:
 
 def _float_to_odd(x: Any) -> Any:
     """A double as f32, rounded to odd so that a second rounding (to bf16) is the only one that counts."""
-    near = np.float32(x)
-    if float(near) == x or x != x or np.isinf(near) or near.view(np.uint32) & 1:
-        return near
-    return np.nextafter(near, np.float32(math.copysign(math.inf, x - float(near))))
+    rounded = np.float32(x)
+    if float(rounded) == x or x != x or np.isinf(rounded) or rounded.view(np.uint32) & 1:
+        return rounded
+    return np.nextafter(rounded, np.float32(math.copysign(math.inf, x - float(rounded))))
 
 
 def _saturating(target: DType) -> Function:

@@ -56,11 +56,11 @@ class _Module:
                 error.where = error.where or f"operator {node.op}"
                 problems.add(error)
         problems.raise_if_any("the graph cannot be written as linalg", kind=UnsupportedError)
-        given = ", ".join(f"%arg{k}: {tensor_type(v.dtype, v.shape)}" for k, v in enumerate(arguments))
+        inputs = ", ".join(f"%arg{k}: {tensor_type(v.dtype, v.shape)}" for k, v in enumerate(arguments))
         types = ", ".join(tensor_type(v.dtype, v.shape) for v in graph.outputs)
         self.lines.line(f"return {', '.join(self.values[v] for v in graph.outputs)} : {types}")
         body = "\n".join(self.lines.text)
-        return f"module {{\n  func.func @main({given}) -> ({types}) {{\n{body}\n  }}\n}}\n"
+        return f"module {{\n  func.func @main({inputs}) -> ({types}) {{\n{body}\n  }}\n}}\n"
 
     def node(self, node: Node) -> None:
         if node.op == "constant":
@@ -84,8 +84,8 @@ class _Module:
             if not isinstance(stage, ComputeOp):
                 raise UnsupportedError(f"the operator {node.op} goes along a dimension, which linalg cannot say")
             self.stage(stage, names)
-        for value, made in zip(node.outputs, outputs, strict=True):
-            self.values[value] = names[token(made)]
+        for value, output in zip(node.outputs, outputs, strict=True):
+            self.values[value] = names[token(output)]
 
     def stage(self, stage: ComputeOp, names: dict[Any, str]) -> None:
         axes = [a.var for a in stage.axis]
@@ -109,20 +109,20 @@ class _Module:
         letters = [f"d{k}" for k in range(len(axes) + len(reduced))]
         outer, inner = ", ".join(letters[: len(axes)]), ", ".join(letters[len(axes) :])
         maps = [f"affine_map<({', '.join(letters)}) -> ({outer})>"]
-        given, block = "", f"%acc: {element(body.dtype)}"
+        arguments, block = "", f"%acc: {element(body.dtype)}"
         if isinstance(body, Reduce):
             start = Body(self.lines, {}, names).value(body.reducer.identity[body.index])
             out = self.lines.new(f"linalg.fill ins({start} : {element(body.dtype)}) outs({out} : {kind}) -> {kind}")
             window = self.empty(boolean, [extent for _, extent in reduced])  # only its shape is read
             windows = tensor_type(boolean, [extent for _, extent in reduced])
             maps.insert(0, f"affine_map<({', '.join(letters)}) -> ({inner})>")
-            given, block = f"ins({window} : {windows}) ", f"%w: i1, {block}"
+            arguments, block = f"ins({window} : {windows}) ", f"%w: i1, {block}"
         iterators = ", ".join(['"parallel"'] * len(axes) + ['"reduction"'] * len(reduced))
         self.lines.count += 1
         result = f"%{self.lines.count}"
         self.lines.line(
             f"{result} = linalg.generic {{indexing_maps = [{', '.join(maps)}], iterator_types = [{iterators}]}} "
-            f"{given}outs({out} : {kind}) {{"
+            f"{arguments}outs({out} : {kind}) {{"
         )
         self.lines.line(f"^bb0({block}):")
         self.lines.indent += "  "

@@ -55,9 +55,9 @@ def _round_to_odd(out: Writer, a: str, width: int) -> str:
     f, d = register_type(f32, width), register_type(f64, width)
     i32, i1 = _vector("i32", width), _vector("i1", width)
     name = f"v{width}f64" if width else "f64"
-    near = out.inst(f"fptrunc {d} {a} to {f}")
-    back = out.inst(f"fpext {f} {near} to {d}")
-    bits = out.inst(f"bitcast {f} {near} to {i32}")
+    rounded = out.inst(f"fptrunc {d} {a} to {f}")
+    back = out.inst(f"fpext {f} {rounded} to {d}")
+    bits = out.inst(f"bitcast {f} {rounded} to {i32}")
     lost = out.inst(f"fcmp one {d} {back}, {a}")
     size_back = out.intrinsic(f"llvm.fabs.{name}", d, [(d, back)])
     size = out.intrinsic(f"llvm.fabs.{name}", d, [(d, a)])

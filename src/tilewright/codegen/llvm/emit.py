@@ -79,7 +79,7 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
         s.out.entry += ["  %tid = add i64 0, 0", "  %nthreads = add i64 0, 1", "  %barrier = inttoptr i64 0 to ptr"]
     else:
         arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"]
-    return _module(s, func.name, arguments, target, s.out.plain_loops == 0 and not _accumulates(func))
+    return _module(s, func.name, arguments, target, s.out.ordinary_loops == 0 and not _accumulates(func))
 
 
 def _accumulates(func: PrimFunc) -> bool:
@@ -162,8 +162,8 @@ def _loaded(func: PrimFunc) -> frozenset[str]:
 class _Names:
     """Distinct names for the function's arguments."""
 
-    def __init__(self, taken: set[str]) -> None:
-        self.taken = taken | {"entry"}
+    def __init__(self, used_names: set[str]) -> None:
+        self.taken = used_names | {"entry"}
 
     def take(self, name: str) -> str:
         n, candidate = 0, name

@@ -354,7 +354,7 @@ def _load_masked(s: State, buffer: Buffer, access: Access, k: int, start: int, w
     if access.steps is not None:
         steps = access.steps[start : start + width]
         if max(steps) - min(steps) < MAX_VECTORS * width:
-            return _load_near(s, buffer, access.base, steps, mask, _elements_between(s, access.steps))
+            return _load_unbroadcast(s, buffer, access.base, steps, mask, _elements_between(s, access.steps))
     return _gather(s, t, lane_pointers(s, buffer, access, k, start, width), width, mask)
 
 
@@ -386,7 +386,9 @@ def _elements_between(s: State, steps: tuple[int, ...]) -> Span | None:
     return Span(step_of(s, span.low, stride, steps[0]), step_of(s, span.high, stride, steps[0] - stride + 1))
 
 
-def _load_near(s: State, buffer: Buffer, base: Poly, steps: tuple[int, ...], mask: str, between: Span | None) -> str:
+def _load_unbroadcast(
+    s: State, buffer: Buffer, base: Poly, steps: tuple[int, ...], mask: str, between: Span | None
+) -> str:
     """Lanes near each other, of which those that are off are not touched: vectors of neighbours with the elements that
     some lane reads, or those `between` elements that are read, and shuffles."""
     width, low = len(steps), min(steps)

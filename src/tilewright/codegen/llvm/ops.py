@@ -19,7 +19,7 @@ from tilewright.native.text import Writer
 from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
 
-_HALVES = (f16, bf16)
+_FLOAT16 = (f16, bf16)
 """Types of 16 bits in which most machines do not compute."""
 
 _FLOAT_BINARY = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv"}
@@ -65,7 +65,7 @@ class Ops:
             return cast(self.out, args[0], t, result, width)
         if name == "bitcast":
             return self._bitcast(args[0], t, result, width)
-        if t in _HALVES:
+        if t in _FLOAT16:
             return self._on_half(name, t, args, width)
         if t is boolean:
             return self._on_bool(name, args, width)

@@ -36,7 +36,7 @@ def _optimized(
         builder.getModulePassManager().run(part, builder)
         _link(module, part)
     if opt and (text.startswith(EXPLICIT) or text.count("\n") > MAX_LINES):
-        _run_few_passes(module, builder, UNROLL_COUNT in text)
+        _run_short_passes(module, builder, UNROLL_COUNT in text)
     else:
         builder.getModulePassManager().run(module, builder)
     return module, machine
@@ -56,7 +56,7 @@ def _machine(triple: str, cpu: str, features: str, opt: int) -> llvm.TargetMachi
     return machine
 
 
-def _run_few_passes(module: llvm.ModuleRef, builder: llvm.PassBuilder, unroll: bool) -> None:
+def _run_short_passes(module: llvm.ModuleRef, builder: llvm.PassBuilder, unroll: bool) -> None:
     """Allocations to registers, simplification: a fifth of the time of the full pipeline.
 
     Common subexpressions the emitter has not written. LLVM's pass for them (new GVN) aborts the process on some input.
@@ -82,15 +82,15 @@ def _link(module: llvm.ModuleRef, part: llvm.ModuleRef) -> None:
 
     Raises CompileError where both define a function."""
     defined = {f.name for f in module.functions if not f.is_declaration}
-    brought = [f.name for f in part.functions if not f.is_declaration]
-    twice = [name for name in brought if name in defined]
+    loaded = [f.name for f in part.functions if not f.is_declaration]
+    twice = [name for name in loaded if name in defined]
     if twice:
         raise CompileError(f"two texts define the function {twice[0]!r}")
     try:
         module.link_in(part)
     except RuntimeError as error:
         raise CompileError(f"LLVM text does not link: {str(error).strip()}") from None
-    for name in brought:
+    for name in loaded:
         module.get_function(name).linkage = "internal"
 
 

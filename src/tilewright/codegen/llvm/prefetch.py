@@ -74,8 +74,8 @@ def _share(s: State, stmt: For) -> None:
     result = share_of(s, stmt)
     if result is not None:
         buffer, start, each = result
-        for ahead in range(0, each, 2 * s.target.caches.line):
-            _line(s, buffer, add(start, constant(ahead)), locality=2)
+        for prefetch in range(0, each, 2 * s.target.caches.line):
+            _line(s, buffer, add(start, constant(prefetch)), locality=2)
 
 
 def share_of(s: State, stmt: For) -> tuple[Buffer, Poly, int] | None:

@@ -80,12 +80,12 @@ class Caller:
         self.out.start(after)
         return True
 
-    def owner(self, strand: int) -> str:
+    def owner(self, branch: int) -> str:
         """The number of the thread whose a strand is."""
-        if strand not in self.owners:
-            self.owners[strand] = f"%owner{strand}"
-            self.out.entry.append(f"  %owner{strand} = urem i64 {strand}, %nthreads")
-        return self.owners[strand]
+        if branch not in self.owners:
+            self.owners[branch] = f"%owner{branch}"
+            self.out.entry.append(f"  %owner{branch} = urem i64 {branch}, %nthreads")
+        return self.owners[branch]
 
     def wait(self) -> None:
         """Write a barrier."""
@@ -236,16 +236,16 @@ class Regions:
         out = self.out
         region = self.open.pop()
         label = region.label
-        again = None if spec.condition is None else self.flag(spec.condition, spec.shift(1))
+        continues = None if spec.condition is None else self.flag(spec.condition, spec.shift(1))
         out.jump(f"{label}.latch")
         out.start(f"{label}.latch")
         out.effect(f"%{label}.next = add nuw nsw i64 %{label}.i, 1")
-        if again is None:
+        if continues is None:
             out.jump(f"{label}.head")
         else:
-            out.branch(again, f"{label}.head", f"{label}.stopped")
+            out.branch(continues, f"{label}.head", f"{label}.stopped")
         sources: list[tuple[str, str]] = []
-        if again is not None:
+        if continues is not None:
             out.start(f"{label}.stopped")
             out.jump(f"{label}.done")
             sources.append((f"%{label}.next", f"{label}.stopped"))

@@ -43,10 +43,10 @@ def standalone(kernel: PrimFunc, name: str, workspace: Sequence[Workspace], targ
     thread = [("thread", I64), ("threads", I64), ("barrier", PTR)]
 
     def body(f: Function, values: Sequence[Value], threads: tuple[Value, Value, Value]) -> None:
-        given, rest = values[: len(buffers)], values[len(buffers) :]
+        arguments, rest = values[: len(buffers)], values[len(buffers) :]
         sizes = {s: v for (_, s), v in zip(symbols, rest, strict=False)}
         parts = [place for place, _ in _parts(f, workspace, sizes, threads[1], rest[-1])] if workspace else []
-        f.call(VOID, kernel.name, *given, *parts, *sizes.values(), *(() if target.isa.compact else threads))
+        f.call(VOID, kernel.name, *arguments, *parts, *sizes.values(), *(() if target.isa.compact else threads))
         f.ret()
 
     with m.function(name, VOID, params) as (f, values):

@@ -69,14 +69,14 @@ def _pieces(s: State, t: DType, where: str, part: str, width: int, most: int) ->
     A piece is as long as its address is aligned, a power of two: twelve elements go by fours.
     """
     out = s.out
-    few, note, ty = min(most, width & -width), out.nontemporal(), memory_type(t, width)
-    for first in range(0, width, few):
+    fewer, note, ty = min(most, width & -width), out.nontemporal(), memory_type(t, width)
+    for first in range(0, width, fewer):
         piece, place = part, where
-        if width > few:
-            picks = vector_literal(tuple(range(first, first + few)), "i32")
-            piece = out.inst(f"shufflevector {ty} {part}, {ty} poison, <{few} x i32> {picks}")
+        if width > fewer:
+            picks = vector_literal(tuple(range(first, first + fewer)), "i32")
+            piece = out.inst(f"shufflevector {ty} {part}, {ty} poison, <{fewer} x i32> {picks}")
             place = out.inst(f"getelementptr {memory_type(t)}, ptr {where}, i64 {first}")
-        out.effect(f"store {memory_type(t, few)} {piece}, ptr {place}, align {few * t.itemsize}{note}")
+        out.effect(f"store {memory_type(t, fewer)} {piece}, ptr {place}, align {fewer * t.itemsize}{note}")
 
 
 def _is_aligned(s: State, buffer: Buffer, size: int) -> str:

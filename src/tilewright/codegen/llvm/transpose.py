@@ -28,14 +28,14 @@ def _short_column(rows: list[str], j: int, shuffle: Shuffle) -> str:
     an element's row into its place within a row."""
     n = len(rows)
 
-    def made(step: int, k: int) -> str:
+    def create(step: int, k: int) -> str:
         if step == 0:
             return rows[k]
         first, upper = k // 2, k % 2 * (n // 2)
-        a, b = made(step - 1, first), made(step - 1, first + n // 2)
+        a, b = create(step - 1, first), create(step - 1, first + n // 2)
         return shuffle(a, b, tuple(v + upper + i for i in range(n // 2) for v in (0, n)))
 
-    return made(n.bit_length() - 1, j)
+    return create(n.bit_length() - 1, j)
 
 
 def _long_column(rows: list[str], j: int, shuffle: Shuffle) -> str:
@@ -55,6 +55,6 @@ def _long_column(rows: list[str], j: int, shuffle: Shuffle) -> str:
         columns = combined(columns, [v + quarter * 4 + k for v in (0, n) for k in range(4)])
     if n == 16:
         for q in (quarter % 2, quarter // 2):
-            columns = combined(columns, [v + (q + far) * 4 + k for v in (0, n) for far in (0, 2) for k in range(4)])
+            columns = combined(columns, [v + (q + outer) * 4 + k for v in (0, n) for outer in (0, 2) for k in range(4)])
     (result,) = columns
     return result

@@ -30,9 +30,9 @@ def onnx_model(graph: Graph, weights: Mapping[str, Any]) -> onnx.ModelProto:
     if size > MAX_BYTES:
         raise UnsupportedError("the weights are too large for an ONNX file", expected=MAX_BYTES, got=size)
     w = Writer()
-    given = [v for v in graph.inputs if not is_room(v)]
+    arguments = [v for v in graph.inputs if not is_room(v)]
     w.names.update({v: "" for v in graph.inputs if is_room(v)})
-    for value in (*given, *graph.params):
+    for value in (*arguments, *graph.params):
         w.name(value)
     computed = {v for n in graph.nodes for v in n.outputs}
     w.outputs = frozenset(v for v in graph.outputs if v in computed)
@@ -40,12 +40,12 @@ def onnx_model(graph: Graph, weights: Mapping[str, Any]) -> onnx.ModelProto:
     for p in graph.params:
         array = np.ascontiguousarray(weights[p.name]).astype(p.dtype.numpy, copy=False)
         w.shared.initializers.append(numpy_helper.from_array(array.reshape(np.shape(weights[p.name])), w.names[p]))
-    for value in given:
+    for value in arguments:
         for axis, d in enumerate(value.shape):
             if isinstance(d, Var) and d not in w.symbols:
                 w.symbols[d] = w.op("Shape", [w.names[value]], start=axis, end=axis + 1)
     write_nodes(w, graph)
-    inputs = [info(w.names[v], v.type) for v in given]
+    inputs = [info(w.names[v], v.type) for v in arguments]
     outputs = _outputs(w, graph)
     body = helper.make_graph([*w.shared.constant_nodes, *w.nodes], graph.name, inputs, outputs, w.shared.initializers)
     opsets = [helper.make_opsetid("", OPSET)]

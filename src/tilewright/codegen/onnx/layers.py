@@ -71,9 +71,9 @@ def _rounds_up(node: Node, attrs: PoolAttrs) -> int:
     """Whether `ceil_mode` makes a difference: ONNX's inference of shapes counts windows after the input, too."""
     if not attrs.ceil_mode:
         return 0
-    given = node.inputs[0]
-    assert given is not None
-    extents, rank = given.shape[2:], len(attrs.kernel)
+    value = node.inputs[0]
+    assert value is not None
+    extents, rank = value.shape[2:], len(attrs.kernel)
     spans = [d * (k - 1) + 1 for k, d in zip(attrs.kernel, attrs.dilations, strict=True)]
     padded = [d + (attrs.pads[k] + attrs.pads[rank + k] - spans[k]) for k, d in enumerate(extents)]
     whole = [dim(d // s + 1) for d, s in zip(padded, attrs.strides, strict=True)]

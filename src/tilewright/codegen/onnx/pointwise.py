@@ -172,8 +172,8 @@ def log1p(w: Writer, node: Node, x: Sequence[str]) -> str:
     u = w.op("Add", [x[0], one])
     logarithm = w.op("Log", [u])
     mended = w.op("Mul", [logarithm, w.op("Div", [x[0], w.op("Sub", [u, one])])])
-    far = w.op("Where", [w.op("IsInf", [u]), logarithm, mended])
-    return w.op("Where", [w.op("Equal", [u, one]), x[0], far])
+    outer = w.op("Where", [w.op("IsInf", [u]), logarithm, mended])
+    return w.op("Where", [w.op("Equal", [u, one]), x[0], outer])
 
 
 @rule("expm1")

@@ -37,8 +37,10 @@ class Linear:
 
 def linear_nodes(graph: Graph) -> dict[Value, Linear]:
     """The operators that stand for some of a graph's values."""
-    made = graph.producers()
-    matches = ((n.output, _quantise(made, n) or _dequantise(made, n)) for n in graph.nodes if len(n.outputs) == 1)
+    producers = graph.producers()
+    matches = (
+        (n.output, _quantise(producers, n) or _dequantise(producers, n)) for n in graph.nodes if len(n.outputs) == 1
+    )
     return {value: match for value, match in matches if match is not None}
 
 
@@ -72,82 +74,82 @@ def _count(match: Linear) -> int:
     return int(np.prod([int(str(d)) for d in match.scale.shape]))
 
 
-def _quantise(made: Mapping[Value, Node], node: Node) -> Linear | None:
+def _quantise(producers: Mapping[Value, Node], node: Node) -> Linear | None:
     if node.op != "cast" or node.output.dtype not in CODES:
         return None
     between: list[Value] = []
     value = node.inputs[0]
     zero = 0.0
-    step = _node(made, value)
+    step = _node(producers, value)
     if step is not None and step.op == "add":
-        number = _number(made, step.inputs[1])
+        number = _number(producers, step.inputs[1])
         if number is None or number[0] != int(number[0]):
             return None
         zero, between = number[0], [step.output, *number[1]]
-        step = _node(made, step.inputs[0])
+        step = _node(producers, step.inputs[0])
     if step is None or step.op != "round":
         return None
-    quotient = _node(made, step.inputs[0])
+    quotient = _node(producers, step.inputs[0])
     if quotient is None or quotient.op != "div":
         return None
     between += [step.output, quotient.output]
     x, scale = quotient.inputs
     if x is None or scale is None or x.dtype is not f32 or x.shape != node.output.shape:
         return None
-    axis = _axis(made, x, scale)
+    axis = _axis(producers, x, scale)
     least, most = int(node.output.dtype.min), int(node.output.dtype.max)
     if axis is False or not least <= zero <= most:
         return None
-    scale = _flat(made, scale)
+    scale = _flat(producers, scale)
     return Linear("QuantizeLinear", x, scale, axis, int(zero), node.output.dtype, tuple(between))
 
 
-def _dequantise(made: Mapping[Value, Node], node: Node) -> Linear | None:
+def _dequantise(producers: Mapping[Value, Node], node: Node) -> Linear | None:
     if node.op != "mul" or node.output.dtype is not f32:
         return None
     for a, scale in (node.inputs, node.inputs[::-1]):
-        cast = _node(made, a)
+        cast = _node(producers, a)
         if cast is None or cast.op != "cast" or scale is None or cast.output.shape != node.output.shape:
             continue
         between, zero = [cast.output], 0.0
-        step = _node(made, cast.inputs[0])
+        step = _node(producers, cast.inputs[0])
         if step is not None and step.op == "sub":
-            number = _number(made, step.inputs[1])
+            number = _number(producers, step.inputs[1])
             if number is None:
                 continue
             zero, inner = number
             between += [step.output, *inner]
-            step = _node(made, step.inputs[0])
+            step = _node(producers, step.inputs[0])
         if step is None or step.op != "cast" or step.output.dtype is not i32:
             continue
         between.append(step.output)
         codes = step.inputs[0]
-        axis = _axis(made, node.output, scale)
+        axis = _axis(producers, node.output, scale)
         if codes is None or codes.dtype not in CODES or axis is False:
             continue
         if int(codes.dtype.min) <= zero <= int(codes.dtype.max):
-            flat = _flat(made, scale)
+            flat = _flat(producers, scale)
             return Linear("DequantizeLinear", codes, flat, axis, int(zero), codes.dtype, tuple(between))
     return None
 
 
-def _node(made: Mapping[Value, Node], value: Value | None) -> Node | None:
-    return None if value is None else made.get(value)
+def _node(producers: Mapping[Value, Node], value: Value | None) -> Node | None:
+    return None if value is None else producers.get(value)
 
 
-def _number(made: Mapping[Value, Node], value: Value | None) -> tuple[float, list[Value]] | None:
+def _number(producers: Mapping[Value, Node], value: Value | None) -> tuple[float, list[Value]] | None:
     """A constant whose elements are equal, and the values between it and its reader: it may be cast or reshaped."""
-    node, between = _node(made, value), []
+    node, between = _node(producers, value), []
     while node is not None and node.op in ("cast", "reshape"):
         between.append(node.output)
-        node = _node(made, node.inputs[0])
+        node = _node(producers, node.inputs[0])
     array = node.of(ConstantAttrs).value.array if node is not None and node.op == "constant" else None
     if array is None or not array.size or (array != array.flat[0]).any():
         return None
     return float(array.flat[0]), between
 
 
-def _axis(made: Mapping[Value, Node], value: Value, scale: Value) -> int | bool | None:
+def _axis(producers: Mapping[Value, Node], value: Value, scale: Value) -> int | bool | None:
     """Along which axis a scale differs; None for one number, False for a scale that ONNX has no words for."""
     if scale.dtype is not f32 or scale.type.rank > value.type.rank:
         return False
@@ -158,8 +160,8 @@ def _axis(made: Mapping[Value, Node], value: Value, scale: Value) -> int | bool 
     return wide[0] if wide else None
 
 
-def _flat(made: Mapping[Value, Node], scale: Value) -> Value:
+def _flat(producers: Mapping[Value, Node], scale: Value) -> Value:
     """A scale as it was before a reshape that gave it more dimensions."""
-    node = _node(made, scale)
+    node = _node(producers, scale)
     before = node.inputs[0] if node is not None and node.op == "reshape" else None
     return before if before is not None and before.type.rank <= 1 else scale

@@ -34,8 +34,8 @@ def recurrence(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
     states = [None if s is None else w.op("Unsqueeze", [s, w.ints([0])]) for s in (h0, c0)]
     rows = None if peephole is None else w.op("Unsqueeze", [peephole, w.ints([0])])
     inputs += [states[0], *([states[1], rows] if a.cell == "lstm" else [])]
-    values = [v for _, given in a.activations for v in dict(given).values()]
-    if len(values) > len([1 for _, given in a.activations if given]):
+    values = [v for _, item in a.activations for v in dict(item).values()]
+    if len(values) > len([1 for _, item in a.activations if item]):
         raise UnsupportedError("an activation with two numbers cannot be said in ONNX's recurrent layers")
     names = [w.shared.fresh(v.name) for v in node.outputs]
     results = w.many(

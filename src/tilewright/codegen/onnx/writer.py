@@ -89,11 +89,11 @@ class Writer:
 
     def many(self, kind: str, inputs: Sequence[str | None], outputs: Sequence[str], /, **attributes: Any) -> list[str]:
         """A node. Attributes that are None are left out, and so are inputs at the end."""
-        given = [name or "" for name in inputs]
-        while given and not given[-1]:
-            given.pop()
-        kept = {name: value for name, value in attributes.items() if value is not None}
-        self.nodes.append(helper.make_node(kind, given, list(outputs), **kept))
+        arguments = [name or "" for name in inputs]
+        while arguments and not arguments[-1]:
+            arguments.pop()
+        retained = {name: value for name, value in attributes.items() if value is not None}
+        self.nodes.append(helper.make_node(kind, arguments, list(outputs), **retained))
         return list(outputs)
 
     # --- numbers and sizes --------------------------------------------------------------------------------------------

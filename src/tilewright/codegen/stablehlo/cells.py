@@ -23,11 +23,11 @@ def lstm_cell(w: Writer, node: Node, inputs: Sequence[Ref | None]) -> tuple[Ref,
     batch, hidden = node.outputs[0].shape
     first, t = as_expr(attrs.batch) * attrs.step, gates.dtype
     row = between(w, gates, [first, as_expr(0)], [first + batch, hidden * 4], [1, 1], (batch, hidden * 4))
-    given: dict[Var, Ref] = {}
+    arguments: dict[Var, Ref] = {}
 
     def element(name: str, x: Ref) -> Var:
         result = Var(name, t)
-        given[result] = x
+        arguments[result] = x
         return result
 
     def gate(k: int) -> Expr:
@@ -41,6 +41,6 @@ def lstm_cell(w: Writer, node: Node, inputs: Sequence[Ref | None]) -> tuple[Ref,
 
     new = gate(0) * gate(3)
     new = new if c is None else gate(2) * element("c", c) + new
-    cell = elementwise(w, new, given, (batch, hidden))
+    cell = elementwise(w, new, arguments, (batch, hidden))
     state = gate(1) * activation(attrs, 2, element("new", cell))
-    return elementwise(w, state, given, (batch, hidden)), cell
+    return elementwise(w, state, arguments, (batch, hidden)), cell

@@ -39,12 +39,12 @@ def stablehlo_text(graph: Graph) -> str:
             problems.add(error)
     problems.raise_if_any("the graph cannot be written as StableHLO", kind=UnsupportedError)
     results = [w.values[v] for v in graph.outputs]
-    given = ", ".join(f'%arg{k}: {tensor_type(v.dtype, v.shape)} loc("{v.name}")' for k, v in enumerate(arguments))
+    inputs = ", ".join(f'%arg{k}: {tensor_type(v.dtype, v.shape)} loc("{v.name}")' for k, v in enumerate(arguments))
     about = [f'{r.type} {{jax.result_info = "{v.name}"}}' for v, r in zip(graph.outputs, results, strict=True)]
     end = f"return {', '.join(r.name for r in results)} : {', '.join(r.type for r in results)}"
     name = graph.name if graph.name.isidentifier() else "main"
     body = "\n".join(f"    {line}" for line in (*w.lines, end))
-    return f"module @{name} {{\n  func.func public @main({given}) -> ({', '.join(about)}) {{\n{body}\n  }}\n}}\n"
+    return f"module @{name} {{\n  func.func public @main({inputs}) -> ({', '.join(about)}) {{\n{body}\n  }}\n}}\n"
 
 
 def _node(w: Writer, node: Node) -> Sequence[Ref]:

@@ -153,8 +153,8 @@ def triangle(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     attrs, shape = node.of(TriluAttrs), node.output.shape
     rows, columns = (w.iota(i64, shape, len(shape) - k) for k in (2, 1))
     distance = w.binary("subtract", columns, rows)
-    kept = w.compare("GE" if attrs.upper else "LE", distance, w.full(attrs.k, i64, shape))
-    return w.op("select", [kept, x[0], w.full(0, x[0].dtype, shape)], x[0].dtype, shape)
+    retained = w.compare("GE" if attrs.upper else "LE", distance, w.full(attrs.k, i64, shape))
+    return w.op("select", [retained, x[0], w.full(0, x[0].dtype, shape)], x[0].dtype, shape)
 
 
 @rule("identity", "stop_gradient", "surrogate", "require")
@@ -286,8 +286,8 @@ def reduced(w: Writer, x: Ref, op: str, axes: Sequence[int]) -> Ref:
     kind, start = _KINDS[op]
     if x.dtype is boolean:
         kind = {"maximum": "or", "minimum": "and"}.get(kind, kind)
-    kept = [d for k, d in enumerate(x.shape) if k not in axes]
-    y = w.reduced(x, kind, start(x.dtype), kept, f"{{dimensions = {ints(sorted(axes))}}}")
+    retained = [d for k, d in enumerate(x.shape) if k not in axes]
+    y = w.reduced(x, kind, start(x.dtype), retained, f"{{dimensions = {ints(sorted(axes))}}}")
     y = w.reshape(y, [as_expr(1) if k in axes else d for k, d in enumerate(x.shape)])
     return w.binary("divide", y, count(w, x, axes, y)) if op == "reduce_mean" else y
 

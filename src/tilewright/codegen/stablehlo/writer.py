@@ -93,9 +93,11 @@ class Writer:
         """An operation with one result, its name without the dialect where that is StableHLO's."""
         result = Ref(self.fresh(), t, tuple(shape))
         whole = name if "." in name else f"stablehlo.{name}"
-        given = ", ".join(r.name for r in operands)
+        parameters = ", ".join(r.name for r in operands)
         kinds = ", ".join(r.type for r in operands)
-        self.lines.append(f'{result.name} = "{whole}"({given}){attrs and f" {attrs}"} : ({kinds}) -> {result.type}')
+        self.lines.append(
+            f'{result.name} = "{whole}"({parameters}){attrs and f" {attrs}"} : ({kinds}) -> {result.type}'
+        )
         return result
 
     # --- numbers and sizes --------------------------------------------------------------------------------------------

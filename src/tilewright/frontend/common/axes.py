@@ -82,8 +82,8 @@ def reduced_axes(n: Emitter, x: Value, axes: Sequence[Any], *, once: bool) -> Re
     """The axes of `x` that are named, each `once`."""
     rank = x.type.rank
     reduced = named(n, axes, rank, once=once)
-    kept = n.emit("select", reduced, n.constant(1, i64), vector(n, x.shape))
-    strides = n.emit("cumprod", kept, axis=0, exclusive=True, reverse=True)
+    retained = n.emit("select", reduced, n.constant(1, i64), vector(n, x.shape))
+    strides = n.emit("cumprod", retained, axis=0, exclusive=True, reverse=True)
     strides = n.emit("select", reduced, n.constant(0, i64), strides)
     place = n.constant(0, i64)
     for k in range(rank):
@@ -119,16 +119,16 @@ def places_of(n: Emitter, axes: Sequence[Any], rank: int, *, once: bool = True) 
         if once:
             axes_of(axes, rank)
         return n.constant([axis_of(int(a), rank) for a in axes], i64)
-    given = n.all_within(vector(n, axes), -rank, rank - 1, OUTSIDE)
-    places = _from_start(n, given, rank)
+    indices = n.all_within(vector(n, axes), -rank, rank - 1, OUTSIDE)
+    places = _from_start(n, indices, rank)
     return _distinct(n, places, rank, places) if once and len(axes) > 1 else places
 
 
 def with_all_axes(n: Emitter, x: Value, axes: Sequence[Any]) -> Value:
     """`x`, for which the call checks that `axes` are all of its axes in some order."""
-    rank, given = x.type.rank, vector(n, axes)
-    x = n.all_within(given, -rank, rank - 1, OUTSIDE, of=x)
-    return _distinct(n, _from_start(n, given, rank), rank, x) if rank > 1 else x
+    rank, indices = x.type.rank, vector(n, axes)
+    x = n.all_within(indices, -rank, rank - 1, OUTSIDE, of=x)
+    return _distinct(n, _from_start(n, indices, rank), rank, x) if rank > 1 else x
 
 
 OUTSIDE = "an axis is outside the tensor"

@@ -84,14 +84,14 @@ def conv_transpose(
     lift = rank == 1
     if lift:
         x, w = (n.reshape(v, (*v.shape[:2], 1, v.shape[2])) for v in (x, w))
-    kept = [max(p, 0) for p in pads]
+    retained = [max(p, 0) for p in pads]
     result = n.emit(
         "conv_transpose",
         x,
         w,
         strides=(1,) * lift + tuple(strides),
         dilations=(1,) * lift + tuple(dilations),
-        pads=(*(0,) * lift, *kept[:rank], *(0,) * lift, *kept[rank:]),
+        pads=(*(0,) * lift, *retained[:rank], *(0,) * lift, *retained[rank:]),
         groups=groups,
         output_padding=(0,) * lift + tuple(extra),
     )

@@ -125,9 +125,9 @@ def _range(symbol: Var, a: Expr, b: Expr) -> Dim | None:
 
 def _sample(begin: int, end: int) -> list[int]:
     """Numbers of a range: its ends, those around them, and some between."""
-    near = 24
+    inner = 24
     between = range(begin, end + 1, max(1, (end - begin) // 7))
-    return sorted({*range(begin, min(begin + near, end + 1)), *range(max(end - near, begin), end + 1), *between})
+    return sorted({*range(begin, min(begin + inner, end + 1)), *range(max(end - inner, begin), end + 1), *between})
 
 
 def _turns(e: Expr, symbol: Var, first: int, last: int) -> list[int]:
@@ -166,12 +166,12 @@ def condition(a: Expr, b: Expr) -> Expr | None:
         return None if atoms else _unrounded(a, b)
     for some in chain.from_iterable(combinations(atoms, count) for count in range(1, len(atoms) + 1)):
         for sides in product(*((x <= y, x >= y) for x, y in (atom.args for atom in some))):
-            if prove_equal(a, b, given=sides) and _is_needed(result := simplify(reduce(and_, sides)), wanted):
+            if prove_equal(a, b, assumptions=sides) and _is_needed(result := simplify(reduce(and_, sides)), wanted):
                 return result
     for positions in product((0, 1), repeat=len(atoms)):
         chosen: dict[Expr, Expr] = {atom: atom.args[k] for atom, k in zip(atoms, positions, strict=True)}
         result = simplify(as_expr(equal(*(map_expr(e, chosen.get) for e in (a, b)))))
-        if all(prove_equal(atom, side, given=(result,)) for atom, side in chosen.items()) and _is_needed(
+        if all(prove_equal(atom, side, assumptions=(result,)) for atom, side in chosen.items()) and _is_needed(
             result, wanted
         ):
             return result

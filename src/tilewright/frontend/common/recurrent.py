@@ -67,7 +67,7 @@ class Weights:
 class Layer:
     """A layer with the inputs' share computed: gates_x [time * batch, gates * H].
 
-    late_bias  GRU with `linear_first`: the candidate's recurrent bias, which the reset gate scales
+    deferred_bias  GRU with `linear_first`: the candidate's recurrent bias, which the reset gate scales
     """
 
     cell: Cell
@@ -79,7 +79,7 @@ class Layer:
     state: Value | None
     memory: Value | None
     peephole: Value | None
-    late_bias: Value | None
+    deferred_bias: Value | None
     product: Product | None = None
 
 
@@ -216,16 +216,16 @@ def _gru_step(n: Emitter, d: Layer, gates: Value, h: Value | None, c: Value | No
     z, r = _activate(n, d, 0, z), _activate(n, d, 0, r)
     if linear_first:
         inner = None if h is None else _gate(n, products, 2, d.hidden)
-        if d.late_bias is not None:
-            inner = d.late_bias if inner is None else n.emit("add", inner, d.late_bias)
+        if d.deferred_bias is not None:
+            inner = d.deferred_bias if inner is None else n.emit("add", inner, d.deferred_bias)
         if inner is not None:
             g = n.emit("add", g, n.emit("mul", r, inner))
     elif h is not None:
         candidate = n.slice(d.recurrence, 0, 2 * hidden, hidden)
         g = n.emit("add", g, n.emit("matmul", n.emit("mul", r, h), candidate, transpose_b=True))
     g = _activate(n, d, 1, g)
-    kept = n.emit("sub", n.like(1.0, z), z)
-    new = n.emit("mul", kept, g)
+    retained = n.emit("sub", n.like(1.0, z), z)
+    new = n.emit("mul", retained, g)
     return (new if h is None else n.emit("add", new, n.emit("mul", z, h))), None
 
 
@@ -244,7 +244,7 @@ def _loop(n: Emitter, d: Layer, lengths: Value | None) -> tuple[Value, list[Valu
         (d.memory or zeros) if d.cell.kind == "lstm" else None,
         None if lengths is None else n.cast(lengths, i64),
         d.peephole,
-        d.late_bias,
+        d.deferred_bias,
         cell=d.cell.kind,
         reverse=d.cell.reverse,
         clip=d.cell.clip,

@@ -16,17 +16,17 @@ from tilewright.ops.registry import infer
 from tilewright.ops.resize import ResizeAttrs, integer_upsampling
 
 
-def resize_axis(n: Emitter, x: Value, **given: Any) -> Value:
+def resize_axis(n: Emitter, x: Value, **arguments: Any) -> Value:
     """`resize` with the attributes given (see `ops/resize.py`), by tables of taps where there are some."""
-    attrs = ResizeAttrs.of(given, "resize")
+    attrs = ResizeAttrs.of(arguments, "resize")
     if as_int(attrs.size) == 0:
         return n.slice(x, attrs.axis, 0, 0)
     axis, extent, size = attrs.axis, _number(x.shape[attrs.axis]), _number(attrs.size)
     if attrs.coordinates == "tf_crop_and_resize" or integer_upsampling(attrs) is not None:
-        return n.emit("resize", x, **given)
+        return n.emit("resize", x, **arguments)
     infer("resize", [x.type], attrs)
     work = f32 if x.dtype.is_float and x.dtype is not f64 else f64
-    index, weights = n.emit_all("resize_taps", extent=extent, dtype=work, **given | {"size": size})
+    index, weights = n.emit_all("resize_taps", extent=extent, dtype=work, **arguments | {"size": size})
     if attrs.mode == "nearest":
         return n.emit("gather", x, n.reshape(index, (size,)), axis=axis)
     return n.emit("resample", x, index, weights, axis=axis)

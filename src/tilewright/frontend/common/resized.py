@@ -157,10 +157,10 @@ class _Samples:
             w = emit("max", emit("sub", number(1.0), d), number(0.0))
         else:
             a = self.how.cubic_a
-            near = self.polynomial(d, (a + 2, -(a + 3), 0.0, 1.0))
-            far = self.polynomial(d, (a, -5 * a, 8 * a, -4 * a))
-            far = emit("select", emit("lt", d, number(2.0)), far, number(0.0))
-            w = emit("select", emit("le", d, number(1.0)), near, far)
+            inner = self.polynomial(d, (a + 2, -(a + 3), 0.0, 1.0))
+            outer = self.polynomial(d, (a, -5 * a, 8 * a, -4 * a))
+            outer = emit("select", emit("lt", d, number(2.0)), outer, number(0.0))
+            w = emit("select", emit("le", d, number(1.0)), inner, outer)
         if not self.how.exclude_outside:
             return w
         within = emit("and", emit("ge", place, number(0.0)), emit("lt", place, self.extent))

@@ -12,7 +12,7 @@ from tilewright.ops.dims import dim, known, known_same, same_dim, show, whole_qu
 from tilewright.support.errors import ShapeError, UnsupportedError
 
 
-def solve(shape: Sequence[Any], given: Sequence[Expr]) -> list[Any]:
+def solve(shape: Sequence[Any], extents: Sequence[Expr]) -> list[Any]:
     """The shape with its -1, if there is one, replaced by what keeps the number of elements."""
     places = [k for k, d in enumerate(shape) if isinstance(d, int) and d == -1]
     if not places:
@@ -20,10 +20,10 @@ def solve(shape: Sequence[Any], given: Sequence[Expr]) -> list[Any]:
     if len(places) > 1 or any(isinstance(d, int) and d < -1 for d in shape):
         raise ShapeError("a shape may have one -1", got=list(shape))
     rest = [as_expr(d) for k, d in enumerate(shape) if k not in places]
-    quotient = divide(list(given), rest)
+    quotient = divide(list(extents), rest)
     if quotient is None:
         raise ShapeError(
-            "the elements do not divide into the shape", expected=f"a divisor of {show(given)}", got=list(shape)
+            "the elements do not divide into the shape", expected=f"a divisor of {show(extents)}", got=list(shape)
         )
     return [quotient if k in places else d for k, d in enumerate(shape)]
 

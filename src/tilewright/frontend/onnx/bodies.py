@@ -59,22 +59,22 @@ class Bodies:
 
     def value(self, name: str, t: TensorType) -> Item:
         """A value of its own for an input of a body."""
-        made = Value(self.call.builder.fresh(f"{self.call.hint}.{name}"), t)
-        return Item(t, made)
+        created = Value(self.call.builder.fresh(f"{self.call.hint}.{name}"), t)
+        return Item(t, created)
 
     @contextmanager
     def apart(self) -> Iterator[list[Node]]:
         """Takes the nodes that are made inside out of the graph again, into the list. Numbers known around that became
         values inside are only numbers again."""
         builder = self.call.builder
-        before, made = len(builder.nodes), list[Node]()
+        before, result = len(builder.nodes), list[Node]()
         numbers = [i for i in (*self._around(), *self.call.items) if i is not None and i.value is None]
         try:
-            yield made
+            yield result
         finally:
-            made += builder.nodes[before:]
+            result += builder.nodes[before:]
             del builder.nodes[before:]
-            inside = {v for n in made for v in n.outputs}
+            inside = {v for n in result for v in n.outputs}
             for item in numbers:
                 if item.value in inside:
                     item.value = None
@@ -104,7 +104,7 @@ class Bodies:
         """Run a rule: its result, or None with the graph unchanged where it is not supported."""
         noted, assumptions = len(self.problems), self.call.builder.assumptions
         assumed = len(assumptions)
-        with self.apart() as made:
+        with self.apart() as created:
             try:
                 result = rule()
             except UnsupportedError:
@@ -115,7 +115,7 @@ class Bodies:
                     raise
                 del self.problems.found[noted:], assumptions[assumed:]
                 return None
-        self.call.builder.nodes += made
+        self.call.builder.nodes += created
         return result
 
     def like(self, value: Value, t: TensorType, what: str) -> Value:

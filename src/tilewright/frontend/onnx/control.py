@@ -23,7 +23,7 @@ from tilewright.ops.control import NUMBER, TRUTH, CondAttrs, LoopAttrs
 from tilewright.ops.dims import axis_of
 from tilewright.ops.registry import emit
 from tilewright.ops.rooms import add_room
-from tilewright.runtime.specs import FEW_ITERATIONS
+from tilewright.runtime.specs import SHORT_ITERATIONS
 from tilewright.support.errors import ModelError, UnsupportedError
 
 MAX_ITERATIONS = 128
@@ -99,10 +99,10 @@ def loop(bodies: Bodies) -> Sequence[Item | None]:
         raise ModelError("the trip count of Loop must have one element", got=items[0].type)
     count, alive = _count(items[0]), True if items[1] is None else _truth(items[1])
     short = alive is False or (isinstance(count, int) and count <= MAX_ITERATIONS and alive is not None)
-    few = short and (alive is False or (isinstance(count, int) and count * len(body.node) <= MAX_WRITTEN))
+    is_short = short and (alive is False or (isinstance(count, int) and count * len(body.node) <= MAX_WRITTEN))
     written: Callable[[], Sequence[Item | None]] = lambda: _written_loop(bodies, body, count, alive)  # noqa: E731
-    kept: Callable[[], Sequence[Item | None]] = lambda: _kept_loop(bodies, body, count, alive)  # noqa: E731
-    return _first(bodies, [written, kept] if few else [kept, written] if short else [kept])
+    retained: Callable[[], Sequence[Item | None]] = lambda: _retained_loop(bodies, body, count, alive)  # noqa: E731
+    return _first(bodies, [written, retained] if is_short else [retained, written] if short else [retained])
 
 
 def _first(bodies: Bodies, rules: Sequence[Callable[[], Sequence[Item | None]]]) -> Sequence[Item | None]:
@@ -130,8 +130,8 @@ def _written_loop(bodies: Bodies, body: onnx.GraphProto, count: Any, alive: bool
     while alive and (count is None or step < count):
         if step >= MAX_ITERATIONS:
             raise UnsupportedError("Loop with many iterations is not supported", expected=f"at most {MAX_ITERATIONS}")
-        given = [known_item(np.asarray(step), i64), known_item(np.asarray(True), boolean), *carried]
-        inputs = {info.name: item for info, item in zip(body.input, given, strict=True) if item is not None}
+        arguments = [known_item(np.asarray(step), i64), known_item(np.asarray(True), boolean), *carried]
+        inputs = {info.name: item for info, item in zip(body.input, arguments, strict=True) if item is not None}
         results = bodies.walk(body, inputs, f"{step}/")
         alive = _truth(results[0])
         if alive is None:
@@ -143,13 +143,13 @@ def _written_loop(bodies: Bodies, body: onnx.GraphProto, count: Any, alive: bool
     return [*carried, *(_stacked(call, stack, 0) for stack in stacks)]
 
 
-def _kept_loop(bodies: Bodies, body: onnx.GraphProto, count: Any, alive: bool | None) -> Sequence[Item | None]:
+def _retained_loop(bodies: Bodies, body: onnx.GraphProto, count: Any, alive: bool | None) -> Sequence[Item | None]:
     call = bodies.call
     initial = [call.value(2 + k) for k in range(len(call.items) - 2)]
     number = bodies.value("number", NUMBER)
     carried = [bodies.value(f"carried{k}", v.type) for k, v in enumerate(initial)]
-    given = [number, known_item(np.asarray(True), boolean), *carried]
-    inputs = {info.name: item for info, item in zip(body.input, given, strict=True)}
+    arguments = [number, known_item(np.asarray(True), boolean), *carried]
+    inputs = {info.name: item for info, item in zip(body.input, arguments, strict=True)}
     conditions: list[bool | None] = []
 
     def finish(results: list[Item]) -> list[Value]:
@@ -199,7 +199,7 @@ def _is_open(trip: Any, rows: Sequence[Value]) -> bool:
     if not isinstance(trip, int):
         return trip is None
     row = sum(v.known_bytes for v in rows)
-    return trip > FEW_ITERATIONS or trip * row > MAX_HELD
+    return trip > SHORT_ITERATIONS or trip * row > MAX_HELD
 
 
 MAX_HELD = 1 << 30
@@ -255,7 +255,7 @@ def scan(bodies: Bodies) -> Sequence[Item | None]:
     if not 0 < sequences <= len(call.items) or collected < 0 or len(body.input) != len(call.items):
         raise ModelError("the body of Scan does not fit its inputs")
     axes_in, axes_out = _list(call, "scan_input_axes", sequences), _list(call, "scan_output_axes", collected)
-    turned_in, turned_out = (
+    transposed_in, transposed_out = (
         _list(call, "scan_input_directions", sequences),
         _list(call, "scan_output_directions", collected),
     )
@@ -264,21 +264,21 @@ def scan(bodies: Bodies) -> Sequence[Item | None]:
     length = inputs[0].shape[axes[0]]
     rows = [
         _rows(call, v, axis, bool(transposed), length)
-        for v, axis, transposed in zip(inputs, axes, turned_in, strict=True)
+        for v, axis, transposed in zip(inputs, axes, transposed_in, strict=True)
     ]
     steps = as_int(length)
     short = steps is not None and 0 < steps <= MAX_ITERATIONS
-    few = short and steps is not None and steps * len(body.node) <= MAX_WRITTEN
+    is_short = short and steps is not None and steps * len(body.node) <= MAX_WRITTEN
 
     def written() -> list[Item]:
         return _written_scan(bodies, body, states, rows, steps or 0)
 
-    def kept() -> list[Item]:
-        return _kept_scan(bodies, body, states, rows)
+    def retain() -> list[Item]:
+        return _retained_scan(bodies, body, states, rows)
 
-    results = _first(bodies, [written, kept] if few else [kept, written] if short else [kept])
+    results = _first(bodies, [written, retain] if is_short else [retain, written] if short else [retain])
     stacks = [call.materialize(item) for item in results[states:] if item is not None]
-    placed = [_columns(call, v, a, bool(t), length) for v, a, t in zip(stacks, axes_out, turned_out, strict=True)]
+    placed = [_columns(call, v, a, bool(t), length) for v, a, t in zip(stacks, axes_out, transposed_out, strict=True)]
     return [*results[:states], *_items(placed)]
 
 
@@ -312,7 +312,7 @@ def _written_scan(bodies: Bodies, body: onnx.GraphProto, states: int, rows: Sequ
     return [*carried, *(_stacked(call, stack, 0) for stack in stacks)]
 
 
-def _kept_scan(bodies: Bodies, body: onnx.GraphProto, states: int, rows: Sequence[Value]) -> list[Item]:
+def _retained_scan(bodies: Bodies, body: onnx.GraphProto, states: int, rows: Sequence[Value]) -> list[Item]:
     call = bodies.call
     initial = [call.value(k) for k in range(states)]
     number = bodies.value("number", NUMBER)
@@ -325,9 +325,9 @@ def _kept_scan(bodies: Bodies, body: onnx.GraphProto, states: int, rows: Sequenc
             states:
         ]
 
-    given = [*carried, *elements]
-    cut = bodies.cut(body, dict(zip([info.name for info in body.input], given, strict=True)), "body/", finish)
-    values = [item.value for item in (number, *given) if item.value is not None]
+    arguments = [*carried, *elements]
+    cut = bodies.cut(body, dict(zip([info.name for info in body.input], arguments, strict=True)), "body/", finish)
+    values = [item.value for item in (number, *arguments) if item.value is not None]
     attrs = LoopAttrs(body=cut.graph(values, cut.captured), carried=states, scanned=len(rows))
     return _emit_loop(call, [None, None, *initial, *rows], cut, attrs)
 

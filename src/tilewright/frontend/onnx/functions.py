@@ -201,13 +201,13 @@ def _resolved(call: Call) -> onnx.NodeProto:
     """The node with references to an outer function's attributes replaced by their values."""
     node = onnx.NodeProto()
     node.CopyFrom(call.node)
-    kept = [a for a in node.attribute if not a.ref_attr_name]
+    retained = [a for a in node.attribute if not a.ref_attr_name]
     for a in node.attribute:
         value = call.attributes.get(a.name)
         if a.ref_attr_name and value is not None and not isinstance(value, Tensor | onnx.GraphProto):
-            kept.append(onnx.helper.make_attribute(a.name, value))
+            retained.append(onnx.helper.make_attribute(a.name, value))
     del node.attribute[:]
-    node.attribute.extend(kept)
+    node.attribute.extend(retained)
     return node
 
 

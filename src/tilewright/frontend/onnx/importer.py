@@ -291,7 +291,7 @@ class Importer:
             array = scope.items[name].known
             weight = scope.items.get(source)
             if weight is None:
-                weight = known_item(turned_copy(array), scope.items[name].dtype, source, weight=True)
+                weight = known_item(transposed_copy(array), scope.items[name].dtype, source, weight=True)
             elif weight.known is None or not np.array_equal(weight.known, array.T):
                 continue
             scope.items[source] = weight
@@ -407,9 +407,9 @@ class Importer:
                 scope.failed.update(node.output)
 
     def node(self, node: onnx.NodeProto, scope: Scope, attributes: Mapping[str, Any], depth: int, where: str) -> None:
-        taken = [name for name in node.output if name and (name in scope.items or name in scope.failed)]
-        if taken or len(set(filter(None, node.output))) != len(list(filter(None, node.output))):
-            raise ModelError("the node computes a value that exists already", got=", ".join(taken) or node.output)
+        selected = [name for name in node.output if name and (name in scope.items or name in scope.failed)]
+        if selected or len(set(filter(None, node.output))) != len(list(filter(None, node.output))):
+            raise ModelError("the node computes a value that exists already", got=", ".join(selected) or node.output)
         items: list[Item | None] = []
         for name in self.inputs_of(node, depth):
             if name and scope.has_failed(name):
@@ -536,10 +536,10 @@ class Importer:
 
     def name_outputs(self, results: list[Item | None], node: onnx.NodeProto, scope: Scope, start: int) -> None:
         """Give the values just made for the node's outputs the outputs' names."""
-        made = {v for n in self.builder.nodes[start:] for v in n.outputs}
+        produced = {v for n in self.builder.nodes[start:] for v in n.outputs}
         renamed: dict[Value, Value] = {}
         for name, item in zip(node.output, results, strict=False):
-            if name and item is not None and item.value in made and item.value not in renamed:
+            if name and item is not None and item.value in produced and item.value not in renamed:
                 new = scope.prefix + name
                 if scope.prefix:
                     new = self.builder.fresh(new)
@@ -579,7 +579,7 @@ class Importer:
         return replace(imported, interface=interface, private=True)
 
 
-def turned_copy(array: Any) -> Any:
+def transposed_copy(array: Any) -> Any:
     """A matrix's transpose, kept as weights are."""
     return aligned_copy(array.T) if array.nbytes >= LARGE else array.T.copy()
 

@@ -79,16 +79,16 @@ class Section:
     def cut(self, nodes: Sequence[int], outputs: Sequence[str], name: str) -> Section:
         """The section of those of these nodes that compute `outputs`, with all that they read from outside as
         inputs."""
-        needed, kept = set(outputs), list[onnx.NodeProto]()
+        needed, retained = set(outputs), list[onnx.NodeProto]()
         for k in sorted(nodes, reverse=True):
             if needed.intersection(self.nodes[k].output):
-                kept.append(self.nodes[k])
+                retained.append(self.nodes[k])
                 needed.update(reads(self.nodes[k]))
-        made = {name for node in kept for name in node.output}
-        read = dict.fromkeys(name for node in reversed(kept) for name in reads(node))
-        inputs = [n for n in read if n not in made and n not in self.initializers]
-        inputs += [n for n in outputs if n not in made and n not in self.initializers and n not in read]
-        return replace(self, name=name, nodes=tuple(kept[::-1]), inputs=tuple(inputs), outputs=tuple(outputs))
+        produced = {name for node in retained for name in node.output}
+        read = dict.fromkeys(name for node in reversed(retained) for name in reads(node))
+        inputs = [n for n in read if n not in produced and n not in self.initializers]
+        inputs += [n for n in outputs if n not in produced and n not in self.initializers and n not in read]
+        return replace(self, name=name, nodes=tuple(retained[::-1]), inputs=tuple(inputs), outputs=tuple(outputs))
 
     def inner(self, node: onnx.NodeProto, graph: onnx.GraphProto, name: str) -> Section:
         """A graph that a node holds, as a section: what it reads of the graphs around comes after its own inputs."""

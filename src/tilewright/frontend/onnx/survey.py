@@ -223,18 +223,18 @@ class _Walk:
         schema = self.schema(node)
         if schema is None or any(True for _ in self.subgraphs(node)):
             return
-        given: dict[str, onnx.TypeProto] = {}
+        arguments: dict[str, onnx.TypeProto] = {}
         data: dict[str, onnx.TensorProto] = {}
         for name in filter(None, node.input):
             info = self.info(name)
             if info is None:
                 return
-            given[name] = onnx.helper.make_tensor_type_proto(info.code, list(info.dims))
+            arguments[name] = onnx.helper.make_tensor_type_proto(info.code, list(info.dims))
             if name in self.section.initializers:
                 data[name] = self.section.initializers[name]
         opsets = [onnx.helper.make_opsetid(d, v) for d, v in self.scope.opsets.items()]
         try:
-            types = infer_node_outputs(schema, node, given, data, opset_imports=opsets)
+            types = infer_node_outputs(schema, node, arguments, data, opset_imports=opsets)
         except Exception:  # whatever ONNX's inference raises: then nothing is known
             return
         for name, type in types.items():

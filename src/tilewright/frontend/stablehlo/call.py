@@ -161,9 +161,9 @@ class Call(Emitter):
             raise UnsupportedError(f"a result of type {self.op.types[k].element} is not supported")
         return shape
 
-    def lazy(self, near: Value, shape: Sequence[Any]) -> Item:
+    def lazy(self, unbroadcast: Value, shape: Sequence[Any]) -> Item:
         """A result whose value still has to be broadcast."""
-        return Item(TensorType(near.dtype, dims(shape)), near)
+        return Item(TensorType(unbroadcast.dtype, dims(shape)), unbroadcast)
 
     def known(self, array: Any, t: DType, shape: Any = None) -> Item:
         return known_item(array, t, shape)
@@ -172,11 +172,11 @@ class Call(Emitter):
 
     def full_rank(self, item: Item) -> Value:
         """The value of an item with as many dimensions as the item has, those that are broadcast being 1."""
-        near = self.near(item)
-        missing = len(item.shape) - near.type.rank
-        return self.reshape(near, (*[1] * missing, *near.shape)) if missing else near
+        unbroadcast = self.near(item)
+        missing = len(item.shape) - unbroadcast.type.rank
+        return self.reshape(unbroadcast, (*[1] * missing, *unbroadcast.shape)) if missing else unbroadcast
 
-    def near_as(self, x: Value, shape: Sequence[Any]) -> Value:
+    def unbroadcast_as(self, x: Value, shape: Sequence[Any]) -> Value:
         """The elements of a value in a shape of which a vector leaves leading dimensions of one element out, as
         broadcasting adds them again. What has rows keeps them: softmax and attention are looked for by whole ranks."""
         target = dims(shape)
@@ -198,8 +198,8 @@ class Call(Emitter):
         """A value reshaped. A reshape of a reshape becomes one, and an equal one that exists is reused."""
         before, target = self.made_by(x, "reshape"), dims(shape)
         source = x if before is None or before.inputs[0] is None else before.inputs[0]
-        made = (n.output for n in self.builder.nodes[-16:] if n.op == "reshape" and n.inputs[0] is source)
-        return next((v for v in made if v.shape == target), None) or Emitter.reshape(self, source, target)
+        created = (n.output for n in self.builder.nodes[-16:] if n.op == "reshape" and n.inputs[0] is source)
+        return next((v for v in created if v.shape == target), None) or Emitter.reshape(self, source, target)
 
     def transpose(self, x: Value, perm: Sequence[int]) -> Value:
         """A value with its dimensions permuted. A transpose of a transpose becomes one."""

@@ -114,17 +114,17 @@ def unpacked(data: bytes) -> Module:
             return Splat(attribute(value["splat"]), tuple(value["shape"]))
         return {k: attribute(v) for k, v in value["dict"].items()}
 
-    def types(given: Any) -> tuple[Type, ...]:
-        return tuple(Type(element, None if shape is None else tuple(shape)) for element, shape in given)
+    def types(value: Any) -> tuple[Type, ...]:
+        return tuple(Type(element, None if shape is None else tuple(shape)) for element, shape in value)
 
-    def operation(given: Any) -> Operation:
-        name, operands, results, kinds, attributes, regions, where = given
+    def operation(value: Any) -> Operation:
+        name, operands, results, kinds, attributes, regions, where = value
         result = {k: attribute(v) for k, v in attributes.items()}
         inner = tuple(block(b) for b in regions)
         return Operation(name, tuple(operands), tuple(results), types(kinds), result, inner, where)
 
-    def block(given: Any) -> Block:
-        arguments, kinds, operations = given
+    def block(value: Any) -> Block:
+        arguments, kinds, operations = value
         return Block(tuple(arguments), types(kinds), tuple(operation(op) for op in operations))
 
     functions = {

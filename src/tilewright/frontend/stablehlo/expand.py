@@ -26,18 +26,18 @@ def _expanded(name: str, operands: tuple[str, ...], result: str) -> Function:
     from jaxlib.mlir import ir, passmanager
     from jaxlib.mlir.dialects import stablehlo
 
-    given = ", ".join(f"%x{k}" for k in range(len(operands)))
+    inputs = ", ".join(f"%x{k}" for k in range(len(operands)))
     arguments = ", ".join(f"%x{k}: tensor<{t}>" for k, t in enumerate(operands))
     kinds = ", ".join(f"tensor<{t}>" for t in operands)
     text = (
         f"func.func @main({arguments}) -> tensor<{result}> {{\n"
-        f'  %y = "{name}"({given}) : ({kinds}) -> tensor<{result}>\n  return %y : tensor<{result}>\n}}'
+        f'  %y = "{name}"({inputs}) : ({kinds}) -> tensor<{result}>\n  return %y : tensor<{result}>\n}}'
     )
     stablehlo.register_stablehlo_passes()
-    made = context()
+    created = context()
     try:
-        with made:
-            parsed = ir.Module.parse(text, made)
+        with created:
+            parsed = ir.Module.parse(text, created)
             manager = passmanager.PassManager.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))")
             manager.run(parsed.operation)
         (function,) = read_module(parsed).functions.values()

@@ -119,15 +119,15 @@ class _Importer:
             raise ModelError("the module returns nothing", where=self.label)
         call = self.call(main.body.operations[-1], results)
         names = self.signature.outputs(len(results))
-        taken = {v.name for v in (*self.builder.inputs, *self.builder.params)}
-        given: list[tuple[str, Value]] = []
+        used_names = {v.name for v in (*self.builder.inputs, *self.builder.params)}
+        operands: list[tuple[str, Value]] = []
         for name, number, item in zip(names, main.body.returned, results, strict=True):
             unique = name
-            while unique in taken:
+            while unique in used_names:
                 unique = f"{unique}_out"
-            taken.add(unique)
-            given.append((unique, self.result(call, item, self.quantised.get(number))))
-        imported = finished(self.builder, given, self.weights)
+            used_names.add(unique)
+            operands.append((unique, self.result(call, item, self.quantised.get(number))))
+        imported = finished(self.builder, operands, self.weights)
         self.check_symbols(imported.graph)
         return Imported(imported.graph, imported.weights, Interface(tuple(inputs), tuple(names)))
 
@@ -303,7 +303,7 @@ class _Importer:
         """Run a rule: its result; None where it returns that or meets what is not supported, with the graph
         unchanged."""
         builder, noted = self.builder, len(self.problems)
-        taken, nodes = set(builder.reserved), len(builder.nodes)
+        used_names, nodes = set(builder.reserved), len(builder.nodes)
         results: list[Item] | None = None
         try:
             results = rule()
@@ -315,7 +315,7 @@ class _Importer:
         if results is None:
             del self.problems.found[noted:]
             del builder.nodes[nodes:]
-            builder.reserved &= taken
+            builder.reserved &= used_names
         return results
 
     def body(
@@ -332,9 +332,9 @@ class _Importer:
             outputs = tuple(call.value(r) for r in results)
         finally:
             self.builder = outer
-        made = {*inner.inputs, *(v for n in inner.nodes for v in n.outputs)}
+        produced = {*inner.inputs, *(v for n in inner.nodes for v in n.outputs)}
         read = [v for n in inner.nodes for v in n.inputs if v is not None] + list(outputs)
-        free = list(dict.fromkeys(v for v in read if v not in made))
+        free = list(dict.fromkeys(v for v in read if v not in produced))
         weights = [v for v in free if v.name in self.weights]
         captured = [v for v in free if v.name not in self.weights]
         graph = Graph(name, (*inner.inputs, *captured), tuple(weights), tuple(inner.nodes), outputs)

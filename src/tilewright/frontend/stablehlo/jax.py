@@ -32,15 +32,15 @@ def is_exported(model: Any) -> bool:
 def read_exported(exported: Any, params: Params) -> tuple[Module, Signature]:
     """The module and the signature of a `jax.export.Exported`. Raises ModelError."""
     module = parse_module(exported.mlir_module_serialized)
-    given = _trees(params)
+    supplied = _trees(params)
     args, kwargs = tree_util.tree_unflatten(exported.in_tree, list(exported.in_avals))
     leaves = _leaves(args, kwargs, [f"arg{k}" for k in range(len(args))])
     said = [a.name for a in Signature.of(module).arguments]
-    kept = [leaves[k] for k in exported.module_kept_var_idx]
-    if len(said) == len(kept) and not any(name.startswith("arg") for name in said):
-        roots = {path[0]: name for (path, _), name in zip(kept, said, strict=True) if len(path) == 1}
+    retained = [leaves[k] for k in exported.module_kept_var_idx]
+    if len(said) == len(retained) and not any(name.startswith("arg") for name in said):
+        roots = {path[0]: name for (path, _), name in zip(retained, said, strict=True) if len(path) == 1}
         leaves = [([roots.get(path[0], path[0]), *path[1:]], aval) for path, aval in leaves]
-    return module, _signature(module, leaves, exported.module_kept_var_idx, given, dict(enumerate(args)) | kwargs)
+    return module, _signature(module, leaves, exported.module_kept_var_idx, supplied, dict(enumerate(args)) | kwargs)
 
 
 def read_jitted(function: Any, example: Any, params: Params) -> tuple[Module, Signature]:
@@ -61,9 +61,9 @@ def read_jitted(function: Any, example: Any, params: Params) -> tuple[Module, Si
     names = _positional(function, len(args))
     dynamic_args, dynamic_kwargs = lowered.args_info
     leaves = _leaves(dynamic_args, dynamic_kwargs, names)
-    kept = sorted(lowered._lowering.compile_args.get("kept_var_idx", range(len(leaves))))
-    given = _trees(params) if isinstance(params, Mapping) else _chosen(params, args, kwargs, names)
-    signature = _signature(module, leaves, kept, given, dict(enumerate(args)) | kwargs, names)
+    retained = sorted(lowered._lowering.compile_args.get("kept_var_idx", range(len(leaves))))
+    supplied = _trees(params) if isinstance(params, Mapping) else _chosen(params, args, kwargs, names)
+    signature = _signature(module, leaves, retained, supplied, dict(enumerate(args)) | kwargs, names)
     consts = [np.asarray(c) for c in getattr(traced.jaxpr, "consts", ()) if hasattr(c, "shape")]
     held = [c for c in consts if c.ndim and c.size > 1 and c.dtype.kind in "fV"]
     arrays = {f"constant{k}": c for k, c in enumerate(held)}
@@ -159,20 +159,20 @@ def _chosen(params: Params, args: Sequence[Any], kwargs: Mapping[str, Any], name
 def _signature(
     module: Module,
     leaves: Sequence[Leaf],
-    kept: Sequence[int],
-    given: Mapping[Any, Any],
+    retained: Sequence[int],
+    inputs: Mapping[Any, Any],
     arguments: Mapping[Any, Any],
     names: Sequence[str] = (),
 ) -> Signature:
-    weights = _weights(leaves, given, arguments, names)
+    weights = _weights(leaves, inputs, arguments, names)
     main = module.functions[module.main]
     free = sum(not s for s in main.symbols)
-    if free != len(kept):
-        raise ModelError("the module has other arguments than the function", expected=len(kept), got=free)
-    order = iter(kept)
+    if free != len(retained):
+        raise ModelError("the module has other arguments than the function", expected=len(retained), got=free)
+    order = iter(retained)
     positions = [None if s else next(order) for s in main.symbols]
-    labels = _labels([(leaves[k][0], k in weights) for k in kept])
-    by_leaf = dict(zip(kept, labels, strict=True))
+    labels = _labels([(leaves[k][0], k in weights) for k in retained])
+    by_leaf = dict(zip(retained, labels, strict=True))
     results: list[Argument] = []
     for k, symbol in zip(positions, main.symbols, strict=True):
         if k is None:
@@ -185,22 +185,22 @@ def _signature(
 def _labels(paths: Sequence[tuple[list[str], bool]]) -> list[str]:
     """Names of the arguments: those of weights are paths in their tree, joined by points."""
     roots = {path[0] for path, weight in paths if weight and len(path) > 1}
-    many = len(roots) > 1
+    is_long = len(roots) > 1
     names = []
     for path, weight in paths:
         if weight:
-            names.append(".".join(path if many or len(path) == 1 else path[1:]))
+            names.append(".".join(path if is_long or len(path) == 1 else path[1:]))
         else:
             names.append("_".join(path))
     return distinct(names)
 
 
 def _weights(
-    leaves: Sequence[Leaf], given: Mapping[Any, Any], arguments: Mapping[Any, Any], names: Sequence[str]
+    leaves: Sequence[Leaf], inputs: Mapping[Any, Any], arguments: Mapping[Any, Any], names: Sequence[str]
 ) -> dict[int, Any]:
     """The array of each leaf that is a weight."""
     result: dict[int, Any] = {}
-    for which, tree in given.items():
+    for which, tree in inputs.items():
         place = list(names).index(which) if isinstance(which, str) and which in names else which
         keys = list(arguments)
         if place not in keys:

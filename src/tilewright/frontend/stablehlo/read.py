@@ -53,12 +53,12 @@ def context() -> Any:
 
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
-    made = ir.Context()
-    made.append_dialect_registry(registry)
-    made.load_all_available_dialects()
-    stablehlo.register_dialect(made)
-    chlo.register_dialect(made)
-    return made
+    created = ir.Context()
+    created.append_dialect_registry(registry)
+    created.load_all_available_dialects()
+    stablehlo.register_dialect(created)
+    chlo.register_dialect(created)
+    return created
 
 
 MAGIC = b"ML\xefR"
@@ -125,8 +125,8 @@ class _Reader:
         for view in parsed.body.operations:
             op = view.operation
             if op.name == "func.func" and len(op.regions[0].blocks):
-                made = self.function(op)
-                functions[made.name] = made
+                created = self.function(op)
+                functions[created.name] = created
             elif op.name not in ("func.func", "sdy.mesh"):
                 raise UnsupportedError(f"{op.name} beside functions is not supported")
         if not functions:
@@ -241,8 +241,8 @@ def _attribute(a: Any) -> Any:
         return {a[k].name: _attribute(a[k].attr) for k in range(len(a))}
     for kind, fields in _structured().items():
         if kind.isinstance(a):
-            made = kind(a)
-            return {name: _plain(getattr(made, name)) for name in fields}
+            created = kind(a)
+            return {name: _plain(getattr(created, name)) for name in fields}
     text = str(a)
     enumerated = re.fullmatch(r"#(?:stablehlo|chlo)<\w+ (\w+)>", text)
     if enumerated is not None:

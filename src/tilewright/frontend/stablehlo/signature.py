@@ -94,12 +94,12 @@ def path_name(path: str, joint: str = "_") -> str:
 
 def distinct(names: Sequence[str]) -> list[str]:
     """The names, those that were there before with a number."""
-    taken: set[str] = set()
+    used_names: set[str] = set()
     results: list[str] = []
     for name in names:
         unique, k = name, 1
-        while unique in taken:
+        while unique in used_names:
             unique, k = f"{name}_{k}", k + 1
-        taken.add(unique)
+        used_names.add(unique)
         results.append(unique)
     return results

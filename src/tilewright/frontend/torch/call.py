@@ -122,8 +122,8 @@ class Call(Emitter):
         the index has the value's shape, and so has the axis if it is kept, with one element or more."""
 
         def element() -> Value:
-            kept = index if index.type.rank == x.type.rank else self.reshape(index, _with_one(index.shape, axis))
-            return self.reshape(self.emit("gather_elements", x, kept, axis=axis), value.shape)
+            retained = index if index.type.rank == x.type.rank else self.reshape(index, _with_one(index.shape, axis))
+            return self.reshape(self.emit("gather_elements", x, retained, axis=axis), value.shape)
 
         return self.surrogate(value, element)
 
@@ -133,13 +133,13 @@ class Call(Emitter):
         """An axis as a position; a scalar counts as having one dimension."""
         return axis_of(axis, max(x.type.rank, 1))
 
-    def axes(self, given: int | Sequence[int] | None, x: Value) -> tuple[int, ...]:
+    def axes(self, arguments: int | Sequence[int] | None, x: Value) -> tuple[int, ...]:
         """Sorted positions; none given is all of them."""
-        if isinstance(given, int):
-            given = [given]
-        if not given:
+        if isinstance(arguments, int):
+            arguments = [arguments]
+        if not arguments:
             return tuple(range(x.type.rank))
-        return tuple(sorted({self.axis(a, x) for a in given if x.type.rank}))
+        return tuple(sorted({self.axis(a, x) for a in arguments if x.type.rank}))
 
     def broadcast(self, x: Value, shape: Sequence[Any]) -> Value:
         target = dims(shape)

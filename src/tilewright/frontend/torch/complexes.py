@@ -198,7 +198,7 @@ def magnitude(n: Call, x: Complex) -> Value:
 
 
 @rule("_to_copy", "to", "_to_dtype")
-def converted(n: Call, x: Any, *given: Any, dtype: Any = None, **kept: Any) -> Complex:
+def converted(n: Call, x: Any, *arguments: Any, dtype: Any = None, **retained: Any) -> Complex:
     if isinstance(x, Complex):
         if not n.results.is_complex():
             raise n.unsupported("from complex to real")

@@ -128,7 +128,7 @@ def _truth(walk: Walk, n: Emitter, e: Any) -> Any:
 def _function(walk: Walk, graph: GraphModule, node: Any) -> Callable[[Sequence[Any]], list[Any]]:
     """A function of PyTorch's graph: from its arguments to its results."""
     inner: Any = getattr(graph, node.target)
-    return lambda given: walk.called(inner, given)
+    return lambda inputs: walk.called(inner, inputs)
 
 
 def _tensor(walk: Walk, result: Any, name: str) -> Value:
@@ -155,15 +155,15 @@ def _scalar(walk: Walk, result: Any, name: str) -> Value:
 def _cond(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -> list[Any]:
     predicate = walk.resolve(node.args[0], values)
     operands: Any = node.args[3] if len(node.args) > 3 else ()
-    given = [walk.resolve(a, values) for a in operands]
+    arguments = [walk.resolve(a, values) for a in operands]
     branches = [_function(walk, graph, f) for f in node.args[1:3]]
     if isinstance(predicate, bool | int | float):
-        return branches[0 if predicate else 1](given)
+        return branches[0 if predicate else 1](arguments)
     scalar = _scalar(walk, predicate, node.name)
     bodies = []
     for branch in branches:
         with cut(walk.builder) as nodes:
-            results = [_tensor(walk, r, node.name) for r in branch(given)]
+            results = [_tensor(walk, r, node.name) for r in branch(arguments)]
         bodies.append((tuple(nodes), tuple(results)))
     types = [[v.type for v in results] for _, results in bodies]
     if types[0] != types[1]:
@@ -192,7 +192,7 @@ def _while(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) 
 
 def _scan(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -> list[Any]:
     starts, sequences, others = _several(walk, node.args[1:4], values)
-    start, rows = ([_tensor(walk, v, node.name) for v in given] for given in (starts, sequences))
+    start, rows = ([_tensor(walk, v, node.name) for v in item] for item in (starts, sequences))
     combine = _function(walk, graph, node.args[0])
     carried = [_own(walk, node, v) for v in start]
     elements = [_own(walk, node, v, element=True) for v in rows]

@@ -230,13 +230,15 @@ def trace_inputs(
     that they can have; else export finds out which sizes its reasoning holds for. `least`: of the smallest sizes.
     `own`: of the example's."""
     names = dict.fromkeys(s for d in dims for s in d.values())
-    given = {name: known.get(name, Dim()) for name in names}
+    arguments = {name: known.get(name, Dim()) for name in names}
     if own:
         pairs = list(zip(example.leaves, dims, strict=True))
         sizes = {name: leaf.tensor.shape[axis] for leaf, axes in pairs for axis, name in axes.items()}
     else:
-        sizes = {n: d.multiple for n, d in given.items()} if least else _unusual_sizes(module, example, dims, given)
-    symbols = {n: _symbol(n, given[n], sizes[n]) if strict else torch.export.Dim.DYNAMIC for n in names}
+        sizes = (
+            {n: d.multiple for n, d in arguments.items()} if least else _unusual_sizes(module, example, dims, arguments)
+        )
+    symbols = {n: _symbol(n, arguments[n], sizes[n]) if strict else torch.export.Dim.DYNAMIC for n in names}
     shapes = torch.export.ShapesCollection()
     resized: dict[int, torch.Tensor] = {}
     for leaf, axes in zip(example.leaves, dims, strict=True):
@@ -271,14 +273,14 @@ def _unusual_sizes(
     for leaf, axes in zip(example.leaves, dims, strict=True):
         for axis, name in axes.items():
             least[name] = max(least[name], known[name].lo, leaf.tensor.shape[axis] if axis else 0)
-    taken = {d for leaf in example.leaves for d in leaf.tensor.shape}
-    taken.update(d for p in itertools.chain(module.parameters(), module.buffers()) for d in p.shape)
+    selected = {d for leaf in example.leaves for d in leaf.tensor.shape}
+    selected.update(d for p in itertools.chain(module.parameters(), module.buffers()) for d in p.shape)
     result: dict[str, int] = {}
     for name, dim in known.items():
         large = itertools.count(max(127, least[name] // dim.multiple | 1), 2)
-        free = (n for n in (n * dim.multiple for n in itertools.chain(_UNUSUAL, large)) if n not in taken)
+        free = (n for n in (n * dim.multiple for n in itertools.chain(_UNUSUAL, large)) if n not in selected)
         first = next(free)
         fits = first if first >= least[name] else next(n for n in free if n >= least[name])
         result[name] = fits if dim.hi is None or fits <= dim.hi else first
-        taken.add(result[name])
+        selected.add(result[name])
     return result

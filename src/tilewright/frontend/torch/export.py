@@ -39,7 +39,7 @@ from tilewright.ir.dim import Dim, DimSizes
 from tilewright.support.errors import ModelError, UnsupportedError
 
 E = TypeVar("E", bound=BaseException)
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 """Seconds that a module may take to show that it cannot run on its example."""
 _POWERS = (2, 4, 8, 16, 32, 64)
 """The numbers that may have to divide heights and widths."""
@@ -224,19 +224,21 @@ def _is_without_gradients(node: torch.fx.Node) -> bool:
 def refuse_example(module: torch.nn.Module, example: Example) -> None:
     """Raise ModelError if eager PyTorch cannot run the module on the example either: then no compiler is to blame.
 
-    Asked only after something failed: it runs the module, for PATIENCE_S seconds at the most.
+    Asked only after something failed: it runs the module, for TIMEOUT_S seconds at the most.
     """
     try:
-        with evaluating(module), quietly(), torch.no_grad(), _patience(PATIENCE_S):
+        with evaluating(module), quietly(), torch.no_grad(), _patience(TIMEOUT_S):
             if not _makes_huge(module, example):
                 module(*example.args, **example.kwargs)
     except _GaveUp:
         return
     except Exception as error:  # the module's own code
         unskip(error)
-        given = (f"{x.name} {str(x.tensor.dtype).removeprefix('torch.')}{list(x.tensor.shape)}" for x in example.leaves)
+        arguments = (
+            f"{x.name} {str(x.tensor.dtype).removeprefix('torch.')}{list(x.tensor.shape)}" for x in example.leaves
+        )
         what = f"{type(module).__name__} cannot run on the example: {_reason(error)}"
-        raise ModelError(what, got=", ".join(given)) from error
+        raise ModelError(what, got=", ".join(arguments)) from error
 
 
 class _GaveUp(BaseException):
@@ -332,14 +334,14 @@ def simplified(program: ExportedProgram, separate: Collection[Any] = ()) -> Expo
         table.update({operator: decomposition(operator) for operator in separate})
         before = _open_sizes(program)
         try:
-            found = program.run_decompositions(table)
+            result = program.run_decompositions(table)
         except Exception as error:  # PyTorch's own passes, and functions that make several operators of one
             what = f"PyTorch cannot say the program in other operators: {_reason(error, most=3)}"
             raise UnsupportedError(what) from error
-    if _open_sizes(found) != before:
+    if _open_sizes(result) != before:
         named = ", ".join(str(operator) for operator in separate)
         raise UnsupportedError(f"PyTorch decomposes operators for one size alone: {named}", hint="dynamic=None")
-    return found
+    return result
 
 
 def _open_sizes(program: ExportedProgram) -> int:

@@ -188,8 +188,8 @@ class _Importer:
         )
         if any(isinstance(self.values[node], Complex) for node in outputs):
             raise UnsupportedError("a result is complex", where=self.label, hint="return torch.view_as_real of it")
-        given = [(name, self.result(self.values[node], name)) for name, node in zip(names, outputs, strict=True)]
-        imported = finished(self.builder, _distinct(given, self.builder), self.weights)
+        arguments = [(name, self.result(self.values[node], name)) for name, node in zip(names, outputs, strict=True)]
+        imported = finished(self.builder, _distinct(arguments, self.builder), self.weights)
         read = {p.name for p in imported.graph.params}
         ignored = tuple(name for name in self.source.all if name not in read)
         tied = tuple((name, first) for name, first in self.source.tied if first in read)
@@ -269,12 +269,12 @@ class _Importer:
             if changed:
                 raise UnsupportedError(f"forward changes {what}: {', '.join(changed)}", where=self.label, hint=hint)
         names = output_names(self.program, len(user))
-        kept = [(results[k], name) for k, name in zip(user, names, strict=True) if isinstance(results[k], Node)]
-        if not kept:
+        retained = [(results[k], name) for k, name in zip(user, names, strict=True) if isinstance(results[k], Node)]
+        if not retained:
             raise ModelError("the module returns no tensors", where=self.label)
         self.changed = tuple(name for _, name in moved)
-        kept += [(results[k], f"new_{name}") for k, name in moved]
-        return [node for node, _ in kept], [name for _, name in kept]
+        retained += [(results[k], f"new_{name}") for k, name in moved]
+        return [node for node, _ in retained], [name for _, name in retained]
 
     def result(self, candidate: Any, name: str) -> Value:
         """A result as a tensor: a size is one number of i64."""
@@ -320,12 +320,12 @@ _CHANGES = {
 
 def _distinct(outputs: list[tuple[str, Value]], builder: GraphBuilder) -> list[tuple[str, Value]]:
     """Outputs under names that no input and no parameter has: the graph names each value once."""
-    taken = {v.name for v in (*builder.inputs, *builder.params)}
+    used_names = {v.name for v in (*builder.inputs, *builder.params)}
     results: list[tuple[str, Value]] = []
     for name, value in outputs:
-        while name in taken:
+        while name in used_names:
             name = f"{name}_out"
-        taken.add(name)
+        used_names.add(name)
         results.append((name, value))
     return results
 

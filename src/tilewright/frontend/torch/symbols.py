@@ -147,10 +147,10 @@ class Sizes:
         return as_expr(said)
 
     def _range(self, symbol: Any) -> tuple[int, int | None]:
-        given = self.ranges.get(symbol)
-        if given is None:
+        supplied = self.ranges.get(symbol)
+        if supplied is None:
             return self.least, None
-        low, high = (int(v) if isinstance(v, sympy.Integer) else None for v in (given.lower, given.upper))
+        low, high = (int(v) if isinstance(v, sympy.Integer) else None for v in (supplied.lower, supplied.upper))
         # Export reasons about sizes of 2 and more unless it is told of 1; the graph that it makes mostly serves 1 too.
         low = self.least if low is None or low <= 2 else low
         return low, None if high is None or high >= (1 << 31) - 1 else high

@@ -117,9 +117,9 @@ class Walk:
         if is_there is None and packet not in complexes.RULES:
             raise _unsupported(node)
         args, kwargs = self.arguments(node, values)
-        given = tuple(a.meta.get("val") if isinstance(a, Node) else None for a in node.args)
+        supplied = tuple(a.meta.get("val") if isinstance(a, Node) else None for a in node.args)
         name = operator_name(target)
-        call = Call(self.builder, self.weights, node.name, name, held, self.sizes, given, _read(node), self.random)
+        call = Call(self.builder, self.weights, node.name, name, held, self.sizes, supplied, _read(node), self.random)
         if complexes.is_complex(held) or complexes.involved(args):
             return _checked(call, complexes.apply(call, packet, is_there, args, kwargs))
         if is_there is None:
@@ -168,10 +168,10 @@ class Walk:
         inner = getattr(graph, node.args[position].target)
         return self.called(inner, [self.resolve(a, values) for a in node.args[position + 1 :]])
 
-    def called(self, inner: GraphModule, given: Sequence[Any]) -> list[Any]:
+    def called(self, inner: GraphModule, arguments: Sequence[Any]) -> list[Any]:
         """Walk a graph inside of another one, with these values as its arguments; gives its results."""
         placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
-        local = dict(zip(placeholders, given, strict=True))
+        local = dict(zip(placeholders, arguments, strict=True))
         for placeholder, value in local.items():
             held = placeholder.meta.get("val")
             if isinstance(held, torch.SymInt) and isinstance(value, Value):

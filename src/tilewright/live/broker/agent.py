@@ -37,9 +37,9 @@ class Unanswered(Exception):
 class AgentEngine(Engine):
     """An engine whose calls go to a broker: it has inputs, outputs and their shapes, and no code or weights."""
 
-    def __init__(self, spec: RingSpec, patience: float) -> None:
+    def __init__(self, spec: RingSpec, timeout: float) -> None:
         self.spec = spec
-        self._patience = patience
+        self._patience = timeout
         self._client = Memory(CLIENT.size)
         self._table = copy_table(spec)
         self._shapes_callback = _shapes_callback(spec)
@@ -50,7 +50,7 @@ class AgentEngine(Engine):
         super().__init__(manifest, cast(Library, addresses), 1)
         self._model[MODEL.execute] = broker_code()["tw_exchange"]
         client = self._client
-        client[CLIENT.rows], client[CLIENT.patience_ns] = spec.rows, int(patience * 1e9)
+        client[CLIENT.rows], client[CLIENT.timeout_ns] = spec.rows, int(timeout * 1e9)
         client[CLIENT.inputs], client[CLIENT.outputs] = len(spec.inputs), len(spec.outputs)
         client[CLIENT.table], client[CLIENT.lock] = self._table.address, ctypes.addressof(self._question)
 

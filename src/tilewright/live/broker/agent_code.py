@@ -69,7 +69,7 @@ def _await(m: Module) -> None:
         header, slot = f.load(PTR, client, CLIENT.header), f.load(PTR, client, CLIENT.slot)
         answer, mask = f.load(PTR, client, CLIENT.answer), f.load(I64, client, CLIENT.mask)
         start = now(f)
-        deadline = start + f.load(I64, client, CLIENT.patience_ns)
+        deadline = start + f.load(I64, client, CLIENT.timeout_ns)
         tick = f.var(I64, start + TICK_NS)
         with f.loop():
             turn = f.load(I32, answer, order="seq_cst")

@@ -52,13 +52,13 @@ class BrokerClient(Runner):
         name: str,
         *,
         timeout: float = 0.0,
-        patience: float = 10.0,
+        limit_seconds: float = 10.0,
         fallback: bool = False,
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
         self._broker = name
         self._folder = store_folder(name, directory)
-        self._patience = patience
+        self._patience = limit_seconds
         self._lock = threading.RLock()
         self._agent: AgentEngine | None = None
         self._ring: Ring | None = None

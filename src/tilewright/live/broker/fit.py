@@ -96,8 +96,8 @@ def _agree(a: Array, b: Array) -> bool:
     finite = np.isfinite(a) & np.isfinite(b)
     scale = float(np.abs(a[finite]).max(initial=0.0))
     with np.errstate(invalid="ignore"):  # infinities, which have no difference
-        near = np.abs(a - b) <= _TOLERANCE * scale
-    return bool(np.all(near | (a == b) | (np.isnan(a) & np.isnan(b))))
+        agrees = np.abs(a - b) <= _TOLERANCE * scale
+    return bool(np.all(agrees | (a == b) | (np.isnan(a) & np.isnan(b))))
 
 
 def check_options(max_batch: int, max_wait: float, agents: int, rows: int, lanes: int) -> None:

@@ -56,9 +56,9 @@ def _target(m: Module) -> None:
     """
     with m.function("tw_target", I64, [("server", PTR), ("time", I64)], local=True) as (f, (server, time)):
         seen, active = f.load(PTR, server, SERVER.seen), f.var(I64, 0)
-        patience = f.load(I64, server, SERVER.max_wait_ns) * 4 + f.load(I64, server, SERVER.batch_ns)
+        wait_ns = f.load(I64, server, SERVER.max_wait_ns) * 4 + f.load(I64, server, SERVER.batch_ns)
         with f.each(f.load(I64, server, SERVER.slot_count)) as k:
-            with f.when(f.load(I64, seen, k * 8) >= time - patience):
+            with f.when(f.load(I64, seen, k * 8) >= time - wait_ns):
                 active.add(1)
         lanes = f.load(I64, server, SERVER.lanes)
         share = f.let(I64, f"udiv i64 {(active.get() + lanes - 1).text}, {lanes.text}")

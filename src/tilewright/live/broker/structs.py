@@ -49,7 +49,7 @@ SLOT_DATA = 128
 """Offset, in bytes, of a slot's arrays after its words."""
 
 CLIENT = Struct(
-    "busy", "header", "slot", "word", "bit", "answer", "mask", "rows", "patience_ns", "ring", "lock",
+    "busy", "header", "slot", "word", "bit", "answer", "mask", "rows", "timeout_ns", "ring", "lock",
     "inputs", "outputs", "table",
 )  # fmt: skip
 """`ring` is the file, `lock` a `struct flock` that asks for the server's byte, `table` has COPY for every tensor."""

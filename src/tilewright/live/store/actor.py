@@ -191,7 +191,7 @@ class Actor(Runner):
 
     def __reduce__(self) -> Any:
         # Sent to another process, an actor attaches there.
-        return _attach_again, (self._store, self._threads, self._folder.parent)
+        return _attach_anew, (self._store, self._threads, self._folder.parent)
 
     def __enter__(self) -> Actor:
         return self
@@ -210,7 +210,7 @@ class Actor(Runner):
         self._moving = threading.RLock()
         if self._open:
             try:
-                self._engine.set_reader(self._epoch.enter_again())
+                self._engine.set_reader(self._epoch.reenter())
             except (StoreError, OSError):
                 self.close()  # its calls would pin in the parent's name, whose death would make them unsafe
 
@@ -230,7 +230,7 @@ def attach(
     return Actor(name, threads=threads, timeout=timeout, directory=directory)
 
 
-def _attach_again(name: str, threads: int, directory: Path) -> Actor:
+def _attach_anew(name: str, threads: int, directory: Path) -> Actor:
     return attach(name, threads, directory=directory)
 
 

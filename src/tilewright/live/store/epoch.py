@@ -111,7 +111,7 @@ class Epoch:
                 return index
         raise StoreError(f"{MAX_READERS} readers are attached already", where=str(self.path))
 
-    def enter_again(self) -> int:
+    def reenter(self) -> int:
         """In the child of a fork: become a reader of its own. The parent's entry and lock stay the parent's."""
         mine = os.open(f"/proc/self/fd/{self._locks}", os.O_RDWR | os.O_CLOEXEC)
         os.close(self._locks)

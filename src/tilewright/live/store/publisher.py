@@ -34,7 +34,7 @@ from tilewright.runtime.weights.prepare import Prepare
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import StoreError
 
-_PATIENCE_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 """Seconds that a version waits for a slot which no call holds."""
 _live: weakref.WeakSet[Publisher] = weakref.WeakSet()
 
@@ -81,7 +81,7 @@ class Publisher:
         mode: int = 0o600,
         threads: int = 1,
     ) -> None:
-        program, given, version = _parts(model)
+        program, supplied, version = _parts(model)
         check_target(program.manifest.target, f"program {program.manifest.name!r}")
         self.name = name
         self.folder = files.store_folder(name, directory)
@@ -104,8 +104,8 @@ class Publisher:
         self._file = files.lock_publisher(self.folder, mode, wait)
         try:
             self._continue()
-            if self._epoch is None and given is not None:
-                self.publish(given, max(version, self._floor + 1), finite=False)
+            if self._epoch is None and supplied is not None:
+                self.publish(supplied, max(version, self._floor + 1), finite=False)
         except BaseException:
             self.close()
             raise
@@ -173,7 +173,7 @@ class Publisher:
 
     def _write(self, epoch: Epoch, new: _New) -> None:
         control, segments = epoch.control, epoch.segments
-        slot = control.take(segments.order, epoch.is_alive, _PATIENCE_SECONDS)
+        slot = control.take(segments.order, epoch.is_alive, _TIMEOUT_SECONDS)
         try:
             with segments.writing(slot):
                 self._fill(epoch, slot, new)
@@ -194,8 +194,8 @@ class Publisher:
     def _fill(self, epoch: Epoch, slot: int, new: _New) -> None:
         """Pack into a slot. Raw weights are read where they are if their memory allows."""
         staged = self._staged([k for k, array in enumerate(new.arrays) if not is_readable(array)])
-        given = iter([staged.get(k, array) for k, array in enumerate(new.arrays)] if staged else new.arrays)
-        raw = native().addresses([self._fixed[p.name] if p.fixed else next(given) for p in self._manifest.params])
+        arguments = iter([staged.get(k, array) for k, array in enumerate(new.arrays)] if staged else new.arrays)
+        raw = native().addresses([self._fixed[p.name] if p.fixed else next(arguments) for p in self._manifest.params])
         packed = epoch.addresses(slot)
 
         def bring(some: Sequence[int]) -> None:

@@ -76,15 +76,15 @@ def conv(b: Backward) -> Result:
     extra = []
     for k in range(rank):
         reach = (w.shape[2 + k] - 1) * attrs.dilations[k] + 1
-        made = (b.g.shape[2 + k] - 1) * attrs.strides[k] + reach - attrs.pads[k] - attrs.pads[rank + k]
-        rest = as_int(dims([x.shape[2 + k] - made])[0])
+        covered = (b.g.shape[2 + k] - 1) * attrs.strides[k] + reach - attrs.pads[k] - attrs.pads[rank + k]
+        rest = as_int(dims([x.shape[2 + k] - covered])[0])
         if rest is None:
             if attrs.strides[k] != 1:
                 raise UnsupportedError("a convolution with strides has no gradient for symbolic maps", where=b.y.name)
             rest = 0
         extra.append(rest)
     if rank == 2 and attrs.groups == 1 and _turns(w, attrs) and not any(extra):
-        return [_by_turned_windows(b, b.g, w, attrs), _by_weight(b, x, b.g, attrs, w)]
+        return [_by_transposed_windows(b, b.g, w, attrs), _by_weight(b, x, b.g, attrs, w)]
     by_x = b.emit(
         "conv_transpose",
         b.g,
@@ -107,7 +107,7 @@ def _turns(w: Value, attrs: ConvAttrs) -> bool:
     return all(p <= r for p, r in zip(attrs.pads, [*reach, *reach], strict=True))
 
 
-def _by_turned_windows(b: Backward, g: Value, w: Value, attrs: ConvAttrs) -> Value:
+def _by_transposed_windows(b: Backward, g: Value, w: Value, attrs: ConvAttrs) -> Value:
     """The convolution that spreads each gradient over the window which it came from."""
     reach = [((as_int(k) or 1) - 1) * d for k, d in zip(w.shape[2:], attrs.dilations, strict=True)]
     transposed = b.transpose(w, [1, 0, 2, 3])
@@ -175,11 +175,11 @@ def _whole_windows(x: Value, g: Value, attrs: ConvAttrs, w: Value) -> bool:
     rank, pads = len(attrs.strides), attrs.pads
     if None in [as_int(d) for d in (*x.shape[2:], *w.shape[2:])]:
         return False
-    made = [
+    covered = [
         window_extent(x.shape[2 + k], w.shape[2 + k], pads[k], pads[rank + k], attrs.strides[k], attrs.dilations[k])
         for k in range(rank)
     ]
-    return [as_int(d) for d in made] == [as_int(d) for d in g.shape[2:]]
+    return [as_int(d) for d in covered] == [as_int(d) for d in g.shape[2:]]
 
 
 @gradient("conv_weight_gradient")

@@ -51,8 +51,8 @@ class _Loop:
 
     def __post_init__(self) -> None:
         body = self.attrs.body
-        taken = {v.name for v in (*body.inputs, *body.params)} | {v.name for n in body.nodes for v in n.outputs}
-        self.builder = GraphBuilder(f"{body.name}_backward", [], [], list(body.nodes), taken)
+        used_names = {v.name for v in (*body.inputs, *body.params)} | {v.name for n in body.nodes for v in n.outputs}
+        self.builder = GraphBuilder(f"{body.name}_backward", [], [], list(body.nodes), used_names)
 
     @property
     def taken(self) -> tuple[Value, ...]:
@@ -175,14 +175,16 @@ def _zeros(builder: GraphBuilder, like: Value) -> Value:
 def cond(b: Backward) -> Result:
     attrs = b.of(CondAttrs)
     operands = [b.x(k) for k in range(1, len(b.node.inputs))]
-    given = {k: g for k, g in enumerate(b.given) if g is not None}
-    branches = [_Branch(body, given) for body in (attrs.then, attrs.orelse)]
+    arguments = {k: g for k, g in enumerate(b.given) if g is not None}
+    branches = [_Branch(body, arguments) for body in (attrs.then, attrs.orelse)]
     moved = sorted({k for branch in branches for k in branch.flows})
     if not moved:
         return []
     split = len(attrs.then.inputs)
     then, orelse = (branch.finish(moved) for branch in branches)
-    result = b.emit_all("cond", b.x(0), *operands[:split], *given.values(), *operands[split:], then=then, orelse=orelse)
+    result = b.emit_all(
+        "cond", b.x(0), *operands[:split], *arguments.values(), *operands[split:], then=then, orelse=orelse
+    )
     flows = dict(zip(moved, result, strict=True))
     return [None, *(flows.get(k) for k in range(len(operands)))]
 
@@ -198,9 +200,9 @@ class _Branch:
 
     def __post_init__(self) -> None:
         body = self.body
-        taken = {v.name for v in (*body.inputs, *body.params)} | {v.name for n in body.nodes for v in n.outputs}
+        used_names = {v.name for v in (*body.inputs, *body.params)} | {v.name for n in body.nodes for v in n.outputs}
         self.builder = GraphBuilder(
-            f"{body.name}_backward", list(body.inputs), list(body.params), list(body.nodes), taken
+            f"{body.name}_backward", list(body.inputs), list(body.params), list(body.nodes), used_names
         )
         seeds: dict[Value, Value] = {}
         for k, g in self.given.items():

@@ -33,14 +33,14 @@ class Matrices:
         rank = x.type.rank
         return self.b.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 
-    def product(self, x: Value, y: Value, *, turned: str = "") -> Value:
-        """x y, of which one is transposed if its name is `turned`."""
-        return self.b.emit("matmul", x, y, transpose_a=turned == "x", transpose_b=turned == "y")
+    def product(self, x: Value, y: Value, *, transposed: str = "") -> Value:
+        """x y, of which one is transposed if its name is `transposed`."""
+        return self.b.emit("matmul", x, y, transpose_a=transposed == "x", transpose_b=transposed == "y")
 
     def solve(self, a: Value, right: Value, *, upper: bool, unit: bool = False) -> Value:
         return self.b.emit("triangular_solve", a, right, upper=upper, unit=unit)
 
-    def solve_turned(self, a: Value, right: Value, *, upper: bool, unit: bool = False) -> Value:
+    def solve_transposed(self, a: Value, right: Value, *, upper: bool, unit: bool = False) -> Value:
         """x with a^T x = right, where `a` is read in its `upper` or lower triangle."""
         return self.solve(self.transposed(a), right, upper=not upper, unit=unit)
 
@@ -58,19 +58,19 @@ class Matrices:
 @gradient("triangular_solve")
 def triangular_solve(b: Backward) -> Result:
     m, attrs, a = Matrices(b), b.of(TriangularAttrs), b.x(0)
-    right = m.solve_turned(a, b.g, upper=attrs.upper, unit=attrs.unit)
+    right = m.solve_transposed(a, b.g, upper=attrs.upper, unit=attrs.unit)
     off = 0 if not attrs.unit else 1 if attrs.upper else -1
-    whole = b.emit("neg", m.product(right, b.y, turned="y"))
+    whole = b.emit("neg", m.product(right, b.y, transposed="y"))
     return [m.triangle(whole, upper=attrs.upper, k=off), right]
 
 
 @gradient("cholesky")
 def cholesky(b: Backward) -> Result:
     m, factor = Matrices(b), b.y
-    inner = m.product(factor, m.triangle(b.g, upper=False), turned="x")
+    inner = m.product(factor, m.triangle(b.g, upper=False), transposed="x")
     both = b.add(m.triangle(inner, upper=False), m.triangle(inner, upper=False, k=-1))  # twice P
-    left = m.solve_turned(factor, both, upper=False)
-    twice = m.transposed(m.solve_turned(factor, m.transposed(left), upper=False))
+    left = m.solve_transposed(factor, both, upper=False)
+    twice = m.transposed(m.solve_transposed(factor, m.transposed(left), upper=False))
     return [b.mul(b.like(0.25, twice), b.add(twice, m.transposed(twice)))]
 
 
@@ -84,21 +84,21 @@ def lu(b: Backward) -> Result:
     size = min(rows, columns)
     begin, rest = (0, size), (size, max(rows, columns))
     square, flow = m.part(both, begin, begin), m.part(b.g, begin, begin)
-    lower = m.product(m.triangle(square, upper=False, k=-1), flow, turned="x")
+    lower = m.product(m.triangle(square, upper=False, k=-1), flow, transposed="x")
     # The unit diagonal adds the gradient itself.
     by_lower = b.add(lower, m.triangle(flow, upper=False, k=-1))
-    by_upper = m.product(m.triangle(flow, upper=True), m.triangle(square, upper=True), turned="y")
+    by_upper = m.product(m.triangle(flow, upper=True), m.triangle(square, upper=True), transposed="y")
     aside: Value | None = None
     if columns > size:
-        other, given = m.part(both, begin, rest), m.part(b.g, begin, rest)
-        by_lower = b.sub(by_lower, m.product(given, other, turned="y"))
-        aside = m.solve_turned(square, given, upper=False, unit=True)
+        other, supplied = m.part(both, begin, rest), m.part(b.g, begin, rest)
+        by_lower = b.sub(by_lower, m.product(supplied, other, transposed="y"))
+        aside = m.solve_transposed(square, supplied, upper=False, unit=True)
     if rows > size:
-        other, given = m.part(both, rest, begin), m.part(b.g, rest, begin)
-        by_upper = b.sub(by_upper, m.product(other, given, turned="x"))
-        aside = m.transposed(m.solve(square, m.transposed(given), upper=True))
+        other, supplied = m.part(both, rest, begin), m.part(b.g, rest, begin)
+        by_upper = b.sub(by_upper, m.product(other, supplied, transposed="x"))
+        aside = m.transposed(m.solve(square, m.transposed(supplied), upper=True))
     middle = b.add(m.triangle(by_lower, upper=False, k=-1), m.triangle(by_upper, upper=True))
-    left = m.solve_turned(square, middle, upper=False, unit=True)
+    left = m.solve_transposed(square, middle, upper=False, unit=True)
     result = m.transposed(m.solve(square, m.transposed(left), upper=True))
     if aside is not None:
         result = b.emit("concat", result, aside, axis=x.type.rank - (1 if columns > size else 2))

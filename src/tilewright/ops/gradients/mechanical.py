@@ -51,16 +51,16 @@ class _Stages:
         compute = get(node.op).compute
         assert compute is not None
         results = compute(inputs, node.attrs, tuple(v.type for v in node.outputs))
-        made = cls(b, inputs, tuple(results))
-        made.values = {t: v for t, v in zip(inputs, node.inputs, strict=True) if t is not None and v is not None}
-        made.values |= dict(zip(results, node.outputs, strict=True))
-        return made
+        created = cls(b, inputs, tuple(results))
+        created.values = {t: v for t, v in zip(inputs, node.inputs, strict=True) if t is not None and v is not None}
+        created.values |= dict(zip(results, node.outputs, strict=True))
+        return created
 
     def gradients(self) -> Sequence[Value | None]:
-        given = [(t, g) for t, g in zip(self.results, self.b.given, strict=True) if g is not None]
-        for tensor, g in given:
+        arguments = [(t, g) for t, g in zip(self.results, self.b.given, strict=True) if g is not None]
+        for tensor, g in arguments:
             self.add(tensor, g)
-        stages = te.stages_of(t for t, _ in given)
+        stages = te.stages_of(t for t, _ in arguments)
         reached = self.reached(stages)
         for stage in reversed(stages):
             self.back(stage, reached)

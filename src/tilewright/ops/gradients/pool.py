@@ -47,8 +47,8 @@ def avg_pool(b: Backward) -> Result:
     extra = []
     for k in range(rank):
         reach = (attrs.kernel[k] - 1) * attrs.dilations[k] + 1
-        made = (windows[k] - 1) * attrs.strides[k] + reach - attrs.pads[k] - attrs.pads[rank + k]
-        extra.append((sizes[k] or 0) - made)
+        covered = (windows[k] - 1) * attrs.strides[k] + reach - attrs.pads[k] - attrs.pads[rank + k]
+        extra.append((sizes[k] or 0) - covered)
     result = b.emit(
         "conv_transpose",
         b.reshape(share, (*planes, *b.g.shape[2:])),

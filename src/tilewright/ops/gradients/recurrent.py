@@ -91,22 +91,22 @@ def recurrence(b: Backward) -> Result:
         raise UnsupportedError(what, where=b.y.name, got=attrs.cell)
     ends = len(b.node.outputs) - attrs.keeps
     flows = [b.zeros(v.shape, v) if g is None else g for g, v in zip(b.given[:ends], b.node.outputs, strict=False)]
-    by_kept = [g for g in b.given[ends:] if g is not None]
+    by_retained = [g for g in b.given[ends:] if g is not None]
     way = {"lstm": _lstm, "gru": _gru, "rnn": _rnn}[attrs.cell]
-    by_x, by_weights, by_h, by_c, by_late = way(Layer(b, b.x(2).shape[1]), flows, by_kept)
-    return [by_x, by_weights, by_h, by_c if b.has(3) else None, None, None, by_late if b.has(6) else None]
+    by_x, by_weights, by_h, by_c, by_deferred = way(Layer(b, b.x(2).shape[1]), flows, by_retained)
+    return [by_x, by_weights, by_h, by_c if b.has(3) else None, None, None, by_deferred if b.has(6) else None]
 
 
 Parts = tuple[Value, Value, Value, Value | None, Value | None]
 
 
-def _lstm(layer: Layer, flows: Sequence[Value], by_kept: Sequence[Value]) -> Parts:
+def _lstm(layer: Layer, flows: Sequence[Value], by_retained: Sequence[Value]) -> Parts:
     """Gates: input, output, forget, cell. Kept are those, c before the step, and tanh(c) after it."""
 
     def back(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
         i, o, f, g, before, seen = s.split(parts[1])
         dh = s.add(held[0], parts[0])
-        by_i, by_o, by_f, by_g, by_c, by_seen = s.split(parts[2]) if by_kept else [None] * 6
+        by_i, by_o, by_f, by_g, by_c, by_seen = s.split(parts[2]) if by_retained else [None] * 6
         dc = s.add(held[1], s.mul(s.sum(s.mul(dh, o), by_seen), s.tanh_slope(seen)))
         gates = s.emit(
             "concat",
@@ -118,18 +118,18 @@ def _lstm(layer: Layer, flows: Sequence[Value], by_kept: Sequence[Value]) -> Par
         )
         return [s.back(gates), s.sum(s.mul(dc, f), by_c)], [s.emit("identity", gates)]
 
-    by_h, by_c, gates = layer.back([flows[1], flows[2]], [flows[0], layer.kept(), *by_kept], back)
+    by_h, by_c, gates = layer.back([flows[1], flows[2]], [flows[0], layer.kept(), *by_retained], back)
     return gates, layer.by_weights(layer.begun(), gates), by_h, by_c, None
 
 
-def _gru(layer: Layer, flows: Sequence[Value], by_kept: Sequence[Value]) -> Parts:
+def _gru(layer: Layer, flows: Sequence[Value], by_retained: Sequence[Value]) -> Parts:
     """Gates: update, reset, candidate; the reset gate scales the candidate's product. Kept are those four."""
     b, begun = layer.b, layer.begun()
 
     def back(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
         z, r, new, inner = s.split(parts[1])
         dh = s.add(held[0], parts[0])
-        by_z, by_r, by_new, by_inner = s.split(parts[3]) if by_kept else [None] * 4
+        by_z, by_r, by_new, by_inner = s.split(parts[3]) if by_retained else [None] * 4
         dn = s.mul(s.sum(s.mul(dh, s.rest(z)), by_new), s.tanh_slope(new))
         dz = s.mul(s.sum(s.mul(dh, s.sub(parts[2], new)), by_z), s.sigmoid_slope(z))
         dr = s.mul(s.sum(s.mul(dn, inner), by_r), s.sigmoid_slope(r))
@@ -137,13 +137,13 @@ def _gru(layer: Layer, flows: Sequence[Value], by_kept: Sequence[Value]) -> Part
         on = s.add(s.mul(dh, z), s.back(gates))
         return [on], [s.emit("identity", gates), s.emit("identity", dn)]
 
-    by_h, gates, dn = layer.back([flows[1]], [flows[0], layer.kept(), begun, *by_kept], back)
+    by_h, gates, dn = layer.back([flows[1]], [flows[0], layer.kept(), begun, *by_retained], back)
     by_x = layer.joined(layer.gate(gates, 0, 2), dn)
-    by_late = b.sum(layer.gate(gates, 2), [0, 1], keepdims=False)
-    return by_x, layer.by_weights(begun, gates), by_h, None, by_late
+    by_deferred = b.sum(layer.gate(gates, 2), [0, 1], keepdims=False)
+    return by_x, layer.by_weights(begun, gates), by_h, None, by_deferred
 
 
-def _rnn(layer: Layer, flows: Sequence[Value], by_kept: Sequence[Value]) -> Parts:
+def _rnn(layer: Layer, flows: Sequence[Value], by_retained: Sequence[Value]) -> Parts:
     def back(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
         gates = s.mul(s.add(held[0], parts[0]), s.tanh_slope(parts[1]))
         return [s.back(gates)], [s.emit("identity", gates)]

@@ -32,12 +32,12 @@ def backward(
     flows: dict[Value, Value] = dict(seeds)
     first = len(builder.nodes)
     for node in passed:
-        given = tuple(flows.get(v) for v in node.outputs)
+        arguments = tuple(flows.get(v) for v in node.outputs)
         rule = find(node.op)
-        if rule is None or all(g is None for g in given):
+        if rule is None or all(g is None for g in arguments):
             continue
         try:
-            result = rule(Backward(builder, node, given))
+            result = rule(Backward(builder, node, arguments))
         except UnsupportedError as error:
             problems.add(error)
             continue
@@ -59,26 +59,26 @@ def _read_quotients(builder: GraphBuilder, nodes: Sequence[Node], first: int) ->
     """Let the way back, the builder's nodes from `first` on, make again what was divided by a root, where it reads the
     quotient too."""
     after = builder.nodes[first:]
-    made = {v: n for n in nodes for v in n.outputs}
+    producers = {v: n for n in nodes for v in n.outputs}
     read = {v for n in after for v in n.inputs}
-    again: dict[Value | None, Value] = {}
+    recomputed: dict[Value | None, Value] = {}
     for node in nodes:
-        if node.op == "div" and node.output in read and node.inputs[0] in read and _of_a_root(node, made):
+        if node.op == "div" and node.output in read and node.inputs[0] in read and _of_a_root(node, producers):
             name = f"{node.inputs[0].name}.again" if node.inputs[0] is not None else ""
-            again[node.inputs[0]] = emit1(builder, "mul", node.output, node.inputs[1], name=name)
+            recomputed[node.inputs[0]] = emit1(builder, "mul", node.output, node.inputs[1], name=name)
     remade = builder.nodes[first + len(after) :]
-    renamed = [replace(n, inputs=tuple(again.get(v, v) for v in n.inputs)) for n in after]
+    renamed = [replace(n, inputs=tuple(recomputed.get(v, v) for v in n.inputs)) for n in after]
     builder.nodes[first:] = [*remade, *renamed]
 
 
-def _of_a_root(node: Node, made: Mapping[Value, Node]) -> bool:
+def _of_a_root(node: Node, producers: Mapping[Value, Node]) -> bool:
     """Whether a node divides what other nodes have made by a root, which is positive or was no divisor, and has few
     elements."""
     value, root = node.inputs
-    if value is None or root is None or value not in made or root not in made or made[root].op != "sqrt":
+    if value is None or root is None or value not in producers or root not in producers or producers[root].op != "sqrt":
         return False
-    whole, few = as_int(value.type.size), as_int(root.type.size)
-    return value.type == node.output.type and whole is not None and few is not None and whole >= FEW * few
+    whole, fewer = as_int(value.type.size), as_int(root.type.size)
+    return value.type == node.output.type and whole is not None and fewer is not None and whole >= FEW * fewer
 
 
 def _passed(nodes: Sequence[Node], seeds: Iterable[Value], wanted: set[Value]) -> list[Node]:

@@ -51,8 +51,8 @@ def _overwritten(s: Scatter) -> tuple[Value, Value]:
 
 def _extreme(s: Scatter) -> tuple[Value, Value]:
     """Equal extremes share it."""
-    b, taken = s.b, s.take(s.b.y)
-    pairs = ((b.x(0), b.y), (b.x(2), taken))
+    b, selected = s.b, s.take(s.b.y)
+    pairs = ((b.x(0), b.y), (b.x(2), selected))
     old, new = (b.emit("cast", b.emit("eq", *pair), dtype=b.g.dtype) for pair in pairs)
     share = b.div(b.g, s.put(old, new, "add"))
     return b.mul(old, share), b.mul(new, s.take(share))

@@ -31,18 +31,18 @@ class AppendAttrs(Attrs):
 
 def _infer(types: Types, attrs: AppendAttrs) -> tuple[TensorType, ...]:
     """The rows that there are, and the new ones after them."""
-    kept, new = present(types[0]), present(types[1])
-    same_dtype([kept, new])
-    if not kept.shape or kept.rank != new.rank or not same_shape(kept.shape[1:], new.shape[1:]):
+    retained, new = present(types[0]), present(types[1])
+    same_dtype([retained, new])
+    if not retained.shape or retained.rank != new.rank or not same_shape(retained.shape[1:], new.shape[1:]):
         raise ShapeError(
-            "rows can only be appended to rows of their shape", got=f"{show(kept.shape)} and {show(new.shape)}"
+            "rows can only be appended to rows of their shape", got=f"{show(retained.shape)} and {show(new.shape)}"
         )
-    return (TensorType(kept.dtype, (dim(as_expr(attrs.length) + new.shape[0]), *kept.shape[1:])),)
+    return (TensorType(retained.dtype, (dim(as_expr(attrs.length) + new.shape[0]), *retained.shape[1:])),)
 
 
 def _reference(arrays: Sequence[Any], attrs: AppendAttrs) -> tuple[Any, ...]:
-    kept, new = arrays
-    return (np.concatenate([kept[: number(attrs.length)], new]),)
+    retained, new = arrays
+    return (np.concatenate([retained[: number(attrs.length)], new]),)
 
 
 register(OpDef("lowered.append", "opaque", AppendAttrs, _infer, _reference, alias=True))

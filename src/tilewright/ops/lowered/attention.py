@@ -43,7 +43,7 @@ from tilewright.te import Tensor
 ORDERS = {"s": (0, 1, 2, 3), "h": (0, 2, 1, 3), "t": (1, 0, 2, 3)}
 """Where batch, sequence, head and depth of an operand lie, by the letter of its order; each is its own inverse."""
 
-FEW_ROWS = 2
+SHORT_ROWS = 2
 """Up to so many query rows factors are not rounded, whatever `dot` says: memory bounds them."""
 
 
@@ -156,10 +156,10 @@ def _earlier(past: Sequence[TensorType], groups: int, depth: Any, out_depth: Any
 def _compute(inputs: Sequence[Tensor | None], attrs: AttentionAttrs, out: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
     """The softmax between two products, stage by stage; each operand has a stage of its own, which says by its name
     what stands there."""
-    given = [*inputs, *[None] * 9]
-    q, k, v = (need(t) for t in given[:3])
+    arguments = [*inputs, *[None] * 9]
+    q, k, v = (need(t) for t in arguments[:3])
     rows = as_int(q.shape[ORDERS[attrs.order[0]][1]])
-    rounded = attrs.dot is not None and not attrs.terms and (rows is None or rows > FEW_ROWS)
+    rounded = attrs.dot is not None and not attrs.terms and (rows is None or rows > SHORT_ROWS)
     stages = Stages(attrs, accumulator(q.dtype), rounded)
     queries, keys, values = (
         stages.operand(o, t, heads, name)
@@ -167,12 +167,12 @@ def _compute(inputs: Sequence[Tensor | None], attrs: AttentionAttrs, out: tuple[
             ((q, attrs.heads, "queries"), (k, attrs.groups, "keys"), (v, attrs.groups, "values"))
         )
     )
-    keys, values = (stages.behind(past, t) for past, t in ((given[6], keys), (given[7], values)))
-    mask, scale, substitute = (named(t, name) for t, name in zip(given[3:6], SINGLES, strict=True))
+    keys, values = (stages.behind(past, t) for past, t in ((arguments[6], keys), (arguments[7], values)))
+    mask, scale, substitute = (named(t, name) for t, name in zip(arguments[3:6], SINGLES, strict=True))
     added = mask if mask is not None and mask.dtype is not boolean else None
     large = stages.large(queries, keys, values) if attrs.terms else None
     scaled = stages.scaled(stages.scores(queries, keys, large=large), added, scale)
-    starts = named(given[8], "starts")
+    starts = named(arguments[8], "starts")
     sequence = None if starts is None else sequence_of(starts, scaled.shape[2])
     selects = attrs.causal or mask is not added or sequence is not None
     seen = stages.seen(scaled, None if mask is added else mask, sequence) if selects else scaled
@@ -384,9 +384,9 @@ def broadcast_index(mask: Tensor, at: Sequence[Expr]) -> tuple[Expr, ...]:
 
 def stage(shape: Sequence[Expr], element: Callable[..., Any], name: str) -> Tensor:
     """A stage of one result."""
-    made = te.compute(shape, element, name=name)
-    assert isinstance(made, Tensor)
-    return made
+    tensor = te.compute(shape, element, name=name)
+    assert isinstance(tensor, Tensor)
+    return tensor
 
 
 def summed(e: Expr, *axes: te.IterVar) -> Expr:

@@ -25,9 +25,9 @@ class MatmulByRowsAttrs(MatmulTilesAttrs):
 def versions(node: Node) -> tuple[Version, ...]:
     """The product by dot instructions of few rows, and in registers of matrices of others."""
     attrs, rows = node.of(MatmulByRowsAttrs), node.output.shape[-2]
-    few = Node("lowered.matmul_dot", node.inputs, node.outputs, ColumnsAttrs(attrs.columns))
-    many = Node(MATMUL_TILES.name, node.inputs, node.outputs, MatmulTilesAttrs(attrs.columns, attrs.rows))
-    return Version(rows < attrs.least, few), Version(None, many)
+    fewer = Node("lowered.matmul_dot", node.inputs, node.outputs, ColumnsAttrs(attrs.columns))
+    several = Node(MATMUL_TILES.name, node.inputs, node.outputs, MatmulTilesAttrs(attrs.columns, attrs.rows))
+    return Version(rows < attrs.least, fewer), Version(None, several)
 
 
 MATMUL_BY_ROWS = register(

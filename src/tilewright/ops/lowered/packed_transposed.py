@@ -193,9 +193,9 @@ def _reference(arrays: Arrays, attrs: ConvTransposedAttrs) -> tuple[Any, ...]:
     size = [as_int(d) or 0 for d in attrs.size]
     whole = np.pad(full, [(0, 0), (0, 0), *((0, d) for d in size)])
     blocks = -(-attrs.channels // b) * b
-    kept = whole[(slice(None), slice(blocks), *(slice(p, p + d) for p, d in zip(attrs.pads, size, strict=False)))]
-    grown_ = np.zeros((kept.shape[0], blocks, *kept.shape[2:]), x.dtype)
-    grown_[:, : kept.shape[1]] = kept
+    retained = whole[(slice(None), slice(blocks), *(slice(p, p + d) for p, d in zip(attrs.pads, size, strict=False)))]
+    grown_ = np.zeros((retained.shape[0], blocks, *retained.shape[2:]), x.dtype)
+    grown_[:, : retained.shape[1]] = retained
     return block_reference([grown_], BlockAttrs(b))
 
 

@@ -37,8 +37,8 @@ def _whole(d: Expr) -> Expr:
 
 def _reciprocal(scalars: Scalars, _: Any) -> Expr:
     d = _whole(scalars[0])
-    near = 1.0 / d
-    return select(call("fma", -near, d, const(1.0, d.dtype)) < 0.0, near * const(LESS, d.dtype), near)
+    estimate = 1.0 / d
+    return select(call("fma", -estimate, d, const(1.0, d.dtype)) < 0.0, estimate * const(LESS, d.dtype), estimate)
 
 
 def _rest(scalars: Scalars, _: Any) -> Expr:
@@ -65,9 +65,9 @@ def _whole_numpy(d: Any) -> Any:
 def _reciprocal_numpy(d: Any) -> Any:
     with np.errstate(all="ignore"):
         d = _whole_numpy(d)
-        near = np.float32(1) / d
-        above = 1.0 - near.astype(np.float64) * d.astype(np.float64) < 0  # which is exact
-        return np.where(above, np.nextafter(near, np.float32(0)), near)
+        estimate = np.float32(1) / d
+        above = 1.0 - estimate.astype(np.float64) * d.astype(np.float64) < 0  # which is exact
+        return np.where(above, np.nextafter(estimate, np.float32(0)), estimate)
 
 
 def _rest_numpy(d: Any, high: Any) -> Any:

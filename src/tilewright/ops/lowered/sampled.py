@@ -127,8 +127,8 @@ def _compute(inputs: Tensors, attrs: SampledAttrs, out: Out) -> tuple[Tensor, ..
 
 
 def _numpy(arrays: Sequence[Any], attrs: SampledAttrs) -> tuple[Any, ...]:
-    given, index, weight = (np.asarray(a) for a in arrays)
-    x = np.moveaxis(given, attrs.axis, -1).astype(weight.dtype)
+    array, index, weight = (np.asarray(a) for a in arrays)
+    x = np.moveaxis(array, attrs.axis, -1).astype(weight.dtype)
     rank, taps, batch = *index.shape[:2], np.arange(len(x)).reshape(-1, *[1] * (index.ndim - 3))
     y: Any = 0
     for corner in itertools.product(range(taps), repeat=rank):
@@ -136,7 +136,7 @@ def _numpy(arrays: Sequence[Any], attrs: SampledAttrs) -> tuple[Any, ...]:
         inside = np.logical_and.reduce([a >= 0 for a in at])
         values = np.where(inside[..., None], x[(batch, *(np.maximum(a, 0) for a in at))], 0)
         y = y + values * math.prod(weight[k, t] for k, t in enumerate(corner))[..., None]
-    return (np.ascontiguousarray(np.moveaxis(y, -1, attrs.axis)).astype(given.dtype),)
+    return (np.ascontiguousarray(np.moveaxis(y, -1, attrs.axis)).astype(array.dtype),)
 
 
 SAMPLED = register(OpDef("lowered.sampled", "opaque", SampledAttrs, _infer, _numpy, compute=_compute))

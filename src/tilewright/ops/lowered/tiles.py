@@ -151,12 +151,12 @@ class Side:
 
 def _side(size: int, out: int, window: int, stride: int, dilation: int, before: int) -> Side:
     """The map has `size` elements and `before` that surround it, the output has `out`."""
-    far = (window - 1) * dilation
-    phases = 1 if window == 1 or dilation % stride == 0 else min(stride, far + 1)
-    length = out + far // stride
+    outer = (window - 1) * dilation
+    phases = 1 if window == 1 or dilation % stride == 0 else min(stride, outer + 1)
+    length = out + outer // stride
     first = max(0, -(-(before - phases + 1) // stride))
     last = length - min(length, -(-(size + before) // stride))
-    return Side(phases, far // stride, length, min(first, last))
+    return Side(phases, outer // stride, length, min(first, last))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ def convolution(
     result = pixels_of(attrs, size, window)
     pitch, phases = result.pitch, (result.down.phases, result.across.phases)
 
-    depth, (*_, taken, beside) = blocks * block, attrs.gathered or (1, 1)
+    depth, (*_, selected, beside) = blocks * block, attrs.gathered or (1, 1)
 
     def spread(*at: Expr) -> Expr:
         n, above, before, q, *piece, c = at
@@ -248,10 +248,10 @@ def convolution(
     which = [[chosen(t[0], [const(pair[side]) for pair in terms])] if terms else [] for side in (0, 1)]
 
     def element(n: Expr, k: Expr, i: Expr, j: Expr, lane: Expr) -> Expr:
-        further = kh * (taken * dh), kw * dw
-        far = (i + further[0] // sh) * pitch + j + further[1] // sw
+        further = kh * (selected * dh), kw * dw
+        outer = (i + further[0] // sh) * pitch + j + further[1] // sw
         above, before = (f % n if n > 1 else const(0) for f, n in zip(further, phases, strict=True))
-        value = pixels[(n, above, before, far, *which[0], ci * group + member)]
+        value = pixels[(n, above, before, outer, *which[0], ci * group + member)]
         weight = w[(k, *(which[1] or [const(0)]), kh, kw, ci, lane, member)]
         return te.sum(cast(value, type.dtype) * cast(weight, type.dtype), axis=axes)  # type: ignore[no-any-return]
 
@@ -288,9 +288,9 @@ def _gathered(x: Any, attrs: ConvTilesAttrs, zero: Any) -> Any:
     groups = -(-kh // lines) * lines
     enclosing = (top, bottom + (groups - kh) * dh), (left, right + (columns - kw) * dw)
     x = np.pad(x, ((0, 0), (0, 0), *enclosing, (0, 0)), constant_values=np.asarray(zero))
-    high, far = height + (groups - kh - lines + 1) * dh, width - (kw - 1) * dw
+    high, outer = height + (groups - kh - lines + 1) * dh, width - (kw - 1) * dw
     parts = [
-        x[:, :, i * dh : i * dh + high, j * dw : j * dw + far : attrs.strides[1]]
+        x[:, :, i * dh : i * dh + high, j * dw : j * dw + outer : attrs.strides[1]]
         for i in range(lines)
         for j in range(columns)
     ]

@@ -76,7 +76,7 @@ class Factors(Protocol):
     def value(self, vp: Buffer, chunk: Expr, j: Expr, lane: Expr) -> Expr: ...
 
 
-class PlainFactors:
+class OrdinaryFactors:
     """Factors in the type that sums have, rows read where they are."""
 
     def __init__(self, rows: AttentionRows) -> None:

@@ -49,18 +49,18 @@ def operands(structure: Structure) -> tuple[Operands, Results] | None:
         return None
     stages = {stage.origin.stage: stage for stage in result.stages if stage.origin is not None}
     params = structure.func.params
-    given = {n: next((b for b in stages[n].reads if b in params), None) for n in INPUTS if n in stages}
+    arguments = {n: next((b for b in stages[n].reads if b in params), None) for n in INPUTS if n in stages}
     attrs: AttentionGradientAttrs = result.attrs
-    made = [stages[JOINED if attrs.joined else name].writes[0] for name in RESULTS]
-    q, k, v, g = (given[name] for name in INPUTS[:4])
-    if q is None or k is None or v is None or g is None or any(b is None for b in given.values()):
+    created = [stages[JOINED if attrs.joined else name].writes[0] for name in RESULTS]
+    q, k, v, g = (arguments[name] for name in INPUTS[:4])
+    if q is None or k is None or v is None or g is None or any(b is None for b in arguments.values()):
         return None
     order = attrs.order
     if any(as_int(b.shape[ORDERS[o][3]]) is None for b, o in ((q, order[0]), (v, order[2]))):
         return None
-    if any(b not in params for b in made):
+    if any(b not in params for b in created):
         return None
-    return Operands(attrs.forward, q, k, v, g, given.get("mask")), Results(attrs, *made)
+    return Operands(attrs.forward, q, k, v, g, arguments.get("mask")), Results(attrs, *created)
 
 
 SIZES = ("rows", "width", "tiles", "steps", "side")
@@ -146,10 +146,10 @@ def _products(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) ->
         store=store_cycles(5.0 * scores * itemsize, target),
     )
     held = keys * (3 * sizes.depth + 2 * sizes.out_depth) * itemsize
-    again = Cost(memory=fetch_cycles(blocks * held, held + 2 * block * keys * itemsize, target))
+    rereading = Cost(memory=fetch_cycles(blocks * held, held + 2 * block * keys * itemsize, target))
     moved = 2 * rows * (sizes.depth + sizes.out_depth) * itemsize
     copies = Cost(load=load_cycles(moved, target), store=store_cycles(moved, target))
-    return (products | again) + softmax + copies
+    return (products | rereading) + softmax + copies
 
 
 def _panels(tile: Tile, keys: int, sizes: Sizes, target: Target) -> Cost:
@@ -158,7 +158,7 @@ def _panels(tile: Tile, keys: int, sizes: Sizes, target: Target) -> Cost:
     size = keys * (sizes.depth + sizes.out_depth)
     vectors = keys * (ceil(sizes.depth / lanes) + ceil(sizes.out_depth / lanes))
     return Cost(
-        compute=costs.turned_vector * vectors if tile.side > 1 else costs.gathered * size,
+        compute=costs.transposed_vector * vectors if tile.side > 1 else costs.gathered * size,
         load=load_cycles(3.0 * size * sizes.itemsize, target),
         store=store_cycles(3.0 * size * sizes.itemsize, target),
     )

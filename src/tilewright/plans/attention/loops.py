@@ -24,7 +24,7 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ops.loopnest import Nest
 from tilewright.ops.lowered.attention import ORDERS
 from tilewright.plans.attention.direct import DirectLoops
-from tilewright.plans.attention.factors import Factors, PairedFactors, PlainFactors
+from tilewright.plans.attention.factors import Factors, OrdinaryFactors, PairedFactors
 from tilewright.plans.attention.matrix_factors import MatrixFactors, has_pieces
 from tilewright.plans.attention.operands import Operands
 from tilewright.plans.attention.rows import AttentionRows, Span, Tile
@@ -57,7 +57,7 @@ def attention_loops(name: str, operands: Operands, params: Sequence[Buffer], til
 def factors_of(rows: AttentionRows, dot: Dot | None) -> Factors:
     """The factors that an instruction multiplies."""
     if dot is None:
-        return PlainFactors(rows)
+        return OrdinaryFactors(rows)
     return PairedFactors(rows, dot) if dot.rows == 1 else MatrixFactors(rows, dot)
 
 

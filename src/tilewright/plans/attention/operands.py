@@ -52,8 +52,8 @@ def operands(structure: Structure) -> Operands | None:
     q, k, v = (array(name) for name in ("queries", "keys", "values"))
     mask, scale, substitute = array("mask"), single("scale"), single("substitute")
     (y,) = stages["y"].writes
-    given = (("mask", mask), ("scale", scale), ("substitute", substitute))
-    if q is None or k is None or v is None or y not in params or any(n in stages and e is None for n, e in given):
+    arguments = (("mask", mask), ("scale", scale), ("substitute", substitute))
+    if q is None or k is None or v is None or y not in params or any(n in stages and e is None for n, e in arguments):
         return None
     return Operands(
         result.attrs, q, k, v, y, mask, scale, substitute, array("past_keys"), array("past_values"), array("starts")

@@ -25,7 +25,7 @@ from tilewright.ops.lowered.attention import ORDERS
 from tilewright.plans.attention.loops import attention_loops
 from tilewright.plans.attention.operands import Operands, operands
 from tilewright.plans.attention.rows import Tile
-from tilewright.plans.attention.schedule import is_scheduled, packed_again, schedule
+from tilewright.plans.attention.schedule import is_scheduled, packed_anew, schedule
 from tilewright.plans.attention.tiles import Sizes, ranked
 from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan
@@ -82,7 +82,7 @@ def added(structure: Structure, candidate: Candidate, target: Target) -> tuple[A
     """Heads that share keys and values pack them each."""
     result = operands(structure)
     assert result is not None
-    return packed_again(structure, result)
+    return packed_anew(structure, result)
 
 
 def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:

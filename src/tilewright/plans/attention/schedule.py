@@ -78,7 +78,7 @@ def panels(structure: Structure) -> tuple[Stage, Stage]:
     return stage_of(structure, f"{prefix}keys"), stage_of(structure, f"{prefix}values")
 
 
-def packed_again(structure: Structure, result: Operands) -> tuple[Added, ...]:
+def packed_anew(structure: Structure, result: Operands) -> tuple[Added, ...]:
     """Heads that share keys and values pack them each."""
     each = result.attrs.heads // result.attrs.groups
     points = {stage.name: prod(number(it.extent) for it in stage.spatial) for stage in panels(structure)}
@@ -87,9 +87,9 @@ def packed_again(structure: Structure, result: Operands) -> tuple[Added, ...]:
 
 def schedule(s: Schedule, structure: Structure, candidate: Operands, tile: Tile, target: Target) -> None:
     """The primitives."""
-    kept = (*(stage_of(structure, name) for name in KEPT), *panels(structure))
-    inline_all(s, structure, tuple(stage for stage in structure.stages if stage not in kept))
-    scores, scaled, top, weights, total, result, y = (s.block(stage.name) for stage in kept[: len(KEPT)])
+    retained = (*(stage_of(structure, name) for name in KEPT), *panels(structure))
+    inline_all(s, structure, tuple(stage for stage in structure.stages if stage not in retained))
+    scores, scaled, top, weights, total, result, y = (s.block(stage.name) for stage in retained[: len(KEPT)])
     head, block, each = output(s, y, candidate, tile, -(-(extent_of(structure, "scores", 2) or 1) // tile.rows))
     s.compute_at(result, each)
     register_tile(s, result, tile)
@@ -170,11 +170,11 @@ def pack(s: Schedule, packed: tuple[Stage, Stage], scores: BlockRef, head: LoopR
         s.reorder(panel, d, lane)
     else:
         squares, lane = s.split(lane, factor=side)
-        far, d = s.split(d, factor=side)
-        s.reorder(panel, squares, far, d, lane)
+        outer, d = s.split(d, factor=side)
+        s.reorder(panel, squares, outer, d, lane)
         s.unroll(d)
         s.set_scope(rows, "local")
-        s.compute_at(rows, far)
+        s.compute_at(rows, outer)
         row, along = s.loops(rows)[-2:]
         s.unroll(row)
         s.vectorize(along)

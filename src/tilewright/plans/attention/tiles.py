@@ -12,7 +12,7 @@ from math import ceil, log2
 
 from tilewright.arith import Analyzer
 from tilewright.ir.expr import Expr, as_int
-from tilewright.ops.lowered.attention import FEW_ROWS
+from tilewright.ops.lowered.attention import SHORT_ROWS
 from tilewright.ops.lowered.split import TERMS, count_of
 from tilewright.plans.attention.rows import Tile
 from tilewright.plans.framework.cost import FUNCTIONS, SYMBOL, Cost, fetch_cycles, fma_cycles, load_cycles, store_cycles
@@ -68,8 +68,8 @@ def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
         return
     lanes, known = target.lanes(sizes.itemsize), as_int(sizes.rows)
     _, most = Analyzer().bounds(sizes.keys)
-    few = known is not None and known <= FEW_ROWS
-    direct = few or (known is not None and known <= MAX_DIRECT and sizes.lanes == 1)
+    is_short = known is not None and known <= SHORT_ROWS
+    direct = is_short or (known is not None and known <= MAX_DIRECT and sizes.lanes == 1)
     for vectors in VECTORS:
         width = vectors * lanes
         if width % sizes.lanes:
@@ -79,7 +79,7 @@ def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
         if direct and vectors == 1:
             for tall in range(max(1, min(known or 1, GROUP)), 0, -1):
                 yield Tile(tall, width, -(-blocks[0] // width) * width, 0, keys_at_once(tall, lanes, target))
-        for tall in heights(known, vectors, target) if not few else ():
+        for tall in heights(known, vectors, target) if not is_short else ():
             for keys in blocks:
                 fitting = target.l2 // 4 // (tall * keys * sizes.itemsize)
                 steps = unrolled_steps(tall * vectors, None)
@@ -159,11 +159,11 @@ def cost(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost
     products = estimate(register, first, target) + estimate(register, second, target)
     held = min(tile.tiles, count) * tall * min(tile.keys, keys) * itemsize
     passes = ceil(count / tile.tiles)
-    again = Cost(memory=fetch_cycles(passes * panels, panels + held, target))
+    rereading = Cost(memory=fetch_cycles(passes * panels, panels + held, target))
     # Vectors of values that are copied, and squares of keys that are turned, or keys element by element.
-    transposed = costs.turned_vector * ceil(sizes.depth / lanes) if tile.side > 1 else costs.gathered * sizes.depth
+    transposed = costs.transposed_vector * ceil(sizes.depth / lanes) if tile.side > 1 else costs.gathered * sizes.depth
     packing = Cost(compute=keys * transposed, load=load_cycles(panels, target), store=store_cycles(panels, target))
-    return arrive + packing + (products | again) + softmax
+    return arrive + packing + (products | rereading) + softmax
 
 
 def _in_matrices(tile: Tile, count: int, keys: int, sizes: Sizes, dot: Dot, target: Target) -> Cost:

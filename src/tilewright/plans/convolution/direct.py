@@ -48,7 +48,7 @@ from tilewright.plans.framework.common import (
 )
 from tilewright.plans.framework.cost import FAR, around, level, nbytes_of, number, working_set
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
-from tilewright.plans.idioms.conversions import plain_output, transpose_out
+from tilewright.plans.idioms.conversions import contiguous_output, transpose_out
 from tilewright.plans.idioms.panels import fits_panels, packed_operand, panel_width, unroll_tile
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
@@ -191,7 +191,7 @@ def in_blocks(
     """Block the output, with all that is after the product in one stage and all that is before it in another. Lines
     that follow one another in the product, `pitch` pixels apart, are tiled as one."""
     anchor = structure.anchors[0]
-    epilogue, ordinary = plain_output(structure, anchor)
+    epilogue, ordinary = contiguous_output(structure, anchor)
     inline_all(s, structure, prologue[:-1])
     others = tuple(st for st in structure.stages if st not in prologue and st not in epilogue and st is not anchor)
     inline_all(s, structure, (*others, *(epilogue if ordinary is None else epilogue[:-1])))
@@ -199,7 +199,7 @@ def in_blocks(
     out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
     if ordinary is None:
         return Blocked(block, out, *tile_output(s, anchor, out, candidate, pitch))
-    return Blocked(block, out, *tile_plain(s, s.block(ordinary.name), out, candidate, target, pitch))
+    return Blocked(block, out, *tile_ordinary(s, s.block(ordinary.name), out, candidate, target, pitch))
 
 
 def finish(s: Schedule, blocked: Blocked, prologue: tuple[Stage, ...], target: Target, line: int = 0) -> None:
@@ -238,7 +238,7 @@ def tile_output(
     return image, strip, panel, tiles
 
 
-def tile_plain(
+def tile_ordinary(
     s: Schedule, ordinary: BlockRef, out: BlockRef, candidate: Candidate, target: Target, pitch: int = 0
 ) -> tuple[LoopRef, LoopRef, LoopRef, list[LoopRef]]:
     """Tile a convolution whose output is NCHW: a line of a panel, in blocks, is transposed when it is complete."""
@@ -364,14 +364,14 @@ def prefetch_weights(
     """The tiles that use a panel (of a block of channels) prefetch the next one, each its share; a tile alone
     prefetches its own a little ahead: all of it, at each step, on cores that follow one stream too slowly by
     themselves, else a few lines once for each channel of its blocks, for hints would be in the way of what it reads."""
-    asked, ahead = buffer_names([weights.buffer]), target.costs.prefetching
+    asked, prefetch = buffer_names([weights.buffer]), target.costs.prefetching
     step = (as_int(weights.buffer.shape[-1]) or 1) * weights.buffer.dtype.itemsize
     outer = [loop for loop in long if loop != reduce[-1]]
     if tiles < SHARING_LEAST:
-        if ahead.alone_panel_bytes:
-            s.annotate(long[-1], Prefetch(asked, ahead.alone_panel_bytes, lines=-(-step // target.caches.line)))
+        if prefetch.alone_panel_bytes:
+            s.annotate(long[-1], Prefetch(asked, prefetch.alone_panel_bytes, lines=-(-step // target.caches.line)))
         elif len(reduce) == 4 and outer:
-            s.annotate(outer[-1], Prefetch(asked, ahead.stream_bytes))
+            s.annotate(outer[-1], Prefetch(asked, prefetch.stream_bytes))
     if tiles < SHARING_LEAST or not outer:
         return
     panel = prod(_size(s, loop) for loop in reduce) * step
@@ -384,7 +384,7 @@ def prefetch_weights(
     # As often as there are lines for it: those of a whole block of channels at once wait for line buffers.
     loop = next((loop for loop in reversed(outer) if share(loop) >= FEWEST_LINES), outer[0])
     lines = ceil(share(loop))
-    s.annotate(loop, Prefetch(asked, panel, level=ahead.panel_level, tiles=tiles, lines=lines))
+    s.annotate(loop, Prefetch(asked, panel, level=prefetch.panel_level, tiles=tiles, lines=lines))
 
 
 def prefetch_pixels(

@@ -23,7 +23,7 @@ from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, own_loops
 from tilewright.plans.framework.cost import Cost, around, number, roofline, sharing
-from tilewright.plans.idioms.conversions import plain_output
+from tilewright.plans.idioms.conversions import contiguous_output
 from tilewright.plans.idioms.panels import unroll_tile
 from tilewright.plans.matmul.dots import instruction, tile_cycles
 from tilewright.plans.matmul.tiles import MAX_ROWS
@@ -41,7 +41,7 @@ def fits(structure: Structure, target: Target) -> bool:
     if structure.operator(CONV_DOT) is None or len(structure.anchors) != 1:
         return False
     (anchor,) = structure.anchors
-    epilogue, _ = plain_output(structure, anchor)
+    epilogue, _ = contiguous_output(structure, anchor)
     return (
         instruction(anchor, target) is not None
         and not any(st.block.is_reduction for st in structure.stages if st is not anchor)

@@ -102,8 +102,8 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
     lanes, panels = target.lanes(4), -(-shape.filters // width)
     costs, traffic, caches = target.costs.arithmetic, target.costs.traffic, target.caches
     run, loads = 4 * shape.depth * vectors * lanes, costs.loads_per_cycle
-    near = run <= traffic.kept_l1 * target.l1
-    rate = loads if near else min(loads, target.l2_bandwidth / (4.0 * lanes))
+    cached = run <= traffic.kept_l1 * target.l1
+    rate = loads if cached else min(loads, target.l2_bandwidth / (4.0 * lanes))
     pages = min(shape.depth, 4 * shape.pixels * shape.depth // caches.page)
     # A quarter of the translation buffer is left for what else is touched.
     turning = pages > caches.l1_pages * 3 // 4 or shape.depth > row_limit(4 * shape.pixels, target)
@@ -113,8 +113,8 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
         if not used or not count:
             continue
         step = max(width * used / target.fma_per_cycle, width / loads + used / rate, costs.fma_latency)
-        step += 0.0 if near else EXPOSED * used / rate
-        step += 0.0 if copied else traffic.unaligned * used + (traffic.far_page if turning else 0.0)
+        step += 0.0 if cached else EXPOSED * used / rate
+        step += 0.0 if copied else traffic.unaligned * used + (traffic.distant_page if turning else 0.0)
         compute += count * panels * shape.depth * step
         overhead += count * panels * (width * used + costs.tile_overhead / 2.0)
         if copied:
@@ -134,7 +134,7 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
 def scattered(shape: PixelProblem, target: Target) -> float:
     """Cycles of a line of maps whose rows are read a piece at a time from beyond the second level."""
     traffic = target.costs.traffic
-    return traffic.scattered_line if shape.depth <= traffic.followed_rows else traffic.scattered_line_of_many
+    return traffic.scattered_line if shape.depth <= traffic.followed_rows else traffic.scattered_line_of_several
 
 
 def touched(pixels: int, target: Target) -> float:
@@ -147,7 +147,7 @@ def room(shape: PixelProblem, target: Target) -> float:
     same few sets. Where pages begin in the cache is anywhere: within a page they collide, pages lie as chance wants."""
     ways, page = target.caches.l2_ways, target.caches.page
     pages = target.l2 // ways // page
-    return target.costs.traffic.kept_sets * ways * pages * (page // gcd(4 * shape.pixels, page))
+    return target.costs.traffic.retained_sets * ways * pages * (page // gcd(4 * shape.pixels, page))
 
 
 def panels(shape: PixelProblem, target: Target) -> list[tuple[float, int]]:
@@ -249,7 +249,7 @@ def prefetch(maps: Stage, nbytes: int, target: Target) -> Prefetch:
 
 def far(shape: PixelProblem, target: Target) -> bool:
     """Whether maps come from beyond the second level of cache."""
-    return 4 * shape.depth * shape.pixels > target.costs.traffic.kept_sets * target.l2
+    return 4 * shape.depth * shape.pixels > target.costs.traffic.retained_sets * target.l2
 
 
 HIDING = 4

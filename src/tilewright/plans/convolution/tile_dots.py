@@ -39,7 +39,7 @@ from tilewright.plans.framework.cost import (
     sharing,
     working_set,
 )
-from tilewright.plans.idioms.conversions import plain_output
+from tilewright.plans.idioms.conversions import contiguous_output
 from tilewright.plans.idioms.panels import unroll_tile
 from tilewright.plans.matmul.dots import operands
 from tilewright.plans.matmul.tile_dots import (
@@ -67,7 +67,7 @@ def fits(structure: Structure, target: Target) -> bool:
     if len(structure.anchors) != 1:
         return False
     (anchor,) = structure.anchors
-    epilogue, _ = plain_output(structure, anchor)
+    epilogue, _ = contiguous_output(structure, anchor)
     return (
         instruction(anchor, target) is not None
         and all(as_int(it.extent) is not None for it in anchor.spatial[1:])
@@ -82,7 +82,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     assert dot is not None
     panels, lines, columns = (as_int(it.extent) or 1 for it in anchor.spatial[1:4])
     images, across = number(anchor.spatial[0].extent), columns // dot.rows
-    flat, (_, ordinary) = _pixels(structure)[0].flat, plain_output(structure, anchor)
+    flat, (_, ordinary) = _pixels(structure)[0].flat, contiguous_output(structure, anchor)
     rest, result = around(structure, anchor, target), []
     for tall, wide in SHAPES:
         for high in range(1, tall + 1):
@@ -117,9 +117,9 @@ def _product_cost(structure: Structure, tall: int, wide: int, dot: Dot, target: 
     group = size / groups
     read = images * fetch_cycles(copied, copied, target) + (images * tiles - 1) * fetch_cycles(group, group, target)
     memory = roofline(structure, target).memory + groups * read + times * loading(tall, wide, depth, dot, target)
-    cold = fetch_cycles(size, working_set(size, structure.func.notes, target), target)
+    fetched = fetch_cycles(size, working_set(size, structure.func.notes, target), target)
     first, warm = compute / (images * tiles), fetch_cycles(size, size, target)
-    waits = max(0.0, cold - first) + (images - 1) * max(0.0, warm - first)
+    waits = max(0.0, fetched - first) + (images - 1) * max(0.0, warm - first)
     return Cost(compute=compute, memory=memory, overhead=waits)
 
 
@@ -193,8 +193,12 @@ def _prefetched(s: Schedule, structure: Structure, candidate: Candidate, dot: Do
     """A prefetch of weights that are not in a near cache, where only one tile reads a panel: each step prefetches the
     lines that later steps read."""
     weights, (conv, pixels) = _weights(structure), _pixels(structure)
-    far = level(working_set(nbytes_of(weights), s.func.notes, target), target) in FAR
-    if not far or not conv.flat or (candidate.knob("rows"), candidate.knob("width")) != (pixels.rows, dot.lanes):
+    from_memory = level(working_set(nbytes_of(weights), s.func.notes, target), target) in FAR
+    if (
+        not from_memory
+        or not conv.flat
+        or (candidate.knob("rows"), candidate.knob("width")) != (pixels.rows, dot.lanes)
+    ):
         return None
     lines = dot.depth * dot.lanes * weights.dtype.itemsize // target.caches.line
     return Prefetch(buffer_names([weights]), target.costs.prefetching.stream_bytes, lines=lines)

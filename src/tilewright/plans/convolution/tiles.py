@@ -161,7 +161,7 @@ def _strips(shape: DirectProblem, rows: int, flat: bool, target: Target) -> list
     """Strips of about equal size; where the input is copied, one or enough for a few threads. Of a number of lines that
     is not known single ones, and a few where they are copied: what windows share is so copied once for all of them."""
     if not flat and not shape.known:
-        return [_few_lines(shape, target) if shape.copied else 1]
+        return [_short_lines(shape, target) if shape.copied else 1]
     whole = shape.height * shape.width if flat else shape.height
     if flat and not shape.is_pixel:
         return [WHOLE]
@@ -181,7 +181,7 @@ def _strips(shape: DirectProblem, rows: int, flat: bool, target: Target) -> list
     return results
 
 
-def _few_lines(shape: DirectProblem, target: Target) -> int:
+def _short_lines(shape: DirectProblem, target: Target) -> int:
     """Lines of which the input is copied together, `COPIED_LINES` at most: a quarter of the second level, and enough
     strips for a few threads."""
     line = 4 * shape.channels * shape.stride * ((shape.width - 1) * shape.stride + shape.window[1])
@@ -246,7 +246,7 @@ def _an_image(shape: DirectProblem, blocking: Blocking, tiling: _Tiling, target:
     count = max(1, shape.channels // shape.block)
     parts = ceil(count / min(count, blocking.channels))
     number = sum(n for _, n in tiles)
-    costs, kept, l1 = target.costs.arithmetic, target.costs.traffic, target.l1
+    costs, retained, l1 = target.costs.arithmetic, target.costs.traffic, target.l1
     each, beside = costs.convolution_vector, costs.convolution_tile
     ends = sum(n * (each * r * vectors + beside + (parts - 1 and parts * (3.0 * r * vectors + 8.0))) for r, n in tiles)
     # What stays in the first level: the weights of a block of channels, and the lines under the window.
@@ -257,17 +257,17 @@ def _an_image(shape: DirectProblem, blocking: Blocking, tiling: _Tiling, target:
     strip_bytes = shape.source / strips * (1.0 if pixel else 1.0 + (kh - 1) / max(1.0, tiling.lines * shape.stride))
     window = itemsize * shape.channels * kh * ((rows - 1) * shape.stride + kw)
     # While a strip of pixels is in use the next one arrives in the second level, and the last one has not left it.
-    passing = pixel and strips > 1 and strip_bytes + panel > kept.kept_l1 * l1
+    passing = pixel and strips > 1 and strip_bytes + panel > retained.kept_l1 * l1
     held = strip_bytes * (3.0 if passing else 1.0)
     level = bandwidth(held + panel, target)
     memory = 0.0
-    if weights > kept.panel_l1 * l1:
-        memory += kept.followed_weights * number * panel / bandwidth(panel, target)
-    read = strips * strip_bytes if not pixel and weights + line <= kept.kept_l1 * l1 else number * window
+    if weights > retained.panel_l1 * l1:
+        memory += retained.followed_weights * number * panel / bandwidth(panel, target)
+    read = strips * strip_bytes if not pixel and weights + line <= retained.kept_l1 * l1 else number * window
     # Of many channels the pixels of a tile and the narrowest panel do not stay there together.
     pixels = shape.channels * kh * ((MAX_ROWS - 1) * shape.stride + kw)
-    many = itemsize * (pixels + shape.steps * target.lanes(4)) > kept.kept_l1 * l1
-    memory += (kept.passing_pixels if many else kept.followed_pixels) * read / level
+    is_long = itemsize * (pixels + shape.steps * target.lanes(4)) > retained.kept_l1 * l1
+    memory += (retained.passing_pixels if is_long else retained.followed_pixels) * read / level
     memory *= panels
     total = float(panels * panel)
     memory += strips * total / bandwidth(total + held, target)

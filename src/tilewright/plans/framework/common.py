@@ -40,7 +40,7 @@ def whole_extent(s: Schedule, loop: LoopRef) -> Expr:
     return entry.extent
 
 
-def few_vectors(extent: Expr, lanes: int, vectors: int = 4) -> int:
+def short_vectors(extent: Expr, lanes: int, vectors: int = 4) -> int:
     """Elements of so many vectors, or of as many as a symbolic extent can have; of a part of one if it never fills
     one."""
     most = bounds(extent, {}).hi
@@ -80,12 +80,12 @@ def prefetch_inputs(s: Schedule, ref: BlockRef, width: int, target: Target) -> N
         return
     each = {load for stmt in walk(block.body) for load in own_loads(stmt)}
     along = {x.buffer for x in each if len(x.indices) == len(block.iters) and x.indices[-1] is block.iters[-1].var}
-    far = [b for b in s.func.params if b in along and (as_int(b.size) or 0) * b.dtype.itemsize > target.l2]
-    if far:
+    from_memory = [b for b in s.func.params if b in along and (as_int(b.size) or 0) * b.dtype.itemsize > target.l2]
+    if from_memory:
         # What goes into the second level from a page ahead disturbs the stream that hardware follows.
-        lines = max(1, width * far[0].dtype.itemsize // target.caches.line)
-        ahead = target.costs.prefetching.stream_bytes
-        s.annotate(s.loops(ref)[-2], Prefetch(buffer_names(far), ahead, level=1, lines=lines))
+        lines = max(1, width * from_memory[0].dtype.itemsize // target.caches.line)
+        prefetch = target.costs.prefetching.stream_bytes
+        s.annotate(s.loops(ref)[-2], Prefetch(buffer_names(from_memory), prefetch, level=1, lines=lines))
 
 
 def stream_outputs(s: Schedule, block: BlockRef, loop: LoopRef, target: Target, beside: Collection[str] = ()) -> None:
@@ -120,7 +120,7 @@ def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, 
     size = extent(s, inner)
     outer = loops[:-1]
     if size is None or size > 8 * lanes:
-        chunk, inner = s.split(inner, factor=few_vectors(whole_extent(s, inner), lanes))
+        chunk, inner = s.split(inner, factor=short_vectors(whole_extent(s, inner), lanes))
         if reads_tables(s, block):
             s.unroll(chunk)  # what a table says of known places is known
         else:

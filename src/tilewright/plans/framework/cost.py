@@ -139,12 +139,12 @@ FAR = LEVELS[2:]
 
 def _level(working_set: float, target: Target) -> int:
     # Estimates ask this most of all.
-    kept, caches = target.costs.traffic, target.caches
-    if working_set <= kept.kept_l1 * caches.l1:
+    retained, caches = target.costs.traffic, target.caches
+    if working_set <= retained.kept_l1 * caches.l1:
         return 0
-    if working_set <= kept.kept_l2 * caches.l2:
+    if working_set <= retained.kept_l2 * caches.l2:
         return 1
-    return 2 if working_set <= kept.kept_l3 * caches.l3 else 3
+    return 2 if working_set <= retained.kept_l3 * caches.l3 else 3
 
 
 def weights_level(weights: float, target: Target) -> Far | None:
@@ -324,14 +324,14 @@ def outside(structure: Structure, own: Sequence[Stage], target: Target, symbol: 
 
 def stage_costs(structure: Structure, stage: Stage, target: Target, symbol: int = SYMBOL) -> Iterator[Cost]:
     """The cost of each store of a stage: the operations of its value, and the registers that it keeps."""
-    kept = stage.block.is_reduction or structure.is_output(stage)
+    retained = stage.block.is_reduction or structure.is_output(stage)
     for store, times in stores(structure.func.body, symbol):
         if store.buffer not in stage.writes:
             continue
         work = times * weight(store.value, target) * written_out(store.value)
         itemsize = store.buffer.dtype.itemsize
         compute = fma_cycles(work, target.lanes(max(4, itemsize)), target)
-        elements = nbytes_of(store.buffer, symbol) if kept else 0
+        elements = nbytes_of(store.buffer, symbol) if retained else 0
         reads = elements if stage.block.is_reduction else 0
         yield Cost(compute, load_cycles(reads, target), store_cycles(elements, target))
 

@@ -58,8 +58,8 @@ def target_class(target: Target) -> str:
 
 def key_of_nodes(kind: str, nodes: Sequence[Node], target: Target) -> Key:
     """The key of a decision about operators of the graph: one, or some that feed each other."""
-    made = {v for node in nodes for v in node.outputs}
-    inputs = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v not in made)
+    produced = {v for node in nodes for v in node.outputs}
+    inputs = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v not in produced)
     graph = Graph("", tuple(inputs), (), tuple(nodes), nodes[-1].outputs)
     return key_of_program(kind, graph, target_class(target))
 

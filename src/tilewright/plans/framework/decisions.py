@@ -253,10 +253,10 @@ def forced_settings() -> dict[str, str]:
 def settled() -> dict[str, str]:
     """The settings that are forced, and those that records decided so far: forcing them repeats the decisions."""
     record = _current.get()
-    return {} if record is None else dict(record.forced) | taken_of(record.uses.values())
+    return {} if record is None else dict(record.forced) | selected_of(record.uses.values())
 
 
-def taken_of(uses: Iterable[RecordUse]) -> dict[str, str]:
+def selected_of(uses: Iterable[RecordUse]) -> dict[str, str]:
     """The settings that were taken from records: the key's name -> the setting's label."""
     return {use.decision: use.setting for use in uses if use.state != "unusable"}
 

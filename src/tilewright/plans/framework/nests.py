@@ -52,8 +52,8 @@ def nest(func: PrimFunc, target: Target) -> Cost:
     for done in everything:
         slots = ceil(done.lanes / target.lanes(4))
         cycles = slots * _operations(done.value, target) / target.fma_per_cycle
-        again = [e for e in loads(done.value) if e.buffer == done.kept]
-        if again and done.lanes == 1 and any(map(loads, again[0].indices)):
+        reloaded = [e for e in loads(done.value) if e.buffer == done.kept]
+        if reloaded and done.lanes == 1 and any(map(loads, reloaded[0].indices)):
             cycles = max(cycles, target.costs.arithmetic.forwarded)
         compute += done.times * cycles
         store += done.times * slots * (done.kept is not None)

@@ -36,14 +36,14 @@ def extended(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     registers a plan wants it."""
     folders = tuple(p for m in modules("tilewright.algorithms", "plan") for p in m.PLANS)
 
-    def admit(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
-        given = plugins.several(loaded, Plan)
-        plugins.check_new("plan", [p.name for p in given], [p.name for p in (*plans, *folders, *_extra)])
-        for plan in given:
+    def accept(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
+        items = plugins.several(loaded, Plan)
+        plugins.check_new("plan", [p.name for p in items], [p.name for p in (*plans, *folders, *_extra)])
+        for plan in items:
             register(plan)
-        return tuple(f"plan {p.name}" for p in given)
+        return tuple(f"plan {p.name}" for p in items)
 
-    plugins.load_group("plans", admit)
+    plugins.load_group("plans", accept)
     return (*_extra, *plans, *folders)
 
 

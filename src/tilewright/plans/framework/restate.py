@@ -41,18 +41,18 @@ def restate(
     func, old = structure.func, [stage.block for stage in operator.stages]
     (out,) = operator.stages[-1].writes
     places = [te.placeholder(b.shape, b.dtype, b.name) for b in inputs]
-    made = te.create_prim_func([*places, expression(*places)], func.name)
-    stages = analyse(made).stages
+    created = te.create_prim_func([*places, expression(*places)], func.name)
+    stages = analyse(created).stages
     expected, got = ([_form(block) for block in blocks] for blocks in (old, [stage.block for stage in stages]))
     if expected != got:
         raise ScheduleError("an operator was stated in other stages", expected=str(expected), got=str(got))
-    buffers = dict(zip(made.params, (*inputs, out), strict=True))
+    buffers = dict(zip(created.params, (*inputs, out), strict=True))
     grown: dict[Buffer, Buffer] = {}
     for before, stage in zip(operator.stages[:-1], stages[:-1], strict=True):
-        (kept,), (stated,) = before.writes, stage.writes
-        grown[kept] = buffers[stated] = replace(kept, shape=stated.shape)
+        (retained,), (stated,) = before.writes, stage.writes
+        grown[retained] = buffers[stated] = replace(retained, shape=stated.shape)
     nests = {_block(nest).name: nest for nest in _nests(func)}
-    for block, nest in zip(old, _nests(made), strict=True):
+    for block, nest in zip(old, _nests(created), strict=True):
         nests[block.name] = _named_as(nests[block.name], replace_buffers(nest, buffers))
     return replace(func, body=seq(nests.values()), buffers=tuple(grown.get(b, b) for b in func.buffers))
 

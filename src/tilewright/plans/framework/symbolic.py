@@ -34,8 +34,8 @@ def values_of(extent: Expr, usual: Sequence[int]) -> tuple[int, ...]:
     symbols = variables(extent)
     if symbols and all(s.likely for s in symbols):
         return tuple(at(extent, symbols, k) for k in range(max(len(s.likely) for s in symbols)))
-    if few := few_values_of(extent):
-        return few
+    if fewer := listed_values_of(extent):
+        return fewer
     lo, hi = Analyzer().bounds(extent)
     least = max(1, lo or 1)
     most = max(*usual, least) if hi is None else max(1, hi)
@@ -46,7 +46,7 @@ def values_of(extent: Expr, usual: Sequence[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(round(least * (most / least) ** (k / (FEWEST - 1))) for k in range(FEWEST)))
 
 
-def few_values_of(extent: Expr) -> tuple[int, ...]:
+def listed_values_of(extent: Expr) -> tuple[int, ...]:
     """All values of an extent, if it is of one symbol that has few; none elsewhere."""
     symbols = variables(extent)
     symbol = symbols[0] if len(symbols) == 1 else None
@@ -71,8 +71,8 @@ def sides_of(extent: Expr) -> tuple[int, ...]:
     symbols = variables(extent)
     if not symbols or hi is None or all(s.likely for s in symbols):
         return values_of(extent, SYMBOLIC_SIDES)
-    if few := few_values_of(extent):
-        return few
+    if fewer := listed_values_of(extent):
+        return fewer
     least = max(1, lo or 1)
     return tuple(dict.fromkeys(round(least + (max(least, hi) - least) * third) for third in (1 / 6, 1 / 2, 5 / 6)))
 
@@ -132,7 +132,7 @@ SYMBOLIC_ROWS = geometric(96, 6)
 By the estimates, in the mean over all batches from 2 to 128, these choose tiles as near to each batch's best as 4, 30
 and 64, which the benchmarks measure, or nearer, on Zen 4, AVX2, AVX-512 and Neoverse V1.
 """
-MANY_ROWS = SYMBOLIC_ROWS[1:]
+LONG_ROWS = SYMBOLIC_ROWS[1:]
 """Batches by which settings for several rows are chosen: one row has a version of its own."""
 SYMBOLIC_SIDES = (7, 28, 112)
 """Heights and widths of maps, of which nothing is known: those of deep, middle and first layers of image networks."""

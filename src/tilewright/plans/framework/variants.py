@@ -73,10 +73,10 @@ def with_symbols(func: PrimFunc, numbers: Mapping[Var, Expr]) -> PrimFunc:
 
 def dispatch(condition: Expr, special: PrimFunc, general: PrimFunc) -> PrimFunc:
     """`if condition { special } else { general }` as one function with the parameters of `general`."""
-    taken = names_of(general)
+    used_names = names_of(general)
     mine: dict[Buffer, Buffer] = dict(zip(special.params, general.params, strict=True))
-    mine.update((b, replace(b, name=fresh_name(b.name, taken))) for b in special.buffers)
-    body = replace_buffers(_fresh(special.body, taken), mine)
+    mine.update((b, replace(b, name=fresh_name(b.name, used_names))) for b in special.buffers)
+    body = replace_buffers(_fresh(special.body, used_names), mine)
     buffers = (*general.buffers, *(mine[b] for b in special.buffers))
     return replace(general, body=If(condition, body, general.body), buffers=buffers)
 
@@ -102,10 +102,12 @@ def versions_of(func: PrimFunc) -> tuple[tuple[Expr | None, PrimFunc], ...]:
     rest: Stmt = func.body
     while len(results) < note.count - 1:
         assert isinstance(rest, If) and rest.orelse is not None
-        results.append((rest.condition, judged_where(_part(func, rest.then), [*(~c for c in before), rest.condition])))
+        results.append(
+            (rest.condition, evaluated_where(_part(func, rest.then), [*(~c for c in before), rest.condition]))
+        )
         before.append(rest.condition)
         rest = rest.orelse
-    return (*results, (None, judged_where(_part(func, rest), [~c for c in before])))
+    return (*results, (None, evaluated_where(_part(func, rest), [~c for c in before])))
 
 
 def _part(func: PrimFunc, body: Stmt) -> PrimFunc:
@@ -114,7 +116,7 @@ def _part(func: PrimFunc, body: Stmt) -> PrimFunc:
     return replace(func, body=body, buffers=tuple(b for b in func.buffers if b in used))
 
 
-def judged_where(func: PrimFunc, conditions: Sequence[Expr]) -> PrimFunc:
+def evaluated_where(func: PrimFunc, conditions: Sequence[Expr]) -> PrimFunc:
     """The function judged by those of its symbols' values at which all conditions hold; as it is if values of symbols
     are not known, or if the conditions hold at less than two: what suits one size alone need not fit another."""
     known = {s: values for s in func.symbols if (values := judged_by(s))}
@@ -136,13 +138,13 @@ def judged_where(func: PrimFunc, conditions: Sequence[Expr]) -> PrimFunc:
     return with_symbols(func, {s: s.with_likely(likely[s]) for s in symbols})
 
 
-def _fresh(body: Stmt, taken: set[str]) -> Stmt:
+def _fresh(body: Stmt, used_names: set[str]) -> Stmt:
     """`body` with fresh names for loops, blocks and their iterators: it may stand beside what it was copied from."""
     renamed: dict[Var, Var] = {}
     for s in walk(body):
         bound = [s.var] if isinstance(s, For | Let) else [it.var for it in s.iters] if isinstance(s, Block) else []
         for v in bound:
-            renamed[v] = v.renamed(fresh_name(v.name, taken))
+            renamed[v] = v.renamed(fresh_name(v.name, used_names))
     memo: dict[Expr, Expr] = {}
 
     def statement(s: Stmt) -> Stmt | None:
@@ -151,7 +153,7 @@ def _fresh(body: Stmt, taken: set[str]) -> Stmt:
                 return replace(s, var=renamed[s.var])
             case Block():
                 iters = tuple(BlockIter(renamed[it.var], it.extent, it.kind, it.binding) for it in s.iters)
-                return replace(s, name=fresh_name(s.name, taken), iters=iters)
+                return replace(s, name=fresh_name(s.name, used_names), iters=iters)
         return None
 
     return map_stmt(body, statement, lambda e: map_expr(e, lambda n: renamed.get(n) if type(n) is Var else None, memo))

@@ -20,7 +20,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 
-def plain_output(structure: Structure, anchor: Stage) -> tuple[tuple[Stage, ...], Stage | None]:
+def contiguous_output(structure: Structure, anchor: Stage) -> tuple[tuple[Stage, ...], Stage | None]:
     """The stages after an anchor, in blocks, and the stage that writes NCHW maps from it, if there is one."""
     *epilogue, last = structure.after(anchor) or (anchor,)
     if last is anchor:
@@ -30,7 +30,7 @@ def plain_output(structure: Structure, anchor: Stage) -> tuple[tuple[Stage, ...]
     return (*epilogue, last), None
 
 
-def read_plain(s: Schedule, strip: BlockRef) -> tuple[BlockRef, BlockRef]:
+def read_contiguous(s: Schedule, strip: BlockRef) -> tuple[BlockRef, BlockRef]:
     """Split a copy of plain lines into one to tiles in registers and one from there, which is returned last."""
     copy = s.cache_write(strip, "local")
     s.transform_layout(strip, lambda *at: (*at[:-2], at[-1], at[-2]), _written(s, strip))
@@ -38,13 +38,13 @@ def read_plain(s: Schedule, strip: BlockRef) -> tuple[BlockRef, BlockRef]:
 
 
 def transpose_in(s: Schedule, tile: BlockRef, copy: BlockRef, target: Target) -> None:
-    """Lines into a strip: the two blocks of `read_plain`, of which `copy` stands where it shall be."""
+    """Lines into a strip: the two blocks of `read_contiguous`, of which `copy` stands where it shall be."""
     pixel, lane = s.loops(copy)[-2:]
-    far, pixel = s.split(pixel, factor=target.lanes(4))
-    s.compute_at(tile, far)
-    near, channel = s.loops(tile)[-2:]
-    s.reorder(channel, near)
-    for row, vector in ((channel, near), (pixel, lane)):
+    second_loops, pixel = s.split(pixel, factor=target.lanes(4))
+    s.compute_at(tile, second_loops)
+    first_loops, channel = s.loops(tile)[-2:]
+    s.reorder(channel, first_loops)
+    for row, vector in ((channel, first_loops), (pixel, lane)):
         s.unroll(row)
         s.vectorize(vector)
 
@@ -53,12 +53,12 @@ def transpose_out(
     s: Schedule, ordinary: BlockRef, blocked: BlockRef, channel: LoopRef, pixel: LoopRef, target: Target
 ) -> None:
     """Plain output from blocked lines; `channel` is the loop over a block of them, inside `pixel`, that of a line."""
-    far, pixel = s.split(pixel, factor=target.lanes(4))
-    s.reorder(far, channel, pixel)
+    second_loops, pixel = s.split(pixel, factor=target.lanes(4))
+    s.reorder(second_loops, channel, pixel)
     tile = s.cache_read(ordinary, _written(s, blocked), "local")
-    s.compute_at(tile, far)
-    near, lane = s.loops(tile)[-2:]
-    for row, vector in ((near, lane), (channel, pixel)):
+    s.compute_at(tile, second_loops)
+    first_loops, lane = s.loops(tile)[-2:]
+    for row, vector in ((first_loops, lane), (channel, pixel)):
         s.unroll(row)
         s.vectorize(vector)
 

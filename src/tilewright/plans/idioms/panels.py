@@ -7,7 +7,7 @@ from tilewright.ir.expr import Const, Load, Op, as_int
 from tilewright.ir.loops import BlockIter
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.common import inline_all, lanes_of, vectorize_spatial
-from tilewright.plans.idioms.conversions import plain_output
+from tilewright.plans.idioms.conversions import contiguous_output
 from tilewright.schedule.recording import BlockRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
@@ -18,7 +18,7 @@ def fits_panels(structure: Structure) -> bool:
     if len(structure.anchors) != 1 or panel_width(structure.anchors[0]) is None:
         return False
     (anchor,) = structure.anchors
-    epilogue, _ = plain_output(structure, anchor)
+    epilogue, _ = contiguous_output(structure, anchor)
     if any(st.block.is_reduction for st in structure.stages if st is not anchor):
         return False
     return not epilogue or len(epilogue[-1].spatial) >= len(anchor.spatial)

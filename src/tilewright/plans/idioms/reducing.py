@@ -14,7 +14,7 @@ from tilewright.ir.expr import Expr, Var, as_int
 from tilewright.ir.loops import Block, Store
 from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage
-from tilewright.plans.framework.common import extent, few_vectors, whole_extent
+from tilewright.plans.framework.common import extent, short_vectors, whole_extent
 from tilewright.plans.framework.cost import instructions
 from tilewright.schedule.dependence import reduction_update
 from tilewright.schedule.recording import BlockRef, LoopRef
@@ -126,12 +126,12 @@ def reduce_lanes(
         return
     block = s.get(s.block(stage.name))
     assert isinstance(block, Block)
-    few = vectors is None
+    is_short = vectors is None
     if vectors is None and length is None:
-        width = few_vectors(whole_extent(s, inner), lanes)
+        width = short_vectors(whole_extent(s, inner), lanes)
     else:
         width = lanes * (vectors or partial_vectors(length or 0, lanes, outer=len(reduce) > 1))
-    if few and (all(b not in s.func.params for b in stage.reads) or instructions(block) > FEW):
+    if is_short and (all(b not in s.func.params for b in stage.reads) or instructions(block) > FEW):
         # As many as the stage before makes at once: the two loops become one. Or as many as keep their operands in
         # registers while functions are computed, which need no more to hide the latency of an addition.
         width = min(width, 4 * lanes)
@@ -196,7 +196,7 @@ def reduce_window(s: Schedule, block: BlockRef, reduce: list[LoopRef], lane: Loo
     """A window: its taps written out, results side by side, a few vectors of them at a time where lines are long."""
     width = extent(s, lane)
     if width is None or width > 8 * lanes:
-        chunk, lane = s.split(lane, factor=few_vectors(whole_extent(s, lane), lanes))
+        chunk, lane = s.split(lane, factor=short_vectors(whole_extent(s, lane), lanes))
         s.reorder(chunk, *reduce, lane)
     else:
         s.reorder(*reduce, lane)

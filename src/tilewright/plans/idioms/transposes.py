@@ -161,7 +161,7 @@ def _share_sets(rows: int, pitch: int, target: Target) -> bool:
     return pitch > 0 and rows > ways * (way // gcd(pitch, way))
 
 
-def _tiles_apart(stage: Block, axes: TileAxes, target: Target) -> int:
+def _tiles_separately(stage: Block, axes: TileAxes, target: Target) -> int:
     """How many tiles, as many as read a line of the sources or fewer, write rows that do not share sets."""
     assert isinstance(stage.body, Store)
     tiles = target.caches.line // stage.body.buffer.dtype.itemsize // axes.lanes
@@ -278,26 +278,26 @@ def transpose_tiles(
     beside = _rows_of_lines(s, block, axes, target) if lines else None
     together = {axes.along: line // lanes, axes.down: line // lanes}
     if beside is not None:
-        together[axes.down] = _tiles_apart(stage, axes, target)
+        together[axes.down] = _tiles_separately(stage, axes, target)
     flatten(s, block, axes)
-    far: list[LoopRef] = []
+    second_loops: list[LoopRef] = []
     wide: list[LoopRef] = []
     if beside is not None:
         name, rows = beside
         loop, inside = s.split(by_name[name], factor=rows)
         others[others.index(by_name[name])] = loop
-    near: list[LoopRef] = []
+    first_loops: list[LoopRef] = []
     tiles: list[LoopRef] = []
     for name in (axes.along, axes.down):
         loop, tile = s.split(by_name[name], factor=lanes)
         tiles.append(tile)
         if name == axes.down and not axes.run:
-            far.insert(0, loop)
+            second_loops.insert(0, loop)
             continue
         size = extent(s, loop)
         if lines and together[name] > 1 and (size is None or size >= 2 * together[name]):
             loop, middle = s.split(loop, factor=together[name])
-            near.append(middle)
+            first_loops.append(middle)
         size, whole = extent(s, loop), (sizes[name] or 0) % lanes == 0
         if lines and size is not None and size > 4 * lines_together:
             loop, middle = s.split(loop, factor=lines_together)
@@ -305,18 +305,18 @@ def transpose_tiles(
         elif lines and not whole and size is not None:
             wide.append(loop)  # A loop of its own can leave its last tile apart, one that threads share cannot.
             continue
-        far.append(loop)
-        by_rows = lines and name == axes.down and len(far) > 1
-        if by_rows and _writes_whole_rows(s, block, axes, extent(s, far[-2]), target):
-            far[-2:] = reversed(far[-2:])
+        second_loops.append(loop)
+        by_rows = lines and name == axes.down and len(second_loops) > 1
+        if by_rows and _writes_whole_rows(s, block, axes, extent(s, second_loops[-2]), target):
+            second_loops[-2:] = reversed(second_loops[-2:])
     along, down = tiles
     if beside is not None:
         wide.append(inside)
-    shared = [*others, *far]
+    shared = [*others, *second_loops]
     if target.threads > 1 and not shares_well(prod(extent(s, loop) or 1 for loop in others)):
         # Threads share loops that are nothing but known, or what comes first.
         shared.sort(key=lambda loop: extent(s, loop) is not None)
-    enclosing = [*shared, *wide, *reversed(near)]
+    enclosing = [*shared, *wide, *reversed(first_loops)]
     s.reorder(*enclosing, down, along)
     for source, _ in axes.sources:
         _fill_tile(s, block, source, enclosing[-1])
@@ -360,8 +360,8 @@ def _rows_of_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target)
     crowded = _share_sets(min(line, deep), _row_pitch(stage, axes.down), target)
     if not row or not count or (row >= line and not crowded) or row > 4 * line:
         return None
-    few = target.costs.copies.lines_together
-    wanted = [*range(2 * few, 4 * few + 1), *range(2 * few - 1, 0, -1)] if crowded else [*range(few, 0, -1)]
+    fewer = target.costs.copies.lines_together
+    wanted = [*range(2 * fewer, 4 * fewer + 1), *range(2 * fewer - 1, 0, -1)] if crowded else [*range(fewer, 0, -1)]
     match = next((n * line // row for n in wanted if n * line % row == 0 and count % (n * line // row) == 0), None)
     return None if match is None else (rows.name, match)
 
@@ -417,8 +417,8 @@ def transpose_staged(s: Schedule, block: BlockRef, axes: TileAxes, target: Targe
     for loop in (loops[-1], loops[place]):
         size = extent(s, loop)
         if size is None or size > target.costs.copies.box_side:
-            far, loop = s.split(loop, factor=target.costs.copies.box_side)
-            outer.append(far)
+            second_loops, loop = s.split(loop, factor=target.costs.copies.box_side)
+            outer.append(second_loops)
         inner.append(loop)
     s.reorder(*outer, *reversed(inner))
     s.compute_at(block, outer[-1])
@@ -462,8 +462,8 @@ def panel_pieces(s: Schedule, block: BlockRef, target: Target) -> bool:
     *outer, panels, rows, lanes = by_name.values()
     rows, inner = s.split(rows, factor=group)
     s.reorder(*outer, rows, panels, inner, lanes)
-    ahead = target.costs.prefetching.packed_row_bytes
-    s.annotate(inner, Prefetch(buffer_names([source]), ahead, level=1, lines=1))
+    prefetch = target.costs.prefetching.packed_row_bytes
+    s.annotate(inner, Prefetch(buffer_names([source]), prefetch, level=1, lines=1))
     s.vectorize(lanes)
     stream_outputs(s, block, lanes, target)
     parallelize(s, [*outer, rows, panels])
@@ -491,9 +491,9 @@ def panel_groups(s: Schedule, block: BlockRef, target: Target) -> bool:
     if together is None or together * stage.body.buffer.dtype.itemsize > target.vector_bits // 8:
         return False
     forms = [linear(index) for index in sources[0].indices]
-    for far, near in ((panel, lane), (step, member)):
-        strides = (as_int(near.extent), 0 if as_int(far.extent) == 1 else None)
-        if not any(f.coefficient(near.var) == 1 and f.coefficient(far.var) in strides for f in forms):
+    for second_loops, first_loops in ((panel, lane), (step, member)):
+        strides = (as_int(first_loops.extent), 0 if as_int(second_loops.extent) == 1 else None)
+        if not any(f.coefficient(first_loops.var) == 1 and f.coefficient(second_loops.var) in strides for f in forms):
             return False
     *outer, panels, steps, lanes, members = (loop for _, loop in own_loops(s, block))
     order = [*outer, panels, steps]

@@ -26,7 +26,7 @@ from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, extent, inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import FAR, SYMBOL, Cost, level, nbytes_of, number, working_set
-from tilewright.plans.framework.symbolic import MANY_ROWS, values_of
+from tilewright.plans.framework.symbolic import LONG_ROWS, values_of
 from tilewright.plans.framework.variants import Values
 from tilewright.plans.idioms.panels import (
     fits_panels,
@@ -57,9 +57,9 @@ from tilewright.targets.target import Target
 
 FEW = (2, 3)
 """Rows that may have a version of their own: of more, one panel of two vectors keeps multiply-adds busy."""
-FEW_GAIN = 1.08
+SHORT_GAIN = 1.08
 """How many times as fast they must be in it, by estimate, to be worth its code,"""
-FEW_CYCLES = 500
+SHORT_CYCLES = 500
 """and how many cycles they must gain, for each version takes some 30 ms to compile."""
 
 
@@ -81,7 +81,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     anchor = structure.anchors[0]
     row, column = row_iter(anchor), anchor.spatial[-1]
     rows = 1 if row is None else as_int(row.extent)
-    counts = (1,) if row is None else many(values_of(row.extent, MANY_ROWS), rows)
+    counts = (1,) if row is None else many(values_of(row.extent, LONG_ROWS), rows)
     longest = 1 if row is None else Analyzer().bounds(row.extent)[1]
     enclosing = [it for it in anchor.spatial if it is not column and it is not row]
     others = prod(number(it.extent) for it in enclosing)
@@ -96,9 +96,9 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
         for tile in tiles(rows, width, columns, most.depth, most.itemsize, target):
             # A symbol without an upper end has no strips: few rows would only pay for the loop around them.
             strip = 0 if every is None else strip_rows(tile, every, target, symbolic=rows is None)
-            ahead = 0 if rows is None else prefetch_distance(tile, most, target)
+            prefetch = 0 if rows is None else prefetch_distance(tile, most, target)
             sharing = sharing_rows(tile, most, strip, target, symbolic=rows is None)
-            deferred = not ahead and not sharing and can_defer(anchor, tile, work, target)
+            deferred = not prefetch and not sharing and can_defer(anchor, tile, work, target)
             for defer in (0, 1) if deferred else (0,):
                 cost = Cost()
                 for count in counts:
@@ -107,7 +107,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
                     each = estimate(tile, product, target, symbolic=rows is None) + after
                     cost |= each * (1 / len(counts))
                 size = (("rows", tile.rows), ("panels", tile.panels), ("width", width), ("chains", tile.chains))
-                for choice in switches(strip, ahead, sharing):
+                for choice in switches(strip, prefetch, sharing):
                     results.append(Candidate((*size, *choice, ("defer", defer)), cost * (others * scale)))
     return sorted(results, key=lambda c: c.cycles)
 
@@ -117,7 +117,7 @@ def product_of(anchor: Stage, rows: int, notes: Sequence[Note], target: Target) 
     own = prod(number(it.extent) for it in anchor.spatial[:-1] if it in weight_iters(anchor))
     columns, depth = (as_int(it.extent) or 64 for it in (anchor.spatial[-1], anchor.reduce[0]))
     itemsize, passing = anchor.writes[0].dtype.itemsize, working_set(0.0, notes, target)
-    return Product(rows, columns, depth, itemsize, own, passing, has_plain_rows(anchor))
+    return Product(rows, columns, depth, itemsize, own, passing, has_contiguous_rows(anchor))
 
 
 def many(counts: tuple[int, ...], rows: int | None) -> tuple[int, ...]:
@@ -125,18 +125,18 @@ def many(counts: tuple[int, ...], rows: int | None) -> tuple[int, ...]:
     return counts if rows is not None else tuple(n for n in counts if n > 1) or (2,)
 
 
-def switches(strip: int, ahead: int, sharing: int) -> Iterator[tuple[tuple[str, int], ...]]:
+def switches(strip: int, following: int, sharing: int) -> Iterator[tuple[tuple[str, int], ...]]:
     """Strips and prefetching as a rule says, then without one of them: they are not estimated, a rule chooses them."""
-    yield ("strip", strip), ("ahead", ahead), ("sharing", sharing)
+    yield ("strip", strip), ("ahead", following), ("sharing", sharing)
     if strip:
-        yield ("strip", 0), ("ahead", ahead), ("sharing", 0)
-    if ahead:
+        yield ("strip", 0), ("ahead", following), ("sharing", 0)
+    if following:
         yield ("strip", strip), ("ahead", 0), ("sharing", sharing)
     if sharing:
-        yield ("strip", strip), ("ahead", ahead), ("sharing", 0)
+        yield ("strip", strip), ("ahead", following), ("sharing", 0)
 
 
-def has_plain_rows(anchor: Stage) -> bool:
+def has_contiguous_rows(anchor: Stage) -> bool:
     """Whether the weights are rows as they lie, not packed into panels."""
     weights = packed_operand(anchor)
     return weights is not None and weights.indices[-1] is anchor.spatial[-1].var
@@ -148,7 +148,7 @@ def widths(anchor: Stage, rows: int | None, target: Target) -> list[int]:
     assert weights is not None
     width, lanes = as_int(weights.buffer.shape[-1]), lanes_of(anchor, target)
     assert width is not None
-    if not has_plain_rows(anchor) or width <= MAX_VECTORS * lanes:
+    if not has_contiguous_rows(anchor) or width <= MAX_VECTORS * lanes:
         return [width]
     return [vectors * lanes for vectors in range(1, (2 if rows == 1 else 1) * MAX_VECTORS + 1)]
 
@@ -180,7 +180,7 @@ def gains(anchor: Stage, rows: int, target: Target) -> bool:
     product = Product(rows, *sizes)
     options = [t for t in tiles(rows, width, *sizes, target) if t.rows == rows]
     cycles = [estimate(t, product, target).cycles for t in (MatmulTile(rows, width), *options)]
-    return cycles[0] > max(FEW_GAIN * min(cycles), FEW_CYCLES + min(cycles))
+    return cycles[0] > max(SHORT_GAIN * min(cycles), SHORT_CYCLES + min(cycles))
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
@@ -237,7 +237,7 @@ def prefetch_outputs(s: Schedule, anchor: Stage, out: BlockRef, tile: LoopRef, t
     block = s.get(out)
     assert isinstance(block, Block)
     wide = {b: None for b in block_buffers(block) if b in s.func.params and len(b.shape) > 1}
-    touched = sum(nbytes_of(b, max(MANY_ROWS)) for b in s.func.params)
+    touched = sum(nbytes_of(b, max(LONG_ROWS)) for b in s.func.params)
     if wide and level(touched, target) in FAR:
         s.annotate(tile, PrefetchTile(buffer_names(wide)))
 
@@ -298,11 +298,11 @@ def prefetch_panel(
     """Let a tile prefetch its panel a little ahead, or its rows their part of the next one: a few lines every
     `copies` steps, if these divide the reduction. Returns the reduction's outer and inner loop, maybe the same one."""
     weights, row, depth = packed_operand(anchor), row_iter(anchor), extent(s, reduce)
-    rows, width, ahead, sharing = (candidate.knob(name) for name in ("rows", "width", "ahead", "sharing"))
+    rows, width, prefetch, sharing = (candidate.knob(name) for name in ("rows", "width", "ahead", "sharing"))
     if weights is None or row is None or as_int(weights.buffer.shape[-1]) != width:
         return reduce, reduce
-    if ahead:
-        s.annotate(reduce, Prefetch(buffer_names([weights.buffer]), ahead, level=1))
+    if prefetch:
+        s.annotate(reduce, Prefetch(buffer_names([weights.buffer]), prefetch, level=1))
     if not sharing or depth is None:
         return reduce, reduce
     steps = inner = reduce
@@ -317,11 +317,11 @@ def prefetch_panel(
     note = Prefetch(buffer_names([weights.buffer]), depth * line, level=into, lines=lines, rows=sharing, strip=strip)
     if strip is not None:
         product = product_of(anchor, 1, s.func.notes, target)
-        few = shared_panel_rows(product, target)
-        own = panel_distance(replace(product, rows=few - 1), target)
+        fewer = shared_panel_rows(product, target)
+        own = panel_distance(replace(product, rows=fewer - 1), target)
         # Into the first level they pay only from the last one.
-        near: Literal[1] | None = 1 if own and product.level(target) == "l3" else None
-        note = replace(note, few=few, ahead=own or None, ahead_level=near)
+        cached: Literal[1] | None = 1 if own and product.level(target) == "l3" else None
+        note = replace(note, few=fewer, ahead=own or None, prefetch_level=cached)
     s.annotate(steps, note)
     return steps, inner
 

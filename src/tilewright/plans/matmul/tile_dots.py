@@ -194,11 +194,11 @@ def multiply_tiles(
     block: BlockRef,
     place: LoopRef,
     dot: Dot,
-    ahead: Prefetch | None = None,
+    prefetch: Prefetch | None = None,
     *,
     terms: bool = False,
 ) -> None:
-    """Sums in registers, from which they go to memory that the stages after them read; `ahead` is what each step of
+    """Sums in registers, from which they go to memory that the stages after them read; `prefetch` is what each step of
     the depth prefetches. `terms`: the reduction's loop before the depth's is over the terms of a product of
     pieces, all of which are multiplied at each step."""
     dtype = anchor.writes[0].dtype
@@ -213,8 +213,8 @@ def multiply_tiles(
     inner = [windows.pop()] if terms else []
     steps = [*windows, step, *inner]
     s.reorder(*steps, *matrices, points[0], depth, points[1], member)
-    if ahead is not None:
-        s.annotate(step, ahead)
+    if prefetch is not None:
+        s.annotate(step, prefetch)
     zero = s.decompose_reduction(block, steps[0])
     for term in inner:
         s.unroll(term)

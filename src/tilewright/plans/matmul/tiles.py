@@ -29,15 +29,15 @@ MAX_ROWS = 14
 MAX_PANELS = 4
 MAX_VECTORS = 4
 """Vectors of a panel."""
-FEW_ROWS = 6
+SHORT_ROWS = 6
 """Up to so many rows, about one tile, the weights are read once."""
-FEW_TURNED_ROWS = 14
+SHORT_TRANSPOSED_ROWS = 14
 """Up to so many rows of a transposed left operand the right one is read about once, too, with many registers."""
 WIDE_TILE_REGISTERS = 32
 """With fewer, a tile has a third of the products for each line of turned rows."""
-NEAR_TILES = 4
+ADJACENT_TILES = 4
 """Tiles of rows that make a strip for the second level of cache worth while."""
-MANY_STRIPS = 16
+SEVERAL_STRIPS = 16
 """The number of strips from which a small last one costs little."""
 SYMBOLIC_SHARING = 96
 """Rows that prefetch a panel together where their number is unknown: of fewer each has a larger part, more
@@ -109,10 +109,10 @@ def matmul_tile(
 
 
 def multiplies_in_place(
-    rows: int | None, columns: int | None, depth: int | None, itemsize: int, target: Target, *, turned: bool
+    rows: int | None, columns: int | None, depth: int | None, itemsize: int, target: Target, *, transposed: bool
 ) -> bool:
     """Whether a product of operands that change with each call is best read where they lie: the right one (depth x
-    columns) without being packed and, if `turned`, the left one (depth x rows) without being transposed.
+    columns) without being packed and, if `transposed`, the left one (depth x rows) without being transposed.
 
     Rows of the right operand that are one panel are as good as packed. A few tiles of rows, no more rows than
     registers, read an operand less often than packing does, however many panels it has. Turned rows, and further panels
@@ -121,16 +121,16 @@ def multiplies_in_place(
     enough for a line (docs/decisions/products-in-place.md).
     """
     lanes = target.lanes(itemsize)
-    if columns is None or (turned and rows is None):
+    if columns is None or (transposed and rows is None):
         return False
     single = columns <= MAX_VECTORS * lanes
-    if not turned:
+    if not transposed:
         return columns >= lanes and (single or (rows is not None and rows <= target.registers))
     assert rows is not None
-    if rows <= FEW_ROWS or target.registers < WIDE_TILE_REGISTERS:
-        return rows <= FEW_ROWS
+    if rows <= SHORT_ROWS or target.registers < WIDE_TILE_REGISTERS:
+        return rows <= SHORT_ROWS
     way, traffic = target.l1 // target.caches.l1_ways, target.costs.traffic
-    if rows <= FEW_TURNED_ROWS and columns * itemsize <= way:
+    if rows <= SHORT_TRANSPOSED_ROWS and columns * itemsize <= way:
         return True
     if single and columns <= 2 * lanes:
         return rows * itemsize <= way // 2
@@ -173,9 +173,9 @@ def _ranked(
     lanes = max(4, target.lanes(itemsize))
     result: dict[int, list[tuple[float, MatmulTile]]] = {}
     most = max(columns for _, columns in sizes.pairs)
-    halves = [lanes // 2] if narrow and most <= lanes // 2 else []
+    half_vectors = [lanes // 2] if narrow and most <= lanes // 2 else []
     whole = [v * lanes for v in range(1, MAX_VECTORS + 1) if v == 1 or (v - 1) * lanes < most]
-    for width in (*halves, *whole):
+    for width in (*half_vectors, *whole):
         result[width] = []
         for m, columns in sizes.pairs:
             # Panels whose number is unknown come one at a time.
@@ -189,8 +189,8 @@ def _ranked(
     # Of equals the widest; of one row the narrowest, whose function is computed beside the next panel's products, where
     # these wait for nothing else.
     one = sizes.pairs[0] if len(sizes.pairs) == 1 else (0, 0)
-    near = one[0] == 1 and Product(*one, depth, itemsize).level(target) == "l1"
-    width = 1 if near else -1
+    cached = one[0] == 1 and Product(*one, depth, itemsize).level(target) == "l1"
+    width = 1 if cached else -1
     return tuple((cycles[w], result[w][-1][1]) for w in sorted(result, key=lambda w: (scores[w], width * w)))
 
 
@@ -223,9 +223,9 @@ def in_chains(tile: MatmulTile, vectors: int, depth: int, itemsize: int, target:
     started = starts(tile.width * itemsize, target)
     waiting = target.costs.arithmetic.fma_latency * started
     for chains in CHAINS:
-        few = tile.rows * vectors * tile.panels * (chains // 2) < waiting
+        is_short = tile.rows * vectors * tile.panels * (chains // 2) < waiting
         split = MatmulTile(tile.rows, tile.width, tile.panels, chains)
-        if few and depth % chains == 0 and depth > chains and in_registers(split, vectors, target):
+        if is_short and depth % chains == 0 and depth > chains and in_registers(split, vectors, target):
             yield split
 
 
@@ -264,11 +264,11 @@ def estimate(tile: MatmulTile, product: Product, target: Target, *, symbolic: bo
     total = Cost()
     for count, panels in ((groups, tile.panels), (1, last)):
         if panels and count:
-            first, again = bandwidth(tile, product, panels, target)
+            first, rereading = bandwidth(tile, product, panels, target)
             last = last_rows(tile, product.itemsize, target) if symbolic else tile.rows
             for k, (times, rows) in enumerate(_divided(product.rows, tile.rows, last, symbolic)):
-                alone = 1 if k == 0 and first != again else 0
-                for tiles, rate in ((alone, first), (times - alone, again)):
+                alone = 1 if k == 0 and first != rereading else 0
+                for tiles, rate in ((alone, first), (times - alone, rereading)):
                     if tiles:
                         total += _tile(tile, product, rows, panels, rate, target) * (count * tiles)
     is_crowded = row_limit(product.depth * product.itemsize, target) < tile.rows < product.rows
@@ -322,12 +322,12 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target, *, symbolic: 
     if not symbolic and panels <= target.l1 // 2 and _in_whole_rows(tile, product, target):
         return tile.rows
     parts = 2 if symbolic and panels > target.l2 // 2 else 4
-    near = target.l2 // parts // row // tile.rows * tile.rows
+    cached = target.l2 // parts // row // tile.rows * tile.rows
     fits = level(product.rows * row, target) in ("l1", "l2")
-    if near >= NEAR_TILES * tile.rows and not fits and panels <= target.l3 // 8:
-        count, left = divmod(product.rows, near)
-        if symbolic or left >= near // 4 or count >= MANY_STRIPS:
-            return near
+    if cached >= ADJACENT_TILES * tile.rows and not fits and panels <= target.l3 // 8:
+        count, left = divmod(product.rows, cached)
+        if symbolic or left >= cached // 4 or count >= SEVERAL_STRIPS:
+            return cached
     else:
         count = -(-product.rows * row // (target.caches.l2_pages * target.caches.page // 4))
         if count <= 2:
@@ -340,11 +340,11 @@ def _in_whole_rows(tile: MatmulTile, product: Product, target: Target) -> bool:
     """Whether a tile's rows of the result are written whole before the next ones, where all panels stay in the first
     level: results that do not, unless the last of few tiles has hardly any rows."""
     left = product.rows % tile.rows
-    even = product.rows >= MANY_TILES * tile.rows or not 0 < 2 * left < tile.rows
+    even = product.rows >= SEVERAL_TILES * tile.rows or not 0 < 2 * left < tile.rows
     return even and product.rows * product.columns * product.itemsize > 2 * target.l1
 
 
-MANY_TILES = 8
+SEVERAL_TILES = 8
 """Tiles of rows from which on it does not matter how many rows the last one has."""
 
 
@@ -355,8 +355,8 @@ def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target,
     in the second level. It need not if the tiles before it prefetch its lines, a few of them in each step: memory is
     then busy all the time. Hardware sees a new stream in every panel and stops following it at the end of each page.
     """
-    few = product.rows < shared_panel_rows(product, target) or tile.rows == 1
-    if few or product.level(target) not in FAR or tile.panels > 1:
+    is_short = product.rows < shared_panel_rows(product, target) or tile.rows == 1
+    if is_short or product.level(target) not in FAR or tile.panels > 1:
         return 0
     if symbolic:
         return min(SYMBOLIC_SHARING, strip or SYMBOLIC_SHARING)
@@ -375,12 +375,12 @@ def panel_distance(product: Product, target: Target) -> int:
     rows are bound by memory alone, and what prefetches its lines takes the place of what reads them; from the last
     level of cache, lines come about as fast as two rows are multiplied.
     """
-    ahead = target.costs.prefetching
+    prefetch = target.costs.prefetching
     match product.level(target):
         case "l3":
-            least, nbytes = ahead.panel_rows_l3, ahead.panel_bytes_l3
+            least, nbytes = prefetch.panel_rows_l3, prefetch.panel_bytes_l3
         case "memory":
-            least, nbytes = ahead.panel_rows_memory, ahead.panel_bytes_memory
+            least, nbytes = prefetch.panel_rows_memory, prefetch.panel_bytes_memory
         case _:
             return 0
     return nbytes if least <= product.rows < shared_panel_rows(product, target) else 0
@@ -408,31 +408,31 @@ def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -
     group = product.depth * tile.width * panels * product.itemsize
     away = product.level(target) in FAR
     shared = away and sharing_rows(tile, product, 0, target) > 0
-    ahead = away and panels == 1 and prefetch_distance(tile, product, target) > 0
-    far = _first_bandwidth(product, panels, target, shared=shared, ahead=ahead)
+    prefetch = away and panels == 1 and prefetch_distance(tile, product, target) > 0
+    from_memory = _first_bandwidth(product, panels, target, shared=shared, prefetch=prefetch)
     passes = -(-product.rows // tile.rows)
     if passes == 1:
-        return far, far
+        return from_memory, from_memory
     # Read once for every tile of rows: it stays where it fits beside those rows.
     beside = product.depth * tile.rows * product.itemsize
     stays = group + beside <= target.l1 * (target.caches.l1_ways - 1) // target.caches.l1_ways
     # What is not in the core's own caches comes from beyond them once, by whichever prefetch.
     if stays:
-        return (far, 0.0) if away and not shared else (passes * far, passes * far)
-    again = target.l2_bandwidth if group <= target.l2 // 2 else target.l3_bandwidth
+        return (from_memory, 0.0) if away and not shared else (passes * from_memory, passes * from_memory)
+    rereading = target.l2_bandwidth if group <= target.l2 // 2 else target.l3_bandwidth
     if passes > 2 and group <= target.l2 // 2 and panels == 1 and (shared or not away):
         traffic = target.costs.traffic  # The tiles of the panel before have prefetched it.
-        again *= traffic.shared_stream if shared else traffic.followed_stream
+        rereading *= traffic.shared_stream if shared else traffic.followed_stream
     if away and not shared:
-        return far, again  # The first tile waits for it.
-    if far and (panels > 1 or away):
-        again = passes / (1 / far + (passes - 1) / again)
-    return again, again
+        return from_memory, rereading  # The first tile waits for it.
+    if from_memory and (panels > 1 or away):
+        rereading = passes / (1 / from_memory + (passes - 1) / rereading)
+    return rereading, rereading
 
 
-def _first_bandwidth(product: Product, panels: int, target: Target, *, shared: bool, ahead: bool) -> float:
+def _first_bandwidth(product: Product, panels: int, target: Target, *, shared: bool, prefetch: bool) -> float:
     """Bandwidth at which panels arrive that are read for the first time; `shared`: tiles of the panel before prefetch
-    them; `ahead`: a tile prefetches its own."""
+    them; `prefetch`: a tile prefetches its own."""
     traffic = target.costs.traffic
     match product.level(target):
         case "l1":
@@ -440,8 +440,8 @@ def _first_bandwidth(product: Product, panels: int, target: Target, *, shared: b
         case "l2":
             return target.l2_bandwidth
         case "l3":
-            streams = traffic.many_streams if panels > target.streams else 1.0
-            return target.l3_bandwidth * streams * (1.0 if shared or ahead else traffic.unfollowed_l3)
+            streams = traffic.several_streams if panels > target.streams else 1.0
+            return target.l3_bandwidth * streams * (1.0 if shared or prefetch else traffic.unfollowed_l3)
     if panels > target.streams:
-        return target.memory_bandwidth * traffic.many_streams
-    return target.memory_bandwidth * (1.0 if shared or panels == target.streams else traffic.few_streams)
+        return target.memory_bandwidth * traffic.several_streams
+    return target.memory_bandwidth * (1.0 if shared or panels == target.streams else traffic.limited_streams)

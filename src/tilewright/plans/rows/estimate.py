@@ -54,15 +54,15 @@ def products(structure: Structure, rows: Rows, target: Target) -> Cost:
             if walked is not None:
                 distance += sum(scattered(load, before, walked) for load in loads_of(before))
         gathered = distance * times * vectors * lanes * target.costs.arithmetic.gathered
-        again = sum(read_again(load, stage, target) for load in loads_of(stage))
+        rereading = sum(read_anew(load, stage, target) for load in loads_of(stage))
         if lane in stage.spatial and not rows.strip:  # a line of sums comes back after the lines that are added
             seen = (1 + STEPS) * size * prod(_count(it.extent) for it in stage.spatial[rows.leading :])
-            again += fetch_cycles(vector / STEPS, seen, target) + write_cycles(vector / STEPS, seen, target)
-        total |= Cost(memory=again, overhead=crowds * target.costs.traffic.collision + gathered)
+            rereading += fetch_cycles(vector / STEPS, seen, target) + write_cycles(vector / STEPS, seen, target)
+        total |= Cost(memory=rereading, overhead=crowds * target.costs.traffic.collision + gathered)
         parts = 1 if lane is None or lane in stage.spatial else 0
         waiting = times * max(vectors / target.fma_per_cycle, parts * target.costs.arithmetic.fma_latency)
-        kept = vector / STEPS
-        total |= Cost(waiting, load_cycles(2 * vector + kept, target), store_cycles(kept, target))
+        retained = vector / STEPS
+        total |= Cost(waiting, load_cycles(2 * vector + retained, target), store_cycles(retained, target))
     return total
 
 
@@ -82,7 +82,7 @@ def lane_of(stage: Stage, rows: Rows, lanes: int) -> BlockIter | None:
     return inner if inner is not None and number(inner.extent) >= lanes // 2 else None
 
 
-def read_again(load: Load, stage: Stage, target: Target) -> float:
+def read_anew(load: Load, stage: Stage, target: Target) -> float:
     """Cycles in which an operand comes back from beyond the first level, once for each further step of a dimension that
     it does not have, after all of it that the loops inside walk through: maps for each filter."""
     used = {v for index in load.indices for v in variables(index)}
@@ -143,8 +143,8 @@ def _window_element(structure: Structure, stage: Stage, lanes: int, target: Targ
     costs, length = target.costs.arithmetic, number(stage.reduce[-1].extent)
     if length >= lanes // 2:
         return (ceil(length / lanes) + costs.folded_window) / length
-    many = number(stage.spatial[-1].extent) > lanes and not structure.before(stage)
-    return costs.window_element_of_many if many else costs.window_element
+    is_long = number(stage.spatial[-1].extent) > lanes and not structure.before(stage)
+    return costs.window_element_of_several if is_long else costs.window_element
 
 
 def is_extremum(stage: Stage) -> bool:

@@ -20,7 +20,7 @@ from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.common import ENOUGH
 from tilewright.plans.framework.cost import instructions
 from tilewright.plans.rows.stages import Rows, materialised, slides, vector_last
-from tilewright.plans.rows.turned import is_turned, turned_together
+from tilewright.plans.rows.turned import is_transposed, transposed_together
 from tilewright.targets.target import Target
 
 TOGETHER = (8, 7, 6, 5, 4)
@@ -31,7 +31,7 @@ FEWEST_PIPELINED = 8
 MAX_PIPELINED = 256
 """Rows through which stages go one after the other: two turns more than rows are needed."""
 
-MANY_REGISTERS = 32
+SEVERAL_REGISTERS = 32
 """Vector registers that a step of three stages needs: sixteen hold one stage's."""
 
 STEP_VECTORS = 4
@@ -55,23 +55,23 @@ FEWEST_TURNS = 4
 def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) -> int:
     """Short rows that go through all stages together: folding the lanes of one takes as long as a chain of shuffles,
     that of several hardly longer. Windows beside one another do so as they are, where nothing holds them up."""
-    kept = [s for s in structure.stages if materialised(structure, s)]
+    retained = [s for s in structure.stages if materialised(structure, s)]
     outputs = [s for s in structure.stages if structure.is_output(s)]
-    folded = [s for s in kept if s.role != "spatial" and not vector_last(s)]
-    if strip or not rows.leading or len(outputs) > 1 or not folded or len(kept) < 2 or any(map(slides, folded)):
+    folded = [s for s in retained if s.role != "spatial" and not vector_last(s)]
+    if strip or not rows.leading or len(outputs) > 1 or not folded or len(retained) < 2 or any(map(slides, folded)):
         return 1
-    transposed = next((s for s in kept if is_turned(structure, s)), None)
+    transposed = next((s for s in retained if is_transposed(structure, s)), None)
     if transposed is not None:
-        return turned_together(kept, transposed, rows.leading, target)
+        return transposed_together(retained, transposed, rows.leading, target)
     leading = [as_int(it.extent) for it in outputs[0].spatial[: rows.leading]]
     long = LONG_ROW * target.lanes(4)
-    own = [[as_int(it.extent) for it in s.block.iters[rows.leading :]] for s in kept]
+    own = [[as_int(it.extent) for it in s.block.iters[rows.leading :]] for s in retained]
     sizes = [prod(long if n is None else n for n in extents) for extents in own]
     longest = max(sizes)
     if longest >= long:
         return 1
     # The chain of a single fold is hidden by the next row's, if nothing long stands between the two.
-    between = max((size for s, size in zip(kept, sizes, strict=True) if s is not folded[0]), default=1)
+    between = max((size for s, size in zip(retained, sizes, strict=True) if s is not folded[0]), default=1)
     if len(folded) == 1 and between <= OVERLAPPED * target.lanes(4):
         return 1
     # A last group of fewer rows is code of its own.
@@ -87,23 +87,23 @@ def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target)
 
     The numbers of threads decide about groups alone: what is summed in which order is the same for all of them.
     """
-    kept = [s for s in structure.stages if materialised(structure, s)]
+    retained = [s for s in structure.stages if materialised(structure, s)]
     outputs = [s for s in structure.stages if structure.is_output(s)]
-    folded = [s for s in kept if s.role != "spatial" and not vector_last(s)]
+    folded = [s for s in retained if s.role != "spatial" and not vector_last(s)]
     none = 0, 1
-    if strip or not rows.leading or len(outputs) > 1 or len(folded) < 2 or target.registers < MANY_REGISTERS:
+    if strip or not rows.leading or len(outputs) > 1 or len(folded) < 2 or target.registers < SEVERAL_REGISTERS:
         return none
-    if any(is_turned(structure, s) for s in kept):
+    if any(is_transposed(structure, s) for s in retained):
         return none
     *others, count = (as_int(it.extent) for it in outputs[0].spatial[: rows.leading])
-    lengths = {row_length(s, rows.leading) for s in kept} - {1}
+    lengths = {row_length(s, rows.leading) for s in retained} - {1}
     if len(lengths) != 1 or (count is not None and count < FEWEST_PIPELINED):
         return none
     (length,), lanes = lengths, target.lanes(4)
     if length < 2 * STEP_VECTORS * lanes or length * 4 > target.l1 * target.costs.prefetching.pipelined_row:
         return none
     fold = 1 if count is None else _folded(count, length, target)
-    alone = sum(instructions(s.block) for s in kept if s.role == "spatial" and row_length(s, rows.leading) == 1)
+    alone = sum(instructions(s.block) for s in retained if s.role == "spatial" and row_length(s, rows.leading) == 1)
     if fold == 1 and 2 * alone * lanes > length:
         return none
     if count is None:

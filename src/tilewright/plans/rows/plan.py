@@ -30,10 +30,10 @@ from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import (
     buffer_names,
     extent,
-    few_vectors,
     inline_all,
     lanes_of,
     parallelize,
+    short_vectors,
     stream_outputs,
     vectorize_spatial,
     whole_extent,
@@ -52,7 +52,7 @@ from tilewright.plans.idioms.reducing import (
 from tilewright.plans.rows.estimate import STEPS, folds, products, unfilled, windows
 from tilewright.plans.rows.groups import STEP_VECTORS, row_length, rows_pipelined, rows_together
 from tilewright.plans.rows.stages import Rows, materialised, shared_rows, vector_last
-from tilewright.plans.rows.turned import is_turned, schedule_turned, turning
+from tilewright.plans.rows.turned import is_transposed, schedule_transposed, turning
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
@@ -62,7 +62,7 @@ SPREAD = 1 << 16
 
 PARTS = 32
 
-FEW_SUMMED = 6
+SHORT_SUMS = 6
 """Rows that are folded onto each other up to which results stay in registers, a strip of eight vectors at a time: of 2
 to 6 rows of 6,400 and 50,000 numbers 0.5 to 0.75 of the time of strips of 1,024 with AVX2, 0.83 to 1.11 with AVX-512
 (sums, means, norms, maxima; Zen 5, 27 November 2026)."""
@@ -84,7 +84,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     cost = cost | products(structure, rows, target) | windows(structure, target)
     cost |= unfilled(structure, rows, strip, target)
     for stage in structure.stages:
-        if is_turned(structure, stage):
+        if is_transposed(structure, stage):
             cost += turning(stage, target)
     return [Candidate(tuple(knobs.items()), cost + folds(structure, rows, strip, together, target))]
 
@@ -105,16 +105,16 @@ def strip_width(structure: Structure, rows: Rows, target: Target) -> int:
     reduction only the results need a place."""
     if not rows.strip:
         return 0
-    kept = [s for s in structure.stages if materialised(structure, s)]
+    retained = [s for s in structure.stages if materialised(structure, s)]
     out = [s for s in structure.stages if structure.is_output(s)][-1]
     lanes = lanes_of(out, target)
     width = as_int(out.spatial[-1].extent)
-    if any(is_window(st) for st in kept if st.reduce):
+    if any(is_window(st) for st in retained if st.reduce):
         # A whole line, or so little of one that some strips touch neither end, where padding is.
         if width is None:
-            return few_vectors(out.spatial[-1].extent, lanes, 1)
-        return few_vectors(out.spatial[-1].extent, lanes) if width > 8 * lanes else width
-    full = [st for st in kept if st.role == "spatial" and len(st.spatial) > rows.leading + 1]
+            return short_vectors(out.spatial[-1].extent, lanes, 1)
+        return short_vectors(out.spatial[-1].extent, lanes) if width > 8 * lanes else width
+    full = [st for st in retained if st.role == "spatial" and len(st.spatial) > rows.leading + 1]
     height = 1
     for st in full:
         tall = 1
@@ -123,10 +123,10 @@ def strip_width(structure: Structure, rows: Rows, target: Target) -> int:
         height = max(height, tall)
     if height == 1:
         widest = 8 * lanes
-        few = all(prod(as_int(it.extent) or FEW_SUMMED + 1 for it in st.reduce) <= FEW_SUMMED for st in kept)
+        is_short = all(prod(as_int(it.extent) or SHORT_SUMS + 1 for it in st.reduce) <= SHORT_SUMS for st in retained)
         if width is None:
             return widest
-        return width if width <= widest else widest if few else min(target.costs.copies.strip, width)
+        return width if width <= widest else widest if is_short else min(target.costs.copies.strip, width)
     vectors = max(2, min(8, target.l2 // 2 // (height * lanes * 4 * 2)))
     return min(width or vectors * lanes, vectors * lanes)
 
@@ -137,26 +137,26 @@ def strip_width(structure: Structure, rows: Rows, target: Target) -> int:
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
     inlined = tuple(st for st in structure.stages if not materialised(structure, st))
     inline_all(s, structure, inlined)
-    kept = [st for st in structure.stages if st not in inlined]
+    retained = [st for st in structure.stages if st not in inlined]
     rows, strip, together = (candidate.knob(name) for name in ("rows", "strip", "together"))
     pipeline, fold = bool(candidate.knob("pipeline")), candidate.knob("fold")
-    outputs = [st for st in kept if structure.is_output(st)]
-    if all(as_int(it.extent) == 1 for st in kept for it in st.spatial):
-        one_after_another(s, kept, target)
+    outputs = [st for st in retained if structure.is_output(st)]
+    if all(as_int(it.extent) == 1 for st in retained for it in st.spatial):
+        one_after_another(s, retained, target)
         return
     if (rows or strip) and len(outputs) == 1:
-        enclosing = gather(s, kept, outputs[0], rows, strip, together, fold if pipeline else 0, target)
-    elif rows and not strip and connected(structure, kept):
-        enclosing = spread(s, kept, rows)
+        enclosing = gather(s, retained, outputs[0], rows, strip, together, fold if pipeline else 0, target)
+    elif rows and not strip and connected(structure, retained):
+        enclosing = spread(s, retained, rows)
     else:
-        one_after_another(s, kept, target)
+        one_after_another(s, retained, target)
         return
     names = {loop.name for loop in enclosing}
     # Nothing but folds: one element a row is left.
-    short = not strip and all(as_int(it.extent) == 1 for st in kept for it in st.spatial[rows:])
-    scalars = together > 1 and not pipeline and folded_to_scalars(structure, kept, rows, target)
-    for stage in kept:
-        if is_turned(structure, stage) and schedule_turned(s, stage, target):
+    short = not strip and all(as_int(it.extent) == 1 for st in retained for it in st.spatial[rows:])
+    scalars = together > 1 and not pipeline and folded_to_scalars(structure, retained, rows, target)
+    for stage in retained:
+        if is_transposed(structure, stage) and schedule_transposed(s, stage, target):
             continue
         own = [loop for loop in s.loops(s.block(stage.name)) if loop.name not in names]
         if fold > 1:
@@ -205,13 +205,13 @@ def prefetch_rows(
 
 
 def gather(
-    s: Schedule, kept: list[Stage], out: Stage, rows: int, strip: int, together: int, pipeline: int, target: Target
+    s: Schedule, retained: list[Stage], out: Stage, rows: int, strip: int, together: int, pipeline: int, target: Target
 ) -> list[LoopRef]:
     """Compute every stage where the output needs it, `together` rows at once or, where stages go one after the other,
     so many of those at once as `pipeline` says. Returns the loops around."""
     block = s.block(out.name)
     lone = len(out.writes) == 1 and not vector_last(out)
-    copied = out.reduce and (strip or len(kept) > 1 or lone)
+    copied = out.reduce and (strip or len(retained) > 1 or lone)
     if copied:
         block = s.cache_write(block, "local")
     loops = list(s.loops(block))
@@ -229,7 +229,7 @@ def gather(
         enclosing[-1], row = s.split(enclosing[-1], factor=together)
         if pipeline:
             enclosing.append(s.split(row, factor=pipeline)[0] if pipeline > 1 else row)
-    for stage in reversed(kept):
+    for stage in reversed(retained):
         if stage is not out or copied:
             s.compute_at(s.block(stage.name), enclosing[-1])
     if copied:
@@ -238,22 +238,22 @@ def gather(
     return enclosing
 
 
-def spread(s: Schedule, kept: list[Stage], rows: int) -> list[LoopRef]:
+def spread(s: Schedule, retained: list[Stage], rows: int) -> list[LoopRef]:
     """Several outputs: every stage follows the first one, row by row. Returns the loops around."""
-    enclosing = list(s.loops(s.block(kept[0].name)))[:rows]
-    for stage in kept[1:]:
+    enclosing = list(s.loops(s.block(retained[0].name)))[:rows]
+    for stage in retained[1:]:
         s.reverse_compute_at(s.block(stage.name), enclosing[-1])
     return enclosing
 
 
-def connected(structure: Structure, kept: list[Stage]) -> bool:
+def connected(structure: Structure, retained: list[Stage]) -> bool:
     """True if every stage but the first reads what an earlier one makes."""
-    names = [st.name for st in kept]
-    return all(any(b.name in names[:k] for b in structure.before(st)) for k, st in enumerate(kept) if k)
+    names = [st.name for st in retained]
+    return all(any(b.name in names[:k] for b in structure.before(st)) for k, st in enumerate(retained) if k)
 
 
-def one_after_another(s: Schedule, kept: list[Stage], target: Target) -> None:
-    for _, run in groupby(kept, key=lambda stage: None if stage.reduce else [it.extent for it in stage.spatial]):
+def one_after_another(s: Schedule, retained: list[Stage], target: Target) -> None:
+    for _, run in groupby(retained, key=lambda stage: None if stage.reduce else [it.extent for it in stage.spatial]):
         stages = list(run)
         if not stages[0].reduce:
             side_by_side(s, stages, target)
@@ -354,12 +354,12 @@ def schedule_inner(
     reduce_lanes(s, stage, reduce, lanes, STEP_VECTORS if pipeline else None, short=short)
 
 
-def folded_to_scalars(structure: Structure, kept: list[Stage], rows: int, target: Target) -> bool:
+def folded_to_scalars(structure: Structure, retained: list[Stage], rows: int, target: Target) -> bool:
     """Whether the lanes of rows are folded one row after the other, so that results are stored one by one. Of rows that
     are shorter, LLVM makes vectors of rows."""
-    reducing = [stage for stage in kept if stage.role != "spatial"]
+    reducing = [stage for stage in retained if stage.role != "spatial"]
     short = (0 < row_length(stage, rows) < lanes_of(stage, target) // 2 for stage in reducing)
-    return not any(short) and not any(is_turned(structure, stage) for stage in kept)
+    return not any(short) and not any(is_transposed(structure, stage) for stage in retained)
 
 
 def has_function(stage: Stage) -> bool:
@@ -397,7 +397,7 @@ def vector_tail(
     inner = own[-1]
     size = extent(s, inner)
     if size is None or size > most * lanes:
-        _, inner = s.split(inner, factor=few_vectors(whole_extent(s, inner), lanes))
+        _, inner = s.split(inner, factor=short_vectors(whole_extent(s, inner), lanes))
     s.vectorize(inner)
     if stream:
         stream_outputs(s, block, inner, target)

@@ -9,7 +9,7 @@ from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.cost import instructions
 from tilewright.plans.idioms.reducing import is_window, lane_stride
-from tilewright.plans.rows.turned import is_turned
+from tilewright.plans.rows.turned import is_transposed
 from tilewright.support.classes import dataclass
 
 CHEAP_OPS = 4
@@ -26,23 +26,23 @@ class Rows:
 def shared_rows(structure: Structure) -> Rows:
     """The dimensions that all materialised stages have in common with the output and pass on unchanged."""
     outputs = [s for s in structure.stages if structure.is_output(s)]
-    kept = [s for s in structure.stages if materialised(structure, s)]
+    retained = [s for s in structure.stages if materialised(structure, s)]
     out = outputs[-1]
     rank = len(out.spatial)
-    if not rank or (len(kept) == 1 and out.role == "spatial"):
+    if not rank or (len(retained) == 1 and out.role == "spatial"):
         return Rows(0, False)
-    same = [all(d < len(st.spatial) and st.spatial[d].extent is out.spatial[d].extent for st in kept)
+    same = [all(d < len(st.spatial) and st.spatial[d].extent is out.spatial[d].extent for st in retained)
             for d in range(rank)]  # fmt: skip
-    between = {s.name for stage in kept if stage is not out for s in (stage, *structure.after(stage))} - {out.name}
-    if any(len(st.spatial) != rank for st in kept):
-        same = [k and d < min(len(st.spatial) for st in kept) for d, k in enumerate(same)]
+    between = {s.name for stage in retained if stage is not out for s in (stage, *structure.after(stage))} - {out.name}
+    if any(len(st.spatial) != rank for st in retained):
+        same = [k and d < min(len(st.spatial) for st in retained) for d, k in enumerate(same)]
         same[-1] = False
     for stage in structure.stages:
         if stage.name in between:
             passed = _passed(structure, stage)
             same = [k and d < len(passed) and passed[d] for d, k in enumerate(same)]
     leading = same.index(False) if False in same else rank
-    reductions = [st for st in kept if st.role != "spatial"]
+    reductions = [st for st in retained if st.role != "spatial"]
     strip = same[-1] and as_int(out.spatial[-1].extent) != 1 and all(vector_last(st) for st in reductions)
     return Rows(min(leading, rank - 1) if strip else leading, strip)
 
@@ -68,7 +68,7 @@ def _passed(structure: Structure, stage: Stage) -> list[bool]:
 def materialised(structure: Structure, stage: Stage) -> bool:
     """Reductions always; spatial stages that are read by several or inside reductions and cost something; what is
     computed from a row's results, such as a mean, and read by all of its elements; transpositions."""
-    if structure.is_output(stage) or stage.role != "spatial" or is_turned(structure, stage):
+    if structure.is_output(stage) or stage.role != "spatial" or is_transposed(structure, stage):
         return True
     readers = structure.consumers(stage)
     if instructions(stage.block) and any(_spreads(stage, reader) for reader in readers):

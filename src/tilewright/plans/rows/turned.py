@@ -30,7 +30,7 @@ SHORTEST = 8
 """Elements of the shortest row for which turning its tiles pays."""
 
 
-def is_turned(structure: Structure, stage: Stage) -> bool:
+def is_transposed(structure: Structure, stage: Stage) -> bool:
     """Whether a stage only moves elements, whose rows of whole tiles are read more than once: the source is contiguous
     along the last dimension but one."""
     store = stage.block.body
@@ -42,7 +42,7 @@ def is_turned(structure: Structure, stage: Stage) -> bool:
     if _divisor(row.extent) < FEWEST or (as_int(last.extent) or 0) < SHORTEST:
         return False
     place = flat(store.value.indices, store.value.buffer.shape, 0)
-    return steps(place, row.var) == 1 and _is_far(place, stage, last.var) and store.indices[-1] is last.var
+    return steps(place, row.var) == 1 and _is_from_memory(place, stage, last.var) and store.indices[-1] is last.var
 
 
 def _divisor(extent: Expr) -> int:
@@ -52,28 +52,28 @@ def _divisor(extent: Expr) -> int:
     return an.form_divisor(an.form(extent)) if known is None else known
 
 
-def _is_far(place: Expr, stage: Stage, var: Var) -> bool:
+def _is_from_memory(place: Expr, stage: Stage, var: Var) -> bool:
     """Whether an index moves by more than one, always as far, when `var` grows by one: planes may have any size."""
     step = simplify(substitute(place, {var: var + 1}) - place)
     return as_int(step) not in (0, 1) and all(it.var not in variables(step) for it in stage.block.iters)
 
 
-def turned_together(kept: Sequence[Stage], transposed: Stage, leading: int, target: Target) -> int:
+def transposed_together(retained: Sequence[Stage], transposed: Stage, leading: int, target: Target) -> int:
     """Rows that are turned together: as many as a line has elements where they stay in half of the first level of
     cache, else half as many in a quarter of the second, else as many of a row of places as divide it; 1 if a tile's do
     not stay there, or if the chain's rows are other ones."""
     if leading != len(transposed.spatial) - 1:
         return 1
-    longest = max(prod(as_int(it.extent) or 0 for it in stage.block.iters[leading:]) for stage in kept)
+    longest = max(prod(as_int(it.extent) or 0 for it in stage.block.iters[leading:]) for stage in retained)
     count = _divisor(transposed.spatial[-2].extent)
-    near, far = (room // (4 * max(longest, 1)) for room in (target.l1 // 2, target.l2 // 4))
+    cached, from_memory = (room // (4 * max(longest, 1)) for room in (target.l1 // 2, target.l2 // 4))
     line = target.caches.line // 4
-    whole = [n for n, most in ((line, near), (line // 2, far)) if n <= most and count % n == 0]
-    parts = [n for n in range(min(2 * line, far), FEWEST - 1, -1) if count % n == 0]
+    whole = [n for n, most in ((line, cached), (line // 2, from_memory)) if n <= most and count % n == 0]
+    parts = [n for n in range(min(2 * line, from_memory), FEWEST - 1, -1) if count % n == 0]
     return next(iter((*whole, *parts)), 1)
 
 
-def schedule_turned(s: Schedule, stage: Stage, target: Target) -> bool:
+def schedule_transposed(s: Schedule, stage: Stage, target: Target) -> bool:
     """Tiles through registers below the shared rows; False, with nothing done, where none fits."""
     block = s.block(stage.name)
     axes = tile_axes(s, block, target)

@@ -156,8 +156,8 @@ def packing(transposed: Sequence[Access], target: Target) -> Cost:
     for access in transposed:
         size = nbytes_of(access.buffer)
         shuffles = shuffle_cycles(size / access.itemsize, target)
-        far = size / target.l2_bandwidth if size > target.l1 // 2 else 0.0
-        total += Cost(shuffles, load_cycles(size, target), store_cycles(size, target), 2 * far)
+        from_memory = size / target.l2_bandwidth if size > target.l1 // 2 else 0.0
+        total += Cost(shuffles, load_cycles(size, target), store_cycles(size, target), 2 * from_memory)
     return total
 
 
@@ -166,8 +166,8 @@ def traffic(stage: Stage, read: Sequence[Reading], tiling: Tiling, lanes: int, t
     order = loop_order(stage, tiling, lanes)
     sizes = (target.l1, target.l2, target.l3)
     rates = (target.l2_bandwidth, target.l3_bandwidth, target.memory_bandwidth)
-    kept = target.costs.traffic
-    shares = (kept.kept_l1, kept.kept_l2, kept.kept_l3)
+    retained = target.costs.traffic
+    shares = (retained.kept_l1, retained.kept_l2, retained.kept_l3)
     touched: list[list[float]] = []
 
     def whole(k: int) -> float:
@@ -199,11 +199,11 @@ def loop_order(stage: Stage, tiling: Tiling, lanes: int) -> list[tuple[Var, int,
     panel = [(lane, width)] if iters[lane].kind == "spatial" else []
     spatial += [*tiles, *panel] if tiling.swap else [*panel, *tiles]
     reduce = [(k, lanes if k == lane else 1) for k, it in enumerate(iters) if it.kind == "reduce"]
-    made = []
+    created = []
     for k, inner in (*spatial, *reduce):
         extent = number(iters[k].extent)
-        made.append((iters[k].var, ceil(extent / inner), min(inner, extent)))
-    return made
+        created.append((iters[k].var, ceil(extent / inner), min(inner, extent)))
+    return created
 
 
 def _inside(order: Sequence[tuple[Var, int, int]], first: int) -> dict[Var, int]:

@@ -84,17 +84,17 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     assert anchor is not None
     loads, lanes = accesses(anchor), lanes_of(anchor, target)
     other = around(structure, anchor, target)
-    judge = Estimator(anchor, loads, lanes, target)
-    results = [(t, judge.estimate(t) + other) for t in tilings(anchor, loads, lanes, target)]
+    evaluate = Estimator(anchor, loads, lanes, target)
+    results = [(t, evaluate.estimate(t) + other) for t in tilings(anchor, loads, lanes, target)]
     results.sort(key=lambda pair: pair[1].cycles)
     kinds: dict[object, int] = {}
-    kept = []
+    retained = []
     for tiling, cost in results:
         kind = (tiling.lane, tuple(k for k, _ in tiling.rows), tiling.packed)
         kinds[kind] = kinds.get(kind, 0) + 1
         if kinds[kind] <= KINDS:
-            kept.append(Candidate(tiling.knobs, cost))
-    return kept[:MAX_SKETCHES]
+            retained.append(Candidate(tiling.knobs, cost))
+    return retained[:MAX_SKETCHES]
 
 
 # the schedule
@@ -168,8 +168,8 @@ class Tiles:
 def split_tile(s: Schedule, anchor: Stage, loops: dict[Var, LoopRef], tiling: Tiling) -> Tiles:
     """The loops over tiles and those inside of one, without the lane's."""
     iters = anchor.block.iters
-    taken = {iters[k].var for k in (tiling.lane, *(k for k, _ in tiling.rows))}
-    outer = [loop for v, loop in loops.items() if v not in taken]
+    selected = {iters[k].var for k in (tiling.lane, *(k for k, _ in tiling.rows))}
+    outer = [loop for v, loop in loops.items() if v not in selected]
     tiles, inner, whole = [], [], True
     for k, count in tiling.rows:
         whole = whole and (as_int(iters[k].extent) or 1) % count == 0

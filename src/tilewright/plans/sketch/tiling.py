@@ -198,14 +198,14 @@ def registers(
 ) -> int:
     """Registers that a step takes: the results, the vectors that several of them share, one for an element that goes
     to all lanes, and two for what is computed."""
-    kept = vectors * prod(n for _, n in rows)
+    retained = vectors * prod(n for _, n in rows)
     shared = 0
     for k, access in enumerate(loads):
         if k in packed or access.stride(iters[lane].var) != 0:
             shared += vectors * prod(n for at, n in rows if access.uses(iters[at].var))
     # Of two factors that both have vectors one is read straight from memory, row by row.
     each = [vectors * prod(n for at, n in rows if a.uses(iters[at].var)) for a in loads if a.uses(iters[lane].var)]
-    return kept + (shared - max(each) + 1 if len(each) > 1 else shared) + 3
+    return retained + (shared - max(each) + 1 if len(each) > 1 else shared) + 3
 
 
 __all__ = ["Tiling", "packed_order", "packs", "tiling_of", "tilings", "transposed"]

@@ -57,9 +57,9 @@ def check_weights(
     _check_prefix(weights, known)
     for name in extra:
         problems.add(WeightError("there is no such weight", where=f"weight {name!r}"))
-    for name, made in folded:
+    for name, element in folded:
         if name in weights:
-            problems.add(WeightError(f"cannot change: {made}", where=f"weight {name!r}", hint=_UNFOLDED))
+            problems.add(WeightError(f"cannot change: {element}", where=f"weight {name!r}", hint=_UNFOLDED))
     arrays: list[Array] = []
     fitting: list[ParamSpec] = []
     for p in params:
@@ -115,11 +115,11 @@ def _add_untied(
         where = f"weight {name!r}"
         read = arrays[leader]
         try:
-            given = as_numpy(on_cpu(weights[name]), where)
+            arguments = as_numpy(on_cpu(weights[name]), where)
         except CallError as error:
             problems.add(WeightError(error.what, where=where, expected=error.expected, got=error.got))
             continue
-        if not _are_equal(given, read):
+        if not _are_equal(arguments, read):
             what = f"was one tensor with {leader!r} when the model was compiled, and now differs from it"
             problems.add(WeightError(what, where=where, hint="compile the model anew, without tying them first"))
 

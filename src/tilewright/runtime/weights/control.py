@@ -191,12 +191,12 @@ class Control:
 
     # -- the writer's side -------------------------------------------------------------------------------------------
 
-    def take(self, preferred: Sequence[int], is_alive: Callable[[int], bool], patience: float) -> int:
+    def take(self, preferred: Sequence[int], is_alive: Callable[[int], bool], timeout: float) -> int:
         """A slot to write to: not current, not pinned by a reader that is alive. The first of `preferred` that is free.
 
-        Waits up to `patience` seconds for calls to end, then raises StoreError naming who holds them.
+        Waits up to `timeout` seconds for calls to end, then raises StoreError naming who holds them.
         """
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while True:
             for slot in preferred:
                 if self.seize(slot, is_alive):

@@ -31,7 +31,7 @@ from tilewright.support.errors import WeightError
 if TYPE_CHECKING:
     from tilewright.runtime.engine import Engine
 
-_PATIENCE_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 """Seconds that an update waits for a slot which no call holds."""
 
 
@@ -116,8 +116,8 @@ class LocalWeights:
         if len(there) < len(params):
             if self._again is None or self._again[0] != weights.version:
                 raise WeightError("raw weights were not kept once they were packed", hint=_KEEP)
-            _, again, digests = self._again
-            named = again()
+            _, recomputed, digests = self._again
+            named = recomputed()
             lost = [k for k in range(len(params)) if k not in there]
             arrays = check_weights(
                 [params[k] for k in lost], _some(named, [params[k].name for k in lost]), finite=False
@@ -136,7 +136,7 @@ class LocalWeights:
                     engine.set_slot(index, slot.weights.packed_addresses)
             self._followers.add(engine)
 
-    def adopt(self, arrays: Sequence[Array], version: int, again: Again | None = None) -> None:
+    def adopt(self, arrays: Sequence[Array], version: int, repeated: Again | None = None) -> None:
         """Publish raw weights that are never written again, without a copy; those that calls read in place are aligned.
 
         Args:
@@ -144,11 +144,11 @@ class LocalWeights:
         """
         self._fixed = {p.name: a for p, a in zip(self._manifest.params, arrays, strict=True) if p.fixed}
         index = self._take()
-        if again is not None:
+        if repeated is not None:
             lost = [k for k in range(len(arrays)) if k not in self._needed]
-            self._again = version, again, [_digest(arrays[k]) for k in lost]
+            self._again = version, repeated, [_digest(arrays[k]) for k in lost]
         self._publish(arrays, version, index)
-        if again is not None:
+        if repeated is not None:
             self.current.drop(self._needed)
 
     def publish(self, arrays: Sequence[Array], version: int, *, finite: bool) -> None:
@@ -158,11 +158,11 @@ class LocalWeights:
         slot = self._slots[index]
         if slot is None:
             slot = self._slots[index] = _Slot(aligned_bytes(packed_nbytes(self._manifest)))
-        kept = [p for p, k in zip(self._params, self._numbers, strict=True) if self._keep or k in self._needed]
+        retained = [p for p, k in zip(self._params, self._numbers, strict=True) if self._keep or k in self._needed]
         if slot.raw is None or slot.lent:
-            slot.raw = aligned_bytes(raw_nbytes(kept))
+            slot.raw = aligned_bytes(raw_nbytes(retained))
             slot.lent = False
-        views = aligned_views(kept, slot.raw)
+        views = aligned_views(retained, slot.raw)
         if not self._keep:
             views = self._with_others(views)
         copies = iter(views)
@@ -178,16 +178,16 @@ class LocalWeights:
 
         self._publish(everything, version, index, bring)
 
-    def _with_others(self, kept: Sequence[Array]) -> list[Array]:
+    def _with_others(self, retained: Sequence[Array]) -> list[Array]:
         """Memory for all parameters that are not fixed: that of those that stay, and new memory for the others."""
         dropped = [p for p, k in zip(self._params, self._numbers, strict=True) if k not in self._needed]
-        stay, go = iter(kept), iter(aligned_views(dropped, aligned_bytes(raw_nbytes(dropped))))
+        stay, go = iter(retained), iter(aligned_views(dropped, aligned_bytes(raw_nbytes(dropped))))
         return [next(stay if k in self._needed else go) for k in self._numbers]
 
     def _take(self) -> int:
         # Memory that was used before has its pages; a new slot is for when older versions are still being read.
         used = [k for k in range(SLOTS) if self._slots[k] is not None]
-        return self.control.take(used + [k for k in range(SLOTS) if k not in used], lambda _: True, _PATIENCE_SECONDS)
+        return self.control.take(used + [k for k in range(SLOTS) if k not in used], lambda _: True, _TIMEOUT_SECONDS)
 
     def _publish(self, raw: Sequence[Array], version: int, index: int, bring: Bring | None = None) -> None:
         slot = self._slots[index] or _Slot(aligned_bytes(packed_nbytes(self._manifest)))

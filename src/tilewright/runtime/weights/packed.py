@@ -52,9 +52,9 @@ class WeightSet:
                 self.packed_addresses.append(at)
                 at += _round(p.nbytes)
 
-    def drop(self, kept: Collection[int]) -> None:
+    def drop(self, retained: Collection[int]) -> None:
         """Forget the raw arrays but those of these numbers: all that is read is packed."""
-        self.raw = tuple(a if k in kept else None for k, a in enumerate(self.raw))
+        self.raw = tuple(a if k in retained else None for k, a in enumerate(self.raw))
         self.raw_addresses = []
 
 
@@ -97,9 +97,9 @@ def aligned_views(params: Sequence[ParamSpec], block: Array) -> list[Array]:
 def adopted(params: Sequence[ParamSpec], arrays: Sequence[Array]) -> list[Array]:
     """Arrays that nothing else writes: those that are dense and 64-byte aligned as they are, copies of the others."""
     fit = [a.flags.c_contiguous and a.ctypes.data % ALIGNMENT == 0 for a in arrays]
-    others = [k for k, kept in enumerate(fit) if not kept]
+    others = [k for k, retained in enumerate(fit) if not retained]
     copies = iter(copy_aligned([params[k] for k in others], [arrays[k] for k in others]))
-    return [a if kept else next(copies) for a, kept in zip(arrays, fit, strict=True)]
+    return [a if retained else next(copies) for a, retained in zip(arrays, fit, strict=True)]
 
 
 def readable(manifest: Manifest, arrays: Sequence[Array], private: bool) -> list[Array]:

@@ -71,13 +71,13 @@ class Estimates:
             seconds = min(seconds, expected * _OUTLIER)
             self._error += _FORGET * (abs(seconds - expected) / expected - self._error)
         k = min(bisect_left(self.sizes, rows), len(self.sizes) - 1)
-        near = k - 1 if k and rows - self.sizes[k - 1] < self.sizes[k] - rows else k
-        ratio = seconds / (expected / self._factor(near))
+        closest = k - 1 if k and rows - self.sizes[k - 1] < self.sizes[k] - rows else k
+        ratio = seconds / (expected / self._factor(closest))
         self._least = min(self._least, ratio)
         # One that is much faster shows that those before it were interrupted.
-        weight = max(_FORGET, 1 / (self._seen[near] + 1), 0.5 if seconds < expected / 2 else 0.0)
-        self._ratio[near] += weight * (ratio - self._ratio[near])
-        self._seen[near] += 1
+        weight = max(_FORGET, 1 / (self._seen[closest] + 1), 0.5 if seconds < expected / 2 else 0.0)
+        self._ratio[closest] += weight * (ratio - self._ratio[closest])
+        self._seen[closest] += 1
         self._count += 1
         self._common += max(_FORGET, 1 / self._count) * (ratio - self._common)
 

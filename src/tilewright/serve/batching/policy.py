@@ -113,11 +113,11 @@ class DeadlineQueue:
         return self._target
 
     def admit(self, job: Job, now: float, start: float, lanes: int) -> bool:
-        ahead = self._rows if not self._jobs or self._jobs[-1].order <= job.order else self._ahead(job)
+        earlier = self._rows if not self._jobs or self._jobs[-1].order <= job.order else self._ahead(job)
         target = self.target
-        batches = ahead // target / lanes
+        batches = earlier // target / lanes
         # Others will join its batch if it has to wait, so that its time is a full batch's.
-        own = max(target, job.rows) if ahead or start > now else job.rows
+        own = max(target, job.rows) if earlier or start > now else job.rows
         finish = max(now, start) + batches * self.estimates.seconds(target) + self.estimates.bound(own)
         if finish > job.deadline and not self._probes(job, now, idle=not self._jobs and start <= now):
             return False
@@ -157,8 +157,8 @@ class DeadlineQueue:
         for job in self._jobs[first : first + self.max_batch]:
             deadline = min(deadline, job.deadline)
             fits = not rows or rows + job.rows <= self.max_batch
-            late = now + self.estimates.bound(rows + job.rows) > deadline
-            if not fits or (late and (rows or job is not self._probe)):
+            overdue = now + self.estimates.bound(rows + job.rows) > deadline
+            if not fits or (overdue and (rows or job is not self._probe)):
                 break
             rows += job.rows
             end += 1

@@ -193,8 +193,8 @@ def _exact(demands: Sequence[Demand]) -> list[Core]:
         if len(groups) >= len(best):
             return
         if k == len(demands):
-            made = [core_of(group) for group in groups]
-            best = [core for core in made if core is not None]
+            created = [core_of(group) for group in groups]
+            best = [core for core in created if core is not None]
             return
         for j, group in enumerate(groups):
             larger = group | {k}

@@ -82,30 +82,30 @@ class _Maker:
         key = b"weight" + blake2b(bare.SerializeToString(deterministic=True)).digest()
         if key not in self._values:
             self._values[key] = [f"w{len(self._values)}"]
-            made = self._graph.initializer.add()
-            made.CopyFrom(bare)
-            made.name = self._values[key][0]
+            new_node = self._graph.initializer.add()
+            new_node.CopyFrom(bare)
+            new_node.name = self._values[key][0]
         return self._values[key][0]
 
     def _node(self, node: onnx.NodeProto, names: Mapping[str, str]) -> list[str]:
         bare = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
         bare.attribute.extend(sorted(node.attribute, key=lambda a: a.name))
         bare.input.extend(names[name] for name in node.input)
-        kept = ",".join("" if name else "-" for name in node.output)  # outputs that are left out
-        key = b"node" + blake2b(bare.SerializeToString(deterministic=True) + kept.encode()).digest()
+        retained = ",".join("" if name else "-" for name in node.output)  # outputs that are left out
+        key = b"node" + blake2b(bare.SerializeToString(deterministic=True) + retained.encode()).digest()
         if key not in self._values or node.op_type.startswith("Random") or node.op_type in ("Bernoulli", "Multinomial"):
             number = len(self._values)
             self._values[key] = [f"v{number}_{k}" if name else "" for k, name in enumerate(node.output)]
-            made = self._graph.node.add()
-            made.CopyFrom(bare)
-            made.output.extend(self._values[key])
+            new_node = self._graph.node.add()
+            new_node.CopyFrom(bare)
+            new_node.output.extend(self._values[key])
         return self._values[key]
 
     def _output(self, name: str, value: str, declared: onnx.ValueInfoProto) -> None:
         self._graph.node.add(op_type="Identity", input=[value], output=[name])
-        made = self._graph.output.add()
-        made.CopyFrom(declared)
-        made.name = name
+        new_node = self._graph.output.add()
+        new_node.CopyFrom(declared)
+        new_node.name = name
 
 
 __all__ = ["merge"]

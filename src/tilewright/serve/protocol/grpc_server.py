@@ -229,11 +229,11 @@ def request_of(message: Any, context: Context | None, regions: Regions | None) -
     wanted: _Wanted = {}
     outputs = message.outputs
     for output in outputs:
-        given = _parameters(output.parameters) if output.parameters else {}
-        if given.get("classification"):
+        arguments = _parameters(output.parameters) if output.parameters else {}
+        if arguments.get("classification"):
             raise ServeError("classification is not served", where=f"output {output.name[:60]!r}")
-        if "shared_memory_region" in given:
-            wanted[output.name] = _region(given)
+        if "shared_memory_region" in arguments:
+            wanted[output.name] = _region(arguments)
     request = Request(
         message.model_name,
         inputs,

@@ -234,12 +234,12 @@ class _Session:
             number = _unpack(_NUMBER, message, 0)[0]
             served = self._site.core.catalogue.choose(self._model, self._version)
             form = self._form(served, message)
-            given = {name: view != 0 if truths else view for name, view, truths in form.inputs}
+            inputs = {name: view != 0 if truths else view for name, view, truths in form.inputs}
         except ServeError as error:
             self._send(_refusal(number, error))
             return
         request = Request(
-            self._model, given, time.monotonic(), served.version, timeout=form.timeout, priority=form.priority,
+            self._model, inputs, time.monotonic(), served.version, timeout=form.timeout, priority=form.priority,
             shared=True,
         )  # fmt: skip
         self._site.core.infer(request, lambda result: self._answer(number, result, form))

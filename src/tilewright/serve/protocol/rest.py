@@ -180,20 +180,20 @@ def _inputs(head: _Head, body: bytes | memoryview, length: int, regions: Regions
 
 def timeout_of(parameters: Mapping[str, Any]) -> float | None:
     """Seconds that a client gives: the parameter `timeout` in microseconds, as Triton has it."""
-    given = parameters.get("timeout")
-    if given is None:
+    supplied = parameters.get("timeout")
+    if supplied is None:
         return None
-    if not isinstance(given, (int, str)) or isinstance(given, bool):
+    if not isinstance(supplied, (int, str)) or isinstance(supplied, bool):
         raise ServeError("is no number of microseconds", where="parameters.timeout")
-    return _number(str(given), "parameters.timeout") * 1e-6 or None
+    return _number(str(supplied), "parameters.timeout") * 1e-6 or None
 
 
 def priority_of(parameters: Mapping[str, Any]) -> int:
     """The parameter `priority`: as for Triton, 1 comes first, and 0 is the default, which is last but one."""
-    given = parameters.get("priority", 0)
-    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given < 1 << 32:
+    supplied = parameters.get("priority", 0)
+    if not isinstance(supplied, int) or isinstance(supplied, bool) or not 0 <= supplied < 1 << 32:
         raise ServeError("is no priority", where="parameters.priority", expected="0 to 2**32 - 1")
-    return -given if given else -100
+    return -supplied if supplied else -100
 
 
 def _number(text: str, where: str) -> float:

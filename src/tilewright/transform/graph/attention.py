@@ -122,13 +122,13 @@ class _Recogniser(Rewriter):
     # the pattern
 
     def softmax(self, node: Node) -> None:
-        given, p = node.inputs[0], node.output
-        assert given is not None
+        inputs, p = node.inputs[0], node.output
+        assert inputs is not None
         if node.of(SoftmaxAttrs).axis % p.type.rank != p.type.rank - 1 or p.type.rank not in (3, 4):
             return
         p, guard, substitute = self.guarded(p)
-        safe, test = (None, None) if guard else self.safe(p, given)
-        result = self.scores(given, test)
+        safe, test = (None, None) if guard else self.safe(p, inputs)
+        result = self.scores(inputs, test)
         if result is None:
             return
         result.substitute, result.keeps_nan = substitute, safe is not None
@@ -488,8 +488,8 @@ class _Recogniser(Rewriter):
             if types != (last.output.type,):
                 return
             new.node("lowered.attention", tuple(inputs), types, typed, ())
-            made = new.nodes.pop()
-            new.nodes.append(replace(made, outputs=last.outputs))
+            new_node = new.nodes.pop()
+            new.nodes.append(replace(new_node, outputs=last.outputs))
         self.replaced[last.output] = new.nodes
 
     def scale(self, candidate: Scores, new: GraphBuilder) -> Value | None:

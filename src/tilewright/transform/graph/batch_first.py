@@ -62,10 +62,10 @@ def batch_first(graph: Graph) -> Graph:
     for node in graph.nodes:
         y = node.outputs[0]
         if before.get(y) or y in following:
-            made = {v: _straight(builder, chain, chain.source) for v, chain in before[y].items()}
-            operands = [v if v is None else made.get(v, v) for v in node.inputs]
+            producers = {v: _straight(builder, chain, chain.source) for v, chain in before[y].items()}
+            operands = [v if v is None else producers.get(v, v) for v in node.inputs]
             attrs = node.of(AttentionAttrs)
-            letters = [STRAIGHT if v in made else c for v, c in zip(node.inputs, attrs.order[:3], strict=False)]
+            letters = [STRAIGHT if v in producers else c for v, c in zip(node.inputs, attrs.order[:3], strict=False)]
             letters.append(STRAIGHT if y in following else attrs.order[3])
             straight[y] = ops.emit1(builder, ATTENTION, *operands, attrs=replace(attrs, order="".join(letters)))
             if y not in following:

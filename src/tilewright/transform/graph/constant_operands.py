@@ -62,14 +62,14 @@ class Shared:
         return tuple(Group(pair, (), pair[1].outputs) for pair in pairs)
 
 
-def lift_numbers(groups: Sequence[Group], taken: Iterable[str]) -> Shared:
+def lift_numbers(groups: Sequence[Group], used_names: Iterable[str]) -> Shared:
     """The groups, reading the numbers in which alike ones differ from arrays.
 
     Args:
         groups: of one part of a program.
         taken: names that values of it have.
     """
-    maker = _Maker(set(taken))
+    maker = _Maker(set(used_names))
     separate = {k: _apart(group, maker) for k, group in enumerate(groups) if _may_read(group)}
     alike: dict[object, list[int]] = {}
     for k, group in separate.items():
@@ -78,8 +78,8 @@ def lift_numbers(groups: Sequence[Group], taken: Iterable[str]) -> Shared:
     for members in alike.values():
         if len(members) < 2:
             continue
-        made = {k: separate[k] for k in members}
-        columns = zip(*(_numbers(group) for group in made.values()), strict=True)
+        created = {k: separate[k] for k in members}
+        columns = zip(*(_numbers(group) for group in created.values()), strict=True)
         for at, column in enumerate(columns):
             arrays = [n.of(ConstantAttrs).value.array for n in column]
             dtype = column[0].output.dtype
@@ -88,8 +88,8 @@ def lift_numbers(groups: Sequence[Group], taken: Iterable[str]) -> Shared:
             if dtype is None or len({a.tobytes() for a in arrays}) == 1:
                 continue
             for k, number, array in zip(members, column, arrays, strict=True):
-                made[k] = _reading(made[k], number, maker.value(array.astype(dtype.numpy), dtype, at))
-                results[k] = made[k]
+                created[k] = _reading(created[k], number, maker.value(array.astype(dtype.numpy), dtype, at))
+                results[k] = created[k]
     return Shared(tuple(results), *maker.finish())
 
 
@@ -184,8 +184,8 @@ def _reading(group: Group, number: Node, value: Value) -> Group:
 class _Maker:
     """Gathers numbers by their types, each once for each place in a kernel: two operands of one are two values."""
 
-    def __init__(self, taken: set[str]) -> None:
-        self._taken = taken
+    def __init__(self, used_names: set[str]) -> None:
+        self._taken = used_names
         self._numbers: dict[DType, dict[tuple[bytes, int], tuple[Value, Array]]] = {}
 
     def value(self, array: Array, dtype: DType, at: int) -> Value:
@@ -199,16 +199,16 @@ class _Maker:
 
     def finish(self) -> tuple[tuple[Node, ...], dict[Value, Place]]:
         """The nodes that make the arrays, and where each number stands."""
-        made: list[Node] = []
+        result: list[Node] = []
         places: dict[Value, Place] = {}
         for dtype, known in self._numbers.items():
             array = np.array([a for _, a in known.values()], dtype.numpy)
             type = TensorType(dtype, (const(len(known)),))
             source, whole = (Value(self.free(f"{name}_{dtype.name}"), type) for name in ("constant", NUMBERS))
-            made.append(Node("constant", (), (source,), ConstantAttrs(ConstantArray(array))))
-            made.append(Node("identity", (source,), (whole,)))
+            result.append(Node("constant", (), (source,), ConstantAttrs(ConstantArray(array))))
+            result.append(Node("identity", (source,), (whole,)))
             places |= {value: Place(whole, const(k)) for k, (value, _) in enumerate(known.values())}
-        return tuple(made), places
+        return tuple(result), places
 
     def free(self, name: str) -> str:
         """A name that no other value has."""
@@ -226,13 +226,13 @@ def hoist_constants(graph: Graph, others: Iterable[str] = ()) -> tuple[Graph, di
     nodes: list[Node] = []
     params = list(graph.params)
     reserved = set(others)
-    taken = reserved | names_of(graph)
+    used_names = reserved | names_of(graph)
     read = {v for n in graph.nodes if get(n.op).loops is not None for v in n.inputs}
     for node in graph.nodes:
         if node.op == "constant" and ((as_int(node.output.type.size) or 0) > 1 or node.output in read):
             value = node.output
             if value.name in reserved:
-                value = Value(fresh_name(value.name, taken), value.type)
+                value = Value(fresh_name(value.name, used_names), value.type)
                 nodes.append(Node("identity", (value,), node.outputs))
             params.append(value)
             arrays[value.name] = node.of(ConstantAttrs).value.array

@@ -61,12 +61,12 @@ def separate(ordinary: Value, target: Target) -> float:
     shuffles, cycles = shuffle_cycles(elements, target), []
     for count in (images,) if images else SYMBOLIC_IMAGES:
         nbytes, touched = 4 * elements, 8 * elements * count
-        near, far = (
+        cached, from_memory = (
             fetch_cycles(nbytes, size, target) + write_cycles(nbytes, size, target)
             for size in (min(touched, target.l2 // 2), touched)
         )
         held = min(1.0, target.l2 / touched)
-        cycles.append(Cost(compute=shuffles, memory=held * near + (1.0 - held) * far).cycles)
+        cycles.append(Cost(compute=shuffles, memory=held * cached + (1.0 - held) * from_memory).cycles)
     return sum(cycles) / len(cycles)
 
 

@@ -52,15 +52,15 @@ def extended(passes: Sequence[Named], target: Target) -> list[Named]:
     """The passes, those from outside at their places. Raises PluginError for a place that there is not."""
     known = [name for name, _ in passes]
 
-    def admit(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
-        given = plugins.several(loaded, GraphPass)
-        plugins.check_new("pass", [p.name for p in given], [*known, *(p.name for p in _extra)])
-        _inserted(passes, [*_extra, *given], target)
-        for each in given:
+    def accept(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
+        items = plugins.several(loaded, GraphPass)
+        plugins.check_new("pass", [p.name for p in items], [*known, *(p.name for p in _extra)])
+        _inserted(passes, [*_extra, *items], target)
+        for each in items:
             register(each)
-        return tuple(f"pass {p.name}" for p in given)
+        return tuple(f"pass {p.name}" for p in items)
 
-    plugins.load_group("passes", admit)
+    plugins.load_group("passes", accept)
     return _inserted(passes, _extra, target)
 
 

@@ -38,7 +38,7 @@ class _Map:
 def keep_maps(graph: Graph) -> Graph:
     """The graph with pointwise operators on maps instead of on lines."""
     builder = builder_for(graph)
-    made: set[Value] = set()
+    produced: set[Value] = set()
     maps: dict[Value, _Map] = {}
     moved = False
     for node in graph.nodes:
@@ -49,9 +49,9 @@ def keep_maps(graph: Graph) -> Graph:
             builder.nodes.append(replace(builder.nodes.pop(), outputs=node.outputs))
             continue
         builder.nodes.append(node)
-        if node.op in WINDOWS or (ops.is_pointwise(node) and not made.isdisjoint(node.inputs)):
-            made |= {v for v in node.outputs if v.type.rank == MAP}
-        elif node.op == "reshape" and node.inputs[0] in made and (result := _lines(node.inputs[0], node.output)):
+        if node.op in WINDOWS or (ops.is_pointwise(node) and not produced.isdisjoint(node.inputs)):
+            produced |= {v for v in node.outputs if v.type.rank == MAP}
+        elif node.op == "reshape" and node.inputs[0] in produced and (result := _lines(node.inputs[0], node.output)):
             maps[node.output] = result
     return canonicalise(replace(graph, nodes=tuple(builder.nodes))) if moved else graph
 

@@ -131,9 +131,11 @@ class _Fuser:
             if not ops.get(node.op).prologue:
                 continue
             while value is not None and (i := makers.get(value)) is not None and self.is_private(i):
-                made = self.nodes[i]
+                new_node = self.nodes[i]
                 self.join(i, self.find(root))
-                value = next((v for v in made.inputs if v in makers and v is not None and same_shape(v, value)), None)
+                value = next(
+                    (v for v in new_node.inputs if v in makers and v is not None and same_shape(v, value)), None
+                )
 
     def grow_sides(self) -> None:
         """Pointwise chains that only what follows a product reads, such as the slope of an activation that a gradient
@@ -205,16 +207,16 @@ class _Fuser:
         """Groups of several reductions over common rows."""
         sizes = [len(self.members(i)) if self.find(i) == i else 0 for i in range(len(self.nodes))]
 
-        def taken(i: int) -> bool:
+        def take_one(i: int) -> bool:
             return sizes[self.find(i)] > 1
 
         def whole(i: int) -> list[int]:
-            return self.members(self.find(i)) if taken(i) else [i]
+            return self.members(self.find(i)) if take_one(i) else [i]
 
         spans = self.spans()
-        grower = self.grower(taken, whole, spans)
+        grower = self.grower(take_one, whole, spans)
         for i, node in enumerate(self.nodes):
-            if row_shape(node) is not None and not taken(i):
+            if row_shape(node) is not None and not take_one(i):
                 group = grower.grow(i)
                 for k in group:
                     self.join(k, i)
@@ -233,13 +235,13 @@ class _Fuser:
 
     def grower(
         self,
-        taken: Callable[[int], bool],
+        in_use: Callable[[int], bool],
         whole: Callable[[int], Sequence[int]],
         spans: Sequence[tuple[int, int]],
     ) -> RowGrower:
         users = {v: sorted(self.position[id(u)] for u in us) for v, us in self.users.items()}
         makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
-        return RowGrower(self.nodes, users, makers, self.outputs, taken, whole, spans)
+        return RowGrower(self.nodes, users, makers, self.outputs, in_use, whole, spans)
 
     def is_convex(self, members: Sequence[int]) -> bool:
         """Whether no path leaves the nodes and comes back."""
@@ -250,14 +252,14 @@ class _Fuser:
         """Slices and concatenations that feed one concatenation alone, so that a roll is one copy."""
         for root in reversed(range(len(self.nodes))):
             if self.nodes[root].op == "concat" and self.is_copy(root):
-                taken = {root}
+                selected = {root}
                 for i in reversed(range(root)):
                     users = self.users.get(self.nodes[i].outputs[0], [])
                     private = self.nodes[i].outputs[0] not in self.outputs and bool(users)
-                    inside = private and all(self.position[id(u)] in taken for u in users)
-                    if inside and len(taken) < MAX_COPIES and self.is_copy(i):
-                        taken.add(i)
-                for i in taken:
+                    inside = private and all(self.position[id(u)] in selected for u in users)
+                    if inside and len(selected) < MAX_COPIES and self.is_copy(i):
+                        selected.add(i)
+                for i in selected:
                     self.join(i, root)
 
     def is_copy(self, i: int) -> bool:
@@ -384,12 +386,12 @@ class _Fuser:
         of the nodes after it (content-defined chunking: Muthitacharoen et al., "A Low-bandwidth Network File System",
         section 3.1)."""
         last = range(max(1, len(steps) // 4), len(steps) + 1)
-        place = min(last, key=lambda k: self.digest_behind(steps[k - 1][-1]))
+        place = min(last, key=lambda k: self.digest_after(steps[k - 1][-1]))
         for i in (i for step in steps[place:] for i in step):
             self.led[root].remove(i)
             self.leader[i], self.led[i] = i, [i]
 
-    def digest_behind(self, i: int) -> bytes:
+    def digest_after(self, i: int) -> bytes:
         """A digest of the next nodes on the way from a node to the outputs, without names."""
         seen = []
         for _ in range(CUT_NODES):
@@ -428,7 +430,7 @@ class _Fuser:
             return False  # rows leave by other ways than the tip, too
         if len(self.read_by(inside)) > MAX_INPUTS:
             return False
-        made = {v for i in inside for v in self.nodes[i].outputs}
+        produced = {v for i in inside for v in self.nodes[i].outputs}
         shape_of = self.nodes[tip].output
         for i in joined:
             node = self.nodes[i]
@@ -436,23 +438,23 @@ class _Fuser:
             if node.op == "lowered.unblock_channels" and i == end and not between:
                 return self.absorbs(self.nodes[root], node)
             if op.kind == "reduction" and i == end and anchor in ("pointwise", "injective"):
-                return self.is_prologue_of(node, made)
+                return self.is_prologue_of(node, produced)
             if op.kind != "pointwise" or len(node.outputs) != 1 or not same_shape(node.output, shape_of):
                 return False
         return True
 
     def read_by(self, inside: Sequence[int]) -> set[Value]:
         """The values from outside that nodes read, without constants."""
-        made = {v for i in inside for v in self.nodes[i].outputs}
-        return {v for i in inside for v in self.nodes[i].inputs if v is not None} - made - set(self.constants)
+        produced = {v for i in inside for v in self.nodes[i].outputs}
+        return {v for i in inside for v in self.nodes[i].inputs if v is not None} - produced - set(self.constants)
 
-    def is_prologue_of(self, reduction: Node, made: set[Value]) -> bool:
+    def is_prologue_of(self, reduction: Node, produced: set[Value]) -> bool:
         """A chain may feed a reduction if it is the reduction's main input only."""
-        return all(v not in made for v in reduction.inputs[1:])
+        return all(v not in produced for v in reduction.inputs[1:])
 
     def group(self, nodes: list[Node]) -> Group:
-        made = {v for n in nodes for v in n.outputs}
-        read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in made)
+        produced = {v for n in nodes for v in n.outputs}
+        read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in produced)
         constants = [self.constants[v] for v in read if v in self.constants]
         inputs = tuple(v for v in read if v not in self.constants)
         leaving = tuple(
@@ -469,8 +471,8 @@ class _Fuser:
         results: list[Value] = []
         for symbol in (s for n in nodes if not n.bodies for s in n.symbols):
             if symbol not in known:
-                made = (n.output for n in self.graph.nodes if n.defines is not None)
-                carriers = (*self.graph.inputs, *made)
+                created = (n.output for n in self.graph.nodes if n.defines is not None)
+                carriers = (*self.graph.inputs, *created)
                 carrier = next(v for v in carriers if any(symbol in variables(d) for d in v.shape))
                 known.update(s for d in carrier.shape for s in variables(d))
                 results.append(carrier)

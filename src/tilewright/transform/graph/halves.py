@@ -24,11 +24,11 @@ from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 WIDENED = ("conv", "conv_transpose", "conv_weight_gradient", "recurrence")
 """Operators whose operands and results may be of any float alike."""
-MANY_ROWS = 32
+LONG_ROWS = 32
 """From so many rows on a product of f32 is faster than one that widens its weights on the way."""
 
 
-def widen_halves(graph: Graph) -> Graph:
+def widen_float16(graph: Graph) -> Graph:
     """The graph with conversions around what f32 is faster for."""
     return rewrite(graph, [Rule(op((*WIDENED, "matmul"), where=_is_widened), _widened)])
 
@@ -47,7 +47,7 @@ def _is_widened(node: Node) -> bool:
     if node.op in WIDENED:
         return node.outputs[0].dtype in FLOATS_OF_16_BITS
     x = node.inputs[0] if node.op == "matmul" else None
-    return x is not None and x.dtype is f16 and _rows(node) >= MANY_ROWS
+    return x is not None and x.dtype is f16 and _rows(node) >= LONG_ROWS
 
 
 def _rows(product: Node) -> int:

@@ -51,8 +51,8 @@ def _of_rows(m: Match) -> Value | None:
     return m.emit("gather_nd", x, places, attrs=GatherNdAttrs(axis))
 
 
-def _rows(m: Match, index: Value, kept: int) -> Value | None:
-    """The first `kept` dimensions of an index, or some last ones of these, if it is the same along the others."""
+def _rows(m: Match, index: Value, retained: int) -> Value | None:
+    """The first `retained` dimensions of an index, or some last ones of these, if it is the same along the others."""
     node = m.rewriter.producer(index)
     if node is None:
         return None
@@ -61,17 +61,17 @@ def _rows(m: Match, index: Value, kept: int) -> Value | None:
         array = np.asarray(node.of(ConstantAttrs).value.array)
         if not array.size:
             return None
-        each = array.reshape(*array.shape[:kept], -1)
+        each = array.reshape(*array.shape[:retained], -1)
         first = each[..., :1]
         if not (each == first).all():
             return None
-        return m.emit("constant", value=first.reshape(array.shape[:kept]), name=index.name)
+        return m.emit("constant", value=first.reshape(array.shape[:retained]), name=index.name)
     if node.op == "cast" and source is not None:
-        rows = _rows(m, source, kept)
+        rows = _rows(m, source, retained)
         return None if rows is None else m.emit("cast", rows, attrs=node.attrs, name=index.name)
     if node.op != "broadcast" or source is None:
         return None
-    more = index.type.rank - kept
+    more = index.type.rank - retained
     if source.type.rank < more or any(as_int(d) != 1 for d in source.shape[source.type.rank - more :]):
         return None
     return _reshaped(m, source, source.shape[: source.type.rank - more])

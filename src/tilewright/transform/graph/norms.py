@@ -80,11 +80,11 @@ def _norm(m: Match) -> Value | None:
 def _joined(place: int, m: Match) -> Value | None:
     """A norm with another operand, the `place`-th, which is multiplied or added next."""
     norm, vector = m.producer("norm"), m["vector"]
-    attrs, (x, *given) = norm.of(NormAttrs), norm.inputs
+    attrs, (x, *inputs) = norm.of(NormAttrs), norm.inputs
     assert x is not None
-    if len(given) >= place or not _fits(vector, x, attrs.axis) or not _is_wide(m.node):
+    if len(inputs) >= place or not _fits(vector, x, attrs.axis) or not _is_wide(m.node):
         return None
-    return m.emit(norm.op, x, *given, *[None] * (place - 1 - len(given)), vector, attrs=attrs)
+    return m.emit(norm.op, x, *inputs, *[None] * (place - 1 - len(inputs)), vector, attrs=attrs)
 
 
 RULES = (

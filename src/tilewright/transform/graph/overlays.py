@@ -254,7 +254,7 @@ class _Overlays:
         """Overlays with their first byte in the host, each in one of the gaps that hold it while it lives: there where
         the host itself needs its memory soonest, so that those who stay longer find the rest."""
         own, room, result = self.uses[host], self.blocks[host].nbytes, dict[int, Expr]()
-        taken, ends = list(own), {0: const(0), room: self.blocks[host].bytes, **self.ends.get(host, {})}
+        selected, ends = list(own), {0: const(0), room: self.blocks[host].bytes, **self.ends.get(host, {})}
         numbers = all(as_int(e) is not None for e in ends.values())
 
         def needed(overlay: _Block, at: int) -> int:
@@ -263,13 +263,13 @@ class _Overlays:
 
         for k in order:
             b = self.blocks[k]
-            others = [u for u in taken if u.first <= b.last and b.first <= u.last]
+            others = [u for u in selected if u.first <= b.last and b.first <= u.last]
             gaps = sorted(set(_ends(others, b.nbytes, room)), key=lambda at: (needed(b, at), at))
             for at in gaps:
                 place = const(at) if numbers and as_int(b.bytes) else _beside(b, at, others, ends)
                 if place is not None:
                     result[k] = place
-                    taken.append(_Use(at, at + b.nbytes, b.first, b.last))
+                    selected.append(_Use(at, at + b.nbytes, b.first, b.last))
                     ends = {at: place, at + b.nbytes: simplify(place + b.bytes), **ends}
                     break
         return result
@@ -368,10 +368,10 @@ def _segments(touched: Sequence[_Use]) -> list[_Use]:
     return results
 
 
-def _ends(taken: Sequence[_Use], size: int, room: int) -> Iterator[int]:
+def _ends(selected: Sequence[_Use], size: int, room: int) -> Iterator[int]:
     """The first and the last place for `size` bytes, multiples of the alignment, in each gap between what is taken."""
     end = 0
-    for begin, stop in (*sorted((u.begin, u.end) for u in taken), (room, room)):
+    for begin, stop in (*sorted((u.begin, u.end) for u in selected), (room, room)):
         first, last = -(-end // ALIGNMENT) * ALIGNMENT, (begin - size) // ALIGNMENT * ALIGNMENT
         if first <= last:
             yield from {first, last}

@@ -169,8 +169,8 @@ class _Packer:
     def node(self, node: Node) -> None:
         inputs = [v for v in node.inputs if v is not None]
         if not any(map(self.packed, (*inputs, *node.outputs))):
-            given = tuple(None if v is None else self.value(v) for v in node.inputs)
-            self.builder.nodes.append(replace(node, inputs=given))
+            arguments = tuple(None if v is None else self.value(v) for v in node.inputs)
+            self.builder.nodes.append(replace(node, inputs=arguments))
             return
         rule = _RULES.get(node.op, _by_row)
         result = rule(self, node)
@@ -185,10 +185,10 @@ class _Packer:
                 return tuple(map(attribute, value))
             return substitute(value, self.table) if isinstance(value, Expr) else value
 
-        given = tuple(None if v is None else self.value(v) for v in node.inputs)
+        inputs = tuple(None if v is None else self.value(v) for v in node.inputs)
         outputs = tuple(map(self.sized, node.outputs))
         self.made.update(zip(node.outputs, outputs, strict=True))
-        self.builder.nodes.append(replace(node, inputs=given, outputs=outputs, attrs=node.attrs.mapped(attribute)))
+        self.builder.nodes.append(replace(node, inputs=inputs, outputs=outputs, attrs=node.attrs.mapped(attribute)))
 
     def refuse(self, node: Node, why: str) -> None:
         self.problems.add(ModelError(f"{node.op} {why}", where=f"value {node.outputs[0].name!r}", got=node.outputs[0]))
@@ -225,12 +225,12 @@ _KEEP_ZEROS = ("mul", "div", "cast", "identity")
 def _along(*, rest: bool = False) -> Callable[[Node], Sequence[Expr]]:
     """The dimensions that an operator with an axis mixes; with `rest` those after it too."""
 
-    def found(node: Node) -> Sequence[Expr]:
+    def result(node: Node) -> Sequence[Expr]:
         shape, attrs = (node.inputs[0] or node.output).shape, node.attrs
         axes = [a % len(shape) for a in (getattr(attrs, "axes", None) or (attrs.axis,))]  # type: ignore[attr-defined]
         return shape[axes[0] :] if rest else [shape[a] for a in axes]
 
-    return found
+    return result
 
 
 _MIXED: dict[str, Callable[[Node], Sequence[Expr]]] = {
@@ -320,8 +320,8 @@ def _gather(p: _Packer, node: Node) -> Value | None:
     if not p.counts(x.shape[axis]):
         p.keep(node)
         return None
-    made = next((n for n in p.graph.nodes if indices in n.outputs), None)
-    number = made.attrs.value.array if made is not None and made.op == "constant" else None  # type: ignore[attr-defined]
+    new_node = next((n for n in p.graph.nodes if indices in n.outputs), None)
+    number = new_node.attrs.value.array if new_node is not None and new_node.op == "constant" else None  # type: ignore[attr-defined]
     if not (p.leads(x) and axis == 1 and number is not None and number.size == 1 and number.item() == 0):
         p.refuse(node, "takes rows by their number, other than the first")
         return None

@@ -214,8 +214,8 @@ class _Reader:
         count = self.count(node.output.shape[-1])
         if any(not p.single and len(p.places) != count for p in operands):
             raise _NoCell
-        taken = (tuple(p.places[0 if p.single else k] for p in operands) for k in range(count))
-        return _Parts(tuple(self.step(node.op, places, attrs) for places in taken))
+        selected = (tuple(p.places[0 if p.single else k] for p in operands) for k in range(count))
+        return _Parts(tuple(self.step(node.op, places, attrs) for places in selected))
 
     def step(self, op: str, places: tuple[Place, ...], attrs: tuple[tuple[str, Number], ...]) -> Place:
         self.cell.steps.append((op, places, attrs))
@@ -254,9 +254,9 @@ class _Reader:
     def outside(self, op: str, value: Value, **attrs: Any) -> Value:
         """A value that is computed before the loop."""
         builder = GraphBuilder()
-        made = ops.emit1(builder, op, value, **attrs)
+        created = ops.emit1(builder, op, value, **attrs)
         self.cell.invariant += builder.nodes
-        return made
+        return created
 
     def number(self, value: Value) -> float | None:
         """The one number that a constant has everywhere."""
@@ -285,11 +285,11 @@ def _emit(builder: GraphBuilder, node: Node, cell: Cell) -> None:
     body, carried, scanned = attrs.body, attrs.carried, attrs.scanned
     own = 2 + carried + scanned
     outer = dict(zip((*body.inputs[own - 1 :], *body.params), node.inputs[own:], strict=True))
-    for made in cell.invariant:
-        inputs = tuple(None if v is None else outer[v] for v in made.inputs)
-        outputs = tuple(Value(builder.fresh(v.name), v.type) for v in made.outputs)
-        builder.nodes.append(replace(made, inputs=inputs, outputs=outputs))
-        outer.update(zip(made.outputs, outputs, strict=True))
+    for element in cell.invariant:
+        inputs = tuple(None if v is None else outer[v] for v in element.inputs)
+        outputs = tuple(Value(builder.fresh(v.name), v.type) for v in element.outputs)
+        builder.nodes.append(replace(element, inputs=inputs, outputs=outputs))
+        outer.update(zip(element.outputs, outputs, strict=True))
 
     def known(value: Value) -> Value:
         match = outer[value]
@@ -311,13 +311,13 @@ def _emit(builder: GraphBuilder, node: Node, cell: Cell) -> None:
     for (sequence, ordinary), group in groupby(order, key=lambda k: (cell.x[k][0], cell.x[k][1] is None)):
         members = [cell.x[k] for k in group]
         width = sum(count for _, _, count in members) * cell.hidden
-        given = sequences[sequence]
+        arguments = sequences[sequence]
         if not ordinary:
             weights = [known(w) for _, w, _ in members if w is not None]
             flat = (dim(time * cell.batch), weights[0].shape[0])
-            given = ops.emit1(builder, "reshape", given, shape=flat)
-            given = ops.emit1(builder, "matmul", given, joined(weights, 1))
-        x.append(ops.emit1(builder, "reshape", given, shape=(time, cell.batch, const(width))))
+            arguments = ops.emit1(builder, "reshape", arguments, shape=flat)
+            arguments = ops.emit1(builder, "matmul", arguments, joined(weights, 1))
+        x.append(ops.emit1(builder, "reshape", arguments, shape=(time, cell.batch, const(width))))
     vectors = [ops.emit1(builder, "reshape", v, shape=(v.shape[-1],)) for v in map(known, cell.vectors)]
     states = [cell.state, *(k for k in range(carried) if k != cell.state)]
     results = ops.emit(

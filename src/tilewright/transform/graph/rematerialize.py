@@ -21,7 +21,7 @@ from tilewright.transform.graph.fuse import MAX_INPUTS, MAX_NODES, Group
 
 CHEAP = frozenset("add sub mul neg".split())
 """Operators of one instruction."""
-MAX_AGAIN = 4
+MAX_REPEATS = 4
 """Nodes that are computed again for a value, at most."""
 LARGE = 1 << 16
 """Elements of a value that is worth it: fewer stay in the caches."""
@@ -37,8 +37,8 @@ class _Again:
     small: tuple[Value, ...]
 
 
-def rematerialize_cheap(groups: Sequence[Group], kept: frozenset[Value]) -> list[Group]:
-    """The groups, in their order, with cheap values made by each that reads them. `kept`: what others read too."""
+def rematerialize_cheap(groups: Sequence[Group], retained: frozenset[Value]) -> list[Group]:
+    """The groups, in their order, with cheap values made by each that reads them. `retained`: what others read too."""
     results = list(groups)
     readers: dict[Value, list[int]] = {}
     for k, group in enumerate(groups):
@@ -46,15 +46,15 @@ def rematerialize_cheap(groups: Sequence[Group], kept: frozenset[Value]) -> list
             readers.setdefault(v, []).append(k)
     for k, group in enumerate(groups):
         for value in group.outputs:
-            if value in kept or len(results[k].outputs) == 1 or not readers.get(value):
+            if value in retained or len(results[k].outputs) == 1 or not readers.get(value):
                 continue
-            again = _again(results[k], value)
-            taken = None if again is None else {i: _with(results[i], value, again) for i in readers[value]}
-            if again is None or taken is None or None in taken.values():
+            recomputed = _again(results[k], value)
+            selected = None if recomputed is None else {i: _with(results[i], value, recomputed) for i in readers[value]}
+            if recomputed is None or selected is None or None in selected.values():
                 continue
             leaving = [v for v in results[k].outputs if v is not value]
-            results[k] = replace(results[k], outputs=(*leaving, *(v for v in again.small if v not in leaving)))
-            for i, other in taken.items():
+            results[k] = replace(results[k], outputs=(*leaving, *(v for v in recomputed.small if v not in leaving)))
+            for i, other in selected.items():
                 if other is not None:
                     results[i] = other
                     for v in other.inputs:
@@ -68,7 +68,7 @@ def _again(group: Group, value: Value) -> _Again | None:
     size = as_int(value.type.size)
     if size is None or size < LARGE:
         return None
-    made = {v: n for n in group.nodes for v in n.outputs}
+    producers = {v: n for n in group.nodes for v in n.outputs}
     nodes: dict[Value, Node] = {}
     leaves: list[Value] = []
     small: list[Value] = []
@@ -77,14 +77,14 @@ def _again(group: Group, value: Value) -> _Again | None:
         v = asked.pop()
         if v in nodes or v in leaves or v in small:
             continue
-        node = made.get(v)
+        node = producers.get(v)
         if node is not None and node.op == "constant":
             nodes[v] = node
         elif (as_int(v.type.size) or size) * SMALL <= size:
             small.append(v)
         elif node is None:
             leaves.append(v)
-        elif node.op in CHEAP and len(nodes) < MAX_AGAIN:
+        elif node.op in CHEAP and len(nodes) < MAX_REPEATS:
             nodes[v] = node
             asked += [u for u in node.inputs if u is not None]
         else:
@@ -92,12 +92,12 @@ def _again(group: Group, value: Value) -> _Again | None:
     if len(leaves) != 1 or leaves[0].type.size is not value.type.size or leaves[0].dtype is not value.dtype:
         return None
     order = tuple(n for n in group.nodes if n.outputs[0] in nodes)
-    return _Again(order, tuple(v for v in small if v in made))
+    return _Again(order, tuple(v for v in small if v in producers))
 
 
-def _with(group: Group, value: Value, again: _Again) -> Group | None:
+def _with(group: Group, value: Value, recomputed: _Again) -> Group | None:
     """A group that makes a value itself; None if it is not of pointwise nodes and sums alone, or would be too large."""
-    return with_nodes(group, value, again.nodes) if all(_is_simple(n) for n in group.nodes) else None
+    return with_nodes(group, value, recomputed.nodes) if all(_is_simple(n) for n in group.nodes) else None
 
 
 def with_nodes(group: Group, value: Value, repeated: Sequence[Node]) -> Group | None:
@@ -111,11 +111,11 @@ def with_nodes(group: Group, value: Value, repeated: Sequence[Node]) -> Group | 
     old = [_renamed(n, {value: names[value]}) for n in group.nodes if n.outputs[0] not in first]
     constants = [n for n in (*fresh, *old) if n.op == "constant"]
     nodes = (*constants, *(n for n in (*fresh, *old) if n.op != "constant"))
-    made = {v for n in nodes for v in n.outputs}
-    read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in made)
+    produced = {v for n in nodes for v in n.outputs}
+    read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in produced)
     carriers = [v for v in group.inputs if v is not value and v not in read]
     inputs = (*read, *carriers)
-    if len(nodes) > MAX_NODES or len(inputs) > MAX_INPUTS or len({v.name for v in made}) < len(made):
+    if len(nodes) > MAX_NODES or len(inputs) > MAX_INPUTS or len({v.name for v in produced}) < len(produced):
         return None
     return replace(group, nodes=nodes, inputs=inputs)
 

@@ -72,7 +72,7 @@ class RowGrower:
         users: Mapping[Value, Sequence[int]],
         makers: Mapping[Value, int],
         outputs: set[Value],
-        taken: Callable[[int], bool],
+        in_use: Callable[[int], bool],
         whole: Callable[[int], Sequence[int]],
         spans: Sequence[tuple[int, int]],
     ) -> None:
@@ -80,7 +80,7 @@ class RowGrower:
         self.users = users
         self.makers = makers
         self.outputs = outputs
-        self.taken = taken
+        self.taken = in_use
         self.whole = whole
         self.spans = spans
 
@@ -142,16 +142,16 @@ class RowGrower:
     def is_row_value(rows: RowShape, shape: Sequence[Expr]) -> bool:
         """One value a row: the reduced dimensions gone, or of extent one."""
         if rows.kept:
-            kept = len(shape) == len(rows.shape)
-            return kept and all(
+            retained = len(shape) == len(rows.shape)
+            return retained and all(
                 is_const(d, 1) if k in rows.axes else d is full or prove_equal(d, full)
                 for k, (d, full) in enumerate(zip(shape, rows.shape, strict=True))
             )
         return equal_shapes(shape, [d for k, d in enumerate(rows.shape) if k not in rows.axes])
 
     def within_limits(self, members: set[int]) -> bool:
-        made = {v for i in members for v in self.nodes[i].outputs}
-        read = {v for i in members for v in self.nodes[i].inputs if v is not None} - made
+        produced = {v for i in members for v in self.nodes[i].outputs}
+        read = {v for i in members for v in self.nodes[i].inputs if v is not None} - produced
         return len(read) <= MAX_INPUTS and len(self.leaving(members)) <= MAX_OUTPUTS
 
     def leaving(self, members: set[int]) -> list[Value]:

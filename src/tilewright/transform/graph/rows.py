@@ -47,13 +47,13 @@ Need = Cut | _Whole
 
 def compute_read_rows(graph: Graph) -> Graph:
     """The graph in which rows that nothing reads are not computed."""
-    kept: set[Value] = set()
+    retained: set[Value] = set()
     while True:
-        demand = _Demand(graph, kept)
+        demand = _Demand(graph, retained)
         useless = {n.outputs[0] for n in demand.roots if not demand.saves(n)}
         if not useless:
             break
-        kept |= useless
+        retained |= useless
     return _narrow(graph, demand) if demand.roots else graph
 
 
@@ -77,18 +77,18 @@ def cut_of(node: Node) -> Cut | None:
 class _Demand:
     """The part of each value that its readers need together. Slices whose results are in `kept` stay."""
 
-    def __init__(self, graph: Graph, kept: set[Value]) -> None:
+    def __init__(self, graph: Graph, retained: set[Value]) -> None:
         self.needs: dict[Value, Need] = dict.fromkeys(graph.outputs, WHOLE)
         self.made = {v: n for n in graph.nodes for v in n.outputs}
         self.roots: list[Node] = []
         for node in reversed(graph.nodes):
-            for value, need in zip(node.inputs, self.of_node(node, kept), strict=True):
+            for value, need in zip(node.inputs, self.of_node(node, retained), strict=True):
                 if value is not None:
                     self.needs[value] = need if self.needs.get(value, need) == need else WHOLE
 
-    def of_node(self, node: Node, kept: set[Value]) -> tuple[Need, ...]:
+    def of_node(self, node: Node, retained: set[Value]) -> tuple[Need, ...]:
         """The parts of its operands that a node needs."""
-        cut = cut_of(node) if node.outputs[0] not in kept else None
+        cut = cut_of(node) if node.outputs[0] not in retained else None
         if cut is not None:
             self.roots.append(node)
             return (cut,)
@@ -143,14 +143,14 @@ def _cut_shape(value: Value, cut: Cut) -> tuple[Expr, ...]:
 def _narrow(graph: Graph, demand: _Demand) -> Graph:
     """The graph with the parts that are needed."""
     builder = builder_for(graph)
-    made: dict[Value, Value] = {}
+    created: dict[Value, Value] = {}
     sliced: dict[tuple[Value, Cut], Value] = {}
     roots = {n.outputs[0] for n in demand.roots}
 
     def part(value: Value, cut: Cut) -> Value:
         """A part of a value: what is made of it, or a slice of all of it."""
-        if value in made:
-            return made[value]
+        if value in created:
+            return created[value]
         if (value, cut) not in sliced:
             sliced[value, cut] = ops.emit1(builder, "slice", value, attrs=_slice(value, cut))
         return sliced[value, cut]
@@ -160,8 +160,8 @@ def _narrow(graph: Graph, demand: _Demand) -> Graph:
         if node.outputs[0] in roots:
             (x,) = node.inputs
             assert x is not None
-            if x in made:
-                node = Node("identity", (made[x],), node.outputs, ops.attributes("identity", {}))
+            if x in created:
+                node = Node("identity", (created[x],), node.outputs, ops.attributes("identity", {}))
             builder.nodes.append(node)
         elif isinstance(need, Cut):
             result = operands(node, need)
@@ -170,7 +170,7 @@ def _narrow(graph: Graph, demand: _Demand) -> Graph:
                 part(v, n) if v is not None and isinstance(n, Cut) else v
                 for v, n in zip(node.inputs, result, strict=True)
             ]
-            made[node.output] = ops.emit1(builder, node.op, *inputs, attrs=_attrs(node, need))
+            created[node.output] = ops.emit1(builder, node.op, *inputs, attrs=_attrs(node, need))
         else:
             builder.nodes.append(node)
     return eliminate_dead(replace(graph, nodes=tuple(builder.nodes)))

@@ -31,12 +31,12 @@ def sample_once(graph: Graph, target: Target) -> Graph:
 
 
 def _sampled(costs: Copies, m: Match) -> Value | None:
-    x, given = m["x"], m.node.of(GridSampleAttrs)
+    x, arguments = m["x"], m.node.of(GridSampleAttrs)
     if as_int(x.shape[1]) == 1:
         return None
     dtype = f64 if x.type.dtype is f64 else f32
     extents = tuple(d if (known := as_int(d)) is None else known for d in x.shape[2:])
-    same = {f.name: getattr(given, f.name) for f in fields(given)}
+    same = {f.name: getattr(arguments, f.name) for f in fields(arguments)}
     taps = SampleTapsAttrs(**same, extents=extents, dtype=dtype)
     index, weight = ops.emit(m.rewriter.builder, "lowered.sample_taps", m["grid"], attrs=taps)
     if not _as_vectors(x, m.node.output, costs):

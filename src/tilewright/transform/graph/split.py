@@ -52,9 +52,9 @@ def split_prepare(graph: Graph) -> SplitGraph:
     outputs_of_run = dict.fromkeys(v for node in run for v in node.inputs if v is not None and v in fixed)
     outputs_of_run.update((v, None) for v in graph.outputs if v in fixed)
     crossing = tuple(outputs_of_run)
-    made = tuple(v for v in crossing if v not in set(graph.params))
+    produced = tuple(v for v in crossing if v not in set(graph.params))
     return SplitGraph(
-        Graph(f"{graph.name}_prepare", (), graph.params, (*_used(free, prepare, ()), *prepare), made),
+        Graph(f"{graph.name}_prepare", (), graph.params, (*_used(free, prepare, ()), *prepare), produced),
         replace(graph, params=crossing, nodes=(*_used(free, run, graph.outputs), *run)),
     )
 

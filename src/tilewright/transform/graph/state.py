@@ -155,7 +155,7 @@ class _Rewriter:
 
     def run(self) -> Stateful:
         builder = builder_for(self.graph)
-        problems, kept, rows = Problems(), list[CacheSpec](), dict[Expr, str]()
+        problems, retained, rows = Problems(), list[CacheSpec](), dict[Expr, str]()
         caches: dict[Value, Rows] = {}
         grown: dict[Value, tuple[int, Value]] = {}
         for x, y in self.pairs.items():
@@ -176,13 +176,13 @@ class _Rewriter:
             assert added is not None
             grown[node.output] = axis, past
             scales = caches[past].scales
-            kept.append(CacheSpec(x, y, axis, "" if scales is None else scales.name))
+            retained.append(CacheSpec(x, y, axis, "" if scales is None else scales.name))
             rows.setdefault(simplify(added.shape[axis]), x)
         if len(rows) > 1:
             got = ", ".join(f"{count} of {x!r}" for count, x in rows.items())
             problems.add(ModelError("the caches grow by different numbers of rows", got=got))
         problems.raise_if_any("the model's state cannot be kept", where=self.graph.name, kind=ModelError)
-        return self.rewritten(builder, caches, grown, kept, next(iter(rows)))
+        return self.rewritten(builder, caches, grown, retained, next(iter(rows)))
 
     def declared(self, builder: GraphBuilder, past: Value, shape: tuple[Expr, ...]) -> Rows:
         """The inputs that stand for a cache."""
@@ -203,7 +203,7 @@ class _Rewriter:
         builder: GraphBuilder,
         caches: Mapping[Value, Rows],
         grown: Mapping[Value, tuple[int, Value]],
-        kept: Sequence[CacheSpec],
+        retained: Sequence[CacheSpec],
         rows: Expr,
     ) -> Stateful:
         reads = [v for n in self.graph.nodes if n.outputs[0] not in grown for v in n.inputs if v is not None]
@@ -220,7 +220,7 @@ class _Rewriter:
             else:
                 builder.nodes.append(node)
         length = Value(builder.fresh(LENGTH), TensorType(i8, (self.symbol, const(0))))
-        gone = {k.output for k in kept}
+        gone = {k.output for k in retained}
         outputs = {name: renamed.get(v, v) for name, v in self.outputs.items() if name not in gone}
         inputs = {name: caches[v].numbers if v in caches else v for name, v in self.inputs.items()}
         memory = {v for rows in caches.values() for v in (rows.numbers, rows.scales) if v is not None}
@@ -232,7 +232,7 @@ class _Rewriter:
         known = {d for v in inputs.values() if v not in memory and v != length for d in v.shape}
         if count is None or not set(variables(rows)) <= known:
             raise ModelError("a call does not say how many rows it adds", where=self.graph.name, got=str(rows))
-        state = StateSpec(tuple(kept), length.name, count)
+        state = StateSpec(tuple(retained), length.name, count)
         return Stateful(graph, tuple(inputs), tuple(outputs), state)
 
     def earlier(self, builder: GraphBuilder, past: Value, cache: Rows, axis: int) -> Value:

@@ -23,7 +23,7 @@ from tilewright.transform.graph.matching import op
 from tilewright.transform.graph.rewrite import Match, Rewriter, Rule, rewrite
 
 SUMS = ("reduce_mean", "reduce_sum")
-FEW_COLUMNS = 8
+SHORT_COLUMNS = 8
 """A product of fewer is about as much work as a sum of what it multiplies."""
 
 
@@ -56,7 +56,7 @@ class _Rows:
         node, places = through
         if node.op == "matmul":
             columns = as_int(node.output.shape[-1])
-            return columns is None or columns >= FEW_COLUMNS
+            return columns is None or columns >= SHORT_COLUMNS
         return any(self.reaches_product(node.inputs[k], node) for k in places)
 
     def through(self, value: Value | None, reader: Node) -> tuple[Node, tuple[int, ...]] | None:

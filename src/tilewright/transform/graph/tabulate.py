@@ -70,9 +70,9 @@ class _Chains:
                 self.visit(node)
 
     def visit(self, node: Node) -> None:
-        given = [v for v in node.inputs if v is not None and not self.is_single(v)]
-        sources = {self.source.get(v, v) for v in given}
-        if len(sources) != 1 or not all(same_shape(v, node.output) for v in given):
+        operands = [v for v in node.inputs if v is not None and not self.is_single(v)]
+        sources = {self.source.get(v, v) for v in operands}
+        if len(sources) != 1 or not all(same_shape(v, node.output) for v in operands):
             return
         (source,) = sources
         if source.dtype in NUMBERS:

@@ -53,7 +53,7 @@ class _Placer:
             if node.op == "concat":
                 self.place(node)
             elif node.op == "lowered.append":
-                self.place_behind(node)
+                self.place_after(node)
         builder = builder_for(self.graph)
         for node in self.graph.nodes:
             if node.op == "concat" and node.output in self.copied:
@@ -93,7 +93,7 @@ class _Placer:
             self.taken.update(root for k, root in enumerate(roots) if k not in copied)
             self.copied[node.output] = copied
 
-    def place_behind(self, node: Node) -> None:
+    def place_after(self, node: Node) -> None:
         """Let rows be computed after those of a cache, or copy them there."""
         new = node.inputs[1]
         assert new is not None
@@ -105,8 +105,10 @@ class _Placer:
 
     def is_free(self, root: Value) -> bool:
         """Whether it is open where a value stands."""
-        made = self.makers.get(root)
-        return made is not None and made.op != "constant" and root not in self.outputs and root not in self.taken
+        producer = self.makers.get(root)
+        return (
+            producer is not None and producer.op != "constant" and root not in self.outputs and root not in self.taken
+        )
 
     def pays(self, node: Node, parts: list[Value], moved: set[int]) -> bool:
         """Whether copying only the `moved` parts, each in a kernel of its own, beats one kernel that copies all. Where
@@ -126,8 +128,12 @@ class _Placer:
         """Whether a slice is one piece of its source, and nothing wants its elements elsewhere."""
         (source,) = node.inputs
         assert source is not None
-        made = self.makers.get(self.root(source))
-        if node.output in self.outputs or node.output in self.taken or (made is not None and made.op == "constant"):
+        producer = self.makers.get(self.root(source))
+        if (
+            node.output in self.outputs
+            or node.output in self.taken
+            or (producer is not None and producer.op == "constant")
+        ):
             return False
         sizes = (*node.of(SliceAttrs).begin, node.output.type.size)  # where the piece begins, in rows and in elements
         return _is_contiguous(node, source) and all(polynomial(as_expr(d)) is not None for d in sizes)
@@ -191,11 +197,11 @@ def _view_problems(graph: Graph) -> Iterator[tuple[str, str]]:
                     parts.add(value)
 
 
-def _has_memory(made: Node | None) -> bool:
+def _has_memory(created: Node | None) -> bool:
     """Whether what a node makes has memory that may be chosen."""
-    if made is None or made.op == "constant":
+    if created is None or created.op == "constant":
         return False
-    return not (isinstance(made.attrs, SliceAttrs) and made.attrs.view)
+    return not (isinstance(created.attrs, SliceAttrs) and created.attrs.view)
 
 
 def _joined(m: Match) -> Value | None:
@@ -204,12 +210,12 @@ def _joined(m: Match) -> Value | None:
     runs: list[list[Node | Value]] = []
     for value in m.node.inputs:
         assert value is not None
-        made = m.rewriter.producer(value, "slice")
+        producer = m.rewriter.producer(value, "slice")
         last = runs[-1][-1] if runs else None
-        if made is not None and isinstance(last, Node) and _follows(made, last, axis):
-            runs[-1].append(made)
+        if producer is not None and isinstance(last, Node) and _follows(producer, last, axis):
+            runs[-1].append(producer)
         else:
-            runs.append([made if made is not None and _cuts(made, axis) else value])
+            runs.append([producer if producer is not None and _cuts(producer, axis) else value])
     if len(runs) == len(m.node.inputs):
         return None
     parts = [_merged(m, run, axis) for run in runs]

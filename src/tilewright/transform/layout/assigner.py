@@ -18,7 +18,7 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fixed import depends_on_weights
 
-FEW_PIXELS = 8
+SHORT_PIXELS = 8
 """Pixels of a result below which reading weights once to pack them costs as much as it saves."""
 
 
@@ -37,8 +37,8 @@ class Assigner:
 
     def __post_init__(self) -> None:
         self.builder = GraphBuilder(self.graph.name)
-        taken = {v.name for n in self.graph.nodes for v in n.outputs}
-        self.builder.reserved = taken | {v.name for v in (*self.graph.inputs, *self.graph.params)}
+        used_names = {v.name for n in self.graph.nodes for v in n.outputs}
+        self.builder.reserved = used_names | {v.name for v in (*self.graph.inputs, *self.graph.params)}
         self.row_major.update((v, v) for v in (*self.graph.inputs, *self.graph.params))
         self.fixed.update(self.graph.params)
         self.made.update((v, n) for n in self.graph.nodes for v in n.outputs)
@@ -56,16 +56,16 @@ class Assigner:
         if depends_on_weights(node.inputs, self.fixed):
             self.fixed.update(node.outputs)
 
-    def follow(self, source: Value, *made: Value) -> None:
+    def follow(self, source: Value, *created: Value) -> None:
         """Note that values computed of a source that depends on weights alone do so, too."""
         if source in self.fixed:
-            self.fixed.update(made)
+            self.fixed.update(created)
 
     def packs(self, w: Value, y: Value) -> bool:
         """Whether a convolution's weights are packed: always where `prepare` does it; those that come with each call
         (in training, and as gradients of weights) where enough pixels of the result `y` read them."""
         pixels = [as_int(d) for d in (y.shape[0], *y.shape[2:])]
-        return w in self.fixed or None in pixels or prod(d or 0 for d in pixels) >= FEW_PIXELS
+        return w in self.fixed or None in pixels or prod(d or 0 for d in pixels) >= SHORT_PIXELS
 
     def finish(self) -> Graph:
         graph = self.graph
@@ -106,24 +106,24 @@ class Assigner:
     def spread(self, value: Value) -> Value | None:
         """The blocked form of one element a channel that is broadcast: the few elements are put in blocks, not all that
         is made of them. None for other values."""
-        made = self.producer(value)
-        if made is None or made.op != "broadcast" or value.type.rank != 4:
+        producer = self.producer(value)
+        if producer is None or producer.op != "broadcast" or value.type.rank != 4:
             return None
-        source, (images, channels, *sides) = made.inputs[0], value.shape
+        source, (images, channels, *sides) = producer.inputs[0], value.shape
         assert source is not None
         if source.type.rank != 4 or source.shape[1] is not channels or as_int(channels) in (None, 1):
             return None
         if not all(is_const(source.shape[k], 1) for k in (0, 2, 3)):
             return None
-        few = self.as_blocked(source)
-        shape = (images, few.shape[1], *sides, few.shape[4])
-        return self.emit("broadcast", (few,), {"shape": shape}, f"{value.name}_blocked")[0]
+        fewer = self.as_blocked(source)
+        shape = (images, fewer.shape[1], *sides, fewer.shape[4])
+        return self.emit("broadcast", (fewer,), {"shape": shape}, f"{value.name}_blocked")[0]
 
     def emit(
         self, op: str, inputs: tuple[Value | None, ...], attrs: Attrs | dict[str, Any], name: str
     ) -> tuple[Value, ...]:
-        made = attrs if isinstance(attrs, Attrs) else ops.attributes(op, attrs)
-        return ops.emit(self.builder, op, *inputs, names=(name,), attrs=made)
+        created = attrs if isinstance(attrs, Attrs) else ops.attributes(op, attrs)
+        return ops.emit(self.builder, op, *inputs, names=(name,), attrs=created)
 
     def keep(self, node: Node) -> None:
         inputs = tuple(None if v is None else self.as_row_major(v) for v in node.inputs)

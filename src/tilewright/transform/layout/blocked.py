@@ -132,8 +132,8 @@ def reduce(a: Assigner, node: Node) -> bool:
     axes = tuple(sorted(axis % 4 for axis in attrs.axes))
     if x.type.rank != 4 or not a.is_blocked(x) or axes not in ((2, 3), (0, 2, 3)):
         return False
-    kept = replace(attrs, axes=axes, keepdims=True)
-    (result,) = a.emit(node.op, (a.as_blocked(x),), kept, node.output.name)
+    retained = replace(attrs, axes=axes, keepdims=True)
+    (result,) = a.emit(node.op, (a.as_blocked(x),), retained, node.output.name)
     if attrs.keepdims:
         a.blocked[node.output] = result
         return True

@@ -87,7 +87,7 @@ def pays(
     """Whether weights' gradients read more of some values, which they else transpose or pack, than is copied around
     these: the gradients, which are blocks first; what the products that make the values read as rows, unless a gradient
     reads it, too, and must copy it either way; results of the products that read them, where those are rows."""
-    transposed = [n for n in graph.nodes if is_turned(n, block)]
+    transposed = [n for n in graph.nodes if is_transposed(n, block)]
     copied = {
         base(v, makers) for n in transposed if any(v in result for v in n.inputs) for v in n.inputs if v is not None
     }
@@ -104,7 +104,11 @@ def pays(
 
 def base(value: Value, makers: Mapping[Value, Node]) -> Value:
     """The value of which one is the rows, counted otherwise."""
-    while (made := makers.get(value)) is not None and keeps_columns(made) and (x := made.inputs[0]) is not None:
+    while (
+        (producer := makers.get(value)) is not None
+        and keeps_columns(producer)
+        and (x := producer.inputs[0]) is not None
+    ):
         value = x
     return value
 
@@ -131,7 +135,7 @@ def is_linear(node: Node, block: int) -> bool:
     return x.type.rank > 1 and w.type.rank == 2 and all(fills(as_int(v.shape[-1]), block) for v in (x, node.output))
 
 
-def is_turned(node: Node, block: int) -> bool:
+def is_transposed(node: Node, block: int) -> bool:
     """Whether a node is the gradient of a weight: of two matrices the sum over rows of the products of all columns."""
     if node.op != "matmul" or node.of(MatmulAttrs) != MatmulAttrs(transpose_a=True) or not is_plain(node):
         return False
@@ -182,7 +186,7 @@ def stays(node: Node, result: AbstractSet[Value]) -> bool:
 def takes(node: Node, value: Value, result: AbstractSet[Value], block: int) -> bool:
     """Whether a node reads a value as it lies."""
     if node.op == "matmul":
-        return is_turned(node, block) or (is_linear(node, block) and node.inputs[1] != value)
+        return is_transposed(node, block) or (is_linear(node, block) and node.inputs[1] != value)
     if node.op == "reduce_sum":
         return node.of(ReduceAttrs).axes == tuple(range(value.type.rank - 1))
     return node.op != "attention_gradient" and node.outputs[0] in result

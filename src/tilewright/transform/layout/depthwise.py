@@ -16,13 +16,13 @@ from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import pointwise
 from tilewright.transform.problems import is_pointwise
 
-FEW_FILTERS = 4
+SHORT_FILTERS = 4
 """Filters of a channel below which a block of them would hold hardly anything else but zeros."""
 
 OF_WINDOWS = 0.5
 """The efficiency of tiles of pixels against the vectors that they fill, by that of windows with filters of zeros: 0.2
 to 0.58 for 18 groups of 3 to 8 filters with AVX-512, 0.5 to 0.65 with AVX2 (Zen 5, 27 November 2026)."""
-OF_HALVES = 0.8
+OF_HALF_VECTORS = 0.8
 """Share of the vectors that windows use whose blocks are half a vector: 4 filters on lines of 22 to 42 pixels took
 1.1 to 2 times as long in them, 3 on lines of 8 1.4 times (Zen 4, 28 November 2026)."""
 
@@ -46,7 +46,7 @@ def grouped(a: Assigner, node: Node) -> bool:
         return windows(a, node)
     if x.type.rank == 5 and per_in == 1:
         return False
-    if x.type.rank == 5 or in_halves(per_in, per_out, node, a) or not lanes_follow(per_in, per_out, a.block):
+    if x.type.rank == 5 or in_half_parts(per_in, per_out, node, a) or not lanes_follow(per_in, per_out, a.block):
         return windows(a, node) if per_out % a.block == 0 else grown_groups(a, node)
     (packed,) = a.emit("lowered.pack_depthwise", (a.as_row_major(w),), {"block": a.block}, f"{w.name}_packed")
     a.follow(w, packed)
@@ -60,11 +60,11 @@ def lanes_follow(per_in: int, per_out: int, block: int) -> bool:
     """Whether a vector of filters finds what it reads in one vector of channels: groups or multipliers that divide a
     block, or that blocks divide. Of others each lane would be loaded from elsewhere; few filters have no better way."""
     if per_in == 1:
-        return per_out < FEW_FILTERS or block % per_out == 0 or per_out % block == 0
+        return per_out < SHORT_FILTERS or block % per_out == 0 or per_out % block == 0
     return per_in == per_out and block % per_in == 0
 
 
-def in_halves(per_in: int, per_out: int, node: Node, a: Assigner) -> bool:
+def in_half_parts(per_in: int, per_out: int, node: Node, a: Assigner) -> bool:
     """Whether groups are half a block, of which a core starts twice as many: each lane reads the same channel then."""
     half = a.block // 2
     more = starts(4 * half, a.target) > starts(4 * a.block, a.target)
@@ -81,14 +81,14 @@ def group_block(each: int, node: Node, a: Assigner) -> int:
     """Filters of a block of groups of `each`: half a vector where a panel of the halves that a group needs takes no
     longer than the vectors."""
     half = a.block // 2
-    halves, whole = -(-each // half), -(-each // a.block)
-    if a.block <= MIN_BLOCK or halves > MAX_HALVES or halves == 2 * whole:
+    half_vectors, whole = -(-each // half), -(-each // a.block)
+    if a.block <= MIN_BLOCK or half_vectors > MAX_HALF_PARTS or half_vectors == 2 * whole:
         return a.block
-    in_time = halves / starts(4 * half, a.target) <= whole / starts(4 * a.block, a.target)
+    in_time = half_vectors / starts(4 * half, a.target) <= whole / starts(4 * a.block, a.target)
     return half if in_time and (each % half == 0 or keeps_busy(node, half, a)) else a.block
 
 
-MAX_HALVES = 3
+MAX_HALF_PARTS = 3
 """Half vectors of a panel: groups that need more have panels of one, which use each pixel once."""
 MIN_BLOCK = 8
 """Lanes of vectors that are not halved: what has so few starts no more of four."""
@@ -113,7 +113,7 @@ def grown_groups(a: Assigner, node: Node) -> bool:
     each, name = filters // groups, w.name
     block = group_block(each, node, a)
     whole = -(-each // block) * block
-    share = OF_WINDOWS if block == a.block else OF_HALVES
+    share = OF_WINDOWS if block == a.block else OF_HALF_VECTORS
     ordinary = all(s == 1 for s in node.of(ConvAttrs).strides)
     if ordinary and 2 * each <= a.block and each / whole < share * line_share(node, a.block):
         return False  # tiles of pixels, `plans/sketch/`; sampled ones would be gathered
@@ -135,8 +135,8 @@ def grown_groups(a: Assigner, node: Node) -> bool:
     batch, _, *space = y.shape
     (value,) = a.emit("reshape", (value,), {"shape": (batch, groups, whole, *space)}, f"{y.name}_grown")
     rank = len(space) + 3
-    taken = {"begin": (0,) * rank, "size": (batch, groups, each, *space), "step": (1,) * rank}
-    (value,) = a.emit("slice", (value,), taken, f"{y.name}_groups")
+    selected = {"begin": (0,) * rank, "size": (batch, groups, each, *space), "step": (1,) * rank}
+    (value,) = a.emit("slice", (value,), selected, f"{y.name}_groups")
     (a.row_major[y],) = a.emit("reshape", (value,), {"shape": y.shape}, y.name)
     return True
 

@@ -185,8 +185,8 @@ def _zero_fits(a: Assigner, x: Value) -> bool:
     if node is None or node.op != "sub":
         return True
     source, zero = node.inputs
-    made = None if source is None else a.producer(source)
-    numbers = None if made is None else made.inputs[0]
+    producer = None if source is None else a.producer(source)
+    numbers = None if producer is None else producer.inputs[0]
     return numbers is not None and zero is not None and _within(a, zero, numbers.dtype)
 
 

@@ -38,10 +38,10 @@ def pointwise(a: Assigner, node: Node) -> bool:
     if ops.get(node.op).kind != "pointwise" or len(node.outputs) != 1:
         return False
     y = node.output
-    given = [v for v in node.inputs if v is not None]
-    if not any(v in a.joined and same_shape(v, y) for v in given):
+    operands = [v for v in node.inputs if v is not None]
+    if not any(v in a.joined and same_shape(v, y) for v in operands):
         return False
-    if not all(same_shape(v, y) or all(is_const(d, 1) for d in v.shape[:-1]) for v in given):
+    if not all(same_shape(v, y) or all(is_const(d, 1) for d in v.shape[:-1]) for v in operands):
         return False
     inputs = tuple(None if v is None else _follow(a, v, y) for v in node.inputs)
     types = ops.infer(node.op, [None if v is None else v.type for v in inputs], node.attrs)

@@ -11,7 +11,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.selection import Split
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.decision_key import key_of_nodes
-from tilewright.plans.matmul.tiles import FEW_ROWS, matmul_tile, multiplies_in_place
+from tilewright.plans.matmul.tiles import SHORT_ROWS, matmul_tile, multiplies_in_place
 from tilewright.targets.target import Target
 from tilewright.transform.algorithm import record_of
 from tilewright.transform.layout.assigner import Assigner
@@ -44,14 +44,16 @@ def matmul(a: Assigner, node: Node) -> bool:
     batch = zip(x_batch[len(x_batch) - len(w_batch) :], w_batch, strict=True)
     if is_const(n, 1) or not all(is_const(v, 1) or u is v for u, v in batch):
         return single_column(a, node, x, w)
-    if node.precision == "fp32" and any(f(a, node, partial(plain_rows, a, node, x)) for f in (by_codes, small_floats)):
+    if node.precision == "fp32" and any(
+        f(a, node, partial(contiguous_rows, a, node, x)) for f in (by_codes, small_floats)
+    ):
         return True
     if node.precision != "fp32":
-        return reduced(a, node, plain_rows(a, node, x))
-    if x.dtype is bf16 and halves(a, node, plain_rows(a, node, x, widen=False)):
+        return reduced(a, node, contiguous_rows(a, node, x))
+    if x.dtype is bf16 and halves(a, node, contiguous_rows(a, node, x, widen=False)):
         return True
     rows = as_int(node.output.shape[-2])
-    if w not in a.fixed and rows is not None and rows <= (1 if transpose else FEW_ROWS):
+    if w not in a.fixed and rows is not None and rows <= (1 if transpose else SHORT_ROWS):
         return False
     if (record := record_of(node)) is not None:
         return record.lower(a, node)
@@ -67,7 +69,7 @@ def matmul(a: Assigner, node: Node) -> bool:
             return True
         if lies_well(x, w, attrs, a.target):
             return False
-    left = plain_rows(a, node, x)
+    left = contiguous_rows(a, node, x)
     key = partial(key_of_nodes, "panels", [node], a.target)
     tile = matmul_tile(key, node.output.shape[-2], n, as_int(k) or 64, left.dtype, a.target, narrow=True)
     (packed,) = a.emit(
@@ -90,7 +92,7 @@ def lies_well(x: Value, w: Value, attrs: MatmulAttrs, target: Target) -> bool:
     *_, rows, depth = map(as_int, _rows_and_columns(x.shape, attrs.transpose_a))
     columns, transposed = as_int(w.shape[-1]), attrs.transpose_a
     return not attrs.transpose_b and multiplies_in_place(
-        rows, columns, depth, w.dtype.itemsize, target, turned=transposed
+        rows, columns, depth, w.dtype.itemsize, target, transposed=transposed
     )
 
 
@@ -110,7 +112,7 @@ def _rows_and_columns(shape: tuple[Expr, ...], swapped: bool) -> tuple[Expr, ...
     return (*shape[:-2], shape[-1], shape[-2]) if swapped else shape
 
 
-def plain_rows(a: Assigner, node: Node, x: Value, *, widen: bool = True) -> Value:
+def contiguous_rows(a: Assigner, node: Node, x: Value, *, widen: bool = True) -> Value:
     """The left operand, rows by depth, in a type that the machine multiplies (`widen`: as vectors of any kind)."""
     left = a.as_row_major(x)
     if node.of(MatmulAttrs).transpose_a:

@@ -35,8 +35,8 @@ def pointwise(a: Assigner, node: Node) -> bool:
     if any(s > 1 for s in conv.strides):
         # A strided map is not one row of pixels: those that are read are taken out first.
         size = (*x.shape[:2], *node.output.shape[2:])
-        taken = {"begin": (0,) * 4, "size": size, "step": (1, 1, *conv.strides)}
-        (source,) = a.emit("slice", (source,), taken, f"{x.name}_strided")
+        selected = {"begin": (0,) * 4, "size": size, "step": (1, 1, *conv.strides)}
+        (source,) = a.emit("slice", (source,), selected, f"{x.name}_strided")
     attributes = {"channels": as_int(w.shape[0])}
     inputs = (source, packed)
     (a.row_major[node.output],) = a.emit("lowered.conv_pointwise_groups", inputs, attributes, node.output.name)

@@ -111,9 +111,14 @@ def conv_in_matrices(a: Assigner, node: Node, choice: Matrices) -> bool:
     filters, channels = (as_int(d) or 1 for d in w.shape[:2])
 
     def narrow(value: Value, form: Callable[[Value], Value]) -> Value:
-        made = a.producer(value)
-        if made is not None and made.op == "cast" and made.inputs[0] is not None and made.inputs[0].dtype is bf16:
-            return form(made.inputs[0])
+        producer = a.producer(value)
+        if (
+            producer is not None
+            and producer.op == "cast"
+            and producer.inputs[0] is not None
+            and producer.inputs[0].dtype is bf16
+        ):
+            return form(producer.inputs[0])
         (result,) = a.emit("cast", (form(value),), {"dtype": bf16}, f"{value.name}_bf16")
         a.follow(value, result)
         return result

@@ -52,7 +52,7 @@ def dilated(a: Assigner, w: Value, dilations: Ints) -> Value:
     """Weights whose taps stand `dilations` apart, with zeros between: no taps, for all that multiplies them."""
     channels, filters, *window = (as_int(d) or 0 for d in w.shape)
     spread = [k * d for k, d in zip(window, dilations, strict=True)]
-    kept = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
+    retained = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
     separate = [n for k in window for n in (k, 1)]
     after = [0, 0, *(n for d in dilations for n in (0, d - 1))]
     source = w
@@ -60,7 +60,7 @@ def dilated(a: Assigner, w: Value, dilations: Ints) -> Value:
         ("reshape", {"shape": (channels, filters, *separate)}),
         ("pad", {"before": (0,) * len(after), "after": tuple(after), "mode": "constant"}),
         ("reshape", {"shape": (channels, filters, *spread)}),
-        ("slice", {"begin": (0,) * w.type.rank, "size": (channels, filters, *kept), "step": (1,) * w.type.rank}),
+        ("slice", {"begin": (0,) * w.type.rank, "size": (channels, filters, *retained), "step": (1,) * w.type.rank}),
     ):
         (w,) = a.emit(op, (w,), attrs, f"{w.name}_dilated")
         a.follow(source, w)

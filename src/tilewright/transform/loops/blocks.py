@@ -41,8 +41,8 @@ class _Lowering:
 
     __slots__ = ("placed", "symbols", "taken")
 
-    def __init__(self, taken: set[str], symbols: frozenset[Var]) -> None:
-        self.taken = taken
+    def __init__(self, used_names: set[str], symbols: frozenset[Var]) -> None:
+        self.taken = used_names
         self.symbols = symbols
         self.placed: set[str] = set()
 

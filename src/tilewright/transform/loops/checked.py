@@ -18,7 +18,7 @@ from tilewright.ir.expr import Buffer, Expr, Load, Var, const, equal, select
 from tilewright.ir.guarded import Conditions, guarded_loads
 from tilewright.ir.loops import TRUE, Block, For, If, Intrinsic, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import exprs_of, fresh_name, loads, with_children
-from tilewright.schedule.state import taken_names
+from tilewright.schedule.state import used_names_of
 from tilewright.support.classes import dataclass
 
 ZERO = const(0)
@@ -63,7 +63,7 @@ def unproven(func: PrimFunc) -> tuple[Access, ...]:
 def check_bounds(func: PrimFunc) -> tuple[PrimFunc, tuple[Access, ...]]:
     """A function with a buffer more, into which it writes the first access that is outside; and the accesses that it
     checks, by their numbers from 1. Loops run one iteration after another."""
-    report = Buffer(fresh_name("bounds", taken_names(func)), i64, (const(FOUND),))
+    report = Buffer(fresh_name("bounds", used_names_of(func)), i64, (const(FOUND),))
     numbers: dict[tuple[object, ...], int] = {}
     accesses: list[Access] = []
 
@@ -81,13 +81,13 @@ def check_bounds(func: PrimFunc) -> tuple[PrimFunc, tuple[Access, ...]]:
 Numbered = Callable[[Access], tuple[int, Buffer]]
 
 
-def _guard(s: Stmt, block: str, extents: Mapping[Var, Expr], given: Conditions, numbered: Numbered) -> Stmt:
+def _guard(s: Stmt, block: str, extents: Mapping[Var, Expr], assumptions: Conditions, numbered: Numbered) -> Stmt:
     """A statement that runs only where all that it touches is inside, and else reports the first that is not."""
     children = tuple(
-        _guard(c, name, inner, known, numbered) for c, name, inner, known in _children(s, block, extents, given)
+        _guard(c, name, inner, known, numbered) for c, name, inner, known in _children(s, block, extents, assumptions)
     )
     result = with_children(s, children)
-    for access in reversed(tuple(_direct(s, block, extents, given))):
+    for access in reversed(tuple(_direct(s, block, extents, assumptions))):
         inside = access.inside
         for condition in reversed(access.conditions):
             inside = select(condition, inside, TRUE)
@@ -102,7 +102,7 @@ def _reporting(access: Access, number: int, report: Buffer) -> Stmt:
 
 
 def _children(
-    s: Stmt, block: str, extents: Mapping[Var, Expr], given: Conditions
+    s: Stmt, block: str, extents: Mapping[Var, Expr], assumptions: Conditions
 ) -> Iterator[tuple[Stmt, str, Mapping[Var, Expr], Conditions]]:
     """The statements inside of one, each with the block that it is of and what holds there. A block's mention none of
     the loops around it."""
@@ -111,44 +111,48 @@ def _children(
             inner = {it.var: it.extent for it in s.iters}
             yield from ((c, s.name, inner, ()) for c in s.children)
         case For():
-            yield s.body, block, {**extents, s.var: s.extent}, given
+            yield s.body, block, {**extents, s.var: s.extent}, assumptions
         case If():
-            yield s.then, block, extents, (*given, s.condition)
+            yield s.then, block, extents, (*assumptions, s.condition)
             if s.orelse is not None:
-                yield s.orelse, block, extents, (*given, ~s.condition)
+                yield s.orelse, block, extents, (*assumptions, ~s.condition)
         case _:
-            yield from ((c, block, extents, given) for c in s.children)
+            yield from ((c, block, extents, assumptions) for c in s.children)
 
 
-def _within(s: Stmt, block: str, extents: Mapping[Var, Expr], given: Conditions) -> Iterator[Access]:
-    yield from _direct(s, block, extents, given)
-    for child, name, inner, known in _children(s, block, extents, given):
+def _within(s: Stmt, block: str, extents: Mapping[Var, Expr], assumptions: Conditions) -> Iterator[Access]:
+    yield from _direct(s, block, extents, assumptions)
+    for child, name, inner, known in _children(s, block, extents, assumptions):
         yield from _within(child, name, inner, known)
 
 
-def _direct(s: Stmt, block: str, extents: Mapping[Var, Expr], given: Conditions) -> Iterator[Access]:
+def _direct(s: Stmt, block: str, extents: Mapping[Var, Expr], assumptions: Conditions) -> Iterator[Access]:
     """The accesses that a statement makes itself and that are not proven to be inside."""
     for e in exprs_of(s):
         for load, conditions in guarded_loads(e, set(loads(e))):
-            yield from _outside(Access(block, load.buffer.name, 0, ZERO, ZERO, conditions), load, extents, given)
+            yield from _outside(Access(block, load.buffer.name, 0, ZERO, ZERO, conditions), load, extents, assumptions)
     match s:
         case Store():
-            yield from _outside(Access(block, s.buffer.name, 0, ZERO, ZERO, (), True), s, extents, given)
+            yield from _outside(Access(block, s.buffer.name, 0, ZERO, ZERO, (), True), s, extents, assumptions)
         case Intrinsic():
             for r in (*s.outputs, *s.inputs):
                 ends = tuple(start for start, _ in r.ranges), tuple(start + n - 1 for start, n in r.ranges)
                 some = tuple(n > 0 for _, n in r.ranges if not prove(n > 0))
                 for end in ends:
                     access = Access(block, r.buffer.name, 0, ZERO, ZERO, some, r in s.outputs)
-                    yield from _outside(access, Load(r.buffer, end), extents, given)
+                    yield from _outside(access, Load(r.buffer, end), extents, assumptions)
 
 
-def _outside(access: Access, at: Load | Store, extents: Mapping[Var, Expr], given: Conditions) -> Iterator[Access]:
+def _outside(
+    access: Access, at: Load | Store, extents: Mapping[Var, Expr], assumptions: Conditions
+) -> Iterator[Access]:
     if any(prove(n <= 0) for n in extents.values()):
         return  # a loop without iterations
     for d, (index, extent) in enumerate(zip(at.indices, at.buffer.shape, strict=True)):
-        result = replace(access, dimension=d, index=index, extent=extent, given=given, extents=tuple(extents.items()))
-        if not prove(result.inside, extents, (*given, *access.conditions)):
+        result = replace(
+            access, dimension=d, index=index, extent=extent, given=assumptions, extents=tuple(extents.items())
+        )
+        if not prove(result.inside, extents, (*assumptions, *access.conditions)):
             yield result
 
 

@@ -9,7 +9,7 @@ from tilewright.ir.loops import Allocate, For, Intrinsic, Let, Region, Stmt, Sto
 from tilewright.ir.rewrite import fresh_name, map_expr, map_exprs_of, walk, with_children
 
 
-def copy_fresh(stmt: Stmt, taken: set[str]) -> Stmt:
+def copy_fresh(stmt: Stmt, used_names: set[str]) -> Stmt:
     """`stmt` with what it binds renamed: the copy may stand beside the original."""
     renamed: dict[Var, Expr] = {}
     buffers: dict[Buffer, Buffer] = {}
@@ -17,10 +17,10 @@ def copy_fresh(stmt: Stmt, taken: set[str]) -> Stmt:
         match s:
             case For() | Let():
                 old = s.var
-                renamed[old] = old.renamed(fresh_name(old.name, taken))
+                renamed[old] = old.renamed(fresh_name(old.name, used_names))
             case Allocate():
                 old_buffer = s.buffer
-                name = fresh_name(old_buffer.name, taken)
+                name = fresh_name(old_buffer.name, used_names)
                 buffers[old_buffer] = Buffer(
                     name, old_buffer.dtype, old_buffer.shape, old_buffer.scope, old_buffer.align
                 )
@@ -66,9 +66,9 @@ def conjuncts(condition: Expr) -> list[Expr]:
     return [condition]
 
 
-def stored_tile(to: Buffer, tile: Buffer, taken: set[str]) -> Stmt:
+def stored_tile(to: Buffer, tile: Buffer, used_names: set[str]) -> Stmt:
     """A tile's registers stored, in loops over all its dimensions that are written out."""
-    at = tuple(Var(fresh_name("at", taken)) for _ in tile.shape)
+    at = tuple(Var(fresh_name("at", used_names)) for _ in tile.shape)
     s: Stmt = Store(to, at, Load(tile, at))
     for var, extent in zip(reversed(at), reversed(tile.shape), strict=True):
         s = For(var, extent, s, "vectorized" if var is at[-1] else "unrolled")

@@ -23,8 +23,8 @@ def is_self_contained(collector: Collector, accesses: list[Access], enclosing: f
     reads = [a for a in accesses if not a.is_write]
     if not reads:
         return True
-    given = frozenset.intersection(*(frozenset(_parts(a)) for a in reads))
-    writes = [a for a in accesses if a.is_write and _happens(collector, a, reads, given, enclosing)]
+    supplied = frozenset.intersection(*(frozenset(_parts(a)) for a in reads))
+    writes = [a for a in accesses if a.is_write and _happens(collector, a, reads, supplied, enclosing)]
     if not writes:
         return False
     for d, whole in enumerate(writes[0].buffer.shape):
@@ -40,15 +40,17 @@ def _parts(access: Access) -> list[Expr]:
 
 
 def _happens(
-    collector: Collector, write: Access, reads: list[Access], given: frozenset[Expr], enclosing: frozenset[Var]
+    collector: Collector, write: Access, reads: list[Access], assumptions: frozenset[Expr], enclosing: frozenset[Var]
 ) -> bool:
     """True if the write is done, wherever it is inside the buffer, in each iteration of the loops around in which
-    reads (all under the conditions `given`) are, or for each element at least that is read there."""
+    reads (all under the conditions `assumptions`) are, or for each element at least that is read there."""
     simplify = collector.analyzer.simplify
     inside: list[Expr] = []
     for index, extent in zip(write.indices, write.buffer.shape, strict=False):
         inside += [simplify(const(0) <= index), simplify(index < extent)]
-    open_parts = [p for p in _parts(write) if p not in given and _varies(p, enclosing) and simplify(p) not in inside]
+    open_parts = [
+        p for p in _parts(write) if p not in assumptions and _varies(p, enclosing) and simplify(p) not in inside
+    ]
     open_parts = [p for p in open_parts if not all(_of_element(p, write, read, enclosing) for read in reads)]
     if not open_parts:
         return True

@@ -39,8 +39,8 @@ def _without(s: Stmt, dead: set[Buffer]) -> Stmt | None:
         case Store():
             return None if s.buffer in dead else s
         case Seq(stmts):
-            kept = [r for c in stmts if (r := _without(c, dead)) is not None]
-            return seq(kept) if kept else None
+            retained = [r for c in stmts if (r := _without(c, dead)) is not None]
+            return seq(retained) if retained else None
         case If(condition, then, orelse):
             first = _without(then, dead)
             second = None if orelse is None else _without(orelse, dead)

@@ -46,19 +46,19 @@ WRITTEN_OUT = 8
 
 def defer_epilogues(func: PrimFunc) -> PrimFunc:
     """The function with loops over tiles that have the note `Defer` changed so where they can."""
-    taken = names_of(func)
-    body = map_stmt(func.body, lambda s: _statement(s, taken))
+    used_names = names_of(func)
+    body = map_stmt(func.body, lambda s: _statement(s, used_names))
     return func if body is func.body else func.with_body(body)
 
 
-def _statement(s: Stmt, taken: set[str]) -> Stmt | None:
+def _statement(s: Stmt, used_names: set[str]) -> Stmt | None:
     note = find(s.notes, Defer) if isinstance(s, For) else None
     if not isinstance(s, For) or note is None:
         return None
     ordinary = replace(s, notes=without(s.notes, Defer))
     tile = _tile(ordinary) if s.kind == "serial" else None
     pieces = None if tile is None else _pieces(tile, note.lanes)
-    return ordinary if tile is None or pieces is None else _deferred(ordinary, tile, pieces, taken)
+    return ordinary if tile is None or pieces is None else _deferred(ordinary, tile, pieces, used_names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,43 +123,43 @@ def _pieces(tile: _Tile, lanes: int) -> _Pieces | None:
     return None
 
 
-def _deferred(loop: For, tile: _Tile, pieces: _Pieces, taken: set[str]) -> Stmt:
-    raw = Buffer(fresh_name(f"{tile.buffer.name}_raw", taken), tile.buffer.dtype, tile.buffer.shape, "local")
+def _deferred(loop: For, tile: _Tile, pieces: _Pieces, used_names: set[str]) -> Stmt:
+    raw = Buffer(fresh_name(f"{tile.buffer.name}_raw", used_names), tile.buffer.dtype, tile.buffer.shape, "local")
     deferred = replace_buffers(tile.nest[0], {tile.buffer: raw})
-    begin, keep = seq(tile.before), stored_tile(raw, tile.buffer, taken)
+    begin, keep = seq(tile.before), stored_tile(raw, tile.buffer, used_names)
 
     def products(*stmts: Stmt) -> Stmt:
-        return copy_fresh(Allocate(tile.buffer, seq([*stmts, keep])), taken)
+        return copy_fresh(Allocate(tile.buffer, seq([*stmts, keep])), used_names)
 
     def at(s: Stmt, t: Expr) -> Stmt:
         return substitute_stmt(s, {loop.var: t})
 
     first = at(products(begin, tile.reduction), const(0))
     # Of the tile whose number is the loop's the pieces, of the next one the products.
-    next_tile = Var(fresh_name(loop.var.name, taken))
+    next_tile = Var(fresh_name(loop.var.name, used_names))
     reduction = at(tile.reduction, next_tile)
     assert isinstance(reduction, For)
-    ahead = replace(tile, reduction=reduction)
-    mixed = products(at(begin, next_tile), *_mixed(ahead, deferred, pieces, taken))
+    following = replace(tile, reduction=reduction)
+    mixed = products(at(begin, next_tile), *_mixed(following, deferred, pieces, used_names))
     turns = replace(loop, extent=loop.extent - 1, body=substitute_stmt(mixed, {next_tile: loop.var + 1}))
-    whole = seq([first, turns, at(copy_fresh(deferred, taken), loop.extent - 1)])
+    whole = seq([first, turns, at(copy_fresh(deferred, used_names), loop.extent - 1)])
     return Allocate(raw, whole if as_int(loop.extent) else If(loop.extent >= 1, whole))
 
 
-def _mixed(tile: _Tile, late: Stmt, pieces: _Pieces, taken: set[str]) -> list[Stmt]:
+def _mixed(tile: _Tile, deferred: Stmt, pieces: _Pieces, used_names: set[str]) -> list[Stmt]:
     """The pieces, each followed by some steps of the reduction, and after them the steps that are left."""
     loops: list[tuple[Var, int]] = []
     number: Expr = const(0)
-    inner = late
+    inner = deferred
     for old in tile.nest:
         assert isinstance(inner, For)
         extent = as_int(old.extent) or 1
         count = extent if old.kind == "unrolled" else extent // pieces.width
-        var = Var(fresh_name(old.var.name, taken))
+        var = Var(fresh_name(old.var.name, used_names))
         if old.kind == "unrolled":
             inner = substitute_stmt(inner.body, {old.var: var})
         else:
-            lane = Var(fresh_name(old.var.name, taken))
+            lane = Var(fresh_name(old.var.name, used_names))
             inner = For(
                 lane,
                 const(pieces.width),
@@ -168,17 +168,19 @@ def _mixed(tile: _Tile, late: Stmt, pieces: _Pieces, taken: set[str]) -> list[St
             )
         loops.append((var, count))
         number = number * count + var
-    body = seq([inner, _steps(tile.reduction, number * pieces.steps, pieces.steps, taken)])
+    body = seq([inner, _steps(tile.reduction, number * pieces.steps, pieces.steps, used_names)])
     for var, count in reversed(loops):
         body = For(var, const(count), body)
     done = pieces.count * pieces.steps
     left = tile.depth - done
-    return [body, _steps(tile.reduction, const(done), left, taken)] if left else [body]
+    return [body, _steps(tile.reduction, const(done), left, used_names)] if left else [body]
 
 
-def _steps(reduction: For, first: Expr, count: int, taken: set[str]) -> Stmt:
+def _steps(reduction: For, first: Expr, count: int, used_names: set[str]) -> Stmt:
     """Some steps of a reduction; a few are written out."""
-    step = Var(fresh_name(reduction.var.name, taken))
-    body = substitute_stmt(copy_fresh(reduction.body, taken), {reduction.var: first + step})
-    few = count <= WRITTEN_OUT
-    return For(step, const(count), body, "unrolled" if few else "serial", None, () if few else reduction.notes)
+    step = Var(fresh_name(reduction.var.name, used_names))
+    body = substitute_stmt(copy_fresh(reduction.body, used_names), {reduction.var: first + step})
+    is_short = count <= WRITTEN_OUT
+    return For(
+        step, const(count), body, "unrolled" if is_short else "serial", None, () if is_short else reduction.notes
+    )

@@ -39,19 +39,19 @@ def double_buffers(func: PrimFunc) -> PrimFunc:
     return func.with_body(_statement(func.body, names_of(func)))
 
 
-def _statement(s: Stmt, taken: set[str]) -> Stmt:
+def _statement(s: Stmt, used_names: set[str]) -> Stmt:
     if s.children:
-        s = with_children(s, tuple(_statement(c, taken) for c in s.children))
+        s = with_children(s, tuple(_statement(c, used_names) for c in s.children))
     note = find(s.notes, DoubleBuffer) if isinstance(s, For) else None
     if not isinstance(s, For) or note is None:
         return s
     loop: Stmt = replace(s, notes=without(s.notes, DoubleBuffer))
     for name in note.buffers:
-        loop = _doubled(loop, s, name, taken)
+        loop = _doubled(loop, s, name, used_names)
     return loop
 
 
-def _doubled(stmt: Stmt, old: For, name: str, taken: set[str]) -> Stmt:
+def _doubled(stmt: Stmt, old: For, name: str, used_names: set[str]) -> Stmt:
     """The loop, which may stand after what other buffers needed, with one more buffer in two halves."""
     loop = next((s for s in walk(stmt) if isinstance(s, For) and s.var is old.var), None)
     if loop is None or loop.kind != "serial":
@@ -65,20 +65,20 @@ def _doubled(stmt: Stmt, old: For, name: str, taken: set[str]) -> Stmt:
         return stmt
     # Which half is meant is known only when it runs: no register can be that, while a memory of its own can.
     scope = buffer.scope if find_memory(buffer.scope) or sharing(buffer.scope) else "global"
-    halves = replace(buffer, shape=(TWO, *buffer.shape), scope=scope)
+    half_parts = replace(buffer, shape=(TWO, *buffer.shape), scope=scope)
     following = loop.var + 1
-    first = copy_fresh(substitute_stmt(seq(fill), {loop.var: const(0)}), taken)
-    ahead = copy_fresh(substitute_stmt(seq(fill), {loop.var: following}), taken)
+    first = copy_fresh(substitute_stmt(seq(fill), {loop.var: const(0)}), used_names)
+    upcoming = copy_fresh(substitute_stmt(seq(fill), {loop.var: following}), used_names)
     body: Stmt = seq(
         (
-            If(following < loop.extent, _half(ahead, buffer, halves, following % TWO)),
-            _half(seq(rest), buffer, halves, loop.var % TWO),
+            If(following < loop.extent, _half(upcoming, buffer, half_parts, following % TWO)),
+            _half(seq(rest), buffer, half_parts, loop.var % TWO),
         )
     )
     for other in reversed(others):
         body = replace(other, body=body)
-    start = _half(first, buffer, halves, const(0))
-    new = Allocate(halves, seq((If(const(0) < loop.extent, start), replace(loop, body=body))))
+    start = _half(first, buffer, half_parts, const(0))
+    new = Allocate(half_parts, seq((If(const(0) < loop.extent, start), replace(loop, body=body))))
     return _replaced(stmt, loop, new)
 
 

@@ -60,7 +60,7 @@ from tilewright.ir.rewrite import (
 from tilewright.support.classes import dataclass
 from tilewright.transform.loops.conditions import bound_loops_of
 from tilewright.transform.loops.copies import copy_fresh, stored_tile
-from tilewright.transform.loops.remainder import MAX_REMAINDER, all_behind, all_rows, by_remainder
+from tilewright.transform.loops.remainder import MAX_REMAINDER, all_after, all_rows, by_remainder
 from tilewright.transform.loops.simplify import simplify_stmt
 
 APART = 6
@@ -87,18 +87,21 @@ class _Tiles:
     conditions: frozenset[Expr]
 
 
-def _evened(s: Stmt, outer: dict[Var, Expr], never: frozenset[Expr], taken: set[str]) -> Stmt:
+def _evened(s: Stmt, outer: dict[Var, Expr], never: frozenset[Expr], used_names: set[str]) -> Stmt:
     """`never`: conditions that do not hold here."""
     if isinstance(s, For):
         tiles = _tiles(s, outer)
-        evened = None if tiles is None else _split(tiles, outer, never, taken)
+        evened = None if tiles is None else _split(tiles, outer, never, used_names)
         if evened is not None:
             return evened
         outer = {**outer, s.var: s.extent}
     if isinstance(s, If) and s.orelse is not None:
-        then, orelse = _evened(s.then, outer, never, taken), _evened(s.orelse, outer, never | {s.condition}, taken)
+        then, orelse = (
+            _evened(s.then, outer, never, used_names),
+            _evened(s.orelse, outer, never | {s.condition}, used_names),
+        )
         return with_children(s, (then, orelse))
-    return with_children(s, tuple([_evened(c, outer, never, taken) for c in s.children])) if s.children else s
+    return with_children(s, tuple([_evened(c, outer, never, used_names) for c in s.children])) if s.children else s
 
 
 def _fewest(tiles: _Tiles, never: frozenset[Expr]) -> int:
@@ -126,7 +129,7 @@ def _tiles(loop: For, outer: dict[Var, Expr]) -> _Tiles | None:
         return None
     an = Analyzer({**outer, **{s.var: s.extent for s in (loop, *rows)}})
     whole = an.simplify((count + (size - 1)) // size) is an.simplify(loop.extent)
-    if not (whole or type(loop.extent) is Const) or not all_behind(loop.body, set(conditions)):
+    if not (whole or type(loop.extent) is Const) or not all_after(loop.body, set(conditions)):
         return None
     note = find(loop.notes, LastTile)
     most = size if note is None or note.rows > MAX_REMAINDER else note.rows
@@ -165,10 +168,10 @@ def _otherwise(inside: list[Stmt], tile: Var, conditions: frozenset[Expr]) -> bo
     return False
 
 
-def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], taken: set[str]) -> Stmt | None:
+def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], used_names: set[str]) -> Stmt | None:
     """The loop over whole tiles and that over the last ones; None if the tile occurs outside of a row's number."""
     loop, size, most = tiles.loop, tiles.size, tiles.most
-    end, rows, first = (Var(fresh_name(f"{loop.var.name}_{what}", taken)) for what in ("end", "rows", "first"))
+    end, rows, first = (Var(fresh_name(f"{loop.var.name}_{what}", used_names)) for what in ("end", "rows", "first"))
     try:
         body = _with_rows(loop.body, tiles)
         moved = _Mover(tiles, body, first, rows).statement(body)
@@ -177,7 +180,7 @@ def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], taken:
     known = {**outer, rows: const(size if most == size else most + 1)}
 
     def tidy(s: Stmt) -> Stmt:
-        copy = copy_fresh(s, taken)
+        copy = copy_fresh(s, used_names)
         an = Analyzer({**known, **{c.var: c.extent for c in walk(copy) if isinstance(c, For)}})
         return bound_loops_of(simplify_stmt(copy, an), an)
 
@@ -188,7 +191,7 @@ def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], taken:
             return tidy(alone)
         return If(equal(tiles.rows, count), tidy(alone), tidy(s))
 
-    deferred = _epilogue_behind(moved, tiles, rows, taken)
+    deferred = _epilogue_after(moved, tiles, rows, used_names)
     products = moved if deferred is None else deferred.products
     cases = by_remainder(products, Analyzer(known), MAX_REMAINDER, of_rows, least=_fewest(tiles, never), never=size)
     if cases is None:
@@ -241,7 +244,7 @@ class _Late:
     epilogue: Stmt
 
 
-def _epilogue_behind(moved: Stmt, tiles: _Tiles, rows: Var, taken: set[str]) -> _Late | None:
+def _epilogue_after(moved: Stmt, tiles: _Tiles, rows: Var, used_names: set[str]) -> _Late | None:
     """A tile's epilogue apart from its products, if it computes anything."""
     if not isinstance(moved, Allocate) or not isinstance(moved.body, Seq):
         return None
@@ -256,8 +259,8 @@ def _epilogue_behind(moved: Stmt, tiles: _Tiles, rows: Var, taken: set[str]) -> 
     (place,) = rows_at
     if any(indices[place] is not last.var for indices in places):
         return None
-    raw = Buffer(fresh_name(f"{tile.name}_raw", taken), tile.dtype, tile.shape, tile.scope)
-    keep = stored_tile(raw, tile, taken)
+    raw = Buffer(fresh_name(f"{tile.name}_raw", used_names), tile.dtype, tile.shape, tile.scope)
+    keep = stored_tile(raw, tile, used_names)
     of_row = _nest(keep)[place]
     keep = replace_stmt(keep, of_row, replace(of_row, body=If(of_row.var < rows, of_row.body))) or keep
     epilogue = replace_buffers(replace(last, extent=rows, kind="serial", body=last.body.then), {tile: raw})

@@ -61,8 +61,8 @@ class _Forwarder:
 
     __slots__ = ("params", "taken")
 
-    def __init__(self, taken: set[str], params: frozenset[Buffer]) -> None:
-        self.taken, self.params = taken, params
+    def __init__(self, used_names: set[str], params: frozenset[Buffer]) -> None:
+        self.taken, self.params = used_names, params
 
     def statement(self, s: Stmt, outer: Loops) -> Stmt:
         if isinstance(s, For):
@@ -192,8 +192,8 @@ def _direct(s: Stmt, copy: _Copy) -> Stmt | None:
     def on(e: Expr) -> Expr | None:
         if type(e) is not Load or e.buffer != copy.buffer:
             return None
-        given = dict(zip(places, e.indices, strict=True))
-        return Load(copy.source.buffer, tuple(substitute(i, given) for i in indices))
+        supplied = dict(zip(places, e.indices, strict=True))
+        return Load(copy.source.buffer, tuple(substitute(i, supplied) for i in indices))
 
     memo: dict[Expr, Expr] = {}
     return map_stmt(s, lambda _: None, lambda e: map_expr(e, on, memo))

@@ -103,21 +103,21 @@ def _vector_store(s: Stmt) -> tuple[For, For, Store] | None:
 
 def _merged(stmts: Sequence[Stmt]) -> list[Stmt] | None:
     """The first and the last of these statements as one loop, with what stands between before or after it."""
-    made, used = _vector_store(stmts[0]), _vector_store(stmts[-1])
-    if made is None or used is None:
+    created, used = _vector_store(stmts[0]), _vector_store(stmts[-1])
+    if created is None or used is None:
         return None
-    (outer, lanes, store), (other, other_lanes, update) = made, used
+    (outer, lanes, store), (other, other_lanes, update) = created, used
     if outer.extent is not other.extent or lanes.extent is not other_lanes.extent:
         return None
     renamed = substitute_stmt(other_lanes, {other.var: outer.var})
     assert isinstance(renamed, For) and isinstance(renamed.body, Store)
     own = Load(update.buffer, update.indices)
     read = [x for e in exprs_of(renamed.body) for x in loads(e)]
-    of_made = [x for x in read if x.buffer == store.buffer]
-    if not of_made:
+    of_created = [x for x in read if x.buffer == store.buffer]
+    if not of_created:
         return None
-    point = tuple(substitute(i, {renamed.var: lanes.var}) for i in of_made[0].indices)
-    if point != store.indices or any(x.indices != of_made[0].indices for x in of_made):
+    point = tuple(substitute(i, {renamed.var: lanes.var}) for i in of_created[0].indices)
+    if point != store.indices or any(x.indices != of_created[0].indices for x in of_created):
         return None
     if own not in own_loads(update) or update.buffer in touched(stmts[0]):
         return None

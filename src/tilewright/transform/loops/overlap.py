@@ -43,7 +43,7 @@ from tilewright.ir.rewrite import (
 )
 from tilewright.support.classes import dataclass
 from tilewright.transform.loops.copies import conjuncts, copy_fresh
-from tilewright.transform.loops.remainder import all_behind
+from tilewright.transform.loops.remainder import all_after
 from tilewright.transform.loops.simplify import simplify_stmt
 
 MAX_SYMBOL = 1 << 20
@@ -87,15 +87,15 @@ class _Line:
         return low
 
 
-def _overlapped(s: Stmt, outer: dict[Var, Expr], taken: set[str]) -> Stmt:
+def _overlapped(s: Stmt, outer: dict[Var, Expr], used_names: set[str]) -> Stmt:
     if isinstance(s, For):
         line = _line(s, outer)
-        result = None if line is None else _split(line, outer, taken)
+        result = None if line is None else _split(line, outer, used_names)
         if result is not None:
             return result
     if isinstance(s, For | Let):
         outer = {**outer, s.var: s.extent if isinstance(s, For) else s.value}
-    return with_children(s, tuple([_overlapped(c, outer, taken) for c in s.children])) if s.children else s
+    return with_children(s, tuple([_overlapped(c, outer, used_names) for c in s.children])) if s.children else s
 
 
 def _line(loop: For, outer: dict[Var, Expr]) -> _Line | None:
@@ -113,7 +113,7 @@ def _line(loop: For, outer: dict[Var, Expr]) -> _Line | None:
     an = Analyzer({**outer, loop.var: loop.extent})
     if len(symbols) != 1 or symbols[0] in outer or not an.prove(equal((count + (size - 1)) // size, loop.extent)):
         return None
-    if any(isinstance(s, Intrinsic) for s in inside) or not all_behind(loop.body, set(bounds)) or _rereads(inside):
+    if any(isinstance(s, Intrinsic) for s in inside) or not all_after(loop.body, set(bounds)) or _rereads(inside):
         return None
     (symbol,) = symbols
     elements = frozenset(v for test in bounds for v in variables(test) if v in inner)
@@ -160,7 +160,7 @@ def _tests_more(inside: list[Stmt], line: _Line) -> bool:
     return any(line.loop.var in variables(c) and c not in line.own for c in conditions())
 
 
-def _split(line: _Line, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
+def _split(line: _Line, outer: dict[Var, Expr], used_names: set[str]) -> Stmt | None:
     """The versions for more elements than a tile has, for as many and for fewer; None if a value of the symbol does not
     tell which it is, or if the tile occurs elsewhere than in the number of an element."""
     loop, symbol, size = line.loop, line.symbol, line.size
@@ -168,12 +168,12 @@ def _split(line: _Line, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
     if more is None or whole is None:
         return None
     least = symbol.lo or 0
-    many, full, few, others = (
-        Var(fresh_name(symbol.name, taken), i64, low, high, symbol.multiple)
+    several, full, short, others = (
+        Var(fresh_name(symbol.name, used_names), i64, low, high, symbol.multiple)
         for low, high in ((max(more, least), symbol.hi), (whole, more - 1), (least, whole - 1), (least, more - 1))
     )
-    count = {v: substitute(line.count, {symbol: v}) for v in (many, full)}
-    if not Analyzer().prove(count[many] > size):
+    count = {v: substitute(line.count, {symbol: v}) for v in (several, full)}
+    if not Analyzer().prove(count[several] > size):
         return None
     held = _held(loop.body, line.own)
     try:
@@ -183,20 +183,20 @@ def _split(line: _Line, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
     extent = Analyzer().simplify((line.count - 1) // size)
 
     def version(v: Var, *parts: Stmt) -> Let:
-        copy = seq([copy_fresh(substitute_stmt(s, {symbol: v}), taken) for s in parts])
+        copy = seq([copy_fresh(substitute_stmt(s, {symbol: v}), used_names) for s in parts])
         extents = {c.var: c.extent for c in walk(copy) if isinstance(c, For)}
         return Let(v, symbol, simplify_stmt(copy, Analyzer({**outer, **extents})))
 
     def halved() -> Stmt:
-        smaller = version(few, _halved(line))
-        return replace(smaller, body=_overlapped(smaller.body, outer, taken))
+        smaller = version(short, _halved(line))
+        return replace(smaller, body=_overlapped(smaller.body, outer, used_names))
 
     moved = (replace(loop, extent=extent, body=held), last)
-    first = version(many, *moved)
+    first = version(several, *moved)
     result: Stmt = first
     if (inside := _inside(first, line, max(more, least))) is not None:
-        whole_windows = Var(fresh_name(symbol.name, taken), i64, inside, symbol.hi, symbol.multiple)
-        fewer = Var(fresh_name(symbol.name, taken), i64, many.lo, inside - 1, symbol.multiple)
+        whole_windows = Var(fresh_name(symbol.name, used_names), i64, inside, symbol.hi, symbol.multiple)
+        fewer = Var(fresh_name(symbol.name, used_names), i64, several.lo, inside - 1, symbol.multiple)
         result = If(symbol >= inside, version(whole_windows, *moved), version(fewer, *moved))
     if least >= more:
         return result
@@ -204,7 +204,7 @@ def _split(line: _Line, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
         return If(symbol >= more, result, version(others, loop))
     rest: Stmt = version(full, substitute_stmt(held, {loop.var: const(0)}))
     if least < whole:
-        rest = If(symbol >= whole, rest, version(few, loop) if line.copies or size < MIN_LANES else halved())
+        rest = If(symbol >= whole, rest, version(short, loop) if line.copies or size < MIN_LANES else halved())
     return If(symbol >= more, result, rest)
 
 

@@ -46,7 +46,7 @@ from tilewright.ir.rewrite import (
 from tilewright.support.classes import dataclass
 from tilewright.transform.loops.conditions import bound_loops_of
 from tilewright.transform.loops.copies import conjuncts, copy_fresh
-from tilewright.transform.loops.remainder import all_behind, by_remainder, put
+from tilewright.transform.loops.remainder import all_after, by_remainder, put
 from tilewright.transform.loops.simplify import EMPTY, simplify_stmt
 
 VERSIONS = 28
@@ -109,8 +109,8 @@ class _Partition:
 
     __slots__ = ("taken", "whole")
 
-    def __init__(self, taken: set[str]) -> None:
-        self.taken = taken
+    def __init__(self, used_names: set[str]) -> None:
+        self.taken = used_names
         self.whole: set[Var] = set()
 
     def statement(self, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
@@ -172,7 +172,7 @@ class _Partition:
     def chosen(self, how: _Split, focus: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
         """`if start <= key and key < stop { main } else { rest }` for a part of a loop's body."""
         loop, an = how.loop, how.an
-        enclosing = {**outer, loop.var: loop.extent, **_loops_around(loop.body, focus)}
+        enclosing = {**outer, loop.var: loop.extent, **_enclosing_loops(loop.body, focus)}
         tests: list[Expr] = []
         rest: Stmt | None = None
         if how.has_tail:
@@ -280,7 +280,7 @@ def _asked_in_steps(s: Stmt, var: Var) -> bool:
     return any(isinstance(c, If) and var in variables(c.condition) for copy in copies for c in walk(copy.body))
 
 
-def _loops_around(s: Stmt, inner: Stmt) -> dict[Var, Expr]:
+def _enclosing_loops(s: Stmt, inner: Stmt) -> dict[Var, Expr]:
     """The loops between `s` and the statement `inner` in it, with their extents."""
     enclosing: dict[Var, Expr] = {}
     while s is not inner:
@@ -398,7 +398,7 @@ def _idle_at(how: _Split) -> bool:
     """True if with `key = most` every store of the body is after a condition that then is false."""
     end = {how.loop.var: how.most}
     false = {c.condition for c in how.found if not c.is_low and how.an.prove(~substitute(c.condition, end))}
-    return all_behind(how.loop.body, false)
+    return all_after(how.loop.body, false)
 
 
 def _assume(s: Stmt, true: set[Expr]) -> Stmt:

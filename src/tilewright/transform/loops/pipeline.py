@@ -62,18 +62,18 @@ from tilewright.transform.loops.simplify import analyzer_of
 MAX_STAGES = 3
 """Stages of a row at most: so many rows are at work at once."""
 
-FEW_STEPS = 2
+SHORT_STEPS = 2
 """Steps of a row up to which they are written out, stage by stage."""
 
 
 def pipeline_loops(func: PrimFunc, caches: Caches = USUAL) -> PrimFunc:
     """The function with loops that have the note `Pipeline` in stages, where values allow that."""
-    taken, an = names_of(func), analyzer_of(func.body)
-    body = map_stmt(func.body, lambda s: _statement(s, taken, caches.alias, an))
+    used_names, an = names_of(func), analyzer_of(func.body)
+    body = map_stmt(func.body, lambda s: _statement(s, used_names, caches.alias, an))
     return func if body is func.body else func.with_body(body)
 
 
-def _statement(s: Stmt, taken: set[str], alias: int, an: Analyzer) -> Stmt | None:
+def _statement(s: Stmt, used_names: set[str], alias: int, an: Analyzer) -> Stmt | None:
     if not (isinstance(s, For) and s.kind == "serial" and find(s.notes, Pipeline)):
         return None
     ordinary = replace(s, notes=without(s.notes, Pipeline))
@@ -90,7 +90,7 @@ def _statement(s: Stmt, taken: set[str], alias: int, an: Analyzer) -> Stmt | Non
         stages = _stages(parts(body), most)
         crossing = _crossing(stages, set(buffers)) if stages is not None else None
         if stages is not None and crossing is not None:
-            doubled = _doubled(stages, crossing, ordinary.var, taken, alias)
+            doubled = _doubled(stages, crossing, ordinary.var, used_names, alias)
             result = _overlapped(ordinary, doubled)
             for buffer in reversed([*(doubled.versions.get(b, b) for b in buffers), *doubled.new]):
                 result = Allocate(buffer, result)
@@ -174,18 +174,20 @@ class _Doubled:
     new: list[Buffer]
 
 
-def _doubled(stages: Sequence[_Stage], crossing: Sequence[Crossing], row: Var, taken: set[str], alias: int) -> _Doubled:
+def _doubled(
+    stages: Sequence[_Stage], crossing: Sequence[Crossing], row: Var, used_names: set[str], alias: int
+) -> _Doubled:
     result = _Doubled(list(stages), [[] for _ in stages], {}, [])
     for k, last, buffer in crossing:
         if as_int(buffer.size) == 1:
             zero = tuple(const(0) for _ in buffer.shape)
-            given = buffer
+            supplied = buffer
             for j in range(k + 1, last + 1):
-                copy = Buffer(fresh_name(f"{buffer.name}_now", taken), buffer.dtype, buffer.shape)
-                result.copies[j].append(Store(copy, zero, Load(given, zero)))
+                copy = Buffer(fresh_name(f"{buffer.name}_now", used_names), buffer.dtype, buffer.shape)
+                result.copies[j].append(Store(copy, zero, Load(supplied, zero)))
                 result.stages[j] = _mapped(result.stages[j], partial(replace_buffers, mapping={buffer: copy}))
                 result.new.append(copy)
-                given = copy
+                supplied = copy
             continue
         count = last - k + 1
         several = result.versions[buffer] = Buffer(buffer.name, buffer.dtype, (const(count), *_shifted(buffer, alias)))
@@ -222,7 +224,7 @@ def _overlapped(loop: For, doubled: _Doubled) -> Stmt:
     first = stages[0].main
     body = [s for k in range(last, 0, -1) for s in at(k, doubled.copies[k])]  # a copy of a copy before that changes
     notes = [note for stage in stages for note in stage.main.notes]
-    if (as_int(first.extent) or 0) <= FEW_STEPS:
+    if (as_int(first.extent) or 0) <= SHORT_STEPS:
         for k, stage in enumerate(stages):
             body += at(k, [*stage.before, replace(stage.main, kind="unrolled", notes=()), *stage.behind])
         return replace(loop, extent=rows + last, body=seq(body), notes=reduce(with_note, notes, loop.notes))

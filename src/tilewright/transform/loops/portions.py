@@ -41,19 +41,19 @@ from tilewright.transform.loops.copies import conjuncts
 def even_blocks(func: PrimFunc) -> PrimFunc:
     """The function with blocks of equal size in loops that have the note `EvenBlocks`, where the number of rows is
     symbolic; the note is gone. Loops in which a row is more than its number stay as they are."""
-    taken = names_of(func)
+    used_names = names_of(func)
 
     def on(s: Stmt) -> Stmt | None:
         note = find(s.notes, EvenBlocks) if isinstance(s, For) else None
         if not isinstance(s, For) or note is None:
             return None
-        return _divided(replace(s, notes=without(s.notes, EvenBlocks)), note, taken)
+        return _divided(replace(s, notes=without(s.notes, EvenBlocks)), note, used_names)
 
     body = map_stmt(func.body, on)
     return func if body is func.body else func.with_body(body)
 
 
-def _divided(loop: For, note: EvenBlocks, taken: set[str]) -> Stmt:
+def _divided(loop: For, note: EvenBlocks, used_names: set[str]) -> Stmt:
     """The loop over blocks of equal size, or as it is."""
     rows, tests = _tests(loop, note.size)
     own = {s.buffer for s in walk(loop.body) if isinstance(s, Allocate)}
@@ -61,7 +61,7 @@ def _divided(loop: For, note: EvenBlocks, taken: set[str]) -> Stmt:
         return loop
     units, blocks = ceildiv(rows, note.unit), maximum(ceildiv(rows, note.size), 1)
     size = Analyzer().simplify(maximum(ceildiv(units, blocks), 1) * note.unit)
-    each = Var(fresh_name(f"{loop.var.name}_rows", taken), i64, note.unit, note.size, note.unit)
+    each = Var(fresh_name(f"{loop.var.name}_rows", used_names), i64, note.unit, note.size, note.unit)
     mover, count = _Mover(loop.var, note.size, loop.var * each), minimum(each, rows - loop.var * each)
 
     def statement(s: Stmt) -> Stmt:

@@ -22,23 +22,23 @@ from tilewright.transform.loops.merge import parts, touched
 
 def promote_partials(func: PrimFunc) -> PrimFunc:
     """The function with the partial results of each loop over rows in registers."""
-    taken = names_of(func)
+    used_names = names_of(func)
 
     def statement(s: Stmt) -> Stmt | None:
-        result = _of_rows(s, taken) if isinstance(s, For) and s.kind == "serial" else s
+        result = _of_rows(s, used_names) if isinstance(s, For) and s.kind == "serial" else s
         return None if result is s else result
 
     body = map_stmt(func.body, statement)
     return func if body is func.body else func.with_body(body)
 
 
-def _of_rows(loop: For, taken: set[str]) -> For:
+def _of_rows(loop: For, used_names: set[str]) -> For:
     """A loop over rows with what each of them starts, adds to and leaves in its line of a local buffer held apart."""
     for buffer in sorted({x.buffer for x in walk(loop.body) if isinstance(x, Store)}, key=lambda b: b.name):
         line = _line(loop, buffer) if buffer.scope == "local" and len(buffer.shape) > 1 else None
         if line is not None:
-            own = Buffer(fresh_name(f"{buffer.name}_row", taken), buffer.dtype, buffer.shape[-1:], "local")
-            lane = Var(fresh_name("lane", taken))
+            own = Buffer(fresh_name(f"{buffer.name}_row", used_names), buffer.dtype, buffer.shape[-1:], "local")
+            lane = Var(fresh_name("lane", used_names))
             store = For(lane, buffer.shape[-1], Store(buffer, (*line, lane), Load(own, (lane,))), "vectorized")
             loop = replace(loop, body=Allocate(own, seq([_moved(loop.body, buffer, own), store])))
     return loop

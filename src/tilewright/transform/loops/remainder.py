@@ -40,13 +40,13 @@ often than in a whole tile. One step of eight rows takes as long as two (the ran
 
 def rows_by_number(func: PrimFunc) -> PrimFunc:
     """The function with a version for each number of rows, where sums over a loop are of one tile of them."""
-    taken = names_of(func)
+    used_names = names_of(func)
     alone = not any(isinstance(s, For) and s.kind == "parallel" for s in walk(func.body))
 
     def on(s: Stmt, outer: dict[Var, Expr]) -> Stmt:
         if isinstance(s, For):
             inside = {**outer, s.var: s.extent}
-            body = _numbered(s.body, inside, taken) if s.kind == "parallel" or (alone and not outer) else None
+            body = _numbered(s.body, inside, used_names) if s.kind == "parallel" or (alone and not outer) else None
             return replace(s, body=body or on(s.body, inside))
         return with_children(s, tuple([on(c, outer) for c in s.children])) if s.children else s
 
@@ -54,7 +54,7 @@ def rows_by_number(func: PrimFunc) -> PrimFunc:
     return func if body is func.body else func.with_body(body)
 
 
-def _numbered(s: Stmt, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
+def _numbered(s: Stmt, outer: dict[Var, Expr], used_names: set[str]) -> Stmt | None:
     """The versions of what a thread does, if a loop that is neither unrolled nor vectorized has such tests inside."""
     if any(isinstance(x, Intrinsic) for x in walk(s)):
         return None  # the callee reads rows of the buffer's own width
@@ -62,7 +62,7 @@ def _numbered(s: Stmt, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
         return None
 
     def tidy(version: Stmt, rows: int) -> Stmt:
-        copy = copy_fresh(all_rows(version, rows), taken)
+        copy = copy_fresh(all_rows(version, rows), used_names)
         an = Analyzer({**outer, **{c.var: c.extent for c in walk(copy) if isinstance(c, For)}})
         return bound_loops_of(simplify_stmt(copy, an), an)
 
@@ -101,7 +101,7 @@ def by_remainder(
     if lo is None or hi is None or lo < 0 or not 1 < hi <= min(limit, MAX_REMAINDER):
         return None
     # With remainder 0 nothing happens if every store is after a test.
-    first = max(lo, least) if all_behind(stmt, tests) else lo
+    first = max(lo, least) if all_after(stmt, tests) else lo
     result: Stmt | None = None
     for value in (n for n in range(hi, first - 1, -1) if n != never):
         version = _with_fewer_copies(tidy(put(stmt, remainder, const(value)), value))
@@ -113,16 +113,16 @@ def all_rows(s: Stmt, rows: int) -> Stmt:
     """The statement where so many rows are all there are: if they are too few to share a panel they prefetch their own
     into another level."""
 
-    def settled(s: Stmt) -> Stmt | None:
+    def folded(s: Stmt) -> Stmt | None:
         note = find(s.notes, Prefetch) if isinstance(s, For) else None
         if not isinstance(s, For) or note is None or note.few is None or rows >= note.few:
             return None
-        if note.ahead is None or note.ahead_level is None:
+        if note.ahead is None or note.prefetch_level is None:
             return None
-        own = Prefetch(note.buffers, note.ahead, level=note.ahead_level, lines=note.lines)
+        own = Prefetch(note.buffers, note.ahead, level=note.prefetch_level, lines=note.lines)
         return replace(s, notes=with_note(without(s.notes, Prefetch), own))
 
-    return map_stmt(s, settled)
+    return map_stmt(s, folded)
 
 
 def _with_fewer_copies(s: Stmt, least: int = 1) -> Stmt:
@@ -181,13 +181,13 @@ def remainders(stmt: Stmt) -> dict[Expr, set[Expr]]:
     return result
 
 
-def all_behind(s: Stmt, conditions: set[Expr]) -> bool:
+def all_after(s: Stmt, conditions: set[Expr]) -> bool:
     """True if every store in `s` is after one of the conditions."""
     if isinstance(s, Store | Intrinsic):
         return False
     if isinstance(s, If) and s.orelse is None and not conditions.isdisjoint(conjuncts(s.condition)):
         return True
-    return all(all_behind(c, conditions) for c in s.children)
+    return all(all_after(c, conditions) for c in s.children)
 
 
 def put(s: Stmt, old: Expr, new: Expr) -> Stmt:

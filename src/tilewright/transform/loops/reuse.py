@@ -50,8 +50,8 @@ def reuse_outputs(func: PrimFunc, least: int) -> PrimFunc:
         output = next((p for p in func.params if _may_hold(places, buffer, p, least)), None)
         if output is not None:
             body = _without_streaming(replace_buffers(func.body, {buffer: output}), output)
-            kept = tuple(b for b in func.buffers if b is not buffer)
-            return reuse_outputs(replace(func, body=body, buffers=kept), least)
+            retained = tuple(b for b in func.buffers if b is not buffer)
+            return reuse_outputs(replace(func, body=body, buffers=retained), least)
     return func
 
 

@@ -102,14 +102,14 @@ def _line_of(loop: For) -> Line | None:
     return (simplify(count + (tests[0].name == "le")), size) if index is loop.var else None
 
 
-def _versions(s: Allocate, line: Line, lanes: int, taken: set[str]) -> Stmt:
+def _versions(s: Allocate, line: Line, lanes: int, used_names: set[str]) -> Stmt:
     """The statement for any number of vectors, after those for a half of them, a quarter, and so on."""
     count, size = line
     result: Stmt = s
     vectors = -(-size // lanes)
     while vectors > 1:
         vectors = -(-vectors // 2)
-        result = If(count <= vectors * lanes, copy_fresh(_of(s, line, vectors * lanes), taken), result)
+        result = If(count <= vectors * lanes, copy_fresh(_of(s, line, vectors * lanes), used_names), result)
     return result
 
 

@@ -51,8 +51,8 @@ class _Simplifier:
             case Store():
                 return self.store(s)
             case Seq(stmts):
-                kept = [r for c in stmts if (r := self.statement(c)) is not None]
-                return None if not kept else s if _same(kept, stmts) else seq(kept)
+                retained = [r for c in stmts if (r := self.statement(c)) is not None]
+                return None if not retained else s if _same(retained, stmts) else seq(retained)
             case If():
                 return self.branch(s)
             case Let():
@@ -99,8 +99,8 @@ class _Simplifier:
     def branch(self, s: If) -> Stmt | None:
         condition = self.an.simplify(s.condition)
         if type(condition) is Const:
-            taken = s.then if condition.value else s.orelse
-            return None if taken is None else self.statement(taken)
+            selected = s.then if condition.value else s.orelse
+            return None if selected is None else self.statement(selected)
         if self.excluded(condition):
             return None if s.orelse is None else self.statement(s.orelse)
         fixed = _fixed(condition)

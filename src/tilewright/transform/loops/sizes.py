@@ -18,7 +18,7 @@ from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, equal, is
 from tilewright.ir.loops import TRUE, Block, If, PrimFunc, Store, seq
 from tilewright.ir.op_types import readable
 from tilewright.ir.rewrite import fresh_name, loads, map_expr, substitute, variables, walk
-from tilewright.schedule.state import conjoin, taken_names, written_buffers
+from tilewright.schedule.state import conjoin, used_names_of, written_buffers
 from tilewright.support.classes import dataclass
 from tilewright.transform.loops.checked import Access
 
@@ -81,8 +81,8 @@ def _partial(func: PrimFunc) -> frozenset[str]:
 def requirement(access: Access) -> Expr | None:
     """A condition on sizes and numbers under which an access is inside wherever loops have iterations; None where there
     is none without its loops."""
-    extents, given = dict(access.extents), (*access.given, *access.conditions)
-    ends = symbolic_bounds(access.index, extents, given=given)
+    extents, conditions = dict(access.extents), (*access.given, *access.conditions)
+    ends = symbolic_bounds(access.index, extents, assumptions=conditions)
     if ends is None or any(v.axis or v in extents for e in (*ends, access.extent) for v in variables(e)):
         return None
     return simplify((ends[0] >= 0) & (ends[1] < access.extent))
@@ -114,7 +114,7 @@ def guarded(func: PrimFunc, sizes: Sizes) -> PrimFunc | None:
         if condition is None:
             return None
         number = select(substitute(_or_nothing_runs(access, condition), places), number, const(k))
-    report = Buffer(fresh_name("outside", taken_names(func)), i64, (const(1),))
+    report = Buffer(fresh_name("outside", used_names_of(func)), i64, (const(1),))
     body = seq([Store(report, (const(0),), number), If(equal(number, const(0)), func.body)])
     at = len(func.params) - len(func.workspaces)
     return replace(func, params=(*func.params[:at], report, *func.params[at:]), body=body)

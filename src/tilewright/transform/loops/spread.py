@@ -17,13 +17,13 @@ MANY = 64
 
 
 def spread(
-    shape: tuple[int, ...], itemsize: int, caches: Caches = USUAL, kept: frozenset[int] = frozenset()
+    shape: tuple[int, ...], itemsize: int, caches: Caches = USUAL, retained: frozenset[int] = frozenset()
 ) -> tuple[int, ...]:
     """`shape`, or the least enlarged one in which neighbours along every outer dimension find room in the first
-    level of cache; the last dimension, which vectors run along, stays as it is, and so do those that are `kept`."""
+    level of cache; the last dimension, which vectors run along, stays as it is, and so do those that are `retained`."""
     if is_spread(shape, itemsize, caches):
         return shape
-    same = [s for s in _enlarged(shape) if all(s[d] == shape[d] for d in kept)]
+    same = [s for s in _enlarged(shape) if all(s[d] == shape[d] for d in retained)]
     options = [s for s in same if is_spread(s, itemsize, caches)]
     return min(options, key=prod) if options else shape
 

@@ -43,25 +43,25 @@ def leave_out_unread(func: PrimFunc) -> PrimFunc:
     """The function without the iterations at the end of loops whose results are not read."""
     if not any(isinstance(s, If) for s in walk(func.body)):
         return func
-    cold = ColdWeights("memory") in func.notes and not func.symbols
-    body = _statement(func.body, {}, cold, bool(func.symbols))
+    nonresident = ColdWeights("memory") in func.notes and not func.symbols
+    body = _statement(func.body, {}, nonresident, bool(func.symbols))
     return func if body is func.body else func.with_body(body)
 
 
-def _statement(s: Stmt, outer: Loops, cold: bool, even: bool) -> Stmt:
-    """Bottom-up: a buffer inside another is made later, and reads it. `cold`: weights come from memory; `even`: rows of
-    tiles are left out, too."""
+def _statement(s: Stmt, outer: Loops, nonresident: bool, even: bool) -> Stmt:
+    """Bottom-up: a buffer inside another is made later, and reads it. `nonresident`: weights come from memory; `even`:
+    rows of tiles are left out, too."""
     if not s.children:
         return s
     inside = {**outer, s.var: s.extent} if isinstance(s, For) else outer
-    s = with_children(s, tuple([_statement(c, inside, cold, even) for c in s.children]))
+    s = with_children(s, tuple([_statement(c, inside, nonresident, even) for c in s.children]))
     if isinstance(s, Allocate):
         reads: list[_Read] | None = None
         for place in range(len(s.buffer.shape)):
             reads = _reads(s.body, s.buffer, outer) if reads is None else reads
             limit = _limit(s.buffer, place, reads, outer)
             if limit is not None:
-                s = replace(s, body=_Stopper(s.buffer, place, limit, cold, even).statement(s.body, outer))
+                s = replace(s, body=_Stopper(s.buffer, place, limit, nonresident, even).statement(s.body, outer))
                 reads = None
     return s
 
@@ -125,8 +125,8 @@ class _Stopper:
 
     __slots__ = ("buffer", "cold", "even", "limit", "place")
 
-    def __init__(self, buffer: Buffer, place: int, limit: Expr, cold: bool, even: bool) -> None:
-        self.buffer, self.place, self.limit, self.cold, self.even = buffer, place, limit, cold, even
+    def __init__(self, buffer: Buffer, place: int, limit: Expr, nonresident: bool, even: bool) -> None:
+        self.buffer, self.place, self.limit, self.cold, self.even = buffer, place, limit, nonresident, even
 
     def statement(self, s: Stmt, outer: Loops) -> Stmt:
         if not s.children:
@@ -164,13 +164,13 @@ class _Stopper:
         count = an.simplify(minimum(loop.extent * size, self.limit))
         mine = {row.var for row in rows}
 
-        def behind(s: Stmt) -> Stmt | None:
+        def following(s: Stmt) -> Stmt | None:
             if not isinstance(s, For) or s.var not in mine:
                 return None
             row = loop.var * size + s.var
             return replace(s, body=If(row < count, _unless_known(s.body, row, count, an)))
 
-        return replace(loop, extent=an.simplify((count + (size - 1)) // size), body=map_stmt(loop.body, behind))
+        return replace(loop, extent=an.simplify((count + (size - 1)) // size), body=map_stmt(loop.body, following))
 
     def end_of(self, store: Store, loop: For, inside: list[Stmt], outer: Loops) -> Expr | None:
         """The iteration from which on all that a statement stores is at the limit or after it."""
@@ -227,7 +227,7 @@ def _tile_rows(loop: For, buffer: Buffer, place: int) -> list[For] | None:
     own = {s.buffer for s in inside if isinstance(s, Allocate)}
     if len(members) != 1 or any(not _one_place(inside, b, rows) for b in own):
         return None
-    alone = all(sum(v in rows for v in enclosing) == 1 for enclosing in _loops_around(loop.body))
+    alone = all(sum(v in rows for v in enclosing) == 1 for enclosing in _enclosing_loops(loop.body))
     return list(rows.values()) if alone else None
 
 
@@ -238,9 +238,9 @@ def _one_place(inside: list[Stmt], buffer: Buffer, rows: Mapping[Var, For]) -> b
     return any(all(indices[d] in rows for indices in accesses) for d in range(len(buffer.shape)))
 
 
-def _loops_around(s: Stmt, enclosing: tuple[Var, ...] = ()) -> Iterator[tuple[Var, ...]]:
+def _enclosing_loops(s: Stmt, enclosing: tuple[Var, ...] = ()) -> Iterator[tuple[Var, ...]]:
     """The variables of the loops around each store."""
     if isinstance(s, Store):
         yield enclosing
     for child in s.children:
-        yield from _loops_around(child, (*enclosing, s.var) if isinstance(s, For) else enclosing)
+        yield from _enclosing_loops(child, (*enclosing, s.var) if isinstance(s, For) else enclosing)

@@ -23,14 +23,14 @@ def unswitch_loops(func: PrimFunc) -> PrimFunc:
     return func if body is func.body else func.with_body(body)
 
 
-def _unswitched(s: Stmt, taken: set[str]) -> Stmt:
+def _unswitched(s: Stmt, used_names: set[str]) -> Stmt:
     if not s.children:
         return s
     common = _common(s)
     if common:
-        held = _unswitched(_chosen(s, common, True), taken)
-        return If(all_of(common), held, copy_fresh(_chosen(s, common, False), taken))
-    return with_children(s, tuple([_unswitched(c, taken) for c in s.children]))
+        held = _unswitched(_chosen(s, common, True), used_names)
+        return If(all_of(common), held, copy_fresh(_chosen(s, common, False), used_names))
+    return with_children(s, tuple([_unswitched(c, used_names) for c in s.children]))
 
 
 def _common(s: Stmt) -> list[Expr]:

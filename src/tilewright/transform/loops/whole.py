@@ -43,9 +43,9 @@ def _whole(s: Stmt, an: Analyzer, free: frozenset[Buffer]) -> Stmt:
             s, free = grown, free | {grown.buffer}
     lane = _lane_store(s)
     if lane is not None and lane[1].buffer in free:
-        loop, store, kept, varying = lane
+        loop, store, retained, varying = lane
         guarded = replace(store, value=_guarded(store.value, all_of(varying), (), an))
-        return replace(loop, body=If(all_of(kept), guarded) if kept else guarded)
+        return replace(loop, body=If(all_of(retained), guarded) if retained else guarded)
     if not s.children:
         return s
     return with_children(s, tuple([_whole(c, an, free) for c in s.children]))

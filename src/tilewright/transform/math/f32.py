@@ -284,7 +284,7 @@ _HALF_PI = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100059e-15)
 _ROUND64 = 1.5 * 2.0**52
 
 
-def _reduced_near(x: Expr) -> tuple[Expr, Expr]:
+def _reduced_inner(x: Expr) -> tuple[Expr, Expr]:
     """(q, r) with x = q pi/2 + r, |r| <= pi/4, for |x| <= 2^16. The first difference is exact."""
     shifted = fma(x, single(2 / math.pi), single(_ROUND))
     n = shifted - single(_ROUND)
@@ -294,8 +294,8 @@ def _reduced_near(x: Expr) -> tuple[Expr, Expr]:
     return bits(shifted), r
 
 
-def _reduced_far(x: Expr) -> tuple[Expr, Expr]:
-    """`_reduced_near` for 2^16 <= |x| < infinity, in f64: x is m 2^k with a whole m, and of 2^k 2/pi the part below 4
+def _reduced_outer(x: Expr) -> tuple[Expr, Expr]:
+    """`_reduced_inner` for 2^16 <= |x| < infinity, in f64: x is m 2^k with a whole m, and of 2^k 2/pi the part below 4
     comes from a table (the method of M. H. Payne and R. N. Hanek, 1983, with a product for each exponent)."""
     exponent = ((bits(x) >> word(23)) & 255) - 143
     m = cast(as_float((bits(x) & 0x7FFFFF) | 0x3F800000), f64) * 2.0**23
@@ -350,8 +350,8 @@ def _odd(q: Expr) -> Expr:
 
 def _trigonometric(x: Expr, of_reduced: Callable[[Expr, Expr], Expr]) -> Expr:
     """`of_reduced(q, r)`; where x is great, infinite or NaN on a way of its own, which is taken if a lane needs it."""
-    far = select(call("abs", x) < math.inf, of_reduced(*_reduced_far(x)), _NAN)
-    return select(call("abs", x) <= _NEAR, of_reduced(*_reduced_near(x)), far)
+    outer = select(call("abs", x) < math.inf, of_reduced(*_reduced_outer(x)), _NAN)
+    return select(call("abs", x) <= _NEAR, of_reduced(*_reduced_inner(x)), outer)
 
 
 def _sin_of_reduced(q: Expr, r: Expr) -> Expr:

@@ -247,7 +247,7 @@ _HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)
 """pi/2 as a sum of three f64."""
 
 
-def _reduced_near(x: Expr) -> tuple[Expr, Expr]:
+def _reduced_inner(x: Expr) -> tuple[Expr, Expr]:
     """(q, r) with x = q pi/2 + r, |r| <= pi/4, for |x| <= 2^19. The first difference is exact."""
     shifted = fma(x, double(2 / math.pi), double(_ROUND))
     n = shifted - double(_ROUND)
@@ -271,7 +271,7 @@ def _odd(q: Expr) -> Expr:
 
 def _trigonometric(x: Expr, name: str, of_reduced: Callable[[Expr, Expr], Expr]) -> Expr:
     """`of_reduced(q, r)`; the C library's function, taken if a lane needs it, where x is great, infinite or NaN."""
-    return select(call("abs", x) <= _NEAR, of_reduced(*_reduced_near(x)), Op(name, (x,)))
+    return select(call("abs", x) <= _NEAR, of_reduced(*_reduced_inner(x)), Op(name, (x,)))
 
 
 def _sin_of_reduced(q: Expr, r: Expr) -> Expr:

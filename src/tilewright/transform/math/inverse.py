@@ -49,9 +49,9 @@ def arctan(x: Expr) -> Expr:
     beyond = size > 1.0
     t = select(beyond, 1.0 / size, size)
     square = t * t
-    near = fma(square * t, polynomial(square, _ARCTAN), t)
-    far = single(_HALF_PI) - (near - _HALF_PI_REST)
-    return with_sign(select(beyond, far, near), x)
+    inner = fma(square * t, polynomial(square, _ARCTAN), t)
+    outer = single(_HALF_PI) - (inner - _HALF_PI_REST)
+    return with_sign(select(beyond, outer, inner), x)
 
 
 def _arcsin_of_half(x: Expr) -> tuple[Expr, Expr]:
@@ -66,17 +66,17 @@ def _arcsin_of_half(x: Expr) -> tuple[Expr, Expr]:
 def arcsin(x: Expr) -> Expr:
     """Arcsine, 3 ulp; NaN beyond 1."""
     within, angle = _arcsin_of_half(x)
-    far = single(_HALF_PI) - fma(angle, single(2.0), single(-_HALF_PI_REST))
-    return with_sign(select(within, angle, far), x)
+    outer = single(_HALF_PI) - fma(angle, single(2.0), single(-_HALF_PI_REST))
+    return with_sign(select(within, angle, outer), x)
 
 
 def arccos(x: Expr) -> Expr:
     """Arccosine, 2 ulp; NaN beyond 1."""
     within, angle = _arcsin_of_half(x)
     middle = single(_HALF_PI) - (with_sign(angle, x) - _HALF_PI_REST)
-    far = angle + angle
-    left = single(2 * _HALF_PI) - (far - 2 * _HALF_PI_REST)
-    return select(within, middle, select(x < 0.0, left, far))
+    outer = angle + angle
+    left = single(2 * _HALF_PI) - (outer - 2 * _HALF_PI_REST)
+    return select(within, middle, select(x < 0.0, left, outer))
 
 
 def arctanh(x: Expr) -> Expr:

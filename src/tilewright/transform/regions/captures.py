@@ -105,12 +105,12 @@ def recaptured(
         for inner, source in table.items()
         if inner in used_values(body) and source not in constants
     )
-    given = {s for v in (*result.own, *wanted) if v is not None for d in v.shape for s in variables(d)}
+    operands = {s for v in (*result.own, *wanted) if v is not None for d in v.shape for s in variables(d)}
     for symbol in dict.fromkeys(s for body in bodies for s in body.used_symbols):
-        if symbol not in given:
+        if symbol not in operands:
             carrier = next(v for v in carriers if symbol in v.shape)
             wanted[carrier] = None
-            given.update(s for d in carrier.shape for s in variables(d))
+            operands.update(s for d in carrier.shape for s in variables(d))
     inputs = [v for v in wanted if v not in fixed]
     params = [v for v in wanted if v in fixed]
     changed = [
@@ -129,16 +129,16 @@ def _capturing(
     constants: Mapping[Value, Node],
 ) -> Graph:
     """A body with these captures, in this order; what it reads is renamed to them."""
-    taken = {v.name for v in body.inputs[:leading]} | {v.name for n in body.nodes for v in n.outputs}
-    inner = {outer: Value(fresh_name(outer.name, taken), outer.type) for outer in (*inputs, *params)}
+    used_names = {v.name for v in body.inputs[:leading]} | {v.name for n in body.nodes for v in n.outputs}
+    inner = {outer: Value(fresh_name(outer.name, used_names), outer.type) for outer in (*inputs, *params)}
     used = used_values(body)
     nodes: list[Node] = []
     renamed: dict[Value, Value] = {}
     for old, outer in sources.items():
         if outer in constants and old in used:
-            made = Value(fresh_name(outer.name, taken), outer.type)
-            nodes.append(replace(constants[outer], outputs=(made,)))
-            renamed[old] = made
+            created = Value(fresh_name(outer.name, used_names), outer.type)
+            nodes.append(replace(constants[outer], outputs=(created,)))
+            renamed[old] = created
         elif outer in inner:
             renamed[old] = inner[outer]
     nodes += [with_inputs(n, renamed) for n in body.nodes]
@@ -157,7 +157,7 @@ def with_inputs(node: Node, renamed: Mapping[Value, Value]) -> Node:
     return replace(node, inputs=tuple(None if v is None else renamed.get(v, v) for v in node.inputs))
 
 
-def hoisted(node: Node, taken: set[str], wanted: Callable[[Node], bool]) -> tuple[list[Node], Node]:
+def hoisted(node: Node, used_names: set[str], wanted: Callable[[Node], bool]) -> tuple[list[Node], Node]:
     """Nodes of the bodies that depend on params alone, for the graph around, and the node that captures their results.
 
     Args:
@@ -172,18 +172,18 @@ def hoisted(node: Node, taken: set[str], wanted: Callable[[Node], bool]) -> tupl
         enclosing = dict(zip(body.params, params, strict=True))
         moved = _hoistable(body, wanted)
         for n in moved:
-            outputs = tuple(Value(fresh_name(v.name, taken), v.type) for v in n.outputs)
+            outputs = tuple(Value(fresh_name(v.name, used_names), v.type) for v in n.outputs)
             outside.append(replace(with_inputs(n, enclosing), outputs=outputs))
             enclosing.update(zip(n.outputs, outputs, strict=True))
         gone = {id(n) for n in moved if n.op != "constant"}
-        made = [v for n in moved if n.op != "constant" for v in n.outputs]
+        created = [v for n in moved if n.op != "constant" for v in n.outputs]
         rest = tuple(n for n in body.nodes if id(n) not in gone)
-        bodies[k] = replace(body, params=(*body.params, *made), nodes=rest)
-        params += [enclosing[v] for v in made]
+        bodies[k] = replace(body, params=(*body.params, *created), nodes=rest)
+        params += [enclosing[v] for v in created]
         for other in range(len(bodies)):
             if other != k:
                 names = names_of(bodies[other])
-                unread = tuple(Value(fresh_name(v.name, names), v.type) for v in made)
+                unread = tuple(Value(fresh_name(v.name, names), v.type) for v in created)
                 bodies[other] = replace(bodies[other], params=(*bodies[other].params, *unread))
     return outside, result.with_captures(bodies, inputs, params) if outside else node
 
@@ -192,15 +192,15 @@ def _hoistable(body: Graph, wanted: Callable[[Node], bool]) -> list[Node]:
     """Nodes that depend on params alone, in order, after the constants that they read."""
     constants = {n.output: n for n in body.nodes if n.op == "constant"}
     moved: dict[int, Node] = {}
-    made: set[Value] = set(body.params)
+    produced: set[Value] = set(body.params)
     for n in body.nodes:
         inputs = [v for v in n.inputs if v is not None]
-        free = all(v in made or v in constants for v in inputs) and any(v in made for v in inputs)
+        free = all(v in produced or v in constants for v in inputs) and any(v in produced for v in inputs)
         sized = not n.symbols and all(as_int(v.type.size) is not None for v in n.outputs) and n.op != "require"
         if free and sized and not n.bodies and wanted(n):
             moved.update((id(constants[v]), constants[v]) for v in inputs if v in constants)
             moved[id(n)] = n
-            made.update(n.outputs)
+            produced.update(n.outputs)
     return list(moved.values())
 
 
@@ -208,7 +208,7 @@ def lift_constants(graph: Graph) -> Graph:
     """Constants of several elements out of bodies, which capture them: they are data, not code."""
     if not any(node.bodies for node in graph.nodes):
         return graph
-    taken = names_of(graph)
+    used_names = names_of(graph)
     nodes: list[Node] = []
     for node in graph.nodes:
         if node.bodies:
@@ -218,7 +218,7 @@ def lift_constants(graph: Graph) -> Graph:
             for k, body in enumerate(bodies):
                 large = [n for n in body.nodes if n.op == "constant" and (as_int(n.output.type.size) or 0) > 1]
                 for n in large:
-                    nodes.append(replace(n, outputs=(Value(fresh_name(n.output.name, taken), n.output.type),)))
+                    nodes.append(replace(n, outputs=(Value(fresh_name(n.output.name, used_names), n.output.type),)))
                     params.append(nodes[-1].output)
                 inside = [n.output for n in large]
                 rest = tuple(n for n in body.nodes if n.op != "constant" or n.output not in inside)

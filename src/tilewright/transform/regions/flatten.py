@@ -113,8 +113,8 @@ def _loop(node: Node, flat: Flat, path: str, copy: Copy) -> Flat:
     read = any(counter in c.args for c in calls)
     known = trip is not None and polynomial(trip) is not None
     begin = Marker("loop", node.label, trip if known else None, count, condition, number, counter if read else None)
-    again = e.value(body.outputs[0]) if attrs.conditional else None
-    end = Marker("end", node.label, condition=again, counter=node.outputs[-1] if attrs.counted else None)
+    continues = e.value(body.outputs[0]) if attrs.conditional else None
+    end = Marker("end", node.label, condition=continues, counter=node.outputs[-1] if attrs.counted else None)
     return Flat((*before, begin, *calls, *ends, end), places)
 
 

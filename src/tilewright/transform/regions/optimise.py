@@ -47,7 +47,7 @@ class _Optimiser:
 
     def run(self) -> Graph:
         graph = self.graph
-        taken = names_of(graph)
+        used_names = names_of(graph)
         fixed = fixed_values(graph, self.weights)
         constants = {n.output: n for n in graph.nodes if n.op == "constant"}
         carriers = [*graph.inputs, *(v for n in graph.nodes for v in n.outputs)]
@@ -57,12 +57,12 @@ class _Optimiser:
                 params = {v for v in region(node).captured if v in fixed or _invariant(node, v)}
                 node = recaptured(node, params, constants, carriers)
                 node = self.optimised(node, fixed)
-                outside, node = hoisted(node, taken, lambda n: n.op != "broadcast")
+                outside, node = hoisted(node, used_names, lambda n: n.op != "broadcast")
                 result = region(node)  # what only left nodes have read is captured no more
                 node = recaptured(node, set(result.captured[result.inputs :]), {}, carriers)
                 node = node.with_bodies(lambda body: place_views(materialize_outputs(body)))
                 nodes += outside
-                node = self.operands(node, nodes, taken, constants)
+                node = self.operands(node, nodes, used_names, constants)
             nodes.append(node)
         return replace(graph, nodes=tuple(nodes))
 
@@ -80,10 +80,10 @@ class _Optimiser:
 
         return node.with_bodies(body)
 
-    def operands(self, node: Node, nodes: list[Node], taken: set[str], constants: dict[Value, Node]) -> Node:
+    def operands(self, node: Node, nodes: list[Node], used_names: set[str], constants: dict[Value, Node]) -> Node:
         """The node, with memory for its operands: constants have none, and numbers of iterations are to be polynomials
         of the symbols, or to be computed."""
-        builder = GraphBuilder(self.graph.name, reserved=taken, nodes=nodes)
+        builder = GraphBuilder(self.graph.name, reserved=used_names, nodes=nodes)
         inputs = [
             ops.emit1(builder, "identity", v, name=v.name) if v is not None and v in constants else v
             for v in node.inputs
@@ -93,8 +93,8 @@ class _Optimiser:
             if trip is not None and polynomial(trip) is None:
                 count = ops.emit1(builder, "range", start=trip, step=0, size=1, dtype=i64)
                 count = ops.emit1(builder, "reshape", count, shape=())
-                given = inputs[0]
-                inputs[0] = count if given is None else ops.emit1(builder, "min", given, count)
+                arguments = inputs[0]
+                inputs[0] = count if arguments is None else ops.emit1(builder, "min", arguments, count)
         return replace(node, inputs=tuple(inputs))
 
 

@@ -88,25 +88,25 @@ def estimate(
     first, later = weights / bandwidth(model * PRODUCTS / 4, target), weights / bandwidth(weights + held, target)
     traffic = target.costs.traffic
     # A register tile reads some pixels of each block of channels, which lie a strip apart.
-    far = traffic.short_runs * bandwidth(held, target)
-    near = target.l2_bandwidth if held <= traffic.reader_l2 * target.l2 else far
-    again = passes * PRODUCTS * x / near
+    from_memory = traffic.short_runs * bandwidth(held, target)
+    cached = target.l2_bandwidth if held <= traffic.reader_l2 * target.l2 else from_memory
+    rereading = passes * PRODUCTS * x / cached
     before = Cost(
         load=load_cycles(4 * x, target),
         store=store_cycles(PRODUCTS * x, target),
-        memory=4 * x / bandwidth(max(shape.source, target.l2), target) + PRODUCTS * x / near,
+        memory=4 * x / bandwidth(max(shape.source, target.l2), target) + PRODUCTS * x / cached,
     )
     output = 4.0 * shape.filters * shape.height * shape.width
     after = Cost(
         load=load_cycles(PRODUCTS * y, target),
         store=store_cycles(4 * y, target),
-        memory=2 * PRODUCTS * y / near + 8 * y / bandwidth(max(output, target.l2), target),
+        memory=2 * PRODUCTS * y / cached + 8 * y / bandwidth(max(output, target.l2), target),
     )
     alone = one_block_a_thread(shape.images * count, target)
     if not alone:
         each, panels = (PRODUCTS * choice.panels, choice.panels) if passes < ENOUGH else (passes, passes)
         product, after = product * sharing(each, target), after * sharing(panels, target)
-    one = (product | Cost(memory=again)) + before + after
+    one = (product | Cost(memory=rereading)) + before + after
     unequal = sharing(shape.images * count, target) if alone else 1.0
     return one * (count * unequal) | Cost(memory=first + (count - 1) * later)
 

@@ -26,7 +26,7 @@ class ConvBySizeAttrs(ConvWinogradAttrs):
     """Attributes of the first layout; outputs of the second layout's tile, a side (0: its filters are packed as they
     are); the cycles that each tile adds and that any map takes, of the first layout and of the second."""
 
-    near_tile: int
+    adjacent_tile: int
     costs: tuple[int, int, int, int]
 
     def winograd(self, tile: int) -> ConvWinogradAttrs:
@@ -42,18 +42,18 @@ class ConvBySizeAttrs(ConvWinogradAttrs):
 
 def versions(node: Node) -> tuple[Version, ...]:
     """The convolution with the filters of the second layout, where it takes less, and with those of the first."""
-    x, far, near = node.inputs
+    x, outer, inner = node.inputs
     attrs, (n, _, height, width, _) = node.of(ConvBySizeAttrs), node.output.shape
 
     def cycles(tile: int, each: int, fixed: int) -> Expr:
         return n * ceildiv(height, tile) * ceildiv(width, tile) * each + fixed
 
-    far_each, far_fixed, near_each, near_fixed = attrs.costs
-    closer = cycles(max(1, attrs.near_tile), near_each, near_fixed) < cycles(attrs.tile, far_each, far_fixed)
-    other = Node("lowered.conv_blocked", (x, near), node.outputs, attrs.direct())
-    if attrs.near_tile:
-        other = Node(CONV_WINOGRAD.name, (x, near), node.outputs, attrs.winograd(attrs.near_tile))
-    first = Node(CONV_WINOGRAD.name, (x, far), node.outputs, attrs.winograd(attrs.tile))
+    outer_each, outer_fixed, inner_each, inner_fixed = attrs.costs
+    closer = cycles(max(1, attrs.adjacent_tile), inner_each, inner_fixed) < cycles(attrs.tile, outer_each, outer_fixed)
+    other = Node("lowered.conv_blocked", (x, inner), node.outputs, attrs.direct())
+    if attrs.adjacent_tile:
+        other = Node(CONV_WINOGRAD.name, (x, inner), node.outputs, attrs.winograd(attrs.adjacent_tile))
+    first = Node(CONV_WINOGRAD.name, (x, outer), node.outputs, attrs.winograd(attrs.tile))
     return Version(closer, other), Version(None, first)
 
 

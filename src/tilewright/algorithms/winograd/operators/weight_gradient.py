@@ -74,8 +74,8 @@ def sums_in_chunks(x: Tensor, g: Tensor, attrs: WinogradWeightAttrs, rows: int) 
             return select(all_of(inside), of[line // down, block, h, w, lane], const(0, of.dtype))
 
         shape = (chunks, const(rows), of.shape[1], const(height), width, of.shape[-1])
-        made: Tensor = te.compute(shape, element, name=f"{name}_strip")
-        return made
+        tensor: Tensor = te.compute(shape, element, name=f"{name}_strip")
+        return tensor
 
     def tiles(of: Tensor, name: str, matrix: te.ConstMatrix, length: int, strip: Tensor) -> Tensor:
         """The tiles of a chunk, transformed: the rows of each, then the columns."""
@@ -85,14 +85,14 @@ def sums_in_chunks(x: Tensor, g: Tensor, attrs: WinogradWeightAttrs, rows: int) 
             lambda c, r, block, y, v, lane: te.sum(matrix[y, i.var] * strip[c, r, block, i.var, v, lane], axis=i),
             name=f"{name}_rows",
         )
-        made: Tensor = te.compute(
+        tensor: Tensor = te.compute(
             (chunks, const(size), const(size), of.shape[1], count, of.shape[-1]),
             lambda c, y, z, block, t, lane: te.sum(
                 matrix[z, j.var] * half[c, t // across, block, y, t % across * m + j.var, lane], axis=j
             ),
             name=f"{name}_columns",
         )
-        return made
+        return tensor
 
     data = tiles(
         x, "data", of_data, size, strips(x, "data", size, across * m + window - 1, (attrs.pads[0], attrs.pads[1]))

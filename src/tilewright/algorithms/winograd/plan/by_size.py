@@ -82,35 +82,35 @@ def best_pair(
     if len(sizes) < 2 or len({(s.height, s.width) for s in sizes}) != len(sizes):
         return None
     times = {layout: tuple(_cycles(s, shapes, layout, target) for s in sizes) for layout in options}
-    kept = dict.fromkeys(options[:KEPT])
-    kept.update((min(options, key=lambda o: times[o][k]), None) for k in range(len(sizes)))
-    lines = [_line(sizes, layout, times[layout]) for layout in kept]
+    retained = dict.fromkeys(options[:KEPT])
+    retained.update((min(options, key=lambda o: times[o][k]), None) for k in range(len(sizes)))
+    lines = [_line(sizes, layout, times[layout]) for layout in retained]
     pairs = [
-        (mean(_together(far, near, sizes, times), sizes), far, near)
-        for far, near in permutations(lines, 2)
-        if isinstance(far.layout, Winograd) and (directly or isinstance(near.layout, Winograd))
+        (mean(_together(outer, inner, sizes, times), sizes), outer, inner)
+        for outer, inner in permutations(lines, 2)
+        if isinstance(outer.layout, Winograd) and (directly or isinstance(inner.layout, Winograd))
     ]
     if not pairs:
         return None
-    cycles, far, near = min(pairs, key=lambda pair: pair[0])
+    cycles, outer, inner = min(pairs, key=lambda pair: pair[0])
     gain = mean(times[options[0]], sizes) / cycles
-    return single[0][0] / gain * MIN_GAIN, _selected(far, near)
+    return single[0][0] / gain * MIN_GAIN, _selected(outer, inner)
 
 
-def _selected(far: Line, near: Line) -> WinogradBySize:
-    first, second = far.layout, near.layout
+def _selected(outer: Line, inner: Line) -> WinogradBySize:
+    first, second = outer.layout, inner.layout
     assert isinstance(first, Winograd)
     sizes = (second.tile, second.width, second.panels) if isinstance(second, Winograd) else (0, 0, 0)
-    costs = (far.each, far.fixed, near.each, near.fixed)
+    costs = (outer.each, outer.fixed, inner.each, inner.fixed)
     return WinogradBySize(first.tile, first.width, first.panels, *sizes, costs)
 
 
 def _together(
-    far: Line, near: Line, shapes: Sequence[WinogradProblem], times: dict[Layout, tuple[float, ...]]
+    outer: Line, inner: Line, shapes: Sequence[WinogradProblem], times: dict[Layout, tuple[float, ...]]
 ) -> list[float]:
     """Cycles of each shape in whichever layout's linear cost model predicts less."""
-    taken = [near if near.at(s) < far.at(s) else far for s in shapes]
-    return [times[line.layout][k] for k, line in enumerate(taken)]
+    selected = [inner if inner.at(s) < outer.at(s) else outer for s in shapes]
+    return [times[line.layout][k] for k, line in enumerate(selected)]
 
 
 def _count(shape: WinogradProblem, layout: Layout) -> int:

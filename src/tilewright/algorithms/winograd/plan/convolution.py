@@ -61,7 +61,7 @@ from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, inline_all, own_loops, stream_outputs
 from tilewright.plans.framework.cost import FAR, Cost, level, nbytes_of, number, outside, roofline, working_set
 from tilewright.plans.framework.restate import restate
-from tilewright.plans.idioms.conversions import plain_output, read_plain, transpose_in, transpose_out
+from tilewright.plans.idioms.conversions import contiguous_output, read_contiguous, transpose_in, transpose_out
 from tilewright.plans.idioms.panels import packed_operand, panel_width
 from tilewright.plans.idioms.transposes import tile_axes, transpose_tiles
 from tilewright.schedule.recording import BlockRef, LoopRef
@@ -101,7 +101,7 @@ def stages(structure: Structure) -> WinogradStages | None:
         return None
     strip, half, tiles = map(conv.stage, ("strip", "input_rows", "input_columns"))
     product, upright, result = map(conv.stage, ("product", "output_rows", "output_columns"))
-    after, ordinary = plain_output(structure, product)
+    after, ordinary = contiguous_output(structure, product)
     rest = tuple(s for s in after if s not in (upright, result))
     blocks = structure.producers(strip)
     if structure.anchors != (product,) or len(blocks) > 1 or not rest:
@@ -187,7 +187,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     if result.plain is None:
         row_block, column_block, group, panel, channel, p = output_loops(s, result, out, candidate)
     else:
-        row_block, column_block, group, panel, channel, p = plain_loops(s, result, out, candidate, target)
+        row_block, column_block, group, panel, channel, p = ordinary_loops(s, result, out, candidate, target)
     s.compute_at(s.block(result.result.name), p)
     s.compute_at(s.block(result.upright.name), channel)
     block = TileBlock(candidate.knob("tilerows"), candidate.knob("tilecolumns"))
@@ -204,10 +204,10 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     q, lane = s.loops(out)[-2:]
     s.unroll(q)
     s.vectorize(lane)
-    few = (s.extent(group) or 0) < ENOUGH
+    is_short = (s.extent(group) or 0) < ENOUGH
     count = min(times(shape, choice, block) for shape in shapes)
     enclosing = share(
-        s, row_block, column_block, (channels, element, panel) if few else (channels, group), count, target
+        s, row_block, column_block, (channels, element, panel) if is_short else (channels, group), count, target
     )
     if not block.columns:
         s.annotate(enclosing, EvenBlocks(block.rows, candidate.knob("rows")))
@@ -235,7 +235,7 @@ def input_transform(s: Schedule, result: WinogradStages, candidate: Candidate, t
     """Channel block by channel block, tile row by tile row. Returns the loop over channel blocks."""
     tiles, half, strip = (s.block(stage.name) for stage in (result.tiles, result.half, result.strip))
     if result.blocks is not None:
-        lines, strip = read_plain(s, strip)
+        lines, strip = read_contiguous(s, strip)
     y, z, co, t = s.loops(tiles)[-6:-2]
     row, column = s.split(t, factor=candidate.knob("tilecolumns") or 1)
     s.reorder(co, row, column, y, z)
@@ -295,10 +295,10 @@ def products(
         steps = min(steps, 2)  # the values of more steps, loaded together, have no room beside such a tile
     sharing = min(least or count, count)
     # Where there are fewer than share, two register tiles of about equal size may be all, each with half of the lines.
-    few = sharing if sharing == count else min(sharing, 2 * rows - 1)
+    fewer = sharing if sharing == count else min(sharing, 2 * rows - 1)
     away = level(working_set(nbytes_of(weights.buffer), s.func.notes, target), target) in FAR
     nbytes = target.costs.prefetching.filter_bytes if away else 0
-    share = 1.0 if nbytes else min(rows, few) / few
+    share = 1.0 if nbytes else min(rows, fewer) / fewer
     while 4 * width * steps * share >= MAX_LINES * target.caches.line and steps % 2 == 0:
         steps //= 2  # a tile's share of what so many steps read is more than a loop prefetches at once
     prefetching, channel = s.split(ci, factor=steps) if steps < lanes else (co, ci)
@@ -313,9 +313,9 @@ def products(
         # prefetch them anew, which costs little: they are near by then.
         strip = sharing if sharing < count else None
         part = ceil(4 * width * steps * share / target.caches.line)
-        ahead, lines = 4 * blocks * lanes * width, part if strip is not None else None
+        following, lines = 4 * blocks * lanes * width, part if strip is not None else None
         alone = target.costs.prefetching.shared_panel_rows_memory if strip is not None else None
-        note = Prefetch(buffer_names([weights.buffer]), ahead, lines=lines, rows=sharing, strip=strip, few=alone)
+        note = Prefetch(buffer_names([weights.buffer]), following, lines=lines, rows=sharing, strip=strip, few=alone)
         s.annotate(prefetching, note)
     init = s.decompose_reduction(tile, co)
     for block in (tile, init, product):
@@ -394,7 +394,7 @@ def output_loops(
     return row_block, column_block, group, panel, part, p
 
 
-def plain_loops(
+def ordinary_loops(
     s: Schedule, result: WinogradStages, out: BlockRef, candidate: Candidate, target: Target
 ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef, LoopRef, LoopRef]:
     """The loops where the output is NCHW: the tiles of a row, a block of channels of them, are transposed together when

@@ -116,13 +116,13 @@ def cost(problem: SumsProblem, tile: int, way: SumsWay, target: Target) -> Cost:
     stored = way.rows * way.vectors * line
     ends = load_cycles(stored, target) + store_cycles(stored, target) + costs.tile_overhead / 2
     product = tiles * (count * tile_steps(way.rows, way.vectors, target) + ends)
-    kept = size * size * (data + gradient + sums)
-    near = max(kept, target.l2 / 2)
-    again = way.filters // way.vectors if data + gradient > target.costs.traffic.kept_l1 * target.l1 else 1
-    read = again * data + gradient + (sums if chunks > 1 else 0.0)
-    passing = fetch_cycles(read, near, target) + write_cycles(sums, near, target)
+    retained = size * size * (data + gradient + sums)
+    cached = max(retained, target.l2 / 2)
+    repeated = way.filters // way.vectors if data + gradient > target.costs.traffic.kept_l1 * target.l1 else 1
+    read = repeated * data + gradient + (sums if chunks > 1 else 0.0)
+    passing = fetch_cycles(read, cached, target) + write_cycles(sums, cached, target)
     # Sums that do not stay in the second level wait for its lines to be written back.
-    deferred = sums / bandwidth(near, target) if level(near, target) != "l2" else 0.0
+    deferred = sums / bandwidth(cached, target) if level(cached, target) != "l2" else 0.0
     each = Cost(compute=product, memory=passing, overhead=deferred) * (size * size)
     value = costs.transformed_value + costs.transformed_store * store_cycles(line, target)
     of_data = way.channels * (size * size + size * tile + size * tile)

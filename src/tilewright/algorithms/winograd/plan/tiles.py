@@ -45,7 +45,7 @@ from tilewright.targets.target import Target
 ENOUGH = 4
 """Blocks of tiles, or groups of panels, that share well among a few threads."""
 
-FEW_BLOCKS = 1.1
+SHORT_BLOCKS = 1.1
 """The cost of two or three blocks against more, smaller ones: threads cannot share them, but must share the phases of
 each, with barriers between. A block alone is a small layer, for which nothing else is left."""
 
@@ -56,7 +56,7 @@ with the length of a sum."""
 NEAR = 2.0
 """How many times as many channels as `PART`, or as few, a part may have to be an equal share of all."""
 
-FEW_COLUMNS = 8
+SHORT_COLUMNS = 8
 MAX_TILES = 64
 
 MAX_EVEN = 14
@@ -192,7 +192,7 @@ def blocks(shape: WinogradProblem, tile: int, images: int) -> Iterator[TileBlock
     down, across = ceil(shape.height / tile), ceil(shape.width / tile)
     for parts in range(1, across + 1):
         columns = ceil(across / parts)
-        if columns < FEW_COLUMNS and parts > 1:
+        if columns < SHORT_COLUMNS and parts > 1:
             return
         for rows in range(1, max(1, MAX_TILES // columns) + 1):
             if rows <= down * images:
@@ -255,7 +255,7 @@ def one_block_a_thread(parts: int, target: Target) -> bool:
 def unshared_penalty(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Target) -> float:
     """The penalty of blocks that threads cannot share."""
     blocks = times(shape, choice, block)
-    return FEW_BLOCKS if blocks > 1 and not one_block_a_thread(blocks, target) else 1.0
+    return SHORT_BLOCKS if blocks > 1 and not one_block_a_thread(blocks, target) else 1.0
 
 
 def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Target, rows: int) -> Cost:
@@ -387,11 +387,11 @@ def part_of(blocks: int, lanes: int) -> int:
     share of about `PART` channels. Where no equal share is within `NEAR` of it, as with a prime number of blocks, the
     last part is smaller."""
 
-    def far(n: int) -> float:
+    def outer(n: int) -> float:
         return max(n * lanes, PART) / min(n * lanes, PART)
 
-    best = min((n for n in range(1, blocks + 1) if blocks % n == 0), key=lambda n: (far(n), n))
-    if blocks * lanes <= PART or far(best) <= NEAR:
+    best = min((n for n in range(1, blocks + 1) if blocks % n == 0), key=lambda n: (outer(n), n))
+    if blocks * lanes <= PART or outer(best) <= NEAR:
         return best
     return ceil(blocks / ceil(blocks * lanes / PART))
 

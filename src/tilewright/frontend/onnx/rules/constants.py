@@ -24,11 +24,11 @@ MAX_FILLED = 1 << 30
 
 @rule("Constant")
 def constant(n: Call) -> list[Item]:
-    given = [name for name in n.attributes if name.startswith("value") or name == "sparse_value"]
-    if len(given) != 1:
-        raise ModelError("Constant needs exactly one value", got=", ".join(given) or "none")
-    value = n.attr(given[0])
-    match given[0]:
+    arguments = [name for name in n.attributes if name.startswith("value") or name == "sparse_value"]
+    if len(arguments) != 1:
+        raise ModelError("Constant needs exactly one value", got=", ".join(arguments) or "none")
+    value = n.attr(arguments[0])
+    match arguments[0]:
         case "value":
             if not isinstance(value, Tensor):
                 raise ModelError("the attribute value must be a tensor")
@@ -39,7 +39,7 @@ def constant(n: Call) -> list[Item]:
             return [known_item(np.asarray(value, np.float32), f32)]
         case "value_int" | "value_ints":
             return [known_item(np.asarray(value, np.int64), i64)]
-    raise UnsupportedError(f"Constant with {given[0]} is not supported")
+    raise UnsupportedError(f"Constant with {arguments[0]} is not supported")
 
 
 @rule("ConstantOfShape")
@@ -69,12 +69,12 @@ def filled(n: Call, fill: Any, t: DType, shape: list[Any]) -> Any:
 
 @rule("Shape")
 def shape(n: Call) -> list[Item]:
-    given = n.shape(0)
-    rank = len(given)
+    input_shape = n.shape(0)
+    rank = len(input_shape)
     start, end = n.integer("start", 0), n.integer("end", rank)
     start = min(max(start + rank if start < 0 else start, 0), rank)
     end = min(max(end + rank if end < 0 else end, 0), rank)
-    return [known_item(object_array(list(given[start:end])), i64)]
+    return [known_item(object_array(list(input_shape[start:end])), i64)]
 
 
 @rule("Size")

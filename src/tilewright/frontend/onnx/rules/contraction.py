@@ -48,9 +48,9 @@ def scaled(n: Call, x: Value, factor: float) -> Value:
 def kernel_shape(n: Call, w: Value) -> list[int]:
     """The spatial extents of the weight, which the attribute, if given, must repeat."""
     kernel = [static(d, "the kernel of a convolution") for d in w.shape[2:]]
-    given = n.ints("kernel_shape")
-    if given is not None and given != kernel:
-        raise ShapeError("kernel_shape is not the weight's", expected=kernel, got=given)
+    sizes = n.ints("kernel_shape")
+    if sizes is not None and sizes != kernel:
+        raise ShapeError("kernel_shape is not the weight's", expected=kernel, got=sizes)
     return kernel
 
 
@@ -127,9 +127,9 @@ def _transposed_pads(
     rank = len(kernel)
     auto = n.text("auto_pad", "NOTSET")
     wanted = n.ints("output_shape")
-    given = n.ints("pads", [0] * 2 * rank) or []
+    pads = n.ints("pads", [0] * 2 * rank) or []
     if wanted is None and auto in ("NOTSET", "VALID"):
-        return given if auto == "NOTSET" else [0] * 2 * rank
+        return pads if auto == "NOTSET" else [0] * 2 * rank
     if wanted is not None and len(wanted) < rank:
         raise ShapeError("output_shape needs one entry for each spatial dimension", expected=rank, got=wanted)
     before, after = list[Any](), list[Any]()

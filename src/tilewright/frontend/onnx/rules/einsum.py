@@ -57,9 +57,9 @@ def _without_ones(n: Call, values: list[Value], terms: list[str]) -> tuple[list[
     }
     new_values, new_terms = [], []
     for v, t in zip(values, terms, strict=True):
-        kept = [k for k, (c, d) in enumerate(zip(t, v.shape, strict=True)) if c not in large or not is_const(d, 1)]
-        new_values.append(n.reshape(v, [v.shape[k] for k in kept]))
-        new_terms.append("".join(t[k] for k in kept))
+        retained = [k for k, (c, d) in enumerate(zip(t, v.shape, strict=True)) if c not in large or not is_const(d, 1)]
+        new_values.append(n.reshape(v, [v.shape[k] for k in retained]))
+        new_terms.append("".join(t[k] for k in retained))
     return new_values, new_terms
 
 

@@ -59,20 +59,20 @@ def places_by(n: Call, start: Value, end: Value, step: Value, extent: Expr) -> V
     """The positions that a slice takes, by scalars of i64. The step may have either sign, but may not be 0."""
     number, zero, one = n.symbols([extent], i64, ()), n.constant(0, i64), n.constant(1, i64)
     last = n.emit("sub", number, one)
-    ahead = n.emit("gt", step, zero)
-    low = n.emit("select", ahead, zero, n.constant(-1, i64))
-    high = n.emit("select", ahead, number, last)
+    following = n.emit("gt", step, zero)
+    low = n.emit("select", following, zero, n.constant(-1, i64))
+    high = n.emit("select", following, number, last)
 
     def clamped(bound: Value, least: Value) -> Value:
         b = n.emit("select", n.emit("lt", bound, zero), n.emit("add", bound, number), bound)
         return n.emit("max", n.emit("min", b, high), least)
 
     first, stop = clamped(start, n.emit("min", zero, high)), clamped(end, low)
-    far = n.constant(LONGEST, i64)
-    stride = n.emit("max", n.emit("min", step, far), n.constant(-LONGEST, i64))
+    outer = n.constant(LONGEST, i64)
+    stride = n.emit("max", n.emit("min", step, outer), n.constant(-LONGEST, i64))
     length = n.emit("max", n.emit("abs", stride), one)
     span = n.emit("sub", stop, first)
-    span = n.emit("max", n.emit("select", ahead, span, n.emit("sub", zero, span)), zero)
+    span = n.emit("max", n.emit("select", following, span, n.emit("sub", zero, span)), zero)
     count = n.emit("truncdiv", n.emit("add", span, n.emit("sub", length, one)), length)
     along = n.emit("range", start=0, step=1, size=extent, dtype=i64)
     places = n.emit("add", n.emit("mul", along, stride), first)
@@ -142,7 +142,7 @@ def _as_met(n: Call, first: Value, inverse: Value, counts: Value, count: Value) 
 def non_max_suppression(n: Call) -> Value:
     """The boxes of each class that no better one covers: rows of batch, class and box."""
     limit = n.reshape(n.cast(n.value(2), i64), ()) if n.is_data(2) else None
-    most: Any = 0 if not n.has(2) else MANY_BOXES
+    most: Any = 0 if not n.has(2) else SEVERAL_BOXES
     if limit is None and n.has(2):
         most = n.number(2, "the number of boxes of NonMaxSuppression")
     overlap = n.reshape(_overlap(n), ()) if n.has(3) else n.constant(0.0, f32)
@@ -165,5 +165,5 @@ def _overlap(n: Call) -> Value:
     return n.value(3)
 
 
-MANY_BOXES = 1 << 31
+SEVERAL_BOXES = 1 << 31
 """More boxes than there are."""

@@ -296,13 +296,13 @@ def _zero_points(n: Call, i: int, rows: int, blocks: int, bits: int) -> Value:
     """A zero point for each block: packed as the weights are, or numbers; the middle of the range if absent."""
     if not n.has(i):
         return n.constant(1 << (bits - 1), f32)
-    given = n.value(i)
-    if given.dtype.is_float:
-        return n.cast(n.reshape(given, (rows, blocks, 1)), f32)
+    zero_points = n.value(i)
+    if zero_points.dtype.is_float:
+        return n.cast(n.reshape(zero_points, (rows, blocks, 1)), f32)
     wide = -(-blocks * bits // 8)
-    if as_int(given.type.size) != rows * wide:
-        raise UnsupportedError("the zero points do not fit N, K and block_size", got=given.type)
-    levels = unpacked(n, n.reshape(given, (rows, wide)), bits)
+    if as_int(zero_points.type.size) != rows * wide:
+        raise UnsupportedError("the zero points do not fit N, K and block_size", got=zero_points.type)
+    levels = unpacked(n, n.reshape(zero_points, (rows, wide)), bits)
     return n.cast(n.reshape(n.slice(levels, 1, 0, blocks), (rows, blocks, 1)), f32)
 
 

@@ -201,8 +201,8 @@ def group_query_attention(n: Call) -> list[Value]:
     seen = n.emit("le", keys, n.reshape(places, (batch, 1, length, 1)))
     window = n.integer("local_window_size", -1)
     if window > 0:
-        near = n.emit("gt", n.emit("add", keys, n.constant(window, i64)), n.reshape(places, (batch, 1, length, 1)))
-        seen = n.emit("and", seen, near)
+        in_window = n.emit("gt", n.emit("add", keys, n.constant(window, i64)), n.reshape(places, (batch, 1, length, 1)))
+        seen = n.emit("and", seen, in_window)
     masks = [seen, *([n.value(10)] if n.has(10) else [])]
     y = attended(n, q, _spread(n, k, heads), _spread(n, v, heads), n.real("scale", None), masks, n.real("softcap", 0.0))
     return [joined_heads(n, y), k, v][: n.outputs]

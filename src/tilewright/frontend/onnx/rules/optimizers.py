@@ -18,12 +18,13 @@ Step = Callable[[Value, Value, list[Value]], tuple[Value, ...]]
 def _each(n: Call, states: int, step: Step) -> list[Value]:
     """Apply a step to every tensor: the inputs are all tensors, all gradients, then all of each state."""
     parts = 2 + states
-    given = [n.value(i) for i in range(2, len(n.items))]
-    if not given or len(given) % parts:
+    arguments = [n.value(i) for i in range(2, len(n.items))]
+    if not arguments or len(arguments) % parts:
         raise ModelError("the tensors, gradients and states differ in number", expected=f"a multiple of {parts}")
-    count = len(given) // parts
+    count = len(arguments) // parts
     results = [
-        step(given[k], given[count + k], [given[(2 + s) * count + k] for s in range(states)]) for k in range(count)
+        step(arguments[k], arguments[count + k], [arguments[(2 + s) * count + k] for s in range(states)])
+        for k in range(count)
     ]
     return [result[part] for part in range(1 + states) for result in results]
 

@@ -125,22 +125,22 @@ def transformed(n: Call) -> Value:
 @rule("ReduceLogSumExp")
 def log_sum_exp(n: Call) -> Value:
     """log(sum(exp(x - max))) + max; a maximum that is not finite is not subtracted."""
-    given = n.dtype(0)
+    dtype = n.dtype(0)
     axes, keepdims = _axes(n), bool(n.integer("keepdims", 1))
-    x = n.value(0) if given.is_float else n.cast(n.value(0), f32)
+    x = n.value(0) if dtype.is_float else n.cast(n.value(0), f32)
     if not axes:
         return n.emit("identity", n.value(0))
     if isinstance(axes, ReducedAxes):
         top = _finite(n, axes.reduce(x, "max", -math.inf))
         powers = n.emit("exp", n.emit("sub", x, axes.spread(top)))
         result = n.emit("add", n.emit("log", axes.reduce(powers, "add", 0)), top)
-        return n.cast(axes.shaped(result, keepdims), given)
+        return n.cast(axes.shaped(result, keepdims), dtype)
     top = _finite(n, n.emit("reduce_max", x, axes=axes, keepdims=True))
     total = n.emit("reduce_sum", n.emit("exp", n.emit("sub", x, top)), axes=axes, keepdims=True)
     result = n.emit("add", n.emit("log", total), top)
     if not keepdims:
         result = n.reshape(result, [d for k, d in enumerate(result.shape) if k not in axes])
-    return n.cast(result, given)
+    return n.cast(result, dtype)
 
 
 def _finite(n: Call, top: Value) -> Value:

@@ -46,8 +46,8 @@ def _floats(array: Any) -> list[float]:
 @rule("Resize")
 def resize(n: Call) -> Value:
     """Inputs x, roi, scales, sizes (scales alone before opset 11)."""
-    rank, given = n.rank(0), n.ints("axes")
-    axes = list(range(rank)) if given is None else [axis_of(a, rank) for a in given]
+    rank, specified = n.rank(0), n.ints("axes")
+    axes = list(range(rank)) if specified is None else [axis_of(a, rank) for a in specified]
     options: dict[str, Any] = {
         "mode": n.text("mode", "nearest"),
         "coordinates": n.text("coordinate_transformation_mode", "half_pixel" if n.opset >= 11 else "asymmetric"),
@@ -87,8 +87,8 @@ def resize(n: Call) -> Value:
 def _of_data(n: Call, place: int, axes: list[int], options: dict[str, Any], policy: str = "stretch") -> Value | None:
     """Resizing by scales (input `place`) or sizes (input 3) that are computed; None where these are known."""
     by_scales = n.has(place) and not is_const(n.type(place).size, 0)
-    given = place if by_scales else 3
-    if not n.is_data(given) or not same_dim(n.type(given).size, const(len(axes))):
+    scales_or_sizes = place if by_scales else 3
+    if not n.is_data(scales_or_sizes) or not same_dim(n.type(scales_or_sizes).size, const(len(axes))):
         return None
     how = _sampling(options)
     x = _computed_in(n, n.value(0), how.mode)
@@ -154,15 +154,15 @@ def _stored_as(n: Call, y: Value) -> Value:
     return y if y.dtype is n.dtype(0) else n.cast(n.emit("round", y), n.dtype(0))
 
 
-def _by_scales(n: Call, x: Value, given: Value, axes: list[int], how: Sampling) -> Value:
+def _by_scales(n: Call, x: Value, scales_or_sizes: Value, axes: list[int], how: Sampling) -> Value:
     """All axes by scales that are computed; a result of the input's size is the input, as in `_from_scales`."""
-    scales = n.reshape(given, (len(axes),))
+    scales = n.reshape(scales_or_sizes, (len(axes),))
     parts = [_scale(n, n.reshape(n.slice(scales, 0, k, 1), ())) for k in range(len(axes))]
     extents = [n.symbols([x.shape[axis]], f64, ()) for axis in axes]
     sizes = [n.emit("floor", n.emit("mul", e, s)) for e, s in zip(extents, parts, strict=True)]
-    kept = [n.emit("eq", s, e) for s, e in zip(sizes, extents, strict=True)]
-    unchanged = kept[0]
-    for other in kept[1:]:
+    retained = [n.emit("eq", s, e) for s, e in zip(sizes, extents, strict=True)]
+    unchanged = retained[0]
+    for other in retained[1:]:
         unchanged = n.emit("and", unchanged, other)
     for axis, size, scale in zip(axes, sizes, parts, strict=True):
         scale = n.emit("select", unchanged, n.constant(1.0, f64), scale)

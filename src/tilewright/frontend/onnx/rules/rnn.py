@@ -117,8 +117,8 @@ def part(n: Call, x: Value, d: int) -> Value:
 
 def _activations(n: Call, kind: str, d: int) -> tuple[Activation, ...]:
     """Our operators with their attributes, one for each of the cell's functions."""
-    given = n.attr("activations")
-    names = [v.decode() if isinstance(v, bytes) else v for v in given] if given else ACTIVATIONS[kind] * 2
+    specified = n.attr("activations")
+    names = [v.decode() if isinstance(v, bytes) else v for v in specified] if specified else ACTIVATIONS[kind] * 2
     per = len(ACTIVATIONS[kind])
     if len(names) < per * (d + 1):
         raise ModelError("activations has too few entries", expected=per * (d + 1), got=len(names))

@@ -19,7 +19,7 @@ def cumulative(n: Call) -> Value:
     def along(axis: int) -> Value:
         return n.emit(op, x, axis=axis, exclusive=exclusive, reverse=reverse)
 
-    if n.is_data(1) and x.type.rank <= FEW_AXES:
+    if n.is_data(1) and x.type.rank <= SHORT_AXES:
         return _chosen(n, n.value(1), [along(k) for k in range(x.type.rank)])
     axis = n.number(1, "the axis of a cumulative operator")
     if axis is None:
@@ -27,7 +27,7 @@ def cumulative(n: Call) -> Value:
     return along(axis_of(int(axis), x.type.rank))
 
 
-FEW_AXES = 3
+SHORT_AXES = 3
 """Axes up to which all are computed where data says which is wanted."""
 
 
@@ -47,10 +47,10 @@ def _chosen(n: Call, axis: Value, results: list[Value]) -> Value:
 
 @rule("TopK")
 def topk(n: Call) -> list[Value]:
-    given = [n.integer("k", None)] if n.opset < 10 else n.elements(1, "k of TopK") or [None]
-    if len(given) != 1 or given[0] is None:
-        raise ModelError("k must be one number", got=given)
-    (k,) = given
+    specified = [n.integer("k", None)] if n.opset < 10 else n.elements(1, "k of TopK") or [None]
+    if len(specified) != 1 or specified[0] is None:
+        raise ModelError("k must be one number", got=specified)
+    (k,) = specified
     n.integer("sorted", 1)
     x = n.value(0)
     axis, largest = axis_of(n.integer("axis", -1), n.rank(0)), bool(n.integer("largest", 1))

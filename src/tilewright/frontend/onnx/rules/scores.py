@@ -13,7 +13,7 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Value
 from tilewright.support.errors import ModelError, UnsupportedError
 
-NEAR_ZERO = 1e-7
+CLOSE_TO_ZERO = 1e-7
 """Scores nearer to zero than this stay (almost) zero in SOFTMAX_ZERO."""
 WINITZKI = 0.147
 """The constant of S. Winitzki's approximation of the inverse error function, which ONNX prescribes for PROBIT."""
@@ -53,9 +53,9 @@ def _softmax_zero(n: Call, x: Value) -> Value:
     """A softmax in which zeros are multiplied by e^-max rather than raised, so that they stay zero."""
     most = n.emit("reduce_max", x, axes=(1,), keepdims=True)
     raised = n.emit("exp", n.emit("sub", x, most))
-    kept = n.emit("mul", x, n.emit("exp", n.emit("neg", most)))
-    far = n.emit("gt", n.emit("abs", x), n.like(NEAR_ZERO, x))
-    values = n.emit("select", far, raised, kept)
+    retained = n.emit("mul", x, n.emit("exp", n.emit("neg", most)))
+    outer = n.emit("gt", n.emit("abs", x), n.like(CLOSE_TO_ZERO, x))
+    values = n.emit("select", outer, raised, retained)
     total = n.emit("reduce_sum", values, axes=(1,), keepdims=True)
     none = n.emit("eq", total, n.like(0, total))
     return n.emit("select", none, n.like(0.5, x), n.emit("div", values, total))

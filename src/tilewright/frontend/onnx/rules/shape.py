@@ -24,26 +24,26 @@ def reshape(n: Call) -> Value:
     wanted = n.elements(1, "the shape of Reshape") if n.opset >= 5 else n.ints("shape")
     if wanted is None:
         raise ModelError("the shape is missing")
-    given = n.shape(0)
+    input_shape = n.shape(0)
     if any(isinstance(d, Value) for d in wanted):
-        return reshaped(n, n.value(0), _wanted(n, wanted, given))
+        return reshaped(n, n.value(0), _wanted(n, wanted, input_shape))
     shape: list[Any] = []
     for k, d in enumerate(wanted):
         if isinstance(d, int) and d == 0 and not n.integer("allowzero", 0):
-            if k >= len(given):
+            if k >= len(input_shape):
                 raise ShapeError("a 0 in the shape copies a dimension that does not exist", got=wanted)
-            d = given[k]
+            d = input_shape[k]
         shape.append(d)
     n.attr("allowzero")
-    return n.emit("reshape", n.value(0), shape=dims(solve(shape, given)))
+    return n.emit("reshape", n.value(0), shape=dims(solve(shape, input_shape)))
 
 
-def _wanted(n: Call, wanted: Sequence[Any], given: Sequence[Expr]) -> Value:
+def _wanted(n: Call, wanted: Sequence[Any], shape: Sequence[Expr]) -> Value:
     """The shape of Reshape as a vector, where 0 is the size that was there."""
     result = vector(n, wanted)
     if n.integer("allowzero", 0):
         return result
-    there = vector(n, [*given, *[0] * len(wanted)][: len(wanted)])
+    there = vector(n, [*shape, *[0] * len(wanted)][: len(wanted)])
     return n.emit("select", n.emit("eq", result, n.constant(0, i64)), there, result)
 
 
@@ -60,20 +60,20 @@ def flatten(n: Call) -> Value:
 
 @rule("Squeeze")
 def squeeze(n: Call) -> Value:
-    given = n.shape(0)
+    shape = n.shape(0)
     if n.opset >= 13 and _names_axes(n):
         wanted = n.elements(1, "the axes of Squeeze") or []
-        rest = unnamed(n, named(n, wanted, len(given)), vector(n, given), len(given) - len(wanted))
+        rest = unnamed(n, named(n, wanted, len(shape)), vector(n, shape), len(shape) - len(wanted))
         return reshaped(n, n.value(0), rest, "only dimensions of 1 can be squeezed")
     listed = n.ints("axes") if n.opset < 13 else n.integers(1, "the axes of Squeeze")
     if listed is None:
-        axes = tuple(k for k, d in enumerate(given) if is_const(d, 1))
+        axes = tuple(k for k, d in enumerate(shape) if is_const(d, 1))
     else:
-        axes = tuple({axis_of(a, len(given)) for a in listed})  # one may be named twice, as in ONNX Runtime
-        wrong = [given[a] for a in axes if not same_dim(given[a], const(1))]
+        axes = tuple({axis_of(a, len(shape)) for a in listed})  # one may be named twice, as in ONNX Runtime
+        wrong = [shape[a] for a in axes if not same_dim(shape[a], const(1))]
         if wrong:
-            raise ShapeError("only dimensions of 1 can be squeezed", got=show(given))
-    return n.emit("reshape", n.value(0), shape=tuple(d for k, d in enumerate(given) if k not in axes))
+            raise ShapeError("only dimensions of 1 can be squeezed", got=show(shape))
+    return n.emit("reshape", n.value(0), shape=tuple(d for k, d in enumerate(shape) if k not in axes))
 
 
 def _names_axes(n: Call) -> bool:
@@ -89,24 +89,24 @@ def unsqueeze(n: Call) -> Value:
     listed = n.ints("axes") if n.opset < 13 else n.integers(1, "the axes of Unsqueeze")
     if listed is None:
         raise ModelError("the axes are missing")
-    given = n.shape(0)
-    rank = len(given) + len(listed)
+    shape = n.shape(0)
+    rank = len(shape) + len(listed)
     axes = axes_of(listed, rank)
-    rest = iter(given)
+    rest = iter(shape)
     return n.emit("reshape", n.value(0), shape=tuple(const(1) if k in axes else next(rest) for k in range(rank)))
 
 
 def _unsqueezed(n: Call) -> Value:
     """Ones where data says."""
-    axes, given = n.elements(1, "the axes of Unsqueeze") or [], n.shape(0)
-    new = named(n, axes, len(given) + len(axes))
+    axes, shape = n.elements(1, "the axes of Unsqueeze") or [], n.shape(0)
+    new = named(n, axes, len(shape) + len(axes))
     one = n.constant(1, i64)
-    if not given:
+    if not shape:
         return reshaped(n, n.value(0), n.emit("select", new, one, one))
     old = n.emit("select", new, n.constant(0, i64), one)
     place = n.emit("cumsum", old, axis=0, exclusive=True, reverse=False)
-    place = n.emit("min", place, n.constant(len(given) - 1, i64))
-    sizes = n.emit("gather", vector(n, given), place, axis=0)
+    place = n.emit("min", place, n.constant(len(shape) - 1, i64))
+    sizes = n.emit("gather", vector(n, shape), place, axis=0)
     return reshaped(n, n.value(0), n.emit("select", new, one, sizes))
 
 
@@ -119,19 +119,19 @@ def transpose(n: Call) -> Value:
 @rule("Expand")
 def expand(n: Call) -> Value:
     wanted = n.elements(1, "the shape of Expand") or []
-    given, x = n.shape(0), n.value(0)
+    input_shape, x = n.shape(0), n.value(0)
     for k, size in enumerate(wanted):
-        axis = k + len(given) - len(wanted)
-        kept = axis >= 0 and not is_const(given[axis], 1)
-        if isinstance(size, Value) and kept and as_int(given[axis]) is None:
+        axis = k + len(input_shape) - len(wanted)
+        retained = axis >= 0 and not is_const(input_shape[axis], 1)
+        if isinstance(size, Value) and retained and as_int(input_shape[axis]) is None:
             raise UnsupportedError("repeating a dimension that may be 1 as often as data says is not supported")
-        if isinstance(size, Value) and kept:  # what is not 1 can be repeated once only
-            whole = n.emit("eq", size, n.symbols([given[axis]], i64, ()))
+        if isinstance(size, Value) and retained:  # what is not 1 can be repeated once only
+            whole = n.emit("eq", size, n.symbols([input_shape[axis]], i64, ()))
             fits = n.emit("or", whole, n.emit("eq", size, n.constant(1, i64)))
-            x, wanted[k] = n.require(x, fits, size, "the shapes do not broadcast", f"1 or {given[axis]}"), 1
+            x, wanted[k] = n.require(x, fits, size, "the shapes do not broadcast", f"1 or {input_shape[axis]}"), 1
         elif isinstance(size, Value):
             wanted[k] = n.extent(size)
-    shape = broadcast_shapes(given, dims(wanted))
+    shape = broadcast_shapes(input_shape, dims(wanted))
     if shape == n.shape(0):
         return n.emit("identity", x)
     return n.emit("broadcast", x, shape=shape)
@@ -140,10 +140,10 @@ def expand(n: Call) -> Value:
 @rule("Concat")
 def concat(n: Call) -> Value:
     axis = axis_of(n.integer("axis", 0 if n.opset >= 4 else 1), n.rank(0))
-    given = n.values()
-    if any(v.type.rank != given[0].type.rank for v in given):
-        raise ShapeError("the tensors differ in rank", got=" and ".join(str(v.type) for v in given))
-    values = [v for v in given if not is_const(v.shape[axis], 0)] or given[:1]
+    arguments = n.values()
+    if any(v.type.rank != arguments[0].type.rank for v in arguments):
+        raise ShapeError("the tensors differ in rank", got=" and ".join(str(v.type) for v in arguments))
+    values = [v for v in arguments if not is_const(v.shape[axis], 0)] or arguments[:1]
     return n.emit("concat", *values, axis=axis) if len(values) > 1 else n.emit("identity", values[0])
 
 
@@ -258,12 +258,13 @@ def _sliced(n: Call, x: Value) -> Value:
     axes, steps = list(range(count)) if axes is None else axes, [1] * count if steps is None else steps
     if starts is None or ends is None or not count == len(ends) == len(axes) == len(steps):
         raise ShapeError("starts, ends, axes and steps differ in length")
-    given = [vector(n, p) for p in (starts, ends)]
-    given.append(vector(n, [_no_zero(n, step) for step in steps]))
+    arguments = [vector(n, p) for p in (starts, ends)]
+    arguments.append(vector(n, [_no_zero(n, step) for step in steps]))
     defaults = [vector(n, p) for p in ([0] * rank, x.shape, [1] * rank)]
     places = places_of(n, axes, rank)
     bounds = [
-        n.emit("scatter_elements", d, places, g, axis=0, reduction="none") for d, g in zip(defaults, given, strict=True)
+        n.emit("scatter_elements", d, places, g, axis=0, reduction="none")
+        for d, g in zip(defaults, arguments, strict=True)
     ]
     for k in range(rank):
         first, last, step = (scalar(n, b, k) for b in bounds)
@@ -412,8 +413,8 @@ def _trilu_of_data(n: Call) -> Value:
     rows, columns = x.shape[-2:]
     down = n.reshape(n.emit("range", start=0, step=1, size=rows, dtype=i64), (rows, 1))
     across = n.emit("sub", n.emit("range", start=0, step=1, size=columns, dtype=i64), down)
-    kept = n.emit("ge" if n.integer("upper", 1) else "le", across, k)
-    return n.emit("select", kept, x, n.like(0, x))
+    retained = n.emit("ge" if n.integer("upper", 1) else "le", across, k)
+    return n.emit("select", retained, x, n.like(0, x))
 
 
 @rule("ReverseSequence")

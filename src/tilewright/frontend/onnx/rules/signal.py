@@ -122,8 +122,8 @@ def dft(n: Call) -> Value:
     if n.opset < 20:
         axis = axis_of(n.integer("axis", 1), rank)
     else:
-        given = n.number(2, "the axis of DFT")
-        axis = axis_of(-2 if given is None else int(given), rank)
+        specified = n.number(2, "the axis of DFT")
+        axis = axis_of(-2 if specified is None else int(specified), rank)
     inverse, onesided = bool(n.integer("inverse", 0)), bool(n.integer("onesided", 0))
     length = n.number(1, "the length of DFT")
     if inverse and onesided:

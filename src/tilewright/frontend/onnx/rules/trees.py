@@ -110,7 +110,7 @@ def ensemble_5(n: Call) -> Value:
         _padded(tracks, leaves, False),
         members,
     )
-    made = Ensemble(
+    created = Ensemble(
         questions,
         _padded(yes, leaves, -1),
         _padded(no, leaves, -1),
@@ -124,7 +124,7 @@ def ensemble_5(n: Call) -> Value:
     n.attr("nodes_hitrates")
     if not 0 <= aggregate < len(AGGREGATES):
         raise ModelError("no such aggregate_function", expected=f"0 to {len(AGGREGATES) - 1}", got=aggregate)
-    y = run(n, made, AGGREGATES[aggregate], None, n.dtype(0))
+    y = run(n, created, AGGREGATES[aggregate], None, n.dtype(0))
     posts = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
     if not 0 <= post < len(posts):
         raise ModelError("no such post_transform", expected=f"0 to {len(posts) - 1}", got=post)

@@ -35,8 +35,8 @@ def loop(call: Call) -> list[Item]:
     moving = [k for k, v in enumerate(body.returned) if v != body.arguments[k]]
 
     def whole(carried: list[Item]) -> list[Item]:
-        given = dict(zip(moving, carried, strict=True))
-        return [given.get(k, item) for k, item in enumerate(start)]
+        arguments = dict(zip(moving, carried, strict=True))
+        return [arguments.get(k, item) for k, item in enumerate(start)]
 
     def iteration(carried: list[Item]) -> list[Item]:
         results = call.walk(body, whole(carried[1:]), False)

@@ -162,18 +162,18 @@ def gathered(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Valu
     if row is None:
         row = call.reshape(call.constant(0, i32), ())
     row = call.broadcast(row, (*batch, *(sizes[d] for d in at.looked)))
-    kept = [d for d in at.looked if d not in dropped]
-    row = call.reshape(row, (*batch, *(sizes[d] for d in kept)))
+    retained = [d for d in at.looked if d not in dropped]
+    row = call.reshape(row, (*batch, *(sizes[d] for d in retained)))
     # What is looked up in one dimension is taken there; several stand in front as one.
     axis = at.looked[0] if len(at.looked) == 1 else 0
     y = call.emit("gather", x if len(at.looked) == 1 else table(call, x, at), row, axis=axis)
     # From [whole[:axis]..., batch..., kept..., whole[axis:]...] to the order of the result.
-    made = [*at.whole[:axis], *[None] * len(batch), *kept, *at.whole[axis:]]
+    created = [*at.whole[:axis], *[None] * len(batch), *retained, *at.whole[axis:]]
     offsets = iter(d for d in range(x.type.rank) if d not in dropped)
     batches = iter(range(axis, axis + len(batch)))
-    gone = [made.index(d) for d in at.whole if d in dropped]  # of one element
-    rank = len(made) - len(gone)
-    order = [made.index(next(offsets)) if k in n["offset_dims"] else next(batches) for k in range(rank)]
+    gone = [created.index(d) for d in at.whole if d in dropped]  # of one element
+    rank = len(created) - len(gone)
+    order = [created.index(next(offsets)) if k in n["offset_dims"] else next(batches) for k in range(rank)]
     y = call.transpose(y, [*order, *gone])
     return call.reshape(y, y.shape[:rank])
 
@@ -190,9 +190,9 @@ def _sliced(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Value
         last = dim(x.shape[d] - sizes[d])
         begin[d] = dim(minimum(as_expr(max(int(start), 0)), last))
     y = call.value(sliced(call, x, begin, sizes, [1] * len(sizes)))
-    kept = [d for d in range(len(x.shape)) if d not in n["collapsed_slice_dims"]]
-    shape: list[Expr] = [as_expr(1)] * (batch + len(kept))
-    for place, d in zip(n["offset_dims"], kept, strict=True):
+    retained = [d for d in range(len(x.shape)) if d not in n["collapsed_slice_dims"]]
+    shape: list[Expr] = [as_expr(1)] * (batch + len(retained))
+    for place, d in zip(n["offset_dims"], retained, strict=True):
         shape[place] = sizes[d]
     return call.reshape(y, shape)
 

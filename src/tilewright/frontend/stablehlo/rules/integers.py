@@ -30,13 +30,13 @@ def shift(call: Call) -> Item:
     small = call.emit("lt", count, call.like(t.bits, count))
     if name == "shift_right_arithmetic":
         signed = dtype(f"i{t.bits}")
-        kept = call.emit("select", small, count, call.like(t.bits - 1, count))
-        y = call.emit("shr", _as(call, x, signed), _as(call, kept, signed))
+        retained = call.emit("select", small, count, call.like(t.bits - 1, count))
+        y = call.emit("shr", _as(call, x, signed), _as(call, retained, signed))
         return call.lazy(_as(call, y, t), shape)
-    given = _as(call, x, unsigned)
-    kept = call.emit("select", small, count, call.like(0, count))
-    moved = call.emit("shl" if name == "shift_left" else "shr", given, kept)
-    y = moved if _is_small(call, t) else call.emit("select", small, moved, call.like(0, given))
+    supplied = _as(call, x, unsigned)
+    retained = call.emit("select", small, count, call.like(0, count))
+    moved = call.emit("shl" if name == "shift_left" else "shr", supplied, retained)
+    y = moved if _is_small(call, t) else call.emit("select", small, moved, call.like(0, supplied))
     return call.lazy(_as(call, y, t), shape)
 
 
@@ -66,11 +66,11 @@ def _ones(call: Call, x: Value) -> Value:
 @rule("count_leading_zeros")
 def leading_zeros(call: Call) -> Item:
     """Every bit below the first one is set; the others are counted."""
-    given = call.near(0)
-    x = _as(call, given, _unsigned(given.dtype))
+    operand = call.near(0)
+    x = _as(call, operand, _unsigned(operand.dtype))
     width = 1
     while width < x.dtype.bits:
         x = call.emit("bitor", x, call.emit("shr", x, call.like(width, x)))
         width *= 2
     y = call.emit("sub", call.like(x.dtype.bits, x), _ones(call, x))
-    return call.lazy(_as(call, y, given.dtype), call.item(0).shape)
+    return call.lazy(_as(call, y, operand.dtype), call.item(0).shape)

@@ -35,17 +35,17 @@ def running(call: Call, w: Window, kind: str | None, count: int) -> list[Value |
     other = w.low[axis] if backwards else w.high[axis]
     if more or not same_dim(dim(padding), rest) or not is_const(dim(other), 0):
         return None
-    given = [call.value(k) for k in range(count)]
-    if kind in ("add", "mul") and given[0].dtype is not boolean:
+    arguments = [call.value(k) for k in range(count)]
+    if kind in ("add", "mul") and arguments[0].dtype is not boolean:
         attrs = {"axis": axis, "exclusive": False, "reverse": backwards}
-        return _started(call, kind, call.emit("cumsum" if kind == "add" else "cumprod", given[0], **attrs))
+        return _started(call, kind, call.emit("cumsum" if kind == "add" else "cumprod", arguments[0], **attrs))
     if not symbolic:
         return None
-    if kind in ("max", "min") and given[0].dtype is not boolean:
-        x = reversed_along(call, given[0], [axis]) if backwards else given[0]
+    if kind in ("max", "min") and arguments[0].dtype is not boolean:
+        x = reversed_along(call, arguments[0], [axis]) if backwards else arguments[0]
         y, _ = call.emit_all("running_extreme", x, axis=axis, largest=kind == "max")
         return _started(call, kind, reversed_along(call, y, [axis]) if backwards else y)
-    return _applied(call, _doubled(call, given, axis, backwards), count)
+    return _applied(call, _doubled(call, arguments, axis, backwards), count)
 
 
 def _is_whole(call: Call, w: Window, k: int) -> bool:
@@ -76,11 +76,11 @@ def _reduced(call: Call, kind: str | None, count: int, axes: Sequence[int]) -> l
     return _applied(call, results, count)
 
 
-def _doubled(call: Call, given: Sequence[Value], axis: int, backwards: bool) -> list[Value]:
+def _doubled(call: Call, arguments: Sequence[Value], axis: int, backwards: bool) -> list[Value]:
     """Each element combined with all before it, or after it, by any associative body: a loop whose iterations combine
     windows of 1, 2, 4 ... elements (Hillis and Steele, "Data parallel algorithms", 1986)."""
-    outside, size = call, given[0].shape[axis]
-    rank = given[0].type.rank
+    outside, size = call, arguments[0].shape[axis]
+    rank = arguments[0].type.rank
 
     def iteration(carried: list[Item]) -> list[Item]:
         call = outside.renewed()
@@ -97,17 +97,17 @@ def _doubled(call: Call, given: Sequence[Value], axis: int, backwards: bool) -> 
         joined = apply_body(call, call.op.regions[0], *both)
         wider = call.emit("add", shift, shift)
         alive = call.emit("lt", wider, call.size_like(size, wider))
-        kept = [call.emit("select", inside, j, v) for j, v in zip(joined, items, strict=True)]
-        return [as_item(v) for v in (alive, wider, *kept)]
+        retained = [call.emit("select", inside, j, v) for j, v in zip(joined, items, strict=True)]
+        return [as_item(v) for v in (alive, wider, *retained)]
 
-    like = [Item(TensorType(i64, ())), Item(TensorType(i64, ())), *map(as_item, given)]
+    like = [Item(TensorType(i64, ())), Item(TensorType(i64, ())), *map(as_item, arguments)]
     graph, captured = call.body("body", like, iteration)
-    if [v.type for v in graph.outputs[2:]] != [v.type for v in given]:
+    if [v.type for v in graph.outputs[2:]] != [v.type for v in arguments]:
         raise UnsupportedError("windows whose body gives another type are not supported")
     one = call.constant(1, i64)
     start = call.emit("lt", one, call.size_like(size, one))
-    attrs = {"body": graph, "carried": 1 + len(given), "conditional": True}
-    return list(call.emit_all("loop", None, start, one, *given, *captured, **attrs)[1:])
+    attrs = {"body": graph, "carried": 1 + len(arguments), "conditional": True}
+    return list(call.emit_all("loop", None, start, one, *arguments, *captured, **attrs)[1:])
 
 
 __all__ = ["running"]

@@ -52,8 +52,8 @@ def scanned(call: Call, written: int) -> list[Item] | None:
     steps: list[bool] = []
 
     def iteration(carried: list[Item]) -> list[Item]:
-        given = dict(zip(moving, carried[1:], strict=True)) | {counted.place: symbol}
-        results = call.walk(body, [given.get(k, item) for k, item in enumerate(start)], False)
+        arguments = dict(zip(moving, carried[1:], strict=True)) | {counted.place: symbol}
+        results = call.walk(body, [arguments.get(k, item) for k, item in enumerate(start)], False)
         after = results[counted.place].known
         steps.append(after is not None and after.size == 1 and after.reshape(-1)[0] == dim(index + 1))
         return [results[k] for k in moving]
@@ -66,8 +66,10 @@ def scanned(call: Call, written: int) -> list[Item] | None:
     result = loop.emit(call, [call.value(start[k]) for k in moving], captured, written)
     if result is None:
         return None
-    given = dict(zip(moving, result, strict=True)) | {counted.place: known_item(np.asarray(count), symbol.dtype, ())}
-    return [given.get(k, item) for k, item in enumerate(start)]
+    arguments = dict(zip(moving, result, strict=True)) | {
+        counted.place: known_item(np.asarray(count), symbol.dtype, ())
+    }
+    return [arguments.get(k, item) for k, item in enumerate(start)]
 
 
 def _counted(call: Call) -> _Counted | None:
@@ -115,12 +117,12 @@ class _Loop:
 
     def read(self, moving: int) -> bool:
         """Find elements and what is collected; whether the counter is nowhere else."""
-        graph, made = self.graph, {v: n for n in self.graph.nodes for v in n.outputs}
+        graph, producers = self.graph, {v: n for n in self.graph.nodes for v in n.outputs}
         carried = graph.inputs[1 : 1 + moving]
         enclosing = {*graph.inputs[1 + moving :], *graph.params}
         gone: set[Node] = set()
         for place, (before, after) in enumerate(zip(carried, graph.outputs, strict=True)):
-            added = self.added(before, made.get(after), made)
+            added = self.added(before, producers.get(after), producers)
             if added is not None:
                 nodes, *self.collected[place] = added  # type: ignore[assignment]
                 gone |= nodes
@@ -130,12 +132,12 @@ class _Loop:
                 assert node.inputs[0] is not None
                 self.elements[node.output] = node.inputs[0], backward
                 gone.add(node)
-        kept = [n for n in graph.nodes if n not in gone]
+        retained = [n for n in graph.nodes if n not in gone]
         states = {v for k, v in enumerate(carried) if k in self.collected}
-        sizes = {s for n in kept for v in n.outputs for d in v.shape for s in variables(d)}
-        sizes |= {s for n in kept for s in n.symbols}
-        self.graph = replace(graph, nodes=tuple(kept))
-        return self.index not in sizes and not any(v in states for n in kept for v in n.inputs)
+        sizes = {s for n in retained for v in n.outputs for d in v.shape for s in variables(d)}
+        sizes |= {s for n in retained for s in n.symbols}
+        self.graph = replace(graph, nodes=tuple(retained))
+        return self.index not in sizes and not any(v in states for n in retained for v in n.inputs)
 
     def direction(self, begin: int | Expr) -> bool | None:
         """Whether a place counts from the end; None if it does not count."""
@@ -149,16 +151,22 @@ class _Loop:
         rest = dims(attrs.size[1:]) == x.shape[1:] and all(is_const(dim(b), 0) for b in attrs.begin[1:])
         return rest and is_const(dim(attrs.size[0]), 1) and is_const(x.shape[0], self.count)
 
-    def added(self, before: Value, node: Node | None, made: dict[Value, Node]) -> tuple[set[Node], Value, bool] | None:
+    def added(
+        self, before: Value, node: Node | None, producers: dict[Value, Node]
+    ) -> tuple[set[Node], Value, bool] | None:
         """The value that replaces one element of a carried value, and the nodes that put it there."""
         if node is None or node.op != "concat" or node.of(ConcatAttrs).axis or not before.shape:
             return None
         parts = [v for v in node.inputs if v is not None]
-        kept = [k for k, v in enumerate(parts) if v in made and made[v].op == "slice" and before in made[v].inputs]
-        fresh = [v for k, v in enumerate(parts) if k not in kept]
-        if len(fresh) != 1 or len(parts) != 3 or kept != [0, 2] or not is_const(before.shape[0], self.count):
+        retained = [
+            k
+            for k, v in enumerate(parts)
+            if v in producers and producers[v].op == "slice" and before in producers[v].inputs
+        ]
+        fresh = [v for k, v in enumerate(parts) if k not in retained]
+        if len(fresh) != 1 or len(parts) != 3 or retained != [0, 2] or not is_const(before.shape[0], self.count):
             return None
-        head, tail = (made[parts[k]] for k in kept)
+        head, tail = (producers[parts[k]] for k in retained)
         backward = self.direction(head.of(SliceAttrs).size[0])
         start = dim(head.of(SliceAttrs).size[0])
         fits = is_const(fresh[0].shape[0], 1) and dim(tail.of(SliceAttrs).begin[0]) == dim(start + 1)

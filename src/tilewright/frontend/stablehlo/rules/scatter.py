@@ -46,8 +46,8 @@ def _reduction(body: Block, t: DType) -> str:
 def _scattered(call: Call, n: dict[str, list[int]], x: Value, updates: Value, reduction: str) -> Value:
     vector: int = n["index_vector_dim"]  # type: ignore[assignment]
     dropped = {*n["inserted_window_dims"], *n["input_batching_dims"]}
-    kept = [d for d in range(x.type.rank) if d not in dropped]
-    place = dict(zip(kept, n["update_window_dims"], strict=True))
+    retained = [d for d in range(x.type.rank) if d not in dropped]
+    place = dict(zip(retained, n["update_window_dims"], strict=True))
     window = [as_expr(1) if d in dropped else updates.shape[place[d]] for d in range(x.type.rank)]
     index = vectors(call, call.item(1), vector)
     batch = index.shape[:-1]
@@ -72,14 +72,14 @@ def _scattered(call: Call, n: dict[str, list[int]], x: Value, updates: Value, re
     # Updates to [batch..., looked..., whole...].
     others = [k for k in range(updates.type.rank) if k not in n["update_window_dims"]]
     order = [*others, *(place[d] for d in (*at.looked, *at.whole) if d in place)]
-    given = call.reshape(call.transpose(updates, order), (*batch, *inner, *(window[d] for d in at.whole)))
+    arguments = call.reshape(call.transpose(updates, order), (*batch, *inner, *(window[d] for d in at.whole)))
     data = table(call, x, at)
     if conditions:
         zeros = [0] * (data.type.rank - 1)
         one = [as_expr(v) for v in (1, *zeros)]
         data = call.emit("pad", data, before=tuple(as_expr(0) for _ in one), after=tuple(one), mode="constant", value=0)
     row = call.reshape(row, (*row.shape, 1))
-    y = call.emit("scatter_nd", data, row, given, reduction=reduction)
+    y = call.emit("scatter_nd", data, row, arguments, reduction=reduction)
     if conditions:
         y = call.slice(y, 0, 0, rows)
     order = [*at.looked, *at.whole]

@@ -33,13 +33,13 @@ def placed(call: Call, x: Item, places: Sequence[int], shape: Sequence[Any]) -> 
             call.dimensions.equal(d, target[p])
     if x.value is None and x.known.size == 1:
         return known_item(x.known.reshape(()), x.dtype, target)
-    near = call.near(x)
-    sizes = (*[1] * (len(places) - near.type.rank), *near.shape)
+    unbroadcast = call.near(x)
+    sizes = (*[1] * (len(places) - unbroadcast.type.rank), *unbroadcast.shape)
     order = sorted(range(len(places)), key=lambda k: places[k])
     if order != list(range(len(places))):
-        near = call.transpose(call.full_rank(x), order)
+        unbroadcast = call.transpose(call.full_rank(x), order)
     at = dict(zip(places, sizes, strict=True))
-    return call.lazy(call.near_as(near, [at.get(k, 1) for k in range(len(target))]), target)
+    return call.lazy(call.unbroadcast_as(unbroadcast, [at.get(k, 1) for k in range(len(target))]), target)
 
 
 @rule("broadcast_in_dim")
@@ -88,12 +88,14 @@ def reshaped(call: Call, x: Item, shape: Sequence[Any]) -> Item:
         return x
     if x.value is None and x.known.size == 1:
         return known_item(x.known.reshape(()), x.dtype, target)
-    kept = [d for d in target if not is_const(d, 1)]
-    if same_shape([d for d in x.shape if not is_const(d, 1)], kept):  # only dimensions of one element come or go
-        near = call.near(x)
-        whole = (*[1] * (len(x.shape) - near.type.rank), *near.shape)
+    retained = [d for d in target if not is_const(d, 1)]
+    if same_shape([d for d in x.shape if not is_const(d, 1)], retained):  # only dimensions of one element come or go
+        unbroadcast = call.near(x)
+        whole = (*[1] * (len(x.shape) - unbroadcast.type.rank), *unbroadcast.shape)
         sizes = iter([n for n, d in zip(whole, x.shape, strict=True) if not is_const(d, 1)])
-        return call.lazy(call.near_as(near, [1 if is_const(d, 1) else next(sizes) for d in target]), target)
+        return call.lazy(
+            call.unbroadcast_as(unbroadcast, [1 if is_const(d, 1) else next(sizes) for d in target]), target
+        )
     left, right = _only_in_one(x.shape, target)
     if not all(is_const(d) for d in (*left, *right)):  # the number of elements stays
         call.dimensions.equal(product(left), product(right))
@@ -122,7 +124,7 @@ def transpose(call: Call) -> Item:
     if x.value is None and x.known.size == 1:
         return known_item(x.known.reshape(()), x.dtype, shape)
     transposed = call.transpose(call.full_rank(x), perm)
-    return call.lazy(call.near_as(transposed, transposed.shape), shape)
+    return call.lazy(call.unbroadcast_as(transposed, transposed.shape), shape)
 
 
 @rule("concatenate")
@@ -156,15 +158,15 @@ def sliced(call: Call, x: Item, begin: Sequence[Any], sizes: Sequence[Any], step
     if x.value is None and x.known.size == 1:
         return known_item(x.known.reshape(()), x.dtype, sizes)
     target = dims(sizes)
-    near = call.full_rank(x)
-    repeated = [is_const(n, 1) and not is_const(d, 1) for n, d in zip(near.shape, x.shape, strict=True)]
+    unbroadcast = call.full_rank(x)
+    repeated = [is_const(n, 1) and not is_const(d, 1) for n, d in zip(unbroadcast.shape, x.shape, strict=True)]
     b = [0 if r else v for r, v in zip(repeated, begin, strict=True)]
     s = [1 if r else v for r, v in zip(repeated, target, strict=True)]
     steps = [1 if r or is_const(dim(v), 1) else int(t) for r, t, v in zip(repeated, step, target, strict=True)]
-    if same_shape(dims(s), near.shape) and all(t == 1 for t in steps):
+    if same_shape(dims(s), unbroadcast.shape) and all(t == 1 for t in steps):
         return call.lazy(call.near(x), target)
-    y = call.emit("slice", near, begin=dims(b), size=dims(s), step=tuple(steps))
-    return call.lazy(call.near_as(y, y.shape) if any(repeated) else y, target)
+    y = call.emit("slice", unbroadcast, begin=dims(b), size=dims(s), step=tuple(steps))
+    return call.lazy(call.unbroadcast_as(y, y.shape) if any(repeated) else y, target)
 
 
 @rule("reverse")

@@ -34,13 +34,13 @@ def _order(call: Call, key: Value, axis: int, ascending: bool) -> Value:
 
 def _keys(body: Block) -> list[tuple[int, bool]]:
     """The operands that the comparator compares, in the order in which they count, each with its direction."""
-    made = {r: op for op in body.body for r in op.results}
+    producers = {r: op for op in body.body for r in op.results}
     place = {v: k for k, v in enumerate(body.arguments)}
     results: list[tuple[int, bool]] = []
     for op in body.body:
         if op.name != "stablehlo.compare" or op.attributes.get("comparison_direction") not in ("LT", "GT", "LE", "GE"):
             continue
-        sides = [_sources(v, made, place) for v in op.operands]
+        sides = [_sources(v, producers, place) for v in op.operands]
         if any(len(s) != 1 for s in sides):
             continue
         (a,), (b,) = sides
@@ -49,24 +49,24 @@ def _keys(body: Block) -> list[tuple[int, bool]]:
         ascending = str(op.attributes["comparison_direction"])[0] == "L"
         results.append((a // 2, ascending if a < b else not ascending))
     keys = list(dict.fromkeys(results))
-    used = {p // 2 for v in body.returned for p in _sources(v, made, place)}
+    used = {p // 2 for v in body.returned for p in _sources(v, producers, place)}
     if not keys or used != {k for k, _ in keys} or len(keys) != len({k for k, _ in keys}):
         raise UnsupportedError("a sort with this comparator is not supported")
-    return _by_weight(keys, body, made, place)
+    return _by_weight(keys, body, producers, place)
 
 
 def _by_weight(
-    keys: list[tuple[int, bool]], body: Block, made: dict[int, Operation], place: dict[int, int]
+    keys: list[tuple[int, bool]], body: Block, producers: dict[int, Operation], place: dict[int, int]
 ) -> list[tuple[int, bool]]:
     """The keys in the order in which they count: of two, the one whose equality is asked for comes first."""
     equal = set()
     for op in body.body:
         if op.name == "stablehlo.compare" and op.attributes.get("comparison_direction") == "EQ":
-            equal |= {p // 2 for v in op.operands for p in _sources(v, made, place)}
+            equal |= {p // 2 for v in op.operands for p in _sources(v, producers, place)}
     return sorted(keys, key=lambda k: (k[0] not in equal, k[0]))
 
 
-def _sources(value: int, made: dict[int, Operation], place: dict[int, int]) -> set[int]:
+def _sources(value: int, producers: dict[int, Operation], place: dict[int, int]) -> set[int]:
     """The arguments that a value depends on, by position."""
     members: set[int] = set()
     stack, seen = [value], set[int]()
@@ -77,8 +77,8 @@ def _sources(value: int, made: dict[int, Operation], place: dict[int, int]) -> s
         seen.add(v)
         if v in place:
             members.add(place[v])
-        elif v in made:
-            stack.extend(made[v].operands)
+        elif v in producers:
+            stack.extend(producers[v].operands)
     return members
 
 
@@ -90,8 +90,8 @@ def top_k(call: Call) -> list[Value]:
 
 def largest(call: Call, x: Value, axis: int, k: int | Expr, smallest: bool = False) -> list[Value]:
     """The first values in their order, and their indices."""
-    given = call.cast(x, u8) if x.dtype is boolean else x
-    order = total_order(call, given) if given.dtype.is_float else given
+    operand = call.cast(x, u8) if x.dtype is boolean else x
+    order = total_order(call, operand) if operand.dtype.is_float else operand
     _, at = call.emit_all("topk", order, axis=axis, k=k, largest=not smallest)
     values = call.emit("gather_elements", x, at, axis=axis)
     return [values, call.cast(at, i32)]

@@ -98,8 +98,8 @@ def _named_padding(n: Call, w: Value, padding: str, strides: Sequence[int], dila
 
 def _each(value: Any, rank: int) -> list[int]:
     """One number for each spatial dimension: a single one counts for all."""
-    given = list(value) if isinstance(value, list | tuple) else [value]
-    return given * rank if len(given) == 1 else given
+    listed = list(value) if isinstance(value, list | tuple) else [value]
+    return listed * rank if len(listed) == 1 else listed
 
 
 def _batched(n: Call, x: Value, rank: int, f: Any) -> Value:
@@ -164,8 +164,8 @@ def convolution_backward(
     op = "conv_transpose" if transposed else "conv"
     rule = gradients.find(op)
     assert rule is not None
-    made = Node(op, (x, w), (Value(n.hint, g.type),), attrs)
-    by_x, by_w = rule(gradients.Backward(n.builder, made, (g,)))
+    new_node = Node(op, (x, w), (Value(n.hint, g.type),), attrs)
+    by_x, by_w = rule(gradients.Backward(n.builder, new_node, (g,)))
     axes = (0, *range(2, g.type.rank))
     by_bias = n.emit("reduce_sum", g, axes=axes, keepdims=False) if wanted[2] else None
     return [by_x if wanted[0] else None, by_w if wanted[1] else None, by_bias]

@@ -39,8 +39,8 @@ MAX_PRIME = 1024
 def real_to_complex(n: Call, x: Value, dim: Sequence[int], normalization: int, onesided: bool) -> Complex:
     *others, last = (n.axis(d, x) for d in dim)
     length = known(n, x, last)
-    kept = length // 2 + 1 if onesided else length
-    y = along(n, (n.cast(x, part_type(n)), None), last, length, -1, kept)
+    retained = length // 2 + 1 if onesided else length
+    y = along(n, (n.cast(x, part_type(n)), None), last, length, -1, retained)
     for axis in others:
         y = along(n, y.parts, axis, known(n, x, axis), -1)
     return scaled(n, y, normalization, [length, *(known(n, x, a) for a in others)])
@@ -102,12 +102,12 @@ def weights(length: int) -> list[float]:
 
 
 def along(
-    n: Call, x: tuple[Value, Value | None], axis: int, length: int, sign: int, kept: int | None = None
+    n: Call, x: tuple[Value, Value | None], axis: int, length: int, sign: int, retained: int | None = None
 ) -> Complex:
-    """The transform along an axis, its first `kept` elements."""
+    """The transform along an axis, its first `retained` elements."""
     re, im = (None if p is None else moved(n, p, axis) for p in x)
     assert re is not None
-    y = transformed(n, (re, im), length, sign, length if kept is None else kept)
+    y = transformed(n, (re, im), length, sign, length if retained is None else retained)
     return Complex(*(moved(n, p, axis, back=True) for p in y))
 
 
@@ -117,13 +117,13 @@ def moved(n: Call, x: Value, axis: int, back: bool = False) -> Value:
     return n.transpose(x, [order.index(k) for k in range(x.type.rank)] if back else order)
 
 
-def transformed(n: Call, x: tuple[Value, Value | None], length: int, sign: int, kept: int) -> tuple[Value, Value]:
+def transformed(n: Call, x: tuple[Value, Value | None], length: int, sign: int, retained: int) -> tuple[Value, Value]:
     """The transform along the last axis."""
     factor = split(length)
     if length <= DIRECT or factor == 1:
         if length > MAX_PRIME:
             raise n.unsupported("of this length", expected=f"factors of at most {MAX_PRIME}", got=length)
-        return product(n, x, length, sign, kept)
+        return product(n, x, length, sign, retained)
     a, b = factor, length // factor
     lead = x[0].shape[:-1]
     rank = len(lead)
@@ -135,7 +135,7 @@ def transformed(n: Call, x: tuple[Value, Value | None], length: int, sign: int, 
     rows = [n.transpose(p, swap) for p in (re, im)]  # [.., r, q]
     outer = transformed(n, (rows[0], rows[1]), b, sign, b)  # [.., r, s]
     whole = [n.reshape(n.transpose(p, swap), (*lead, length)) for p in outer]
-    return n.slice(whole[0], rank, 0, kept), n.slice(whole[1], rank, 0, kept)
+    return n.slice(whole[0], rank, 0, retained), n.slice(whole[1], rank, 0, retained)
 
 
 def twiddled(n: Call, x: tuple[Value, Value], a: int, b: int, sign: int) -> tuple[Value, Value]:
@@ -149,17 +149,17 @@ def twiddled(n: Call, x: tuple[Value, Value], a: int, b: int, sign: int) -> tupl
     )
 
 
-def product(n: Call, x: tuple[Value, Value | None], length: int, sign: int, kept: int) -> tuple[Value, Value]:
+def product(n: Call, x: tuple[Value, Value | None], length: int, sign: int, retained: int) -> tuple[Value, Value]:
     """[re | im] times [[cos, sin], [-sin, cos]], one product; the upper half of it for real numbers."""
     re, im = x
-    cos, sin = cosines(length, kept, length), sign * sines(length, kept, length)
+    cos, sin = cosines(length, retained, length), sign * sines(length, retained, length)
     table = np.concatenate([cos, sin], 1)
     last = re.type.rank - 1
     if im is not None:
         table = np.concatenate([table, np.concatenate([-sin, cos], 1)])
         re = n.emit("concat", re, im, axis=last)
     y = n.emit("matmul", re, n.constant(table, re.dtype))
-    return n.slice(y, last, 0, kept), n.slice(y, last, kept, kept)
+    return n.slice(y, last, 0, retained), n.slice(y, last, retained, retained)
 
 
 def cosines(rows: int, columns: int, length: int) -> Table:

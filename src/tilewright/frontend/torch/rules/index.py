@@ -84,12 +84,12 @@ def index(n: Call, x: Value, indices: Sequence[Value | None]) -> Value:
     if masks:
         raise UnsupportedError("indexing by a mask that is not the only index is not supported", hint="use torch.where")
     places = [k for k, i in enumerate(indices) if i is not None]
-    given = [i for i in indices if i is not None]
+    present = [i for i in indices if i is not None]
     if len(places) == 1:
-        return n.emit("gather", x, given[0], axis=places[0])
-    shape = broadcast_shapes(*(i.shape for i in given))
+        return n.emit("gather", x, present[0], axis=places[0])
+    shape = broadcast_shapes(*(i.shape for i in present))
     joined = n.emit(
-        "concat", *(n.reshape(n.broadcast(n.cast(i, i64), shape), (*shape, 1)) for i in given), axis=len(shape)
+        "concat", *(n.reshape(n.broadcast(n.cast(i, i64), shape), (*shape, 1)) for i in present), axis=len(shape)
     )
     rest = [k for k in range(x.type.rank) if k not in places]
     y = n.emit("gather_nd", n.transpose(x, [*places, *rest]), joined, batch_dims=0)
@@ -189,11 +189,11 @@ def _identity(reduce: str, t: DType) -> Any:
 def _shared(n: Call, x: Value, dim: int, index: Value, updates: Value, total: Value) -> Value:
     """How PyTorch shares an extreme's gradient among the updates that are equal to it: it counts the tensor's own
     element, too, where that is as large, though it does not count in the result (`scatter_reduce_backward`)."""
-    taken = n.emit("gather_elements", total, index, axis=n.axis(dim, x))
-    own, same = (n.cast(n.emit("eq", *pair), x.dtype) for pair in ((x, total), (updates, taken)))
+    selected = n.emit("gather_elements", total, index, axis=n.axis(dim, x))
+    own, same = (n.cast(n.emit("eq", *pair), x.dtype) for pair in ((x, total), (updates, selected)))
     several = n.emit("gather_elements", _scattered(n, own, dim, index, same, "add"), index, axis=n.axis(dim, x))
     zeros = n.filled(0, x.dtype, index.shape)
-    share = n.emit("div", n.emit("select", n.emit("eq", updates, taken), updates, zeros), several)
+    share = n.emit("div", n.emit("select", n.emit("eq", updates, selected), updates, zeros), several)
     return _scattered(n, _scattered(n, x, dim, index, zeros, "none"), dim, index, share, "add")
 
 
@@ -282,25 +282,25 @@ def masked_scatter(n: Call, x: Value, mask: Value, source: Value) -> Value:
         return x
     flat = n.reshape(mask, (mask.type.size,))
     counts = n.emit("cumsum", n.cast(flat, i64), axis=0, exclusive=True, reverse=False)
-    taken = n.emit("gather", n.reshape(n.cast(source, x.dtype), (source.type.size,)), counts, axis=0)
-    return n.emit("select", mask, n.reshape(taken, shape), x)
+    selected = n.emit("gather", n.reshape(n.cast(source, x.dtype), (source.type.size,)), counts, axis=0)
+    return n.emit("select", mask, n.reshape(selected, shape), x)
 
 
 @rule("index_put", "_unsafe_index_put", "_index_put_impl")
 def index_put(n: Call, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
     """x[i, :, j ...] = values: the indexed axes come in front, and go back afterwards."""
-    given = [i for i in indices if i is not None]
-    if len(given) == 1 and given[0].dtype is boolean and indices[0] is not None:
+    present = [i for i in indices if i is not None]
+    if len(present) == 1 and present[0].dtype is boolean and indices[0] is not None:
         if accumulate and x.dtype is boolean:
             raise n.unsupported("by a mask, truths added up")
-        mask, chosen = given[0], _of_places(n, x, given[0], n.cast(values, x.dtype))
+        mask, chosen = present[0], _of_places(n, x, present[0], n.cast(values, x.dtype))
         mask = n.broadcast(n.reshape(mask, (*mask.shape, *([1] * (x.type.rank - mask.type.rank)))), x.shape)
         return n.emit("select", mask, n.emit("add", x, chosen) if accumulate else chosen, x)
-    if any(i.dtype is boolean for i in given):
+    if any(i.dtype is boolean for i in present):
         raise n.unsupported("with these indices")
     places = [k for k, i in enumerate(indices) if i is not None]
     rest = [k for k in range(x.type.rank) if k not in places]
-    shape = broadcast_shapes(*(i.shape for i in given))
+    shape = broadcast_shapes(*(i.shape for i in present))
     together = places == list(range(places[0], places[-1] + 1))
     before = places[0] if together else 0
     lead, tail = [x.shape[k] for k in rest[:before]], [x.shape[k] for k in rest[before:]]
@@ -309,7 +309,7 @@ def index_put(n: Call, x: Value, indices: Sequence[Value | None], values: Value,
     updates = n.transpose(updates, order)
     if as_int(updates.type.size) == 0:
         return x
-    parts = [n.reshape(n.broadcast(n.cast(i, i64), shape), (*shape, 1)) for i in given]
+    parts = [n.reshape(n.broadcast(n.cast(i, i64), shape), (*shape, 1)) for i in present]
     joined = parts[0] if len(parts) == 1 else n.emit("concat", *parts, axis=len(shape))
     front = n.transpose(x, [*places, *rest])
     logical = x.dtype is boolean

@@ -92,9 +92,9 @@ def native_batch_norm_in_training(
     unbiased = n.emit("mul", spread, n.emit("div", count, n.number(size - 1, spread.dtype)))
 
     def moved(old: Value, new: Value) -> Value:
-        kept = n.emit("mul", old, n.like(1 - momentum, old))
+        retained = n.emit("mul", old, n.like(1 - momentum, old))
         step = n.emit("mul", n.cast(n.reshape(new, old.shape), old.dtype), n.like(momentum, old))
-        return n.emit("add", kept, step)
+        return n.emit("add", retained, step)
 
     flat = (n.reshape(v, (x.shape[1],)) for v in (middle, n.emit("reciprocal", root)))
     return [y, *flat, moved(mean, middle), moved(var, unbiased)]

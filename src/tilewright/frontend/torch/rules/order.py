@@ -116,13 +116,13 @@ def searchsorted(
     """How many elements of a sorted row are below each value, or not above it."""
     if sorter is not None:
         row = n.emit("gather_elements", row, sorter, axis=row.type.rank - 1)
-    row, given = n.together(row, values)
-    shape = given.shape
+    row, operand = n.together(row, values)
+    shape = operand.shape
     if row.type.rank == 1:
-        given = n.reshape(given, (product(shape),))
-    elif given.type.rank == 0:
+        operand = n.reshape(operand, (product(shape),))
+    elif operand.type.rank == 0:
         raise n.unsupported("of one value in several rows")
-    places = n.emit("search_sorted", row, given, right=bool(right) or side == "right")
+    places = n.emit("search_sorted", row, operand, right=bool(right) or side == "right")
     return n.cast(n.reshape(places, shape), n.dtype)
 
 

@@ -29,8 +29,8 @@ def _window(n: Call, x: Value, rank: int, kernel: Any, strides: Any, padding: An
 
 
 def _each(value: Any, rank: int) -> list[int]:
-    given = list(value) if isinstance(value, list | tuple) else [value]
-    return given * rank if len(given) == 1 else given
+    listed = list(value) if isinstance(value, list | tuple) else [value]
+    return listed * rank if len(listed) == 1 else listed
 
 
 def _rank(n: Call) -> int:

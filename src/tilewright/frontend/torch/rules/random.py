@@ -34,8 +34,8 @@ def native_dropout(n: Call, x: Value, p: float, train: bool | None) -> list[Valu
     """Also the mask of what is kept."""
     if train is False or not p:
         return [x, n.filled(True, boolean, x.shape)]
-    kept = _kept(n, x.shape, 1 - p)
-    return [n.emit("mul", x, _scaled(n, kept, 1 - p, x)), kept]
+    retained = _kept(n, x.shape, 1 - p)
+    return [n.emit("mul", x, _scaled(n, retained, 1 - p, x)), retained]
 
 
 @rule("alpha_dropout", "feature_alpha_dropout")
@@ -43,11 +43,11 @@ def alpha_dropout(n: Call, x: Value, p: float, train: bool) -> Value:
     """Dropped elements become SELU's limit; a scale and a shift keep mean and variance (Klambauer et al., 2017)."""
     if not train or not p:
         return x
-    kept = _kept(n, _channels(n, x), 1 - p)
+    retained = _kept(n, _channels(n, x), 1 - p)
     if p == 1:
         return n.emit("mul", x, n.like(0, x))
     scale = 1 / math.sqrt((1 - p) * (1 + p * SATURATED**2))
-    held = n.emit("select", kept, x, n.like(SATURATED, x))
+    held = n.emit("select", retained, x, n.like(SATURATED, x))
     return n.emit("add", n.emit("mul", held, n.like(scale, x)), n.like(-scale * SATURATED * p, x))
 
 
@@ -58,9 +58,9 @@ def _channels(n: Call, x: Value) -> tuple[Expr, ...]:
     return (*x.shape[:2], *[as_expr(1)] * (x.type.rank - 2))
 
 
-def _scaled(n: Call, kept: Value, share: float, x: Value) -> Value:
+def _scaled(n: Call, retained: Value, share: float, x: Value) -> Value:
     """One over the share where something is kept, zero elsewhere."""
-    return n.emit("select", kept, n.like(1 / share if share else 0, x), n.like(0, x))
+    return n.emit("select", retained, n.like(1 / share if share else 0, x), n.like(0, x))
 
 
 def _kept(n: Call, shape: Sequence[Expr], share: float) -> Value:
@@ -113,7 +113,7 @@ def normal(n: Call, mean: Any, std: Any = 1.0, *rest: Any, **_: Any) -> Value:
 
 def _normal(n: Call) -> Value:
     """Normal numbers: sqrt(-2 log(1 - u)) cos(2 pi v) (Box and Muller, 1958)."""
-    near = n.emit("sub", n.constant(1.0, f32), _uniform(n, n.shape))  # (0, 1]
-    radius = n.emit("sqrt", n.emit("mul", n.emit("log", near), n.constant(-2.0, f32)))
+    inner = n.emit("sub", n.constant(1.0, f32), _uniform(n, n.shape))  # (0, 1]
+    radius = n.emit("sqrt", n.emit("mul", n.emit("log", inner), n.constant(-2.0, f32)))
     angle = n.emit("mul", _uniform(n, n.shape), n.constant(2 * math.pi, f32))
     return n.emit("mul", radius, n.emit("cos", angle))

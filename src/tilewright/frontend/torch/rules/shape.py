@@ -222,12 +222,12 @@ def flip(n: Call, x: Value, axes: Sequence[int] | None = None) -> Value:
 
 @rule("roll")
 def roll(n: Call, x: Value, shifts: Any, axes: Sequence[int] = ()) -> Value:
-    given = list(shifts) if isinstance(shifts, list) else [shifts]
+    listed = list(shifts) if isinstance(shifts, list) else [shifts]
     flat = not axes
     shape = x.shape
     if flat:
         x, axes = n.reshape(x, (x.type.size,)), [0]
-    for shift, axis in zip(given, (n.axis(a, x) for a in axes), strict=True):
+    for shift, axis in zip(listed, (n.axis(a, x) for a in axes), strict=True):
         extent = as_int(x.shape[axis])
         if not isinstance(shift, int) or (extent is None and abs(shift) > 1):
             raise n.unsupported("of symbolic dimensions")
