@@ -200,8 +200,8 @@ def _definitions(text: str, where: str) -> dict[str, tuple[str, str]]:
 
 
 def _check_image(name: str, image: bytes) -> None:
-    """Raises CompileError if an object is none, or does not define the function. On x86-64 Linux our linker decides,
-    which believes no number of a file; LLVM's may crash on damaged ones."""
+    """Raises CompileError if the bytes are not an object file, or the object does not define the function. On x86-64
+    Linux our own linker reads it, which checks every number of a file; LLVM's may crash on damaged files."""
     if host_triple() != "x86_64-unknown-linux-gnu":
         _from_image_address(name, image)
         return

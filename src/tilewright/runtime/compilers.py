@@ -142,7 +142,7 @@ def find(name: str) -> Compiler:
 
 
 def versions(asked: Collection[str]) -> tuple[str, ...]:
-    """Names and versions, for keys of what is kept."""
+    """Names and versions of the compilers, a part of the keys of cached objects."""
     return tuple(f"{name} {find(name).version}" for name in asked if name != TILEWRIGHT)
 
 

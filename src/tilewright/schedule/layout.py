@@ -131,7 +131,7 @@ def transform_layout(
 
 
 def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc, tuple[str, ...]]:
-    """Enlarge a block's domain so that each extent is a multiple (one a iterator, 1: leave it).
+    """Enlarge a block's domain so that each extent is a multiple (one for each iterator; 1 leaves it).
 
     Before::
 

@@ -204,7 +204,7 @@ def _rewritten(func: PrimFunc, blocks: Sequence[Block], joints: _Joints) -> Prim
 
 
 def _size(extents: Sequence[Expr]) -> Expr:
-    """The size of dimensions that are one."""
+    """The size of adjacent dimensions that are joined into one: the product of theirs."""
     return extents[0] if len(extents) == 1 else simplify(product(extents))
 
 

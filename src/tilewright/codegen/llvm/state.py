@@ -142,8 +142,9 @@ class State:
 
     @contextmanager
     def scope(self, repeated: Var | None = None) -> Iterator[None]:
-        """Code that does not dominate what follows it: what is computed inside is forgotten after. The body of a loop
-        that runs at least once does: of that is forgotten what mentions its variable, `repeated`."""
+        """Context of code that does not dominate the code after it: cached values computed inside are dropped at the
+        end. The body of a loop that runs at least once does dominate: only values that mention its variable,
+        `repeated`, are dropped."""
         self.enter(repeated)
         try:
             yield

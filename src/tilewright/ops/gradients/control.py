@@ -128,7 +128,7 @@ class _Loop:
         return result
 
     def given(self, k: int) -> Value:
-        """The gradient of what is carried at the end."""
+        """The gradient of the node's output `k`; zeros where none flows back."""
         g = self.b.given[k]
         return self.b.zeros(self.b.node.outputs[k].shape, self.b.like(0, self.b.node.outputs[k])) if g is None else g
 

@@ -70,7 +70,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def shape_of(structure: Structure) -> PixelProblem:
-    """The sizes of one image and group."""
+    """The sizes of the convolution of one image and one group, as a problem of this plan."""
     anchor = structure.anchors[0]
     pixels = prod(side(it.extent) for it in structure.after(anchor)[-1].spatial[2:])
     return PixelProblem(filters_of(structure), pixels, as_int(anchor.reduce[0].extent) or 64)

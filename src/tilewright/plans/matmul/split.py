@@ -39,7 +39,7 @@ def split_both_cost(product: Product, times: int, terms: int, tile: Dot, target:
 
 
 def pieces_cost(count: int, pieces: int, target: Target) -> Cost:
-    """Pieces of so many numbers, which were just made, and the search for the largest of them."""
+    """Cost of splitting `count` numbers, which were just computed, into `pieces` each, and of finding the largest."""
     read, written = 4 * count, 2 * pieces * count
     return Cost(
         compute=fma_cycles(count * (1 + OPERATIONS * pieces), target.lanes(4), target),

@@ -198,7 +198,7 @@ class _Maker:
         return entry[0]
 
     def finish(self) -> tuple[tuple[Node, ...], dict[Value, Place]]:
-        """The nodes that make the arrays, and where each number stands."""
+        """The nodes that build the arrays of lifted numbers, and the position of each number in them."""
         result: list[Node] = []
         places: dict[Value, Place] = {}
         for dtype, known in self._numbers.items():

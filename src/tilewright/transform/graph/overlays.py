@@ -325,7 +325,7 @@ def _beside(overlay: _Block, at: int, others: Sequence[_Use], ends: Mapping[int,
 
 
 def _is_polynomial(place: Expr, width: int) -> bool:
-    """Whether steps can say where an overlay stands (`transform/graph/memory.py`)."""
+    """Whether an offset is a polynomial of sizes, so that a step can state it (`transform/graph/memory.py`)."""
     return polynomial(simplify(simplify(place // width) * width)) is not None
 
 

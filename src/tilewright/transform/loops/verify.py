@@ -180,7 +180,7 @@ class _Bounds:
         return known
 
     def access(self, buffer: Buffer, indices: Sequence[Expr], enclosing: Around, conditions: Conditions) -> bool:
-        """Report what is sure to be outside; whether the access is sure to be inside."""
+        """Report an access that is proven out of bounds; returns whether it is proven within them."""
         inside = True
         for d, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
             if self._index_inside(index, extent):

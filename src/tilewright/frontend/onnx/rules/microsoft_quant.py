@@ -42,7 +42,7 @@ def qlinear_binary(n: Call) -> Value:
 
 
 def _unary(f: Callable[[Call, Value], Value]) -> Callable[[Call], Value]:
-    """Inputs x, its scale and zero point, the result's."""
+    """A quantised operator of one operand: its inputs are x, the scale and zero point of x, and those of the result."""
     return lambda n: back(n, f(n, real(n, 0, 1, 2)), 3, 4, n.dtype(0))
 
 
