@@ -112,7 +112,7 @@ def test_it_is_done_as_a_whole_or_not_at_all() -> None:
         stage.parallel(c.reduce_axis[0])
 
     before, trace = s.func, s.schedule.trace
-    with pytest.raises(ScheduleError, match="too_far: cannot parallelize loop 'k'"):
+    with pytest.raises(ScheduleError, match="too_outer: cannot parallelize loop 'k'"):
         too_outer(s[c], row)
     assert s.func == before and s.schedule.trace == trace
     s[c].split(c.axis[1], 4)

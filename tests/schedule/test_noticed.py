@@ -130,7 +130,7 @@ def test_a_step_on_a_schedule_without_axes() -> None:
 
     s = Schedule(product())
     before = str(s.func)
-    with pytest.raises(ScheduleError, match="halves"):
+    with pytest.raises(ScheduleError, match="half_parts"):
         half_parts(s, "i")
     assert str(s.func) == before
 
