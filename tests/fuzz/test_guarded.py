@@ -10,14 +10,14 @@ import subprocess
 import sys
 
 import pytest
-from tests.fuzz.open_matches import ONNX
 
 from tests.fuzz.guarded import Fault, report
+from tests.fuzz.open_reported import ONNX
 
 COUNT = int(os.environ.get("TILEWRIGHT_FUZZ", "3"))
 
 
-@pytest.mark.parametrize(("door", "first", "count"), [("found", 0, len(ONNX)), ("onnx", 0, COUNT), ("te", 0, COUNT)])
+@pytest.mark.parametrize(("door", "first", "count"), [("reported", 0, len(ONNX)), ("onnx", 0, COUNT), ("te", 0, COUNT)])
 def test_nothing_is_touched_outside(door: str, first: int, count: int) -> None:
     said = list(report(door, first, count))
     assert not [str(s) for s in said if isinstance(s, Fault)]
