@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,13 @@ def test_examples_fit_a_terminal(cli: Cli, command: list[str], monkeypatch: pyte
         result = result.commands[name]
     examples = inspect.cleandoc(result.help).split("```")[1].split("\n")
     assert [e for e in examples if e.strip() and e not in lines] == []
+
+
+@pytest.mark.parametrize("module", ["tilewright", "tilewright.cli"])
+def test_runs_as_a_module(module: str) -> None:
+    command = [sys.executable, "-m", module, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert f"{module} [OPTIONS] COMMAND" in done.stdout
 
 
 def test_version(cli: Cli) -> None:

@@ -157,6 +157,7 @@ def test_changed_sources_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 HARMLESS = {
+    "cli.main": "the command line, which `python -m tilewright` starts",
     "frontend.read": "reads models: what it makes, a graph, is in the key",
     "measure.calibration": "the host's ceilings, which are the target's",
     "measure.outer": "the host's outer levels of memory, which are the target's",

@@ -128,7 +128,7 @@ def _selection(c: Cursor) -> Selection | None:
         name = c.name("an algorithm")
         kinds = algorithms()
         if name not in kinds:
-            c.fail("no such algorithm", at, expected=", ".join(kinds), got=name)
+            c.fail("no such algorithm", at, expected=", ".join(sorted(kinds)), got=name)
         values = attribute_values(c) if c.accept("{") else {}
         algorithm = attributes_of(c, kinds.__getitem__, name, at, values)
         c.expect("in")

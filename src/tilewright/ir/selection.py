@@ -111,4 +111,4 @@ class Selection:
         if self.precision not in PRECISIONS:
             raise VerifyError("no such precision", expected=", ".join(PRECISIONS), got=repr(self.precision))
         if self.algorithm is not None and not isinstance(self.algorithm, Algorithm):
-            raise VerifyError("no such algorithm", expected=", ".join(algorithms()), got=repr(self.algorithm))
+            raise VerifyError("no such algorithm", expected=", ".join(sorted(algorithms())), got=repr(self.algorithm))

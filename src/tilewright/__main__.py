@@ -1,0 +1,5 @@
+"""`python -m tilewright`: the program `tilewright` without its installed script."""
+
+from tilewright.cli.main import main
+
+main()
