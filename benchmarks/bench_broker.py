@@ -119,7 +119,7 @@ def inputs(policy: Any, seed: int) -> list[np.ndarray]:
 def agent(index: int, board: Board, brokered: bool, how: str) -> None:
     """Call in each spell of this side from its start until its end, noting times. Odd spells are the broker's."""
     policy: Any = (
-        tw.BrokerClient(STORE, timeout=30.0, limit_seconds=60.0) if brokered else tw.attach(STORE, timeout=30.0)
+        tw.BrokerClient(STORE, timeout=30.0, call_timeout=60.0) if brokered else tw.attach(STORE, timeout=30.0)
     )
     arguments = inputs(policy, index)
     result = policy(*arguments)

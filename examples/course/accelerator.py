@@ -85,7 +85,7 @@ def schedule(
         tensors: what `product` gave.
         block: rows and columns of the results that are summed up at a time.
         strip: inputs are loaded once for a row of blocks, not for each product.
-        ahead: loads go one step ahead of the products.
+        prefetch: loads go one step ahead of the products.
     """
     s = te.create_schedule(tensors[3])
     y, sums = s[tensors[3]], s[tensors[2]]
@@ -121,7 +121,7 @@ STEPS: dict[str, tuple[str, dict[str, Any]]] = {
     "naive": ("each product of two tiles loads both of them", {}),
     "rows stay": ("a strip of X is loaded once, and meets all of W", {"strip": True}),
     "blocks": ("a block of 4 x 4 tiles is summed up: each tile that is loaded serves four products", {"block": BLOCK}),
-    "loads ahead": ("tiles are loaded while those before them are multiplied", {"block": BLOCK, "ahead": True}),
+    "loads ahead": ("tiles are loaded while those before them are multiplied", {"block": BLOCK, "prefetch": True}),
 }
 """A step's name, why it is taken, and what it asks of `schedule`."""
 
@@ -185,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"\n=== {name}: {why}\n\n{built.source('loops')}")
         check(built, n)
         calls = count(built.func.body)
-        rows.append((name, calls["npu_load"], *cycles(calls, "ahead" in options)))
+        rows.append((name, calls["npu_load"], *cycles(calls, "prefetch" in options)))
     print(f"\n{'step':12}{'loads':>8}{'transfers':>12}{'products':>12}{'cycles':>10}{'times naive':>13}")
     for name, loads, transfers, products, spent in rows:
         print(f"{name:12}{loads:8}{transfers:12}{products:12}{spent:10}{rows[0][-1] / spent:13.2f}")

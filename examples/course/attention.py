@@ -99,8 +99,8 @@ SMALL = ("--size", "64", "--heads", "2")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    operand = options(__doc__, {"size": 512, "heads": 12, "depth": 64}, arguments)
-    heads, n, depth = operand.heads, operand.size, operand.depth
+    parsed = options(__doc__, {"size": 512, "heads": 12, "depth": 64}, arguments)
+    heads, n, depth = parsed.heads, parsed.size, parsed.depth
     q, k, v = np.random.default_rng(0).standard_normal((3, heads, n, depth), np.float32)
     out = np.empty((heads, n, depth), np.float32)
     scores = np.einsum("hid,hjd->hij", q.astype(np.float64), k) * depth**-0.5
@@ -113,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
         arguments_of, schedule, steps(tensors, schedule), (q, k, v, out), (wanted,), 1e-5, 4 * heads * n * n * depth,
         peers={"our own plan": Peer(lambda: compiled(q, k, v), 0.9)},
     )  # fmt: skip
-    return take(lesson, operand.rounds)
+    return take(lesson, parsed.rounds)
 
 
 def planned(heads: int, n: int, depth: int) -> tw.Model:

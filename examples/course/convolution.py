@@ -120,8 +120,8 @@ SMALL = ("--size", "16", "--channels", "64")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    operand = options(__doc__, {"size": 64, "channels": 64}, arguments)
-    n, c = operand.size, operand.channels
+    parsed = options(__doc__, {"size": 64, "channels": 64}, arguments)
+    n, c = parsed.size, parsed.channels
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((n + 2, n + 2, c), np.float32), rng.standard_normal((3, 3, c, c), np.float32)
     y, spare = np.empty((2, n, n, c), np.float32)
@@ -133,7 +133,7 @@ def main(arguments: list[str] | None = None) -> int:
     tensors = direct(n, c, c)
     schedule = te.create_schedule(tensors[-1])
     first = Lesson(tensors, schedule, direct_steps(tensors[-1], schedule), (x, w, y), (wanted,), 1e-5 * c, operations)
-    take(first, operand.rounds)
+    take(first, parsed.rounds)
     best = tw.build(schedule, tensors)
 
     stages = winograd(n, c, c)
@@ -149,7 +149,7 @@ def main(arguments: list[str] | None = None) -> int:
         operations,
         peers=peers,
     )
-    return take(second, operand.rounds)
+    return take(second, parsed.rounds)
 
 
 if __name__ == "__main__":

@@ -62,8 +62,8 @@ SMALL = ("--size", "128")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    operand = options(__doc__, {"size": 4096}, arguments)
-    n = operand.size
+    parsed = options(__doc__, {"size": 4096}, arguments)
+    n = parsed.size
     rng = np.random.default_rng(0)
     a, x = rng.standard_normal((n, n), np.float32), rng.standard_normal(n, np.float32)
     y, spare = np.empty((2, n), np.float32)
@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     lesson = Lesson(
         tensors, schedule, steps(tensors[-1], schedule), (a, x, y), (wanted,), 1e-5 * n, 4 * n * n, "GB/s", peers
     )
-    return take(lesson, operand.rounds)
+    return take(lesson, parsed.rounds)
 
 
 if __name__ == "__main__":

@@ -71,8 +71,8 @@ SMALL = ("--size", "64")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    operand = options(__doc__, {"size": 1024}, arguments)
-    n = operand.size
+    parsed = options(__doc__, {"size": 1024}, arguments)
+    n = parsed.size
     x, y = np.random.default_rng(0).standard_normal((2, n, n), np.float32)
     z, spare = np.empty((2, n, n), np.float32)
     tensors = product(n)
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
     lesson = Lesson(
         tensors, schedule, steps(tensors[-1], schedule), (x, y, z), (x @ y,), 1e-5 * n, 2 * n**3, peers=peers
     )
-    return take(lesson, operand.rounds)
+    return take(lesson, parsed.rounds)
 
 
 if __name__ == "__main__":

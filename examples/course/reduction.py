@@ -63,10 +63,10 @@ SMALL = ("--size", "8192")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    operand = options(__doc__, {"size": 1 << 24}, arguments)
-    x, y = np.random.default_rng(0).standard_normal((2, operand.size), np.float32)
+    parsed = options(__doc__, {"size": 1 << 24}, arguments)
+    x, y = np.random.default_rng(0).standard_normal((2, parsed.size), np.float32)
     result, spare = np.empty((2, 1), np.float32)
-    tensors = dot(operand.size)
+    tensors = dot(parsed.size)
     schedule = te.create_schedule(tensors[-1])
     planned = tw.build(tw.plan(tensors))
     peers = {
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         "our own plan": Peer(lambda: planned(x, y, spare), 0.95),
     }
     wanted = np.dot(x.astype(np.float64), y)
-    error = 1e-3 * operand.size**0.5  # of one chain, whose sums are some sqrt(size) large
+    error = 1e-3 * parsed.size**0.5  # of one chain, whose sums are some sqrt(size) large
     lesson = Lesson(
         tensors,
         schedule,
@@ -82,11 +82,11 @@ def main(arguments: list[str] | None = None) -> int:
         (x, y, result),
         (wanted,),
         error,
-        8 * operand.size,
+        8 * parsed.size,
         "GB/s",
         peers,
     )
-    return take(lesson, operand.rounds)
+    return take(lesson, parsed.rounds)
 
 
 if __name__ == "__main__":

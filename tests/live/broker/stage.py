@@ -122,7 +122,7 @@ def brokers_die(model: Any, cast: Cast) -> None:
     choose = random.Random(2)
     cast.start(100, lambda: serve(model))
     for role in range(6):
-        cast.start(role, lambda role=role: agent(cast, role, timeout=60.0))
+        cast.start(role, lambda role=role: agent(cast, role, call_timeout=60.0))
     for k in range(ROUNDS // 2):
         cast.go_on(list(range(6)), 2)
         time.sleep(choose.uniform(0, 0.004))

@@ -44,7 +44,7 @@ def test_every_agent_gets_its_own_rows(policy: Any, lanes: int) -> None:
 
         def agent(seed: int) -> None:
             random = np.random.default_rng(seed)
-            with BrokerClient("p", limit_seconds=60.0) as agent:
+            with BrokerClient("p", call_timeout=60.0) as agent:
                 for _ in range(60):
                     arguments = observations(random, int(random.integers(1, 9)))
                     assert is_right(agent(*arguments), 0, arguments)
@@ -96,7 +96,7 @@ def test_recurrent_state_goes_round(policy: Any) -> None:
 def test_those_who_ask_together_are_run_together(policy: Any) -> None:
     """One batch for two agents that have been at it; no call waits for one who is not."""
     with Broker("p", policy, max_wait=10.0, lanes=1).start() as broker:
-        agents = [BrokerClient("p", limit_seconds=300.0) for _ in range(2)]
+        agents = [BrokerClient("p", call_timeout=300.0) for _ in range(2)]
         idle = BrokerClient("p")
         arguments = observations(np.random.default_rng(1), 1)
         agents[0](*arguments)  # alone: answered at once, or this takes ten seconds
@@ -119,7 +119,7 @@ def test_those_who_ask_together_are_run_together(policy: Any) -> None:
 def test_a_lone_agent_waits_for_no_one(policy: Any) -> None:
     """It would be too late after `max_wait`."""
     with Broker("p", policy, max_wait=10.0).start():
-        agent = BrokerClient("p", limit_seconds=6.0)
+        agent = BrokerClient("p", call_timeout=6.0)
         for rows in (1, 3):
             arguments = observations(np.random.default_rng(rows), rows)
             assert is_right(agent(*arguments), 0, arguments)
@@ -128,7 +128,7 @@ def test_a_lone_agent_waits_for_no_one(policy: Any) -> None:
 def test_agents_that_wait_have_their_turns(policy: Any) -> None:
     """A batch goes on after the slot where the last one ended: nobody is passed over."""
     with Broker("p", policy, max_batch=1, rows=1, lanes=1) as broker:
-        agents = [BrokerClient("p", limit_seconds=60.0) for _ in range(5)]
+        agents = [BrokerClient("p", call_timeout=60.0) for _ in range(5)]
         threads = [threading.Thread(target=a, args=observations(np.random.default_rng(1), 1)) for a in agents]
         for thread in threads:
             thread.start()

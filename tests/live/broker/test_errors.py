@@ -139,7 +139,7 @@ def test_no_room(policy: Any, monkeypatch: pytest.MonkeyPatch, store: Path) -> N
 def test_a_store_that_is_removed(policy: Any) -> None:
     """Its broker ends, and says why; agents learn it."""
     publisher = tw.Publisher("p", policy)
-    with Broker("p").start() as broker, BrokerClient("p", limit_seconds=0.2) as agent:
+    with Broker("p").start() as broker, BrokerClient("p", call_timeout=0.2) as agent:
         arguments = observations(SOURCE, 1)
         assert is_right(agent(*arguments), 0, arguments)
         publisher.close(remove=True)
@@ -173,12 +173,12 @@ def test_a_broker_that_does_not_answer(policy: Any) -> None:
     """It lives, but does not serve: the call ends, and the request is taken back."""
     arguments = observations(SOURCE, 2)
     with Broker("p", policy) as broker:
-        agent = BrokerClient("p", limit_seconds=0.1)
+        agent = BrokerClient("p", call_timeout=0.1)
         with pytest.raises(BrokerError, match="does not answer"):
             agent(*arguments)
         agent.close()
         broker.start()
-        assert is_right(BrokerClient("p", limit_seconds=60.0)(*arguments), 0, arguments)
+        assert is_right(BrokerClient("p", call_timeout=60.0)(*arguments), 0, arguments)
         assert broker.stats().requests == 1  # the first was taken back
 
 
@@ -188,7 +188,7 @@ def test_a_request_of_a_broker_that_died_is_answered_by_the_next(policy: Any) ->
     for begun in (False, True):
         answers: list[Any] = []
         with Broker("p", policy):
-            agent = BrokerClient("p", limit_seconds=30.0)
+            agent = BrokerClient("p", call_timeout=30.0)
             thread = threading.Thread(target=lambda a=agent, result=answers: result.append(a(*arguments)))
             thread.start()
             ring = agent._ring
@@ -238,7 +238,7 @@ def test_a_signal_interrupts_a_call(policy: Any) -> None:
     before = signal.signal(signal.SIGALRM, ring_out)
     try:
         with Broker("p", policy) as broker:
-            agent = BrokerClient("p", limit_seconds=60.0)
+            agent = BrokerClient("p", call_timeout=60.0)
             for _ in range(3):
                 with pytest.raises(Alarm):
                     signal.setitimer(signal.ITIMER_REAL, 0.02)
@@ -268,7 +268,7 @@ def test_nonsense_in_slots(policy: Any) -> None:
     """An agent may write what it likes where it can: other agents get right answers all the while."""
     choose = random.Random(3)
     with Broker("p", policy, agents=5, max_wait=1e-3).start() as broker:
-        good = [BrokerClient("p", limit_seconds=30.0) for _ in range(2)]
+        good = [BrokerClient("p", call_timeout=30.0) for _ in range(2)]
         path = Path(os.environ["TILEWRIGHT_STORE_DIR"]) / "p" / FILE
         hostile = Ring.open(path)
         lengths = (0, -1, 9, 1 << 31, (1 << 63) - 1, -(1 << 63))

@@ -39,7 +39,7 @@ class BrokerClient(Runner):
     Args:
         name: of the broker.
         timeout: seconds to wait for the broker to appear.
-        patience: seconds that a call may take; a broker that goes and comes back in that time is waited for.
+        call_timeout: seconds that a call may take; a broker that goes and comes back in that time is waited for.
         fallback: where no broker answers, call an own `Actor` of the store instead of raising, and go back to the
             broker when there is one.
         directory: of stores, as for `Publisher`.
@@ -52,13 +52,13 @@ class BrokerClient(Runner):
         name: str,
         *,
         timeout: float = 0.0,
-        limit_seconds: float = 10.0,
+        call_timeout: float = 10.0,
         fallback: bool = False,
         directory: str | os.PathLike[str] | None = None,
     ) -> None:
         self._broker = name
         self._folder = store_folder(name, directory)
-        self._patience = limit_seconds
+        self._call_timeout = call_timeout
         self._lock = threading.RLock()
         self._agent: AgentEngine | None = None
         self._ring: Ring | None = None
@@ -84,7 +84,7 @@ class BrokerClient(Runner):
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def _answer(self, inputs: tuple[Any, ...], out: Any) -> tuple[Any, int]:
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._call_timeout
         while True:
             agent = self._agent
             try:
@@ -106,7 +106,7 @@ class BrokerClient(Runner):
         self._leave(agent)
         if status == LATE and not self._fallback:
             what = "does not answer, though its process lives"
-            expected = f"an answer within {self._patience:g} s"
+            expected = f"an answer within {self._call_timeout:g} s"
             raise BrokerError(what, where=self._where, expected=expected) from None
 
     def _own_actor(self) -> Runner:
@@ -152,7 +152,7 @@ class BrokerClient(Runner):
                 slot = _take_slot(ring)
                 agent = self._agent
                 if agent is None or agent.spec != ring.spec:
-                    agent = AgentEngine(ring.spec, self._patience)
+                    agent = AgentEngine(ring.spec, self._call_timeout)
                 agent.enter(ring, slot)
             except BaseException:
                 ring.close()
