@@ -279,7 +279,7 @@ def check(seed: int, by: str) -> str:
 def exported(network: Network, inputs: Callable[[int, int], Any], long: bool) -> Any:
     arguments = inputs(3, 5)
     axes = {0: "n", 1: "m"} if long else {0: "n"}
-    dynamic = {f"given_{k}": axes for k in range(len(arguments))}
+    dynamic = {f"arguments_{k}": axes for k in range(len(arguments))}
     return tw.compile(network, arguments, dynamic=dynamic, dims={"n": tw.dim(0, 64)})
 
 

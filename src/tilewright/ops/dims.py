@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -249,15 +249,6 @@ def wide(values: Any) -> Any:
     return (
         array.astype(np.float32) if array.dtype.itemsize == 2 and not np.issubdtype(array.dtype, np.integer) else array
     )
-
-
-def in_accumulator(f: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
-    """A NumPy function of arrays, evaluated in the accumulator's type and rounded to the first array's type."""
-
-    def run(arrays: Sequence[Any]) -> Any:
-        return np.asarray(f([wide(a) for a in arrays])).astype(np.asarray(arrays[0]).dtype)
-
-    return run
 
 
 def narrow(tensor: Tensor, to: DType, name: str) -> Tensor:

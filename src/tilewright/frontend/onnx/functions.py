@@ -197,20 +197,6 @@ def _without_references(call: Call) -> onnx.NodeProto:
     return node
 
 
-def _resolved(call: Call) -> onnx.NodeProto:
-    """The node with references to an outer function's attributes replaced by their values."""
-    node = onnx.NodeProto()
-    node.CopyFrom(call.node)
-    retained = [a for a in node.attribute if not a.ref_attr_name]
-    for a in node.attribute:
-        value = call.attributes.get(a.name)
-        if a.ref_attr_name and value is not None and not isinstance(value, Tensor | onnx.GraphProto):
-            retained.append(onnx.helper.make_attribute(a.name, value))
-    del node.attribute[:]
-    node.attribute.extend(retained)
-    return node
-
-
 def _type_proto(call: Call, i: int) -> onnx.TypeProto:
     if not call.has(i):
         return onnx.TypeProto()

@@ -54,16 +54,6 @@ def weight_iters(anchor: Stage) -> tuple[BlockIter, ...]:
     return uses(weights, anchor.spatial)
 
 
-def column_iters(anchor: Stage) -> tuple[BlockIter, ...]:
-    """The iterators that index the weights and not the other operand."""
-    weights = packed_operand(anchor)
-    loads = factors(anchor.block)
-    assert weights is not None and loads is not None
-    other = next(load for load in loads if load is not weights)
-    shared = uses(other, anchor.spatial)
-    return tuple(it for it in uses(weights, anchor.spatial) if it not in shared)
-
-
 def row_iter(anchor: Stage) -> BlockIter | None:
     """The iterator whose values share the weights: the innermost one that does not index them and is not one."""
     mine = weight_iters(anchor)
