@@ -45,7 +45,7 @@ def test_a_package_that_python_compiles_as_it_goes(package: str, monkeypatch: py
 
 
 def test_the_wheel_is_small() -> None:
-    """Each module deflated by zlib, with its entries in the archive and in RECORD; `make wheel` has a bar of its own."""
+    """Each module deflated by zlib, with its entries in archive and RECORD; `make wheel` has a bar of its own."""
     size = 0
     for path in PACKAGE.rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
