@@ -1,4 +1,4 @@
-"""`python -m tilewright`: the program `tilewright` without its installed script."""
+"""`python -m tilewright`."""
 
 from tilewright.cli.main import main
 

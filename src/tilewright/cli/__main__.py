@@ -1,4 +1,4 @@
-"""`python -m tilewright.cli`: the program `tilewright` without its installed script."""
+"""`python -m tilewright.cli`."""
 
 from tilewright.cli.main import main
 

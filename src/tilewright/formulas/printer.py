@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from tilewright.formulas.nests import Nest
 from tilewright.formulas.parser import BINDING
@@ -12,8 +11,6 @@ from tilewright.formulas.syntax import SIGNS, Apply, Name, Node, Number, Range, 
 _SIGN = 7
 """How strongly a sign before an operand binds."""
 _ATOM = 9
-
-Rename = Callable[[str], str]
 
 
 def text_of(node: Node, least: int = 0) -> str:

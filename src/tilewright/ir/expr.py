@@ -29,7 +29,6 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError
 
 Number = int | float | bool
-ExprLike = "Expr | int | float | bool"
 
 
 class Expr:

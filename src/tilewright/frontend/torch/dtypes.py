@@ -36,10 +36,6 @@ def element_type(t: torch.dtype) -> DType:
     return entry
 
 
-def default_type() -> DType:
-    return element_type(torch.get_default_dtype())
-
-
 def promoted(*operands: tuple[DType, int] | bool | int | float) -> DType:
     """The type in which PyTorch computes with these operands: tensors as (type, rank), and numbers."""
 

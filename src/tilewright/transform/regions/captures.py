@@ -16,9 +16,6 @@ from tilewright.ir.rewrite import fresh_name, variables
 from tilewright.ops.control import CondAttrs, LoopAttrs
 from tilewright.support.classes import dataclass
 
-Capture = tuple[Value, Value]
-"""A value in a body, and the value around that it is."""
-
 
 @dataclass(frozen=True, slots=True)
 class Region:
