@@ -417,7 +417,7 @@ def _build(
             deferred = _read_deferred(split.run, target)
             used_names = names_of(split.run) | names_of(split.prepare)
             run_part = _compile_part(
-                split.run, "run", compiler, log, deferred, away=away, forks=forks, selected=used_names
+                split.run, "run", compiler, log, deferred, away=away, forks=forks, used_names=used_names
             )
             if target.threads > 1 and run_part.is_small(target):
                 log.remark("too little for several threads: compiled for one")
@@ -427,7 +427,7 @@ def _build(
                 run_part = replace(run_part, calls=calls, places=where)
             split = SplitGraph(_with_created(split.prepare, run_part.made), run_part.graph)
             past = _past_caches(split, target)
-            prepare_part = _compile_part(split.prepare, "prepare", compiler, log, past, selected=used_names)
+            prepare_part = _compile_part(split.prepare, "prepare", compiler, log, past, used_names=used_names)
         program = assemble(split, run_part, prepare_part, names, fixed, structure, compiler, log, options)
     log.dump(1, "times", log.summary)
     return program
@@ -504,7 +504,7 @@ def _compile_part(
     *,
     away: Far | None = None,
     forks: bool = False,
-    selected: Set[str] | None = None,
+    used_names: Set[str] | None = None,
 ) -> Part:
     """The kernels of a graph and the order of their calls.
 
@@ -515,7 +515,7 @@ def _compile_part(
         taken: names that no other value may have; None: the graph is a body, whose kernels share no numbers.
     """
     inside = partial(absorbs, target=compiler.target, away=away)
-    graph, groups, where, created = _grouped(graph, name, compiler.target, inside, log, selected)
+    graph, groups, where, created = _grouped(graph, name, compiler.target, inside, log, used_names)
     deferred = frozenset[Value]() if past_caches is None else written_last(groups, graph.outputs, where, past_caches)
     passed = passed_sizes(groups, compiler.target) if name == "prepare" and compiler.target.gpu is None else {}
     lowered = [

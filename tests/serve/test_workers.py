@@ -282,7 +282,7 @@ def test_canary(layer: tw.Model) -> None:
             assert statuses.count("500") == 50  # as many as it takes to judge
             assert set(statuses[-100:]) == {"1"}
             canary = server.core.catalogue.canary("layer")
-            assert canary is not None and "failed or came too late" in canary.abandons
+            assert canary is not None and "failed or came too late" in canary.abandoned
             with pytest.raises(ServeError):
                 client.infer("layer", {"x": X}, version="2")  # it still answers those who name it
         good = Served("layer", "3", layer)

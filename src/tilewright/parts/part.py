@@ -229,8 +229,8 @@ class Part:
             if not node.needs:
                 continue
             mine = [n for n in node.needs if n in self.section.inputs]
-            too_several = self.built > self.patience or any(_elements(values[n]) > MAX_VALUE for n in mine)
-            if too_several or (mine and set(mine) <= self.needs):
+            exceeds = self.built > self.patience or any(_elements(values[n]) > MAX_VALUE for n in mine)
+            if exceeds or (mine and set(mine) <= self.needs):
                 lacking[k] = node.error or UnsupportedError("a value must be known when compiling")
                 new = True
             elif mine:

@@ -51,12 +51,12 @@ def combination(block: Block) -> Combination | None:
     results = tuple(named.get(s.value, s.value) if isinstance(s.value, Var) else s.value for s in stores)
     if any(_reads(e, stores) for e in (*values, condition)):
         return None
-    so_outer = tuple(Var(f"lhs{k}", t.dtype) for k, t in enumerate(targets))
-    over = tuple(_over(r, targets, so_outer) for r in results)
-    known = {*so_outer, *new}
+    accumulated = tuple(Var(f"lhs{k}", t.dtype) for k, t in enumerate(targets))
+    over = tuple(_over(r, targets, accumulated) for r in results)
+    known = {*accumulated, *new}
     if any(isinstance(n, Load) or (isinstance(n, Var) and n not in known) for r in over for n in walk_expr(r)):
         return None
-    return Combination(Reducer(block.name, so_outer, new, over, identity), targets, values, condition)
+    return Combination(Reducer(block.name, accumulated, new, over, identity), targets, values, condition)
 
 
 def _reads(e: Expr, stores: Sequence[Store]) -> bool:

@@ -34,7 +34,7 @@ class Canary:
     version: str
     before: str
     share: float
-    abandons: str = ""
+    abandoned: str = ""
 
 
 @dataclass(slots=True)
@@ -112,11 +112,11 @@ class Catalogue:
     def choose(self, name: str, version: str = "") -> Served:
         """The version as by `get`, for a request: a canary gets its share."""
         versions = self._models.get(name)
-        if version or versions is None or versions.canary is None or versions.canary.abandons:
+        if version or versions is None or versions.canary is None or versions.canary.abandoned:
             return self.get(name, version)
         canary = versions.canary
         self._judge(versions, canary)
-        if not canary.abandons and self._random.random() < canary.share:
+        if not canary.abandoned and self._random.random() < canary.share:
             return versions.by_name[canary.version]
         return versions.by_name[canary.before]
 
@@ -143,7 +143,7 @@ class Catalogue:
     def _judge(self, versions: _Versions, canary: Canary) -> None:
         new, old = (_badness(versions.by_name[name]) for name in (canary.version, canary.before))
         if new[1] >= _ENOUGH and new[0] > old[0] + _WORSE:
-            canary.abandons = (
+            canary.abandoned = (
                 f"{new[0]:.1%} of its requests failed or came too late, of version {canary.before} {old[0]:.1%}"
             )
 

@@ -28,7 +28,7 @@ def _model(core: Core, served: Any) -> dict[str, Any]:
         "name": served.name,
         "version": served.version,
         "weights_version": served.weights_version,
-        "canary": canary is not None and canary.version == served.version and (canary.abandons or canary.share),
+        "canary": canary is not None and canary.version == served.version and (canary.abandoned or canary.share),
         "promise": None if served.promise == float("inf") else served.promise,
         "answered": s.success.count,
         "failed": sum(s.failed.values()),

@@ -152,7 +152,7 @@ class Arithmetic:
     window_element: float = constant(
         1.0, "cycles", "an element of a window whose line no vector follows: windows beside it go on meanwhile", _POOLS
     )
-    window_element_of_several: float = constant(
+    window_element_long: float = constant(
         0.15, "cycles", "the same of unpadded windows, more of them in a line than lanes: LLVM makes vectors", _POOLS
     )
     folded_window: float = constant(
@@ -262,7 +262,7 @@ class Traffic:
     unfollowed_l3: float = constant(
         1.0, "share", "of the last level's bandwidth that panels draw which no tile prefetches", Origin("2026-11-27")
     )
-    several_streams: float = constant(
+    excess_streams: float = constant(
         0.92, "share", "of a level's bandwidth that more streams draw than are followed best", _STREAMS
     )
     scattered_products: float = constant(
@@ -301,7 +301,7 @@ class Traffic:
     scattered_line: float = constant(
         23.0, "cycles", "a line from beyond the second level of few rows that are read a piece at a time", _SCATTERED
     )
-    scattered_line_of_several: float = constant(
+    scattered_line_unfollowed: float = constant(
         60.0, "cycles", "the same of many rows", Origin("2026-11-21", commit="b0ce859")
     )
     collision: float = constant(

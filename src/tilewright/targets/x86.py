@@ -161,7 +161,7 @@ AVX2_COSTS = ZEN3_COSTS.fitted(
     # take up to ten times as long for few filters.
     Origin("2026-11-26", "Zen 4 with AVX2", commit="2a963d0"),
     scattered_line=1.5,
-    scattered_line_of_several=1.5,
+    scattered_line_unfollowed=1.5,
 )
 
 INTEL_AVX2_COSTS = (
@@ -187,7 +187,7 @@ INTEL_AVX2_COSTS = (
 
 AVX512_COSTS = (
     Costs()
-    .fitted(Origin("2026-11-22", "Zen 4", commit="a44ce29"), scattered_line=8.0, scattered_line_of_several=8.0)
+    .fitted(Origin("2026-11-22", "Zen 4", commit="a44ce29"), scattered_line=8.0, scattered_line_unfollowed=8.0)
     .fitted(Origin("2026-11-21", commit="92de22e"), constant_registers=6)
 )
 
@@ -211,7 +211,7 @@ ZEN4_COSTS = (
         followed_pixels=0.25,
         passing_pixels=1.5,
     )
-    .fitted(Origin("2026-11-26", "Zen 4", commit="2a963d0"), scattered_line=1.5, scattered_line_of_several=1.5)
+    .fitted(Origin("2026-11-26", "Zen 4", commit="2a963d0"), scattered_line=1.5, scattered_line_unfollowed=1.5)
     # 1x1 convolutions over NCHW maps of 32 x 32 and 64 x 64, as below: of 234 to 512 channels and 2 to 64 filters all
     # take 1.0 to 8 times as long in blocks.
     .fitted(Origin("2026-11-28", "Zen 4", 'make audit ARGS="--kinds conv1x1"'), collision=1.0)

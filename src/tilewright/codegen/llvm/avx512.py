@@ -109,13 +109,13 @@ def _in_registers(
 
 def _joined(out: Writer, parts: Sequence[str], t: DType, width: int, size: int) -> str:
     """One vector of `width` lanes from parts of `size`, of which the last one may be shorter."""
-    whole, so_outer = parts[0], size
+    whole, covered = parts[0], size
     for part in parts[1:]:
-        lanes = min(size, width - so_outer)
-        longer = _picked(out, part, t, lanes, tuple(min(k, lanes - 1) for k in range(so_outer)))
-        ty, both = register_type(t, so_outer), vector_literal(tuple(range(so_outer + lanes)), "i32")
-        whole = out.inst(f"shufflevector {ty} {whole}, {ty} {longer}, <{so_outer + lanes} x i32> {both}")
-        so_outer += lanes
+        lanes = min(size, width - covered)
+        longer = _picked(out, part, t, lanes, tuple(min(k, lanes - 1) for k in range(covered)))
+        ty, both = register_type(t, covered), vector_literal(tuple(range(covered + lanes)), "i32")
+        whole = out.inst(f"shufflevector {ty} {whole}, {ty} {longer}, <{covered + lanes} x i32> {both}")
+        covered += lanes
     return whole
 
 

@@ -81,8 +81,8 @@ def _body(
     if attrs.counted:
         count = inner.shared.fresh("count")
         inputs.append(info(count, number.type))
-        so_outer = inner.op("Add", [inner.names[number], inner.scalar(1, i64)])
-        kinds.insert(attrs.carried, info(so_outer, number.type))
+        following = inner.op("Add", [inner.names[number], inner.scalar(1, i64)])
+        kinds.insert(attrs.carried, info(following, number.type))
     return helper.make_graph(inner.nodes, body.name, inputs, [info(condition, _TRUTH), *kinds])
 
 

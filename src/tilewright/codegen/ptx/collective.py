@@ -173,18 +173,28 @@ def _values(s: State, region: Region, t: DType) -> list[str]:
     return [s.read_once(region.buffer, f"{base} single {c}", "register", partial(register, c)) for c in range(2)]
 
 
-def _single_offset(s: State) -> str:
-    """Bytes from an element of eight lines of eight, of depths 0, 2, 4 and 6, to that of a lane: line g of depth 2q."""
-    name = "%frag.single"
+def _lane(s: State) -> str:
+    """The thread's number in its warp, read once a function."""
+    name = "%lane"
     if not any(line.startswith(f"  {name} =") for line in s.out.entry):
         symbol = s.out.declare("llvm.nvvm.read.ptx.sreg.tid.x", "i32", [])
         s.out.entry += [
             f"  {name}.x = call i32 {symbol}()",
             f"  {name}.i = and i32 {name}.x, 31",
-            f"  {name}.l = zext nneg i32 {name}.i to i64",
-            f"  {name}.q = and i64 {name}.l, 3",
+            f"  {name} = zext nneg i32 {name}.i to i64",
+        ]
+    return name
+
+
+def _single_offset(s: State) -> str:
+    """Bytes from an element of eight lines of eight, of depths 0, 2, 4 and 6, to that of a lane: line g of depth 2q."""
+    name = "%frag.single"
+    if not any(line.startswith(f"  {name} =") for line in s.out.entry):
+        lane = _lane(s)
+        s.out.entry += [
+            f"  {name}.q = and i64 {lane}, 3",
             f"  {name}.d = shl nuw nsw i64 {name}.q, 5",
-            f"  {name}.g = and i64 {name}.l, 28",
+            f"  {name}.g = and i64 {lane}, 28",
             f"  {name} = add nuw nsw i64 {name}.d, {name}.g",
         ]
     return name
@@ -232,17 +242,14 @@ def _lane_offset(s: State, second: int, upper: int) -> str:
     of which the second is `second` bytes after the first, and the upper two `upper` after the lower ones."""
     name = f"%frag.{second}.{upper}"
     if not any(line.startswith(f"  {name} =") for line in s.out.entry):
-        symbol = s.out.declare("llvm.nvvm.read.ptx.sreg.tid.x", "i32", [])
+        lane = _lane(s)
         s.out.entry += [
-            f"  {name}.x = call i32 {symbol}()",
-            f"  {name}.i = and i32 {name}.x, 31",
-            f"  {name}.l = zext nneg i32 {name}.i to i64",
-            f"  {name}.w = and i64 {name}.l, 7",
+            f"  {name}.w = and i64 {lane}, 7",
             f"  {name}.b = shl nuw nsw i64 {name}.w, 4",
-            f"  {name}.r = lshr i64 {name}.l, 3",
+            f"  {name}.r = lshr i64 {lane}, 3",
             f"  {name}.s = and i64 {name}.r, 1",
             f"  {name}.m = mul nuw nsw i64 {name}.s, {second}",
-            f"  {name}.h = lshr i64 {name}.l, 4",
+            f"  {name}.h = lshr i64 {lane}, 4",
             f"  {name}.u = mul nuw nsw i64 {name}.h, {upper}",
             f"  {name}.a = add nuw nsw i64 {name}.b, {name}.m",
             f"  {name} = add nuw nsw i64 {name}.a, {name}.u",

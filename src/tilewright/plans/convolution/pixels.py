@@ -134,7 +134,7 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
 def scattered(shape: PixelProblem, target: Target) -> float:
     """Cycles of a line of maps whose rows are read a piece at a time from beyond the second level."""
     traffic = target.costs.traffic
-    return traffic.scattered_line if shape.depth <= traffic.followed_rows else traffic.scattered_line_of_several
+    return traffic.scattered_line if shape.depth <= traffic.followed_rows else traffic.scattered_line_unfollowed
 
 
 def touched(pixels: int, target: Target) -> float:

@@ -13,7 +13,7 @@ from tilewright.targets.target import Target
 
 MAX_VECTORS = 4
 """Vectors of lanes, a side of a register tile of weights."""
-SEVERAL_IMAGES = 32
+ASSUMED_IMAGES = 32
 """Images that a symbolic number of them is judged by."""
 LONGEST = 4096
 """Products of a sum in registers; such sums are added in memory."""
@@ -89,7 +89,7 @@ def row_tiles(problem: WeightsProblem) -> list[tuple[int, int, int]]:
 def chunks(problem: WeightsProblem, target: Target) -> list[int]:
     """How many images are summed at once: as many as the second level holds with room for the weights, or half of
     them, or all; never so many that a sum loses digits by its length."""
-    images = problem.images or SEVERAL_IMAGES
+    images = problem.images or ASSUMED_IMAGES
     longest = max(1, LONGEST // problem.pixels)
     fitting = max(1, target.l2 // 2 // problem.image_bytes)
     return sorted({min(n, longest, images) for n in (fitting, max(1, fitting // 2), images)})
@@ -98,7 +98,7 @@ def chunks(problem: WeightsProblem, target: Target) -> list[int]:
 def estimate(problem: WeightsProblem, way: WeightsWay, target: Target) -> Cost:
     """The estimate for all images."""
     rows, vectors, images = way.rows, way.vectors, way.images
-    count = problem.images or SEVERAL_IMAGES
+    count = problem.images or ASSUMED_IMAGES
     tiles = problem.weights / (rows * vectors * problem.lanes)
     times, steps = -(-count // images), images * problem.pixels
     width = 4 * problem.lanes

@@ -37,7 +37,7 @@ WIDE_TILE_REGISTERS = 32
 """With fewer, a tile has a third of the products for each line of turned rows."""
 ADJACENT_TILES = 4
 """Tiles of rows that make a strip for the second level of cache worth while."""
-SEVERAL_STRIPS = 16
+MIN_STRIPS = 16
 """The number of strips from which a small last one costs little."""
 SYMBOLIC_SHARING = 96
 """Rows that prefetch a panel together where their number is unknown: of fewer each has a larger part, more
@@ -326,7 +326,7 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target, *, symbolic: 
     fits = level(product.rows * row, target) in ("l1", "l2")
     if cached >= ADJACENT_TILES * tile.rows and not fits and panels <= target.l3 // 8:
         count, left = divmod(product.rows, cached)
-        if symbolic or left >= cached // 4 or count >= SEVERAL_STRIPS:
+        if symbolic or left >= cached // 4 or count >= MIN_STRIPS:
             return cached
     else:
         count = -(-product.rows * row // (target.caches.l2_pages * target.caches.page // 4))
@@ -340,11 +340,11 @@ def _in_whole_rows(tile: MatmulTile, product: Product, target: Target) -> bool:
     """Whether a tile's rows of the result are written whole before the next ones, where all panels stay in the first
     level: results that do not, unless the last of few tiles has hardly any rows."""
     left = product.rows % tile.rows
-    even = product.rows >= SEVERAL_TILES * tile.rows or not 0 < 2 * left < tile.rows
+    even = product.rows >= MIN_EVEN_TILES * tile.rows or not 0 < 2 * left < tile.rows
     return even and product.rows * product.columns * product.itemsize > 2 * target.l1
 
 
-SEVERAL_TILES = 8
+MIN_EVEN_TILES = 8
 """Tiles of rows from which on it does not matter how many rows the last one has."""
 
 
@@ -440,8 +440,8 @@ def _first_bandwidth(product: Product, panels: int, target: Target, *, shared: b
         case "l2":
             return target.l2_bandwidth
         case "l3":
-            streams = traffic.several_streams if panels > target.streams else 1.0
+            streams = traffic.excess_streams if panels > target.streams else 1.0
             return target.l3_bandwidth * streams * (1.0 if shared or prefetch else traffic.unfollowed_l3)
     if panels > target.streams:
-        return target.memory_bandwidth * traffic.several_streams
+        return target.memory_bandwidth * traffic.excess_streams
     return target.memory_bandwidth * (1.0 if shared or panels == target.streams else traffic.limited_streams)

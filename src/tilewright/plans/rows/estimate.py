@@ -144,7 +144,7 @@ def _window_element(structure: Structure, stage: Stage, lanes: int, target: Targ
     if length >= lanes // 2:
         return (ceil(length / lanes) + costs.folded_window) / length
     is_long = number(stage.spatial[-1].extent) > lanes and not structure.before(stage)
-    return costs.window_element_of_several if is_long else costs.window_element
+    return costs.window_element_long if is_long else costs.window_element
 
 
 def is_extremum(stage: Stage) -> bool:

@@ -31,7 +31,7 @@ FEWEST_PIPELINED = 8
 MAX_PIPELINED = 256
 """Rows through which stages go one after the other: two turns more than rows are needed."""
 
-SEVERAL_REGISTERS = 32
+MIN_REGISTERS = 32
 """Vector registers that a step of three stages needs: sixteen hold one stage's."""
 
 STEP_VECTORS = 4
@@ -91,7 +91,7 @@ def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target)
     outputs = [s for s in structure.stages if structure.is_output(s)]
     folded = [s for s in retained if s.role != "spatial" and not vector_last(s)]
     none = 0, 1
-    if strip or not rows.leading or len(outputs) > 1 or len(folded) < 2 or target.registers < SEVERAL_REGISTERS:
+    if strip or not rows.leading or len(outputs) > 1 or len(folded) < 2 or target.registers < MIN_REGISTERS:
         return none
     if any(is_transposed(structure, s) for s in retained):
         return none

@@ -142,7 +142,7 @@ def _as_met(n: Call, first: Value, inverse: Value, counts: Value, count: Value) 
 def non_max_suppression(n: Call) -> Value:
     """The boxes of each class that no better one covers: rows of batch, class and box."""
     limit = n.reshape(n.cast(n.value(2), i64), ()) if n.is_data(2) else None
-    most: Any = 0 if not n.has(2) else SEVERAL_BOXES
+    most: Any = 0 if not n.has(2) else ALL_BOXES
     if limit is None and n.has(2):
         most = n.number(2, "the number of boxes of NonMaxSuppression")
     overlap = n.reshape(_overlap(n), ()) if n.has(3) else n.constant(0.0, f32)
@@ -165,5 +165,5 @@ def _overlap(n: Call) -> Value:
     return n.value(3)
 
 
-SEVERAL_BOXES = 1 << 31
+ALL_BOXES = 1 << 31
 """More boxes than there are."""

@@ -106,8 +106,8 @@ def _fixed_point(n: Call, x: Value, **how: Any) -> Value:
         bits += 1
     units = np.trunc(weights * 2**bits + np.copysign(0.5, weights))
     total = n.emit("resample", n.cast(x, f64), n.constant(index, i64), n.constant(units, f64), axis=how["axis"])
-    half_parts = n.emit("add", n.emit("mul", total, n.constant(2.0**-bits, f64)), n.constant(0.5, f64))
-    return n.cast(n.emit("floor", half_parts), x.dtype)
+    rounded = n.emit("add", n.emit("mul", total, n.constant(2.0**-bits, f64)), n.constant(0.5, f64))
+    return n.cast(n.emit("floor", rounded), x.dtype)
 
 
 @rule("affine_grid_generator", single=True)
