@@ -172,7 +172,7 @@ def has_pieces(rows: AttentionRows, b: Expr, h: Expr, g: Expr) -> Iterator[Expr]
     nest, width = rows.nest, rows.tile.width
 
     def most(name: str, count: Expr, depth: Expr, element: Callable[[Expr, Expr], Expr]) -> Expr:
-        """Put the greatest magnitude into an element of `found`."""
+        """Put the greatest magnitude of a tensor into its element of `greatest`."""
         with nest.allocate("part", rows.type, (width,)) as part:
             with nest.loop("x", width, kind="vectorized") as x:
                 nest.store(part, (x,), 0.0)

@@ -76,11 +76,8 @@ def tiles(pairs: int, panels: int, target: Target) -> Iterator[tuple[int, int]]:
     """Pairs and panels of the tiles that fit registers, whose vectors of sums are whole where panels allow it."""
     for tall in range(1, min(MAX_SIDE, pairs) + 1):
         for wide in range(1, min(MAX_SIDE, panels) + 1):
-            if (
-                panels % wide == 0
-                and (wide % 2 == 0 or panels % 2)
-                and tall * wide + min(tall, wide) + 2 <= (target.registers)
-            ):
+            fits_panels = panels % wide == 0 and (wide % 2 == 0 or panels % 2)
+            if fits_panels and tall * wide + min(tall, wide) + 2 <= target.registers:
                 yield tall, wide
 
 
