@@ -9,7 +9,7 @@ Passes are driven by `transform/driver.py`, which times, verifies and shows them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -25,9 +25,9 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ir.interface import AS_GRAPH, Imported, Interface
 from tilewright.ir.key import key
-from tilewright.ir.notes import Far
 from tilewright.ir.rewrite import variables
-from tilewright.kernels import KernelCompiler, with_outputs_noted, with_prefetch
+from tilewright.kernel_calls import compile_part
+from tilewright.kernels import KernelCompiler
 from tilewright.ops.extent import HeadAttrs
 from tilewright.ops.registry import emit1
 from tilewright.ops.rooms import rooms
@@ -50,34 +50,29 @@ from tilewright.runtime.native import compile_support
 from tilewright.runtime.program import Program
 from tilewright.runtime.recorded import RecordUse, summary
 from tilewright.runtime.specs import IMPOSSIBLE, MAX_TEXT, RoomSpec, divided
-from tilewright.support import flags
 from tilewright.support.background import Background
 from tilewright.support.collection import uncollected
 from tilewright.support.errors import ModelError, UnsupportedError
 from tilewright.support.log import PassLog
-from tilewright.support.progress import expect, tell
 from tilewright.targets.host import measure_outer_levels
 from tilewright.targets.target import Target
 from tilewright.targets.vta.family import NAME as VTA
-from tilewright.transform.call import Call, KernelCall
-from tilewright.transform.driver import GRAPHS_SHOWN, VERIFY_STAGES, check_names, run_passes
-from tilewright.transform.forks import fork_calls
+from tilewright.transform.call import Call
+from tilewright.transform.driver import GRAPHS_SHOWN, check_names, run_passes
 from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.assume import fold_assumptions
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.batch_first import batch_first
 from tilewright.transform.graph.canonical import canonicalise
-from tilewright.transform.graph.constant_operands import hoist_constants, lift_numbers
-from tilewright.transform.graph.conversions import absorbs
+from tilewright.transform.graph.constant_operands import hoist_constants
 from tilewright.transform.graph.decoded_rows import decode_rows
 from tilewright.transform.graph.divisions import divide_by_products
 from tilewright.transform.graph.extra import extended
 from tilewright.transform.graph.feature_maps import keep_maps
-from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.halves import widen_float16
 from tilewright.transform.graph.indexed import index_rows
 from tilewright.transform.graph.materialize import materialize_outputs
-from tilewright.transform.graph.memory import Place, is_alias, places, touched, written_last
+from tilewright.transform.graph.memory import Place, touched
 from tilewright.transform.graph.norms import keep_reduced, recognise_norms
 from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.graph.pooling import separate_pooling
@@ -85,7 +80,6 @@ from tilewright.transform.graph.projected import attend_to_sources
 from tilewright.transform.graph.quantised import multiply_quantised
 from tilewright.transform.graph.ragged import check_ragged, with_ragged
 from tilewright.transform.graph.recurrences import recognise_recurrences
-from tilewright.transform.graph.rematerialize import rematerialize_cheap
 from tilewright.transform.graph.requantised import move_quantised
 from tilewright.transform.graph.resampled import resample_known
 from tilewright.transform.graph.rows import compute_read_rows
@@ -94,22 +88,16 @@ from tilewright.transform.graph.scales import fold_scales
 from tilewright.transform.graph.softmax import recognise_softmax
 from tilewright.transform.graph.split import SplitGraph, split_prepare
 from tilewright.transform.graph.state import check_state, with_state
-from tilewright.transform.graph.stored_codes import store_codes
 from tilewright.transform.graph.sum_first import sum_rows_first
 from tilewright.transform.graph.tabulate import tabulate
 from tilewright.transform.graph.unit import simplify_units
-from tilewright.transform.graph.verify import graph_stage, verify_groups
+from tilewright.transform.graph.verify import graph_stage
 from tilewright.transform.graph.views import place_views
 from tilewright.transform.layout.assign import assign_layouts, in_blocks
 from tilewright.transform.loops import passes as loop_passes
 from tilewright.transform.loops.prefetch_share import WeightPrefetch
-from tilewright.transform.lower import lower_group
-from tilewright.transform.nonresident import with_nonresident_weights
-from tilewright.transform.passed_sizes import lower_passed, passed_sizes
-from tilewright.transform.prefetch_across import plan_prefetch
 from tilewright.transform.recompute import recompute
 from tilewright.transform.regions.captures import lift_constants, names_of
-from tilewright.transform.regions.flatten import Flat, flatten, marker
 from tilewright.transform.regions.optimise import optimise_bodies
 from tilewright.transform.remember import remembering
 from tilewright.transform.select.choose import choose_algorithms
@@ -416,7 +404,7 @@ def _build(
             forks = options.memory in (None, "auto")
             deferred = _read_deferred(split.run, target)
             used_names = names_of(split.run) | names_of(split.prepare)
-            run_part = _compile_part(
+            run_part = compile_part(
                 split.run, "run", compiler, log, deferred, away=away, forks=forks, used_names=used_names
             )
             if target.threads > 1 and run_part.is_small(target):
@@ -427,7 +415,7 @@ def _build(
                 run_part = replace(run_part, calls=calls, places=where)
             split = SplitGraph(_with_created(split.prepare, run_part.made), run_part.graph)
             past = _past_caches(split, target)
-            prepare_part = _compile_part(split.prepare, "prepare", compiler, log, past, used_names=used_names)
+            prepare_part = compile_part(split.prepare, "prepare", compiler, log, past, used_names=used_names)
         program = assemble(split, run_part, prepare_part, names, fixed, structure, compiler, log, options)
     log.dump(1, "times", log.summary)
     return program
@@ -495,97 +483,6 @@ def _read_deferred(run: Graph, target: Target) -> int | None:
     return target.l2 if level(touched(run), target) == "memory" else None
 
 
-def _compile_part(
-    graph: Graph,
-    name: str,
-    compiler: KernelCompiler,
-    log: PassLog,
-    past_caches: int | None = None,
-    *,
-    away: Far | None = None,
-    forks: bool = False,
-    used_names: Set[str] | None = None,
-) -> Part:
-    """The kernels of a graph and the order of their calls.
-
-    Args:
-        past_caches: from how many bytes on outputs are written past the caches; None: none are.
-        away: the level from which each call reads the weights; None: their size tells.
-        forks: threads may make different calls at the same time.
-        taken: names that no other value may have; None: the graph is a body, whose kernels share no numbers.
-    """
-    inside = partial(absorbs, target=compiler.target, away=away)
-    graph, groups, where, created = _grouped(graph, name, compiler.target, inside, log, used_names)
-    deferred = frozenset[Value]() if past_caches is None else written_last(groups, graph.outputs, where, past_caches)
-    passed = passed_sizes(groups, compiler.target) if name == "prepare" and compiler.target.gpu is None else {}
-    lowered = [
-        group
-        if group.nodes[-1].bodies or marker(group.nodes[-1]) is not None
-        else log.run(f"lower {name}", lower_passed, group, passed.get(i), f"{name}{i}_{group.nodes[-1].label}")
-        for i, group in enumerate(groups)
-        if not is_alias(group) or marker(group.nodes[-1]) is not None
-    ]
-    weights = frozenset(graph.params)
-    if forks and compiler.target.threads > 1:
-        seen = partial(with_nonresident_weights, weights=weights, away=away, target=compiler.target)
-        lowered = log.run("fork", fork_calls, lowered, where, compiler.target, seen)
-    kernels = [step for step in lowered if isinstance(step, KernelCall)]
-    prefetches = (
-        log.run("plan prefetch", plan_prefetch, kernels, graph.params, compiler.target)
-        if name == "run" and compiler.target.gpu is None
-        else {}
-    )
-    expect(len(kernels))
-
-    def noted(kernel: KernelCall) -> KernelCall:
-        """A GPU's kernels write over no operand, and know nothing of a CPU's caches."""
-        if compiler.target.gpu is not None:
-            return kernel
-        return with_nonresident_weights(with_outputs_noted(kernel, deferred), weights, away, compiler.target)
-
-    ready = {id(kernel): with_prefetch(noted(kernel), prefetches.get(k)) for k, kernel in enumerate(kernels)}
-    asked = {k: compiler.asked_by(call) for k, call in ready.items()}
-    with log.timed("kernels together"):
-        compiler.compile_together(asked.values())
-    calls: list[Call] = []
-    for step in lowered:
-        if isinstance(step, Group) and compiler.target.gpu is not None:
-            what = "loops, branches and sizes that data decides are not supported on a GPU"
-            raise UnsupportedError(what, where=step.label)
-        if isinstance(step, Group) and (mark := marker(step.nodes[-1])) is not None:
-            calls.append(mark)
-            continue
-        if isinstance(step, Group):
-            flat = _compile_region(step.nodes[-1], graph, f"{name}{len(calls)}_", compiler, log)
-            calls += flat.calls
-            where |= flat.places
-            continue
-        calls.append(compiler.compiled(ready[id(step)], asked[id(step)]))
-        tell(step.label)
-    return Part(graph, tuple(calls), where, created)
-
-
-def _grouped(
-    graph: Graph, name: str, target: Target, inside: Callable[..., bool], log: PassLog, names: Set[str] | None
-) -> tuple[Graph, list[Group], dict[Value, Place], tuple[Node, ...]]:
-    """The groups of a graph that become kernels; the graph with the parameters that they gained, where views lie, and
-    the nodes that compute those. `names`: no other value may have one of them; None: kernels share no numbers."""
-    groups = log.run(f"fuse {name}", fuse, graph, inside)
-    groups = log.run(f"store codes {name}", store_codes, groups, target, frozenset(graph.outputs))
-    groups = log.run(f"rematerialize {name}", rematerialize_cheap, groups, frozenset(graph.outputs))
-    if flags.VERIFY() >= VERIFY_STAGES:
-        verify_groups(graph, groups)
-    where = dict(places(graph.nodes))
-    if names is None:
-        return graph, groups, where, ()
-    shared = log.run(f"lift numbers {name}", lift_numbers, groups, names)
-    where |= shared.places
-    if name == "prepare":
-        return graph, [*shared.kernels, *shared.groups], where, ()
-    graph = replace(graph, params=(*graph.params, *shared.arrays))
-    return graph, list(shared.groups), where, shared.made
-
-
 def _exported(dialect: str, graph: Graph) -> str:
     """A graph for another compiler, by rooms that few compiles need."""
     from tilewright.codegen.linalg import linalg_text
@@ -598,21 +495,6 @@ def _with_created(prepare: Graph, created: tuple[Node, ...]) -> Graph:
     """`prepare`, giving what these nodes compute too."""
     outputs = tuple(n.output for n in created if n.op != "constant")
     return replace(prepare, nodes=(*prepare.nodes, *created), outputs=(*prepare.outputs, *outputs))
-
-
-def _compile_region(node: Node, graph: Graph, path: str, compiler: KernelCompiler, log: PassLog) -> Flat:
-    """The calls of a loop or a branch. `path` is how its kernels' names begin."""
-    names = names_of(graph)
-    while any(name.startswith(path) for name in names):
-        path += "_"
-
-    def copy(source: Value, target: Value) -> KernelCall:
-        new_node = Node("identity", (source,), (target,))
-        call = lower_group(Group((new_node,), (source,), (target,)), f"{path}copy")
-        return compiler.compiled(call, compiler.asked_by(call))
-
-    parts = [_compile_part(body, f"{path}{node.label}", compiler, log) for body in node.bodies]
-    return flatten(node, [Flat(part.calls, part.places) for part in parts], f"{path}{node.label}.", copy)
 
 
 def _with_params(run: Graph, old: Sequence[Value], new: Sequence[Value]) -> Graph:
