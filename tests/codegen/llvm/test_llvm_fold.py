@@ -9,10 +9,10 @@ import pytest
 
 from tests.codegen.llvm.llvm_run import run
 from tilewright.codegen.interpret.interpreter import interpret
-from tilewright.codegen.llvm.emit import emit_llvm
+from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.codegen.llvm.fold import folded
-from tilewright.ir.dtype import DType, f32, f64, i16, i32
-from tilewright.ir.expr import Buffer, Var, const, maximum
+from tilewright.ir.dtype import DType, f32, f64, i8, i16, i32, u8
+from tilewright.ir.expr import Buffer, Var, cast, const, maximum
 from tilewright.ir.loops import For, PrimFunc, Store
 from tilewright.targets.target import Target
 
@@ -43,7 +43,7 @@ def test_each_lane_holds_a_row_s_total(lanes: int, part: int) -> None:
             assert counts["operations"] == lanes - 1
 
 
-TARGET = Target.parse("x86-64-v3")
+TARGET, ZEN4 = Target.parse("x86-64-v3"), Target.parse("znver4")
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,21 @@ def test_rows_are_folded_together(kind: DType, rows: int, width: int, step: int,
     np.testing.assert_array_equal(got, want)
     stores = [line for line in emit_llvm(func, TARGET).splitlines() if line.strip().startswith("store ")]
     assert len(stores) == (1 if together else rows)
+
+
+@pytest.mark.parametrize("kinds", [(u8, i8), (i8, u8), (i8, i8), (u8, u8)], ids=str)
+@pytest.mark.parametrize("width", [4, 8, 12, 16, 32])
+def test_products_of_bytes_are_added_whole(kinds: tuple[DType, DType], width: int) -> None:
+    """LLVM makes vpdpbusd of u8 times i8, which leaves a sum for each four of them."""
+    lane = Var("lane")
+    a, b = (Buffer(name, t, (const(width),)) for name, t in zip("ab", kinds, strict=True))
+    total, zero = Buffer("total", i32, (const(1),)), const(0)
+    added = Store(total, (zero,), total[zero] + cast(a[lane], i32) * cast(b[lane], i32))
+    func = PrimFunc("f", (a, b, total), For(lane, const(width), added, "vectorized"))
+    rng = np.random.default_rng(width)
+    left, right = (rng.integers(np.iinfo(t.numpy).min, np.iinfo(t.numpy).max, width).astype(t.numpy) for t in kinds)
+    got = np.array([5], np.int32)
+    run(func, left, right, got)
+    assert got[0] == 5 + left.astype(np.int64) @ right.astype(np.int64)
+    text = assembly(emit_llvm(func, ZEN4), ZEN4)
+    assert text.count("vpdpbusd") == 0 or width == 4 or "vpaddd" in text or "vphaddd" in text

@@ -61,6 +61,11 @@ def _across(s: State, op: str, t: DType, part: str, width: int) -> str:
         ends = ((0, power), (power, width))
         pieces = [_across(s, op, t, _shuffle(s, t, part, None, width, range(a, b)), b - a) for a, b in ends]
         return s.ops.apply(op, t, pieces, 0, t)
+    if op == "add" and t.is_int and width > 1:
+        # Where a product of bytes is halved to narrower vectors, LLVM 22 has the sums of four from vpdpbusd and adds no
+        # more than the first of them.
+        ty, element = register_type(t, width), register_type(t)
+        return s.out.intrinsic(f"llvm.vector.reduce.add.v{width}{element}", element, [(ty, part)])
     while width > 1:
         half = width // 2
         low, high = (_shuffle(s, t, part, None, width, range(first, first + half)) for first in (0, half))
