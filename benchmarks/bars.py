@@ -1,6 +1,6 @@
-"""What the benchmarks must show: a table of bars, and which of them the measured rows reach.
+"""The bars of the benchmarks: a table of what they must show, and which of them the measured rows reach.
 
-`python -m benchmarks.bars` judges everything under `results/`; each report judges its own rows.
+`python -m benchmarks.bars` checks everything under `results/`; each report checks its own rows.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ BARS = (
 
 
 def value(c: Comparison, against: str, *, exact: bool = False) -> float | None:
-    """What a bar looks at in one case, where asked for of our exact variant; None if it was not measured."""
+    """The figure that a bar looks at in one case, where asked for of our exact variant; None if it was not measured."""
     speeds = {name: s.median for name, s in c.speedups.items()} | {c.own: 1.0, "own": 1.0}
     if c.own_seconds is None:
         return 0.0
@@ -97,7 +97,7 @@ def value(c: Comparison, against: str, *, exact: bool = False) -> float | None:
 
 
 def _cases(bar: Bar, rows: Sequence[Comparison]) -> list[Comparison]:
-    """Those that a bar is about and that were measured."""
+    """The measured rows that a bar is about."""
     patterns = bar.cases.split(",")
     results = []
     for c in rows:

@@ -82,7 +82,7 @@ def errors(seeds: int) -> Iterator[dict[str, object]]:
 
 
 def _errors(stride: int, channels: int, kind: str, seeds: int) -> Iterator[dict[str, object]]:
-    """Of one kind of layer, a row for each tile."""
+    """The errors of one kind of layer, a row for each tile."""
     target = Target.host()
     worst: dict[int | None, float] = {}
     mean: dict[int | None, float] = {}

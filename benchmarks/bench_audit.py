@@ -102,7 +102,8 @@ def _of(numbers: set[int], rows: dict[int, Row]) -> dict[int, Row]:
 
 
 NARROW = {"ATEN_CPU_CAPABILITY": "avx2", "DNNL_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
-"""What tells PyTorch's own kernels, oneDNN and MKL that there is no AVX-512; each reads it when it is loaded."""
+"""Variables that tell PyTorch's own kernels, oneDNN and MKL that there is no AVX-512; each reads it when it is
+loaded."""
 
 
 @contextmanager

@@ -38,7 +38,7 @@ POLICIES = {
     "M256": policy_suite.m256, "HOK1": policy_suite.hok1, "NAT": policy_suite.nat, "AZ6": policy_suite.az, "W16": wide,
 }  # fmt: skip
 SECONDS = {"AZ6": 1.5}
-"""Of a spell, where it takes longer than usual until every agent has called often enough."""
+"""Seconds of a spell by policy, where it takes longer than usual until every agent has called often enough."""
 WAYS = ("turns", "free", "stepping")
 REPORT = "broker"
 STORE = "policy"

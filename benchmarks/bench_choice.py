@@ -59,7 +59,7 @@ def tuned(name: str, most: int) -> Tuned:
 
 
 def row(name: str, result: Tuned) -> dict[str, Any]:
-    """What a layer showed: the loss that is verified, with its interval."""
+    """The row of a layer: the loss that is verified, with its interval."""
     return {
         "commit": harness.commit(),
         "layer": name,

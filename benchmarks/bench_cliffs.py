@@ -26,7 +26,7 @@ from benchmarks.harness import RESULTS
 
 TURN_SECONDS = 0.01
 TOLERANCE = 1e-4
-"""Of the largest magnitude of an output: eager itself rounds in another order."""
+"""The error that is allowed, relative to the largest magnitude of an output: eager itself rounds in another order."""
 
 
 @dataclass(frozen=True, slots=True)

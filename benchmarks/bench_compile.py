@@ -1,7 +1,7 @@
-"""Compile time, cold and from the cache, each in a fresh process: `python -m benchmarks.bench_compile`.
+"""Compile time, without and from the cache, each in a fresh process: `python -m benchmarks.bench_compile`.
 
-Cold means an empty cache folder; from the cache means the folder that the cold compile left. Both include reading the
-file and preparing the weights, whose size is given.
+Without the cache means an empty folder; from the cache means the folder that the first compile left. Both include
+reading the file and preparing the weights, whose size is given.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(model: str, threads: int, repeat: int) -> tuple[CompileTimes, CompileTimes]:
-    """Medians of cold and of cached compiles."""
+    """Medians of compiles without and from the cache."""
     uncached, warm = [], []
     for _ in range(repeat):
         with tempfile.TemporaryDirectory(prefix="tilewright-cache-") as folder:

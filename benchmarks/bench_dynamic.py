@@ -56,7 +56,7 @@ class Trace:
         return [self.draw(rng) for _ in range(count)]
 
     def dims(self, blind: bool) -> dict[str, Any]:
-        """What the compiler is told; likely values come of another seed than what is timed."""
+        """The dimensions that the compiler is told; likely values come of another seed than what is timed."""
         seen = [] if blind else self.sizes(seed=1000, count=200)
         known = {
             name: tw.dim(lo, hi, multiple=by, likely=[call[name] for call in seen])
@@ -183,7 +183,7 @@ def point(sizes: dict[str, int], dynamic: Any, static: Any, args: Sequence[Any],
 
 
 def first_calls(dynamic: Any, model: onnx.ModelProto, trace: Trace, count: int = 40) -> list[float]:
-    """What first calls of shapes that were not seen take more than 1.05 times later ones, in microseconds.
+    """The microseconds that first calls of shapes that were not seen take beyond 1.05 times later ones.
 
     Each call has arrays of its own that were just written: those of the call before would be nearer in the caches.
     """

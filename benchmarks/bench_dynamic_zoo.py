@@ -1,9 +1,9 @@
 """Image networks of the zoo compiled once for maps of any size, against a compile for each size:
 `python -m benchmarks.bench_dynamic_zoo`.
 
-Nobody tuned for these: convolutional networks of timm with random weights, traced by PyTorch with heights and widths
-that are multiples of 32. Both run in turns in one process, one thread. Ratios are static time by dynamic time: 1.0 is
-no loss.
+The compiler was not tuned for these: convolutional networks of timm with random weights, traced by PyTorch with heights
+and widths that are multiples of 32. Both run in turns in one process, one thread. Ratios are static time by dynamic
+time: 1.0 is no loss.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def attention(heads: int, queries: int, keys: int, depth: int) -> onnx.ModelProt
 
 
 def decision(model: onnx.ModelProto, target: Target) -> Decision:
-    """That about the attention's plan."""
+    """The decision about the attention's plan."""
     with deciding() as record:
         tw.compile(model, target=target)
     (result,) = (d for d in record.decisions if any(s.kind == "attention" for s in d.space.settings))

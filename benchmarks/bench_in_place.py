@@ -1,7 +1,8 @@
 """Products `a' b` of operands that change with each call: read where they lie, against copied first.
 
     python -m benchmarks.bench_in_place [--only 256x256x1024 64x64x2048] [--rounds 25]
-    python -m benchmarks.bench_in_place --plain 9 [--target x86-64-v3]     nine products `a b` a call, of few rows
+    python -m benchmarks.bench_in_place --untransposed 9 [--target x86-64-v3]     nine products `a b` a call, of few
+    rows
 
 Sizes are rows, columns and depth. Both are timed in turns; the last column says what `multiplies_in_place` of
 plans/matmul/tiles.py takes on this machine.
@@ -56,7 +57,7 @@ def taken(place: bool) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A product of `a'`, or of `plain` times `a`, which is rows x depth then."""
+    """A product of `a'`, or of `untransposed` times `a`, which is rows x depth then."""
 
     rows: int
     columns: int

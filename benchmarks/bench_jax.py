@@ -1,4 +1,4 @@
-"""Networks in plain JAX against the same networks as ONNX models, both compiled by Tilewright: `make bench-jax`.
+"""Networks in JAX alone against the same networks as ONNX models, both compiled by Tilewright: `make bench-jax`.
 
     python -m benchmarks.bench_jax [--only "gru scan"] [--batches 1,8] [--rounds 15] [--write]
 
@@ -52,7 +52,7 @@ def race(name: str, batch: int, rounds: int) -> list[str]:
 
 
 def seconds(call: Callable[[], Any], count: int) -> float:
-    """Of a call."""
+    """Seconds of a call."""
     start = time.perf_counter()
     for _ in range(count):
         call()

@@ -120,7 +120,7 @@ GROUPS = {
     "attach": Group("A fresh process", run_attach, attach.AttachRow, attach.as_text),
 }
 _KEYS = ("policy", "agents", "pause", "cache", "publishes")
-"""What tells rows of a group apart."""
+"""The fields by which rows of a group differ."""
 
 
 def main(arguments: list[str] | None = None) -> int:

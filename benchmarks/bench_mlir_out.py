@@ -50,7 +50,7 @@ def suite() -> list[str]:
 
 
 def difference(name: str, way: str) -> str:
-    """Of a model by another compiler: the figure as text."""
+    """The difference of a model by another compiler, as text."""
     import tilewright as tw
     from benchmarks.peers.mlir import by_iree, by_xla
     from tilewright.codegen.linalg import linalg_text
@@ -101,7 +101,7 @@ def sizes(name: str) -> dict[str, int]:
 
 
 def apart(name: str, way: str, limit: float) -> str:
-    """What a process of its own says of a model in one way."""
+    """The answer of a process of its own about a model in one way."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
     order = [sys.executable, "-m", "benchmarks.bench_mlir_out", name, "--one", way]
     child = subprocess.Popen(
@@ -120,7 +120,7 @@ def apart(name: str, way: str, limit: float) -> str:
 
 
 def read(path: Path) -> dict[str, dict[str, str]]:
-    """What earlier runs found, way by way; of two of one model the later."""
+    """The results of earlier runs, way by way; of two of one model the later."""
     result: dict[str, dict[str, str]] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         row = json.loads(line)

@@ -19,7 +19,7 @@ DEFAULT = "m64,nat,az6,resnet50,bert"
 
 
 def cases(names: str | None = None) -> list[suite.Case]:
-    """Those of the table, or the named ones (any model, with @batch)."""
+    """The cases of the table, or the named ones (any model, with @batch)."""
     results = []
     for group, (label, *more) in layers.lines("models"):
         results.append(_case(label, group, (*PEERS, *more)))

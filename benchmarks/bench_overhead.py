@@ -1,4 +1,5 @@
-"""What a call costs in Python: `model(x)` on a model that only copies 16 floats: `python -m benchmarks.bench_overhead`.
+"""The cost of a call in Python: `model(x)` on a model that only copies 16 floats: `python -m
+benchmarks.bench_overhead`.
 
 Compared with ONNX Runtime on the same model. Times are medians over batches of calls in one process; that the calls of
 one framework do not disturb the other's is not at stake here, as neither has work for a second thread.

@@ -33,7 +33,7 @@ CASES = (
 NEAR = 1.3
 """Panels that are estimated to take more than this multiple of the best are left out."""
 BLOCK = 16
-"""Channels of the convolutions around; fewer than these are read plain."""
+"""Channels of the convolutions around; fewer than these are read as NCHW."""
 RACES, ROUNDS = 3, 12
 HEADER = ["convolution", "panels", "estimate, µs", "of the best", "clock, µs", "of the best"]
 
@@ -65,7 +65,7 @@ def _conv(channels: int, filters: int, size: int, kernel: int = 1, stride: int =
 
 
 def measured(conv: Conv, target: Target, folder: Path) -> list[Way]:
-    """Its ways, the best estimate first."""
+    """The ways to compute a convolution, the best estimate first."""
     maker = Maker(model(conv), folder, threads=1, target=target)
     program, untuned = maker.untuned(), maker.listed({})
     weights = f"f32[{conv.c_out}, {conv.c_in}, {conv.kernel}, {conv.kernel}]"
@@ -108,7 +108,7 @@ def rows(case: str, ways: Sequence[Way]) -> list[list[str]]:
 
 
 def summary(result: Sequence[Sequence[Way]]) -> str:
-    """What the choice of the best estimate loses."""
+    """The time that the choice of the best estimate loses."""
     losses = [ways[0].clock / min(w.clock for w in ways) - 1 for ways in result]
     return (
         f"{len(result)} convolutions: the best estimate's panels take {statistics.mean(losses):.2%} longer than the "

@@ -35,7 +35,8 @@ TURN, TURNS = 0.004, 5
 SHOWN = 1.1
 """Layers that the best peer takes less than so many times our time for are listed."""
 TOLERANCE = 2e-4
-"""Of the largest element: weights of random layers are positive, so that norms in front of them cancel digits."""
+"""The error that is allowed, relative to the largest element: weights of random layers are positive, so that norms in
+front of them cancel digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def race(layer: Layer, path: Path) -> Row:
 
 
 Side = tuple[Callable[[], Array], Callable[[], object]]
-"""What gives a copy of the result, and what is timed."""
+"""A call that returns a copy of the result, and the call that is timed."""
 
 
 def ours(proto: onnx.ModelProto, inputs: dict[str, Array]) -> Side:

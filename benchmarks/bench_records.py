@@ -3,9 +3,9 @@
     python -m benchmarks.bench_records [--records 100000] [--rounds 15] [--models resnet18 az6]
 
 Lookups and imports are those of a store with so many records about one class of machines. Compiles are warm (the
-program is in the cache) and cold for the program alone (its kernels are in the cache), with records for all decisions
-of the model, with records of the class about other models only, with records of other classes, and without any, taking
-turns.
+program is in the cache) and cold compiles of the program alone (its kernels are in the cache, the program is not), with
+records for all decisions of the model, with records of the class about other models only, with records of other
+classes, and without any, taking turns.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from tilewright.records.store import Store
 from tilewright.targets.target import Target
 
 CANDIDATES, TURNS = 8, 9
-"""Of a record of the large store."""
+"""Candidates and turns of a record of the large store."""
 LOOKUPS = 5000
 TEXT = """Times of a compile are medians, the ratios medians of those within a round. Warm: the program is in the cache.
-Cold: its kernels are in the cache, it is not; that is the least that asking for records can be hidden in. Records of
-other models are of the same class of machines, so that every decision is asked about; those of other machines are not.
-The store lies below `build`, on a disk as a user's does. It is not in /tmp: ext4 looks at every inode that was deleted
-there within a minute before it gives one to a new file, so that one costs 30 us or 300 us by what ran before.
+A cold compile finds its kernels in the cache, not the program; that is the least that asking for records can be hidden
+in. Records of other models are of the same class of machines, so that every decision is asked about; those of other
+machines are not. The store lies below `build`, on a disk as a user's does. It is not in /tmp: ext4 looks at every inode
+that was deleted there within a minute before it gives one to a new file, so that one costs 30 us or 300 us by what ran
+before.
 """
 
 

@@ -1,7 +1,7 @@
 """A learned residual of the estimates against the estimates alone: `python -m benchmarks.bench_residual`.
 
-Spaces of decisions that were timed as a whole are played back: a search sees the first times and is judged by others;
-where there are third ones, these decide among the best few, as the tuner's finals do. LightGBM learns what the
+Spaces of decisions that were timed as a whole are played back: a search sees the first times and is evaluated by
+others; where there are third ones, these decide among the best few, as the tuner's finals do. LightGBM learns what the
 estimates leave out, log(time / estimate) relative to the space's mean, from a setting's kind and knobs, its estimate's
 distance from the best, and the sizes in the decision's text. It is asked about spaces that it has not seen: folds are
 by workload, and numbers are means over all spaces as test spaces.
@@ -80,7 +80,7 @@ class Features:
 
 
 def residual(space: Recorded) -> np.ndarray[Any, Any]:
-    """What the estimates leave out, in logarithms, relative to the space's mean."""
+    """The residual of the estimates, in logarithms, relative to the space's mean."""
     left = np.log(space.seen) - np.log(space.estimates)
     return np.asarray(left - left.mean())
 

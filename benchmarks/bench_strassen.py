@@ -46,7 +46,7 @@ def compiled(proto: onnx.ModelProto) -> tuple[Any, Any]:
 
 
 def seconds(models: Sequence[Any], x: np.ndarray, limit: float) -> list[float]:
-    """What a call of each takes: an eighth of the calls take less."""
+    """Seconds of a call of each: an eighth of the calls take less."""
     times: list[list[float]] = [[] for _ in models]
     deadline = time.perf_counter() + limit
     while time.perf_counter() < deadline:

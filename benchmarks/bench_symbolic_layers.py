@@ -26,7 +26,7 @@ from benchmarks.onnx_builder import Builder
 HEADER = ["layer", "sizes", "static / dynamic time", "least", "of", "at", "us"]
 TURNS = 7
 SECONDS = 0.004
-"""Of one turn, about."""
+"""Seconds of one turn, about."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ ROWS = "2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,20,22,24,28,32,36,40"
 MAX_ROWS = 512
 """Rows of the program for any number at most."""
 SECONDS = 0.0008
-"""Of a turn."""
+"""Seconds of a turn."""
 TURNS = 15
 
 

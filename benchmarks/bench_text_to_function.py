@@ -29,7 +29,7 @@ BAR = 0.3
 """Seconds from text to result that a function may take."""
 HEADER = ["function", "s of the clock", "s of the processor", "slowest"]
 OTHER = "C[m, n] +! A[m, k] * B[n, k]"
-"""What every process has compiled before."""
+"""The function that every process has compiled before."""
 FIRST = """
 import time, numpy as np
 start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What more threads bring: each framework against itself on one thread: `python -m benchmarks.bench_threads`."""
+"""The gain of more threads: each framework against itself on one thread: `python -m benchmarks.bench_threads`."""
 
 from __future__ import annotations
 

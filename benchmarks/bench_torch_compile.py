@@ -1,4 +1,4 @@
-"""What a call through `torch.compile` costs beside a backend that computes nothing.
+"""The cost of a call through `torch.compile` beside a backend that computes nothing.
 
 Times are the least of many calls, variants in turn, in one process with one thread. "null" returns ready tensors,
 "frozen" does not look at weights, "watched" is the default, which digests them.
@@ -57,7 +57,7 @@ def compiled(module: nn.Module, dynamic: bool | None) -> dict[str, Callable[...,
 
 
 class Turned(nn.Module):
-    """Of a turned argument several results: next to nothing but layouts."""
+    """Several results of a transposed argument: next to nothing but layouts."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x.mT * 2

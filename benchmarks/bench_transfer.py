@@ -1,4 +1,5 @@
-"""What records of one network save another one: `python -m benchmarks.bench_transfer [--seconds N] [--only NAME...]`.
+"""The time that records of one network save another one: `python -m benchmarks.bench_transfer [--seconds N] [--only
+NAME...]`.
 
 A network is tuned without any records, ResNet-50 if no --source is named. Then ResNet-18 and ResNet-50 for images of
 192 x 192 (or --only "resnet18 at 192x192", ...), each twice: without records, and with those of the first. Settings
@@ -87,7 +88,7 @@ def between(name: str, first: Mapping[str, str], second: Mapping[str, str], thre
 
 
 def kept(what: str) -> dict[str, Any]:
-    """What earlier runs of this kind timed and took, and whether the last one came to its end."""
+    """The times and settings of earlier runs of this kind, and whether the last one came to its end."""
     path = FOLDER / f"{what}.json"
     return json.loads(path.read_text()) if path.exists() else {"timed": 0, "seconds": 0.0, "ended": False}
 

@@ -1,4 +1,4 @@
-"""What tuning gains, what there is to gain, and what the search costs.
+"""The gain of tuning, the gain that there is, and the cost of the search.
 
     python -m benchmarks.bench_tune [--models NAME...] [--threads N] [--target NAME] [--everything] [--most N]
                                     [--ceilings] [--wrong WHAT] [--searches N] [--repeat N] [--prepare] [--name NAME]
@@ -7,7 +7,7 @@ The headroom of a model is what the tuner verifies when it times all settings wh
 two of the best (--everything), or the N of these with the best estimates (--most); beside it stands what it verifies
 with its own search. What is verified is raced against untuned once more, for the race that chose it flatters it. With
 --everything alone each is timed twice, so that searches can be played back on recorded spaces: seen by the first times,
-judged by the second.
+evaluated by the second.
 A name may end with @ and a batch, which is 1 otherwise.
 --prepare compiles the candidates only, which needs no quiet machine. Runs that are stopped go on from their journals.
 """
@@ -148,8 +148,8 @@ def _model(label: str) -> tuple[Path, dict[str, int] | None]:
 
 
 def ceilings(name: str, args: argparse.Namespace, machine: Target) -> list[list[str]]:
-    """What wrong ceilings cost, untuned and tuned: times as multiples of those with the right ones. Searches are those
-    of both, which know nothing of each other."""
+    """The cost of wrong ceilings, untuned and tuned: times as multiples of those with the right ones. Searches are
+    those of both, which know nothing of each other."""
     rows = []
     for turn in range(args.searches):
         for what, wrong in misjudged(machine).items():
@@ -300,7 +300,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _rows(name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """What runs of the report `name` have found so far, by model, threads and target."""
+    """The rows of runs of the report `name` so far, by model, threads and target."""
     path = harness.RESULTS / f"{name}.json"
     return {tuple(r["key"]): r for r in (json.loads(path.read_text())["rows"] if path.exists() else [])}
 

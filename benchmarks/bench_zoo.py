@@ -2,10 +2,10 @@
 
     python -m benchmarks.bench_zoo [--only NAME...] [--rows FILE] [--seconds 600] [--compile] [--report]
 
-Each is compiled in a process of its own, cold, with a time limit: by `tw.compile(module, example)`, where that refuses
-for the example's sizes only, where that refuses too by `torch.compile(backend="tilewright")`; compared with eager
-PyTorch; timed against it, one thread each, in turns. Rows go to a file one by one, and what is in it is not run again.
-With `--compile` it is `torch.compile(backend="tilewright")` for all of them.
+Each is compiled in a process of its own, without a cache, with a time limit: by `tw.compile(module, example)`, where
+that refuses for the example's sizes only, where that refuses too by `torch.compile(backend="tilewright")`; compared
+with eager PyTorch; timed against it, one thread each, in turns. Rows go to a file one by one, and what is in it is not
+run again. With `--compile` it is `torch.compile(backend="tilewright")` for all of them.
 """
 
 from __future__ import annotations

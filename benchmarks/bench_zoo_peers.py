@@ -99,7 +99,7 @@ def race(name: str, rounds: int) -> PeerRow:
 
 
 def _ready(runtime: str, folder: Path) -> bool:
-    """Whether what a runtime needs is installed and, for those that are prepared apart, has been made."""
+    """Whether what a runtime needs is installed and, for those that are prepared separately, has been built."""
     from benchmarks.zoo.peers import INDUCTOR, litert
 
     match runtime:
@@ -130,7 +130,7 @@ def turn(call: Any, count: int) -> float:
 
 
 def differs(expected: Sequence[Any], got: Sequence[Any]) -> str:
-    """What is wrong with results; nothing if they agree."""
+    """A description of wrong results; empty if they agree."""
     if len(expected) != len(got):
         return f"{len(got)} outputs for {len(expected)}"
     for k, (e, g) in enumerate(zip(expected, got, strict=True)):

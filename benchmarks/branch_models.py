@@ -115,7 +115,7 @@ def hrnet(size: int = 224) -> onnx.ModelProto:
 
 
 def _exchanged(n: _Net, maps: Sequence[str], k: int) -> str:
-    """The map of one resolution with all others', brought to its size, added."""
+    """The map of one resolution with all others', resized to its size, added."""
     b = n.b
     total = maps[k]
     for j, other in enumerate(maps):

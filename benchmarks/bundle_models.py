@@ -101,5 +101,5 @@ MODELS: dict[str, BundleModel] = {
 
 
 def inputs_of(model: BundleModel, proto: onnx.ModelProto) -> Inputs:
-    """Those of a call, by name."""
+    """The inputs of a call, by name."""
     return models.example_inputs(proto, model.sizes.get("batch", 1)) if model.inputs is None else model.inputs()

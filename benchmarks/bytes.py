@@ -40,7 +40,7 @@ FOLDER = models.ROOT / "build" / "bytes"
 SAVE_SECONDS = 20.0
 
 Row = dict[str, Any]
-"""What `code_probe.py` answers: machine, entry, kernels as pairs of label and digest; or error."""
+"""The answer of `code_probe.py`: machine, entry, kernels as pairs of label and digest; or error."""
 Rows = dict[str, Row]
 """By "case | target"."""
 
@@ -202,7 +202,7 @@ def _save(path: Path, which: Revision, rows: Rows) -> float:
 
 
 def differences(old: Row, new: Row) -> list[str]:
-    """What differs between two rows, in words; nothing if they are equal."""
+    """The differences of two rows, in words; empty if they are equal."""
     if "error" in old or "error" in new:
         return [] if old == new else [f"before: {old.get('error', 'compiled')}; now: {new.get('error', 'compiled')}"]
     results = []

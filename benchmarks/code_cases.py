@@ -1,4 +1,5 @@
-"""What is compiled to see whether the compiler makes other code: the suites' models and layers, each in some settings.
+"""The cases that are compiled to see whether the compiler makes other code: the suites' models and layers, each in some
+settings.
 
 Models are taken as they are timed, with their batch fixed, and with it left open; some also for two threads, with
 products in bf16 and int8, and with other fast convolutions. Layers stand as in the tables, with two more. What else
@@ -77,7 +78,7 @@ def cases() -> list[Case]:
 
 
 def quick() -> list[Case]:
-    """Those of `QUICK`, and the built ones."""
+    """The cases of `QUICK`, and the built ones."""
     known = {case.name: case for case in cases()}
     built = [case for name, case in known.items() if name.startswith(built_cases.PREFIX)]
     return [*(known[name.strip()] for name in QUICK.replace("\n", " ").split(",")), *built]

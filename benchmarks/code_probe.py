@@ -134,7 +134,7 @@ def target_of(name: str) -> Any:
 
 
 def machine_text(target: Any) -> str:
-    """What LLVM is told of a target beside the text."""
+    """The description of a target that LLVM has beside the text."""
     return f"{target.triple} {target.cpu} {target.llvm_features}"
 
 
@@ -221,7 +221,7 @@ def main(source: str) -> None:
     keeper, graphs = TextKeeper(), GraphKeeper()
     scope["Model"] = lambda program, **_: program
     if "compile_support" in scope:
-        scope["compile_support"] = lambda: None  # takes a second, and nobody calls the programs
+        scope["compile_support"] = lambda: None  # takes a second, and the programs are not called
     for line in sys.stdin:
         try:
             answer = probe(keeper, graphs, json.loads(line))

@@ -1,6 +1,7 @@
 """Compiles one model in a fresh process and reports times and memory as JSON; run by the benchmarks and the demo.
 
-`probe("az6", threads=1, cache=folder)` starts the process; the folder decides whether the compile is cold or warm.
+`probe("az6", threads=1, cache=folder)` starts the process; the folder decides whether the compile finds a cached
+program.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The demo: compiles and runs four models and holds them against ONNX Runtime. `make demo`.
 
-Each model is compiled in a fresh process with an empty cache (cold) and in another with the cache that it left; then
+Each model is compiled in a fresh process with an empty cache and in another with the cache that it left; then
 both frameworks take turns, one process each, one thread. Fails if an output differs by more than 1e-4 of its scale.
 PyTorch is not needed.
 """

@@ -61,12 +61,12 @@ def _random(*shape: int) -> Tensor:
 
 
 def _distinct(*shape: int) -> Callable[[], Tensor]:
-    """Numbers no two of which are equal, for the order among equals is nobody's promise."""
+    """Numbers no two of which are equal, for the order among equals is not promised."""
     return lambda: torch.randperm(math.prod(shape)).reshape(shape) / math.prod(shape)
 
 
 Given = Callable[[], Tensor] | tuple[int, ...]
-"""What makes an input, or the shape of a random one."""
+"""A function that returns an input, or the shape of a random one."""
 
 
 @dataclass(slots=True)

@@ -96,17 +96,18 @@ class Comparison:
 
     @property
     def own_seconds(self) -> float | None:
-        """Time of the first peer, which is judged; None if it failed."""
+        """Time of the first peer, which is compared with the others; None if it failed."""
         return self.seconds.get(self.own)
 
     @property
     def of_limit(self) -> float | None:
-        """The limit's time as a share of the judged one; None if no limit took part."""
+        """The limit's time as a share of the first peer's; None if no limit took part."""
         return self.share.median if self.share else None
 
     @property
     def error(self) -> float | None:
-        """Of the judged outputs; where ONNX Runtime did not run, the difference from whoever is nearest."""
+        """The error of the first peer's outputs; where ONNX Runtime did not run, the smallest difference from a
+        peer."""
         return self.errors.get(self.own, min(self.errors.values(), default=None))
 
     @staticmethod
@@ -221,7 +222,7 @@ def contender(name: str, peer: str, model: str, threads: int, batch: int) -> pai
 
 
 def limits(work: Work, threads: int) -> list[paired.Contender]:
-    """What the machine allows for the work, as contenders; see `limits.py`."""
+    """The limits of the machine for the work, as contenders; see `limits.py`."""
     compute = {"flops": work.flops, "threads": threads}
     moving = {"read": work.read, "written": work.written, "threads": threads}
     return [
@@ -306,7 +307,7 @@ def _errors(results: Sequence[paired.Result]) -> dict[str, float]:
 
 
 def console() -> Console:
-    """As wide as the terminal, or wide enough for the tables where there is none."""
+    """A console as wide as the terminal, or wide enough for the tables where there is none."""
     result = Console()
     return result if result.is_terminal else Console(width=160)
 

@@ -1,4 +1,4 @@
-"""Networks in plain JAX and as ONNX models that have the same weights: what `bench_jax` compares.
+"""Networks in JAX alone and as ONNX models that have the same weights: what `bench_jax` compares.
 
 A function's first argument is a dict of weights by the names of the ONNX model's initializers. The tests of JAX's door
 read the functions too.

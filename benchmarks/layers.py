@@ -147,7 +147,7 @@ class Block:
         return b.layer_norm(x, "norm", self.columns)
 
     def _rms_norm(self, b: Builder, x: str) -> str:
-        """As PyTorch exports Llama's."""
+        """An RMS norm as PyTorch exports Llama's."""
         scale = b.weight("norm.weight", b.normal((self.columns,), 0.1) + 1)
         axes = b.constant(np.array([-1], np.int64))
         mean = b.op("ReduceMean", [b.op("Mul", [x, x]), axes], keepdims=1)
@@ -155,7 +155,7 @@ class Block:
         return b.op("Mul", [b.op("Div", [x, deviation]), scale])
 
     def _gelu(self, b: Builder, x: str) -> str:
-        """As exporters write it, which every peer recognises."""
+        """A GELU as exporters write it, which every peer recognises."""
         erf = b.op("Erf", [b.op("Div", [x, b.constant(np.float32(2**0.5))])])
         y = b.op("Mul", [x, b.op("Add", [erf, b.constant(np.float32(1))])])
         return b.op("Mul", [y, b.constant(np.float32(0.5))])
@@ -200,11 +200,11 @@ class Layer:
 
     @property
     def model(self) -> str:
-        """What `models.load` knows it by."""
+        """The name by which `models.load` knows it."""
         return PREFIX + self.name
 
     def work(self, proto: onnx.ModelProto) -> Work:
-        """Of one layer, also where several are chained in `proto`."""
+        """The work of one layer, also where several are chained in `proto`."""
         work, repeat = count(proto), self.shape.repeat
         if repeat == 1:
             return work

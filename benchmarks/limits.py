@@ -1,8 +1,9 @@
-"""What the machine allows, as contenders of a race: the operations of a case at peak, its bytes moved and nothing else.
+"""The limits of the machine, as contenders of a race: the operations of a case at peak, its bytes moved and nothing
+else.
 
 A shared machine is 1.3 to 2 times slower in one minute than in the next, so a ceiling that was measured at the start
-says little later. Here the ceiling takes its turn beside what is judged, in a process of its own, and the share of the
-limit is a paired ratio like any other. A call does `1 / scale` times the work of a case, long enough to be timed.
+says little later. Here the ceiling takes its turn beside what is measured, in a process of its own, and the share of
+the limit is a paired ratio like any other. A call does `1 / scale` times the work of a case, long enough to be timed.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def compute(flops: int, threads: int) -> Prepared:
 
 
 def moving(read: int, written: int, threads: int) -> Prepared:
-    """As many bytes as a case has, read and written in its proportions (as near as a few equal streams come), in
-    whichever way a short trial finds fastest: streams, prefetching, past the caches or not."""
+    """A call that moves as many bytes as a case has, read and written in its proportions (as near as a few equal
+    streams come), in whichever way a short trial finds fastest: streams, prefetching, past the caches or not."""
     result = ways(read, written)
     moves = Moves(machine.describe(), result)
     address, owner = _memory(read + written + MOVE_BYTES * 2 * _MAX_STREAMS * threads)

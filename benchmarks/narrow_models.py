@@ -65,7 +65,7 @@ def _quantised(source: Path, kind: str, example: Inputs) -> onnx.ModelProto:
 
 
 class _Reader:
-    """What the quantiser asks for inputs."""
+    """The reader from which the quantiser takes inputs."""
 
     def __init__(self, inputs: Iterator[dict[str, np.ndarray[Any, Any]]]) -> None:
         self.inputs = inputs

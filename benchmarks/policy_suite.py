@@ -139,7 +139,7 @@ def hok1(hidden: int = 512) -> onnx.ModelProto:
     for i, width in enumerate((12, 16, 16, 16, 16)):
         b.output(b.linear(x, f"head.{i}", hidden, width), f"head{i}", [BATCH, width])
 
-    # Targets: nobody, both heroes, the enemy's four soldiers, the enemy's first organ.
+    # Targets: none, both heroes, the enemy's four soldiers, the enemy's first organ.
     one, first = b.constant(np.array([1], np.int64)), b.constant(np.array([0], np.int64))
     unowned = b.weight("target.nobody", b.normal((1, 1, 32), 1.0))
     batch = b.op("Shape", [x], start=0, end=1)

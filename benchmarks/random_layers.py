@@ -52,7 +52,7 @@ class Layer:
 
 
 def layers(count: int, seed: int = 0) -> Iterator[Layer]:
-    """So many layers; the same for the same seed."""
+    """`count` layers; the same for the same seed."""
     rng = random.Random(seed)
     for _ in range(count):
         yield rng.choice(MAKERS)(rng)
@@ -263,4 +263,4 @@ MAKERS: tuple[Callable[[random.Random], Layer], ...] = (
     _pointwise,
     _transpose,
 )
-"""What layers are made by; those that have most plans after them stand several times."""
+"""The functions that draw layers; those that have most plans after them stand several times."""

@@ -54,7 +54,7 @@ SUITE = (*PRODUCTS, *LAYERS)
 
 
 def model(name: str) -> Any:
-    """What `tw.compile` takes: a graph, or the file of a layer."""
+    """The argument for `tw.compile`: a graph, or the file of a layer."""
     import tilewright as tw
     from tilewright.ir.dtype import f32
     from tilewright.ir.expr import as_expr

@@ -20,12 +20,12 @@ def is_stale(row: Comparison, commit: str) -> bool:
 
 
 def mark(row: Comparison, commit: str) -> str:
-    """What stands after the name of a row, and after a verdict that rests on it."""
+    """The mark after the name of a row, and after a verdict that rests on it."""
     return f" {MARK}" if is_stale(row, commit) else ""
 
 
 def footnote(rows: Sequence[Comparison]) -> str:
-    """Which rows are marked and of which commit each is; empty if all are of one."""
+    """The rows that are marked and the commit of each; empty if all are of one."""
     commit = newest(rows)
     others: dict[str, list[str]] = {}
     for row in rows:

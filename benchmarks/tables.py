@@ -129,7 +129,7 @@ def _groups(rows: Sequence[Comparison]) -> dict[str, list[Comparison]]:
 
 
 def _peers(rows: Sequence[Comparison]) -> list[str]:
-    """Those that anybody met, in the order of the table of peers; ours last."""
+    """The peers of all rows, in the order of the table of peers; ours last."""
     met = {name for c in rows for name in (*c.speedups, *c.failures)} - {c.own for c in rows}
     return sorted(met, key=lambda name: (name in APART, list(PEERS).index(name)))
 

@@ -71,7 +71,7 @@ class Case:
 
 
 def random_cases(first: int, count: int, seed: int) -> Iterator[Case]:
-    """So many of the random layers, from the one at `first` on."""
+    """`count` of the random layers, from the one at `first` on."""
     for k, layer in enumerate(layers(first + count, seed)):
         if k >= first:
             source = layer.graph, layer.weights()

@@ -184,7 +184,7 @@ class HOK1(nn.Module):
             h, c = (torch.where(reset[None, :, None], 0.0, s) for s in (h, c))
         y, (h, c) = self.lstm(x.unsqueeze(0), (h, c))
         x = y.squeeze(0)
-        # Targets: nobody, both heroes, the enemy's four soldiers, the enemy's first organ.
+        # Targets: none, both heroes, the enemy's four soldiers, the enemy's first organ.
         unowned = self.nobody.expand(x.shape[0], 1, 32)
         keys = torch.cat([unowned, self.hero_key(hero), soldier[:, 1], organ[:, 1, :1]], dim=1)
         target = torch.bmm(keys, self.query(x).unsqueeze(2)).squeeze(2)

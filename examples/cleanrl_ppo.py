@@ -3,8 +3,8 @@
     python examples/cleanrl_ppo.py             # five lines differ from eager PyTorch: look for "tilewright"
     python examples/cleanrl_ppo.py --eager     # the same without them
 
-Training is plain PyTorch. Rollouts call the compiled policy, which takes the agent's weights after every update without
-being compiled again. Needs torch and gymnasium.
+Training is ordinary PyTorch. Rollouts call the compiled policy, which takes the agent's weights after every update
+without being compiled again. Needs torch and gymnasium.
 """
 
 from __future__ import annotations

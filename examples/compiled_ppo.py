@@ -38,7 +38,7 @@ class CartPole:
         return self.state.astype(np.float32)
 
     def step(self, actions: Array) -> tuple[Array, Array]:
-        """Which poles have fallen, and which were taken away at their 500th step; new ones stand there."""
+        """The poles that have fallen, and those that were taken away at their 500th step; new ones stand there."""
         x, v, angle, turn = self.state.T
         force = np.where(actions == 1, 10.0, -10.0)
         cos, sin = np.cos(angle), np.sin(angle)
@@ -97,7 +97,7 @@ Learn = Callable[..., None]
 
 
 def compiled(agent: Agent, options: argparse.Namespace, example: list[Array]) -> tuple[Act, Learn, Callable[[], None]]:
-    """What gives logits and values, what takes a step, and what makes the actor follow the learner."""
+    """Three calls: one gives logits and values, one takes a step, one makes the actor follow the learner."""
     step = tw.compile_step(agent, loss_of, tw.train.Adam(options.rate, eps=1e-5), example, clip=0.5)
     policy = tw.compile(agent, example[0][: options.envs])
 

@@ -1,4 +1,4 @@
-"""`make demo-serve`: two models behind one server, a burst, a weight swap; live in the terminal.
+"""`make demo-serve`: two models on one server, a burst, a weight swap; live in the terminal.
 
 A policy whose learner publishes new weights every half second, and a larger critic with a promise of 20 ms, are served
 by one process with one lane. The load is open: requests leave at times that were drawn before. In the middle it is
@@ -95,7 +95,7 @@ def learner(publisher: tw.Publisher, weights: dict[str, Any], stop: threading.Ev
 
 
 def picture(data: dict[str, Any], phase: str) -> Table:
-    """What the server says of itself, as a table."""
+    """The server's report of itself, as a table."""
     table = Table(title=f"{phase}: {data['in_flight']} in flight", title_justify="left")
     for column in ("model", "weights", "answered", "refused", "too late", "p50 ms", "p99 ms", "batches by rows"):
         table.add_column(column, justify="left" if column in ("model", "batches by rows") else "right")

@@ -1,4 +1,4 @@
-"""What all tests share: a cache folder of their own, hypothesis profiles, golden files."""
+"""Fixtures that all tests share: a cache folder of their own, hypothesis profiles, golden files."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def sampled(cases: list[pytest.Item], count: int) -> list[pytest.Item]:
-    """So many of a test's cases. Each is the one with the most values of parameters that no case before it has, so that
+    """`count` of a test's cases. Each is the one with the most values of parameters that no case before it has, so that
     where cases are the product of several lists every value is there as soon as can be, and again when all have been.
     Which of equal ones comes first is drawn, in the same way in each run and for each worker."""
     if count >= len(cases):

@@ -318,7 +318,7 @@ def kind_of(op: str) -> type[Attrs]:
 
 @st.composite
 def selections(draw: Any) -> Selection:
-    """What may be chosen for a node."""
+    """A choice of algorithms for a node."""
     kind = draw(st.none() | st.sampled_from(list(algorithms().values())))
     sizes = {"int": st.integers()} | {
         f"tuple[{', '.join(['int'] * n)}]": st.tuples(*[st.integers()] * n) for n in (2, 4)
@@ -459,7 +459,7 @@ def canonical(func: PrimFunc) -> PrimFunc:
 
 
 def examples(count: int) -> settings:
-    """So many examples in the tests, a hundred times as many under `make fuzz`."""
+    """Settings of `count` examples in the tests, a hundred times as many under `make fuzz`."""
     return settings(max_examples=count * (100 if os.environ.get("TILEWRIGHT_FUZZ") else 1))
 
 

@@ -86,7 +86,7 @@ CALLS: dict[str, Callable[[Attributes], Call]] = {
     "exp": _plain(torch.exp),
     "sqrt": _plain(torch.sqrt),
 }
-"""What an operator with its attributes is in PyTorch."""
+"""The call of PyTorch for an operator with its attributes."""
 
 BIASED = ("matmul", "conv", "conv_transpose")
 """Operators to whose modules a bias belongs that is added after them."""

@@ -1,4 +1,4 @@
-"""What an audit has found so far: a line a layer, in files that a later run goes on with."""
+"""The results of an audit so far: a line a layer, in files that a later run goes on with."""
 
 from __future__ import annotations
 

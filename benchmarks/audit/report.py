@@ -65,7 +65,7 @@ EXCEPTIONS = (
         " cache, which estimates take for empty: its bandwidth is some three to four times the memory's",
     ),
 )
-"""What stands outside on purpose."""
+"""Layers that stand outside on purpose."""
 
 
 def write(compiled: Mapping[int, Compiled], timed: Mapping[int, Timed], target: str, most: int) -> None:

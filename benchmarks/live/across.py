@@ -25,7 +25,7 @@ WAYS = "no secret", "secret", "secret, TLS"
 
 @dataclass(frozen=True, slots=True)
 class FetchRow:
-    """One policy: MB/s of each way, median, and relative to a plain socket's in the same round."""
+    """One policy: MB/s of each way, median, and relative to an ordinary socket's in the same round."""
 
     policy: str
     raw: int

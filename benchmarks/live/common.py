@@ -1,4 +1,4 @@
-"""What the measurements of the weight store share: policies as files, weights that differ, child processes."""
+"""Parts that the measurements of the weight store share: policies as files, weights that differ, child processes."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Child:
         task: a function of that module.
         cpu: the processor that it stays on, any if None.
         keep: descriptors that it inherits.
-        arguments: of the function, as plain data.
+        arguments: of the function, as data for JSON.
     """
 
     def __init__(self, task: str, *, cpu: int | None = None, keep: tuple[int, ...] = (), **arguments: Any) -> None:
@@ -124,7 +124,7 @@ class Child:
         self._process.stdin.write(json.dumps(value).encode() + b"\n")
 
     def receive(self, timeout: float = 120.0) -> Any:
-        """What it says next; an error if it ends or says nothing in time."""
+        """The next message of the child; an error if it ends or says nothing in time."""
         assert self._process.stdout is not None
         handle, deadline = self._process.stdout.fileno(), time.monotonic() + timeout
         while b"\n" not in self._rest:

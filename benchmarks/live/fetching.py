@@ -25,7 +25,8 @@ def fetch(
 ) -> None:
     """Fetch weights once for each command, {"way": name}: the seconds that it took.
 
-    `ways` are addresses by name; names say whether there is a secret or TLS. "plain" reads as many bytes from a socket.
+    `ways` are addresses by name; names say whether there is a secret or TLS. "direct" reads as many bytes from a
+    socket.
     """
     sock = socket.create_connection(("127.0.0.1", ordinary))
     memory = memoryview(bytearray(nbytes))

@@ -1,9 +1,9 @@
 """One copy of the weights for all agents of a node against a copy for each: calls per second, memory per process.
 
-The agents take turns, as actors do that step their environments in between: a token goes round through pipes, whoever
-has it makes one call. So each call finds the caches as the other agents left them. All agents of a ring run on one
-processor; the ring of actors and the ring of private copies run in alternation, never together. Two more only read
-the packed weights from end to end, shared or private: what the machine's caches and memory give at best.
+The agents take turns, as actors do that step their environments in between: a token goes round through pipes, and the
+agent that has it makes one call. So each call finds the caches as the other agents left them. All agents of a ring run
+on one processor; the ring of actors and the ring of private copies run in alternation, never together. Two more only
+read the packed weights from end to end, shared or private: what the machine's caches and memory give at best.
 """
 
 from __future__ import annotations

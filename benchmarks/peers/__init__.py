@@ -1,4 +1,4 @@
-"""What the benchmarks compare: a table of peers, and a module for each framework.
+"""The peers that the benchmarks compare: a table of peers, and a module for each framework.
 
 A peer's function sets the framework up in a process of its own and returns its call: it takes `model, threads, batch`
 and returns a `Prepared` (see `tilewright.measure.paired`). To add one, write that function and name it in `PEERS`. Each
@@ -87,7 +87,7 @@ PEERS: dict[str, Peer] = {
 }
 
 OWN = tuple(name for name in PEERS if name.startswith("tilewright"))
-"""Variants of what is judged."""
+"""Variants of our own."""
 
 EXACT = "tilewright-exact"
 """Ours without the algorithms that lose digits, which every table of ours shows beside the default."""

@@ -1,4 +1,5 @@
-"""What the peers share: a model's file and inputs, that file with its shapes fixed, folders for what they make."""
+"""Parts that the peers share: a model's file and inputs, that file with its shapes fixed, folders for what they
+make."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who computes a function of `comprehension_suite.py`: ours, its loops as C, `opt_einsum` over NumPy, PyTorch eagerly
-and through Inductor."""
+"""The peers that compute a function of `comprehension_suite.py`: ours, its loops as C, `opt_einsum` over NumPy, PyTorch
+eagerly and through Inductor."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def openvino(trace: str, threads: int, window: int) -> Prepared:
 
 def inductor(trace: str, threads: int, window: int) -> Prepared:
     """PyTorch compiled by Inductor, sizes that vary as symbols, weights folded. All sizes of the trace are met before:
-    it compiles anew for those that it treats apart, such as 1."""
+    it compiles anew for those that it specialises on, such as 1."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(models.ROOT / "build" / "peers" / "inductor"))
     import torch
     import torch._inductor.config as config
@@ -113,7 +113,7 @@ def inductor(trace: str, threads: int, window: int) -> Prepared:
     rng = np.random.default_rng(6)
     for sizes in quantile_shapes(chosen, 3)[1:2] + quantile_shapes(chosen, CALLS):
         call(inputs_for(proto, {**chosen.fixed, **sizes}, rng), marked=True)
-    torch.compiler.set_stance(skip_guard_eval_unsafe=True)  # only what tells its versions apart is tested
+    torch.compiler.set_stance(skip_guard_eval_unsafe=True)  # only what distinguishes its versions is tested
     return _prepared(chosen, window, call, torch.__version__)
 
 

@@ -11,7 +11,7 @@ Array = np.ndarray[Any, Any]
 
 
 def by_xla(text: str, arrays: Sequence[Any]) -> list[Array]:
-    """What the function `main` of a StableHLO module gives for arrays of the types that it states."""
+    """The results of the function `main` of a StableHLO module for arrays of the types that it states."""
     import jax
     from jax._src import xla_bridge
     from jaxlib import _jax, xla_client

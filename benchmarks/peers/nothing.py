@@ -15,7 +15,7 @@ from tilewright.ops.registry import emit1
 from tilewright.train.step import Step
 
 INPUTS = 5
-"""As many as a PPO update has."""
+"""The number of inputs of a PPO update."""
 MANY = 100
 """Calls at once, of which one is too short for a clock."""
 
@@ -31,7 +31,7 @@ def own() -> Prepared:
 
 
 def native() -> Prepared:
-    """What the step calls, with the vectors of one turn."""
+    """The call that the step makes, with the vectors of one turn."""
     step, batch = _step()
     inputs = (*batch, *(_empty(spec) for spec in step.model.inputs[INPUTS:]))
     outputs = tuple(_empty(spec) for spec in step.model.outputs)

@@ -75,9 +75,9 @@ def agent(algorithm: str, width: int) -> Any:
 
 
 def limit_flops(algorithm: str, width: int, rows: int) -> float:
-    """Of the products: a forward pass counts two a weight and row, its gradients by data and by weights as much each.
-    SAC: the actor twice forward and once back; the critics three times forward, back by all once, by data once. TD3:
-    the same with one actor pass less, and every second time what moves the actor, by one critic."""
+    """The operations of the products: a forward pass counts two a weight and row, its gradients by data and by weights
+    as much each. SAC: the actor twice forward and once back; the critics three times forward, back by all once, by data
+    once. TD3: the same with one actor pass less, and every second time what moves the actor, by one critic."""
     sizes = {name: sum(p.numel() for p in part.parameters()) for name, part in agent(algorithm, width).named_children()}
     actor, critics = sizes["actor"], sizes["critic"]
     passes = 4 * actor + 6 * critics if algorithm == "sac" else actor + 4 * critics + (3 * actor + critics) / DELAY

@@ -31,7 +31,7 @@ def _convert(model: str, batch: int, folder: Path) -> None:
 
 
 def _batch_axes(script: str, pattern: str) -> list[int]:
-    """Which axis of each input or output is the batch, as the script that pnnx writes beside the model says."""
+    """The axis of each input or output that is the batch, as the script that pnnx writes beside the model says."""
     return [int(axis) for axis in re.findall(pattern, script)]
 
 

@@ -231,8 +231,8 @@ def inductor(case: str) -> Prepared:
 
 
 def allocated(case: str, compiler: str) -> Prepared:
-    """What PyTorch's allocator has handed out at the fullest moment of a step, beyond what there is before it: the
-    gradients are among it, what oneDNN takes within a call is not."""
+    """The bytes that PyTorch's allocator has handed out at the fullest moment of a step, beyond what there is before
+    it: the gradients are among them, what oneDNN takes within a call is not."""
     from torch.profiler import ProfilerActivity, profile
 
     prepared = {"eager": eager, "inductor": inductor}[compiler](case)

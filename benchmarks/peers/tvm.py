@@ -26,7 +26,7 @@ from tilewright.support.errors import Error
 TRIALS = {"m64": 256, "nat": 512, "az6": 512}
 """By model: schedules measured in all, of at most 64 for each of its distinct kernels."""
 PYTHON = models.ROOT / "build" / "peers" / "tvm-env" / "bin" / "python"
-"""Of the environment that `make tune-tvm` installs TVM's tuner in (see tvm_tuning.py)."""
+"""The interpreter of the environment that `make tune-tvm` installs TVM's tuner in (see tvm_tuning.py)."""
 
 
 def tuned(model: str, threads: int, batch: int) -> Prepared:

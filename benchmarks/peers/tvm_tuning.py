@@ -50,7 +50,8 @@ def tuned(module: Any, target: Any, work_dir: str, trials: int) -> Any:
 
 
 def tune(model: str, folder: Path, cpu: str, threads: int, trials: int) -> None:
-    """As TVM's documentation advises for CPUs: weights are packed beforehand, as the tuned schedules want them."""
+    """Tune a model as TVM's documentation advises for CPUs: weights are packed beforehand, as the tuned schedules want
+    them."""
     target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": threads})
     module, params = relax.frontend.detach_params(from_onnx(onnx.load(model), keep_params_in_input=True))
     built = tvm.compile(tuned(module, target, str(folder / "log"), trials), target=target)

@@ -30,7 +30,7 @@ class ActorCritic(nn.Module):
 
 
 class Dueling(nn.Module):
-    """DQN over frames, with value and advantages apart."""
+    """DQN over frames, with value and advantages in separate heads."""
 
     def __init__(self) -> None:
         super().__init__()

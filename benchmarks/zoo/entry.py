@@ -18,7 +18,7 @@ class Entry:
     example: tuple[Any, ...] | dict[str, Any]
 
     def call(self, function: Callable[..., Any]) -> Any:
-        """What a function, the module or what was compiled of it, gives for the example."""
+        """The result of a function, the module or its compiled form, for the example."""
         if isinstance(self.example, dict):
             return function(**self.example)
         return function(*self.example)
@@ -49,5 +49,5 @@ Builder = Callable[[], Entry]
 
 
 def tokens(vocabulary: int, length: int, batch: int = 1) -> torch.Tensor:
-    """Random token numbers, i64[batch, length]. The first three stay out: models treat padding and ends apart."""
+    """Random token numbers, i64[batch, length]. The first three stay out: models treat padding and ends differently."""
     return torch.randint(3, vocabulary, (batch, length))

@@ -32,7 +32,7 @@ DOORS = ("module", "torchscript", "dynamo")
 
 @dataclass(slots=True)
 class Row:
-    """What became of one architecture at one door.
+    """The outcome of one architecture at one door.
 
     outcome   "whole" (one native program, right at all sizes), "wrong", "refused", "not exported" (PyTorch's exporter
               made no file, or one that is another function than the module), "crashed", "time limit"

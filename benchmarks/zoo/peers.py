@@ -31,7 +31,7 @@ from tilewright.dynamo.backend import tilewright
 
 FOLDER = models.ROOT / "build" / "zoo-peers"
 MAX_BYTES = 400 << 20
-"""Of a model's weights: larger ones are left out of this race."""
+"""The most bytes of a model's weights: larger ones are left out of this race."""
 
 KILLED = "killed.json"
 UNEXPORTED = "unexported.txt"
@@ -249,7 +249,7 @@ FILES: dict[str, Callable[[Path], tuple[Call, Results]]] = {
 }
 MODULES: dict[str, Callable[[Path], tuple[Call, Results]]] = {"eager": eager, "inductor": inductor}
 RUNTIMES = FILES | MODULES
-"""Of a model's folder what calls the model and what reads its outputs: those of files and those of the module."""
+"""For a model's folder the call of the model and the reader of its outputs: those of files and those of the module."""
 
 
 def main() -> None:

@@ -147,7 +147,7 @@ def slowest(model: tw.Model, tensors: Sequence[torch.Tensor]) -> str:
 
 
 def brief(error: Exception) -> str:
-    """What an error says, in one line: of several problems the first, and how many others there are."""
+    """The message of an error, in one line: of several problems the first, and how many others there are."""
     if not isinstance(error, tw.Error):
         return (str(error).strip().splitlines() or [""])[0]
     kinds = sorted({" ".join(problem.what.split()) for problem in error.each()})

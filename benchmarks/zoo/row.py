@@ -1,11 +1,12 @@
-"""What became of one architecture of the zoo."""
+"""The outcome of one architecture of the zoo."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 TOLERANCE = 1e-4
-"""Of the largest magnitude of an output in eager PyTorch, which itself rounds in another order."""
+"""The error that is allowed, relative to the largest magnitude of an output in eager PyTorch, which itself rounds in
+another order."""
 
 
 @dataclass(slots=True)

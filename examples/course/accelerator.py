@@ -33,7 +33,7 @@ TILE, BLOCK = 16, 64
 """Rows and columns of a tile, and of a block of results that is summed up at a time."""
 
 BYTES_PER_CYCLE, GEMM_CYCLES = 16, 16
-"""What a transfer moves in a cycle, and how long the product of two tiles takes."""
+"""The elements that a transfer moves in a cycle, and how long the product of two tiles takes."""
 
 INPUTS, WEIGHTS, SUMS = te.scope("npu_inp", 4 << 10), te.scope("npu_wgt", 4 << 10), te.scope("npu_acc", 16 << 10)
 """The memories: for 16 tiles of inputs, 16 of weights, 16 of sums."""

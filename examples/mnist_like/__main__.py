@@ -93,7 +93,7 @@ def references(data: Digits) -> dict[str, float]:
 
 
 def judged(rows: list[Row], sklearn: dict[str, float], console: Console) -> int:
-    """Prints how ours compares; 1 if it is less accurate than somebody else."""
+    """Prints how ours compares; 1 if it is less accurate than another."""
     code = 0
     for name, share in sklearn.items():
         mine = {row.learner: row for row in rows if row.network == name}

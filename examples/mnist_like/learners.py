@@ -15,7 +15,7 @@ RATE = 1e-2
 
 
 class Learner(Protocol):
-    """Somebody who learns from batches."""
+    """A learner that takes batches."""
 
     def step(self, pictures: Any, shown: Any) -> float:
         """The loss before the step."""
@@ -107,5 +107,5 @@ LEARNERS: dict[str, tuple[str | None, Callable[[tuple[int, ...], int], Learner]]
 
 
 def installed() -> list[str]:
-    """Those whose package is there."""
+    """The learners whose package is installed."""
     return [name for name, (package, _) in LEARNERS.items() if package is None or importlib.util.find_spec(package)]

@@ -70,7 +70,7 @@ def first_weights(hidden: tuple[int, ...], seed: int = 0) -> Weights:
 
 
 def accuracy(weights: Weights, pictures: Array, labels: Array) -> float:
-    """The share of pictures whose digit has the highest score, in NumPy, whoever has trained the weights."""
+    """The share of pictures whose digit has the highest score, in NumPy, for weights of any learner."""
     x = pictures
     for k in range(len(weights) // 2):
         x = (np.maximum(x, 0) if k else x) @ weights[f"w{k}"] + weights[f"b{k}"]

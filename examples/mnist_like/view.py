@@ -15,7 +15,7 @@ WIDTH = 32
 @dataclass(slots=True)
 class Row:
     """One learner of one network: losses by epoch, accuracy on what it has not seen, and seconds, the first epoch with
-    its compilation apart."""
+    its compilation separately."""
 
     network: str
     learner: str
@@ -53,7 +53,7 @@ def picture(rows: list[Row], missing: list[str]) -> Table:
 
 
 def lines(rows: list[Row], console: Console) -> None:
-    """What a terminal would show, for logs."""
+    """A console like a terminal, for logs."""
     for row in rows:
         console.print(
             f"{row.network}, {row.learner}: loss {row.losses[-1]:.4f}, accuracy {row.accuracy:.2%}, first epoch "

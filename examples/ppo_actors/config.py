@@ -1,4 +1,4 @@
-"""What is run: one frozen record that the learner and every actor get."""
+"""The configuration of a run: one frozen record that the learner and every actor get."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Step = tuple[Array, Array, Array, Array, dict[str, Any]]
 
 
 class Environment(Protocol):
-    """What of gymnasium's vector environments the actors use. Arrays lead with the number of copies."""
+    """The part of gymnasium's vector environments that the actors use. Arrays lead with the number of copies."""
 
     def reset(self, *, seed: int | None = None) -> tuple[Array, dict[str, Any]]:
         """First observations."""
@@ -111,7 +111,7 @@ class Dense:
 
 
 def make(name: str, copies: int) -> Environment:
-    """That many copies of the environment, stepped together."""
+    """`count` copies of the environment, stepped together."""
     if name == "pixels":
         return Catch(copies)
     import gymnasium

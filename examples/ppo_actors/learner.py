@@ -1,4 +1,4 @@
-"""The learner: the networks and PPO (Schulman et al. 2017) in plain PyTorch, in the manner of CleanRL.
+"""The learner: the networks and PPO (Schulman et al. 2017) in ordinary PyTorch, in the manner of CleanRL.
 
 Nothing here knows where experience comes from or where weights go.
 """

@@ -1,4 +1,4 @@
-"""What is known of a run while it goes on: one row an update, and the actors' gauges."""
+"""The state of a run while it goes on: one row an update, and the actors' gauges."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from examples.ppo_actors.config import Config
 Array = npt.NDArray[Any]
 
 _PREFIX = "ppo-demo-"
-"""Of the stores' names; the learner's process follows, so that any number of runs go on at once."""
+"""A prefix of the stores' names; the learner's process follows, so that any number of runs go on at once."""
 
 
 class Policy(Protocol):
@@ -39,7 +39,7 @@ class Source(Protocol):
 
     @property
     def address(self) -> Any:
-        """What an actor needs to connect."""
+        """The data with which an actor connects."""
 
     @property
     def version(self) -> int:

@@ -52,7 +52,7 @@ class Shared:
         return everything[actor]
 
     def gauges(self, actor: int) -> Any:
-        """What the actor tells of itself: a record of `GAUGES`, each field written by the actor alone."""
+        """The gauges of an actor: a record of `GAUGES`, each field written by the actor alone."""
         return np.frombuffer(self._gauges, GAUGES)[actor : actor + 1]
 
 

@@ -86,7 +86,7 @@ class Game:
         return 1 + (off > STEP // 2) - (off < -STEP // 2)
 
     def frame(self) -> Array:
-        """What is seen: [84, 84], bytes."""
+        """The picture that the agent sees: [84, 84], bytes."""
         pixels = np.zeros((SIDE, SIDE), np.uint8)
         pixels[self.y : self.y + BALL, self.x : self.x + BALL] = 255
         pixels[SIDE - 4 : SIDE - 1, self.paddle : self.paddle + PADDLE] = 200

@@ -78,7 +78,7 @@ def at(e: Expr, **values: float) -> float:
 
 
 def test_corners() -> None:
-    """What PyTorch takes: halves where two are equal, nothing at the corner of abs, no NaN of powers at zero."""
+    """The choices of PyTorch: halves where two are equal, nothing at the corner of abs, no NaN of powers at zero."""
     for name in ("min", "max", "larger"):
         e = call(name, X, Y)
         assert at(derivative(e, X), x=1.5, y=1.5) == at(derivative(e, Y), x=1.5, y=1.5) == 0.5
@@ -108,7 +108,7 @@ def test_operators_without_a_derivative_are_named() -> None:
     shifted = Op("bitcast", (X,), f64)
     with pytest.raises(UnsupportedError, match="the scalar operator bitcast has no derivative"):
         derivative(shifted * Y, X)
-    assert is_const(derivative(shifted, Y), 0)  # nobody asks for it there
+    assert is_const(derivative(shifted, Y), 0)  # not asked for there
     assert adjoints(shifted, G, [X]) == {}  # the bits of a number have none
 
 
@@ -172,7 +172,7 @@ def random_expression(rng: random.Random, depth: int) -> Expr:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_expressions_of_all_kinds(seed: int) -> None:
-    """What is shared flows back from all its places; both modes agree wherever the function is smooth."""
+    """A shared expression flows back from all its places; both modes agree wherever the function is smooth."""
     rng = random.Random(seed)
     e = random_expression(rng, rng.choice((2, 3, 4)))
     values = {v: rng.uniform(-2, 2) for v in (X, Y, Z)}

@@ -90,7 +90,7 @@ def test_digits_of_remainders_merge(sizes: tuple[int, ...], scale: int, samples:
 @SETTINGS
 @given(st.tuples(*[st.integers(1, 12)] * 4), st.integers(-3, 3), st.lists(points(), min_size=4, max_size=8))
 def test_remainders_of_quotients(sizes: tuple[int, ...], scale: int, samples: list[dict[Var, int]]) -> None:
-    """What tiles leave of an extent that is a quotient is a remainder, with a remainder's bounds."""
+    """The rest that tiles leave of an extent that is a quotient is a remainder, with a remainder's bounds."""
     a, k, d, shift = sizes
     number = (X * a + Y + shift) // k
     e = (number - number // d * d) * scale
@@ -234,7 +234,7 @@ def test_what_a_comparison_says(fact: Expr) -> None:
 
 
 def test_ends_of_what_is_clamped() -> None:
-    """Of a number from memory that is cut to a range at one side, the other operand's end is known."""
+    """A number from memory that is clamped at one side has the other operand's end."""
     place = Buffer("at", i64, (const(8),))[I]
     inner = {I: const(8)}
     assert symbolic_bounds(minimum(maximum(place, 0), N - 1), inner) == (const(0), N - 1)

@@ -112,7 +112,8 @@ def test_rule_is_used(rule: Rule) -> None:
 
 
 def test_rules_are_for_kinds_of_types() -> None:
-    """What wraps and what rounds are distinguished, and a letter that comes twice stands for one expression."""
+    """Operations that wrap and those that round are distinguished, and a letter that comes twice stands for one
+    expression."""
     a, b = Var("a", f32), Var("b", f32)
     x, y = Var("x"), Var("y")
     assert apply(Op("sub", (x, x))) is const(0) and apply(Op("sub", (a, a))) is None

@@ -1,4 +1,4 @@
-"""What the simplifier, the bounds and the prover must find: one line an example."""
+"""Results that the simplifier, the bounds and the prover must find: one line an example."""
 
 from __future__ import annotations
 
@@ -338,7 +338,7 @@ def test_analyzers_are_forgotten_when_they_remember_much(monkeypatch: pytest.Mon
 
 
 def test_order_of_long_expressions() -> None:
-    """Their texts are cut: the beginning, then a digest of the whole."""
+    """Texts of long expressions are cut: the beginning, then a digest of the whole."""
     short, long = x, [y + k for k in range(2)]
     for _ in range(9):
         long = [maximum(minimum(e, 3) * e, x) for e in long]

@@ -84,7 +84,7 @@ def test_a_row_that_is_a_sum_whatever_the_signs(signs: tuple[int, int]) -> None:
 
 
 def test_factors_are_exact_binary_fractions() -> None:
-    """Of 3a + b and its multiples, b is scaled: a third would be rounded."""
+    """The factor b is scaled among 3a + b and its multiples: a third would be rounded."""
     three, one = Fraction(3), Fraction(1)
     program = check(((three, one), (2 * three, 2 * one)))
     assert program.variables == (((three, 0), (one, 1)),)

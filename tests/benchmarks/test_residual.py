@@ -1,4 +1,4 @@
-"""What the replay of a learned residual is made of; LightGBM itself is an extra, and is not asked here."""
+"""The parts of the replay of a learned residual; LightGBM itself is an extra, and is not asked here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmarks' machinery: tables are read, work is counted, a layer is raced, rows are stored and judged."""
+"""The benchmarks' machinery: tables are read, work is counted, a layer is raced, rows are stored and checked."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def test_every_model_of_the_table_is_known() -> None:
 
 
 def test_what_symbolic_batches_are_evaluated_by_is_not_what_is_measured() -> None:
-    """But for one, of which there is a version of its own: the suite would else measure how well it is remembered."""
+    """One batch is an exception, which has a version of its own: the suite would else measure how well it is
+    remembered."""
     measured = {case.batch for case in bench_models.cases()} - {1}
     assert {8, 32, 64} <= measured
     assert not measured & {*SYMBOLIC_ROWS, *SYMBOLIC_IMAGES}
@@ -260,7 +261,7 @@ def test_stored_layers_keep_the_bounds_of_the_documents() -> None:
 
 
 def test_rows_of_another_machine_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a report of rows that are there says where they were measured, not where it is written."""
+    """A report of rows that are there says where they were measured, not where it is written."""
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
     monkeypatch.setattr(suite.plots, "write", lambda *_: [])
     here = harness.environment()

@@ -57,7 +57,7 @@ def test_what_litert_cannot_convert_is_noted(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_is_not_prepared_keeps_what_it_had() -> None:
-    """But one that is found wrong, or cannot run the model any more, does not."""
+    """A peer that is wrong, or cannot run the model any more, does not."""
     former = bench.PeerRow("a", {"inductor": 20.0, "litert": 9.0}, {"inductor": 2.0, "litert": 0.9}, commit="old")
     now = bench.PeerRow("a", {"ours": 10.0, "openvino": 15.0}, {"openvino": 1.5}, {"litert": "differs"}, commit="new")
     row = bench.kept(now, former)

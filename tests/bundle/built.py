@@ -32,7 +32,8 @@ def build(folder: Path, name: str, compiler: str | None = None, flags: Sequence[
 def call(
     command: Sequence[str], folder: Path, binding: Binding, inputs: Mapping[str, Array], sizes: Mapping[str, int]
 ) -> list[Array]:
-    """What a built example writes for inputs by the model's names, flat; sizes by the model's names of dimensions."""
+    """The outputs that a built example writes for inputs by the model's names, flat; sizes by the model's names of
+    dimensions."""
     io = folder / "io"
     io.mkdir(exist_ok=True)
     for a in binding.inputs:

@@ -210,7 +210,7 @@ HUGE = b"{'descr': '<f4', 'fortran_order': False, 'shape': (222222222222,), }".l
     "content", [b"", b"PK", b"PK\x03\x04" + bytes(60), b"\xff" * 64, b"\x93NUMPY\x01\x00\x76\x00" + HUGE]
 )
 def test_files_that_are_damaged(tmp_path: Path, suffix: str, content: bytes) -> None:
-    """They are named in an error, as inputs and as what is expected, whatever the libraries make of them."""
+    """Damaged files are named in an error, as inputs and as what is expected, whatever the libraries make of them."""
     path = tmp_path / f"x.{suffix}"
     path.write_bytes(content)
     if (suffix, content) != ("pb", b""):  # which is an empty tensor of no type

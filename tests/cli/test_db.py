@@ -71,7 +71,7 @@ def test_stats_verify_prune(cli: Cli, user: Store) -> None:
 
 
 def test_verify_races(cli: Cli, user: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each record is settled as soon as it is raced: who presses Ctrl-C keeps the others' verdicts."""
+    """Each record is decided as soon as it is raced: who presses Ctrl-C keeps the others' verdicts."""
     from tilewright.tuning import rerace
 
     said = iter([rerace.Reraced("dropped", "not verified"), rerace.Reraced("skipped", "about other machines")])

@@ -21,7 +21,7 @@ from .conftest import Cli
 
 
 def like_this() -> Ceilings:
-    """What a machine of this kind reaches."""
+    """The ceilings that a machine of this kind reaches."""
     known, hz = native().ceilings, 3.0
     rates = (known.l1_bandwidth, known.l2_bandwidth, known.l3_bandwidth, known.memory_bandwidth)
     l1, l2, l3, memory = (hz * rate for rate in rates)

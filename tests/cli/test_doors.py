@@ -1,5 +1,5 @@
-"""What all commands that take a model have in common: what a model may be, dimensions, files that are written, options
-that do nothing, exit codes."""
+"""Behaviour that all commands that take a model have in common: what a model may be, dimensions, files that are
+written, options that do nothing, exit codes."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def test_decisions_are_listed_with_their_space(cli: Cli, layer: Path) -> None:
 
 
 def test_a_file_for_another_machine(cli: Cli, layer: Path, tmp_path: Path) -> None:
-    """It is written here; running it here is an error that says for which machine it is."""
+    """The file is written here; running it here is an error that says for which machine it is."""
     path = tmp_path / "arm.tw"
     assert cli("compile", layer, "-o", path, "--target", "aarch64-neoverse-v1")[0] == 0
     code, _, error = cli("run", path)

@@ -28,7 +28,7 @@ TUNED = Tuned({"plan a": "tiles rows=6,width=8"}, ROWS, GAIN, timed=6, seconds=3
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the command asks for; `result` is what it gets, an error or what was found."""
+    """The arguments that the command passes on; `result` is its answer: an error or a result."""
     seen: dict[str, Any] = {"result": TUNED}
 
     def tune(model: Path, **options: Any) -> Tuned:

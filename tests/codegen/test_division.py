@@ -47,7 +47,7 @@ def test_by_literals(name: str, divisor: int, loop: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("element", [i8, u8, i16, u16, i32, u32, i64])
 def test_vectors_by_each_other(name: str, element: DType) -> None:
-    """Of 32 bits and less as quotients of floats: next to multiples, at the ends of the range, by 0 and -1."""
+    """Integers of 32 bits and less are divided as floats: next to multiples, at the ends of the range, by 0 and -1."""
     rng, info, count = np.random.default_rng(7), np.iinfo(element.numpy), 4096
     divisors = rng.integers(info.min, info.max, count, element.numpy, endpoint=True) >> rng.integers(
         0, element.bits, count
@@ -84,7 +84,7 @@ def test_shifts_by_literals(name: str, by: int, loop: str) -> None:
 
 
 def test_sixteen_numbers_are_chosen_by_four_bits() -> None:
-    """Of f32 by an i32 alone: that is the table that a register holds."""
+    """Numbers of f32 are chosen by an i32 alone: that is the table that a register holds."""
     x, y = Var("x", i32), Var("y", i64)
     low = cast(Op("bitand", (x, const(15, i32))), i64)
     assert sixteenth(lookup(low, [const(k, f32) for k in range(16)])) is x

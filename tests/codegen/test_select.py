@@ -79,7 +79,7 @@ def test_what_both_branches_read_is_read_before_them(transposed: bool) -> None:
 
 
 def test_a_branch_that_all_lanes_share_asks_no_lane() -> None:
-    """What is dear stands after a branch: on the condition itself where it is one for all, else on any lane's."""
+    """Expensive work stands after a branch: on the condition itself where it is one for all, else on any lane's."""
     i = Var("i")
     a, out = buffer("a", f32, 16), buffer("out", f32, n, 16)
     x = a[i]

@@ -1,4 +1,4 @@
-"""What versions compute alike is computed before the tests that choose one."""
+"""Computations that versions share are done before the tests that choose one."""
 
 from __future__ import annotations
 

@@ -258,5 +258,5 @@ def test_names_of_several_nodes() -> None:
     builder.reserved -= {"a_1", "a_4"}  # as when what was tried is taken back
     assert builder.fresh("a") == "a_1"
     assert [builder.fresh("a_1"), builder.fresh("a")] == ["a_1_1", "a_4"]
-    builder.reserved.discard("a")  # as for a name that is somebody's
+    builder.reserved.discard("a")  # as for a name that is used
     assert builder.fresh("a") == "a"

@@ -59,7 +59,7 @@ def test_each_input_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_inputs_are_these() -> None:
-    """Who adds an input adds a change above, and a line to the module's list."""
+    """A change that adds an input adds a change above, and a line to the module's list."""
     assert list(inspect.signature(identity).parameters) == PARAMETERS
     assert {name.split("'")[0] for name in CHANGES} >= set(PARAMETERS)
     listed = re.findall(r"^    (\w+) {2,}", module.__doc__ or "", re.MULTILINE)

@@ -27,7 +27,7 @@ def test_a_program_is_saved_and_loaded(tmp_path: Path) -> None:
 
 
 def test_a_program_for_another_machine(tmp_path: Path) -> None:
-    """Its file is whole, and loading it here is an error that names both machines."""
+    """The file of such a program is whole, and loading it here is an error that names both machines."""
     program = tw.compile_program(policy_suite.m64(), target="neoverse-v1")
     assert "aarch64" in repr(program)
     path = tmp_path / "m64.tw"
@@ -40,7 +40,7 @@ def test_a_program_for_another_machine(tmp_path: Path) -> None:
 
 
 def test_weights_are_retained_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the import has read is what the model keeps; a caller's arrays are copied, for they may change."""
+    """The model keeps the weights that the import has read; a caller's arrays are copied, for they may change."""
     monkeypatch.setattr(importer, "LARGE", 1)
     read = import_model(policy_suite.m64())
     for case, shared in ((read, True), ((read.graph, read.weights), False)):

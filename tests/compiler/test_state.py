@@ -368,8 +368,8 @@ def test_a_saved_state_that_was_tampered_with_is_refused_or_works(seed: int) -> 
         ({"x": "y"}, "no cache that grows"),
         ({"nothing": "present_k"}, "no input of this name"),
         ({"past_k": "nothing"}, "no output of this name"),
-        ({"past_k": "present_v"}, "not the input with something behind it"),
-        ({"past_k": "y"}, "not the input with something behind it: got matmul"),
+        ({"past_k": "present_v"}, "not the input with something after it"),
+        ({"past_k": "y"}, "not the input with something after it: got matmul"),
     ],
 )
 def test_what_is_no_cache_is_named(pairs: dict[str, str], words: str) -> None:

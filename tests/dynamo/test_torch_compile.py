@@ -44,7 +44,7 @@ turned.register_autograd(lambda ctx, g: torch.flip(g, [-1]) * 2)
 
 
 class Custom(nn.Module):
-    """An operator that nobody knows between two that everybody knows."""
+    """An unknown operator between two known ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def test_strides_are_those_traced() -> None:
 
 
 def test_strides_along_one_element_are_those_traced_where_sizes_are_symbolic() -> None:
-    """How far apart the elements of a dimension are that has one only: of no use, but what eager PyTorch says."""
+    """The stride of a dimension that has one element only: of no use, but what eager PyTorch says."""
 
     def transposed(x: Any, y: Any) -> Any:
         x, y = x * 2 + 1, y * 2

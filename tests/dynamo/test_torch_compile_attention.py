@@ -15,7 +15,7 @@ nn, functional = torch.nn, torch.nn.functional
 
 
 class Attention(nn.Module):
-    """Of `keys` places of the input, with whatever else PyTorch's function takes."""
+    """Attention to `keys` places of the input, with whatever else PyTorch's function takes."""
 
     def __init__(self, keys: int, arguments: dict[str, Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is said of a module's coverage under `torch.compile`."""
+"""Reports of a module's coverage under `torch.compile`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What `torch.compile(backend="tilewright")` says of what it leaves in PyTorch, and recurrent layers, which TorchDynamo
-leaves out by itself."""
+"""The log of `torch.compile(backend="tilewright")` about what it leaves in PyTorch, and recurrent layers, which
+TorchDynamo leaves out by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights under `torch.compile`: whoever changes them, by whatever way, the very next call uses what they are then."""
+"""Weights under `torch.compile`: however they are changed, the very next call uses what they are then."""
 
 from __future__ import annotations
 

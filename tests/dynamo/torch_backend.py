@@ -1,4 +1,4 @@
-"""What the tests of `torch.compile`'s backend share: its name, and a comparison with eager PyTorch."""
+"""Parts that the tests of `torch.compile`'s backend share: its name, and a comparison with eager PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of comprehensions that are wrong: the whole text, as a golden file."""
+"""Errors about comprehensions that are wrong: the whole text, as a golden file."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ RESIZED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("door", [by_module, by_program, by_compile], ids=lambda f: f.__name__)
 def test_bytes_are_resized_bit_for_bit(door: Callable[..., list[Any]]) -> None:
-    """Eager PyTorch computes these with weights of 16 bits; what it takes them apart into for compilers does not."""
+    """Eager PyTorch computes these with weights of 16 bits; its decomposition for compilers does not."""
     cases: dict[str, Case] = {name: resized(BYTES, **options) for name, options in RESIZED.items()}
     inputs = (BYTES,) * len(cases)
     got = door(Together(cases).eval(), tuple(x.clone() for x in inputs))

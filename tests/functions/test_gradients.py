@@ -21,7 +21,7 @@ from tilewright.te.adjoint import adjoint
 Array = np.ndarray[Any, Any]
 STEP = 1e-7
 TOLERANCE = 1e-5
-"""Of differences along a line, relative to the sum of absolute gradients."""
+"""The tolerance of differences along a line, relative to the sum of absolute gradients."""
 RNG = np.random.default_rng(21)
 
 
@@ -126,7 +126,7 @@ def test_what_is_expected() -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_gradients(part: int) -> None:
-    """Those of the generator's comprehensions that have floating point results."""
+    """Gradients of the generator's comprehensions that have floating point results."""
     tried = 0
     for seed in range(part, 300, 4):
         case = generate(seed)

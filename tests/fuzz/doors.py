@@ -1,4 +1,4 @@
-"""What the doors say to awkward arguments: a right result or a clear error of ours, never another exception.
+"""Awkward arguments to the doors: a right result or a clear error of ours, never another exception.
 
 A case is a function of its seed: a call that would work, of which one or two arguments are something else: wrong types,
 wrong ranks, foreign objects, arrays of strange memory. What comes out must be what the reference gives.
@@ -199,7 +199,7 @@ def transformed() -> Any:
 
 
 Call = tuple[str, Callable[[], Any], Callable[[], Any] | None]
-"""What is called, the call, and what it gives where it gives something."""
+"""The name of a call, the call, and its expected result where it has one."""
 
 
 def odd(rng: Random) -> Any:
@@ -391,7 +391,7 @@ def check(seed: int) -> str:
 
 
 def refused_by_torch(name: str, error: BaseException) -> str:
-    """What PyTorch refuses itself, and our errors through it."""
+    """The outcome of an error by which PyTorch refuses itself, or of ours through it."""
     text = f"{type(error).__name__}: {error}"
     ours = "tilewright" in text.lower() or isinstance(error.__cause__, tw.Error)
     eager_too = isinstance(error, RuntimeError | NotImplementedError | TypeError)

@@ -22,7 +22,7 @@ LIMIT_S = 60.0
 
 @dataclass(slots=True)
 class Report:
-    """What became of the cases: outcomes counted, failures by seed."""
+    """The outcomes of the cases: outcomes counted, failures by seed."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: dict[int, str] = field(default_factory=dict)

@@ -4,7 +4,7 @@
     python -m tests.fuzz.guarded --door onnx --seed 44 --programs 1
 
 A child prints each seed before it tries it. One that ends by a signal has read or written outside; one whose results
-differ between two calls on the same inputs has read what nobody wrote; one that raises anything but an error of ours
+differ between two calls on the same inputs has read unwritten memory; one that raises anything but an error of ours
 is a fault as well, and one that takes longer than ten minutes for a program.
 """
 
@@ -38,7 +38,7 @@ SECONDS = 600
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What a program did that it must not."""
+    """An access or result of a program that must not be."""
 
     door: str
     seed: int
@@ -106,7 +106,8 @@ def child(door: str, first: int, count: int) -> None:
 
 
 def report(door: str, first: int, count: int) -> Iterator[tuple[int, int] | Fault]:
-    """What children say of programs: their calls, or a fault. One that ends by a signal is followed by another."""
+    """The reports of children about programs: their calls, or a fault. One that ends by a signal is followed by
+    another."""
     seed, end = first, first + count
     while seed < end:
         command = [sys.executable, "-m", "tests.fuzz.guarded", "--child", door, str(seed), str(end - seed)]

@@ -1,4 +1,4 @@
-"""Memory of programs between pages that nobody may touch: all that a call reads or writes, each thing by itself.
+"""Memory of programs between pages that may not be touched: all that a call reads or writes, each thing by itself.
 
 `install()` puts it into this process for good: from then on each call of each program that is loaded runs on copies of
 its inputs, weights and caches, and on outputs and temporaries, each of which ends, or begins, at a page that cannot be
@@ -191,7 +191,7 @@ _call, _prepare, _slots = Engine.call, Prepare.__call__, Prepare.slots
 def install() -> Guard:
     """Guard every program of this process from now on."""
     Engine.call = guarded_call  # type: ignore[method-assign]
-    # Calls pass through Python, where there is somebody to guard them.
+    # Calls pass through Python, where they can be guarded.
     Engine.builtin = lambda self, slow, *, versioned=False: slow  # type: ignore[method-assign]
     Prepare.__call__ = guarded_prepare  # type: ignore[method-assign]
     Prepare.slots = guarded_slots  # type: ignore[method-assign]

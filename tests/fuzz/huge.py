@@ -492,7 +492,7 @@ def run_te(rng: Random, mark: Callable[[str], None]) -> str:
 
 
 def run(seed: int, mark: Callable[[str], None]) -> str:
-    """What becomes of the case of a seed. Raises what is no error of ours."""
+    """The outcome of the case of a seed. Raises errors that are not ours."""
     rng = Random(seed)
     try:
         return (run_te if rng.random() < 0.12 else run_onnx)(rng, mark)

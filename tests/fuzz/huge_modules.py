@@ -89,7 +89,7 @@ def module(rng: Random) -> tuple[str, str, list[Any]]:
 
 
 def run(seed: int, mark: Callable[[str], None]) -> str:
-    """What becomes of the case of a seed. Raises what is no error of ours."""
+    """The outcome of the case of a seed. Raises errors that are not ours."""
     rng = Random(seed)
     name, source, inputs = module(rng)
     mark(name)

@@ -80,7 +80,7 @@ def _damage_words(data: bytearray, rng: random.Random) -> None:
 
 
 def read_forked(data: bytes) -> Module:
-    """As `read_outside`, by a copy of this process. Raises ModelError, where that one dies, too."""
+    """A module, read as `read_outside` does, by a copy of this process. Raises ModelError, where that one dies, too."""
     out, back = os.pipe()
     child = os.fork()
     if child == 0:

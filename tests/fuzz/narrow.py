@@ -37,8 +37,8 @@ Make = Callable[[Random], tuple[Callable[..., Any], list["Draw"]]]
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A tensor to be drawn. `kind`: "scaled" numbers of the case's scale, "plain" normal ones, "positive", "share" in
-    (0, 1), or "index" below `limit`."""
+    """A tensor to be drawn. `kind`: "scaled" numbers of the case's scale, "normal" ones of the normal distribution,
+    "positive", "share" in (0, 1), or "index" below `limit`."""
 
     shape: Sequence[int]
     kind: str = "scaled"
@@ -58,7 +58,7 @@ class Case:
 
 
 def _scales(dtype: torch.dtype) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
-    """What becomes of normal numbers in f64."""
+    """Functions of normal numbers in f64, by kind."""
     info = torch.finfo(dtype)
     # Squares and sums of f16 are computed in f32; those of other types overflow in eager too.
     wide = dtype is not torch.float16
@@ -556,7 +556,8 @@ def results(result: Any) -> list[torch.Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is right: eager's result, that in f64 where there is one, and how far this moves with its operands."""
+    """The expected results: eager's result, that in f64 where there is one, and how far this moves with its
+    operands."""
 
     eager: torch.Tensor
     exact: torch.Tensor

@@ -115,7 +115,7 @@ def drawn(seed: int) -> tuple[Callable[..., Any], list[Any], list[str]]:
 
 
 def text(seed: int) -> str:
-    """What a function does."""
+    """The text of a function."""
     _, inputs, steps = drawn(seed)
     return f"{inputs[0].shape}: {', '.join(steps)}"
 

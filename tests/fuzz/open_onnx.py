@@ -388,7 +388,7 @@ def drawn(seed: int) -> tuple[Any, Chain, list[str]]:
 
 
 def text(seed: int) -> str:
-    """What a model does."""
+    """The text of a model."""
     _, g, steps = drawn(seed)
     return f"[n, {g.width}] along {g.axis}: {', '.join(steps)}"
 

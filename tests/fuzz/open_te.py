@@ -101,7 +101,7 @@ def program(seed: int) -> PrimFunc:
 
 
 def text(seed: int) -> str:
-    """What a function does."""
+    """The text of a function."""
     return str(program(seed))
 
 

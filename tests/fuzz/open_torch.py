@@ -90,7 +90,7 @@ def drawn(seed: int) -> tuple[Chain, int, list[str]]:
 
 
 def text(seed: int) -> str:
-    """What a module does."""
+    """The text of a module."""
     if seed % 3 == 0:
         return str(networks.drawn(seed)[0])
     _, width, names = drawn(seed)

@@ -1,4 +1,4 @@
-"""Random programs of open sizes between pages that nobody may touch: none reads or writes outside of its inputs,
+"""Random programs of open sizes between pages that may not be touched: none reads or writes outside of its inputs,
 outputs, temporaries and weights. `make guarded` makes 100,000 such calls; `TILEWRIGHT_FUZZ` is how many programs of
 each kind are tried here."""
 
@@ -54,7 +54,7 @@ CASES = [
     (0, -1, False, 16, True),
     (1, 1, True, 0, False),
 ]
-"""What is added to indices of an input and of a temporary, where they lie, their size, and whether it is outside."""
+"""The offsets of indices of an input and of a temporary, where they lie, their size, and whether it is outside."""
 
 
 def test_what_is_touched_is_noticed() -> None:

@@ -1,4 +1,4 @@
-"""As `test_guarded.py`, for programs that come by way of JAX and StableHLO."""
+"""Random programs as in `test_guarded.py`, for programs that come by way of JAX and StableHLO."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ VALUES: list[Any] = [
 
 
 def mutant(seed: int) -> bytes:
-    """Bytes changed as disks do, or values as somebody does who knows the form."""
+    """Bytes changed as disks do, or values as an author who knows the form changes them."""
     rng = random.Random(seed)
     source = rng.choice(SOURCES)
     if rng.random() < 0.3:
@@ -98,7 +98,7 @@ def _text(text: str, rng: random.Random) -> str:
 
 
 def use(result: Record) -> str:
-    """What is done with a record that was accepted."""
+    """The use of a record that was accepted."""
     assert from_bytes(result.to_bytes()) == result
     form_of(result.about)
     advice = Advice(result.digest, result.setting, result.measured, result.space, True)

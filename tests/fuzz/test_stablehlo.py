@@ -155,7 +155,7 @@ def test_damaged_files(kind: str) -> None:
 
 
 def test_a_reader_that_dies() -> None:
-    """What MLIR's parser dies of is an error here: the reader of users, not the one of mutants."""
+    """Text of which MLIR's parser dies is an error here: the reader of users, not the one of mutants."""
     with pytest.raises(tw.Error, match="no StableHLO that jaxlib can read"):
         read_outside((FOLDER / "policy.mlir").read_bytes()[:-40])
 

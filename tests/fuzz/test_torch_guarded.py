@@ -1,4 +1,4 @@
-"""As `test_guarded.py`, for programs that come by way of PyTorch."""
+"""Random programs as in `test_guarded.py`, for programs that come by way of PyTorch."""
 
 from __future__ import annotations
 

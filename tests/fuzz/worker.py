@@ -207,7 +207,7 @@ def _artifact() -> bytes:
 
 
 def run_self(seed: int, mark: Mark) -> str:
-    """What the farm must be able to see."""
+    """A case of each outcome that the farm must be able to see."""
     match seed:
         case 1:
             ctypes.string_at(8)

@@ -45,7 +45,7 @@ def test_values_have_one_form() -> None:
 def test_texts_have_what_is_not_by_default() -> None:
     assert made().items() == (("shape", (1,)),)
     assert made(scale=1.5, keep=True).items() == (("keep", True), ("scale", 1.5), ("shape", (1,)))
-    # Equal to the default, but another number to whoever computes with it.
+    # Equal to the default, but another number for what computes with it.
     assert made(value=0.0).items() == (("shape", (1,)), ("value", 0.0))
     assert made(value=False).items() == (("shape", (1,)), ("value", False))
     assert NO_ATTRS.items() == ()

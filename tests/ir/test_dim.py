@@ -1,4 +1,4 @@
-"""What callers know of symbolic dimensions: range, divisor, likely values."""
+"""Knowledge of callers about symbolic dimensions: range, divisor, likely values."""
 
 from __future__ import annotations
 

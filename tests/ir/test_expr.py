@@ -92,14 +92,14 @@ def test_numbers_take_the_type_of_the_other_operand() -> None:
 
 
 def test_buffers_of_a_statement() -> None:
-    """Those that are written, those that are read and those that indices are read from, each once."""
+    """Buffers that are written, that are read and that indices are read from, each once."""
     a, b, at = (Buffer(name, kind, (const(4),)) for name, kind in (("a", f32), ("b", f32), ("at", i64)))
     assert list(buffers_in(Store(a, (X,), const(1.0, f32)))) == [a]
     assert set(buffers_in(Store(a, (X,), b[at[X]] + b[0]))) == {a, b, at}
 
 
 def test_numbers_on_the_left() -> None:
-    """Of every operator that Python turns round."""
+    """Numbers on the left of every operator that Python turns round."""
     n = Var("n", lo=1)
     assert [str(e) for e in (7 % n, 7 // n, 7 - n)] == ["7 % n", "7 // n", "7 - n"]
 

@@ -1,4 +1,4 @@
-"""What Python's operators make of expressions and numbers: the right operator, folded where a value is known."""
+"""Results of Python's operators on expressions and numbers: the right operator, folded where a value is known."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def truth(name: str, a: Any, b: Any) -> Any:
 
 @pytest.mark.parametrize("name", INTEGER)
 def test_numbers_are_folded(name: str) -> None:
-    """As the table of operators says; shifts, quotients by zero and what is seldom are left to be computed."""
+    """Numbers are folded as the table of operators says; shifts, quotients by zero and what is seldom are left to be
+    computed."""
     for a, b in itertools.product(NUMBERS, NUMBERS):
         result = folding.exact(name, a, b)
         left = name in ("truncdiv", "shl") or (name in ("floordiv", "mod") and b == 0)

@@ -1,4 +1,4 @@
-"""What a key depends on: a program a line, each with one change to the one that all of them begin with."""
+"""The dependences of a key: a program a line, each with one change to the one that all of them begin with."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ REDUCTIONS = [
 
 
 def test_reductions() -> None:
-    """Of a tensor expression, before it becomes loops."""
+    """Keys of a tensor expression, before it becomes loops."""
     d, e = (Buffer(name, f32, (const(9),)) for name in "DE")
     parsed = [parse_expr(text, buffers=[d]) for text in REDUCTIONS]
     assert [str(e) for e in parsed] == REDUCTIONS and len({key(e) for e in parsed}) == len(REDUCTIONS)
@@ -151,7 +151,7 @@ def loop(op: str = "relu", shape: tuple[Expr | int, ...] = (4,), names: str = "a
 
 
 def test_graphs_inside_graphs() -> None:
-    """Their values are their own; symbols are those around them."""
+    """Graphs inside graphs have values of their own; symbols are those around them."""
     assert key(loop(names="xy")) == key(loop(names="pq")) == key(loop())
     assert len({key(g) for g in (loop(), loop("exp"), loop(shape=(5,)), loop(shape=(4, 1)))}) == 4
     assert key(loop(shape=(N,), outer=N)) == key(loop(shape=(M,), outer=M)) != key(loop(shape=(N,), outer=M))

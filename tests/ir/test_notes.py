@@ -1,4 +1,5 @@
-"""Notes: every one prints and parses back, what is misspelled or ill-typed is refused, and nobody names one as text."""
+"""Notes: every one prints and parses back, what is misspelled or ill-typed is refused, and no code names one as
+text."""
 
 from __future__ import annotations
 

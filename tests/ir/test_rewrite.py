@@ -143,7 +143,7 @@ AT_B = Buffer("D", f32, (N,))
 
 
 def test_buffers_by_first_appearance() -> None:
-    """What is loaded before what is stored, whatever the statement; regions of a call, outputs first."""
+    """Loaded buffers come before stored ones, whatever the statement; regions of a call, outputs first."""
     assert buffers_in(store(A, B[I] + C[I])) == (B, C, A)
     assert buffers_in(seq([For(I, N, If(B[I] < 1.0, store(A, at=AT[I]))), store(C, A[I])])) == (B, AT, A, C)
     assert buffers_in(Let(J, AT[I], store(A))) == (AT, A)
@@ -336,7 +336,7 @@ def test_builders_name_values() -> None:
 
 
 def test_dimensions_as_symbols() -> None:
-    """What the model needs narrows what the caller says, and likely values that it rules out go."""
+    """The model's needs narrow what the caller says, and likely values that it rules out go."""
     said = Dim(2, 64, 4, (4, 6, 8, 12, 16))
     assert said.var("n") is Var("n", lo=2, hi=64, multiple=4, likely=(4, 8, 12, 16))
     assert said.var("n", Dim(8, None, 6)) is Var("n", lo=8, hi=64, multiple=12, likely=(12,))

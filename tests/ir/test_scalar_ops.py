@@ -1,4 +1,4 @@
-"""What the scalar operators mean, at single values."""
+"""The meaning of the scalar operators, at single values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs look like as text, and what is said of text that cannot be read."""
+"""Programs as text, and errors about text that cannot be read."""
 
 from __future__ import annotations
 

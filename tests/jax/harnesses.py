@@ -92,7 +92,7 @@ def check(h: Any, *, native: bool) -> str:
 
 
 def _ordered(h: Any, arrays: list[Any]) -> list[Any]:
-    """What a sort that need not be stable says: the keys, and the other operands in any order."""
+    """The part of a sort's results that holds without stability: the keys, and the other operands in any order."""
     keys, axis = h.params.get("num_keys", 1), h.params.get("dimension", -1)
     return [np.asarray(a) if k < keys else np.sort(np.asarray(a), axis) for k, a in enumerate(arrays)]
 

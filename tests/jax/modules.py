@@ -107,7 +107,7 @@ def _opened(module: Module, main: Function) -> tuple[Module, list[tuple[str, int
 
 
 def _results(module: Module, name: str) -> list[Any]:
-    """What a function of constants returns."""
+    """The results of a function of constants."""
     imported = import_module(replace(module, main=name))
     results = run_graph(imported.graph, {}, imported.weights)
     return [results[v.name] for v in imported.graph.outputs]

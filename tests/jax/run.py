@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 FLOOR = 0.95
-"""Of the cases that are not left out."""
+"""The share that must pass of the cases that are not left out."""
 LIMIT_S = 120.0
 """How long one case may take."""
 

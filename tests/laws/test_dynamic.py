@@ -99,7 +99,7 @@ def maps(d: Drawn, x: str, channels: int) -> str:
 
 
 def described(d: Drawn, hi: int, *, empty: bool = False) -> tuple[Any, list[int]]:
-    """What is said of a symbol, and sizes to call with: the ends of its range, 0 if it may be `empty`, and some
+    """The description of a symbol, and sizes to call with: the ends of its range, 0 if it may be `empty`, and some
     between."""
     by = d.pick(1, 1, 1, 4)
     top = hi // by * by

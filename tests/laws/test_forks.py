@@ -130,7 +130,7 @@ def test_same_bits_as_one_thread(seed: int, threads: int, tmp_path: Path) -> Non
 
 
 def check_memory(manifest: Manifest) -> None:
-    """No two temporaries that different strands of a fork use share a byte."""
+    """No two temporaries that different branches of a fork use share a byte."""
     temps = manifest.run_temps
     sizes = [t.nbytes or 0 for t in temps]
     offsets = plan(temp_intervals(temps, sizes, 1)).offsets

@@ -58,7 +58,7 @@ def test_native_code_agrees_on_a_type(dtype: DType) -> None:
 @examples(60)
 @given(programs([f32, f32, f32, i32, f64]))
 def test_planned_code_agrees(program: Program) -> None:
-    """As the compiler schedules it by default."""
+    """Native code of the compiler's default schedule agrees."""
     expected, scheduled = program.fresh(), program.fresh()
     interpret(program.func, expected)
     func = plan(program.func, HOST).func

@@ -1,4 +1,4 @@
-"""Contenders run apart and in turns; one that fails says why and does not stop the others."""
+"""Contenders run separately and in turns; one that fails says why and does not stop the others."""
 
 from __future__ import annotations
 

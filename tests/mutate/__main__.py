@@ -104,7 +104,7 @@ def _try(tree: Tree, room: str, mutant: Mutant, recorded: dict[str, Recorded], o
 
 
 def _place(result: dict[str, object]) -> tuple[object, ...]:
-    """What a mutant is told by in a stored result, as long as its file is as it was."""
+    """The fields that identify a mutant in a stored result, as long as its file is as it was."""
     return result["path"], *result["start"], *result["end"], result["before"], result["after"]  # type: ignore[misc]
 
 

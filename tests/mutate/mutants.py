@@ -83,7 +83,7 @@ def _parsed(source: str) -> ast.Module:
 
 
 REFUSALS = {"refuse", "refused", "ScheduleError", "ExpressionError"}
-"""What builds the error of a legality check."""
+"""Names of the functions that build the error of a legality check."""
 
 
 def checks(path: str, source: str) -> list[Mutant]:
@@ -201,7 +201,7 @@ def _sites(node: ast.AST, anchor: ast.expr | None = None) -> Iterator[_Site]:
 
 
 def _changes(site: _Site) -> Iterator[tuple[str, ast.expr]]:
-    """What may stand in an expression's place."""
+    """The expressions that may stand in an expression's place."""
     node = site.node
     match node:
         case ast.Compare(left, ops, comparators):

@@ -1,4 +1,4 @@
-"""What a room of the source is tested by: its own tests first, then those that show best whether it is right."""
+"""The tests of each room of the source: its own tests first, then those that show best whether it is right."""
 
 from __future__ import annotations
 

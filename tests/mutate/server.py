@@ -3,7 +3,7 @@
 Starting Python, importing the tree and collecting take seconds, the tests that kill a mutant mostly less. So a session
 of pytest collects once and then, instead of running anything, waits for requests. For each it forks, and the child puts
 the mutated function's code into the functions that the imported module has, and runs the request's tests. The mutated
-file lies on the disk too: processes that tests start, and modules that nobody has imported yet, read it there.
+file lies on the disk too: processes that tests start, and modules that are not imported yet, read it there.
 
 What importing and collecting computed is there before the fork. So a function of which they ran a line is refused: its
 mutant needs a process that imports it.

@@ -85,7 +85,7 @@ def test_rooms_have_sources_and_tests(room: str) -> None:
 
 
 def test_explained_mutants_exist() -> None:
-    """An entry whose statement was changed is to be judged again, or goes."""
+    """An entry whose statement was changed is to be checked again, or goes."""
     entries = explained.read()
     assert len({e.key for e in entries}) == len(entries)
     for e in entries:

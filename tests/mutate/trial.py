@@ -33,7 +33,7 @@ them takes longer than all other tests."""
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a mutant's tests said: "killed" (`by` a test), "timeout" or "survived"."""
+    """The verdict of a mutant's tests: "killed" (`by` a test), "timeout" or "survived"."""
 
     verdict: str
     by: str = ""
@@ -176,7 +176,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What one test file runs."""
+    """The lines that one test file runs."""
 
     seconds: dict[str, float]
     lines: dict[str, dict[str, list[int]]]

@@ -157,7 +157,7 @@ def test_damaged_images() -> None:
 
 
 def test_the_machine_is_known_without_llvm() -> None:
-    """What is told without LLVM is what LLVM says."""
+    """The answer without LLVM is LLVM's."""
     assert host_triple() == llvm.get_process_triple()
     theirs = llvm.get_host_cpu_features()
     present = {name for name, candidate in theirs.items() if candidate}

@@ -124,7 +124,7 @@ def collect(releases: list[str], folder: Path) -> list[Case]:
 
 
 def key(case: Case) -> str:
-    """What `releases.txt` calls a test: its name and the first and last release that has it so."""
+    """The name of a test in `releases.txt`: its name and the first and last release that has it so."""
     first, last = case.releases[0], case.releases[-1]
     return f"{case.name} {first}" if first == last else f"{case.name} {first}..{last}"
 

@@ -50,7 +50,7 @@ KNOWN: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one test."""
+    """The outcome of one test."""
 
     name: str
     category: str

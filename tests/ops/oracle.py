@@ -39,7 +39,7 @@ def by_expression(op: str, arrays: Sequence[np.ndarray | None], arguments: Mappi
 
 
 def by_function(expression: Callable[..., te.Tensor], arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """What an expression over tensors gives in the interpreter."""
+    """The interpreter's result for an expression over tensors."""
     types = [type_of(a) for a in arrays]
     tensors = [te.placeholder(t.shape, t.dtype, f"x{i}") for i, t in enumerate(types)]
     created = expression(*tensors)

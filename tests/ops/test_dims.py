@@ -1,4 +1,4 @@
-"""What a dimension must have at the least, and what is asked of whoever compiles where it may have less."""
+"""The least size of a dimension, and the error for callers where it may be less."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_nonzero_of_strange_numbers() -> None:
 
 
 def uniques(x: Any, axis: int | None, ordered: bool) -> list[Any]:
-    """What NumPy says, in the order of the first members where none is asked for."""
+    """NumPy's result, in the order of the first members where none is asked for."""
     y, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
     inverse = inverse.reshape(-1)
     if not ordered:

@@ -72,7 +72,8 @@ def test_a_function_computes_what_its_reference_does(
 
 
 def test_layouts_back_and_forth() -> None:
-    """There and back is the identity, also where blocks are not full; the element at each place is the one meant."""
+    """A layout and its inverse are the identity, also where blocks are not full; the element at each place is the one
+    meant."""
     a = np.random.default_rng(0).standard_normal((2, 11, 3)).astype(np.float32)
     there = tw.operators.layout_transform.reference(a, source="NCW", target="NCW4c")
     assert there.shape == (2, 3, 3, 4)

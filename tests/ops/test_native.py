@@ -40,7 +40,7 @@ def test_native_code_equals_reference(op: str) -> None:
     ids=["elu", "selu", "celu"],
 )
 def test_exponentials_less_one_close_to_zero(op: str, attrs: dict[str, float], kind: Any, error: float) -> None:
-    """They keep their digits, where `exp(x) - 1` cancels."""
+    """Exponentials less one keep their digits, where `exp(x) - 1` cancels."""
     x = -np.logspace(-30, 2, 1001).astype(kind)
     builder = GraphBuilder("one")
     model = tw.compile((builder.finish((ops.emit1(builder, op, builder.input("x", type_of(x)), **attrs),)), {}))

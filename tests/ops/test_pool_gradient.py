@@ -126,7 +126,7 @@ def test_it_keeps_blocks_of_channels() -> None:
 
 
 def test_places_are_numbers_of_taps() -> None:
-    """Those of the first maxima, in a byte; -1 where a window has padding alone."""
+    """Places are the numbers of the first maxima, in a byte; -1 where a window has padding alone."""
     x = np.array([[[1, 3, 3, np.nan, 0]]], np.float32)
     places = reference(PLACES, [x], window(2, pads=2))[1]
     assert places.dtype == np.int8
@@ -134,7 +134,7 @@ def test_places_are_numbers_of_taps() -> None:
 
 
 def test_several_taps_have_wide_numbers() -> None:
-    """More taps than a byte tells apart."""
+    """More taps than a byte can number."""
     x, g = operands((1, 1, 19, 40), attrs := window(12, 13, pads=1))
     x[0, 0, 11:, 12:] = 9
     assert expected(x, g, attrs)[1].dtype == np.int32

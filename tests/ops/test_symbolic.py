@@ -68,7 +68,7 @@ def check(position: int, axis: int) -> None:
 
 
 def test_most_operators_take_symbols() -> None:
-    """So that the test above does not pass by refusing."""
+    """The test above does not pass by refusing."""
     selected = set()
     for position, axis in SYMBOLIC:
         op, arrays, inputs = CASES[position]

@@ -86,7 +86,7 @@ def whole(m: onnx.ModelProto) -> tw.Model:
 
 
 def check(m: onnx.ModelProto, result: Composite | tw.Model, feeds: dict[str, Any], ops: Sequence[type] = ()) -> None:
-    """What comes out is what ONNX's reference gives, with its types and shapes."""
+    """The outputs are those of ONNX's reference, with its types and shapes."""
     want = ReferenceEvaluator(m, new_ops=list(ops) or None).run(None, feeds)
     got = result.run(feeds)
     for o, w in zip(m.graph.output, want, strict=True):
@@ -656,7 +656,7 @@ def test_parts_are_a_small_number_of() -> None:
 
 
 def test_shapes_are_known_after_a_border() -> None:
-    """What is computed of shapes is computed again in each part, so that the batch stays a symbol there."""
+    """Computations of shapes are repeated in each part, so that the batch stays a symbol there."""
     nodes = [
         node("Relu", "x", "a"),
         node("Shape", "a", "s"),

@@ -6,6 +6,6 @@ from tilewright.runtime.program import Program
 
 
 def shown(program: Program, what: str) -> str:
-    """What `Model.show` prints of a program, which is not loaded."""
+    """The text that `Model.show` prints of a program, which is not loaded."""
     text = program.texts[what]
     return text() if callable(text) else text

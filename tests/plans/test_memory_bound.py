@@ -111,7 +111,8 @@ def test_nan_and_infinity_go_through() -> None:
 @pytest.mark.parametrize("size", [2, 7, 15, 16, 17, 31, 64, 129, 1000])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_softmax_of_nan_and_infinity(size: int, axis: int) -> None:
-    """Its maximum leaves out NaN and its exponential takes no positive numbers; rows are what their formula says."""
+    """The maximum of softmax leaves out NaN and its exponential takes no positive numbers; rows are what their formula
+    says."""
     x = data(14, size)
     x[1, 1], x[2, 0], x[3], x[4, 1], x[5] = np.nan, np.inf, -np.inf, -np.inf, np.nan
     x[6], x[7, 0], x[8, 0], x[9, :2], x[10, -1] = -3.4e38, 3.4e38, -3e38, (np.nan, np.inf), np.nan
@@ -267,8 +268,9 @@ def test_tiles_of_a_transposition_have_three_rows_at_least(last: int, tiles: boo
     + [(512, 8, 16, 1), (512, 4, 32, 2), (384, 8, 16, 1), (640, 8, 16, 1), (512, 16, 8, 1), (128, 32, 4, 1)],
 )
 def test_lines_of_several_rows_are_written_at_once(rows: int, row: int, together: int, beside: int) -> None:
-    """Rows of half a line, some lines of them before the next tile; as many as divide all. Where rows begin a multiple
-    of a page apart, these are more lines, and fewer tiles `beside` each other, whose rows do not share sets."""
+    """Rows of half a line, some lines of them before the next tile; as many as divide all. Where rows begin at a
+    distance of a multiple of a page, these are more lines, and fewer tiles `beside` each other, whose rows do not share
+    sets."""
     shape = (row, rows, 64)
     b = GraphBuilder("case")
     graph = b.finish((ops.emit1(b, "transpose", b.input("x", tensor(shape)), perm=(2, 1, 0)),))
@@ -285,7 +287,7 @@ def test_lines_of_several_rows_are_written_at_once(rows: int, row: int, together
 
 
 def unblocked_sum(channels: int, pixels: int, block: int) -> PrimFunc:
-    """Two blocked tensors to one plain one, with a bias and something plain added."""
+    """Two blocked tensors to one unblocked one, with a bias and another unblocked one added."""
     x, y = (te.placeholder((-(-channels // block), pixels, block), "f32", name) for name in "xy")
     bias, z = te.placeholder((channels,), "f32", "bias"), te.placeholder((channels, pixels), "f32", "z")
 
@@ -408,8 +410,8 @@ def small_caches() -> Target:
 
 
 def test_results_that_the_next_call_does_not_find_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a call touches, here more than the last cache, leaves no room for them. What is read in the kernel itself
-    comes from registers, not from memory that it has just gone to."""
+    """The data of a call, here more than the last cache, leave no room for them. A value that is read in the kernel
+    itself comes from registers, not from memory that it was just written to."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
     target = small_caches()
     llvm = {n: tw.compile((mover(n), {}), target=target).show("llvm") for n in (2048, 16384)}
@@ -597,7 +599,7 @@ def test_short_rows_together(shape: tuple[int, ...]) -> None:
     ],
 )
 def test_a_last_group_of_rows_may_have_fewer(op: str, rows: int, count: int) -> None:
-    """What is a function of many operations for each row is one of a vector of rows."""
+    """A function of many operations for each row is computed for a vector of rows."""
     b = GraphBuilder("case")
     attrs = {"axis": 1} if op == "log_softmax" else {"axis": 1, "epsilon": 1e-5}
     (group,) = fuse(b.finish(tuple(ops.emit(b, op, b.input("x", tensor((rows, 16))), **attrs))))

@@ -198,7 +198,8 @@ def test_products_of_a_small_number_of_elements(shape: tuple[int, ...]) -> None:
 
 
 def test_what_one_output_makes_of_others_shares_its_vectors() -> None:
-    """As an optimiser's means and the parameters that they move: memory is walked through once after the norm."""
+    """An optimiser's means and the parameters that they move are such outputs: memory is walked through once after the
+    norm."""
     g, m = te.placeholder((1000,), name="g"), te.placeholder((1000,), name="m")
     r = te.reduce_axis(1000, "r")
     norm = te.compute((1,), lambda _: te.sum(g[r] * g[r], r), name="norm")

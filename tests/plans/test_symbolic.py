@@ -1,4 +1,4 @@
-"""What symbolic sizes are judged by, and what is chosen for them."""
+"""The sizes at which symbolic ones are estimated, and the choices for them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_values_of_an_extent() -> None:
 
 
 def test_sides_of_maps() -> None:
-    """A range is judged by the middles of its thirds, what is known or likely by itself."""
+    """A range is estimated at the middles of its thirds, what is known or likely by itself."""
     assert sides_of(const(9)) == (9,)
     assert sides_of(Var("h", lo=1)) == SYMBOLIC_SIDES
     assert sides_of(Var("h", lo=1, likely=(8, 32))) == (8, 32)

@@ -52,7 +52,7 @@ def run(code: str, *folders: Path, cache: Path, **flags: str) -> subprocess.Comp
 
 
 def answer(code: str, *folders: Path, cache: Path, **flags: str) -> Any:
-    """What such a process prints, as JSON."""
+    """The JSON that such a process prints."""
     done = run(code, *folders, cache=cache, **flags)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

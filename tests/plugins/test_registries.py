@@ -30,7 +30,7 @@ TARGET = Target.parse("x86-64-v3")
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is forgotten with it."""
+    """The registrations of a test are forgotten with it."""
     monkeypatch.setattr(plugins, "_by_hand", Counter())
     for module in (frontends, plan_registry, extra):
         monkeypatch.setattr(module, "_extra", [])

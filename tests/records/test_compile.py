@@ -140,7 +140,7 @@ def test_a_tuned_compile_is_warm(cache: Path, passes: list[str]) -> None:
         return len(passes) - before
 
     assert (builds(), builds()) == (1, 0)
-    os.utime(folder, (time.time() - 10,) * 2)  # settled: nothing is asked any more
+    os.utime(folder, (time.time() - 10,) * 2)  # old enough: nothing is asked any more
     assert (builds(), builds()) == (0, 0)
     store.put(replace(first, decision="plan " + "0" * 32))
     assert builds() == 0
@@ -203,7 +203,8 @@ def test_a_record_must_have_met_the_estimate_of_here(cache: Path) -> None:
 
 
 def test_records_for_the_same_settings_go_first(cache: Path) -> None:
-    """Who allows less has a smaller space under the same key; its record is not for others, nor theirs for it."""
+    """A caller that allows less has a smaller space under the same key; its record is not for others, nor theirs for
+    it."""
     free, exact = decisions()["algorithm"], decisions(fast="f2")["algorithm"]
     assert free.key == exact.key and len(exact.space) < len(free.space)
     store = Store(cache / "records")

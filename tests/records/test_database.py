@@ -96,7 +96,7 @@ def test_archives_of_equal_sets_are_equal(tmp_path: Path) -> None:
 
 
 def test_an_import_mends_what_is_damaged_and_tells_new_from_known(tmp_path: Path) -> None:
-    """Which files there are is listed once; a record that the archive has twice is known the second time."""
+    """The files are listed once; a record that the archive has twice is known the second time."""
     source = filled(tmp_path / "a", POOL)
     export(everything(source), tmp_path / "a.twr")
     goal = filled(tmp_path / "b", POOL[:2])
@@ -199,7 +199,7 @@ def test_neighbours_are_seeds(tmp_path: Path) -> None:
 
 
 def settle(store: Store) -> None:
-    """As if was never written for a while."""
+    """Change the times of a store as if it was not written for a while."""
     for folder in store.folder.iterdir():
         os.utime(folder, (time.time() - 60,) * 2)
 
@@ -207,7 +207,7 @@ def settle(store: Store) -> None:
 def test_an_index_follows_its_folder(tmp_path: Path) -> None:
     store = filled(tmp_path / "s", POOL)
     index = Index(store, ZEN, tmp_path / "i")
-    for _ in range(2):  # young and settled
+    for _ in range(2):  # young and unchanged
         index.refresh()
         assert [r.digest for r in index.find(product(1).name)] == [POOL[0].digest]
         settle(store)

@@ -71,7 +71,7 @@ def _hold(path: Path, ready: object, done: object) -> None:
 
 
 def test_no_lock_is_selected(tmp_path: Path) -> None:
-    """Where a mount has no locks, or somebody holds them for ever, records are found and the index is made anew."""
+    """Where a mount has no locks, or a process holds them for ever, records are found and the index is made anew."""
     store = Store(tmp_path / "s")
     store.put(record(1))
     index = Index(store, ZEN, tmp_path / "i")

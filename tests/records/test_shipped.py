@@ -26,9 +26,9 @@ from tilewright.targets.target import Target
 STAND = 1
 """Shipped records that a compile takes. Raise it with each that is added."""
 MAX_BYTES = 256 << 10
-"""Of all of them: every installation carries them."""
+"""The most bytes of all records: every installation carries them."""
 L2 = {"znver4": 1 << 20, "x86-64-v3": 1 << 20}
-"""Of the machines of a class, where it is not what the target's name says."""
+"""The second level of the machines of a class, where it is not what the target's name says."""
 
 FILES = sorted(SHIPPED.glob("*/*.json"))
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def machine(record: Record) -> Target:
 
 
 def state(record: Record) -> tuple[str, str]:
-    """What a compile of nothing but the decision's workload does with a record, and why."""
+    """The state of a record in a compile of nothing but the decision's workload, and why."""
     program = parse_workload(record.workload)
     if not isinstance(program, Graph):
         verdict = checked(record, machine(record))

@@ -29,7 +29,7 @@ def run(config: Config) -> tuple[Monitor, str]:
 
 
 def assert_fresh(monitor: Monitor) -> None:
-    """Actors that kept their first policy would be behind by half the run. Two slots an actor make it one or two, but
+    """Actors that kept their first policy would be late by half the run. Two slots an actor make it one or two, but
     the system may stop an actor in the middle of a segment for longer than that."""
     assert sum(row.stale for row in monitor.rows) / len(monitor.rows) < UPDATES / 5
 

@@ -1,4 +1,4 @@
-"""Nobody pays for a library that they do not use."""
+"""A program does not pay for a library that it does not use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LIBRARIES = {"torch", "gymnasium", "stable_baselines3", "ray", "torchrl", "tenso
 
 
 def loaded(statement: str) -> set[str]:
-    """Which of the libraries, and of Tilewright's packages, a fresh process has after a statement."""
+    """The libraries, and Tilewright's packages, that a fresh process has after a statement."""
     code = f"{statement}\nimport sys\nprint(*{{m.split('.')[0] for m in sys.modules}})\n"
     code += "print(*{'.'.join(m.split('.')[:2]) for m in sys.modules if m.startswith('tilewright.')})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

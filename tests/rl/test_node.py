@@ -69,7 +69,7 @@ def test_processes_share_the_work(store: str, kill: bool, monkeypatch: pytest.Mo
         worker.join(60)
     assert sum(compiled for compiled, _, _ in result) == 1
     assert sum(published for _, published, _ in result) == VERSIONS
-    # Nobody goes back, and nobody acts on less than it was sent.
+    # No actor goes back, and none acts on less than it was sent.
     for _, _, seen in result:
         assert all(used >= sent for used, sent in zip(seen, range(2, VERSIONS + 1), strict=True))
     if not kill:

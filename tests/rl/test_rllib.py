@@ -74,7 +74,7 @@ def config(base: Any, env: Any = Memory, runners: int = RUNNERS, **training: Any
 
 
 def learner_outputs(algorithm: Any, obs: Any) -> Any:
-    """What the learner's module gives, in eager PyTorch."""
+    """The outputs of the learner's module, in eager PyTorch."""
     module = algorithm.learner_group._learner.module[DEFAULT_MODULE_ID]
     with torch.no_grad():
         return module._forward({"obs": torch.as_tensor(obs)})["action_dist_inputs"].numpy()

@@ -161,7 +161,7 @@ def test_off_policy(name: str) -> None:
 
 
 def test_target_networks_of_dqn_follow() -> None:
-    """They move outside of `train`."""
+    """Target networks move outside of `train`."""
     theirs, ours = (off_policy(DQN, target_update_interval=1, tau=0.5) for _ in range(2))
     sb3.accelerate(ours, updates=True)
     for k in range(3):

@@ -255,5 +255,5 @@ def affine(lo: int = 0, hi: int = 1 << 20, multiple: int = 1) -> Program:
 
 
 def affine_reference(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """What `affine` computes."""
+    """The result of `affine`."""
     return (np.exp(x.astype(np.float64))[:, None] * w[0] + w[1]).astype(np.float32)

@@ -61,7 +61,7 @@ def test_references_balance(copy: Model) -> None:
 
 
 def test_a_list_of_outputs_is_a_tuple_of_them(model: Model) -> None:
-    """They go to the builtin, without the checks of an unusual call."""
+    """Lists go to the builtin, without the checks of an unusual call."""
     x = np.arange(4, dtype=np.float32)
     outputs = list(model.empty_outputs(x).values())
     want = model(x)
@@ -274,7 +274,7 @@ def _layout(model: Model, *dims: int) -> Callable[[int], int]:
 
 
 def test_a_size_that_is_used_all_the_time_stays_planned() -> None:
-    """Of the places that a new size may take, it takes the one that was used longest ago."""
+    """A new size takes, among its possible places, the one that was used longest ago."""
     model = Model(affine())
     x = np.ones(3000, np.float32)
     model(x[:5])
@@ -341,7 +341,7 @@ def test_gil_is_released_for_long_calls() -> None:
 
 
 def test_slow_path_alone_is_enough(copy: Model, model: Model) -> None:
-    """What an interpreter with other object layouts would use."""
+    """The path that an interpreter with other object layouts would use."""
     assert (copy._slow_call(sixteen()) == sixteen()).all()
     x = np.ones(3, np.float32)
     y, c = model._slow_call(x)

@@ -70,7 +70,7 @@ def test_another_layout_is_refused() -> None:
 @pytest.mark.parametrize("change", [(64, 64), (0, 64), (64, 0), (-64, -64), (1, 1), (1 << 20, 1 << 20)])
 @pytest.mark.parametrize("name", ["a", "b", "scalar"])
 def test_places_that_a_tensor_cannot_have_are_refused(name: str, change: tuple[int, int]) -> None:
-    """Of another length, no whole line, before the first byte, after the last."""
+    """Places of another length, no whole line, before the first byte, after the last."""
     body = image()
     index, rest = indexed(body.data, "weights")
     places = index[name]["data_offsets"]

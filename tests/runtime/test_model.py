@@ -128,7 +128,7 @@ def test_sixty_objects_that_call_each_other() -> None:
 
 @pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "x86_64-unknown-linux-gnu"])
 def test_support_code_for_other_machines(triple: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It compiles, and asks for nothing that only a compiler's own library has."""
+    """The support code compiles, and asks for nothing that only a compiler's own library has."""
     for module in ("threads", "native", "foreign"):
         monkeypatch.setattr(f"tilewright.runtime.{module}.host_triple", lambda: triple)
     llvm.initialize_all_targets()

@@ -25,7 +25,7 @@ from tilewright.runtime.specs import SymbolSpec, TempSpec
 
 
 def placed(temps: list[TempSpec], threads: int, plans: list[Plan], sizes: list[int]) -> Plan:
-    """What native code makes of sizes."""
+    """The plan that native code makes of sizes."""
     words = places_table(temps, threads, plans)
     table, passed_, offsets = (Memory(8 * len(words)), Memory(8 * len(sizes)), Memory(8 * len(sizes)))
     table.write(0, words)
@@ -126,7 +126,7 @@ def test_middling_sizes_that_need_more_are_reserved_for() -> None:
 
 
 def test_lengths_that_grow_plan_and_allocate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls never come to Python once there is an arena of their size: not even for sizes that nobody has seen."""
+    """Calls never come to Python once there is an arena of their size: not even for new sizes."""
     compiled = tw.compile(mixer(), dims={"n": tw.dim(1, 512)})
     rng = np.random.default_rng(1)
     inputs = [rng.standard_normal((n, 64)).astype(np.float32) for n in range(1, 513)]
@@ -145,7 +145,7 @@ def test_arenas_are_as_small_as_those_of_one_size() -> None:
 
 
 def test_places_of_several_blocks_take_microseconds() -> None:
-    """As many blocks as a large transformer has."""
+    """A plan of as many blocks as a large transformer has takes microseconds."""
     temps = [TempSpec(k, k + 3, None) for k in range(400)]
     sizes = [64 * (1 + k * 37 % 50) for k in range(400)]
     plans = [plan(temp_intervals(temps, sizes, 1))] * 3

@@ -1,4 +1,4 @@
-"""Plain data and dataclasses: there and back, and where what does not fit stands."""
+"""JSON data and dataclasses: there and back, and where what does not fit stands."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_cancelled_before_it_begins(model: Model) -> None:
     gate.set()
     with pytest.raises(CancelledError):
         second.result(10)
-    assert np.array_equal(third.result(10)[0], model(rows(3))[0]), "those behind it are made all the same"
+    assert np.array_equal(third.result(10)[0], model(rows(3))[0]), "those after it are made all the same"
 
     async def abandoned() -> None:
         await asyncio.wait_for(stream.call_async(rows(4)), 10)

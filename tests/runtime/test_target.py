@@ -1,4 +1,4 @@
-"""Which machine's code runs here: platforms by their triples, and features that are missing."""
+"""The machines whose code runs here: platforms by their triples, and features that are missing."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_stop_and_start(job: Job) -> None:
 
 
 def test_concurrent_callers(job: Job) -> None:
-    """Who finds the pool busy runs alone, as one thread."""
+    """A caller that finds the pool busy runs alone, as one thread."""
     results: list[list[int]] = []
 
     def work() -> None:

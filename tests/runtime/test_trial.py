@@ -171,7 +171,7 @@ def _layer(rows: int, columns: int) -> tuple[Graph, dict[str, np.ndarray]]:
 
 @pytest.mark.skipif(not supported(), reason="there is no thread pool for this system")
 def test_a_small_program_is_its_callers_alone() -> None:
-    """It is the very program that is compiled for one thread, and no worker starts for it."""
+    """A small program is the very one that is compiled for one thread, and no worker starts for it."""
     graph, weights = _layer(1, 8)
     one, two = (tw.compile((graph, weights), threads=n).program for n in (1, 2))
     assert two.manifest.alone

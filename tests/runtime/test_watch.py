@@ -46,7 +46,7 @@ def test_digests_are_those_of_the_formula(nbytes: int) -> None:
 
 @dataclass(frozen=True)
 class Tensor:
-    """What a tensor says of itself."""
+    """The fields of a tensor's header."""
 
     data: int
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What every schedule test goes through: verify, interpret both, replay the trace from its text."""
+"""Checks that every schedule test makes: verify, interpret both, replay the trace from its text."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ def arrays_of(func: PrimFunc, rng: random.Random) -> tuple[Arrays, Symbols]:
 
 
 def _memory(flat: PrimFunc, params: int, arrays: Arrays, symbols: Symbols, threads: int) -> list[Any]:
-    """Guarded copies of the arrays, and workspaces that nobody wrote."""
+    """Guarded copies of the arrays, and unwritten workspaces."""
     values: dict[Any, Expr] = {v: te.const(symbols[v.name]) for v in flat.symbols if v.name in symbols}
     values[NTHREADS] = te.const(threads)
     memory = [guarded(arrays[b.name]) for b in flat.params[:params]]

@@ -74,7 +74,7 @@ def call_threads(kernel: Native, memory: Sequence[Any], sizes: Sequence[int], th
 
 
 def _aligned(shape: list[int], dtype: Any) -> np.ndarray[Any, Any]:
-    """Memory that nobody wrote, as the runtime gives it."""
+    """Unwritten memory, as the runtime gives it."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.full(size + 64, 0xA5, np.uint8)
     start = -raw.ctypes.data % 64

@@ -64,7 +64,8 @@ def random_tensorized(s: Schedule, rng: random.Random) -> None:
 
 
 def random_plan(s: Schedule, rng: random.Random) -> None:
-    """As plans do: inline, tile the last stage, move the rest into its tiles, reductions outside, init apart."""
+    """Schedule as plans do: inline, tile the last stage, move the rest into its tiles, reductions outside, a separate
+    init."""
     *others, last = s.blocks()
     for block in others:
         if rng.random() < 0.6:

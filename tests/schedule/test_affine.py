@@ -137,7 +137,7 @@ def test_ends_of_ranges() -> None:
 
 
 def test_conditions_of_an_index() -> None:
-    """Those that are not known to hold."""
+    """The conditions of an index are those that are not known to hold."""
     names = [[str(c) for c in affine.outside(e, const(6), EXTENTS)] for e in (I, I + 1, I - 1, N)]
     assert [len(n) for n in names] == [0, 1, 1, 1]
     assert affine.inside([I, J], [const(6), const(4)], EXTENTS)

@@ -133,7 +133,7 @@ def test_compute_at_of_all_consumers(golden):
 
 
 def test_compute_at_of_an_output(golden):
-    """Which another output is made of element by element: all of it is computed."""
+    """An output of which another is made element by element moves: all of it is computed."""
     golden(scheduled(outputs(), lambda s: s.compute_at("B", s.split("i_1", factor=3)[0])))
 
 
@@ -253,7 +253,7 @@ def test_pad_of_a_maximum(golden):
 
 
 def test_the_plan_of_a_convolution(golden):
-    """What the direct convolution does: register tile, reduction outside, init apart, epilogue in the tile."""
+    """The schedule of the direct convolution: register tile, reduction outside, separate init, epilogue in the tile."""
 
     def apply(s: Schedule) -> None:
         s.compute_inline("P")
@@ -321,7 +321,7 @@ func @decayed(A: f32[4, 6], N: f32[4]) {
   }
 }
 """
-"""What was so far counts half: no reducer, the order matters."""
+"""The sum so far counts half: no reducer, the order matters."""
 
 
 def _pair() -> PrimFunc:

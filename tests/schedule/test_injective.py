@@ -1,4 +1,4 @@
-"""Which loops lead to other points: fused indices that the simplifier took apart, and limits that predicates give."""
+"""Loops that lead to other points: fused indices that the simplifier decomposed, and limits that predicates give."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ MORE_BLOCK_STEPS = BLOCK_STEPS | {"storage_align", "double_buffer"}
 
 
 def random_schedule(func: PrimFunc, rng: random.Random, steps: int) -> Schedule:
-    """As `random_steps.random_schedule`, with all primitives."""
+    """A schedule like `random_steps.random_schedule`, with all primitives."""
     s = Schedule(func, rng.randrange(1 << 30))
     start = rng.random()
     if start < 0.25 and s.loops(s.blocks()[-1]):

@@ -46,7 +46,8 @@ def test_split_symbolic_multiple_needs_no_condition():
 
 
 def test_a_loop_that_has_one_iteration_at_most_runs_in_parallel():
-    """Of n in 0..40 elements in blocks of 48: the loop's variable is 0 for the simplifier, so no index has it."""
+    """A loop over n in 0..40 elements in blocks of 48: the loop's variable is 0 for the simplifier, so no index has
+    it."""
     func = copy(te.var("n", lo=0, hi=40))
     s = Schedule(func)
     outer, inner = s.split("i", factor=48)
@@ -206,7 +207,7 @@ def test_refused_of_repeated(case, golden):
 
 
 def test_the_largest_factor():
-    """What no index can hold is refused, however large."""
+    """A factor that no index can hold is refused, however large."""
     s = Schedule(copy(64))
     _, inner = s.split("i", factor=MAX_FACTOR)
     assert f"for {inner.name} in 0..{MAX_FACTOR}" in str(s.func)

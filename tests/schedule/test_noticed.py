@@ -121,7 +121,7 @@ def test_own_loops_end_where_another_block_stands_beside() -> None:
 
 
 def test_a_step_on_a_schedule_without_axes() -> None:
-    """A primitive made of primitives takes a plain schedule as well, and puts it back when it is refused."""
+    """A primitive made of primitives takes a schedule without axes as well, and puts it back when it is refused."""
 
     @te.primitive
     def half_parts(s: Schedule, loop: str) -> None:

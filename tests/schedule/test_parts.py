@@ -356,7 +356,7 @@ def test_conditions() -> None:
     ],
 )
 def test_what_a_part_of_a_buffer_covers(index: Expr, part: tuple[int, int], inside: bool) -> None:
-    """Of a buffer of 8, or of 20, where ends of the buffer are no ends of the part."""
+    """Parts of a buffer of 8, or of 20, where ends of the buffer are no ends of the part."""
     eight, twenty = (Buffer("A", f32, (const(n),)) for n in (8, 20))
     box, domain = ((const(part[0]), const(part[1])),), {I: (const(0), const(7))}
     assert covered([index], box, domain, eight, {J: const(4)}) == inside

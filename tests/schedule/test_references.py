@@ -209,7 +209,7 @@ def test_moved_once_more() -> None:
 
 
 def test_axes_are_located_after_a_move() -> None:
-    """The loop of an axis that nobody split is the stage's own one, not its consumer's."""
+    """The loop of an axis that was not split is the stage's own one, not its consumer's."""
     _, b, d = chain()
     s = te.create_schedule(d)
     s[b].compute_at(s[d], d.axis[0])
@@ -233,7 +233,7 @@ def test_without_a_history() -> None:
 
 
 def test_a_join_without_a_history() -> None:
-    """What the bindings do not tell is refused, not forgotten."""
+    """A join that the bindings do not tell is refused, not forgotten."""
     _, b, d = chain()
     first = te.create_schedule(d)
     first[b].parallel(first[b].fuse(*b.axis))

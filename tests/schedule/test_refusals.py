@@ -467,7 +467,7 @@ CASES: dict[str, tuple[Callable[[], Schedule], Apply, str]] = {
         lambda s: s.vectorize("y"),
         "it drives spatial and reduction iterators of block 'C' at once",
     ),
-    "vectors of a sum that decays": (DECAYED, lambda s: s.vectorize("r"), "that is not a plain sum, product"),
+    "vectors of a sum that decays": (DECAYED, lambda s: s.vectorize("r"), "that is not a sum, product"),
     "fuse of a triangle": (TRIANGLE, lambda s: s.fuse("i", "j"), r"the extent i \+ 1 of loop 'j' depends on loop i"),
     "reverse behind pairs": (
         IN_PAIRS,

@@ -177,7 +177,8 @@ def test_operands_change_places_only_where_that_changes_nothing(transposed):
 
 
 def test_strided_operands_are_not_passed_to_the_intrinsics_function():
-    """Its function reads rows of elements that follow one another; every second one is left to the loops."""
+    """The intrinsic's function reads rows of elements that follow one another; every second one is left to the
+    loops."""
     a, b = te.placeholder((4, 4), name="A"), te.placeholder((4, 4, 2), name="B")
     k = te.reduce_axis(4, "k")
     c = te.compute((4, 4), lambda i, j: te.sum(a[i, k] * b[k, j, 1], k), name="C")
@@ -193,7 +194,7 @@ def test_strided_operands_are_not_passed_to_the_intrinsics_function():
 @pytest.mark.parametrize("first", [0, 1, 5])
 @pytest.mark.parametrize("tile", [2, 4, 8, 12])
 def test_tiles_move_to_where_they_are_read(first, tile):
-    """What an iteration reads comes from the tiles that it touches, whole ones, and from no others."""
+    """The operands of an iteration come from the tiles that it touches, whole ones, and from no others."""
     from_x = te.placeholder((4,), name="x")
     te.intrinsic("test_twice_4", te.compute((4,), lambda i: from_x[i] * 2.0, name="y"), [from_x])
     x = te.placeholder((3, 32), name="X")

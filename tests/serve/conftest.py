@@ -35,7 +35,7 @@ def layer_model() -> onnx.ModelProto:
 
 
 def expected(x: np.ndarray, weights: dict[str, np.ndarray] = WEIGHTS) -> np.ndarray:
-    """What the layer gives, by NumPy."""
+    """The layer's result, by NumPy."""
     return np.maximum(x @ weights["w"] + weights["b"], 0)
 
 

@@ -157,7 +157,7 @@ def case(r: random.Random, good: list[bytes]) -> bytes:
 
 
 def exchange(port: int, data: bytes) -> bytes:
-    """What the server says until it closes. Raises TimeoutError if it hangs."""
+    """The bytes of the server until it closes. Raises TimeoutError if it hangs."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
         answer = b""
         try:

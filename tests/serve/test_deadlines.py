@@ -90,7 +90,7 @@ def test_excess_in_flight_is_503() -> None:
 
 
 def test_a_request_that_fails_fails_alone() -> None:
-    """Of requests that met in a batch, the others are answered."""
+    """The other requests of the batch are answered."""
 
     def positive(x: np.ndarray) -> np.ndarray:
         if (x < 0).any():

@@ -1,4 +1,4 @@
-"""What the Kubernetes manifests hand to `tilewright serve` is what it takes; `make serve` checks their schemas."""
+"""The Kubernetes manifests hand to `tilewright serve` options that it takes; `make serve` checks their schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators look at and set: metrics, dashboard, access log, limits, TLS, a configuration's check."""
+"""Things that operators look at and set: metrics, dashboard, access log, limits, TLS, a configuration's check."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_access_log() -> None:
 
 
 def closes_within(server: Server, seconds: float, *parts: bytes, pause: float = 0.1) -> bytes:
-    """What the server says to a client that sends these parts slowly, until it closes."""
+    """The bytes that the server sends to a client that sends these parts slowly, until it closes."""
     with socket.create_connection(("127.0.0.1", server.http_port), timeout=seconds) as sock:
         for part in parts:
             sock.sendall(part)

@@ -279,7 +279,7 @@ def test_canary(layer: tw.Model) -> None:
                     statuses.append(client.infer("layer", {"x": X}).model_version)
                 except ServeError as error:
                     statuses.append(str(error.status.http))
-            assert statuses.count("500") == 50  # as many as it takes to judge
+            assert statuses.count("500") == 50  # as many as it takes to evaluate
             assert set(statuses[-100:]) == {"1"}
             canary = server.core.catalogue.canary("layer")
             assert canary is not None and "failed or came too late" in canary.abandoned

@@ -137,7 +137,7 @@ def test_several_processes_write_at_once(tmp_path: Path) -> None:
 
 
 def test_a_sweep_is_no_part_of_every_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads the whole folder, and each compilation makes a cache object of its own."""
+    """A sweep reads the whole folder, and each compilation makes a cache object of its own."""
     sweeps = []
     monkeypatch.setattr(ObjectCache, "sweep", lambda self: sweeps.append(self))
     for k in range(1200):

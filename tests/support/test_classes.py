@@ -69,7 +69,7 @@ ARGUMENTS: dict[type, list[dict[str, Any]]] = {
 
 
 def outcome(run: Any) -> Any:
-    """What a call gives, or which error."""
+    """The result of a call, or its error."""
     try:
         return run()
     except Exception as error:

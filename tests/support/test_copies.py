@@ -13,7 +13,7 @@ from tilewright.support.copies import share
 
 
 def shared(count: int, copied: object, processes: int = 3, pause: float = 0.01) -> tuple[list[int], dict[int, bytes]]:
-    """What this process did, which takes its time, and what copies gave."""
+    """The work of this process, which takes its time, and the results of copies."""
     done: list[int] = []
 
     def own(k: int) -> None:

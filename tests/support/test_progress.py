@@ -27,7 +27,7 @@ class Heard:
 
 
 def test_a_bar_hears_of_each_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a call's and of those that pack weights."""
+    """The bar hears of a call's kernels and of those that pack weights."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
     b = GraphBuilder("g")
     y = ops.emit1(b, "matmul", b.input("x", tensor(4, 33)), b.param("w", tensor(33, 17)))

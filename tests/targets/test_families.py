@@ -78,7 +78,7 @@ def test_objects_of_phones_and_macs(name: str, magic: bytes) -> None:
 
 @pytest.mark.parametrize("gpu", [nvidia.H100, amd.MI300X], ids=lambda g: g.cpu)
 def test_gpus_are_records_alone(gpu: Gpu) -> None:
-    """LLVM knows their names, nobody compiles for them."""
+    """LLVM knows their names, they are not compiled for."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     assert llvm.Target.from_triple(gpu.triple).create_target_machine(cpu=gpu.cpu).triple.startswith(gpu.triple)

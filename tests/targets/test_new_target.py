@@ -1,5 +1,5 @@
-"""A machine that nobody here knows is described in one file, this one: 256-bit vectors, 16 registers, no multiply-add
-with one rounding. The suite compiles for it, its code runs here and agrees with the interpreter."""
+"""A machine that the package does not know is described in one file, this one: 256-bit vectors, 16 registers, no
+multiply-add with one rounding. The suite compiles for it, its code runs here and agrees with the interpreter."""
 
 from __future__ import annotations
 

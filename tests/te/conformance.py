@@ -1,4 +1,5 @@
-"""What the conformance cases share: build a schedule, run it natively and by the interpreter, compare with NumPy."""
+"""Parts that the conformance cases share: build a schedule, run it natively and by the interpreter, compare with
+NumPy."""
 
 from __future__ import annotations
 

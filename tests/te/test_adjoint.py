@@ -1,4 +1,4 @@
-"""What flows back through a stage, against differences in f64 on the interpreter."""
+"""Gradients through a stage, against differences in f64 on the interpreter."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_arguments() -> None:
 
 
 def test_what_holds_where_a_branch_is_selected() -> None:
-    """And where it is not, if there is anything to do then."""
+    """The conditions of a branch hold in it, and their opposites where it is not taken."""
     func = parse_func(
         """func @f(a: f32[8], b: f32[8]) {
           for i in 0..9 {
@@ -272,7 +272,7 @@ def test_an_index_of_a_narrow_type_is_bounded_by_it() -> None:
 
 
 def test_an_intermediate_is_read_as_distant_as_it_is_needed() -> None:
-    """What a stage would read beyond, if all of it were computed, is no fault of a call that needs less."""
+    """A read beyond the end, if all of a stage were computed, is no fault of a call that needs less."""
     a = te.placeholder((N,), name="A")
     b = te.compute((M,), lambda i: a[i] * 2, name="B")
     p = te.placeholder((M,), name="P")

@@ -1,4 +1,4 @@
-"""What TVM's documentation (v0.6) and the course's assignments teach of the language, and the tests that show it here.
+"""The language that TVM's documentation (v0.6) and the course's assignments teach, and the tests that show it here.
 
 python -m tests.te.test_conformance         the topics with their tests and numbers of cases
 """

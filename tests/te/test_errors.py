@@ -148,7 +148,7 @@ def test_factors_are_numbers_or_dimensions(factor: Any) -> None:
     ],
 )
 def test_schedules(step: Callable[..., Any]) -> None:
-    """What is no axis, stage or number is refused like all else, and changes nothing."""
+    """An argument that is no axis, stage or number is refused like all else, and changes nothing."""
     b = plus(A)
     s = te.create_schedule(b)
     before = s.func

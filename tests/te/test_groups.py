@@ -93,7 +93,7 @@ def _group_chain() -> tuple[te.Tensor, te.Tensor, dict[str, te.Tensor]]:
     ],
 )
 def test_groups(outputs: str, inputs: list[str], include: bool, members: str) -> None:
-    """What is between the ends moves as one; what does not come from the inputs stays where it was."""
+    """The stages between the ends move as one; what does not come from the inputs stays where it was."""
     a, z, t = _group_chain()
     named = {**t, "A": a, "Z": z}
     x, y = random((12,)), random((12,), seed=1)

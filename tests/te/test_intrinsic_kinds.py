@@ -76,7 +76,7 @@ def texts(name: str, llvm: str | None, c: str | None = None) -> dict[str, Any]:
 
 
 def check(s: Any, args: list[Any], arrays: list[Any], want: Callable[..., Any], name: str, called: bool) -> None:
-    """What is built, interpreted and said in C gives what NumPy does."""
+    """The built function, the interpreter and the C code agree with NumPy."""
     f = tw.build(s, args)
     assert (f"call void @tw.intrin.{name}" in f.source("llvm")) == called
     expected = want(*arrays[:-1])

@@ -1,4 +1,4 @@
-"""Reduction axes: with a start, with an end that moves with the stage's axes, and those that nobody reduces over."""
+"""Reduction axes: with a start, with an end that moves with the stage's axes, and those over which no stage reduces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.support.errors import ExpressionError
 
 
 def run(stage: Any, arrays: dict[te.Tensor, Any], shape: tuple[int, ...], schedule: Any = None) -> Any:
-    """What a stage computes from arrays."""
+    """The result of a stage for arrays."""
     out = np.full(shape, np.nan, np.float32)
     s = schedule or te.create_schedule(stage)
     tw.build(s, [*arrays, stage])(*arrays.values(), out)

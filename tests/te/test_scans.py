@@ -138,7 +138,7 @@ def test_a_producer_moves_into_a_step() -> None:
 
 @pytest.mark.parametrize("inlined", [False, True])
 def test_a_stage_of_the_step_is_inlined_into_the_next_row(inlined: bool) -> None:
-    """It reads the state's earlier row, which the update does not write."""
+    """The stage reads the state's earlier row, which the update does not write."""
     x = te.placeholder((6, 8), name="X")
     state = te.placeholder((6, 8), name="state")
     first = te.compute((1, 8), lambda t, i: x[t, i], name="first")

@@ -73,7 +73,7 @@ def largest(x: Any, y: Any) -> Any:
 
 
 def product(x: Any, y: Any) -> Any:
-    """Of complex numbers."""
+    """The product of complex numbers."""
     return x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]
 
 
@@ -383,7 +383,7 @@ def test_unrolled(which: int) -> None:
 @pytest.mark.parametrize("scope", ["global", "local"])
 @pytest.mark.parametrize("sizes", [(8, 16, 4), (13, 19, 11), (2, 9, 3)])
 def test_blocked_products(scope: str, sizes: tuple[int, int, int]) -> None:
-    """The course's schedule: a tile in a cache, its init apart, packed operands."""
+    """The course's schedule: a tile in a cache, its init separate, packed operands."""
 
     def schedule(s: Any, c: te.Tensor) -> None:
         copy = s[c].cache_write(scope)
@@ -552,7 +552,7 @@ REFUSED: dict[str, Callable[[Any, te.Tensor], Any]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case: str) -> None:
-    """What would change the meaning is refused, with the loops."""
+    """A step that would change the meaning is refused, with the loops."""
     *_, c = product()
     s = te.create_schedule(c)
     with pytest.raises(ScheduleError) as caught:

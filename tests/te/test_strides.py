@@ -57,7 +57,7 @@ SCHEDULES: dict[str, Callable[..., None]] = {"plain": lambda s, b: None, "vector
 
 
 def memory_of(f: Any, tensors: list[te.Tensor], arrays: list[Any]) -> list[Any]:
-    """What the loops take, as the interpreter and C do."""
+    """The memory that the loops take, as the interpreter and C do."""
     result, values = te.bind_views(tensors, arrays)
     return [*result, {v.name: int(str(value)) for v, value in values.items()}]
 

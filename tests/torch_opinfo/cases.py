@@ -95,7 +95,7 @@ def case(label: str, function: Callable[..., Any], arguments: Any) -> Case:
 
 
 def chosen(least: Sequence[int], count: int) -> list[tuple[int, bool]]:
-    """Which samples are taken, given each one's smallest number of elements, and whether as they lie in memory.
+    """The samples that are taken, given each one's smallest number of elements, and whether as they lie in memory.
 
     The first, an empty one, the last one with its memory spread, one with single elements, and others evenly between.
     """

@@ -38,7 +38,7 @@ class Outcome:
 
 
 def check(case: Case, name: str, native: bool = True) -> Outcome:
-    """What becomes of a case. What `tw.compile` refuses goes through `torch.compile` with our backend, which runs in
+    """The outcome of a case. One that `tw.compile` refuses goes through `torch.compile` with our backend, which runs in
     PyTorch what is not supported. With `native` false the graph is run by the operators' NumPy references."""
     try:
         with warnings.catch_warnings(), torch.no_grad():
@@ -68,7 +68,7 @@ def _refused(error: tw.Error) -> Outcome:
 
 
 def _by_torch_compile(case: Case, name: str, expected: list[torch.Tensor], refused: tw.Error) -> Outcome:
-    """What becomes of a refused case as a part of what Dynamo traces. Where that itself ends in an error, so that no
+    """The outcome of a refused case as a part of what Dynamo traces. Where that itself ends in an error, so that no
     backend is asked, the refusal stands."""
     torch.compiler.reset()
     try:

@@ -86,7 +86,7 @@ def traced(case: Case, inputs: Sequence[torch.Tensor]) -> Imported:
 
 
 def check(case: Case) -> Outcome:
-    """What becomes of the gradients of one sample."""
+    """The outcome of the gradients of one sample."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if any(t.layout is not torch.strided for t in case.inputs):
@@ -220,7 +220,7 @@ def _weighted(graph: Graph, moving: Sequence[bool]) -> Graph:
 
 
 def _difference(got: Any, want: Any, best: Any) -> str:
-    """What is wrong with a gradient; nothing if it is right."""
+    """A description of a wrong gradient; empty if it is right."""
     if got.shape != want.shape:
         return f"{got.shape}, expected {want.shape}"
     finite = np.isfinite(want) & (np.isfinite(best) if best is not None else True)

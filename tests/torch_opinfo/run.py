@@ -48,7 +48,7 @@ ORDER = ("crashed", "wrong", "refused", "fell back", "native", "not exportable",
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of an entry in one element type."""
+    """The outcome of an entry in one element type."""
 
     name: str
     dtype: str

@@ -18,7 +18,7 @@ from tilewright.train.step import Step
 Array = np.ndarray[Any, Any]
 STEPS = 6
 ROWS = 4
-"""Of a process's part of a batch."""
+"""Rows of a process's part of a batch."""
 AVERAGE = tw.train.Average("follower.", "one.", 0.1)
 
 

@@ -191,7 +191,7 @@ def by_jax(params: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def gradients(names: list[str]) -> dict[str, tuple[Any, Any, Any, Any]]:
-    """Of each form the loss and the gradient, of the graph that a step is made of and of JAX."""
+    """The loss and the gradient of each form, of the graph that a step is made of and of JAX."""
     params = parameters(names)
     read = traced(params, loss, ())
     values = dict(zip(read.metrics, read.graph.outputs, strict=True))

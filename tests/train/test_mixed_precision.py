@@ -54,7 +54,7 @@ def test_factors_are_rounded_and_sums_are_not(target: str | None, rows: int, dep
     dot, matrices = find_dot(bf16, bf16, machine), find_tile_dot(bf16, bf16, machine)
 
     def products(a: Array, b: Array) -> list[Array]:
-        """What a product may be: one thing where no estimate chooses."""
+        """The possible results of a product: one thing where no estimate chooses."""
         pairs = dot is not None and a.shape[1] % dot.group == 0
         lefts = [rounded(a) if pairs else a.astype(np.float64), *([rounded(a)] if matrices is not None else [])]
         return [left @ rounded(b) for left in lefts]

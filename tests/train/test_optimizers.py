@@ -1,4 +1,4 @@
-"""What optimisers, stages and averages are made of is checked when they are made, in the ranges of PyTorch's."""
+"""Arguments of optimisers, stages and averages are checked when these are made, in the ranges of PyTorch's."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def trained(step: Step, batches: list[tuple[Any, ...]]) -> Array:
 
 
 def least(model: Any) -> int:
-    """What the step needs at least, as the error says."""
+    """The bytes that the step needs at least, as the error says."""
     with pytest.raises(tw.Error, match="no plan needs so little memory") as raised:
         compile_step(model, memory=0)
     match = re.search(r"(\d+) bytes or more", str(raised.value))
@@ -143,7 +143,7 @@ def test_what_costs_hardly_any_time_is_computed_once_more() -> None:
 
 
 def test_budgets_count_the_room_in_new_parameters() -> None:
-    """What Adam writes is nearly as large as the activations, so that nothing is computed again."""
+    """The values that Adam writes are nearly as large as the activations, so that nothing is computed again."""
     model = chain(12, rows=1024, width=256, scale=16)
     retained = compile_step(model, memory=None)
     half = compile_step(model, memory="0.6x")

@@ -387,7 +387,8 @@ def test_arena() -> None:
 
 
 def test_an_onnx_model_gives_its_loss() -> None:
-    """Its first output; the second one is a metric, and the scale, which is no parameter to be trained, stays."""
+    """The loss is the model's first output; the second one is a metric, and the scale, which is no parameter to be
+    trained, stays."""
     rng = np.random.default_rng(0)
     w, scale = rng.normal(size=(3, 1)).astype(np.float32), np.float32([2.0])
     nodes = [

@@ -88,7 +88,7 @@ def loss(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def operators(build: Callable[[], nn.Module]) -> list[str]:
-    """Those of the graph that a step differentiates."""
+    """The operators of the graph that a step differentiates."""
     module, x = made(build)
     graph = torch_loss.traced(module, loss, (x,), False).graph
     names = {name for name, _ in module.named_parameters()}
@@ -114,7 +114,7 @@ def test_projections_are_read_where_they_are() -> None:
 
 
 def test_a_step_holds_no_scores() -> None:
-    """Its temporaries grow with the length of sequences, not with its square."""
+    """The temporaries of a step grow with the length of sequences, not with its square."""
 
     def peak(length: int) -> int:
         torch.manual_seed(0)

@@ -273,7 +273,7 @@ ROW = torch.linspace(-1, 1, 20).reshape(5, 4)
 @pytest.mark.parametrize("name", INSIDE)
 @pytest.mark.parametrize("door", DOORS)
 def test_hooks(door: str, name: str) -> None:
-    """What code registers on the way is refused by its name, and PyTorch is left as it was."""
+    """A hook that code registers on the way is refused by its name, and PyTorch is left as it was."""
     model = Model(INSIDE[name])
     functions = [torch.Tensor.register_hook, torch.autograd.graph.register_multi_grad_hook]
     with pytest.raises(tw.errors.UnsupportedError, match="acts on gradients alone") as error:

@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 def run(folder: Path, what: str, codes: tuple[int, int] = (0, 0)) -> tuple[Any, Any]:
-    """What both processes have kept."""
+    """The results of both processes."""
     outs = [folder / f"{rank}.npz" for rank in range(2)]
     command = [sys.executable, "-m", "tests.train.learners", what, str(folder / "store")]
     running = [subprocess.Popen([*command, str(rank), str(out)]) for rank, out in enumerate(outs)]
@@ -76,7 +76,7 @@ def test_a_process_that_dies(tmp_path: Path, what: str) -> None:
 
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_stages_and_averages(symbolic: bool) -> None:
-    """A step of several losses whose gradients nobody changes is the plain step."""
+    """A step of several losses whose gradients are not changed is the ordinary step."""
     stages, module, average = learners.stages(), learners.Agent(), learners.AVERAGE
     created = [
         tw.compile_step(
@@ -116,7 +116,7 @@ def test_a_later_stage_that_is_not_finite_leaves_no_trace() -> None:
 
 
 def test_batches_of_any_size_have_buckets() -> None:
-    """What sections keep grows and shrinks with the batch, and is found again by its sizes."""
+    """The data that sections keep grow and shrink with the batch, and are found again by their sizes."""
     seen: list[int] = []
     module = Encoder()
     example = learners.sequences(4, 0)

@@ -101,7 +101,7 @@ def test_what_is_no_loss(loss: Any, message: str) -> None:
 
 
 def test_errors_name_the_arrays_as_the_caller_does() -> None:
-    """Whoever takes a step knows nothing of the arrays that it hands on."""
+    """The caller of a step knows nothing of the arrays that it hands on."""
     step = tw.compile_step(model(), lambda m, obs, target: F.mse_loss(m(obs), target), Adam(), example=(X, VALUES))
     for batch, message in {
         (X,): r"batch: expected obs: f32\[8, 4\], target: f32\[8, 3\], got 1",

@@ -65,7 +65,7 @@ MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_batch_norm(name: str) -> None:
-    """What a module holds after some steps, running statistics and counts too, is what eager PyTorch's holds."""
+    """The state of a module after some steps, running statistics and counts too, is that of eager PyTorch."""
     torch.manual_seed(0)
     make, shape = MODELS[name]
     module = make().train()
@@ -161,7 +161,7 @@ def test_in_evaluation_mode_statistics_stay() -> None:
 
 
 class Masked(nn.Module):
-    """Its gradient is dropout's mask, scaled."""
+    """A module whose gradient is dropout's mask, scaled."""
 
     def __init__(self, dropout: Any, *shape: int) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class Masked(nn.Module):
 
 
 def masks(step: Any, x: Any, steps: int) -> list[Any]:
-    """What each step has kept, as its gradient says, times its scale."""
+    """The mask of each step, as its gradient says, times its scale."""
     results = []
     for _ in range(steps):
         before = step.state_dict()["weight"].numpy().copy()

@@ -1,4 +1,5 @@
-"""What constants make superfluous is not in a kernel's function; where they make nothing so, the function stays."""
+"""Stages that constants make superfluous are not in a kernel's function; where they make nothing so, the function
+stays."""
 
 from __future__ import annotations
 

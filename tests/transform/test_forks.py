@@ -1,4 +1,4 @@
-"""Forks: what may be made side by side, what is estimated to pay, and memory that strands do not share."""
+"""Forks: what may be made side by side, what is estimated to pay, and memory that branches do not share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WIDTH = 256
 
 
 def towers(joined: bool = True) -> onnx.ModelProto:
-    """Two perceptrons of one input; their results after each other, or apart."""
+    """Two perceptrons of one input; their results after each other, or separate."""
     rng = np.random.default_rng(0)
     nodes, weights, ends = [], {}, []
     for tower in "ab":
@@ -156,7 +156,7 @@ def test_the_cut_is_the_best_of_all(seed: int) -> None:
 @pytest.mark.parametrize("each", [True, False])
 @pytest.mark.parametrize("branch", [None, (0, 1)])
 def test_a_branch_has_its_workspace_once(branch: tuple[int, int] | None, each: bool) -> None:
-    """One thread makes a call of a strand: only calls that threads share need memory for each of them."""
+    """One thread makes a call of a branch: only calls that threads share need memory for each of them."""
     func = parse_func("func @f(a: f32[8]) { for i in 0..8 { a[i] = 1.0 } }")
     code = CompiledKernel("f", lambda: b"", (Workspace(const(96), each),), (), alone=False, cycles=0, work=(None, None))
     a = Value("a", TensorType(f32, (const(8),)))
@@ -175,5 +175,5 @@ def test_calls_come_early_where_others_wait() -> None:
 def test_impossible_branches_are_refused() -> None:
     manifest = tw.compile(towers(), threads=2).manifest
     steps = (replace(manifest.run_steps[0], strand=(0, -1)), *manifest.run_steps[1:])
-    with pytest.raises(ArtifactError, match="its strand is not possible"):
+    with pytest.raises(ArtifactError, match="its branch is not possible"):
         replace(manifest, run_steps=steps)

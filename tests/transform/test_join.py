@@ -114,7 +114,7 @@ def test_rows_of_products_are_joined_with_symbols() -> None:
 
 
 def test_one_run_of_symbols() -> None:
-    """What a pointwise function walks over is joined if it is all one run, else where lines are symbols or numbers."""
+    """The loops of a pointwise function are joined if it is all one run, else where lines are symbols or numbers."""
     n = Var("n", lo=1, hi=50)
     x, c = te.placeholder((3, n, 5), "f32", "x"), te.placeholder((5,), "f32", "c")
     func = te.create_prim_func([x, same(same(x))])

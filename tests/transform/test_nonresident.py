@@ -78,7 +78,7 @@ def test_of_two_layouts_one_is_read() -> None:
 
 
 def test_what_fits_into_the_first_level_goes_without() -> None:
-    """Its kernel is the same in all models."""
+    """The kernel of such a layer is the same in all models."""
     large = MACHINE.adjusted(l1=8 * OWN, l2=8 * OWN)
     assert "cold_weights" not in tw.compile(chain(12), target=large, records=None).show("loops")
 

@@ -13,7 +13,7 @@ from tilewright.measure.contender import Prepared
 
 
 def candidate(code: str, weights: str, inputs: str, threads: int) -> Prepared:
-    """What `code` says."""
+    """The candidate that `code` says."""
     result = np.arange(1.0, 5.0, dtype=np.float32)
 
     def call() -> None:

@@ -30,7 +30,7 @@ HOST = Target.host()
 
 
 def decisions(kind: str) -> list[Decision]:
-    """Those of a convolution, or of two products, with a choice."""
+    """The decisions of a convolution, or of two products, with a choice."""
     graph = model((1, 16, 32, 14, 3, 1, 1)) if kind == "algorithm" else products()[0]
     weights = {p.name: np.ones([int(str(n)) for n in p.shape], np.float32) for p in graph.params}
     with deciding() as listed:

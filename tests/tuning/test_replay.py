@@ -29,7 +29,7 @@ def test_luck_does_not_count() -> None:
 
 
 def test_finals_decide_among_the_best_a_small_number_of() -> None:
-    """As the tuner's: luck in the search is no win, and what is not worth a change stays out."""
+    """Finals decide as the tuner's: luck in the search is no win, and what is not worth a change stays out."""
 
     def chosen(*finals: float) -> str:
         return play(replace(LUCKY, finals=finals), lambda r: Descent(r.space, r.estimates, Policy())).choice

@@ -373,7 +373,7 @@ def test_one_call_tunes_and_the_next_one_knows(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_records_decide_is_verified_and_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As another model with the same layers would find them: its journal is another."""
+    """Records are read as another model with the same layers would find them: its journal is another."""
     untuned = preferred()
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     result: list[Evaluated] = []
@@ -398,8 +398,8 @@ def test_what_records_decide_is_verified_and_not_searched(tmp_path: Path, monkey
 
 
 def test_records_of_close_to_sizes_guide_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They propose what won there, and where the estimates' choice stood the estimates' choice here; far ones are only
-    where a search begins."""
+    """Records propose what won there, and where the estimates' choice stood the estimates' choice here; far ones
+    are only where a search begins."""
     untuned = preferred()
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     machine = Target.on_host("x86-64-v3", "target")
@@ -441,7 +441,8 @@ def test_records_of_close_to_sizes_guide_a_search(tmp_path: Path, monkeypatch: p
 def test_verify_races_what_other_compilers_recommend_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stands becomes a record of this compiler; of the rest one says that the estimates' setting is better."""
+    """A recommendation that stands becomes a record of this compiler; of the rest one says that the estimates' setting
+    is better."""
     untuned = preferred()
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     races: list[Invented] = []
@@ -456,7 +457,7 @@ def test_verify_races_what_other_compilers_recommend_and_nothing_else(
         return entry.tune(model(), target="x86-64-v3", store=tmp_path / folder, policy=FEW, **options)
 
     def old(folder: str) -> dict[str, Record]:
-        """What was found before, as if by another compiler."""
+        """The records of a search before, as if by another compiler."""
         store = Store(tmp_path / folder)
         results = [r for r in Store(tmp_path / "found").records() if r.setting != r.untuned]
         for record in results:
@@ -600,7 +601,7 @@ def test_what_clashes_is_in_programs_of_its_own() -> None:
 
 
 def test_steps_of_several_layouts_are_located_in_a_small_number_of_compiles(tmp_path: Path) -> None:
-    """Those that a compile of each site's other setting alone shows, in fewer compiles than there are sites."""
+    """The steps that a compile of each site's other setting alone shows, in fewer compiles than there are sites."""
     widths = [48, 64, 40, 96, 80, 56, 72, 112, 88, 104, 120]
 
     class Counting(Maker):

@@ -1,5 +1,6 @@
-"""Comparisons of i64 expressions: decided by the range of the difference, proven by eliminating variables, else brought
-into one form (`a < b`, `a <= b`, or `c <= a` with a literal c; positive terms on both sides, constants on the right).
+"""Comparisons of i64 expressions: decided by the range of the difference, proven by eliminating variables, else
+normalised to one form (`a < b`, `a <= b`, or `c <= a` with a literal c; positive terms on both sides, constants on the
+right).
 
 `nonnegative` proves `form >= 0`. Interval arithmetic comes first. Where ranges are symbolic, a variable v in
 `[0, extent)` with coefficient c is replaced by the worse end (0 if c >= 0, else `extent - 1`), and atoms by what bounds

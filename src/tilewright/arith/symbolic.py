@@ -106,7 +106,7 @@ class Eliminator:
         return any(e is v for w in present if w is not v for e in walk_expr(extents[w]))
 
     def _again(self, form: Form, sign: int) -> Form | None:
-        # An extent brought in an atom over another inner variable.
+        # The extent added an atom over another inner variable.
         ends = self.of_form(form)
         return None if ends is None else ends[1 if sign > 0 else 0]
 

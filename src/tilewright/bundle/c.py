@@ -123,7 +123,7 @@ def example(binding: Binding, embedded: bool) -> str:
     n, upper = binding.name, binding.name.upper()
     usage = " ".join(["main", "FOLDER", *(s.identifier.upper() for s in binding.sizes)])
     lines = [
-        f"/* Runs {n} once: `{usage}`, where each argument may be left out with those behind it.",
+        f"/* Runs {n} once: `{usage}`, where each argument may be left out with those after it.",
         " * Inputs are FOLDER/NAME.bin where there are such files, else zeros; outputs are written there. */",
         "#include <stdio.h>",
         "#include <stdlib.h>",

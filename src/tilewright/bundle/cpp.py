@@ -104,7 +104,7 @@ def example(binding: Binding, embedded: bool) -> str:
     usage = " ".join(["main", "FOLDER", *(s.identifier.upper() for s in binding.sizes)])
     parts = ["Constants", "Workspace", "Activations", *(["State"] if binding.state else [])]
     lines = [
-        f"// Runs {n} once: `{usage}`, where each argument may be left out with those behind it.",
+        f"// Runs {n} once: `{usage}`, where each argument may be left out with those after it.",
         "// Inputs are FOLDER/NAME.bin where there are such files, else zeros; outputs are written there.",
         "#include <cstdlib>",
         "#include <fstream>",

@@ -265,7 +265,7 @@ def _ratio(ours: Result, other: Result) -> float | None:
 
 
 def _contender(r: Result) -> dict[str, Any]:
-    """A result as plain data; a percentile that its calls are too few for is None."""
+    """A result as data for JSON; a percentile that its calls are too few for is None."""
     calls = len(r.latencies)
     latencies = np.asarray(r.latencies)
     enough = {name: calls * (1 - q) >= 1 for name, q in PERCENTILES.items()}

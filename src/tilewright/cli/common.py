@@ -145,12 +145,12 @@ def parse_compilers(text: str | None) -> tuple[str, ...]:
 
 
 def print_json(value: object) -> None:
-    """Print plain data as JSON on stdout."""
+    """Print dicts, lists and numbers as JSON on stdout."""
     print(json_library.dumps(value, indent=2, default=str))
 
 
 def print_line(value: object) -> None:
-    """Print plain data as JSON on one line of stdout, at once."""
+    """Print dicts, lists and numbers as JSON on one line of stdout, at once."""
     print(json_library.dumps(value, default=str), flush=True)
 
 

@@ -115,7 +115,7 @@ def compile_command(
 
 
 def describe(model: Model | Program) -> dict[str, Any]:
-    """A description of a compiled model, as plain data."""
+    """A description of a compiled model, as data for JSON."""
     manifest = model.manifest
     return {
         "name": manifest.name,

@@ -331,7 +331,7 @@ def verify_command(
     With `--race` records that another compiler measured are raced against what this one prefers, in processes of their
     own: kernels by themselves, held against the interpreter; operators with their algorithms and packings as a model of
     their own. What wins becomes a record of this compiler, what does not is removed, and operators that show neither
-    are left to `tilewright tune MODEL --verify`. Nothing else should run meanwhile. Ctrl-C keeps what was settled, and
+    are left to `tilewright tune MODEL --verify`. Nothing else should run meanwhile. Ctrl-C keeps what was decided, and
     the next run goes on from there.
 
     Exit code 3 if one would not be used. `tilewright tune` measures anew what depends on the model around it.

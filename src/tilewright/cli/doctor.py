@@ -46,11 +46,11 @@ def doctor(
 ) -> None:
     """Show the CPU, its caches, its measured ceilings, versions, plug-ins and the cache folder.
 
-    The ceilings are what every kernel is judged by: no program does more multiply-adds a second than the peak, and what
-    streams through memory moves no faster than the copy. They are stored in the cache folder, and from then on compiles
-    estimate with them what is faster here; run this once on a quiet machine. Each is the best of several passes; what
-    was measured while others used the machine is not stored, but for what is better than what is stored. `--no-measure`
-    shows what is stored, and how old it is.
+    The ceilings are what every kernel is measured against: no program does more multiply-adds a second than the peak,
+    and what streams through memory moves no faster than the copy. They are stored in the cache folder, and from then on
+    compiles estimate with them what is faster here; run this once on a quiet machine. Each is the best of several
+    passes; what was measured while others used the machine is not stored, but for what is better than what is stored.
+    `--no-measure` shows what is stored, and how old it is.
     """
     if net:
         _print_net(json)
@@ -156,7 +156,7 @@ def _state(plugin: dict[str, Any]) -> str:
 
 
 def collect(measure: bool) -> dict[str, Any]:
-    """Everything as plain data."""
+    """Everything as data for JSON."""
     import llvmlite.binding as llvm
 
     import tilewright

@@ -137,7 +137,7 @@ def compare(result: dict[str, Array], expect: Path, rtol: float) -> list[dict[st
 
 
 def difference(name: str, result: Array | None, wanted: Array, rtol: float) -> dict[str, Any]:
-    """One output against the one that was expected, as plain data."""
+    """One output against the one that was expected, as data for JSON."""
     if result is None or result.shape != wanted.shape:
         got = "no such output" if result is None else f"shape {result.shape} in place of {wanted.shape}"
         return {"output": name, "equal": False, "error": got}

@@ -49,7 +49,7 @@ def tune(
     records: Annotated[
         Path | None, typer.Option("--records", metavar="FOLDER", help="Where records go. [default: the user's]")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Time again what records settle.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Time again what records decide.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Search nothing: race again what records of other compilers recommend.")
     ] = False,
@@ -126,7 +126,7 @@ def _note(p: Progress) -> str:
 
 
 def progress_line(p: Progress) -> dict[str, Any]:
-    """Progress as plain data."""
+    """Progress as data for JSON."""
     left = None if math.isinf(p.left) else round(p.left, 1)
     return {"level": p.level, "done": p.done, "of": p.total, "seconds_left": left, "gain": p.gain, "next": p.next}
 

@@ -43,7 +43,7 @@ _KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 @contextlib.contextmanager
 def bytes_resized_whole(gm: GraphModule) -> Iterator[None]:
     """While this lasts PyTorch leaves resizing whole in a graph that resizes bytes: eager PyTorch computes these with
-    weights of 16 bits, and what it takes them apart into rounds otherwise."""
+    weights of 16 bits, and its decomposition rounds otherwise."""
     if not any(map(_resizes_bytes, gm.graph.nodes)):
         yield
         return

@@ -88,7 +88,7 @@ def _restrided_at_run_time(
 ) -> tuple[Callable[..., Any], list[Node]] | None:
     """`_restrided` for symbolic sizes: a function and its operands, or None. A program writes dimensions in the
     port's order without gaps, which leaves
-    open how far apart the elements of a dimension of one element would be: that is computed for each call."""
+    open what the stride of a dimension of one element is: that is computed for each call."""
     fake = port.node.meta["val"]
     inverse = tuple(sorted(range(len(port.order)), key=port.order.__getitem__))
     others: dict[int, Any] = {}

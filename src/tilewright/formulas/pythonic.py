@@ -93,7 +93,7 @@ class _Reader:
         body = f.body[1:] if ast.get_docstring(f) is not None else f.body
         for line in body:
             if results is not None:
-                self.fail("nothing stands behind return", line)
+                self.fail("nothing stands after return", line)
             if isinstance(line, ast.Return) and line.value is not None:
                 results = self.results(line.value)
             elif isinstance(line, ast.Assign) and len(line.targets) == 1:

@@ -165,8 +165,8 @@ def _stated(r: Range, scope: Scope) -> Extent:
 
 
 def _accesses(nest: Nest, scope: Scope) -> Iterator[_Access]:
-    """The indices that must be inside and so bound ranges: of plain reads, those after conditions only where the
-    condition is about something else."""
+    """The indices that must be inside and so bound ranges: of unconditional reads, those after conditions only where
+    the condition is about something else."""
     stack: list[tuple[Node, frozenset[str]]] = [(e, frozenset()) for e in reversed(nest.nodes)]
     seen: set[tuple[Read, int]] = set()
     while stack:

@@ -6,7 +6,7 @@
         view: bool = False
 
 A field is an int, float, bool, str, DType, Expr, ConstantArray, a `Literal` of those, None, a tuple, or a union. Values
-are checked when an instance is made, and brought to one form: lists become tuples, NumPy's numbers Python's, arrays
+are checked when an instance is made, and converted to one form: lists become tuples, NumPy's numbers Python's, arrays
 `ConstantArray`s, an int where a float is asked for that float. Texts and keys leave out what is as its default says.
 """
 

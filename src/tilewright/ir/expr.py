@@ -185,8 +185,8 @@ class Expr:
 
 class Var(Expr):
     """A named integer or scalar. `lo`/`hi` bound a symbol's value (inclusive; None: not at all), `multiple`
-    divides it, `likely` are values of equal weight that estimates judge by. `axis`: it belongs to a tensor expression,
-    and lowering puts a block's iterator in its place."""
+    divides it, `likely` are values of equal weight for which estimates are made. `axis`: it belongs to a tensor
+    expression, and lowering puts a block's iterator in its place."""
 
     __slots__ = ("axis", "hi", "likely", "lo", "multiple", "name")
     __match_args__ = ("name",)

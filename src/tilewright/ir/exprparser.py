@@ -240,7 +240,7 @@ def bound_var(c: Cursor) -> Var:
 
 
 def variable(c: Cursor, name: str) -> Var:
-    """The variable that `name` means: as declared, else a plain i64 variable."""
+    """The variable that `name` means: as declared, else an i64 variable without bounds."""
     declared = c.scope.variables.get(name)
     return Var(name) if declared is None else declared
 
@@ -258,7 +258,7 @@ def skip_group(c: Cursor) -> None:
 
 
 def where_clause(c: Cursor) -> None:
-    """`where n in 1..64 % 8 likely 8 32, t: i32`: declares variables that are not plain i64."""
+    """`where n in 1..64 % 8 likely 8 32, t: i32`: declares variables that are not i64 without bounds."""
     if not c.accept("where"):
         return
     _described_var(c)

@@ -60,7 +60,7 @@ class Value:
     type: TensorType
 
     def __hash__(self) -> int:
-        """The hash of the name alone, which tells the values of a graph apart; a text keeps its hash, a type does
+        """The hash of the name alone, which distinguishes the values of a graph; a text keeps its hash, a type does
         not."""
         return hash(self.name)
 

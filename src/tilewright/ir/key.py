@@ -56,7 +56,7 @@ def key(x: PrimFunc | Graph | Expr) -> str:
 
 
 def digest(tokens: list[str]) -> str:
-    """A digest of strings that tells apart any two different lists."""
+    """A digest of strings that differs for any two different lists."""
     # Lengths first: then no separator inside a string can imitate another list.
     lengths = ",".join([str(len(token)) for token in tokens])
     text = f"{lengths}\n{''.join(tokens)}"

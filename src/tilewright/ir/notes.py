@@ -342,7 +342,7 @@ class StorageAlign(FuncNote):
 
     Args:
         buffers: whose memory is enlarged.
-        dimensions: for each, the one whose indices lie so far apart.
+        dimensions: for each, the one whose indices lie at that distance.
         factors: by which this is divided.
         offsets: what remains.
 

@@ -94,5 +94,5 @@ def _disagreement(name: str, args: Sequence[Expr]) -> ExpressionError:
 
 
 def readable(e: Expr) -> str:
-    """An expression as its writer wrote it: the numbers that tell axes apart are left out."""
+    """An expression as its writer wrote it: the numbers that distinguish axes are left out."""
     return re.sub(r"\b([A-Za-z_]\w*)\.\d+\b", r"\1", str(e))

@@ -21,8 +21,8 @@ T = TypeVar("T")
 def parse_expr(
     text: str, variables: Iterable[Var] = (), buffers: Iterable[Buffer] = (), *, source: str = "<text>"
 ) -> Expr:
-    """The expression that `text` prints. Names that are not among `variables` are plain i64 variables; every buffer
-    must be among `buffers`. Raises ParseError."""
+    """The expression that `text` prints. Names that are not among `variables` are i64 variables without bounds; every
+    buffer must be among `buffers`. Raises ParseError."""
     return _whole(Cursor(text, source, _scope(variables, buffers)), exprparser.expr)
 
 

@@ -1,7 +1,7 @@
 """Expressions, loop programs and graphs as text that `ir.parser` reads back: `parse(print(x)) == x`.
 
 The grammar stands in docs/ir.md. Types are printed where they cannot be inferred: on constants that are neither i64 nor
-f32, on buffers and values, and in the `where` clause for variables that are not plain i64.
+f32, on buffers and values, and in the `where` clause for variables that are not i64 without bounds.
 """
 
 from __future__ import annotations
@@ -382,7 +382,7 @@ def _kind(loop: For) -> str:
 
 
 def _where(variables: Iterable[Var]) -> str:
-    """The clause that describes every variable which is not a plain i64 without bounds."""
+    """The clause that describes every variable which is not an i64 without bounds."""
     entries = [_described(v) for v in dict.fromkeys(variables)]
     return f" where {', '.join(entries)}" if entries else ""
 

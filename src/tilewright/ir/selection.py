@@ -50,7 +50,7 @@ class Direct(Algorithm):
 
 @dataclass(frozen=True, slots=True)
 class Pixels(Algorithm):
-    """A convolution of one pixel as a product over plain maps."""
+    """A convolution of one pixel as a product over NCHW maps."""
 
     name: ClassVar[str] = "pixels"
     in_blocks: ClassVar[bool] = False

@@ -70,8 +70,8 @@ class Measured:
 
 
 SPREAD, WAITED = 0.25, 0.1
-"""From which on a measurement is disturbed: judged, not fitted. A third level that others use gives passes that differ
-by more, a core that others use has its thread wait for half of the time."""
+"""From which on a measurement counts as disturbed: chosen, not fitted. A third level that others use gives passes that
+differ by more, a core that others use has its thread wait for half of the time."""
 _PASSES = 3
 _LOOK = 0.05
 """Seconds of the look at whether a thread that has work runs."""
@@ -80,7 +80,8 @@ _ALONE = ("peak_gflops_one", "frequency_ghz", "l1_gbs", "l2_gbs", "l3_gbs", "mem
 
 
 def measure_often(machine: Machine) -> Measured:
-    """Measure for about six seconds, in passes some seconds apart, so that what disturbs one need not disturb all."""
+    """Measure for about six seconds, in passes with some seconds between them, so that what disturbs one need not
+    disturb all."""
     passes, waited = [], []
     for _ in range(_PASSES):
         waited.append(waited_share(Probes(machine)))

@@ -137,7 +137,7 @@ def _layout_compute(inputs: Tensors, attrs: LayoutTransformAttrs, out: Out) -> t
 
 
 def _layout_numpy(arrays: Sequence[Any], attrs: LayoutTransformAttrs) -> tuple[Any, ...]:
-    """By way of the plain layout, with the source's dimensions in order: reshape, cut, pad, reshape."""
+    """By way of the layout without blocks, with the source's dimensions in order: reshape, cut, pad, reshape."""
     x = np.asarray(arrays[0])
     source, target = Layout.parse(attrs.source), Layout.parse(attrs.target)
     letters = [letter for letter, _ in source.parts]

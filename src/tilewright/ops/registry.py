@@ -134,7 +134,7 @@ _brought: dict[plugins.Plugin, Operators] = {}
 
 
 def brought() -> dict[plugins.Plugin, Operators]:
-    """The operators that plug-ins brought."""
+    """The operators that plug-ins registered."""
     plugins.load_group("operators", _admit)
     return _brought
 

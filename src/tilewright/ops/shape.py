@@ -433,7 +433,7 @@ register(OpDef("pad", "injective", PadAttrs, _pad_infer, _pad_numpy, compute=_pa
 
 @dataclass(frozen=True, slots=True)
 class RangeAttrs(Attrs):
-    """`size` elements from `start` on, `step` apart."""
+    """`size` elements from `start` on, in steps of `step`."""
 
     start: Number | Expr
     step: Number | Expr

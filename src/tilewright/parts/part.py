@@ -38,7 +38,7 @@ MAX_FORMS = 16
 OFTEN = 8
 """Forms after which a part is said to be compiled often."""
 TOO_OFTEN = 32
-"""A part's patience, if the caller states none."""
+"""The limit of forms of a part, if the caller states none."""
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class Part:
         types: of inputs, as far as they are stated; a name that is missing has an unknown type.
         needs: inputs that must be known by value.
         depth: how many parts this one is inside of.
-        patience: forms after which nodes that need values are no longer compiled for them.
+        max_forms: forms after which nodes that need values are no longer compiled for them.
     """
 
     def __init__(

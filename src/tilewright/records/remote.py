@@ -57,7 +57,7 @@ def is_address(text: str) -> bool:
 def mirror(address: str) -> Store:
     """The records of an address as a store on this machine, empty with a warning where they never could be fetched.
 
-    Raises RecordError for an address that is not https (plain http is for this machine only).
+    Raises RecordError for an address that is not https (http is for this machine only).
     """
     check(address)
     place = flags.CACHE_DIR() / "records-remote" / blake2b(address.encode(), digest_size=16).hexdigest()

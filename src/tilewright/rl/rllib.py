@@ -60,7 +60,7 @@ class TilewrightEnvRunner(SingleAgentEnvRunner):
             precision = "int8"  # of its products, as for `tw.compile`
 
     The store is named after the algorithm's log folder, lies in `$TILEWRIGHT_STORE_DIR` (default
-    `/dev/shm/tilewright-<uid>`) and goes when the last runner of the node stops; what killed runners left behind is
+    `/dev/shm/tilewright-<uid>`) and goes when the last runner of the node stops; what killed runners left is
     removed by a later run. Evaluation runners have a store of their own.
     """
 
@@ -90,7 +90,7 @@ class TilewrightEnvRunner(SingleAgentEnvRunner):
     def _acting(self, batch: Any, **kwargs: Any) -> dict[str, Any]:
         assert self._forward is not None, "only made modules act"
         outputs, version = self._forward(batch)
-        # What episodes and metrics report is what was used, also when another runner has brought it here.
+        # What episodes and metrics report is what was used, also when another runner has fetched it.
         self._weights_seq_no = version
         return outputs
 

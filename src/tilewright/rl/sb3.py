@@ -61,13 +61,13 @@ def accelerate(model: Any, *, threads: int = 1, updates: bool = False, precision
 
     With `updates=True`, `train()` takes compiled learning steps (PPO, A2C, DQN, SAC, TD3, DDPG): the same batches,
     random numbers, losses, schedules and log, equal to rounding. The policy has its new weights after each `train()`,
-    its optimizers' states are brought up to date when they are asked for, by `save` for example, and what others write
+    its optimizers' states are updated when they are asked for, by `save` for example, and what others write
     to either is taken over before the next `train()`.
 
     Args:
         model: an algorithm (PPO, A2C, DQN, SAC, TD3, DDPG), or one of their policies. If it lives on a GPU,
         observations
-            and weights are brought to the CPU, and actions are drawn from the CPU's generator.
+            and weights are copied to the CPU, and actions are drawn from the CPU's generator.
         threads: how many threads a call uses, the caller included.
         updates: whether to compile what `train()` does, too.
         precision: of the products of acting, as for `tw.compile`: "bf16", "int8", "int8w" or "int4w".

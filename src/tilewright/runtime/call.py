@@ -131,7 +131,7 @@ def _hash(m: Module) -> None:
 
 
 MIX = 0x9E3779B97F4A7C15 - (1 << 64)
-"""2**64 over the golden ratio, which is odd: neighbouring sizes come to lie far apart."""
+"""2**64 over the golden ratio, which is odd: neighbouring sizes get distant slots."""
 
 
 def _make(m: Module) -> None:

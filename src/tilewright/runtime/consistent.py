@@ -141,7 +141,7 @@ class _Checker:
         tensors: list[InputSpec | OutputSpec] = [*self.m.inputs, *self.m.outputs]
         for spec in tensors:
             fits = ragged.rows not in spec.shape or spec.shape[spec.shape[0] == 1] == ragged.rows
-            self.expect(fits, "has rows behind other dimensions", f"tensor {spec.name[:80]!r}")
+            self.expect(fits, "has rows after other dimensions", f"tensor {spec.name[:80]!r}")
         self.expect(any(ragged.rows in i.shape for i in self.m.inputs), "is no dimension of an input", "ragged rows")
 
     def rooms(self) -> None:
@@ -241,7 +241,7 @@ class _Checker:
                 inside.region(s.region, where)
                 continue
             fits = s.strand is None or (regions and all(0 <= number < MAX_ENTRIES for number in s.strand))
-            self.expect(fits, "its strand is not possible", where)
+            self.expect(fits, "its branch is not possible", where)
             self.expect(_KERNEL.fullmatch(s.kernel) is not None, "the kernel's name is not an identifier", where)
             for work in (s.flops, s.traffic, *s.shifts):
                 inside.work(work, where)

@@ -25,7 +25,7 @@ limit     iterations that all such loops of a call may have
 status    why the call was ended, or 0
 poll      the address of `tw_poll`
 told      what it said last
-patience  nanoseconds after which a call is ended; 0 for never
+budget    nanoseconds after which a call is ended; 0 for never
 began, polled, looked    when the first loop began, when the last poll was, and when signals were last looked for
 stride    iterations that the last poll allowed
 got       the number by which a check ended the call, an i64 or f64

@@ -1,4 +1,4 @@
-"""Dataclasses to plain JSON data and strictly back: unknown, missing or mistyped fields are refused by name."""
+"""Dataclasses to JSON data and strictly back: unknown, missing or mistyped fields are refused by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SCALARS = frozenset((bool, int, float, str, NoneType))
 
 
 def encode(value: Any) -> Any:
-    """Plain data (dict, list, str, int, float, bool, None) for a tree of dataclasses and tuples."""
+    """JSON data (dict, list, str, int, float, bool, None) for a tree of dataclasses and tuples."""
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: encode(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, tuple):
@@ -37,7 +37,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type[T], data: Any, path: str) -> T:
-    """The dataclass `kind` for plain data, checked field by field against its type hints."""
+    """The dataclass `kind` for JSON data, checked field by field against its type hints."""
     try:
         result: T = _decoder_of(kind)(data)
     except SchemaError as error:
@@ -45,7 +45,7 @@ def decode(kind: type[T], data: Any, path: str) -> T:
     return result
 
 
-# A decoder takes plain data of one declared type; its errors' paths begin where it stands. They are made once for each
+# A decoder takes JSON data of one declared type; its errors' paths begin where it stands. They are made once for each
 # type, because a process that loads a program waits for the some thousand values of its manifest.
 
 

@@ -311,8 +311,8 @@ class StepSpec:
         alone: thread 0 executes all of it, and it has no barrier at its end.
         shifts: how many bytes after its slot's address each argument begins, for `profile`; nothing if all are 0.
         region: that it is no call but a place where a region begins or ends.
-        strand: of a call that one thread makes while others make others: the number of its fork, the steps that all
-            threads wait for when they are done, and that of its strand there; of n threads, strand k is that of number
+        branch: of a call that one thread makes while others make others: the number of its fork, the steps that all
+            threads wait for when they are done, and that of its branch there; of n threads, branch k is that of number
             k modulo n, to whom it is a call with one thread.
     """
 

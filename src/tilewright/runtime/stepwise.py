@@ -92,7 +92,7 @@ class Stepper:
             at = self.step(at)
 
     def call(self, k: int) -> None:
-        """Write a call, and what is noted of it. Of a strand's, the thread that makes it takes the time."""
+        """Write a call, and what is noted of it. Of a branch's call, the thread that makes it takes the time."""
         f, branch = self.f, self.steps[k].strand
         if branch is not None:
             self.last.set(self.now())
@@ -123,7 +123,7 @@ class Stepper:
             self.wait()
 
     def is_mine(self, branch: int) -> Value:
-        """Whether a strand is this thread's."""
+        """Whether a branch is this thread's."""
         return self.tid.eq(self.f.value(branch, I64) % self.nthreads)
 
     def ends_fork(self, k: int) -> bool:

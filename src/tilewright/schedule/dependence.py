@@ -229,13 +229,13 @@ def _check_vector_reduction(func: PrimFunc, loop: For, block: Block) -> None:
         raise refuse(
             func,
             f"cannot vectorize loop {loop.var.name!r}: it drives a reduction of block {block.name!r} that is not a "
-            "plain sum, product, minimum or maximum",
+            "sum, product, minimum or maximum",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The step of a plain reduction: `target = op(target, value)`, where `condition` holds."""
+    """The step of a reduction by one operator: `target = op(target, value)`, where `condition` holds."""
 
     op: str
     target: Load
@@ -296,7 +296,7 @@ def injective(values: Iterable[Expr], var: Var, extents: Mapping[Var, Expr], con
 def _rejoined(values: Sequence[Expr], extents: Mapping[Var, Expr]) -> list[Expr]:
     """`c*q + r` for neighbours q, r with 0 <= r < c, as sums in which `m * (e // m) + e % m` is e.
 
-    The simplifier takes a fused index apart: with f = 96*a + 6*b + d the pair `f // 54`, `f % 54` may have become
+    The simplifier decomposes a fused index: with f = 96*a + 6*b + d the pair `f // 54`, `f % 54` may have become
     `a + (7*a + b) // 9` and `(7*a + b) % 9 * 6 + d`, which determine f all the same.
     """
     results = []

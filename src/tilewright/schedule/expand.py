@@ -64,7 +64,7 @@ def expand(func: PrimFunc, block: str) -> PrimFunc:
     what = f"cannot expand block {block!r}"
     update = reduction_update(source)
     if update is None or update.op != "add" or not is_const(update.condition, True):
-        raise refuse(func, f"{what}: it is not a plain sum")
+        raise refuse(func, f"{what}: it is not a sum")
     if source.init is None or not all(is_const(s.value, 0) for s in stores_in(source.init)):
         raise refuse(func, f"{what}: it does not start from 0 itself", hint="expand before decompose_reduction")
     gone = _constant_iters(func, source, update, what)

@@ -48,7 +48,7 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         for i2 in 0..n:
             block C(vi2 = i2): C[vi2] = (A[vi2] + 1) * 2
 
-    A block that nothing reads any more, as what was inlined before settled a condition, is dropped, be it a reduction.
+    A block that nothing reads any more, as what was inlined before decided a condition, is dropped, be it a reduction.
 
     Refuses reductions, blocks that write an output, blocks with other statements than stores, and index maps that
     cannot be inverted.

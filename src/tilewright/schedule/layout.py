@@ -293,7 +293,7 @@ def _filler(func: PrimFunc, source: Block, grown: set[Var], what: str) -> float:
         return 0.0
     update = reduction_update(source)
     if update is None or source.init is None:
-        raise refuse(func, f"{what}: its reduction is not a plain sum, product, minimum or maximum with its init")
+        raise refuse(func, f"{what}: its reduction is not a sum, product, minimum or maximum with its init")
     identity = next(s.value for s in stores_in(source.init))
     loads = [n for n in walk_expr(update.value) if isinstance(n, Load)]
     if not isinstance(identity, Const) or any(not added <= set(n.indices) for n in loads):

@@ -26,11 +26,11 @@ def refuse(func: PrimFunc, what: str, **details: object) -> ScheduleError:
 
 
 def refuse_external(func: PrimFunc, block: Block, what: str) -> None:
-    """Refuse to take a block apart or elsewhere that calls an external function."""
+    """Refuse to split or move a block that calls an external function."""
     result = externals_in(block)
     if result:
         why = f"block {block.name!r} is the call of {result[0].symbol!r}, which sees whole arrays"
-        raise refuse(func, f"{what}: {why}", hint="it stays where it is; schedule what stands before and behind it")
+        raise refuse(func, f"{what}: {why}", hint="it stays where it is; schedule what stands before and after it")
 
 
 def refused(func: PrimFunc, what: str, error: Error) -> ScheduleError:

@@ -46,7 +46,7 @@ def storage_align(
 
         alloc B: f32[8, 65]
 
-    `dimension` is the one whose neighbours lie so far apart; negative ones count from the end. Refuses parameters,
+    `dimension` is the one whose neighbours lie at that distance; negative ones count from the end. Refuses parameters,
     whose layout is the caller's, the last dimension, whose neighbours lie side by side, rows without a constant length,
     and remainders that no number of inner rows leaves.
     """
@@ -115,7 +115,7 @@ def double_buffer(func: PrimFunc, block: str, buffer: str | None = None) -> Prim
             for i_1 in 0..16: C[i_0 * 16 + i_1] = B[i_0 % 2, i_1] * 2
 
     The loop is the innermost one around the block and all that reads its buffer. Refuses parameters, buffers in
-    registers, other writers, blocks that read what the same loop writes, and loops that are not plain ones.
+    registers, other writers, blocks that read what the same loop writes, and loops that are not serial.
     """
     path = block_path(func, block)
     source = last_block(path)

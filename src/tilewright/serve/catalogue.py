@@ -17,7 +17,7 @@ from tilewright.serve.models import Served, missing
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 """The names of models: they come into paths and logs."""
 _ENOUGH = 50
-"""Requests of a canary before it is judged."""
+"""Requests of a canary before it is evaluated."""
 _WORSE = 0.02
 """By how much more of its requests a canary may fail or miss their promise."""
 

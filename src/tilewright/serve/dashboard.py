@@ -11,7 +11,7 @@ from tilewright.serve.core import Core
 
 
 def data(core: Core) -> dict[str, Any]:
-    """Counts, times and versions of all models, as plain data."""
+    """Counts, times and versions of all models, as data for JSON."""
     return {
         "time": time.time(),
         "started": core.started,

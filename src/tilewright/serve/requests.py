@@ -1,4 +1,4 @@
-"""A request for an inference and its answer, whatever protocol brought it."""
+"""A request for an inference and its answer, in any protocol."""
 
 from __future__ import annotations
 

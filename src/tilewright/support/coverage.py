@@ -72,7 +72,7 @@ class Coverage:
         return sum(p.runs_by == NATIVE for p in self.parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data."""
+        """The report as data for JSON."""
         totals = {"nodes": self.nodes, "compiled": self.compiled, "share": self.share}
         return {"name": self.name, **totals, **{k: v for k, v in asdict(self).items() if k != "name"}}
 

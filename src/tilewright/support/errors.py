@@ -125,7 +125,7 @@ class Error(Exception):
             yield from problem.each()
 
     def to_dict(self) -> dict[str, object]:
-        """The fields as plain data, for `--json` output."""
+        """The fields as a dict, for `--json` output."""
         fields: dict[str, object] = {"error": type(self).__name__, "what": self.what}
         for name in ("where", "expected", "got", "hint"):
             value = getattr(self, name)

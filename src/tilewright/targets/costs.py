@@ -19,7 +19,7 @@ UNKNOWN = "not recorded"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value comes from: date, machine, the command that measured it, and the commit that brought it."""
+    """Where a value comes from: date, machine, the command that measured it, and the commit that added it."""
 
     date: str
     machine: str = UNKNOWN
@@ -167,7 +167,7 @@ class Arithmetic:
     entry_vector: float = constant(
         6.0,
         "cycles",
-        "a vector picked from a table of 256 bytes in registers, behind a product",
+        "a vector picked from a table of 256 bytes in registers, after a product",
         Origin("2026-11-27", "Emerald Rapids", "python -m benchmarks.bench_functions --only entry"),
     )
     forwarded: float = constant(
@@ -235,7 +235,7 @@ class Traffic:
     followed_stream: float = constant(
         1.5,
         "ratio",
-        "what a single stream that hardware follows gets of the bandwidth behind the first level",
+        "what a single stream that hardware follows gets of the bandwidth beyond the first level",
         Origin("2026-11-22", commit="f472f69"),
     )
     shared_stream: float = constant(
@@ -411,7 +411,7 @@ class Prefetching:
     pipelined_bytes: int = constant(
         8192,
         "bytes",
-        "ahead, at least, where stages of rows go one behind the other",
+        "ahead, at least, where stages of rows follow one another",
         Origin("2026-11-22", commit="9e5c7b5"),
     )
     pipelined_row: float = constant(

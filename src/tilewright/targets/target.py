@@ -53,7 +53,7 @@ class Target:
     gpu: Gpu | None = field(default=None, repr=False)
 
     def __hash__(self) -> int:
-        # Estimates are remembered by target: what tells most targets apart is enough, and quick.
+        # Estimates are remembered by target: what differs between most targets is enough, and quick.
         return hash((self.cpu, self.isa.vector_bits, self.caches.l2, self.caches.l3, self.threads))
 
     def has(self, feature: str) -> bool:

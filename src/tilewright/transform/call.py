@@ -55,7 +55,7 @@ class KernelCall:
     group     the nodes
     prefetch  the part of its last argument that it prefetches for a later kernel (`transform/prefetch_across.py`)
     over      (output, input) pairs where the output may be written over the input
-    strand    the number of the fork that it belongs to, and of its strand there (`transform/forks.py`)
+    branch    the number of the fork that it belongs to, and of its branch there (`transform/forks.py`)
     sizes     the values of its function's symbols that the program knows (`transform/passed_sizes.py`)
     compiled  its code, once there is some
     """
@@ -77,7 +77,7 @@ class KernelCall:
         return self.compiled
 
     def on(self, target: Target) -> Target:
-        """The machine as its code is made for it: a strand's call has one thread."""
+        """The machine as its code is made for it: the call of a branch has one thread."""
         return target if self.strand is None else replace(target, threads=1)
 
 

@@ -3,13 +3,13 @@
     a = f(x); b = g(a); c = h(x); d = k(c); e = l(b, d)      ->      thread 0: a, b  |  thread 1: c, d;  e by both
 
 Two threads that share a kernel of a few microseconds wait for each other at its end, find that its parts are not equal,
-and read what the other one wrote from the other's cache. A *fork* is a run of calls that are divided into *strands*:
-each strand is one thread's, which makes its calls as the only thread, and all wait at the fork's end only. The calls of
+and read what the other one wrote from the other's cache. A *fork* is a run of calls that are divided into *branches*:
+each branch is one thread's, which makes its calls as the only thread, and all wait at the fork's end only. The calls of
 a fork are compiled for one thread.
 
 Where forks are is decided by estimate, for each run of calls between regions: the best cut of the calls, in their order
 or in that in which each comes as early as it can, into forks and calls that are shared (dynamic programming over the
-place of the next call). The strands of a fork are its calls' connected parts, given to the threads longest first.
+place of the next call). The branches of a fork are its calls' connected parts, assigned to the threads longest first.
 Each fork is a decision.
 """
 
@@ -76,7 +76,7 @@ def fork_calls(
     target: Target,
     seen: Callable[[KernelCall], KernelCall] = lambda call: call,
 ) -> list[KernelCall | Group]:
-    """The calls in an order that gives the same, those of forks with their strands.
+    """The calls in an order that gives the same, those of forks with their branches.
 
     Args:
         calls: in order, with the groups that become regions.
@@ -225,7 +225,7 @@ def _cut(order: Sequence[int], before: Sequence[int], times: Sequence[Times], ta
             shared, alone = shared + times[run[-1]].shared, alone + times[run[-1]].alone
             worth = min(MIN_GAIN * shared, shared - MIN_BARRIERS * target.barrier, best[end].cycles - here.cycles)
             if alone / target.threads >= worth:
-                continue  # not even strands of equal length
+                continue  # not even branches of equal length
             cycles = _fork_cycles(_branches(run, before, times, target), before, times, target)
             if cycles < worth:
                 best[end] = _Cut((*here.ends, end), here.cycles + cycles)
@@ -233,7 +233,7 @@ def _cut(order: Sequence[int], before: Sequence[int], times: Sequence[Times], ta
 
 
 def _branches(run: Sequence[int], before: Sequence[int], times: Sequence[Times], target: Target) -> list[list[int]]:
-    """The connected parts of some calls, given to as many strands as there are threads, the longest first."""
+    """The connected parts of some calls, divided into as many branches as there are threads, the longest first."""
     parts: list[tuple[int, list[int]]] = []  # each with its calls as bits too
     for k in run:
         joined = [part for part in parts if part[0] & before[k]]
@@ -254,15 +254,15 @@ def _branches(run: Sequence[int], before: Sequence[int], times: Sequence[Times],
 
 
 def _cycles(k: int, branch: int, before: Sequence[int], times: Sequence[Times]) -> float:
-    """The cycles of a call in a strand, whose calls are given as bits: the first ones read what other cores wrote."""
+    """The cycles of a call in a branch, whose calls are given as bits: the first ones read what other cores wrote."""
     return times[k].alone + (0.0 if before[k] & branch else times[k].fetching)
 
 
 def _fork_cycles(
     branches: Sequence[Sequence[int]], before: Sequence[int], times: Sequence[Times], target: Target
 ) -> float:
-    """The cycles of the longest strand, and until all threads know that it is done; endless where there is one
-    strand."""
+    """The cycles of the longest branch, and until all threads know that it is done; endless where there is one
+    branch."""
     if len(branches) < 2:
         return inf
     bits = [sum(1 << k for k in branch) for branch in branches]

@@ -85,7 +85,7 @@ def _joints(walks: Sequence[_Walk], symbols: bool) -> _Joints:
 
 
 PRODUCTS = ("lowered.matmul_packed", "lowered.matmul_dot")
-"""Operators whose rows are as good joined as apart."""
+"""Operators whose rows are as good joined as separate."""
 
 
 def _is_product(block: Block) -> bool:

@@ -55,7 +55,7 @@ def tune(
         inputs: arrays of the call that is timed, by name; random ones, with symbols at likely or least sizes, where
             they are left out.
         policy: how far the search goes.
-        fresh: time again what records settle.
+        fresh: time again what records decide.
         verify: search nothing; race again, in this model, what records of other compilers recommend for its decisions,
             wherever a compile looks for records. What stands becomes a record of this compiler in `store`, and so does
             that the estimates' setting is better where it does not.

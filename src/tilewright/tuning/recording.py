@@ -103,7 +103,7 @@ class Seeds:
 
 
 class Memory:
-    """The records about a target's class of machines: what is settled by them, and where findings go.
+    """The records about a target's class of machines: what is decided by them, and where findings go.
 
     Args:
         store: their folder.

@@ -1,7 +1,7 @@
 """Recorded spaces played back: what a search would have found, without timing anything.
 
-A space was timed as a whole, twice or three times. A search sees the first times and is judged by the second ones, so
-that what it found by luck is not counted for it. The third ones stand for the tuner's finals: they decide among the
+A space was timed as a whole, twice or three times. A search sees the first times and is evaluated by the second ones,
+so that what it found by luck is not counted for it. The third ones stand for the tuner's finals: they decide among the
 best few, and whether one of them takes the incumbent's place at all.
 """
 
@@ -26,7 +26,7 @@ class Recorded:
         labels: of the settings, the preferred one first.
         estimates: of each.
         seen: the time of each as a multiple of the preferred one's, which a search sees.
-        truth: the same from other races, by which it is judged.
+        truth: the same from other races, by which it is evaluated.
         share: of the model's time.
         finals: the same from a third time, by which finalists are decided; nothing where there was none.
     """
@@ -50,7 +50,7 @@ class Recorded:
         return self.truth[both.index(min(both))]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for a file."""
+        """The space as data for JSON."""
         return asdict(self)
 
     @classmethod

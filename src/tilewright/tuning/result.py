@@ -94,7 +94,7 @@ class Tuned:
     findings: tuple[Finding, ...] = field(default=(), repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for machines."""
+        """The result as data for JSON."""
         return {**asdict(replace(self, findings=())), "settings": dict(self.settings)}
 
     @classmethod

@@ -71,7 +71,7 @@ class Gain:
         return f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
     def to_dict(self) -> dict[str, float]:
-        """Plain data for machines."""
+        """The interval as data for JSON."""
         return asdict(self)
 
 

@@ -200,7 +200,7 @@ def together(result: Sequence[tuple[Site, str]], separated: Set[frozenset[str]] 
     Those that clash with most others come first.
 
     Args:
-        apart: pairs of sites, by their names, that are known to clash for other reasons.
+        clashes: pairs of sites, by their names, that are known to clash for other reasons.
     """
 
     def separate(a: Site, b: Site) -> bool:
@@ -221,7 +221,7 @@ def together(result: Sequence[tuple[Site, str]], separated: Set[frozenset[str]] 
 
 
 def codes(count: int) -> list[frozenset[int]]:
-    """So many distinct sets of equal size, of as few numbers as possible: none is a part of another.
+    """`count` distinct sets of equal size, of as few numbers as possible: none is a part of another.
 
     What is tried in the programs of its own set can be told from the programs that show it (`tuner._find_steps`): each
     of `count` things would else need a program of its own.

@@ -4,7 +4,7 @@
     site -> a race of the whole model -> accepted, or the incumbent stays
 
 Steps are timed inside the model, so that one program may try another setting of each site at once, and what a kernel
-reads is as cold or as warm as in deployment. What was measured is in the journal before it is used.
+reads is in the caches as in deployment. What was measured is in the journal before it is used.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Tuner:
         races: times them.
         journal: what was measured before.
         sizes: of symbols, in the call that is timed.
-        memory: records. Of a site that they settle, here or in another model, the setting is verified in this one, and
+        memory: records. Of a site that they decide, here or in another model, the setting is verified in this one, and
             nothing else is timed; those of decisions like it are what a search begins with. What is found is kept as
             soon as its level is verified.
         policy: of the search.
@@ -178,7 +178,7 @@ class Tuner:
         accepted, error = self._accept(incumbent.built, won, searches) if won else ({}, 0.0)
         self.rows += [_row(level, s, name in accepted) for name, s in searches.items()]
         for name, s in searches.items():
-            # A search that was cut off knows no best one, and what a record of this compiler settled is known.
+            # A search that was cut off knows no best one, and what a record of this compiler decided is known.
             told = s.settled is None or self._only_decided
             if s.outcomes and told and (name in accepted or self._left() > 0):
                 finding = self._finding(s, accepted.get(name), error)
@@ -415,7 +415,7 @@ class Tuner:
             shown = {label: gain(races) for label, races in turns.items() if races}
             best = max(shown.values(), key=lambda g: g.median, default=NONE)
             if best.verified:
-                # Of winners that races cannot tell apart the one that estimates prefer: always the same.
+                # Of winners between which races show no difference the one that estimates prefer: always the same.
                 tied = [x for x in shown if shown[x].verified and shown[x].high >= best.low]
                 s.winner = min(tied, key=s.search.rank)
                 s.gain = shown[s.winner]
@@ -533,7 +533,8 @@ class Tuner:
 
 
 def _finalists(s: _Search) -> list[str]:
-    """What is raced again: the best of the search that save enough of the model's time, or what a record says alone."""
+    """The settings to race once more: the best of the search that save enough of the model's time, or what a record
+    says alone."""
     if s.settled is not None:
         return [s.settled] if s.settled != s.site.incumbent else []
     return [x for x in s.search.finalists(FINALISTS) if s.share * (1 - s.search.times[x]) >= WORTH]

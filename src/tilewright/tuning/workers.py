@@ -30,14 +30,14 @@ from tilewright.tuning.programs import Built
 from tilewright.tuning.significance import ratios, there_and_back
 
 Outcome = Literal["timed", "refused", "wrong", "crashed", "timeout", "memory"]
-"""What became of a candidate: timed; no code could be made or loaded; its results were wrong; its process died; it took
+"""The outcome of a candidate: timed; no code could be made or loaded; its results were wrong; its process died; it took
 too long; it took too much memory."""
 
 MEMORY = 4 << 30
 """Bytes that a candidate's process may take beyond the interpreter and the model's own size."""
 TURN_SECONDS = 0.006
 LOADINGS, ROUNDS = 5, 12
-"""Of a verification: how often both programs are loaded anew, and turns of each loading, as many in one order as in the
+"""How often a verification loads both programs anew, and turns of each loading, as many in one order as in the
 other."""
 FLOOR = 1e-5
 """Differences of outputs, relative to their scale, that the order of sums alone may make."""
@@ -47,8 +47,8 @@ LOOSER = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What a race showed of one candidate: for each round the seconds of each step, and its largest difference from the
-    exact program's outputs relative to their scale; or what went wrong and why."""
+    """The result of a race for one candidate: for each round the seconds of each step, and its largest difference from
+    the exact program's outputs relative to their scale; or what went wrong and why."""
 
     outcome: Outcome
     rounds: tuple[tuple[float, ...], ...] = ()
@@ -98,8 +98,8 @@ class Processes:
     _races: Iterator[int] = field(default_factory=count, repr=False, compare=False)
 
     def judged_by(self, exact: Built, untuned: Built) -> Processes:
-        """These processes, with results compared to the exact program's. A result may deviate a little more than the
-        untuned program's."""
+        """The processes themselves, with results compared to the exact program's. A result may deviate a little more
+        than the untuned program's."""
         results, outputs = self._race([exact, untuned], self.setup[1], 1)
         must = [Timed(_outcome(r), why=_first_line(r.error)) for r in results]
         for candidate in must:

@@ -1,4 +1,4 @@
-"""Strassen's products: the identity after them, and the expression against the reference and a plain product."""
+"""Strassen's products: the identity after them, and the expression against the reference and a direct product."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tilewright.ir.expr import const
 
 
 def test_the_seven_products_are_a_matrix_product() -> None:
-    """As a trilinear form: quarter (i, k) of the left operand times (k, j) of the right one goes to (i, j) alone."""
+    """The products as a trilinear form: quarter (i, k) of the left operand times (k, j) of the right one goes to (i, j)
+    alone."""
     got = np.einsum("qt,ta,tb->qab", np.array(MERGE), np.array(LEFT), np.array(RIGHT))
     want = np.zeros((4, 4, 4), int)
     for i, j, k in np.ndindex(2, 2, 2):

@@ -93,7 +93,7 @@ def test_selected_where_products_are_large_and_rows_are_known(name: str) -> None
     target = Target.parse(name).adjusted(l2=NEAR)
     large = layer(256, 1024, 1024, False)
     assert "lowered.matmul_strassen" in operators(large, target)
-    for setting in ("auto", "exact", "f6"):  # Rows of a batch do not meet unless somebody says so.
+    for setting in ("auto", "exact", "f6"):  # Rows of a batch do not meet unless the caller says so.
         assert "lowered.matmul_strassen" not in operators(large, target, setting)
     assert "lowered.matmul_strassen" not in operators(layer(BATCH, 1024, 1024, False), target)
     assert "lowered.matmul_strassen" not in operators(layer(1, 1024, 1024, False), target)
@@ -150,7 +150,7 @@ def pays(product: Product, weights: int, target: Target) -> bool:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_small_number_of_rows_whose_weights_come_from_memory_stay_ordinary(name: str) -> None:
-    """The weights of the seven products are 7/4 of the plain ones, which few rows wait for."""
+    """The weights of the seven products are 7/4 of the direct ones, which few rows wait for."""
     target = Target.parse(name).adjusted(l2=NEAR)
     assert not pays(Product(8, 4096, 4096), 1 << 30, target)
     assert not pays(Product(64, 64, 64), 1 << 14, target)
@@ -158,7 +158,7 @@ def test_a_small_number_of_rows_whose_weights_come_from_memory_stay_ordinary(nam
 
 
 def test_sums_that_come_once_more_from_beyond_the_second_level_cost_more_than_they_save() -> None:
-    """They are read for each panel."""
+    """The sums are read for each panel."""
     target = Target.parse("emeraldrapids").adjusted(l2=2 << 20)
     is_short, several = (Product(rows, 768, 768) for rows in (128, 512))
     assert pays(is_short, 4 << 20, target) and not pays(several, 4 << 20, target)
@@ -223,7 +223,7 @@ def test_convolutions_of_one_pixel_on_awkward_shapes(
 
 
 def test_images_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is infinite in one caller's image reaches no other's."""
+    """An infinity in one caller's image reaches no other's."""
     # any machine: the choice is stated
     target = Target.host()
     choice = StrassenStrips(2 * target.lanes(4), 1)

@@ -120,7 +120,7 @@ def test_each_version_is_evaluated_by_its_own_sizes() -> None:
     assert [s.likely for s in first.symbols] == [(4, 8)]
     assert [s.likely for s in second.symbols] == [(6, 12, 30)]
     (h,) = first.symbols
-    for fewer in (h > 100, h > 4):  # nothing is left, or one size: judged by all
+    for fewer in (h > 100, h > 4):  # nothing is left, or one size: estimated at all
         assert evaluated_where(first, [fewer]) is first
     planned = plan(func, ZEN4)
     assert planned.func.symbols == func.symbols

@@ -1,4 +1,4 @@
-"""Fourier's matrices against plain correlation, and the operations that they take."""
+"""Fourier's matrices against linear correlation, and the operations that they take."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_sizes_are_checked(m: int, r: int) -> None:
 
 @pytest.mark.parametrize("n", [8, 12, 16, 20, 24])
 def test_equal_magnitudes_are_equal_numbers(n: int) -> None:
-    """What a sum cancels or shares is told by equality: no two numbers differ by rounding, and zero is zero."""
+    """Equality tells which terms a sum cancels or shares: no two numbers differ by rounding, and zero is zero."""
     _, _, bt = fourier_matrices(3, n - 2)
     result = sorted({abs(x) for row in bt for x in row})
     assert all(b - a > 1e-9 for a, b in pairwise(result))

@@ -1,4 +1,4 @@
-"""Winograd convolution: the expression against the reference, and the reference against a plain convolution."""
+"""Winograd convolution: the expression against the reference, and the reference against a direct convolution."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def test_each_register_tile_asks_for_its_own_filters_where_that_is_faster(column
 
 
 def test_two_register_tiles_ask_for_all_of_the_next_panel() -> None:
-    """Maps of any size may have fewer tiles than the smallest one that is judged by; two register tiles, of which one
+    """Maps of any size may have fewer tiles than the smallest one that is estimated; two register tiles, of which one
     has a row more, are the fewest that share."""
     target, side = Target.parse("znver4"), Var("h", lo=1, hi=20, likely=(13, 16, 19, 20))
     b = GraphBuilder("layer")
@@ -328,7 +328,7 @@ def test_a_model_takes_it(window: int, stride: int, separate: int) -> None:
 
 
 def test_a_window_that_does_not_overlap_stays_direct() -> None:
-    """There is nothing to share; nor with a stride that differs between rows and columns."""
+    """Tiles have nothing to share; nor with a stride that differs between rows and columns."""
     for window, strides in ((2, (2, 2)), (1, (2, 2)), (3, (2, 1))):
         w = np.ones((64, 64, window, window), np.float32)
         b = GraphBuilder("model")

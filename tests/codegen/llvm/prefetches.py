@@ -1,4 +1,4 @@
-"""What the hints of a scheduled function prefetch, by evaluating their addresses for every iteration."""
+"""The elements that the hints of a scheduled function prefetch, by evaluating their addresses for every iteration."""
 
 from __future__ import annotations
 

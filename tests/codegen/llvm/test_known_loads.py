@@ -1,4 +1,4 @@
-"""What the emitter knows of memory: an address is read once while nothing can change it, what was stored is not read
+"""The emitter's knowledge of memory: an address is read once while nothing can change it, what was stored is not read
 back, and whatever may have changed is read again."""
 
 from __future__ import annotations

@@ -543,7 +543,7 @@ def test_constants_of_every_type() -> None:
 
 
 def test_text_of_a_vector_loop(golden: Callable[..., None]) -> None:
-    """What the text looks like: whole vectors, then one masked vector."""
+    """The text of a loop: whole vectors, then one masked vector."""
     i = Var("i")
     a, b = buffer("a", f32, n, align=64), buffer("b", f32, n, align=64)
     func = PrimFunc("scale", (a, b), For(i, n, Store(b, (i,), a[i] * 2.0), "vectorized"))

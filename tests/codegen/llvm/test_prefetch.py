@@ -107,7 +107,7 @@ def test_a_small_number_of_rows_prefetch_what_they_read_themselves(count: int, p
 
 
 def test_a_small_number_of_rows_share_where_they_may_be_the_last_of_more() -> None:
-    """Of 6 rows at a time, 3 and 4 are all rows or half of those that a tile more would have."""
+    """With 6 rows at a time, 3 and 4 are all rows or half of those that a tile more would have."""
     n = te.var("n")
     text = str(product(n, 6, strip=16, short_count=5, prefetch=128))
     for count in range(2, 6):

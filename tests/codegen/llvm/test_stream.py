@@ -38,7 +38,7 @@ def test_pieces_that_stream(lanes: int, row: int, start: int, streams: bool) -> 
     ("lanes", "row", "pieces"), [(12, 16, {4}), (12, 12, {4}), (16, 16, {4, 16}), (28, 32, {4, 16}), (24, 24, {4, 8})]
 )
 def test_pieces_are_powers_of_two(lanes: int, row: int, pieces: set[int]) -> None:
-    """What is left of a row by whole vectors may be twelve elements, which no store is aligned to."""
+    """The rest that whole vectors leave of a row may be twelve elements, which no store is aligned to."""
     i, v = Var("i"), Var("v")
     x, y = Buffer("x", f32, (const(lanes),)), Buffer("y", f32, (const(16 * row),))
     body = For(v, const(lanes), Store(y, (i * row + v,), x[v]), "vectorized", notes=(Streaming(),))

@@ -169,7 +169,7 @@ def test_operators(name: str) -> None:
 
 @pytest.mark.parametrize("selected", [True, False])
 def test_branches(selected: bool) -> None:
-    """What a branch reads is what stands around it; a value that it gives back as it is, too."""
+    """A branch reads the values around it; a value that it gives back as it is, too."""
     graph = ops.parse_graph("""
 graph @g(%c: bool[], %x: f32[3], %y: f32[3]) {
   %z, %w = cond(%c, %x, %y) {

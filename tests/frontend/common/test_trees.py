@@ -24,11 +24,11 @@ VALUES = np.array([-1.5, -0.5, -0.0, 0.25, 1.0, 2.0], np.float32)
 EXAMPLES = int(os.environ.get("TREE_EXAMPLES", "8"))
 """Ensembles of each kind; `make trees` takes two hundred."""
 TOLERANCE = 1e-6
-"""Of the sum of the weights' sizes: sums of at most a dozen floats in another order."""
+"""The tolerance relative to the sum of the weights' sizes: sums of at most a dozen floats in another order."""
 
 
 class Drawn:
-    """Random trees in the form of ai.onnx.ml 5: inner nodes and leaves apart."""
+    """Random trees in the form of ai.onnx.ml 5: inner nodes and leaves in separate lists."""
 
     def __init__(self, rng: np.random.Generator, trees: int, leaves: int, modes: int, targets: int) -> None:
         self.rng, self.targets = rng, targets

@@ -20,7 +20,7 @@ from sklearn import datasets, ensemble, tree  # noqa: E402  after what may skip
 
 FEATURES = 12
 TOLERANCE = 1e-6
-"""Of the largest prediction: the libraries sum in f64, files and we in f32."""
+"""The tolerance relative to the largest prediction: the libraries sum in f64, files and we in f32."""
 
 
 def data(classes: int) -> tuple[Any, Any]:

@@ -95,7 +95,7 @@ def test_a_loop_of_unknown_length_runs_its_kernels_in_each_iteration() -> None:
 
 @pytest.mark.parametrize("length", [1, 6])
 def test_a_recurrence_along_other_axes_and_backward(length: int) -> None:
-    """Which the reference implementation lacks."""
+    """Recurrences that the reference implementation lacks."""
     transposed = {"scan_input_axes": [1], "scan_output_axes": [-1]}
     back = {"scan_input_directions": [1], "scan_output_directions": [1]}
     m = rnn(**transposed, **back)
@@ -111,7 +111,7 @@ def test_a_recurrence_along_other_axes_and_backward(length: int) -> None:
 
 
 def test_weights_of_a_body_are_packed_once() -> None:
-    """What depends on weights alone is done by `prepare`, also where a loop captures it."""
+    """Work that depends on weights alone is done by `prepare`, also where a loop captures it."""
     m = rnn(64)
     compiled = compare(m, {"h0": numbers(16, 64), "xs": numbers(5, 16, 8)})
     assert not [s.label for s in compiled.manifest.run_steps if "pack_matmul" in s.label]
@@ -220,7 +220,7 @@ def test_a_time_limit_ends_a_loop(unending: onnx.ModelProto, threads: int) -> No
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_handler_of_a_signal_ends_a_loop(unending: onnx.ModelProto, threads: int) -> None:
-    """As Ctrl-C does; handlers that raise nothing let it go on."""
+    """A handler that raises ends a loop, as Ctrl-C does; handlers that raise nothing let it go on."""
     seen = []
 
     def handle(number: int, _: object) -> None:
@@ -256,7 +256,8 @@ def test_what_is_no_time_limit(unending: onnx.ModelProto, seconds: Any) -> None:
 
 
 def test_values_that_change_places() -> None:
-    """What is carried on is what was carried in, in another order: nobody may be overwritten before it is read."""
+    """The carried values are those of the iteration before in another order: none may be overwritten before it is
+    read."""
     turn = counted(
         [
             node("Identity", ["go"], ["on"]),

@@ -122,7 +122,7 @@ def test_resizing_to_the_same_size_does_nothing() -> None:
 
 @pytest.mark.parametrize("corners, want", [(0, [3.0, 6.6617207527]), (1, [2.90625, 6.2637524605])])
 def test_cubic_samples_at_the_border(corners: int, want: list[float]) -> None:
-    """As PyTorch 2.13, ONNX Runtime 1.32 and OpenVINO 2026.4 have it; ONNX's reference moves the place itself."""
+    """The samples of PyTorch 2.13, ONNX Runtime 1.32 and OpenVINO 2026.4; ONNX's reference moves the place itself."""
     x = np.arange(9, dtype=F).reshape(1, 1, 3, 3)
     grid = np.array([-1.5, 0, 1.2, 0.3], F).reshape(1, 1, 2, 2)
     for opset, mode in ((16, "bicubic"), (20, "cubic")):

@@ -142,7 +142,8 @@ def test_the_older_exporter() -> None:
 
 
 def with_folds() -> onnx.ModelProto:
-    """As of `y = x * exp(log_std) + scale * 2 + 1 + (a * b)[0] + table[[2, 0]].sum(0) + other`, beside the weights."""
+    """A model of `y = x * exp(log_std) + scale * 2 + 1 + (a * b)[0] + table[[2, 0]].sum(0) + other`, beside the
+    weights."""
     arguments = {name: random(4) for name in ("log_std", "scale", "a", "b", "other")} | {"table": random(3, 4)}
     created = {
         "exp": np.exp(arguments["log_std"]),
@@ -237,7 +238,7 @@ def test_large_tied_weights_stay_one() -> None:
 
 @pytest.mark.parametrize("code", [TensorProto.INT64, TensorProto.BOOL])
 def test_large_tables_of_integers_are_no_weights(code: int) -> None:
-    """Of any producer: an update leaves them out, and the file's stay."""
+    """A table of any producer: an update leaves it out, and the file's stays."""
     table = RNG.integers(0, 2, (10, 8)).astype(bool if code == TensorProto.BOOL else np.int64)
     nodes = [node("Cast", ["ge"], ["t"], to=1), node("MatMul", ["x", "t"], ["h"]), node("Mul", ["h", "w"], ["y"])]
     compiled = tw.compile(model(nodes, [info("x", ["n", 10])], ["y"], {"ge": table, "w": random(8)}))

@@ -85,7 +85,7 @@ def test_batch_dimensions_that_no_tensor_has() -> None:
 
 
 def test_symbols_whose_product_no_i64_has() -> None:
-    """What stands in whose memory is judged by the largest sizes, as exactly."""
+    """The largest sizes decide which values share memory, as exactly."""
     proto = model("""g (float[n, m, k, 4] x) => (float[a, b, c, d] y) {
       s = Softmax <axis = 3> (x) t = Transpose <perm = [3, 2, 1, 0]> (s) u = Relu (t) v = Softmax <axis = 0> (u)
       y = Transpose <perm = [3, 2, 1, 0]> (v) }""")

@@ -99,7 +99,7 @@ def cosines(length: int, half: int) -> tuple[Array, Array]:
 def grouped(
     past: int, new: int, *, batch: int = 2, heads: int = 4, groups: int = 2, d: int = 16, shorter: int = 0, **attrs: Any
 ) -> Case:
-    """Group query attention; the first sequence may be shorter, and what its cache then holds after is nobody's."""
+    """Group query attention; the first sequence may be shorter, and what its cache then holds after is undefined."""
     total = past + new
     cache = (f(batch, groups, past, d), f(batch, groups, past, d)) if past else (None, None)
     tables = cosines(32, d // 2) if attrs.get("do_rotary") else (None, None)

@@ -98,7 +98,7 @@ def by_onnxruntime(m: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("case", ONE_ROW, ids=lambda c: c[0])
 def test_a_vector_is_one_row(case: tuple[str, dict[str, Any], int]) -> None:
-    """As in ONNX Runtime; the reference gives it back without the dimension."""
+    """A vector is taken as one row, as in ONNX Runtime; the reference gives it back without the dimension."""
     name, attributes, outputs = case
     node = helper.make_node(name, ["x"], ["y", "z"][:outputs], domain="ai.onnx.ml", **attributes)
     codes = [TensorProto.INT64, TensorProto.FLOAT][2 - outputs :]

@@ -51,7 +51,7 @@ def test_constants_as_operands_of_loops() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 5, 6, 6), (3, 5, 2, 3, 4)])
 def test_a_sum_of_everything_over_loops_that_join_in_part(shape: tuple[int, ...]) -> None:
-    """What is picked by index is contiguous in some of the reduction's dimensions only."""
+    """An operand that is picked by index is contiguous in some of the reduction's dimensions only."""
     picked = [shape[0], *shape[2:]]
     nodes = [node("NegativeLogLikelihoodLoss", ["x", "t"], ["y"], reduction="sum")]
     m = model(nodes, [info("x", list(shape)), info("t", picked, onnx.TensorProto.INT64)], ["y"])

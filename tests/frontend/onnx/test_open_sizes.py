@@ -195,7 +195,7 @@ def test_the_largest_and_the_parts() -> None:
 
 
 def test_no_more_than_there_is() -> None:
-    """What data asks for beyond the dimension is refused."""
+    """A request of data beyond the dimension is refused."""
     m = model([node("TopK", ["x", "k"], ["v", "i"])], [info("x", [4]), info("k", [1], INT)], ["v"])
     x = x_of(4)
     with pytest.raises(CallError, match="TopK: k is outside the dimension: expected 0 to 4, got 1099511627776"):

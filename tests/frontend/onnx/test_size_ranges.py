@@ -154,7 +154,7 @@ def test_likely_values_outside_the_range_are_left_out() -> None:
 
 
 def test_lengths_that_may_be_less_than_nothing() -> None:
-    """What an exporter writes for `max(n // 4 - 1, 0)` rows meets the rows that a convolution gives."""
+    """The expression that an exporter writes for `max(n // 4 - 1, 0)` rows meets the rows that a convolution gives."""
     rng = np.random.default_rng(0)
     nodes = [
         node("Conv", ["x", "w"], ["c"], kernel_shape=[8], strides=[4]),

@@ -1,4 +1,4 @@
-"""What JAX assumes of symbolic sizes is checked at calls: constraints of scopes, assertions of modules."""
+"""Assumptions of JAX about symbolic sizes are checked at calls: constraints of scopes, assertions of modules."""
 
 from __future__ import annotations
 

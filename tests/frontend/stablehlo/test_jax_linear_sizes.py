@@ -143,7 +143,7 @@ OWN: dict[str, tuple[str, Callable[..., Any], Sequence[Shapes], Sequence[Shapes]
     ),
     "difference": ("a; 2*a - b", lambda x, y: x.sum() + y, [[[2], [3]], [[5], [2]]], [[[2], [4]]]),
 }
-"""What `jax.export` does not solve."""
+"""Sizes for which `jax.export` does not solve."""
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -1,4 +1,4 @@
-"""PyTorch's control flow (`cond`, `while_loop`, `scan`) against eager PyTorch, and what a refusal leaves behind."""
+"""PyTorch's control flow (`cond`, `while_loop`, `scan`) against eager PyTorch, and the state after a refusal."""
 
 from __future__ import annotations
 

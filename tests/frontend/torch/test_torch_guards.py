@@ -1,4 +1,4 @@
-"""What `torch.export` assumes of sizes while it traces is checked at calls: guards, checks, ranges, slices."""
+"""Assumptions of `torch.export` about sizes while it traces are checked at calls: guards, checks, ranges, slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of a PyTorch module: names, symbols, containers, weights, errors; run by `make torch`."""
+"""The parts of a PyTorch module that are read: names, symbols, containers, weights, errors; run by `make torch`."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def test_state_that_is_retained_inside() -> None:
 
 @pytest.mark.parametrize("form", ["module", "exported", "functional"])
 def test_arguments_that_are_changed_in_place(form: str) -> None:
-    """Nobody would see the change: eager PyTorch writes to its caller's memory, a program to its own."""
+    """The caller would not see the change: eager PyTorch writes to its caller's memory, a program to its own."""
 
     def cached(x: Any, cache: Any) -> Any:
         cache[:, 1] = x
@@ -415,7 +415,7 @@ class Masked(nn.Module):  # type: ignore[misc,name-defined]
 
 
 class Once(nn.Module):  # type: ignore[misc,name-defined]
-    """What is there once, and what stands once in a row."""
+    """A submodule that is there once, and one that stands once in a row."""
 
     def forward(self, x: Any) -> Any:
         once, places, counts = torch.unique(x, return_inverse=True, return_counts=True)

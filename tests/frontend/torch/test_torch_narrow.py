@@ -70,7 +70,7 @@ def test_masked_attention_keeps_nan() -> None:
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=str)
 def test_heads_that_share_keys_are_read_as_they_are(kind: Any) -> None:
-    """They are repeated before they are widened, so that nothing in front of the kernel does either."""
+    """Shared keys are repeated before they are widened, so that nothing in front of the kernel does either."""
     q, k, v = (numbers(kind, 2, heads, 3, 4) for heads in (6, 2, 2))
     function = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True)  # noqa: E731
     right(function, q, k, v)

@@ -81,7 +81,7 @@ def test_what_layers_promise_still_tells_errors() -> None:
 
 
 def test_names_that_are_not_read() -> None:
-    """num_batches_tracked and log_std are accepted and dropped; what nobody knows is not."""
+    """num_batches_tracked and log_std are accepted and dropped; an unknown name is not."""
     module = torch_policies.create("m64")
     model = tw.compile(module, torch.zeros(1, 17))
     assert model.manifest.ignored == ("log_std",)

@@ -126,7 +126,7 @@ def test_recurrent_layers_take_any_number_of_steps(kind: str, options: dict[str,
 
 
 def test_pytorchs_recurrent_layers_are_its_own_once_more() -> None:
-    """What stands in for them while we trace is gone: decomposed they are steps, not memory that nobody wrote."""
+    """The operators that stand in for them while we trace are gone: decomposed they are steps, not unwritten memory."""
     lstm, x = nn.LSTM(3, 2), torch.randn(5, 4, 3)
     tw.compile(lstm, x)
     separate = torch.export.export(nn.Sequential(lstm), (x,)).run_decompositions()
@@ -146,7 +146,7 @@ def test_pytorchs_recurrent_layers_are_its_own_once_more() -> None:
     ],
 )
 def test_maps_are_resized_to_sizes_of_another_input(how: dict[str, Any]) -> None:
-    """As tables of positions of vision transformers are, for images of any size."""
+    """Tables of positions of vision transformers are resized like this, for images of any size."""
     table = torch.randn(1, 3, 4, 5)
 
     def resized(x: Any) -> Any:
@@ -183,7 +183,7 @@ def test_a_table_of_positions_that_is_a_buffer() -> None:
 
 
 def test_a_loop_over_the_sequence_is_refused_at_once() -> None:
-    """It is traced once, for a short sequence, and not for ever longer ones."""
+    """A loop is traced once, for a short sequence, and not for ever longer ones."""
     steps = 0
 
     def looped(x: Any) -> Any:

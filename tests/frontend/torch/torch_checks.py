@@ -1,4 +1,4 @@
-"""What the tests of PyTorch modules share: functions as modules, and comparison with eager PyTorch."""
+"""Parts that the tests of PyTorch modules share: functions as modules, and comparison with eager PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the tests of the broker share: policies of whole numbers, whose answers are exact however they are summed."""
+"""Parts that the tests of the broker share: policies of whole numbers, whose answers are exact however they are
+summed."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def observations(random: np.random.Generator, rows: int) -> tuple[np.ndarray, np
 
 
 def expected(version: int, obs: np.ndarray, raw: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What the recurrent policy answers with the weights of a version, to the bit."""
+    """The answers of the recurrent policy with the weights of a version, to the bit."""
     w = policy_weights(version)
     h_next = obs @ w["w"] + raw.astype(np.float32) @ w["v"] + h
     return h_next[0] @ w["a"], h_next

@@ -87,7 +87,7 @@ def many(model: Any, cast: Cast) -> None:
         cast.start(role, lambda role=role: agent(cast, role, 10))
     for role in range(64):
         cast.finish(role)
-    # All places are free again, whoever had them.
+    # All places are free again.
     clients = [BrokerClient(NAME, timeout=5.0) for _ in range(64)]
     try:
         BrokerClient(NAME)

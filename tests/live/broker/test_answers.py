@@ -117,7 +117,7 @@ def test_those_who_ask_together_are_run_together(policy: Any) -> None:
 
 
 def test_a_lone_agent_waits_for_no_one(policy: Any) -> None:
-    """It would be too late after `max_wait`."""
+    """An answer would be too late after `max_wait`."""
     with Broker("p", policy, max_wait=10.0).start():
         agent = BrokerClient("p", call_timeout=6.0)
         for rows in (1, 3):
@@ -126,7 +126,7 @@ def test_a_lone_agent_waits_for_no_one(policy: Any) -> None:
 
 
 def test_agents_that_wait_have_their_turns(policy: Any) -> None:
-    """A batch goes on after the slot where the last one ended: nobody is passed over."""
+    """A batch goes on after the slot where the last one ended: no agent is passed over."""
     with Broker("p", policy, max_batch=1, rows=1, lanes=1) as broker:
         agents = [BrokerClient("p", call_timeout=60.0) for _ in range(5)]
         threads = [threading.Thread(target=a, args=observations(np.random.default_rng(1), 1)) for a in agents]
@@ -143,7 +143,7 @@ def test_agents_that_wait_have_their_turns(policy: Any) -> None:
 
 
 def test_one_client_in_several_threads(policy: Any) -> None:
-    """Its calls go one after the other."""
+    """Calls of one client go one after the other."""
     with Broker("p", policy).start():
         agent = BrokerClient("p")
 

@@ -1,4 +1,4 @@
-"""Processes are forked and killed: whoever lives goes on, and no call waits for the dead."""
+"""Processes are forked and killed: living processes go on, and no call waits for the dead."""
 
 from __future__ import annotations
 

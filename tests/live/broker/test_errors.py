@@ -1,4 +1,4 @@
-"""What goes wrong says so, once and clearly, and nothing that an agent writes stops the broker."""
+"""Failures are reported, once and clearly, and nothing that an agent writes stops the broker."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_no_room(policy: Any, monkeypatch: pytest.MonkeyPatch, store: Path) -> N
 
 
 def test_a_store_that_is_removed(policy: Any) -> None:
-    """Its broker ends, and says why; agents learn it."""
+    """The broker of a removed store ends, and says why; agents learn it."""
     publisher = tw.Publisher("p", policy)
     with Broker("p").start() as broker, BrokerClient("p", call_timeout=0.2) as agent:
         arguments = observations(SOURCE, 1)
@@ -170,7 +170,7 @@ def test_files_are_private(policy: Any, store: Path) -> None:
 
 
 def test_a_broker_that_does_not_answer(policy: Any) -> None:
-    """It lives, but does not serve: the call ends, and the request is taken back."""
+    """The broker lives, but does not serve: the call ends, and the request is taken back."""
     arguments = observations(SOURCE, 2)
     with Broker("p", policy) as broker:
         agent = BrokerClient("p", call_timeout=0.1)
@@ -183,7 +183,7 @@ def test_a_broker_that_does_not_answer(policy: Any) -> None:
 
 
 def test_a_request_of_a_broker_that_died_is_answered_by_the_next(policy: Any) -> None:
-    """It stands in the ring, asked or even begun."""
+    """The request stands in the ring, asked or even begun."""
     arguments = observations(SOURCE, 2)
     for begun in (False, True):
         answers: list[Any] = []
@@ -226,7 +226,7 @@ def test_the_tensors_of_a_slot_lie_separately_on_lines_of_their_own(policy: Any,
 
 
 def test_a_signal_interrupts_a_call(policy: Any) -> None:
-    """Its handler runs at once, and what it raises ends the call."""
+    """The handler of a signal runs at once, and what it raises ends the call."""
 
     class Alarm(Exception):
         pass

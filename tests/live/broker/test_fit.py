@@ -1,4 +1,5 @@
-"""What can be batched and how it lies in a ring, without a broker: options, programs, tensors, answers of rows."""
+"""Programs that can be batched and how they lie in a ring, without a broker: options, programs, tensors, answers of
+rows."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ GOOD: dict[str, Any] = {"max_batch": 8, "max_wait": 0.001, "agents": 4, "rows": 
 
 @dataclass(frozen=True)
 class Declared:
-    """What is asked of a program's manifest, whether such a program could be made or not."""
+    """The part of a program's manifest that is asked for, whether such a program could be made or not."""
 
     symbols: tuple[SymbolSpec, ...] = (SymbolSpec("n"),)
     inputs: tuple[InputSpec, ...] = (InputSpec("obs", "f32", ("n", 17)), InputSpec("h", "f16", (2, "n", 3)))
@@ -184,7 +185,8 @@ def test_shapes_are_those_that_are_stated() -> None:
 
 
 def test_a_ring_that_is_selected_over_asks_once_more(tmp_path: Path) -> None:
-    """What had been asked, and what the last server had begun, is ready, with its bit; nothing else is."""
+    """The requests that stand in the ring, and those that the last server had begun, are ready, with their bits;
+    nothing else is."""
     tensor = RingTensor("x", "f32", ("n", 2))
     ring = Ring.create(tmp_path / "ring", RingSpec("policy", "key", (tensor,), (tensor,), slots=70, rows=2))
     states = {0: READY, 1: CLAIMED, 3: READY, 65: CLAIMED, 69: READY}

@@ -1,4 +1,4 @@
-"""The lock by which one lane at a time collects: who waits for it is woken, and nobody has it besides another."""
+"""The lock by which one lane at a time collects: a waiting lane is woken, and never two have it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the tests of the store share: models whose outputs tell the version, a board, and workers that may be killed.
+"""Parts that the tests of the store share: models whose outputs tell the version, a board, and workers that may be
+killed.
 
 The *telling* model is y = x @ w with all of w equal to `value(version)` and x all ones: each output is DEPTH times the
 value, exactly, so an output that mixes two versions cannot look like one.
@@ -28,15 +29,15 @@ from tilewright.runtime.model import Model
 
 DEPTH = 256
 WIDTHS = 1024, 512
-"""Of the telling model and of its second structure."""
+"""Widths of the telling model and of its second structure."""
 INITIAL = 5000
-"""What all weights of a fresh telling model are; no version has this value. A publisher of a new structure publishes
-them under whatever version is next."""
+"""The value of all weights of a fresh telling model; no version has this value. A publisher of a new structure
+publishes them under whatever version is next."""
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def value(version: int) -> int:
-    """What all weights of a version are; times DEPTH it is exact in f32."""
+    """The value of all weights of a version; times DEPTH it is exact in f32."""
     return version % 4093 + 1
 
 

@@ -1,4 +1,4 @@
-"""A model's constants belong to its program: a store has them whoever publishes."""
+"""A model's constants belong to its program: a store has them for any publisher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers are killed at random points: nothing reads half a version or waits for the dead, nothing is left behind."""
+"""Workers are killed at random points: nothing reads half a version or waits for the dead, nothing is left over."""
 
 from __future__ import annotations
 

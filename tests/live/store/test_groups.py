@@ -1,4 +1,4 @@
-"""Weights are brought and packed a group at a time: the same as all at once, and all or nothing."""
+"""Weights are loaded and packed a group at a time: the same as all at once, and all or nothing."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def numbers(value: float) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc/passwd", "../up", "a\0b", "x" * 300, "a\nb", " ", "-rf"])
 def test_names_that_cannot_be(store: Path, name: str) -> None:
-    """They are refused by everybody, with the name in the message, and nothing is made."""
+    """Impossible names are refused everywhere, with the name in the message, and nothing is made."""
     for action in (
         lambda: tw.Publisher(name, Model(affine())),
         lambda: tw.attach(name),
@@ -131,7 +131,7 @@ def run_python(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_folder_that_others_may_write_is_refused_or_created_safe(store: Path) -> None:
-    """A store in a folder of somebody else's making must not be trusted blindly: its program is native code."""
+    """A store in a folder that another user made must not be trusted blindly: its program is native code."""
     if os.getuid() != 0:
         pytest.skip("making another user's folder needs root")
     folder = store / NAME
@@ -600,7 +600,7 @@ def test_several_random_files(store: Path) -> None:
 
 
 def test_one_reader_excess(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who finds no place is told so, and leaves nothing open."""
+    """A reader that finds no place is told so, and leaves nothing open."""
     monkeypatch.setattr("tilewright.live.store.epoch.MAX_READERS", 1)
     with tw.Publisher("policy", Model(affine())), tw.attach("policy"):
         gc.collect()

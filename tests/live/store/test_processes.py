@@ -1,4 +1,5 @@
-"""Processes of all kinds on one store: forked, spawned, many, stopped; threads of one; nobody tracks our files."""
+"""Processes of all kinds on one store: forked, spawned, many, stopped; threads of one; Python does not track our
+files."""
 
 from __future__ import annotations
 

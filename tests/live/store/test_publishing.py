@@ -89,7 +89,7 @@ def test_rollback_for_self_play(store: Path) -> None:
         assert publisher.publish(numbers(4)) == 4
         assert publisher.publish(numbers(4), version=4, force=True) == 4, "the same once more"
         assert actor(X)[1][0] == 4
-        # Somebody who waits for 27 waits for 27 again.
+        # An actor that waits for 27 waits for 27 again.
         assert not actor.wait(version=27, timeout=0.02)
 
 

@@ -1,4 +1,4 @@
-"""What users do with actors, publishers and weights besides the ordinary: each works, or says what to do instead."""
+"""Unusual uses of actors, publishers and weights: each works, or says what to do instead."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_closed_publisher_has_no_stats(store: Path) -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere programs are linked by LLVM")
 def test_an_actor_needs_no_object_cache(store: Path, tmp_path: Path) -> None:
-    """What is compiled besides the program comes with the store, so that an empty cache costs no compiling."""
+    """Code that is compiled besides the program comes with the store, so that an empty cache costs no compiling."""
     code = """
 import sys, numpy as np, tilewright as tw
 with tw.attach("policy") as actor:

@@ -44,7 +44,7 @@ def offered(what: What, data: bytes, of: bytes = STRUCTURE.id) -> Frames:
 
 
 def server_script(rng: random.Random) -> Frames:
-    """What a hostile server answers to a WANT."""
+    """The answers of a hostile server to a WANT."""
     match rng.randrange(7):
         case 0:  # an offer whose fields lie
             frames = _good(rng)

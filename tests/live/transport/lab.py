@@ -1,4 +1,4 @@
-"""What the tests of the transport share: weights of many chunks, a proxy that cuts, peers that misbehave."""
+"""Parts that the tests of the transport share: weights of many chunks, a proxy that cuts, peers that misbehave."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tilewright.support.errors import TransportError
 
 SECRET = "a secret of more than sixteen bytes"
 ELEMENTS = 600_001
-"""Of the large weight: ten chunks, the last one of which is cut."""
+"""Elements of the large weight: ten chunks, the last one of which is cut."""
 
 FIRST = int(os.environ.get("TILEWRIGHT_FUZZ_SEED", "0"))
 """The first case of random ones."""
@@ -42,7 +42,7 @@ def count(short: int, share: float = 1.0) -> int:
 
 
 def wide_program(elements: int = ELEMENTS) -> Program:
-    """A program that nobody links, with a weight of this many elements. Others of it are another structure."""
+    """A program that is not linked, with a weight of this many elements. Others of it are another structure."""
     original = affine()
     params = (*original.manifest.params, ParamSpec("large", "f32", (elements,)))
     return Program(dataclasses.replace(original.manifest, params=params), original.objects)

@@ -1,4 +1,4 @@
-"""As much of Ray as `ray_nodes.py` uses, in this process: actors are objects whose methods run in threads."""
+"""The part of Ray that `ray_nodes.py` uses, in this process: actors are objects whose methods run in threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unittest import mock
 
 
 class RayError(Exception):
-    """What Ray raises where something cannot be delivered."""
+    """The error that Ray raises where something cannot be delivered."""
 
 
 class Actor:
@@ -29,7 +29,7 @@ class Actor:
 
 
 class Kind:
-    """What `ray.remote(cls)` gives."""
+    """The result of `ray.remote(cls)`."""
 
     def __init__(self, ray: Ray, cls: type, options: dict[str, Any]) -> None:
         self._ray, self._cls, self._options = ray, cls, options

@@ -1,4 +1,4 @@
-"""What a learner offers: the newest, one copy for all who fetch it, few versions however slow they are."""
+"""The versions that a learner offers: the newest, one copy for all who fetch it, few versions however slow they are."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_goes_on_where_it_stopped() -> None:
 
 
 def test_a_network_that_falls_silent() -> None:
-    """Nobody says that the connection is gone: the node gives it up in time, and goes on in the next one."""
+    """No message says that the connection is gone: the node gives it up in time, and goes on in the next one."""
     with serving() as (server, _):
         cuts = iter([5 * CHUNK, 100])
         proxy = Proxy(server.port, cut=lambda: next(cuts, None), freeze=True)
@@ -59,7 +59,7 @@ def test_a_network_that_falls_silent() -> None:
 
 
 def test_a_newer_version_begins_anew() -> None:
-    """What was fetched of version 1 is not mixed with version 2."""
+    """The part that was fetched of version 1 is not mixed with version 2."""
     with serving() as (server, feed):
         cuts = iter([5 * CHUNK])
         proxy = Proxy(server.port, cut=lambda: next(cuts, None))

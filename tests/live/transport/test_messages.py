@@ -1,4 +1,4 @@
-"""What a node asks and a server offers: the bytes of each, and which bytes are none of them."""
+"""The messages of nodes and servers: the bytes of each, and which bytes are none of them."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ from tilewright.live.transport.wire import LostError
 
 NBYTES = 4 * ELEMENTS
 LEARNER, NODE = "192.0.2.1", "192.0.2.2"
-"""Of the block that documents and tests may use."""
+"""Addresses of the block that documents and tests may use."""
 
 RATE = "40mbit"
-"""Of the wire: the large weight takes half a second."""
+"""The rate of the wire: the large weight takes half a second."""
 
 CLONE_NEWNET = 0x40000000
 

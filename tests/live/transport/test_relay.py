@@ -28,7 +28,7 @@ LOG = "tilewright.transport"
 
 
 def of(version: int) -> float:
-    """What each output is under a version."""
+    """The value of each output under a version."""
     return DEPTH * value(version)
 
 
@@ -129,7 +129,7 @@ def test_one_relay_works_and_the_others_stand_by(store: Path, models: tuple[Mode
 
 
 def test_a_store_with_another_publisher(store: Path, models: tuple[Model, Model]) -> None:
-    """It is an error that is told, and tried again; nothing is fetched twice for it."""
+    """The other publisher is an error that is told, and tried again; nothing is fetched twice for it."""
     with tw.serve_weights("policy", models[0]) as server, tw.Publisher("policy", models[0]) as publisher:
         with tw.relay(server.address) as relay:
             until(lambda: isinstance(relay.error, StoreError))

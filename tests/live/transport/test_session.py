@@ -213,7 +213,7 @@ def test_open_to_the_network_only_when_told() -> None:
 
 
 def _received(sock: socket.socket) -> bytes:
-    """What comes next; nothing if the peer has closed, however."""
+    """The next bytes; empty if the peer has closed, however."""
     try:
         return sock.recv(1 << 16)
     except ConnectionError:

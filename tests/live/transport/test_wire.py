@@ -85,7 +85,7 @@ def test_repeated_reordered_or_left_out() -> None:
 
 
 def test_a_frame_of_the_other_direction() -> None:
-    """What this side sent itself does not come back as the peer's."""
+    """A frame that this side sent itself does not come back as the peer's."""
     frame = _recorded([(Kind.END, b"1")])[0]
     a, b = socket.socketpair()
     mirror = Channel(b, "mirror", 1.0)

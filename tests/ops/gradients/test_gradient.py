@@ -137,7 +137,7 @@ BENT = [(op, {}) for op in ("abs", "relu", "softplus", "softsign", "mish", "hard
 
 @pytest.mark.parametrize(("op", "attrs"), [*BENT, *WITH])
 def test_on_both_sides_of_every_bend(op: str, attrs: dict[str, Any]) -> None:
-    """A quarter apart, which no bend of a function is away from the next by less."""
+    """Points at distances of a quarter: bends of a function are not closer."""
     check(op, [np.arange(-7.135, 7.2, 0.24)], **attrs)
 
 
@@ -282,7 +282,7 @@ def test_attention_within_one_array(first: tuple[int, int, int], order: str) -> 
 
 
 def test_attention_twice() -> None:
-    """Its gradient has one, too, from its stages."""
+    """The gradient of attention has one, too, from its stages."""
     attrs = {**ATTENTION, "order": "ssss", "heads": 1, "groups": 1, "first": (0, 0, 0)}
     check(
         "attention_gradient", [normal(1, 3, 1, 2), normal(1, 2, 1, 2), normal(1, 2, 1, 2), normal(1, 3, 1, 2)], **attrs
@@ -344,7 +344,7 @@ def test_what_recurrences_keep(reverse: bool) -> None:
 
 
 def test_a_normalisation_keeps_its_quotient_alone() -> None:
-    """What it has divided is made again of it, so that one map is kept and not two."""
+    """The divided values are computed once more from it, so that one map is kept and not two."""
     graph = parse_graph("""graph @g(%x: f64[16, 3]) {
       %mean = reduce_mean(%x) {axes = [0], keepdims = true} : f64[1, 3]
       %centred = sub(%x, %mean) : f64[16, 3]
@@ -591,7 +591,7 @@ def test_gradients_can_be_stopped() -> None:
 
 
 def test_bits_of_numbers() -> None:
-    """What is put together of a number's bits depends on it, so that zero would be wrong; what bits decide is flat."""
+    """A number that is put together of bits depends on it, so that zero would be wrong; what bits decide is flat."""
     builder = GraphBuilder("g")
     x = builder.input("x", TensorType(f32, (as_expr(4),)))
     (bits,) = emit(builder, "cast", x, dtype=i32, bits=True)

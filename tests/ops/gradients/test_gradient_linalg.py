@@ -102,7 +102,7 @@ def test_special_functions(op: str, inputs: list[Any]) -> None:
 
 @pytest.mark.parametrize("op", ["bessel_j0", "erfcx"])
 def test_special_functions_of_f32(op: str) -> None:
-    """They compute in f64; the gradient is of the operand's type, that of f64 rounded."""
+    """Special functions compute in f64; the gradient is of the operand's type, that of f64 rounded."""
     result = {}
     for kind in (np.float32, np.float64):
         builder = GraphBuilder("g")

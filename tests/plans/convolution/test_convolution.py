@@ -181,7 +181,7 @@ def test_windows_of_one_pixel_over_maps_of_any_size(case: tuple[Any, ...], threa
 def kernel_of(case: Case, target: Target) -> KernelCall:
     graph = graph_of(case)
     forced = directly(graph, target)
-    # Where nothing is forced, decisions are listed by whoever asks for them.
+    # Where nothing is forced, decisions are listed where they are asked for.
     with deciding(forced) if forced else nullcontext():
         for _, function in graph_passes(target, Options(fast="exact")):
             graph = function(graph)
@@ -314,7 +314,8 @@ def test_tiles_ask_for_the_weights_that_come_next(
     knobs: dict[str, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of the next panel, or of the next block of channels; tiles at the end of a line or a map may prefetch nothing."""
+    """Tiles prefetch the next panel, or the next block of channels; those at the end of a line or a map may prefetch
+    nothing."""
     pad, target = window % 2 and window // 2, TARGETS["haswell"].adjusted(l1=1 << 12, l2=1 << 13)
     strides = (1, 1) if window % 2 else (window, window)
 
@@ -394,7 +395,7 @@ def test_a_tile_alone_prefetches_all_of_its_panel_on_cores_that_follow_too_slowl
 def test_windows_that_do_not_meet_are_read_along_their_lines(
     window: tuple[int, int], strides: tuple[int, int], dilation: int, by_columns: bool
 ) -> None:
-    """Steps of an unblocked input that share elements are far apart; small windows stay in the first level anyway."""
+    """Steps of an unblocked input that share elements are distant; small windows stay in the first level anyway."""
     target = TARGETS["haswell"].adjusted(l1=1 << 12)
     case = (1, 3, 16, (64, 80), window, strides, (0, 0, 0, 0), (1, dilation))
     (anchor,) = analyse(kernel_of(case, target).func).anchors
@@ -443,7 +444,7 @@ def test_a_register_tile_has_no_condition_inside() -> None:
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("filters", [8, 64])
 def test_one_panel_of_filters_has_strips_that_threads_share(name: str, filters: int) -> None:
-    """What is read where it lies needs no strip for its own sake; one panel has nothing else to share."""
+    """An operand that is read where it lies needs no strip for its own sake; one panel has nothing else to share."""
     case = (1, 64, filters, (56, 56), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1))
     target = replace(TARGETS[name], threads=2)
     flat = lower_loops(plan(kernel_of(case, target).func, target).func, target)

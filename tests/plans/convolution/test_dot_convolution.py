@@ -94,7 +94,8 @@ def test_native_code(kind: tuple[DType, DType, int, int], name: str) -> None:
 @pytest.mark.parametrize("name,lanes", [("znver4", 16), ("alderlake", 8)])
 @pytest.mark.parametrize("channels", [64, 3])
 def test_the_hot_loop_is_instructions_on_registers(name: str, lanes: int, channels: int) -> None:
-    """Of few channels, too, where neighbouring pixels read the same: nothing of it is kept on the stack."""
+    """The loop of few channels is so, too, where neighbouring pixels read the same: nothing of it is kept on the
+    stack."""
     target = Target.parse(name)
     enclosing = {"window": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
     graph = convolution({"x": (1, channels, 56, 56), "filters": 64, **enclosing}, u8, i8, lanes, 4)

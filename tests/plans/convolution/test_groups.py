@@ -185,7 +185,7 @@ INTERPRETED = (
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("name", INTERPRETED)
 def test_wide_vectors_by_interpretation(name: str) -> None:
-    """What is scheduled and lowered for registers of sixteen lanes means the same."""
+    """A function that is scheduled and lowered for registers of sixteen lanes means the same."""
     for kernel in kernels(CASES[name].graph(), ZEN4):
         if "conv" not in kernel.label or "pack" in kernel.label:
             continue

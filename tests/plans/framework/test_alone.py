@@ -1,4 +1,4 @@
-"""What is so little that one thread does it is planned for one."""
+"""Work that is so little that one thread does it is planned for one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_small_convolutions_are_the_same_for_two_threads(case):
 
 
 def test_a_sum_without_vectors_is_estimated_to_wait_for_each_addition():
-    """Of blocked channels the rows are the whole output: the sum of each goes element by element."""
+    """Rows of blocked channels are the whole output: the sum of each goes element by element."""
     structure = analyse(kernel_of(LITTLE[0], ZEN4).func)
     (rows,) = named("rows").candidates(structure, ZEN4)
     sums = 52 * 5 * 5 * 10

@@ -1,4 +1,5 @@
-"""Decisions: their keys tell layers apart and nothing else, their spaces have neighbours, forcing is part of caches."""
+"""Decisions: their keys distinguish layers and nothing else, their spaces have neighbours, forcing is part of
+caches."""
 
 from __future__ import annotations
 
@@ -60,14 +61,14 @@ def model(layer: Layer, prefix: str = "", others: int = 0) -> Graph:
 
 
 def layout_keys(graph: Graph, target: Target = ZEN4) -> dict[str, str]:
-    """Of the decisions about convolutions of a graph, by kind."""
+    """Keys of the decisions about convolutions of a graph, by kind."""
     with deciding() as record:
         assign_layouts(choose_algorithms(graph, target, in_blocks()), target)
     return {d.key.kind: d.key.name for d in record.decisions if "conv(" in d.key.text}
 
 
 def kernel_keys(graph: Graph, target: Target = ZEN4) -> set[str]:
-    """Of the plans of the kernels with a convolution in them."""
+    """Keys of the plans of the kernels with a convolution in them."""
     run = split_prepare(assign_layouts(choose_algorithms(graph, target, in_blocks()), target)).run
     groups = [g for g in fuse(run) if any(n.op.startswith("lowered.conv") for n in g.nodes)]
     return {key_of_function(lower_group(g, g.label).func, target).name for g in groups}
@@ -164,7 +165,7 @@ def test_a_rule_is_told_from_an_estimate() -> None:
 
 
 def test_a_forced_compile_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is forced is part of the program's key: it is found again, and no other compile finds it."""
+    """A forced setting is part of the program's key: it is found again, and no other compile finds it."""
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     graph = model((1, 16, 32, 12, 3, 1, 1))
     weights = {"w": np.ones((32, 16, 3, 3), np.float32)}

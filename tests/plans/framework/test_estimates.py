@@ -256,7 +256,7 @@ def test_small_kernels_are_for_one_thread() -> None:
 
 
 def test_whether_threads_share_a_kernel_is_a_decision() -> None:
-    """Of calls with several threads; with one there is nothing to decide."""
+    """Calls with several threads have the decision; with one there is nothing to decide."""
     two = replace(FIXED, threads=2)
     for rows, selected, other in ((4, "alone", "shared"), (4096, "shared", "alone")):
         b = GraphBuilder("double")
@@ -331,7 +331,7 @@ def test_a_program_is_created_for_its_threads_and_separated() -> None:
 
 
 def test_functions_after_products_of_pixels_count() -> None:
-    """A plain epilogue is part of the products' estimate."""
+    """A simple epilogue is part of the products' estimate."""
 
     def compute(function: str) -> float:
         b = GraphBuilder("model")
@@ -361,7 +361,7 @@ def test_a_register_tile_of_products_takes_its_steps_and_half_of_its_stores() ->
 
 
 def test_tiles_past_the_second_level_are_written_one_by_one() -> None:
-    """So many channels more take longer where the transformed tiles leave the second level."""
+    """Additional channels take longer where the transformed tiles leave the second level."""
 
     def scattered(channels: int) -> float:
         shape = winograd_tiles.WinogradProblem(1, 16, 16, channels, 16, 3)

@@ -1,4 +1,4 @@
-"""What a plan loses because a primitive is refused is said: in the schedule, beside its description, in the log."""
+"""The loss of a plan by a refused primitive is reported: in the schedule, beside its description, in the log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_blocks_that_threads_cannot_share() -> None:
 
 
 def decayed() -> PrimFunc:
-    """What was so far counts half: no reducer, the order matters."""
+    """The sum so far counts half: no reducer, the order matters."""
     return parse_func("""\
 func @decayed(A: f32[64, 1000], N: f32[64]) {
   for i in 0..64 {

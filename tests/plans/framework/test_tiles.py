@@ -209,14 +209,14 @@ def test_every_way_computes_the_same(name: str, way: str) -> None:
 
 
 def test_a_small_number_of_channels_fill_the_depth() -> None:
-    """Of three channels, four lie in a block: two lines of eight columns are a register's depth."""
+    """Three channels lie in a block of four: two lines of eight columns are a register's depth."""
     case = {"x": (1, 3, 224, 224), "filters": 64, "window": (7, 7), "strides": (2, 2), "pads": (3, 3, 3, 3)}
     text = str(assign_layouts(numbers(case, 0), AMX))
     assert "gathered = [7, 7, 2, 8]" in text and "i8[4, 1, 4, 1, 16, 16, 4]" in text
 
 
 def test_a_flat_product_has_fewer_registers() -> None:
-    """Of 7x7 pixels, 8 from a line to the next: four registers, where lines fill eight."""
+    """A map of 7x7 pixels has 8 from a line to the next: four registers, where lines fill eight."""
     for flat, shape in ((False, "i32[1, 4, 8, 16, 16]"), (True, "i32[1, 4, 1, 64, 16]")):
         case = {"x": (1, 64, 7, 7), "filters": 64, "window": (3, 3), "pads": (1, 1, 1, 1)}
         group = next(g for g in fuse(convolution(case, flat=flat)) if any("tiles" in n.op for n in g.nodes))
@@ -419,7 +419,7 @@ def test_sums_that_fit_no_registers_are_refused() -> None:
 
 
 def test_buffers_are_in_the_registers_one_after_another() -> None:
-    """As those of a loop's versions; registers are configured once."""
+    """Buffers of a loop's versions are like this; registers are configured once."""
     head, *body, end = str(kernel(product(32, 64, 32), AMX)[1]).splitlines()
     repeated = [line.replace("matmul_local_tiles", "second_tiles") for line in body]
     text = emit_llvm(
@@ -554,7 +554,7 @@ def in_parts(lead: tuple[Expr, ...], *, others: bool = True) -> Graph:
 
 
 def test_rows_in_parts_are_joined() -> None:
-    """What follows in the same kernel goes along; parts that fill registers stay."""
+    """The following stages of the kernel go along; parts that fill registers stay."""
     fewer = assign_layouts(in_parts((const(96), const(1))), AMX)
     (node,) = [n for n in fewer.nodes if n.op == "lowered.matmul_tiles"]
     assert str(node.output.type) == "i32[96, 48]"

@@ -47,7 +47,7 @@ from tilewright.transform.lower import lower_group
 ROWS = Var("rows", lo=0, hi=4096)
 TARGETS = ("x86-64-v3", "znver4", "skylake-avx512", "neoverse-n1")
 TOLERANCE = {"float64": 1e-13, "float32": 2e-6, "float16": 2e-3}
-"""Of the output's scale, for sums of 512 products at most; integers are exact."""
+"""The tolerance relative to the output's scale, for sums of 512 products at most; integers are exact."""
 
 Array = np.ndarray[Any, Any]
 
@@ -199,7 +199,7 @@ def test_operands_that_change_are_read_where_they_lie(
         ((224, 224, 1000), False),
         ((256, 256, 512), True),
         ((256, 256, 1024), False),
-        ((512, 512, 128), False),  # rows too far apart
+        ((512, 512, 128), False),  # rows too distant
     ],
     ids=str,
 )
@@ -249,7 +249,7 @@ def test_rows_of_heads_without_packing() -> None:
 
 
 def test_what_follows_in_more_dimensions() -> None:
-    """A product that is spread over more dimensions after it is somebody else's to plan."""
+    """A product that is spread over more dimensions after it is another plan's work."""
     x, w = te.placeholder((2,), name="x"), te.placeholder((2, 8), name="w")
     k = te.reduce_axis(2, "k")
     y = te.compute((8,), lambda j: te.sum(x[k.var] * w[k.var, j], axis=k), name="y")
@@ -435,7 +435,8 @@ def test_a_small_number_of_rows_are_versions_where_they_leave_multiply_adds_wait
 @pytest.mark.parametrize("size", [(1, 64, 64), (1, 256, 6), (2, 32, 16), (3, 24, 40), (1, 12, 130)], ids=str)
 @pytest.mark.parametrize("name", ["x86-64-v3", "skylake-avx512"])
 def test_sums_of_a_small_number_of_elements_are_several(name: str, size: tuple[int, int, int]) -> None:
-    """Where a tile has too few multiply-adds in flight to hide their latency, it sums every so-many-th step apart."""
+    """Where a tile has too few multiply-adds in flight to hide their latency, it has a sum of its own for every
+    so-many-th step."""
     target = Target.parse(name)
     rows, k, n = size
     func = product(rows, k, n, target, "relu")
@@ -611,7 +612,7 @@ def test_weights_that_no_one_prefetches_are_waited_for_in_the_first_pass() -> No
 
 @pytest.mark.parametrize("rows", [3, 4, 6])
 def test_an_operand_from_the_second_level_is_read_once_by_a_small_number_of_rows(rows: int) -> None:
-    """A panel of plain rows that stays in the first level arrives there in the first pass, which waits for it."""
+    """A panel of unpacked rows that stays in the first level arrives there in the first pass, which waits for it."""
     target = Target.parse("emeraldrapids")
     product = Product(rows, 128, 96, count=9, plain=True)
     assert product.level(target) == "l2"

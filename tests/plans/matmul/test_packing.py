@@ -58,7 +58,7 @@ def packing(case: tuple[str, tuple[int, ...], dict[str, Any]], *, past_caches: b
 
 
 def run(func: PrimFunc, arrays: list[Any], shape: tuple[int, ...]) -> Any:
-    """What a scheduled function writes, its other parameters reshaped as it has them."""
+    """The output of a scheduled function, its other parameters reshaped as it has them."""
     out = np.full(shape, np.nan, np.float32)
     space = [np.zeros([d.value for d in p.shape], np.float32) for p in func.params[len(arrays) + 1 :]]  # type: ignore[attr-defined]
     shapes = [[d.value for d in p.shape] for p in func.params]  # type: ignore[attr-defined]

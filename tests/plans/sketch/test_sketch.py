@@ -165,7 +165,7 @@ def test_what_lies_separate_along_the_lanes_is_no_tile_of_columns() -> None:
     target = Target.parse("x86-64-v4")
     result = {}
     for order, sizes in (("h, w, o", (20, 24, 12)), ("o, h, w", (12, 20, 24))):
-        # With the taps after, the lanes of weights lie apart; two of them in front of the pixel, they do not.
+        # With the taps after, the lanes of weights are separated; two of them in front of the pixel, they do not.
         separate = order == "h, w, o"
         index = text.format(order) if separate else "Y[o, h, w] +! X[c, h + r, w + s] * W[c, r, s, o, h, w]"
         shape = (*sizes, 8, 3, 3) if separate else (8, 3, 3, *sizes)

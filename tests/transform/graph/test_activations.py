@@ -41,7 +41,7 @@ class Form:
 
 
 def divided(f: Form) -> Value:
-    """As torch.onnx writes it."""
+    """An activation as torch.onnx writes it."""
     erf = f("erf", f("div", f.x, math.sqrt(2)))
     return f("mul", f("mul", f.x, f("add", erf, 1.0)), 0.5)
 

@@ -1,4 +1,4 @@
-"""What a graph assumes of its sizes: made ranges of symbols where it can be, checked at each call in any case."""
+"""Assumptions of a graph about its sizes: made ranges of symbols where it can be, checked at each call in any case."""
 
 from __future__ import annotations
 

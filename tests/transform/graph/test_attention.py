@@ -221,7 +221,7 @@ def sequences_first(f: Form) -> Graph:
 
 
 def stacked_projections(f: Form) -> Graph:
-    """As PyTorch's nn.MultiheadAttention makes them of one input."""
+    """Projections as PyTorch's nn.MultiheadAttention makes them of one input."""
     width = const(HEADS * DEPTH)
     x = f.input("x", TOKENS, BATCH, 3 * HEADS * DEPTH)
     separate = f("reshape", x, shape=(const(1), const(TOKENS), BATCH, const(3), width))
@@ -264,7 +264,7 @@ LEFT = {
     heads_that_meet_on_the_way: {"transpose"},
     keys_with_one_more_dimension: {"transpose"},
 }
-"""What stays beside the one operator."""
+"""The operators that stay beside the one operator."""
 
 
 def arrays(graph: Graph) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -314,7 +314,8 @@ def test_what_is_no_number_beside_rows_without_keys(form: Callable[[Form], Graph
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("kind", [f16, bf16], ids=str)
 def test_operands_of_16_bits_are_read_as_they_are(kind: DType, masked: bool) -> None:
-    """What is widened before and narrowed after is computed the same way without: in f32, and rounded once."""
+    """An operator that is widened before and narrowed after is computed the same way without: in f32, and rounded
+    once."""
     f = Form()
     arguments = [f.input(n, BATCH, TOKENS, HEADS * DEPTH, dtype=kind) for n in "qkv"]
     q, k, v = (f("cast", f.heads(x), dtype=f32) for x in arguments)

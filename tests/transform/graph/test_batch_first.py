@@ -66,7 +66,7 @@ def test_transpositions_go_away(graph: Graph, order: str, left: int) -> None:
 
 
 def test_rows_that_differ_stay_where_they_are() -> None:
-    """What is added to each position by itself is not the same in the other order."""
+    """An addend for each position by itself is not the same in the other order."""
     text = str(layer()).replace("add(%p, %b)", "add(%p, %m)")
     graph = ops.parse_graph(text)
     assert batch_first(graph).nodes[0].op == "transpose"

@@ -21,7 +21,7 @@ def compiled(text: str, weights: dict[str, Any] | None = None, **options: Any) -
 
 
 def kernels(model: Model) -> list[str]:
-    """What `run` calls, in order."""
+    """The kernels that `run` calls, in order."""
     return [step.kernel for step in model.manifest.run_steps]
 
 
@@ -61,7 +61,7 @@ def test_a_number_in_all_of_them_stays_in_the_code() -> None:
 
 
 def test_exponents_and_divisors_stay_in_the_code() -> None:
-    """They make other code, and better one."""
+    """Exponents and divisors make other code, and better one."""
     for op, dtype, numbers in (("pow", "f32", (2.0, 3.0)), ("floordiv", "i32", (3, 8))):
         graph, model = compiled(moved(op, dtype, *numbers))
         assert len(set(kernels(model))) == 2
@@ -90,7 +90,7 @@ ZERO_POINTS = {"u8": (0, 121, 255), "i8": (-128, 0, 7), "u16": (0, 40000, 65535)
 @pytest.mark.parametrize("dtype", ZERO_POINTS)
 @pytest.mark.parametrize("batch", ["18", "n"])
 def test_zero_points_after_rounding(dtype: str, batch: str) -> None:
-    """They are read as the integers that they are, so that one instruction rounds and converts still."""
+    """Zero points are read as the integers that they are, so that one instruction rounds and converts still."""
     numbers = ZERO_POINTS[dtype]
     body = "".join(
         f"""

@@ -1,4 +1,4 @@
-"""What each graph pass does, as text: a small graph before and after. A new pass without a case fails here."""
+"""Each graph pass as text: a small graph before and after. A new pass without a case fails here."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def by_a_quotient(w: Writer) -> Value:
 
 
 def with_the_scale_beside_the_root(w: Writer) -> Value:
-    """As Flax has it: the variance from the mean of squares, the scale first."""
+    """A norm as Flax has it: the variance from the mean of squares, the scale first."""
     mean = w.mean(w.x)
     variance = w("max", w.number(0), w("sub", w.mean(w.squared(w.x)), w.squared(mean)))
     factor = w("mul", w("rsqrt", w("add", variance, w.number(1e-3))), w.scale)
@@ -66,7 +66,7 @@ def with_the_scale_beside_the_root(w: Writer) -> Value:
 
 
 def by_sums_without_dimensions(w: Writer) -> Value:
-    """As `jnp.mean` is lowered."""
+    """A norm by sums as `jnp.mean` is lowered."""
 
     def mean(x: Value) -> Value:
         total = w("reduce_sum", x, axes=(2,), keepdims=False)

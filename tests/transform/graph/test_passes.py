@@ -258,7 +258,7 @@ def test_channels_that_nothing_reads_are_not_computed() -> None:
 
 @pytest.mark.parametrize("channels", [16, 20, 1])
 def test_an_element_a_channel_is_blocked_before_it_is_broadcast(channels: int) -> None:
-    """As the way back through batch norm has it; a single channel is no block."""
+    """The backward pass of batch norm has such an element; a single channel is no block."""
     b = GraphBuilder("g")
     x = b.input("x", tensor(2, 8, 6, 6))
     y = conv(b, x, b.param("w", tensor(channels, 8, 3, 3)))
@@ -337,7 +337,7 @@ def test_what_a_call_brings_is_packed_right_before_it_is_multiplied() -> None:
 
 
 def test_values_of_rows_join_what_reduces_the_rows() -> None:
-    """What is computed of one value a row stands in the loop over rows, and so does what reads it for each element;
+    """A computation of one value a row stands in the loop over rows, and so does what reads it for each element;
     with another number of values for each row it does not."""
     b = GraphBuilder("case")
     x, other, wide = b.input("x", tensor(6, 5)), b.input("other", tensor(6, 1)), b.input("wide", tensor(6, 7))
@@ -351,7 +351,8 @@ def test_values_of_rows_join_what_reduces_the_rows() -> None:
 
 
 def test_what_a_body_captures_is_fixed_where_it_is_created_of_weights() -> None:
-    """Of weights alone, or of weights and constants; of data it is not, nor of constants alone."""
+    """A captured value of weights alone, or of weights and constants, is fixed; one of data is not, nor of constants
+    alone."""
     b = GraphBuilder("case")
     x, w = b.input("x", tensor(3, 3)), b.param("w", tensor(3, 3))
     two = ops.emit1(b, "constant", value=np.float32(2.0))

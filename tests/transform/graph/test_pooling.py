@@ -92,7 +92,7 @@ def test_nine_maxima_cost_more_than_nine_sums(op: str, count: int) -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(32, 33), (1, 96), (1, None)])
 def test_maps_of_any_size_go_as_those_of_known_sizes(low: int, high: int | None) -> None:
-    """Lines of the map and those of the result are of one size only where nobody asks."""
+    """Lines of the map and those of the result are of one size only where it is not known."""
     sides = Var("a", lo=low, hi=high), Var("b", lo=low, hi=high)
     settings = {"kernel": (2, 2), "strides": (2, 2), "pads": (1, 1, 1, 1)}
     mean = graph_of((1, 32, *sides), settings | {"count_include_pad": False}, f32, "avg_pool")
@@ -102,7 +102,7 @@ def test_maps_of_any_size_go_as_those_of_known_sizes(low: int, high: int | None)
 
 
 def test_means_of_short_floats_stay() -> None:
-    """What stands between the dimensions would be rounded."""
+    """The values between the dimensions would be rounded."""
     graph = graph_of((1, 3, 40, 40), {"kernel": (7, 7), "strides": (7, 7)}, f16, "avg_pool")
     assert separate_pooling(graph, TARGET) is graph
 

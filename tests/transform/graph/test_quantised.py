@@ -150,7 +150,7 @@ FAR = """
 
 @pytest.mark.parametrize("kind,zero", [("u8", 300), ("u8", 255), ("i8", -128), ("i8", 200), ("u8", -1)])
 def test_zero_points_that_numbers_cannot_have(kind: str, zero: int) -> None:
-    """What pads a map stands for zero: where 8 bits cannot hold it, it is taken off before."""
+    """The padding of a map stands for zero: where 8 bits cannot hold it, it is taken off before."""
     graph = parse_graph(FAR.format(kind=kind, zero=zero))
     dtype = np.uint8 if kind == "u8" else np.int8
     info = np.iinfo(dtype)

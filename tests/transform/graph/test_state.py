@@ -112,4 +112,4 @@ def test_outputs_that_are_no_longer_inputs(old: str, new: str) -> None:
     text = DECODER.replace(old, new)
     graph: Graph = parse_graph(text)
     assert graph.outputs[1].name == "k"
-    assert any("the output is not the input with something behind it" in said for said in refused(text))
+    assert any("the output is not the input with something after it" in said for said in refused(text))

@@ -111,7 +111,7 @@ def test_a_small_number_of_columns_stay() -> None:
 
 
 def test_gradients_are_of_a_small_number_of_rows() -> None:
-    """What comes back through the layer is one row a sequence, and so is its weight's gradient a product of few."""
+    """The gradient of the layer is one row a sequence, and so is its weight's gradient a product of few."""
 
     def stepped(graph: Graph) -> Graph:
         b = GraphBuilder("g", list(graph.inputs), [], list(graph.nodes), names_of(graph))

@@ -138,7 +138,7 @@ def test_what_is_computed_in_place_is_right(name: str, threads: int) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_where_everything_lies(name: str, golden: Callable[..., None]) -> None:
-    """What is written over what, when memory is in use and how far into it the parts begin."""
+    """The overlays, when memory is in use and at which offset the parts begin."""
     graph = graph_of(name)
     manifest = tw.compile_program((graph, arrays(graph, 1)[1]), target="x86-64-v3").manifest
     temps = [
@@ -176,7 +176,8 @@ def test_who_is_a_view() -> None:
 
 
 def test_an_output_of_which_a_third_is_copied_is_in_place() -> None:
-    """As a step's new parameters, some of which stay as they were: no work follows that a copy of all could do."""
+    """A step's new parameters are such an output, some of which stay as they were: no work follows that a copy of all
+    could do."""
     b = GraphBuilder("g")
     x = b.input("x", tensor(16, 4))
     parts = [
@@ -201,7 +202,8 @@ def test_pieces_whose_size_is_no_polynomial_are_copied() -> None:
 
 @pytest.mark.parametrize(("height", "count"), [(H, 1), (H.renamed("h"), 1), (Var("height", lo=0), 0)])
 def test_half_parts_of_a_size_that_two_divides_are_in_place(height: Var, count: int) -> None:
-    """As in a U-Net: where it is not known to be even, nobody can write where the second part begins."""
+    """Parts of a map as in a U-Net: where it is not known to be even, no kernel can write where the second part
+    begins."""
     b = GraphBuilder("g")
     x = b.input("x", tensor(1, 2, height, 5))
     y = ops.emit1(b, "max_pool", x, kernel=(2, 2), strides=(2, 2), pads=(0, 0, 0, 0), dilations=(1, 1))
@@ -233,7 +235,7 @@ def test_divisions_without_a_rest_are_polynomials(size: Expr, want: object) -> N
 
 
 def test_parts_of_maps_stand_where_no_whole_number_of_pixels_of_the_input_ends() -> None:
-    """As in a DenseNet: three channels of a quarter by a quarter begin at 3 / 4 of the pixels' bytes."""
+    """Parts of maps as in a DenseNet: three channels of a quarter by a quarter begin at 3 / 4 of the pixels' bytes."""
     b, width = GraphBuilder("g"), Var("width", lo=4, hi=64, multiple=4)
     x = b.input("x", tensor(1, 3, H, width))
     quarter = {"kernel": (4, 4), "strides": (4, 4), "pads": (0, 0, 0, 0), "dilations": (1, 1)}

@@ -117,7 +117,8 @@ def test_what_attention_sends_back() -> None:
     ],
 )
 def test_others_are_rows(graph: Graph) -> None:
-    """What is tied to an output, or to a reader that wants rows, by pointwise work is rows, too: here all of it."""
+    """A value that is tied to an output, or to a reader that wants rows, by pointwise work is rows, too: here all of
+    it."""
     assert not names(graph)
 
 

@@ -30,7 +30,7 @@ ZEN4 = Target.parse("znver4")
 
 
 def decided(graph: Graph, options: Options = DEFAULTS, forced: Mapping[str, str] | None = None) -> list[Decision]:
-    """What is decided about a graph before there are kernels."""
+    """The decisions about a graph before there are kernels."""
     with deciding(forced or {}) as record:
         fused(graph, HOST, options)
     return record.decisions

@@ -135,7 +135,7 @@ def test_parts_after_the_last_row_have_none() -> None:
 
 @pytest.mark.parametrize("operation", ["exp", ""])
 def test_epilogues_have_no_versions(operation: str) -> None:
-    """Their tile goes through memory; what is only stored has a version for each number of rows."""
+    """The tile of an epilogue goes through memory; what is only stored has a version for each number of rows."""
     stored = f"c[i * {{size}} + q, w] = {operation}(t[q, w] * 0.01)"
     func, copied = parse_func(rows(5, stored=stored)), parse_func(rows(5, stored="c[i * {size} + q, w] = t[q, w]"))
     even = even_tails(func)

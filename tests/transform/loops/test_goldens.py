@@ -1,4 +1,4 @@
-"""What each loop pass does, as text: a small function before and after that pass alone. A new pass without a case fails
+"""Each loop pass as text: a small function before and after that pass alone. A new pass without a case fails
 here. `test_passes.py` has what comes of several of them together."""
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def test_one_mask_a_vector_stays() -> None:
     """Where elements are tested only for being there, a masked vector is as cheap as a whole one."""
     func = parse_func(
         """
-        func @plain(x: f32[n], y: f32[n]) where n in 0.. {
+        func @whole(x: f32[n], y: f32[n]) where n in 0.. {
           for t in 0..(n + 7) // 8 {
             for v in 0..8 vectorized { if t * 8 + v < n { y[t * 8 + v] = x[t * 8 + v] * 2.0 } }
           }

@@ -185,7 +185,7 @@ def test_partition_is_bounded() -> None:
 
 
 def test_what_only_bounds_a_loop_enclosing_loops_makes_no_versions() -> None:
-    """It becomes the loop's extent, where more than a statement is in the loop."""
+    """The bound becomes the loop's extent, where more than a statement is in the loop."""
     long, short = (
         parse_func(
             "func @lines(A: f32[n, 8], B: f32[n, 8]) where n in 1.. { for p in 0..(n + 63) // 64 { for l in 0..64 { "
@@ -287,7 +287,7 @@ def test_shapes_of_workspaces_are_polynomials() -> None:
 
 
 def test_memory_of_what_vanishes_goes_with_it() -> None:
-    """What is stored where it was read from is no statement, and a buffer around nothing is none."""
+    """A store of what was read from the same place is no statement, and a buffer around nothing is none."""
     func = parse_func(
         "func @f(a: f32[8]) { for i in 0..8 { alloc b: f32[8] for j in 0..8 { a[j] = a[j] } } for k in 0..8 "
         "{ alloc c: f32[8] a[k] = a[k] } a[0] = 1.0 }"

@@ -48,7 +48,7 @@ def softmax(steps: int, last: str = "e[j2 * 8 + w2] / s[0]", also: str = "", bet
 
 
 def turns(func: PrimFunc) -> int:
-    """Of the loop over rows."""
+    """The extent of the loop over rows."""
     return next(s.extent.value for s in walk(func.body) if isinstance(s, For))  # type: ignore[attr-defined, no-any-return]
 
 
@@ -92,7 +92,7 @@ def test_versions_are_not_whole_pages_separate(steps: int, length: int) -> None:
 
 @pytest.mark.parametrize("last", ["e[(3 - j2) * 8 + w2] / s[0]", "e[j2 * 8 + (7 - w2)] / s[0]"])
 def test_elements_may_be_read_in_another_order(last: str) -> None:
-    """There are two versions of what a row leaves to the next stage."""
+    """A row has two versions of what a row leaves to the next stage."""
     assert turns(same_values(softmax(4, last), 32)) == ROWS + 2
 
 

@@ -34,7 +34,7 @@ def few(low: int, high: int, kind: str = "parallel", test: str = "r < n") -> str
 @pytest.mark.parametrize("kind", ["parallel", ""])
 @pytest.mark.parametrize(("low", "high"), [(0, 2), (1, 5), (6, 7), (2, MAX_REMAINDER)])
 def test_every_number(low: int, high: int, kind: str) -> None:
-    """Of what a thread does, or of all where one thread does it."""
+    """Every number of rows of a thread, or of all where one thread does it."""
     func = parse_func(few(low, high, kind))
     numbered = rows_by_number(func)
     text = str(numbered)

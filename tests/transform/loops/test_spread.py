@@ -1,4 +1,4 @@
-"""Padding of planes: what it guarantees, and that it leaves alone what is apart already."""
+"""Padding of planes: what it guarantees, and that it leaves alone planes in different sets."""
 
 from __future__ import annotations
 

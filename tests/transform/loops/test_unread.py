@@ -119,7 +119,7 @@ def test_rows_of_the_last_tile(other: str, value: str, by_row: bool) -> None:
 
 
 def test_rows_that_were_tested_before_are_tested_once() -> None:
-    """What a row reads exists where the row is one of those that are read: the number of rows says both."""
+    """The operands of a row exist where the row is one of those that are read: the number of rows says both."""
     text = ROWS.format(other="", value="sums[r2]")
     for r in ("r0", "r1", "r2"):
         text = text.replace(

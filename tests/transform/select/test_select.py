@@ -1,4 +1,4 @@
-"""Which algorithms and precisions an operator may have at all, before anything is estimated."""
+"""The algorithms and precisions that an operator may have, before anything is estimated."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_products_of_any_values_are_rounded_where_that_is_asked_for() -> None:
     [
         ("16", "f32", ZEN4, "bf16", "bf16"),
         ("15", "f32", ZEN4, "bf16", "fp32"),  # not whole pairs of products
-        ("d", "f32", ZEN4, "bf16", "fp32"),  # nobody knows
+        ("d", "f32", ZEN4, "bf16", "fp32"),  # unknown
         ("16", "f16", ZEN4, "bf16", "fp32"),
         ("16", "f32", ZEN4, "int8", "fp32"),
         ("16", "f32", ZEN4, "fp32", "fp32"),
@@ -125,7 +125,7 @@ def test_sums_over_tiles_must_gain_three_percent(
 
 
 def test_gradients_count_the_change_of_a_layout_for_one_way() -> None:
-    """Of 17 channels that are no lanes: pixels read them plain, tiles in blocks."""
+    """A map of 17 channels, which are no lanes: pixels read them as NCHW, tiles in blocks."""
     a = surroundings(by_weight("64, 17, 19, 19", "64, 128, 19, 19", "128, 17, 3, 3"))
     node, (x, _) = a.graph.nodes[-1], a.graph.inputs
     assert conversions(a, node) == (64 * conversion(x, ZEN4), 0.0)
@@ -179,7 +179,7 @@ def test_which_convolutions_have_one_way(text: str) -> None:
 
 
 def test_weights_of_a_call_are_transformed_in_it() -> None:
-    """Which takes time, the more the larger the tile, and is shared by all images."""
+    """The transform takes time, the more the larger the tile, and is shared by all images."""
     one = conv("1, 64, 28, 28", "64, 64, 3, 3", "1, 64, 28, 28", weights=False)
     a, several = surroundings(one), surroundings(one.replace("[1, 64, 28", "[8, 64, 28"))
     small, large = (filters(a, a.graph.nodes[-1], Winograd(tile, 32, 1)) for tile in (2, 4))
@@ -267,8 +267,8 @@ T, THREE, ONE = "f32[1, 16, 8, 8]", "dilations = [1, 1], groups = 1, pads = [1, 
 
 
 def test_who_wants_ordinary_maps() -> None:
-    """Outputs and operators on plain tensors do, at once; convolutions of larger windows want blocks, and of those
-    that lead to them nobody knows."""
+    """Outputs and operators on NCHW tensors do, at once; convolutions of larger windows want blocks, and those that
+    lead to them are undecided."""
     assert uses(f"%a = relu(%x) : {T} return %a") == {"a": True}
     assert uses(f"%a = relu(%x) : {T} %y = conv(%a, %w) {{{THREE}}} : {T} return %y") == {"y": True}
     assert uses(f"%a = relu(%x) : {T} %y = conv(%a, %v) {{{ONE}}} : {T} return %y") == {"y": True, "a": False}
@@ -300,7 +300,8 @@ def test_only_weights_of_windows_grow_by_transforms() -> None:
 
 
 def test_filters_created_of_weights_are_known_before_a_call() -> None:
-    """Their transforms are made once: what they cost counts for filters that come with each call alone."""
+    """The transforms of such filters are made once: what they cost counts for filters that come with each call
+    alone."""
     text = """graph @g(%x: f32[1, 64, 28, 28], %d: f32[64, 64, 3, 3]) params(%w: f32[64, 64, 3, 3]) {{
       %f = neg({0}) : f32[64, 64, 3, 3]
       %y = conv(%x, %f) {{dilations = [1, 1], groups = 1, pads = [1, 1, 1, 1], strides = [1, 1]}} : f32[1, 64, 28, 28]

@@ -12,7 +12,7 @@ from tilewright.targets.target import Target
 from tilewright.transform.graph.extra import GraphPass
 
 INVERSES = {"neg": "neg", "not": "not"}
-"""What undoes an operator exactly."""
+"""The operator that undoes another exactly."""
 
 
 def cancel_inverses(graph: Graph, target: Target) -> Graph:

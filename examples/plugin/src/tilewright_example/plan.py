@@ -26,7 +26,7 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    """What any schedule takes, and what is waited for where too few vectors are under way."""
+    """The cycles that any schedule takes, and those of waiting where too few vectors are under way."""
     least = roofline(structure, target)
     results = []
     for vectors in VECTORS:

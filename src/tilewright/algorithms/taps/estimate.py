@@ -32,7 +32,7 @@ MAX_MAPS = 4
 
 def with_taps(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
     """The options, and where a convolution's filters fill no block those by its taps; all with what changing layouts
-    takes, as a result of taps is plain."""
+    takes, as a result of taps is NCHW."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     filters, channels, *window = (as_int(d) or 0 for d in w.shape)

@@ -39,7 +39,7 @@ class SumTapsAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: SumTapsAttrs) -> tuple[TensorType, ...]:
-    """Plain y [N, K * product(window), H, W] to a plain [N, K, H', W'] as `conv` of that window makes it."""
+    """NCHW y [N, K * product(window), H, W] to NCHW [N, K, H', W'] as `conv` of that window makes it."""
     y = only(types)
     filters = dim(y.shape[1] // prod(attrs.window))
     return (TensorType(y.dtype, (y.shape[0], filters, *dims(window_sizes(y.shape[2:], attrs.window, attrs)))),)

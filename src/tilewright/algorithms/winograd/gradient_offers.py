@@ -60,7 +60,7 @@ def with_sums(enclosing: Surroundings, node: Node, options: list[Option]) -> lis
 
 def conversions(enclosing: Surroundings, node: Node) -> tuple[float, float]:
     """The cost of changing a layout, of all images, for tiles, which want all channels in blocks, and for pixels, which
-    want those plain that are no lanes and fill no blocks."""
+    want those as NCHW that are no lanes and fill no blocks."""
     value = node.inputs[data_side(node, enclosing.block) == "wide"]
     assert value is not None
     if (as_int(value.shape[1]) or 1) % enclosing.block == 0:

@@ -1,10 +1,10 @@
 """Flat loops as C11 that reads as a person would write it.
 
 The function takes its buffers in order, then its symbols: `void f(const float *restrict A, float *restrict B,
-int64_t n)`; its last ones may be workspaces, whose sizes a comment says. It is serial: loops of every kind become plain
-loops, with a comment that says what they were; it has no thread number and no barrier (a function with the symbol
-`nthreads` is called with 1). With OpenMP, parallel loops share their iterations (`nthreads` is how many do), and those
-that were vectorised say so to the compiler. The text needs nothing but the C library (-lm) and computes what
+int64_t n)`; its last ones may be workspaces, whose sizes a comment says. It is serial: loops of every kind become
+ordinary loops, with a comment that says what they were; it has no thread number and no barrier (a function with the
+symbol `nthreads` is called with 1). With OpenMP, parallel loops share their iterations (`nthreads` is how many do), and
+those that were vectorised say so to the compiler. The text needs nothing but the C library (-lm) and computes what
 `codegen.interpret` does, except that the library's transcendental functions may differ in the last place.
 """
 

@@ -1,6 +1,6 @@
 """Expressions as C text with the parentheses that C and -Wparentheses ask for, and no others.
 
-Index arithmetic (i64 without loads) is plain C, since it cannot overflow; data wraps through unsigned types.
+Index arithmetic (i64 without loads) is ordinary C, since it cannot overflow; data wraps through unsigned types.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def address(s: State, buffer: Buffer, p: Poly) -> tuple[str, int]:
     shift = p.get((), 0)
     rest = {m: c for m, c in p.items() if m}
     if shift and rest and s.lanes is None and not s.constants:
-        # A plain scalar access: say that it is in bounds, which helps LLVM's own loop passes.
+        # A scalar access without lanes: say that it is in bounds, which helps LLVM's own loop passes.
         return s.out.inst(f"getelementptr inbounds {element}, ptr {pointer.operand}, i64 {offset(s, p)}"), align
     base = _base_address(s, pointer.operand, element, rest)
     if shift:

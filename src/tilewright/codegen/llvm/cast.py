@@ -102,7 +102,7 @@ def cast(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
 
 
 def _float_to_narrow(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
-    """By way of i32, brought into the range before: LLVM saturates lane by lane."""
+    """By way of i32, clamped to the range before: LLVM saturates lane by lane."""
     bounded = _bounded(out, a, source, _pair(source, width, to.min, to.max), width)
     whole = out.inst(f"fptosi {register_type(source, width)} {bounded} to {_vector('i32', width)}")
     return _narrow(out, a, whole, source, to, width)
@@ -112,7 +112,7 @@ def cast_rounded(
     out: Writer, a: str, offset: str, bounds: tuple[str, str], source: DType, to: DType, width: int
 ) -> str:
     """cast(round(a) + offset) of an f32 or f64 to an integer of at most 16 bits, by the instruction that rounds to
-    nearest even as it converts. What is brought into the range before is so afterwards.
+    nearest even as it converts. A value that is clamped to the range before is in it afterwards.
 
     Args:
         offset: an i32.
@@ -147,7 +147,7 @@ def _float_to_wide(out: Writer, a: str, source: DType, to: DType, width: int) ->
 
 
 def _bounded(out: Writer, a: str, source: DType, bounds: tuple[str, str], width: int) -> str:
-    """`a` brought into a range; NaN becomes its lower end."""
+    """`a` clamped to a range; NaN becomes its lower end."""
     s, i1 = register_type(source, width), _vector("i1", width)
     for compare, limit in zip(("ogt", "olt"), bounds, strict=True):
         inside = out.inst(f"fcmp {compare} {s} {a}, {limit}")

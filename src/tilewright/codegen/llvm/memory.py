@@ -135,7 +135,7 @@ def lookup_register(s: State, index: Value, table: Sequence[Const]) -> Value:
 
 
 def lookup(s: State, index: Value, table: Sequence[Const]) -> Value:
-    """An entry of a table of literals. The index is brought into the table, so that lanes which are off read no
+    """An entry of a table of literals. The index is clamped to the table, so that lanes which are off read no
     other memory."""
     t = table[0].dtype
     # Memory holds a bool as a byte, a 4-bit integer as its low bits.
@@ -189,7 +189,7 @@ def _load_first(s: State, t: DType, where: str, align: int, width: int, whole: i
     What is aligned, LLVM makes from the whole vector, as this may be read, and calculates with what lies after the
     lanes. In an allocation of our own that was never written: it is denormals by chance, for each of which a processor
     may take a hundred cycles (docs/decisions/idle-lanes.md). Allocations that only constants index are spared: they
-    become registers, in which unwritten lanes are zero, and LLVM does so with plain loads alone.
+    become registers, in which unwritten lanes are zero, and LLVM does so with ordinary loads alone.
     """
     mask = vector_literal(tuple(int(lane < width) for lane in range(whole)), "i1")
     result, lanes = _masked_load(s, t, where, align, whole, mask), vector_literal(tuple(range(width)), "i32")

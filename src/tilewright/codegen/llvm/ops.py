@@ -141,7 +141,7 @@ class Ops:
     def _extremum(self, name: str, t: DType, width: int, a: str, b: str) -> str:
         """NaN-propagating min/max, of zeros either. `select(a > b, a, b)` is one x86 instruction that gives `b` when
         unordered, so with a literal `a` nothing more is needed; else all bits are set where `a` is NaN. Some machines
-        have an instruction for all of it (which tells zeros apart; on x86 that would take another four)."""
+        have an instruction for all of it (which distinguishes zeros; on x86 that would take another four)."""
         ty = register_type(t, width)
         if is_literal(b):
             a, b = b, a

@@ -152,7 +152,8 @@ def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:
 
 
 def _whole(elements: Expr, line: int) -> Expr:
-    """So many elements, rounded down to whole lines: of a part of one more, the step would leave out what follows."""
+    """This number of elements, rounded down to whole lines: of a part of one more, the step would leave out what
+    follows."""
     return -(-elements // line) * line
 
 

@@ -81,7 +81,7 @@ class Caller:
         return True
 
     def owner(self, branch: int) -> str:
-        """The number of the thread whose a strand is."""
+        """The number of the thread that runs a branch."""
         if branch not in self.owners:
             self.owners[branch] = f"%owner{branch}"
             self.out.entry.append(f"  %owner{branch} = urem i64 {branch}, %nthreads")

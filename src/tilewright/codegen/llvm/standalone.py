@@ -1,4 +1,4 @@
-"""A kernel as a function that C programs call: LLVM text with a plain C interface around the kernel's own.
+"""A kernel as a function that C programs call: LLVM text with an ordinary C interface around the kernel's own.
 
     void add(A, ..., n, workspace)                                      the whole, on the calling thread
     void add_thread(A, ..., n, workspace, thread, threads, barrier)     one thread's share of it

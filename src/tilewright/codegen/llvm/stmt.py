@@ -36,7 +36,7 @@ MAX_UNROLLED = 1024
 """Copies that a nest of unrolled loops may make of its body; beyond that the outer loops stay loops."""
 
 MAX_LEFT_TO_LLVM = 32
-"""Iterations of a plain nest that LLVM may unroll."""
+"""Iterations of a scalar nest that LLVM may unroll."""
 
 
 def emit(s: State, stmt: Stmt) -> None:

@@ -24,7 +24,7 @@ def column(rows: list[str], j: int, shuffle: Shuffle, itemsize: int = 4) -> str:
 
 
 def _short_column(rows: list[str], j: int, shuffle: Shuffle) -> str:
-    """Each step interleaves the lower or upper halves of two rows that are half of the tile apart: it moves one bit of
+    """Each step interleaves the lower or upper halves of two rows at a distance of half the tile: it moves one bit of
     an element's row into its place within a row."""
     n = len(rows)
 

@@ -1,6 +1,6 @@
 """When the iterations of a vectorized loop may run side by side, how wide, and which stores are reductions.
 
-Everything here reads the program only. What is not recognised as safe is compiled as a plain loop.
+Everything here reads the program only. What is not recognised as safe is compiled as a scalar loop.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Call(Emitter):
         return self.known(i)
 
     def integers(self, i: int, what: str) -> list[int] | None:
-        """A known input of plain numbers as a flat list."""
+        """A known input of integers as a flat list."""
         array = self.structure(i, what)
         if array is None:
             return None

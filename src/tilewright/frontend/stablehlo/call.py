@@ -45,7 +45,7 @@ class Call(Emitter):
     items: list[Item]
     walk: Walk
     expand: Callable[[Operation, Sequence[Item]], list[Item]]
-    """Takes an operation of CHLO apart as StableHLO's own pass does."""
+    """Decomposes an operation of CHLO as StableHLO's own pass does."""
     body: MakeBody
     renewed: Callable[[], Call]
     """The operation once more, which puts its operators into the body that is being made now."""

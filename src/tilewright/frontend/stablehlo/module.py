@@ -1,4 +1,4 @@
-"""A StableHLO module as plain data: what the importer walks, by either parser.
+"""A StableHLO module as dataclasses: what the importer walks, by either parser.
 
 Attributes are numbers, strings, lists, dicts and NumPy arrays; the structured ones of StableHLO (`dimension_numbers` of
 products, gathers and scatters) are dicts of their fields. An array that repeats one number is a `Splat`.

@@ -111,7 +111,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def read_module(parsed: Any) -> Module:
-    """A parsed `jaxlib.mlir.ir.Module` to plain data. Raises ModelError."""
+    """A parsed `jaxlib.mlir.ir.Module` as a `Module`. Raises ModelError."""
     return _Reader().module(parsed)
 
 
@@ -227,7 +227,7 @@ def _attribute_of(op: Any, name: str) -> Any:
 
 
 def _attribute(a: Any) -> Any:
-    """An attribute as plain data; its text where nothing better is known."""
+    """An attribute as Python's numbers, texts and tuples; its text where nothing better is known."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
 

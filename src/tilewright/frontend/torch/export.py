@@ -2,7 +2,7 @@
 
 Export keeps PyTorch's own operators (linear, lstm, layer_norm, scaled_dot_product_attention ...), which is what the
 rules want. Only where something changes memory in place in a way that matters, or has no rule, a second pass of PyTorch
-makes the graph functional and takes those operators apart; the second pass costs more than the first.
+makes the graph functional and decomposes those operators; the second pass costs more than the first.
 """
 
 from __future__ import annotations
@@ -200,8 +200,8 @@ def detach_in_place(program: ExportedProgram) -> None:
 
 
 def detach_regions(program: ExportedProgram) -> None:
-    """Detach what comes out of regions without gradients (`torch.no_grad`), which PyTorch forgets where it takes
-    operators apart."""
+    """Detach what comes out of regions without gradients (`torch.no_grad`), which PyTorch forgets where it decomposes
+    operators."""
     for graph in [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]:
         for node in list(graph.graph.nodes):
             region: Any = node.args[0] if node.target is getitem else None

@@ -36,7 +36,7 @@ SAMPLING: dict[str, Rule] = {}
 def rule(*names: str, table: dict[str, Rule] = RULES, single: bool = False) -> Callable[[F], F]:
     """Register a function for ATen operators: "add" is all overloads, "max.dim" is one; "tilewright::name" is one of
     our own, which passes over PyTorch's graphs put in the place of others, "prims::name" one that PyTorch makes when it
-    takes operators apart. `single`: the rule computes numbers of 16 bits in f32 (`Call.single`)."""
+    decomposes operators. `single`: the rule computes numbers of 16 bits in f32 (`Call.single`)."""
 
     def register(f: F) -> F:
         for name in names:

@@ -149,7 +149,7 @@ class Actor(Runner):
     def _newest(self) -> SlotState:
         while True:
             newest = self._epoch.control.newest()
-            # Files that were deleted behind everybody's back still are in memory; another process may have made new
+            # Files that were deleted while they are open still are in memory; another process may have made new
             # ones.
             if newest is not None and not (self._epoch.deleted and files.current_epoch(self._folder)):
                 return newest

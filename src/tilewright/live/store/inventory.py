@@ -108,7 +108,7 @@ def _mistrust(epoch: Epoch, newest: SlotState) -> str | None:
 
 
 def describe_epoch(epoch: Epoch) -> dict[str, Any]:
-    """An open epoch as plain data."""
+    """An open epoch as data for JSON."""
     control = epoch.control
     newest = control.newest()
     now = time.monotonic()

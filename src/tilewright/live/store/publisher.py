@@ -221,7 +221,7 @@ class Publisher:
     # -- taking over -------------------------------------------------------------------------------------------------
 
     def _continue(self) -> None:
-        """Go on with what an earlier publisher left, if it is this program's; remove what a dead one left behind."""
+        """Go on with what an earlier publisher left, if it is this program's; remove what a dead one left."""
         current = files.current_epoch(self.folder)
         for path in files.leftovers(self.folder):
             retire(path)
@@ -270,7 +270,8 @@ class Publisher:
         return Program(self._manifest, self._program.objects, self._fixed)
 
     def stats(self) -> dict[str, Any]:
-        """The store as it is now, as plain data: versions, the time that publishing took, readers and how far they are.
+        """The store as it is now, as data for JSON: versions, the time that publishing took, readers and how far they
+        are.
 
         `readers` lists process, calls, the version of the last call, and how many versions old that is.
         """

@@ -16,7 +16,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """A program whose weights come apart.
+    """A program whose weights come separately.
 
     Args:
         program: its `weights` are the model's constants alone.

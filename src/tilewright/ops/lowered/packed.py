@@ -339,7 +339,7 @@ class ConvBlockedAttrs(Attrs):
 
 
 def _conv_infer(types: Types, attrs: ConvBlockedAttrs) -> tuple[TensorType, ...]:
-    """`x` blocked (rank 5) or plain (rank 4) and packed weights to a blocked output of `channels` channels."""
+    """`x` blocked (rank 5) or NCHW (rank 4) and packed weights to a blocked output of `channels` channels."""
     x, w = only(types), only(types, 1)
     out = convolved(x.shape[2:4], w.shape[2:4], attrs.strides, attrs.dilations, attrs.pads)
     b = attrs.out_block

@@ -218,7 +218,7 @@ class PointwiseGroupsAttrs(Attrs):
 
 
 def _pointwise_infer(types: Types, attrs: PointwiseGroupsAttrs) -> tuple[TensorType, ...]:
-    """Plain x [N, C, H, W] and packed weights to a plain [N, channels, H, W]."""
+    """x [N, C, H, W] and packed weights to [N, channels, H, W]."""
     x = only(types)
     return (TensorType(x.dtype, (x.shape[0], const(attrs.channels), *x.shape[2:])),)
 

@@ -105,7 +105,7 @@ class ConvTransposedAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: ConvTransposedAttrs) -> tuple[TensorType, ...]:
-    """x blocked or plain and packed weights to a blocked output of `channels` channels and `size` spatial extents."""
+    """x blocked or NCHW and packed weights to a blocked output of `channels` channels and `size` spatial extents."""
     x, b = only(types), attrs.out_block
     shape = (x.shape[0], const(-(-attrs.channels // b)), *map(as_expr, attrs.size), const(b))
     return (TensorType(x.dtype, shape, layout_name(b)),)

@@ -139,9 +139,9 @@ def together(lines: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One direction of a map as it is copied: elements `stride` apart follow one another, for each of `phases` first
-    ones; a pixel of the output reads up to `reach` elements further than its own; `length` elements are read in all, of
-    which the last `shared` ones surround the map, as many of the first ones do."""
+    """One direction of a map as it is copied: elements at steps of `stride` follow one another, for each of `phases`
+    first ones; a pixel of the output reads up to `reach` elements further than its own; `length` elements are read in
+    all, of which the last `shared` ones surround the map, as many of the first ones do."""
 
     phases: int
     reach: int
@@ -216,9 +216,9 @@ def convolution(
     pieces_of: Pieces | None = None,
 ) -> tuple[Tensor, ...]:
     """The input is copied with its channels side by side, what surrounds the map, and every `stride`-th line and column
-    apart, so that neighbouring pixels of the output read neighbours. Pixels of the product that are none of the map are
-    dropped. `terms` say which pieces of both are multiplied: a pixel's follow one another, those of weights are their
-    second dimension."""
+    separately, so that neighbouring pixels of the output read neighbours. Pixels of the product that are none of the
+    map are dropped. `terms` say which pieces of both are multiplied: a pixel's follow one another, those of weights are
+    their second dimension."""
     x, w, (type,) = present(inputs, 0), present(inputs, 1), out
     zero = inputs[2][()] if len(inputs) > 2 and inputs[2] is not None else const(0, x.dtype)
     panels, _, height, width, steps, lanes, group = w.shape

@@ -1,6 +1,6 @@
-"""The factors of attention's two products, as tiles of rows take them: plain, or in pairs for a dot instruction.
+"""The factors of attention's two products, as tiles of rows take them: one by one, or in pairs for a dot instruction.
 
-    plain     kt[panel, d, lane] = k;                 scores[row, lanes] += q[row, d] * kt[panel, d, lanes]
+    single    kt[panel, d, lane] = k;                 scores[row, lanes] += q[row, d] * kt[panel, d, lanes]
               vp[chunk, j, lane] = v;                 y[row, lanes] += p[row, j] * vp[chunk, j, lanes]
 
     paired    kt[panel, d / 2, lane, :] = bf16(k);    scores[row, lanes] += dot(q2[row, d : d + 2], kt[d / 2, lanes, :])

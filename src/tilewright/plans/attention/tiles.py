@@ -35,7 +35,7 @@ MAX_TILES = 32
 VECTORS = (2, 3, 4, 1)
 """Widths of a register tile, the preferred one first where several are estimated to be equally fast."""
 LENGTHS = (16, 48, 128, 384)
-"""Rows, and keys, that a symbolic number of them is judged by."""
+"""Rows, and keys, at which a symbolic number of them is estimated."""
 MAX_DIRECT = 32
 """Rows up to which keys and values may be read where they are."""
 GROUP = 8

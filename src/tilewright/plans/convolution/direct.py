@@ -12,7 +12,7 @@
                     acc += tile
             out[...] = epilogue(acc)                    bias, residual, activation
 
-Plain output is written by lines: a panel's line is transposed when it is complete (`plans/idioms/conversions.py`).
+NCHW output is written by lines: a panel's line is transposed when it is complete (`plans/idioms/conversions.py`).
 
 With a single block of input channels the tile is what the epilogue reads. Pixels are those of a line, or of the whole
 map where the operator says so ("flat", see `ops/lowered/packed.py`). Weights come in panels, read as one stream. The
@@ -142,8 +142,8 @@ def _copied(structure: Structure, anchor: Stage) -> tuple[Stage, ...]:
 
 
 def column_stride(anchor: Stage, width: int, window: tuple[int, int]) -> int:
-    """How far apart in a line of the input neighbouring pixels of the output read. What a window of one pixel reads of
-    a flat map was sampled before."""
+    """The distance in a line of the input of what neighbouring pixels of the output read. What a window of one pixel
+    reads of a flat map was sampled before."""
     sampled = is_flat(anchor) and window == (1, 1)
     return 1 if sampled or width == 1 else _attributes(anchor).strides[1]
 
@@ -189,7 +189,7 @@ def in_blocks(
     pitch: int = 0,
 ) -> Blocked:
     """Block the output, with all that is after the product in one stage and all that is before it in another. Lines
-    that follow one another in the product, `pitch` pixels apart, are tiled as one."""
+    that follow one another in the product, at a distance of `pitch` pixels, are tiled as one."""
     anchor = structure.anchors[0]
     epilogue, ordinary = contiguous_output(structure, anchor)
     inline_all(s, structure, prologue[:-1])
@@ -390,9 +390,9 @@ def prefetch_weights(
 def prefetch_pixels(
     s: Schedule, weights: Load, x: Load, channels: LoopRef, candidate: Candidate, target: Target
 ) -> None:
-    """Tiles prefetch the pixels of the same tile in the next strip, panels in turn a part of them. Channels lie a
-    map apart, a few lines of each: hardware does not follow, and the first panel of a strip waits for every block.
-    With many panels that is a small part of the time."""
+    """Tiles prefetch the pixels of the same tile in the next strip, panels in turn a part of them. Channels lie at a
+    distance of one map, a few lines of each: hardware does not follow, and the first panel of a strip waits for every
+    block. With many panels that is a small part of the time."""
     rows, strip = candidate.knob("rows"), candidate.knob("strip")
     panels = as_int(weights.buffer.shape[0]) or 1
     inside = x.buffer not in s.func.params

@@ -1,6 +1,6 @@
 """Convolutions by instructions that multiply matrices in registers of their own: 16 pixels of a line are rows.
 
-x' = the padded input, channels side by side, the columns of each stride apart
+x' = the padded input, channels side by side, the columns of each phase together
 for image, strip of lines, panels:                             parallel
     for tile of lines and pixels:
         tile[lines, pixels, panels] = 0                        registers of matrices

@@ -41,7 +41,7 @@ WHOLE = 1 << 20
 
 
 def side(extent: Expr) -> int:
-    """A side of a map, as a number: a symbolic one is judged by the middle one of its likely values."""
+    """A side of a map, as a number: of a symbolic one the middle one of its likely values."""
     known = as_int(extent)
     if known is not None:
         return known or SYMBOLIC_SIZE
@@ -50,8 +50,8 @@ def side(extent: Expr) -> int:
 
 
 def share_of(sides: Iterable[Expr]) -> float:
-    """The share of the map, by which candidates of all plans are judged, that they count: a symbolic side is `SYMBOL`
-    to them."""
+    """The share of the map, over which candidates of all plans are estimated, that they count: a symbolic side is
+    `SYMBOL` to them."""
     return prod(SYMBOL / side(d) for d in sides if as_int(d) is None)
 
 
@@ -65,7 +65,7 @@ class DirectProblem:
     filters      output channels
     source       bytes of one image's input
     copied       whether the input is padded, sampled or converted first
-    known        whether maps have this size always, or are judged by it
+    known        whether maps have this size always, or are estimated at it
     """
 
     images: int
@@ -149,7 +149,7 @@ def _legal(shape: DirectProblem, width: int, flat: bool, target: Target) -> Iter
     most = shape.height * shape.width if flat else shape.width
     blocks = _channel_blocks(shape, width, target)
     for rows in range(1, min(most, MAX_ROWS if shape.is_pixel or not flat else MAX_FLAT_ROWS) + 1):
-        # Steps over plain channels do not come in a stream: with no register to spare LLVM's schedule spills.
+        # Steps over NCHW channels do not come in a stream: with no register to spare LLVM's schedule spills.
         spare = 0 if shape.block > 1 else 1
         if rows > 1 and registers(rows, vectors, target) + spare > target.registers:
             return

@@ -14,7 +14,7 @@ from tilewright.targets.target import Target
 MAX_VECTORS = 4
 """Vectors of lanes, a side of a register tile of weights."""
 ASSUMED_IMAGES = 32
-"""Images that a symbolic number of them is judged by."""
+"""Images at which a symbolic number of them is estimated."""
 LONGEST = 4096
 """Products of a sum in registers; such sums are added in memory."""
 

@@ -94,7 +94,7 @@ class Rejected:
 class Planned:
     """A scheduled function with the decision that led to it; `variants` are its versions where conditions on its
     symbols hold, of which the last ones are asked first. `alone`: one thread runs it, for sharing so little takes
-    longer. `symbols` are the symbols as its callers know them, where it was judged by other likely values."""
+    longer. `symbols` are the symbols as its callers know them, where it was estimated at other likely values."""
 
     schedule: Schedule
     chosen: Candidate

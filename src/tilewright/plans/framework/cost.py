@@ -155,8 +155,8 @@ def weights_level(weights: float, target: Target) -> Far | None:
 
 
 def working_set(weights: float, notes: Sequence[Note], target: Target) -> float:
-    """Bytes by which a function's weights are judged: their own, or more where those of the program around them drive
-    them out of nearer levels before the next call (`ColdWeights` among the function's notes)."""
+    """Bytes that decide from where a function's weights come: their own, or more where those of the program around them
+    drive them out of nearer levels before the next call (`ColdWeights` among the function's notes)."""
     note = find(notes, ColdWeights)
     return weights if note is None else max(weights, beyond(note.level, target))
 
@@ -302,8 +302,8 @@ def least(structure: Structure, target: Target, symbol: int = SYMBOL) -> Cost:
 
 def around(structure: Structure, anchor: Stage, target: Target, symbol: int = SYMBOL) -> Cost:
     """The cycles of the stages before and after a contraction, one after another: their operations with constant
-    matrices written out, what reductions and outputs store, what these load. A plain epilogue of two operations is part
-    of the contraction's own estimate."""
+    matrices written out, what reductions and outputs store, what these load. An ordinary epilogue of two operations is
+    part of the contraction's own estimate."""
     after, total = structure.after(anchor), Cost()
     for stage in structure.stages:
         if stage is not anchor:

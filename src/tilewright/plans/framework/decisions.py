@@ -64,7 +64,7 @@ class Decision:
         return tuple((s, e) for s, e in zip(self.space, self.estimates, strict=True) if s != self.selected)
 
     def to_dict(self, runners_up: int = 3) -> dict[str, Any]:
-        """Plain data for machines."""
+        """The decision as data for JSON."""
         return {
             "kind": self.key.kind,
             "key": self.key.name,

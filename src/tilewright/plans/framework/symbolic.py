@@ -1,5 +1,5 @@
-"""The numbers by which a symbolic dimension is judged: batches of every size alike, none of them chosen because it is
-measured.
+"""The numbers at which a symbolic dimension is estimated: batches of every size alike, none of them chosen because it
+is measured.
 
 An estimate needs numbers. Batches are taken to be spread evenly over their logarithms, so the numbers are a geometric
 sequence; rounded, they are multiples of no one tile, so that the rows that a tile leaves over count as well.
@@ -14,9 +14,9 @@ from tilewright.ir.expr import Expr, Var, as_int, const
 from tilewright.ir.rewrite import substitute, variables
 
 FEWEST = 3
-"""Numbers that a range with both ends is judged by, at least."""
+"""Numbers at which a range with both ends is estimated, at least."""
 FEW = 5
-"""Values of a symbol that are all judged by, if there are no more."""
+"""Up to so many values of a symbol all of them are estimated."""
 
 
 def geometric(most: int, count: int) -> tuple[int, ...]:
@@ -25,8 +25,8 @@ def geometric(most: int, count: int) -> tuple[int, ...]:
 
 
 def values_of(extent: Expr, usual: Sequence[int]) -> tuple[int, ...]:
-    """Numbers of equal weight that an extent is judged by: itself; what it is at the likely values of its symbols; else
-    all values of few; else those of `usual` that it can be; where these are fewer than three, its ends and their
+    """Numbers of equal weight at which an extent is estimated: itself; what it is at the likely values of its symbols;
+    else all values of few; else those of `usual` that it can be; where these are fewer than three, its ends and their
     geometric mean."""
     known = as_int(extent)
     if known is not None:
@@ -58,15 +58,15 @@ def listed_values_of(extent: Expr) -> tuple[int, ...]:
 
 
 def maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
-    """Sizes of maps that a height and a width are judged by, of equal weight."""
+    """Sizes of maps at which a height and a width are estimated, of equal weight."""
     rows, columns = sides_of(height), sides_of(width)
     count = max(len(rows), len(columns))
     return tuple((rows[k % len(rows)], columns[k % len(columns)]) for k in range(count))
 
 
 def sides_of(extent: Expr) -> tuple[int, ...]:
-    """Numbers of equal weight that a height or width is judged by: as `values_of`, but of a longer range that has both
-    ends the middles of its thirds. Maps of one pixel are in a range because they were not excluded."""
+    """Numbers of equal weight at which a height or width is estimated: as `values_of`, but of a longer range that has
+    both ends the middles of its thirds. Maps of one pixel are in a range because they were not excluded."""
     lo, hi = Analyzer().bounds(extent)
     symbols = variables(extent)
     if not symbols or hi is None or all(s.likely for s in symbols):
@@ -78,7 +78,8 @@ def sides_of(extent: Expr) -> tuple[int, ...]:
 
 
 def instances_of(extents: Iterable[Expr]) -> tuple[dict[Var, Expr], ...]:
-    """Values of the symbols in extents that maps are judged by, of equal weight; one without any if all are known."""
+    """Values of the symbols in extents at which maps are estimated, of equal weight; one without any if all are
+    known."""
     symbols = list(dict.fromkeys(v for e in extents for v in variables(e)))
     sides = {s: sides_of(s) for s in symbols}
     count = max(map(len, sides.values()), default=1)
@@ -86,7 +87,7 @@ def instances_of(extents: Iterable[Expr]) -> tuple[dict[Var, Expr], ...]:
 
 
 def small_maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
-    """Sizes of maps below all that `maps_of` judges a range by: what is best for most sizes need not suit them, and
+    """Sizes of maps below all that `maps_of` has of a range: what is best for most sizes need not suit them, and
     something else may be taken there. None where sizes are known, or likely values."""
     rows, columns = small_sides_of(height), small_sides_of(width)
     count = max(len(rows), len(columns))
@@ -95,8 +96,8 @@ def small_maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
 
 
 def small_sides_of(extent: Expr) -> tuple[int, ...]:
-    """Numbers between the lower end of a range and the least that it is judged by, each the same multiple of the one
-    before."""
+    """Numbers between the lower end of a range and the least at which it is estimated, each the same multiple of the
+    one before."""
     lo, hi = Analyzer().bounds(extent)
     symbols = variables(extent)
     if not symbols or hi is None or all(s.likely for s in symbols):
@@ -107,7 +108,7 @@ def small_sides_of(extent: Expr) -> tuple[int, ...]:
 
 
 def judged_by(symbol: Var) -> tuple[int, ...]:
-    """Values that a height or width is judged by if it is a symbol: the likely ones; of a range also small ones.
+    """Values at which a height or width is estimated if it is a symbol: the likely ones; of a range also small ones.
     Nothing if the symbol has no upper end."""
     if symbol.likely or symbol.hi is None:
         return symbol.likely
@@ -128,9 +129,9 @@ def where(extent: Expr, numbers: Mapping[Var, Expr]) -> int:
 
 
 SYMBOLIC_ROWS = geometric(96, 6)
-"""Row counts that a symbolic number of rows is judged by: 1, 2, 6, 15, 39, 96; being slow at any of them counts alike.
-By the estimates, in the mean over all batches from 2 to 128, these choose tiles as near to each batch's best as 4, 30
-and 64, which the benchmarks measure, or nearer, on Zen 4, AVX2, AVX-512 and Neoverse V1.
+"""Row counts at which a symbolic number of rows is estimated: 1, 2, 6, 15, 39, 96; being slow at any of them counts
+alike. By the estimates, in the mean over all batches from 2 to 128, these choose tiles as near to each batch's best as
+4, 30 and 64, which the benchmarks measure, or nearer, on Zen 4, AVX2, AVX-512 and Neoverse V1.
 """
 LONG_ROWS = SYMBOLIC_ROWS[1:]
 """Batches by which settings for several rows are chosen: one row has a version of its own."""

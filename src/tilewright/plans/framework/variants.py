@@ -35,7 +35,7 @@ from tilewright.plans.framework.symbolic import judged_by
 Values = Mapping[Var, int]
 
 MIN_SIZES = 2
-"""Sizes that a version is judged by, at least."""
+"""Sizes at which a version is estimated, at least."""
 
 
 def specialize(func: PrimFunc, values: Values) -> PrimFunc:
@@ -91,7 +91,7 @@ def by_size(versions: Sequence[tuple[Expr | None, PrimFunc]]) -> PrimFunc:
 
 
 def versions_of(func: PrimFunc) -> tuple[tuple[Expr | None, PrimFunc], ...]:
-    """The versions of an unscheduled function, each as a function of its own that is judged by the sizes at which it
+    """The versions of an unscheduled function, each as a function of its own that is estimated at the sizes at which it
     is taken; the last one, which may be the function itself, is for all others."""
     note = find(func.notes, Versions)
     if note is None:
@@ -117,8 +117,9 @@ def _part(func: PrimFunc, body: Stmt) -> PrimFunc:
 
 
 def evaluated_where(func: PrimFunc, conditions: Sequence[Expr]) -> PrimFunc:
-    """The function judged by those of its symbols' values at which all conditions hold; as it is if values of symbols
-    are not known, or if the conditions hold at less than two: what suits one size alone need not fit another."""
+    """The function, to be estimated at those of its symbols' values at which all conditions hold; as it is if values of
+    symbols are not known, or if the conditions hold at less than two: what suits one size alone need not fit
+    another."""
     known = {s: values for s in func.symbols if (values := judged_by(s))}
     symbols = list(known)
     if not {v for c in conditions for v in variables(c)} <= known.keys():

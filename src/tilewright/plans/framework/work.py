@@ -152,7 +152,7 @@ def _blocks(stmt: Stmt, loops: tuple[For, ...] = (), conditions: tuple[Expr, ...
 
 
 def points(loops: Sequence[For], conditions: Sequence[Expr], values: Mapping[Var, Expr]) -> int:
-    """At how many points of the loops all conditions hold. Loops that share no condition are counted apart."""
+    """At how many points of the loops all conditions hold. Loops that share no condition are counted separately."""
     extents: dict[Var, int] = {}
     for loop in loops:
         enclosing = {v: const(n) for v, n in extents.items()}

@@ -1,7 +1,7 @@
 """Changes of layout inside a convolution's kernel: tiles through registers where maps are copied, and where they have
 just been computed.
 
-    for v in steps of 16:                              a strip's copy of plain lines
+    for v in steps of 16:                              a strip's copy of NCHW lines
         for c in unrolled 0..16: for p in vectorized 0..16: tile[c, p] = x[c, v + p], 0 where that is padding
         for p in unrolled 0..16: for c in vectorized 0..16: strip[v + p, c] = tile[c, p]
 
@@ -31,7 +31,7 @@ def contiguous_output(structure: Structure, anchor: Stage) -> tuple[tuple[Stage,
 
 
 def read_contiguous(s: Schedule, strip: BlockRef) -> tuple[BlockRef, BlockRef]:
-    """Split a copy of plain lines into one to tiles in registers and one from there, which is returned last."""
+    """Split a copy of NCHW lines into one to tiles in registers and one from there, which is returned last."""
     copy = s.cache_write(strip, "local")
     s.transform_layout(strip, lambda *at: (*at[:-2], at[-1], at[-2]), _written(s, strip))
     return strip, copy
@@ -52,7 +52,7 @@ def transpose_in(s: Schedule, tile: BlockRef, copy: BlockRef, target: Target) ->
 def transpose_out(
     s: Schedule, ordinary: BlockRef, blocked: BlockRef, channel: LoopRef, pixel: LoopRef, target: Target
 ) -> None:
-    """Plain output from blocked lines; `channel` is the loop over a block of them, inside `pixel`, that of a line."""
+    """NCHW output from blocked lines; `channel` is the loop over a block of them, inside `pixel`, that of a line."""
     second_loops, pixel = s.split(pixel, factor=target.lanes(4))
     s.reorder(second_loops, channel, pixel)
     tile = s.cache_read(ordinary, _written(s, blocked), "local")

@@ -137,8 +137,8 @@ def scattered_loads(s: Schedule, block: BlockRef) -> int:
 
 
 def colliding_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> float:
-    """Lines that a transposition in registers waits for: the rows of a tile, read or written, lie so far apart that
-    they share the sets of the first level of cache."""
+    """Lines that a transposition in registers waits for: the rows of a tile, read or written, lie at a distance at
+    which they share the sets of the first level of cache."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     sizes = {it.var.name: it for it in stage.iters}
@@ -303,7 +303,7 @@ def transpose_tiles(
             loop, middle = s.split(loop, factor=lines_together)
             wide.append(middle)
         elif lines and not whole and size is not None:
-            wide.append(loop)  # A loop of its own can leave its last tile apart, one that threads share cannot.
+            wide.append(loop)  # A loop of its own can separate its last tile, one that threads share cannot.
             continue
         second_loops.append(loop)
         by_rows = lines and name == axes.down and len(second_loops) > 1

@@ -143,7 +143,7 @@ def has_contiguous_rows(anchor: Stage) -> bool:
 
 
 def widths(anchor: Stage, rows: int | None, target: Target) -> list[int]:
-    """The width of the weights' panels; some to choose from if the weights are plain rows."""
+    """The width of the weights' panels; some to choose from if the weights are rows that are not packed."""
     weights = packed_operand(anchor)
     assert weights is not None
     width, lanes = as_int(weights.buffer.shape[-1]), lanes_of(anchor, target)

@@ -23,13 +23,13 @@ AT_WORK = 6
 
 
 def epilogue_work(structure: Structure, anchor: Stage, target: Target) -> float:
-    """Operations for an element of a product after it, in multiply-adds, beyond those of a plain epilogue."""
+    """Operations for an element of a product after it, in multiply-adds, beyond those of a simple epilogue."""
     stores = [s for stage in structure.after(anchor) for s in walk(stage.block.body) if isinstance(s, Store)]
     return max(0.0, sum(weight(s.value, target) for s in stores) - PLAIN)
 
 
 def epilogue(tile: MatmulTile, product: Product, work: float, target: Target, *, defer: bool) -> Cost:
-    """The cycles that a product's epilogue takes beyond a plain one's, of so much work for an element."""
+    """The cycles that a product's epilogue takes beyond a simple one's, of so much work for an element."""
     vectors = max(1, tile.width // target.lanes(product.itemsize))
     panels = -(-product.columns // tile.width)
     each = work * panels * vectors / target.fma_per_cycle

@@ -47,7 +47,7 @@ BODY = 48
 MAX_STEPS = 8
 """unless it would be more steps than this."""
 CHAINS = (2, 4, 8)
-"""Sums of every second, fourth or eighth step that a tile may hold apart,"""
+"""Sums of every second, fourth or eighth step that a tile may hold separately,"""
 CHAINED = 1.05
 """and how many times as fast it must be with them, by estimate: where weights come from the second level it is not."""
 
@@ -67,8 +67,8 @@ class MatmulTile:
 class Product:
     """A product of `rows` x `depth` with `depth` x `columns`, elements of `itemsize` bytes; `count` of them, one after
     the other, have weights of their own. `working_set`: bytes of weights that a call reads, these among them, where
-    they are more (`plans/framework/cost.py`). `plain`: they are rows as they lie, not packed: nothing follows a panel's
-    lines, and it arrives in the first pass of rows."""
+    they are more (`plans/framework/cost.py`). `unpacked`: they are rows as they lie, not packed: nothing follows a
+    panel's lines, and it arrives in the first pass of rows."""
 
     rows: int
     columns: int
@@ -150,7 +150,8 @@ def has_whole_panels(rows: Expr, columns: int, depth: int, dtype: DType, target:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The numbers of rows and of columns that a product is judged by, pairwise, and which of the two are not known."""
+    """The numbers of rows and of columns at which a product is estimated, pairwise, and which of the two are not
+    known."""
 
     pairs: tuple[tuple[int, int], ...]
     symbolic: bool
@@ -295,7 +296,7 @@ def _tile(tile: MatmulTile, product: Product, rows: int, panels: int, rate: floa
     costs = target.costs.arithmetic
     loads = max(vectors * vector / target.l1_bandwidth, (rows + vectors) / costs.loads_per_cycle)
     steps, sums = product.depth, rows * vectors
-    # Sums of several chains are brought together by halves.
+    # Sums of several chains are added pairwise.
     together = (tile.chains - 1) * sums / 2 + (tile.chains.bit_length() - 1) * costs.fma_latency
     return Cost(
         compute=steps * max(sums / starts(width, target), costs.fma_latency / tile.chains),
@@ -396,7 +397,7 @@ def unrolled_steps(products: int, depth: int | None) -> int:
     """How many steps of the reduction, of so many products each, one iteration of the loop has.
 
     A short body ends in a taken branch every few cycles. Fetching then only just keeps up with the multiply-adds, if
-    the loop happens to lie well, and falls behind where another thread shares the core's front end.
+    the loop happens to lie well, and does not keep up where another thread shares the core's front end.
     """
     steps = min(MAX_STEPS, -(-BODY // max(1, products)))
     return steps if depth is None or depth >= 2 * steps else 1

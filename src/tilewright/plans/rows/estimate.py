@@ -99,8 +99,8 @@ def read_anew(load: Load, stage: Stage, target: Target) -> float:
 
 
 def crowded(load: Load, stage: Stage, target: Target) -> bool:
-    """Whether a load's rows, one for each step of the reduction, are so far apart that they drive one another out of
-    the first level of cache before the rest of their lines is read."""
+    """Whether a load's rows, one for each step of the reduction, lie at such a distance that they drive one another out
+    of the first level of cache before the rest of their lines is read."""
     if not stage.reduce:
         return False
     pitch = steps(flat(load.indices, load.buffer.shape, 0), stage.reduce[-1].var)

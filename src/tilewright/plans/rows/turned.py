@@ -4,8 +4,8 @@
         for c_o: for tile: turned[0:16, c_o * 16 + ...] = x[n, c, h, w]   tiles through registers
         total[0:16] = sum over turned[0:16, :]; ...
 
-Were it inlined, each of the chain's passes would gather its elements one by one, from lines as far apart as planes are
-large: planes of a power of two share sets of the caches, and each element costs a line.
+Were it inlined, each of the chain's passes would gather its elements one by one, from lines at a distance of a plane:
+planes of a power of two share sets of the caches, and each element costs a line.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 what moves between the levels of the memory.
 
 What moves into a level is counted by footprints: the largest part of the loops, from inside, whose data fit a level are
-brought in once each time that the loops around it come by; loops directly around that a load does not depend on find
+loaded once each time that the loops around it come by; loops directly around that a load does not depend on find
 its data still there.
 """
 

@@ -18,7 +18,7 @@ from tilewright.support.classes import dataclass
 
 Bring = Callable[[Sequence[int]], None]
 GROUP = 2 << 20
-"""Bytes of raw weights that are brought and then packed while the last cache still has them."""
+"""Bytes of raw weights that are loaded and then packed while the last cache still has them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@
     y = transpose(matmul(s, transpose(v, [0, 2, 1, 3])), [0, 2, 1, 3])
 
 Taken in the forms in which exporters write it: the scale on the scores or on both factors, as a number or a weight;
-masks added or selected; K transposed in one or two steps, over batch and heads together or apart; q, k and v as slices
-of one projection; rows without keys turned to zeros ("safe softmax"), or whatever is NaN. What else reads a value
-between keeps it alive.
+masks added or selected; K transposed in one or two steps, over batch and heads together or separately; q, k and v as
+slices of one projection; rows without keys turned to zeros ("safe softmax"), or whatever is NaN. What else reads a
+value between keeps it alive.
 """
 
 from __future__ import annotations

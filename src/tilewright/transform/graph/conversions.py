@@ -1,5 +1,5 @@
 """Changes of layout that a convolution makes by itself: it transposes NCHW maps where it copies them into strips, and
-writes plain ones from what it has just computed.
+writes NCHW ones from what it has just computed.
 
     x -> block_channels -> conv_winograd -> add -> relu -> unblock_channels -> y        one kernel
 

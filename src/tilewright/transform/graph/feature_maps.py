@@ -29,7 +29,7 @@ MAP = 4
 
 @dataclass(frozen=True, slots=True)
 class _Map:
-    """The value with a dimension of one element in front of its last `behind` ones."""
+    """The value with a dimension of one element in front of its last `following` ones."""
 
     value: Value
     behind: int

@@ -195,7 +195,7 @@ class _Assigner:
     def lives(self) -> dict[Value, tuple[int, int]]:
         """The first and the last call that uses each value's memory. What is used in a loop and around it is in use
         during all of it: the next iteration may read it. What is used in a fork is in use during all of it: other
-        strands are at any of their calls meanwhile."""
+        branches are at any of their calls meanwhile."""
         uses: dict[Value, tuple[int, int]] = {}
         loops: list[tuple[int, int]] = []
         begun: list[tuple[int, Marker]] = []

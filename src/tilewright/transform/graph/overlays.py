@@ -7,7 +7,7 @@ A value that is put together in place has all of its memory from its first part 
 that die before those parts are written that they stand in, or are born after these were last read. Then the host's
 memory is in use from its first overlay on. Hosts are taken where the fullest step needs clearly less memory with them.
 
-Of symbols the sizes are judged at the largest values. An overlay begins where a part of its host or another overlay
+Sizes are compared at the largest values of symbols. An overlay begins where a part of its host or another overlay
 ends, or ends where one begins, and must be known to stand beside all that is in use meanwhile for any values.
 
 Outputs are hosts too where they are asked: their memory is there from the first step on, whenever they are written. The
@@ -276,7 +276,7 @@ class _Overlays:
 
 
 class _Judged:
-    """The numbers that sizes are judged by: at the largest values of symbols, or their largest likely ones."""
+    """The numbers by which sizes are compared: at the largest values of symbols, or their largest likely ones."""
 
     __slots__ = ("values",)
 

@@ -3,9 +3,10 @@
     y = max_pool(x, kernel=5x5)      ->      t = max_pool(x, kernel=5x1)
                                              y = max_pool(t, kernel=1x5)
 
-25 elements are read for each one of y, or 5 and, strides apart, 5 of t. The outermost dimension goes first, over whole
-lines in vectors; the innermost, whose windows overlap or skip lanes, has the fewest elements left then. Where windows
-begin more than two elements apart no vector follows a line, and most of the gain is in the dimensions before.
+25 elements are read for each one of y, or 5 and, at distances of the stride, 5 of t. The outermost dimension goes
+first, over whole lines in vectors; the innermost, whose windows overlap or skip lanes, has the fewest elements left
+then. Where windows begin more than two elements apart no vector follows a line, and most of the gain is in the
+dimensions before.
 
 A mean is the mean of means, also where padding does not count: how many elements do is a product over the dimensions.
 """
@@ -57,7 +58,7 @@ def _separated(target: Target, m: Match) -> Value | None:
 
 
 def _pays(node: Node, target: Target) -> bool:
-    """Whether the dimensions apart read and pass on in less time than the whole window takes."""
+    """Whether separate dimensions read and pass on in less time than the whole window takes."""
     if node.op == "avg_pool" and accumulator(node.output.dtype) is not node.output.dtype:
         return False  # what stands between would be rounded
     attrs = node.of(PoolAttrs)
@@ -71,7 +72,7 @@ def _pays(node: Node, target: Target) -> bool:
 
 
 def _gain(attrs: PoolAttrs, node: Node, numbers: Numbers, target: Target) -> float:
-    """How many times as long the whole window takes as the dimensions apart, where symbols have these values."""
+    """How many times as long the whole window takes as separate dimensions, where symbols have these values."""
     parts = _parts(attrs)
     whole = _cycles(attrs, _extents(node, len(attrs.kernel), numbers), node, target)
     separate = sum(_cycles(part, _extents(node, k + 1, numbers), node, target) for k, part in parts)
@@ -96,7 +97,7 @@ def _parts(attrs: PoolAttrs) -> list[tuple[int, PoolAttrs]]:
 
 def _cycles(attrs: PoolAttrs, extents: Sequence[int], node: Node, target: Target) -> float:
     """About how long a pooling takes to results of these extents, in reads of a vector: line by line in vectors, or
-    element by element where windows are far apart."""
+    element by element where windows are distant."""
     lanes = target.lanes(_size(node))
     *outer, line = extents
     taps, step = prod(attrs.kernel), attrs.strides[-1]

@@ -162,7 +162,7 @@ class _Rewriter:
             past, node = self.inputs[x], self.maker(self.outputs[y])
             concat = node is not None and node.op == "concat" and len(node.inputs) == 2
             if node is None or not concat or node.inputs[0] != past or node.output in grown:
-                what = "the output is not the input with something behind it"
+                what = "the output is not the input with something after it"
                 problems.add(ModelError(what, where=f"state {x!r}: {y!r}", got="an input" if node is None else node.op))
                 continue
             axis = node.of(ConcatAttrs).axis % past.type.rank

@@ -408,8 +408,9 @@ def _map_in_tiles(a: Assigner, node: Node, result: _Factors, tile: Dot) -> ConvT
 
 
 def _gatherings(attrs: ConvAttrs, window: Sequence[int], channels: int, tile: Dot) -> Iterator[tuple[int, ...]]:
-    """(window, lines, columns) that may lie side by side in the depth: as many lines as the output's are apart, or a
-    multiple, so that the next ones are those of another line of the output; or all. The depth is filled by columns."""
+    """(window, lines, columns) that may lie side by side in the depth: as many lines as the distance of the output's,
+    or a multiple, so that the next ones are those of another line of the output; or all. The depth is filled by
+    columns."""
     (kh, kw), stride, dilation = window, attrs.strides[0], attrs.dilations[0]
     if channels % tile.depth == 0 or kh * kw == 1:
         return

@@ -1,6 +1,6 @@
 """Convolutions of one pixel over NCHW maps: groups that fill no blocks, and layers with nothing blocked around them.
 
-A layer that is given a plain tensor and whose result is wanted plain needs no conversion in this form, which is worth
+A layer that is given an NCHW tensor and whose result is wanted as NCHW needs no conversion in this form, which is worth
 more than anything in how the product is computed.
 """
 

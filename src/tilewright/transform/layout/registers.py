@@ -26,8 +26,8 @@ def summed_in(a: Assigner, node: Node, ways: Mapping[str, float]) -> str:
 
 def least_rows(a: Assigner, node: Node, rows: Expr, vectors: Cycles, matrices: Cycles, both: bool) -> int | None:
     """From how many rows on `node` is summed in registers of matrices: a decision. 0 is always, None is never; another
-    number, for a symbolic number of rows, only where one layout of the weights serves `both` ways. Such a number is
-    judged by the geometric mean over several ones: being slow at any of them counts alike."""
+    number, for a symbolic number of rows, only where one layout of the weights serves `both` ways. The estimate of such
+    a number is the geometric mean over several ones: being slow at any of them counts alike."""
     known = as_int(rows)
     if known is not None:
         ways = {VECTORS: vectors(known), MATRICES: matrices(known)}

@@ -49,7 +49,8 @@ def transposed(a: Assigner, node: Node) -> bool:
 
 
 def dilated(a: Assigner, w: Value, dilations: Ints) -> Value:
-    """Weights whose taps stand `dilations` apart, with zeros between: no taps, for all that multiplies them."""
+    """Weights whose taps stand at distances of `dilations`, with zeros between: no taps, for all that multiplies
+    them."""
     channels, filters, *window = (as_int(d) or 0 for d in w.shape)
     spread = [k * d for k, d in zip(window, dilations, strict=True)]
     retained = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]

@@ -1,4 +1,4 @@
-"""From blocks to plain loops: bindings replace iterators, predicates become `If`, `init` finds its place.
+"""From blocks to ordinary loops: bindings replace iterators, predicates become `If`, `init` finds its place.
 
     for i in 0..n {                              for i in 0..n {
       for k in 0..m {                              C[i] = 0.0

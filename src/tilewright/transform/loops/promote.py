@@ -33,7 +33,8 @@ def promote_partials(func: PrimFunc) -> PrimFunc:
 
 
 def _of_rows(loop: For, used_names: set[str]) -> For:
-    """A loop over rows with what each of them starts, adds to and leaves in its line of a local buffer held apart."""
+    """A loop over rows with what each of them starts, adds to and leaves in its line of a local buffer held in a buffer
+    of its own."""
     for buffer in sorted({x.buffer for x in walk(loop.body) if isinstance(x, Store)}, key=lambda b: b.name):
         line = _line(loop, buffer) if buffer.scope == "local" and len(buffer.shape) > 1 else None
         if line is not None:

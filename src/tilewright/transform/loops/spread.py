@@ -2,7 +2,7 @@
 
 A set-associative cache places addresses that differ by a multiple of a way's size (4096 bytes on most CPUs) in the same
 set. The transforms of a Winograd tile touch an element of each of 36 planes: if a plane is 4096 bytes long, all of them
-compete for the eight lines of one set. One more element in an inner dimension moves the planes apart.
+compete for the eight lines of one set. One more element in an inner dimension moves the planes to different sets.
 """
 
 from __future__ import annotations

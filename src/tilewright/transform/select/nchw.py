@@ -26,15 +26,15 @@ def conversion(value: Value, target: Target) -> float:
 
 
 def row_major_uses(graph: Graph, blocking: Set[str]) -> dict[Value, bool]:
-    """Values that nothing wants blocked, with whether a reader needs them plain at once: through pointwise operators
-    they reach only outputs, operators on plain tensors, and convolutions of one pixel whose results are such values.
+    """Values that nothing wants blocked, with whether a reader needs them as NCHW at once: through pointwise operators
+    they reach only outputs, operators on NCHW tensors, and convolutions of one pixel whose results are such values.
     `blocking` are the operators that want their inputs blocked."""
     fixed, ends = fixed_values(graph), set(graph.outputs)
     users = graph.consumers()
     result: dict[Value, bool] = {}
 
     def use(value: Value, user: Node) -> bool | None:
-        """Whether plain is needed; None if blocked is wanted."""
+        """Whether NCHW is needed; None if blocked is wanted."""
         if user.op == "conv" and user.of(ConvAttrs).groups == 1 and user.inputs[0] is value and is_pointwise(user):
             return False if user.output in result else None
         if user.op in blocking:

@@ -41,9 +41,9 @@ class InBlocks:
 
 @dataclass(slots=True)
 class Surroundings:
-    """`fixed` depend on weights alone, `blocked` will probably lie in channel blocks, `row_major_use` are wanted plain;
-    `weight_bytes`, those of all weights of the model, say where the weights of one layer come from; `other_bytes` of
-    them are of no convolution that a transform fits, so that they stay as many whatever is chosen."""
+    """`fixed` depend on weights alone, `blocked` will probably lie in channel blocks, `row_major_use` are wanted as
+    NCHW; `weight_bytes`, those of all weights of the model, say where the weights of one layer come from; `other_bytes`
+    of them are of no convolution that a transform fits, so that they stay as many whatever is chosen."""
 
     graph: Graph
     target: Target

@@ -87,7 +87,7 @@ def estimate(
     held = PRODUCTS * (x + group)
     first, later = weights / bandwidth(model * PRODUCTS / 4, target), weights / bandwidth(weights + held, target)
     traffic = target.costs.traffic
-    # A register tile reads some pixels of each block of channels, which lie a strip apart.
+    # A register tile reads some pixels of each block of channels, which lie at a distance of one strip.
     from_memory = traffic.short_runs * bandwidth(held, target)
     cached = target.l2_bandwidth if held <= traffic.reader_l2 * target.l2 else from_memory
     rereading = passes * PRODUCTS * x / cached

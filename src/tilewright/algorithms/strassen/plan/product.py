@@ -46,7 +46,7 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 MAX_TIME = 0.96
-"""The largest share that the products and sums may take of the time of the plain product: some digits are lost, memory
+"""The largest share that the products and sums may take of the time of the direct product: some digits are lost, memory
 is taken."""
 VECTORS = 2
 """Vectors of each product that are merged at once."""
@@ -82,7 +82,7 @@ def sums(quarter: Product, width: int, target: Target) -> Cost:
         store=store_cycles(PRODUCTS * x, target),
         memory=fetch_cycles(4 * x, 4 * x, target) + write_cycles(PRODUCTS * x, PRODUCTS * x, target),
     )
-    # What a panel's products take more than those of a plain product: they are stored once more, and read.
+    # What a panel's products take more than those of a direct product: they are stored once more, and read.
     after = Cost(
         load=load_cycles(PRODUCTS * y, target), store=store_cycles(PRODUCTS * y, target), overhead=EXPOSED * arrive
     )

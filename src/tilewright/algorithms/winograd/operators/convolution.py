@@ -5,9 +5,9 @@
     M[xi]    = V[xi] U[xi]                `products`^2 matrix products of tiles x channels x filters
     y        = A^T M A                    for each tile of the output, m x m
 
-Every transform is two separable passes over constant matrices (`correlation.py`). Taps that are d apart keep every d-th
-output row and column to themselves: these d * d submaps of an image count as images do. Tiles are counted in tile rows
-of the whole batch (`submaps * ceil(rows / m)`) and tile columns. The operator states them one by one; the plan may
+Every transform is two separable passes over constant matrices (`correlation.py`). Taps at a distance of d keep every
+d-th output row and column to themselves: these d * d submaps of an image count as images do. Tiles are counted in tile
+rows of the whole batch (`submaps * ceil(rows / m)`) and tile columns. The operator states them one by one; the plan may
 state them in blocks that share what they read (`tiles_in_blocks`): then both are padded to multiples of the block's, so
 that it works on whole ones; what lies past the map is read as zero and never written. So many `panels` of filters go
 through the products together, element by element of the tiles, and lie in memory in that order.

@@ -79,7 +79,7 @@ def _identity(m: int) -> tuple[Matrix, Matrix, Matrix]:
 
 
 def _spread(row: tuple[Fraction, ...], phase: int, stride: int, length: int) -> tuple[Fraction, ...]:
-    """Entries `stride` apart, from `phase` on, zeros between."""
+    """Entries at steps of `stride`, from `phase` on, zeros between."""
     result = [Fraction(0)] * length
     result[phase : phase + stride * len(row) : stride] = row
     return tuple(result)

@@ -6,7 +6,7 @@ The transform of `n = m + r - 1` real numbers, n even, is real at two frequencie
 a product is made of three real ones (Karatsuba): (a + ib)(c + ie) = k1 - k3 + i(k1 + k2) with k1 = c(a + b),
 k2 = a(e - c), k3 = b(c + e). That is 3n / 2 - 1 products in place of n for Toom-Cook's points (`toomcook.py`), but all
 coefficients are at most sqrt(2), so that n may be large: what is lost in f32 does not grow as it does there.
-The first m results of a cyclic correlation are those of a plain one (overlap-save).
+The first m results of a cyclic correlation are those of a linear one (overlap-save).
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def with_pairs(
     *,
     directly: bool,
 ) -> tuple[tuple[float, Layout | WinogradBySize], ...]:
-    """`tiles.ranked`, and two layouts together where several sizes of maps are judged by: by `shapes`, and by `small`
-    ones that no single layout is judged by. `directly`: whether computing it as it is may be one of the two."""
+    """`tiles.ranked`, and two layouts together where several sizes of maps are estimated: by `shapes`, and by `small`
+    ones for which no single layout is estimated. `directly`: whether computing it as it is may be one of the two."""
     single = ranked(shapes, tiles, target)
     result = best_pair(shapes, small, tiles, target, directly)
     return single if result is None else tuple(sorted((*single, result), key=lambda option: option[0]))

@@ -13,7 +13,7 @@
             for panel, tile:
                 out = epilogue(A^T product A)       bias, residual, activation
 
-Plain maps may come in and go out (`plans/idioms/conversions.py`): strips are transposed lines then, and a row of tiles
+NCHW maps may come in and go out (`plans/idioms/conversions.py`): strips are transposed lines then, and a row of tiles
 is transposed when it is complete.
 
 The stages are those of `winograd/operators/convolution.py`, stated anew for blocks of tiles of the size that is chosen
@@ -75,8 +75,8 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class WinogradStages:
-    """The stages of a Winograd convolution, in order; `rest` is the epilogue. `blocks` blocks the channels of plain
-    input, `plain` writes NCHW output."""
+    """The stages of a Winograd convolution, in order; `rest` is the epilogue. `blocks` blocks the channels of NCHW
+    input, `nchw` writes NCHW output."""
 
     operator: Operator[ConvWinogradAttrs]
     strip: Stage
@@ -216,8 +216,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 def share(
     s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[LoopRef, ...], count: int, target: Target
 ) -> LoopRef:
-    """Threads share blocks of tiles where there are enough, `count` of them at least by the sizes that the layer is
-    judged by, for then each core has its tiles in its own cache; else they share each of the phases: the channels of
+    """Threads share blocks of tiles where there are enough, `count` of them at least by the sizes for which the layer
+    is estimated, for then each core has its tiles in its own cache; else they share each of the phases: the channels of
     the tiles' transforms, then groups of panels or, where those are few, the elements of the products and then the
     panels of the output. Returns the loop over rows of blocks, or over all blocks."""
     if one_block_a_thread(count, target):
@@ -272,7 +272,7 @@ def products(
 ) -> tuple[LoopRef, BlockRef]:
     """Register tiles of `rows` tiles x filters through the channels, part by part of them or all at once. Returns the
     loop over the elements of a tile, and the block whose result the output's transform reads. `least`: so many of a
-    block's tiles there are on each of the maps that the layer is judged by; None: all of them.
+    block's tiles there are on each of the maps for which the layer is estimated; None: all of them.
 
     The stage's iterators are two of blocks of tiles, group of panels, elements of a tile (one or two), panel, tile,
     filter.

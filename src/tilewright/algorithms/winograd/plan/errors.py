@@ -16,7 +16,7 @@ roundings before and in the transform of the output are amplified alike, by
 
 and their numbers add up: 1 of U; of V and of the output's transform as many as a row of B^T, or of A^T, has entries, in
 each of two passes; and of the products half as many as are summed in a row (the k-th rounding is of a sum of k), where
-parts of the channels are summed apart half of a part's and half of the parts.
+parts of the channels are summed separately half of a part's and half of the parts.
 (Barabasz et al. 2020, "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks",
 bound the worst case by the same factors; independent roundings are the model of Higham and Mary 2019, "A New Approach
 to Probabilistic Rounding Error Analysis".)

@@ -101,7 +101,7 @@ class WinogradProblem:
 
 def problems_of(attrs: ConvWinogradAttrs, out: Sequence[Expr], model: float) -> tuple[WinogradProblem, ...]:
     """The problems of an operator whose result has this shape, in channel blocks, one for each number of images.
-    `model`: bytes of all weights that a call reads, by which it is judged where it finds its own."""
+    `model`: bytes of all weights that a call reads: the weights of a layer come from where these fit."""
     images, separate = as_int(out[0]), attrs.dilation
     maps = [(ceil(h / separate), ceil(w / separate)) for h, w in maps_of(*out[2:4])]
     counts = SYMBOLIC_IMAGES if images is None else (images,)
@@ -318,7 +318,7 @@ def direct(shape: WinogradProblem, target: Target) -> float:
         window=(shape.window, shape.window),
         stride=shape.stride,
         channels=channels,
-        block=1 if channels % lanes else lanes,  # as the layout has it: channels that fill no blocks stay plain
+        block=1 if channels % lanes else lanes,  # as the layout has it: channels that fill no blocks stay NCHW
         filters=shape.filters,
         source=4 * channels * lines * columns,
         copied=True,
@@ -372,7 +372,7 @@ def heights(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winogra
     """Rows that the register tiles of a block may have: where tiles follow each other a whole block is whole register
     tiles, so that the last block alone asks which of its rows there are, and has code for each number of them; and no
     map is one register tile that is not full, whose next filters a second one would prefetch. Maps of other sizes than
-    the judged ones come, too: tall tiles are for those of which the least has two full ones."""
+    the estimated ones come, too: tall tiles are for those of which the least has two full ones."""
     vectors = choice.width // target.lanes(4)
     rows = range(1, min(most_rows(block.count, vectors, target), block.count) + 1)
     if block.columns:
@@ -383,9 +383,9 @@ def heights(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winogra
 
 
 def part_of(blocks: int, lanes: int) -> int:
-    """How many of `blocks` blocks of `lanes` channels make a part, of which the products are summed apart: an equal
-    share of about `PART` channels. Where no equal share is within `NEAR` of it, as with a prime number of blocks, the
-    last part is smaller."""
+    """How many of `blocks` blocks of `lanes` channels make a part, of which the products are summed separately: an
+    equal share of about `PART` channels. Where no equal share is within `NEAR` of it, as with a prime number of blocks,
+    the last part is smaller."""
 
     def outer(n: int) -> float:
         return max(n * lanes, PART) / min(n * lanes, PART)

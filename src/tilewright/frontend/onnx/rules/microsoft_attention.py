@@ -148,7 +148,7 @@ def multi_head_attention(n: Call) -> list[Value]:
 
 
 def _factors(n: Call, heads: int) -> tuple[Value, Value, Value]:
-    """q, k and v by heads: apart, or packed in one [batch, length, heads, 2 or 3, features]; each with its bias."""
+    """q, k and v by heads: separate, or packed in one [batch, length, heads, 2 or 3, features]; each with its bias."""
     first = n.value(0)
     if first.type.rank == 5:
         b, s, h, count, d = first.shape

@@ -1,4 +1,4 @@
-"""Rules for losses that PyTorch's own ways of taking them apart do not say as its operators compute them."""
+"""Rules for losses whose decompositions in PyTorch differ from what its operators compute."""
 
 from __future__ import annotations
 
