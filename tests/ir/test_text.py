@@ -323,8 +323,8 @@ def test_elements_of_arrays(values: np.ndarray[tuple[int, ...], np.dtype[np.gene
         ),
         (
             "graph @g(%x: f32[2]) { %y = matmul(%x) by hand in fp32 : f32[2] return }",
-            "no such algorithm: expected attention_tiles, direct, matrices, packed, pixels, split, split_matrices, "
-            "strassen, strassen_strips, taps, winograd, winograd_by_size, winograd_sums, got hand",
+            "no such algorithm: expected attention_tiles, direct, matrices, packed, pixels, split, split_gathered, "
+            "split_matrices, strassen, strassen_strips, taps, winograd, winograd_by_size, winograd_sums, got hand",
         ),
         (
             "graph @g(%x: f32[2]) { %y = matmul(%x) by direct {tile = 4} in fp32 : f32[2] return }",

@@ -141,6 +141,11 @@ class Attrs:
         return tuple((name, value) for name, value, default in pairs if not _is_same(value, default))
 
     @property
+    def algorithm(self) -> str:
+        """How the node is computed where its operator's name does not say it, as tables show it; "" where that does."""
+        return ""
+
+    @property
     def exprs(self) -> tuple[Expr, ...]:
         """The expressions among the values, those in tuples too."""
         return tuple(e for _, value in self.items() for e in _exprs_in(value))

@@ -159,8 +159,9 @@ class Node:
 
     @property
     def label(self) -> str:
-        """The operator's name without its dialect, as kernels and tables show it."""
-        return base_name(self.op)
+        """The operator's name without its dialect, and its algorithm where that name does not say it, as kernels and
+        tables show it."""
+        return f"{base_name(self.op)} {self.attrs.algorithm}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)

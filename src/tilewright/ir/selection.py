@@ -78,6 +78,17 @@ class SplitMatrices(Algorithm):
 
 
 @dataclass(frozen=True, slots=True)
+class SplitGathered(Algorithm):
+    """`SplitMatrices` of few channels: those of so many lines of a window, and of all of its columns, lie side by side
+    in the depth of registers."""
+
+    name: ClassVar[str] = "split_gathered"
+
+    terms: int
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
 class Packed(Algorithm):
     """A matrix product as it is defined, by panels of the second factor."""
 

@@ -144,6 +144,7 @@ def test_numbers_without_pieces(value: float, operand: int, monkeypatch: pytest.
     before = products()
     got = np.asarray(model(*arrays))
     assert products() - before == (48 if abs(value) < 1e30 else 24)
+    assert [k.label for k in model.profile(*arrays).kernels] == ["attention x6/x6 tiles"]
     ordinary = np.asarray(tw.compile((graph, {}))(*arrays))
     np.testing.assert_array_equal(np.isnan(got), np.isnan(ordinary))
     np.testing.assert_array_equal(np.isinf(got), np.isinf(ordinary))
@@ -191,6 +192,17 @@ def test_estimates_choose(rows: int | None, options: dict[str, Any], chosen: str
     assert selected == ([] if chosen is None else [chosen])
     assert (DOT in text) == (chosen not in (None, "packed"))
     assert "amx" not in str(passed(graph, Target.parse("graniterapids"), **options))
+
+
+def test_tables_name_the_algorithm() -> None:
+    arrays = operands(1, 64, 64, 2, 64)
+    for attrs, label in (
+        ({}, "attention"),
+        ({"dot": DOT}, "attention bf16"),
+        ({"dot": DOT, "terms": (6, 3)}, "attention x6/x3 tiles"),
+    ):
+        (node,) = graph_of(arrays, attributes(**attrs)).nodes
+        assert node.label == label
 
 
 @pytest.mark.parametrize(("terms", "multiplied"), [((), 1 + 1), ((6, 3), 6 + 3)])

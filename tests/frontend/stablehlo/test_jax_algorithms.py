@@ -13,8 +13,9 @@ from tilewright.compiler import graph_passes
 from tilewright.frontend.read import import_model
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.matmul import MatmulAttrs
-from tilewright.plans.framework.decisions import deciding
+from tilewright.plans.framework.decisions import deciding, forcing
 from tilewright.targets import x86
+from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
 
 jax = pytest.importorskip("jax", reason="JAX is an extra: `make jax` runs this")
@@ -116,12 +117,24 @@ def test_products_of_two_arguments(preset: str, auto: str, exact: str) -> None:
         assert (chosen in str(graph)) if "terms" in chosen else ("matmul_x" not in str(graph))
 
 
+def compiled(preset: str, arrays: tuple[np.ndarray, np.ndarray], target: Target) -> tw.Model:
+    """The product by as many pieces as it names, whatever the estimate for this machine says."""
+    with deciding() as record:
+        model = tw.compile(layer(preset), arrays, params=0, target=target)
+    label = f"split terms={preset[-1]},least=16"
+    keys = {d.key.name: label for d in record.decisions if label in d.space.labels}
+    if not keys:
+        return model
+    with forcing(keys):
+        return tw.compile(layer(preset), arrays, params=0, target=target)
+
+
 @needs_compiler
 @pytest.mark.parametrize("preset", ["BF16_BF16_F32_X3", "BF16_BF16_F32_X6"])
 def test_the_algorithm_is_named(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the schedule, the profile and the list of steps."""
     w, x = np.ones((256, 256), np.float32), np.ones((64, 256), np.float32)
-    model = tw.compile(layer(preset), (w, x), params=0, target=amx(monkeypatch))
+    model = compiled(preset, (w, x), amx(monkeypatch))
     name = f"matmul_x{preset[-1]}"
     assert name in model.show("schedule") and name in str(model.profile(x))
     assert any(name in step.label for step in model.manifest.run_steps)
@@ -134,7 +147,7 @@ def test_the_algorithm_is_named(preset: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_functions_of_jax(preset: str, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     w, x = (rng.standard_normal(shape).astype(np.float32) for shape in ((256, 128), (64, 256)))
-    model = tw.compile(layer(preset), (w, x), params=0, target=amx(monkeypatch))
+    model = compiled(preset, (w, x), amx(monkeypatch))
     before, exact = products(), x.astype(np.float64) @ w
     got = np.asarray(model(x))
     assert np.abs(got - exact).max() <= most * np.abs(exact).max()

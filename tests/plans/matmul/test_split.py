@@ -18,6 +18,7 @@ from tilewright.compiler import graph_passes
 from tilewright.ir.dtype import bf16, f32
 from tilewright.ir.expr import Var, as_int, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
+from tilewright.ir.selection import Precision
 from tilewright.ops import parse_graph
 from tilewright.ops.lowered.split import LIMIT, TERMS, count_of, versions
 from tilewright.plans import plan
@@ -53,8 +54,8 @@ def weights(columns: int, depth: int, seed: int = 1) -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def passed(graph: Graph, target: Target, fast: str) -> Graph:
-    for name, function in graph_passes(target, Options(fast=fast)):
+def passed(graph: Graph, target: Target, fast: str, precision: Precision = "fp32") -> Graph:
+    for name, function in graph_passes(target, Options(fast=fast, precision=precision)):
         graph = function(graph)
         if name == "assign layouts":
             break

@@ -75,6 +75,13 @@ class AttentionAttrs(ScoresAttrs):
     dot: str | None = None
     terms: Ints = ()
 
+    @property
+    def algorithm(self) -> str:
+        """The terms of scores and of values, in registers of matrices, or the rounding to bf16."""
+        if self.dot is None:
+            return ""
+        return f"{'/'.join(f'x{n}' for n in self.terms)} tiles" if self.terms else "bf16"
+
 
 def _logical(t: TensorType, order: str) -> tuple[Any, ...]:
     """The shape as (batch, sequence, heads, depth)."""

@@ -4,7 +4,7 @@
     conv_x3, _x6  x, packed w, panels of pieces, a[n]                                          ->  blocks of f32
 
 Pieces of the map are made where it is copied. `conv_x3` takes the convolution as it is where n is not 0, as products
-do.
+do. Of few channels those of several lines and columns lie side by side, as `tiles.py` gathers them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tilewright.ir.dtype import bf16, f32
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Node, TensorType
 from tilewright.ops.lowered.packed import ConvBlockedAttrs, only
+from tilewright.ops.lowered.packed_windows import ConvWindowsAttrs
 from tilewright.ops.lowered.split import PIECES, TERMS, PiecesAttrs, count_of, pieces_of
 from tilewright.ops.lowered.tiles import CONV_TILES, ConvTilesAttrs, convolution
 from tilewright.ops.registry import OpDef, Types, Version, get, register
@@ -41,7 +42,7 @@ class ConvPiecesAttrs(ConvTilesAttrs):
 def _product_infer(types: Types, attrs: ConvPiecesAttrs) -> Out:
     """Blocked x of f32 and panels of pieces to blocks as wide as the panels, of f32."""
     x, w = only(types), only(types, 1)
-    if attrs.terms not in TERMS or attrs.gathered or x.dtype is not f32 or w.dtype is not bf16 or w.rank != 7:
+    if attrs.terms not in TERMS or x.dtype is not f32 or w.dtype is not bf16 or w.rank != 7:
         raise ShapeError("pieces are of f32 maps", expected=f"terms {', '.join(map(str, TERMS))}", got=f"{x}, {w}")
     if as_int(w.shape[1]) != count_of(attrs.terms):
         raise ShapeError("the pieces do not fit the terms", expected=count_of(attrs.terms), got=w)
@@ -73,14 +74,16 @@ def versions(node: Node) -> tuple[Version, ...]:
     x, packed, panels, away = node.inputs
     assert away is not None
     split = Node(CONV_PIECES.name, (x, panels), node.outputs, node.attrs)
-    ordinary = Node("lowered.conv_blocked", (x, packed), node.outputs, _ordinary(node.of(ConvPiecesAttrs)))
-    return Version(away.shape[0] < 1, split), Version(None, ordinary)
+    op, how = _ordinary(node.of(ConvPiecesAttrs))
+    return Version(away.shape[0] < 1, split), Version(None, Node(op, (x, packed), node.outputs, how))
 
 
-def _ordinary(attrs: ConvPiecesAttrs) -> ConvBlockedAttrs:
-    return ConvBlockedAttrs(
-        attrs.strides, attrs.dilations, attrs.pads, attrs.channels, out_block=attrs.rows, flat=False
-    )
+def _ordinary(attrs: ConvPiecesAttrs) -> tuple[str, ConvBlockedAttrs | ConvWindowsAttrs]:
+    """The operator that multiplies f32 as it is, and its attributes."""
+    steps, channels, block = (attrs.strides, attrs.dilations, attrs.pads), attrs.channels, attrs.rows
+    if attrs.groups > 1:
+        return "lowered.conv_windows", ConvWindowsAttrs(*steps, attrs.groups, channels, out_block=block)
+    return "lowered.conv_blocked", ConvBlockedAttrs(*steps, channels, out_block=block, flat=False)
 
 
 def _split_infer(types: Types, attrs: ConvPiecesAttrs) -> Out:
@@ -91,16 +94,18 @@ def _split_infer(types: Types, attrs: ConvPiecesAttrs) -> Out:
 
 
 def _split_compute(inputs: Tensors, attrs: ConvPiecesAttrs, out: Out) -> tuple[Tensor, ...]:
-    compute = get("lowered.conv_blocked").compute
+    op, how = _ordinary(attrs)
+    compute = get(op).compute
     assert compute is not None
-    return compute((inputs[0], inputs[1]), _ordinary(attrs), out)
+    return compute((inputs[0], inputs[1]), how, out)
 
 
 def _split_reference(arrays: Sequence[Any], attrs: ConvPiecesAttrs) -> tuple[Any, ...]:
     x, packed, panels, away = arrays
     if len(away) < 1:
         return _product_reference((x, panels), attrs)
-    return get("lowered.conv_blocked").reference((x, packed), _ordinary(attrs))
+    op, how = _ordinary(attrs)
+    return get(op).reference((x, packed), how)
 
 
 for _terms in TERMS:

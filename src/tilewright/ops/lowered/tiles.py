@@ -8,6 +8,7 @@ first, with zeros after them, so that no register reads past them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ class ConvTilesAttrs(Attrs):
     """Attributes of `conv`; channels of the result; pixels of a register; whether these are pixels of one line each
     time, or of all lines in their order (`flat`). `gathered`: the window, and how many lines and columns of it lie side
     by side in the depth; the columns are all of them, and some after that weigh nothing (none: channels of one pixel
-    do)."""
+    do). `groups`: those of `conv`, each of whole panels."""
 
     strides: Ints
     dilations: Ints
@@ -103,18 +104,23 @@ class ConvTilesAttrs(Attrs):
     rows: int
     flat: bool = False
     gathered: Ints = ()
+    groups: int = 1
 
 
 def _conv_infer(types: Types, attrs: ConvTilesAttrs) -> Out:
-    """Blocked `x[N, ceil(C/b), H, W, b]`, packed `w[P, 1, kh, kw, D/group, width, group]` with D at least the channels
-    in x's blocks, or what is gathered of them (kh are groups of lines then, kw is 1), and a zero point `[]` of x's type
-    or none, to blocks as wide as the panels, of i32 or f32."""
+    """Blocked `x[N, ceil(C/b), H, W, b]`, packed `w[P, 1, kh, kw, D/group, width, group]` with D at least a group's
+    channels in x's blocks, or what is gathered of them (kh are groups of lines then, kw is 1), and a zero point `[]` of
+    x's type or none, to blocks as wide as the panels, of i32 or f32."""
     x, w = only(types), only(types, 1)
     channels = static(x.shape[1] * x.shape[4], "channels") if x.rank == 5 else 0
     window: Sequence[Expr] = w.shape[2:4]
     if attrs.gathered:
         height, width, lines, columns = attrs.gathered
         window, channels = (as_expr(height), as_expr(width)), channels * lines * columns
+    panels = static(w.shape[0], "panels") if w.rank == 7 else 0
+    if attrs.groups < 1 or channels % attrs.groups or panels % attrs.groups or (attrs.gathered and attrs.groups > 1):
+        raise ShapeError("the groups are not of whole panels", expected=f"{attrs.groups} groups", got=f"{x}, {w}")
+    channels //= attrs.groups
     if w.rank != 7 or as_int(w.shape[1]) != 1 or not 0 < channels <= static(w.shape[4] * w.shape[6], "the depth"):
         raise ShapeError("the packed weights do not fit the blocks of channels", expected=w, got=x)
     space = convolved(x.shape[2:4], window, attrs.strides, attrs.dilations, attrs.pads)
@@ -228,7 +234,8 @@ def convolution(
     result = pixels_of(attrs, size, window)
     pitch, phases = result.pitch, (result.down.phases, result.across.phases)
 
-    depth, (*_, selected, beside) = blocks * block, attrs.gathered or (1, 1)
+    depth, (*_, selected, beside) = blocks * block // attrs.groups, attrs.gathered or (1, 1)
+    deep, several = steps * group, attrs.groups > 1
 
     def spread(*at: Expr) -> Expr:
         n, above, before, q, *piece, c = at
@@ -236,12 +243,14 @@ def convolution(
         if attrs.gathered:
             y, z, c = y + c // (beside * depth) * dh, z + c // depth % beside * dw, c % depth
         inside = (y >= 0) & (y < h) & (z >= 0) & (z < v)
-        known = select(c < depth, x[n, c // block, y, z, c % block], const(0, x.dtype))
+        channel, c = (c // deep * depth + c % deep, c % deep) if several else (c, c)
+        known = select(c < depth, x[n, channel // block, y, z, channel % block], const(0, x.dtype))
         value = select(inside, known, zero)
         return value if pieces_of is None else chosen(piece[0], pieces_of(value))
 
     parts = [w.shape[1]] if terms else []
-    pixels = te.compute((images, *map(const, phases), const(result.copied), *parts, steps * group), spread, name="pad")
+    copied = (images, *map(const, phases), const(result.copied), *parts, attrs.groups * deep)
+    pixels = te.compute(copied, spread, name="pad")
     kinds = [(height, "kh"), (width, "kw"), *([(const(len(terms)), "t")] if terms else []), (steps, "ci"), (group, "p")]
     axes = [te.reduce_axis(size, name) for size, name in kinds]
     kh, kw, *t, ci, member = (axis.var for axis in axes)
@@ -251,7 +260,8 @@ def convolution(
         further = kh * (selected * dh), kw * dw
         outer = (i + further[0] // sh) * pitch + j + further[1] // sw
         above, before = (f % n if n > 1 else const(0) for f, n in zip(further, phases, strict=True))
-        value = pixels[(n, above, before, outer, *which[0], ci * group + member)]
+        first = k // (panels // attrs.groups) * deep if several else const(0)
+        value = pixels[(n, above, before, outer, *which[0], first + ci * group + member)]
         weight = w[(k, *(which[1] or [const(0)]), kh, kw, ci, lane, member)]
         return te.sum(cast(value, type.dtype) * cast(weight, type.dtype), axis=axes)  # type: ignore[no-any-return]
 
@@ -266,8 +276,8 @@ def convolution(
 
 
 def _conv_reference(arrays: Sequence[Any], attrs: ConvTilesAttrs) -> tuple[Any, ...]:
-    """The reference of `lowered.conv_dot`, with all channels, or what is gathered, in one block as deep as the
-    weights."""
+    """The reference of `lowered.conv_dot`, with all channels of a group, or what is gathered, in one block as deep as
+    the weights."""
     x, w, *zero = arrays
     images, blocks, h, v, block = x.shape
     whole = np.moveaxis(x, 1, 3).reshape(images, 1, h, v, blocks * block)
@@ -276,8 +286,12 @@ def _conv_reference(arrays: Sequence[Any], attrs: ConvTilesAttrs) -> tuple[Any, 
         whole = _gathered(whole, attrs, zero[0] if zero else 0)
         (sh, _), (dh, _) = attrs.strides, attrs.dilations
         same = ConvDotAttrs((sh, 1), (dh * attrs.gathered[2], 1), (0, 0, 0, 0), attrs.channels)
-    whole = np.pad(whole, (*[(0, 0)] * 4, (0, w.shape[4] * w.shape[6] - whole.shape[-1])))
-    return CONV_DOT.reference([whole, w, *zero], same)
+    same = replace(same, channels=attrs.channels // attrs.groups)
+    parts: list[Any] = []
+    for part, panels in zip(np.split(whole, attrs.groups, -1), np.split(w, attrs.groups), strict=True):
+        part = np.pad(part, (*[(0, 0)] * 4, (0, w.shape[4] * w.shape[6] - part.shape[-1])))
+        parts += CONV_DOT.reference([part, panels, *zero], same)
+    return (np.concatenate(parts, 1),)
 
 
 def _gathered(x: Any, attrs: ConvTilesAttrs, zero: Any) -> Any:

@@ -12,12 +12,14 @@ for image, strip of lines, panels:                             parallel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import gcd, prod
 
+from tilewright.ir.attributes import Ints
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.notes import Prefetch
+from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.split import count_of
 from tilewright.ops.lowered.split_conv import CONV_PIECES
 from tilewright.ops.lowered.tiles import CONV_TILES, ConvTilesAttrs, Pixels, pixels_of
@@ -82,11 +84,12 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     assert dot is not None
     panels, lines, columns = (as_int(it.extent) or 1 for it in anchor.spatial[1:4])
     images, across = number(anchor.spatial[0].extent), columns // dot.rows
-    flat, (_, ordinary) = _pixels(structure)[0].flat, contiguous_output(structure, anchor)
+    (conv, _), (_, ordinary) = _pixels(structure), contiguous_output(structure, anchor)
+    flat, each = conv.flat, panels // conv.groups
     rest, result = around(structure, anchor, target), []
     for tall, wide in SHAPES:
         for high in range(1, tall + 1):
-            if tall % high or panels % wide or across % (tall // high) or lines % high or (high > 1 and ordinary):
+            if tall % high or each % wide or across % (tall // high) or lines % high or (high > 1 and ordinary):
                 continue
             cost = _product_cost(structure, tall, wide, dot, target)
             size, least = (across, tall) if flat else (lines, high)
@@ -105,14 +108,14 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 def _product_cost(structure: Structure, tall: int, wide: int, dot: Dot, target: Target) -> Cost:
     """The cost of the product by so many registers at once. Each group of panels reads all pixels of an image, each
     tile the weights of its group; the first tile of a group waits for weights that come from far."""
-    (anchor,), (_, pixels), weights = structure.anchors, _pixels(structure), _weights(structure)
+    (anchor,), (conv, pixels), weights = structure.anchors, _pixels(structure), _weights(structure)
     *windows, steps = (as_int(it.extent) or 1 for it in anchor.reduce[:-1])
     terms = terms_of(anchor)
     steps //= dot.steps
     images, groups = number(anchor.spatial[0].extent), (as_int(anchor.spatial[1].extent) or 1) / wide
     tiles, depth = pixels.lines * pixels.rows / dot.rows / tall, prod(windows) * steps // terms
     times, size, copied = images * tiles * groups, nbytes_of(weights), pixels.phases * pixels.copied * steps * dot.depth
-    copied *= weights.dtype.itemsize * (as_int(weights.shape[1]) or 1)
+    copied *= conv.groups * weights.dtype.itemsize * (as_int(weights.shape[1]) or 1)
     compute = times * tile_cycles(tall, wide, depth, dot, target, terms)
     group = size / groups
     read = images * fetch_cycles(copied, copied, target) + (images * tiles - 1) * fetch_cycles(group, group, target)
@@ -140,15 +143,37 @@ def crosses_lines(conv: ConvTilesAttrs, size: Sequence[int], window: Sequence[in
 def convolution_cycles(
     conv: ConvTilesAttrs, x: Sequence[int], window: Sequence[int], depth: int, tile: Dot, target: Target, terms: int = 1
 ) -> float:
-    """Estimated cycles of a convolution of blocked `x[ceil(C/b), H, W, b]` by weights of such a window and depth, with
-    the copy of its input."""
+    """Estimated cycles of a convolution of blocked `x[ceil(C/b), H, W, b]` by weights of such a window and depth, of a
+    group or gathered, with the copy of its input."""
     blocks, *size, block = x
-    pixels = pixels_of(conv, size, window)
+    if conv.gathered:
+        window = [-(-conv.gathered[0] // conv.gathered[2]), 1]
+    pixels, each = pixels_of(conv, size, window), conv.channels // conv.groups
     costs, steps = target.costs.matrices, prod(window) * depth
-    own = pixels.lines * registers_cycles(pixels.rows, steps, conv.channels, tile, target, costs.stored_sums, terms)
+    own = pixels.lines * registers_cycles(pixels.rows, steps, each, tile, target, costs.stored_sums, terms)
     pieces = count_of(terms) * PIECE if terms > 1 else 1
-    vectors = pieces * pixels.copied * depth // neighbours(conv, blocks, block)
-    return own + (costs.gathered_vector if conv.gathered else costs.copied_vector) * pixels.phases * vectors
+    vectors = conv.groups * pieces * pixels.copied * depth // neighbours(conv, blocks, block)
+    return (
+        conv.groups * own + (costs.gathered_vector if conv.gathered else costs.copied_vector) * pixels.phases * vectors
+    )
+
+
+def gatherings(attrs: ConvAttrs, window: Sequence[int], channels: int, tile: Dot) -> Iterator[Ints]:
+    """(window, lines, columns) that may lie side by side in the depth: as many lines as from one of the output's to
+    the next, or a multiple, so that the next ones are those of another line of the output; or all. The depth is filled
+    by columns."""
+    (kh, kw), stride, dilation = window, attrs.strides[0], attrs.dilations[0]
+    if channels % tile.depth == 0 or kh * kw == 1:
+        return
+    for lines in range(1, kh + 1):
+        if lines == kh or lines * dilation % stride == 0:
+            yield gathering(window, lines, channels, tile)
+
+
+def gathering(window: Sequence[int], lines: int, channels: int, tile: Dot) -> Ints:
+    """The window, and so many lines of it and columns that fill the depth."""
+    (kh, kw), own = window, lines * channels
+    return kh, kw, lines, (own * kw + -own * kw % tile.depth) // own
 
 
 PIECE = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import Matrices, Pixels, SplitMatrices
+from tilewright.ir.selection import Matrices, Pixels, SplitGathered, SplitMatrices
 from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.convolution.tiles import Blocking
 from tilewright.plans.framework.decision_key import key_of_nodes
@@ -37,7 +37,7 @@ def conv(a: Assigner, node: Node) -> bool:
             return pointwise(a, node)
         case Matrices() as choice:
             return conv_in_matrices(a, node, choice)
-        case SplitMatrices() as choice:
+        case SplitMatrices() | SplitGathered() as choice:
             return split_conv(a, node, choice)
     blocking = panels_of(a, node)
     packed = pack(a, w, blocking)

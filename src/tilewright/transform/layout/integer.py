@@ -17,7 +17,7 @@ others go by way of their windows as rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
@@ -31,7 +31,7 @@ from tilewright.ops.lowered.mmla import SIDE
 from tilewright.ops.lowered.tiles import ConvTilesAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.shape import ConstantAttrs
-from tilewright.plans.convolution.tile_dots import convolution_cycles, crosses_lines
+from tilewright.plans.convolution.tile_dots import convolution_cycles, crosses_lines, gatherings
 from tilewright.plans.matmul import dots, mmla, tile_dots
 from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_mmla, find_tile_dot
@@ -39,6 +39,7 @@ from tilewright.support.classes import dataclass
 from tilewright.transform.graph.bounds import bounds, holds
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
+from tilewright.transform.layout.gathered import gathered, longer
 from tilewright.transform.layout.joined import as_rows, keep
 from tilewright.transform.layout.registers import FLAT, GATHERED, MATRICES, VECTORS, least_rows, summed_in
 from tilewright.transform.problems import multiplies_alike, rows_of
@@ -151,7 +152,7 @@ def integer_conv(a: Assigner, node: Node) -> bool:
     how: Attrs = ConvDotAttrs(conv.strides, conv.dilations, conv.pads, filters)
     if tile is not None and (tiled := _map_in_tiles(a, node, result, tile)) is not None:
         op, how = "lowered.conv_tiles", tiled
-        weights = _gathered(a, weights, result.x, tiled)
+        weights = gathered(a, weights, result.x, tiled.gathered)
         block = (as_int(weights.shape[1]) or 1) + -(as_int(weights.shape[1]) or 1) % tile.depth
     attrs = {"block": block, "width": dot.lanes, "group": dot.group, "panels": panel_multiple(filters, dot.lanes)}
     packed = _emit(a, "lowered.pack_conv_dot", weights, **attrs)
@@ -296,13 +297,6 @@ def _correction(a: Assigner, weights: Value, zero: Value, axes: tuple[int, ...],
     return _emit(a, "reshape", _emit(a, "mul", sums, zero), shape=tuple(map(const, shape)))
 
 
-def longer(a: Assigner, x: Value, axis: int, more: int) -> Value:
-    """Zeros after an axis."""
-    rank = x.type.rank
-    after = tuple(more if k == axis else 0 for k in range(rank))
-    return _emit(a, "pad", x, before=(0,) * rank, after=after, mode="constant", value=0)
-
-
 def _by_windows(a: Assigner, node: Node, result: _Factors) -> Value:
     """A convolution of any rank as a product of its windows."""
     attrs, (filters, *window) = node.of(ConvAttrs), (as_int(d) or 0 for d in result.weights.shape)
@@ -393,46 +387,17 @@ def _map_in_tiles(a: Assigner, node: Node, result: _Factors, tile: Dot) -> ConvT
         kinds[FLAT] = flat
 
     def cycles(conv: ConvTilesAttrs) -> float:
-        own, depth = window, blocks * block
+        depth = blocks * block
         if conv.gathered:
-            kh, _, lines, columns = conv.gathered
-            own, depth = [-(-kh // lines), 1], lines * columns * depth
+            depth *= prod(conv.gathered[2:])
         whole = depth + -depth % tile.depth
-        return convolution_cycles(conv, (blocks, height, width, block), own, whole, tile, a.target)
+        return convolution_cycles(conv, (blocks, height, width, block), window, whole, tile, a.target)
 
-    if gathered := [replace(flat, gathered=g) for g in _gatherings(attrs, window, blocks * block, tile)]:
-        kinds[GATHERED] = min(gathered, key=cycles)
+    if beside := [replace(flat, gathered=g) for g in gatherings(attrs, window, blocks * block, tile)]:
+        kinds[GATHERED] = min(beside, key=cycles)
     depth = prod(window) * (channels + -channels % min(result.dot.lanes, channels + -channels % result.dot.group))
     ways = {VECTORS: (out[0] or 1) * dots.product_cycles(out[1] or 1, depth, filters, result.dot, a.target)}
     return kinds.get(summed_in(a, node, ways | {way: cycles(conv) for way, conv in kinds.items()}))
-
-
-def _gatherings(attrs: ConvAttrs, window: Sequence[int], channels: int, tile: Dot) -> Iterator[tuple[int, ...]]:
-    """(window, lines, columns) that may lie side by side in the depth: as many lines as the distance of the output's,
-    or a multiple, so that the next ones are those of another line of the output; or all. The depth is filled by
-    columns."""
-    (kh, kw), stride, dilation = window, attrs.strides[0], attrs.dilations[0]
-    if channels % tile.depth == 0 or kh * kw == 1:
-        return
-    for lines in range(1, kh + 1):
-        if lines == kh or lines * dilation % stride == 0:
-            depth = lines * kw * channels
-            yield kh, kw, lines, (depth + -depth % tile.depth) // (lines * channels)
-
-
-def _gathered(a: Assigner, weights: Value, x: Value, conv: ConvTilesAttrs) -> Value:
-    """Weights `[K, C, kh, kw]` as `[K, lines * columns * C', groups of lines, 1]`, C' being channels in x's blocks."""
-    if not conv.gathered:
-        return weights
-    (kh, kw, lines, columns), groups = conv.gathered, -(-conv.gathered[0] // conv.gathered[2])
-    filters, channels = (as_int(d) or 1 for d in weights.shape[:2])
-    deep = (as_int(x.shape[1]) or 1) * (as_int(x.shape[4]) or 1)
-    for axis, more in ((1, deep - channels), (2, groups * lines - kh), (3, columns - kw)):
-        if more:
-            weights = longer(a, weights, axis, more)
-    separate = _emit(a, "reshape", weights, shape=tuple(map(const, (filters, deep, groups, lines, columns))))
-    transposed = _emit(a, "transpose", separate, perm=(0, 3, 4, 1, 2))
-    return _emit(a, "reshape", transposed, shape=tuple(map(const, (filters, lines * columns * deep, groups, 1))))
 
 
 def _emit(a: Assigner, op: str, *inputs: Value, **attrs: object) -> Value:

@@ -38,7 +38,8 @@ from tilewright.transform.algorithm import record_of
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.codes import Coded, find_coded
-from tilewright.transform.layout.integer import in_pairs, in_tiles, least_rows_of, longer, product_of_pairs
+from tilewright.transform.layout.gathered import longer
+from tilewright.transform.layout.integer import in_pairs, in_tiles, least_rows_of, product_of_pairs
 from tilewright.transform.layout.joined import as_rows, keep
 from tilewright.transform.layout.registers import least_rows
 from tilewright.transform.problems import rows_of
@@ -124,10 +125,12 @@ def conv_in_matrices(a: Assigner, node: Node, choice: Matrices) -> bool:
         return result
 
     packing = {"block": channels + -channels % tile.depth, "width": tile.lanes, "group": tile.group}
-    packing["panels"] = panel_multiple(filters, tile.lanes)
+    packing["panels"] = panel_multiple(filters, tile.lanes) if conv.groups == 1 else 1
     (packed,) = a.emit("lowered.pack_conv_dot", (narrow(w, a.as_row_major),), packing, f"{w.name}_packed")
     a.follow(w, packed)
-    how = ConvTilesAttrs(conv.strides, conv.dilations, conv.pads, filters, tile.rows, bool(choice.flat))
+    how = ConvTilesAttrs(
+        conv.strides, conv.dilations, conv.pads, filters, tile.rows, bool(choice.flat), groups=conv.groups
+    )
     operands = (narrow(x, a.as_blocked), packed)
     (a.blocked[node.output],) = a.emit("lowered.conv_tiles", operands, how, node.output.name)
     return True

@@ -4,21 +4,24 @@ and in panels as they are for numbers that have none."""
 from __future__ import annotations
 
 from functools import partial
+from math import gcd, prod
 
-from tilewright.ir.attributes import ConstantArray
+from tilewright.ir.attributes import ConstantArray, Ints
 from tilewright.ir.dtype import bf16, f32
 from tilewright.ir.expr import Expr, Var, as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import Split, SplitMatrices
+from tilewright.ir.selection import Split, SplitGathered, SplitMatrices
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.split import count_of
 from tilewright.ops.lowered.split_conv import ConvPiecesAttrs
 from tilewright.ops.matmul import MatmulAttrs
+from tilewright.plans.convolution.tile_dots import gathering
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_tile_dot
 from tilewright.transform.layout.assigner import Assigner
+from tilewright.transform.layout.gathered import gathered, longer
 from tilewright.transform.layout.joined import join, keep
 
 
@@ -58,8 +61,8 @@ def split(a: Assigner, node: Node, choice: Split) -> bool:
     return True
 
 
-def split_conv(a: Assigner, node: Node, choice: SplitMatrices) -> bool:
-    """Rewrite a convolution of one group over whole blocks of channels.
+def split_conv(a: Assigner, node: Node, choice: SplitMatrices | SplitGathered) -> bool:
+    """Rewrite a convolution over whole blocks of channels, of each group, or of few channels, which are one block.
 
     y = conv(x, w)   ->   p = pack_conv_dot(pieces(w));  q = pack_conv(w);  b = reduce_max(abs(w)) * depth
                           m = reduce_max(abs(x));  y = conv_x3(x, q, p, head(too_large(m, b)))
@@ -67,38 +70,51 @@ def split_conv(a: Assigner, node: Node, choice: SplitMatrices) -> bool:
     x, w = node.inputs[:2]
     tile, conv = find_tile_dot(bf16, bf16, a.target), node.of(ConvAttrs)
     assert x is not None and w is not None and tile is not None
-    filters, channels, height, width = (as_int(d) or 1 for d in w.shape)
-    maps, weights = a.as_blocked(x), a.as_row_major(w)
-    packed = _emit(a, "lowered.pack_conv", weights, name=f"{w.name}_packed", block=a.block, width=2 * a.block)
-    more, count = -channels % tile.depth, count_of(choice.terms)
-    deep = weights
-    if more:
-        deep = _emit(a, "pad", weights, name="deep", before=(0,) * 4, after=(0, more, 0, 0), mode="constant", value=0)
-    taps = height * width
-    rows = _emit(a, "reshape", deep, name="rows", shape=(filters, (channels + more) * taps))
+    filters, channels, *window = (as_int(d) or 1 for d in w.shape)
+    weights, block, flat = a.as_row_major(w), a.block, True
+    how: Ints = ()
+    if isinstance(choice, SplitGathered):
+        block, how = channels, gathering(window, choice.lines, channels, tile)
+        maps = _emit(a, "lowered.block_channels", a.as_row_major(x), name=f"{x.name}_pixels", block=block)
+    else:
+        maps, flat = a.as_blocked(x), bool(choice.flat)
+    width = gcd(2 * a.block, filters // conv.groups) if conv.groups > 1 else 2 * a.block
+    packed = _emit(a, "lowered.pack_conv", weights, name=f"{w.name}_packed", block=block, width=width)
+    deep = gathered(a, weights, maps, how)
+    depth, *taps = (as_int(d) or 1 for d in deep.shape[1:])
+    if more := -depth % tile.depth:
+        deep = longer(a, deep, 1, more)
+    count = count_of(choice.terms)
+    rows = _emit(a, "reshape", deep, name="rows", shape=(filters, (depth + more) * prod(taps)))
     pieces = _emit(a, "lowered.pieces", rows, name=f"{w.name}_pieces", count=count, first=False)
-    shape = (filters, count * (channels + more), height, width)
+    shape = (filters, count * (depth + more), *taps)
     beside = _emit(a, "reshape", pieces, name=f"{w.name}_pieces", shape=shape)
-    packing = {"block": channels + more, "width": tile.lanes, "group": tile.group}
-    packing["panels"] = panel_multiple(filters, tile.lanes)
+    packing = {"block": depth + more, "width": tile.lanes, "group": tile.group}
+    packing["panels"] = panel_multiple(filters, tile.lanes) if conv.groups == 1 else 1
     panels = _emit(a, "lowered.pack_conv_dot", beside, name=f"{w.name}_panels", **packing)
-    away = rows_if_large(a, largest(a, maps, -1, -2), bound(a, weights, channels * taps))
-    how = ConvPiecesAttrs(
-        conv.strides, conv.dilations, conv.pads, filters, tile.rows, bool(choice.flat), terms=choice.terms
+    away = rows_if_large(a, largest(a, maps, -1, -2), bound(a, weights, channels * prod(window)))
+    attrs = ConvPiecesAttrs(
+        conv.strides,
+        conv.dilations,
+        conv.pads,
+        filters,
+        tile.rows,
+        flat,
+        gathered=how,
+        groups=conv.groups,
+        terms=choice.terms,
     )
     op, operands = f"lowered.conv_x{choice.terms}", (maps, packed, panels, away)
-    (a.blocked[node.output],) = a.emit(op, operands, how, node.output.name)
+    (a.blocked[node.output],) = a.emit(op, operands, attrs, node.output.name)
     return True
 
 
 def panels_of_pieces(a: Assigner, w: Value, columns: int, transpose: bool, terms: int, tile: Dot) -> Value:
     """Panels of whole registers of a weight's pieces, with zeros after the depth."""
     pieces = _emit(a, "lowered.pieces", w, name=f"{w.name}_pieces", count=count_of(terms), first=True)
-    rank = pieces.type.rank
-    axis = rank - 1 if transpose else rank - 2
+    axis = pieces.type.rank - (1 if transpose else 2)
     if more := -(as_int(pieces.shape[axis]) or 0) % tile.depth:
-        after = tuple(more if k == axis else 0 for k in range(rank))
-        pieces = _emit(a, "pad", pieces, name="pieces", before=(0,) * rank, after=after, mode="constant", value=0)
+        pieces = longer(a, pieces, axis, more)
     attrs = {"width": tile.lanes, "group": tile.group, "panels": panel_multiple(columns, tile.lanes)}
     return _emit(a, "lowered.pack_dot", pieces, name=f"{w.name}_panels", transpose=transpose, **attrs)
 

@@ -25,6 +25,7 @@ from tilewright.transform.select.product import (
     product_precision,
 )
 from tilewright.transform.select.surroundings import InBlocks, Surroundings
+from tilewright.transform.select.transposed import transposed_algorithm
 
 
 def choose_algorithms(graph: Graph, target: Target, in_blocks: InBlocks, options: Options = DEFAULTS) -> Graph:
@@ -44,6 +45,9 @@ def selection(enclosing: Surroundings, node: Node) -> Selection | None:
     match node.op:
         case "conv":
             algorithm = convolution_algorithm(enclosing, node)
+            return None if algorithm is None else Selection(algorithm)
+        case "conv_transpose":
+            algorithm = transposed_algorithm(enclosing, node)
             return None if algorithm is None else Selection(algorithm)
         case "matmul":
             precision = product_precision(enclosing, node)

@@ -1,19 +1,21 @@
-"""The algorithm of a convolution of one group: direct, products over NCHW maps or in registers of matrices, or one of a
+"""The algorithm of a convolution: direct, products over NCHW maps or in registers of matrices, or one of a
 folder (`tilewright/algorithms/`). All are estimated in cycles an image."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from math import prod
 
 from tilewright.ir.dtype import bf16
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import Algorithm, Direct, Matrices, Pixels, SplitMatrices
+from tilewright.ir.selection import Algorithm, Direct, Matrices, Pixels, SplitGathered, SplitMatrices
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.split import count_of
 from tilewright.ops.lowered.tiles import ConvTilesAttrs
 from tilewright.plans.convolution.pixels import panels
-from tilewright.plans.convolution.tile_dots import convolution_cycles, crosses_lines
+from tilewright.plans.convolution.tile_dots import convolution_cycles, crosses_lines, gatherings
 from tilewright.plans.framework.cost import Cost, bandwidth
 from tilewright.plans.matmul.split import pieces_cost, terms_within
 from tilewright.schedule.dot_intrinsics import find_tile_dot
@@ -32,10 +34,10 @@ def convolution_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | No
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     sizes = [as_int(d) for d in w.shape]
-    if x.type.rank != 4 or node.of(ConvAttrs).groups != 1 or x.dtype.name != "f32":
+    if x.type.rank != 4 or x.dtype.name != "f32" or None in sizes or 0 in sizes[:2]:
         return None
-    if None in sizes or 0 in sizes[:2]:
-        return None
+    if node.of(ConvAttrs).groups != 1:
+        return grouped_algorithm(enclosing, node)
     options: list[Option] = one_pixel(enclosing, node) if sizes[2:] == [1, 1] else [(0.0, Direct())]
     options = with_matrices(enclosing, node, offered(enclosing, node, options))
     return cheapest_algorithm(enclosing, node, options)
@@ -77,40 +79,60 @@ def conversions(enclosing: Surroundings, node: Node, block: int) -> float:
 
 def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
     """The options, and products in registers of matrices, of maps of known size with weights, over whole blocks of
-    channels: of bf16 where factors are, or may be, else of pieces of f32."""
+    channels of each group, or over less than a block: of bf16 where factors are, or may be, else of pieces of f32."""
     x, w = node.inputs[:2]
     tile, conv = find_tile_dot(bf16, bf16, enclosing.target), node.of(ConvAttrs)
     assert x is not None and w is not None
     filters, channels, *window = (as_int(d) or 1 for d in w.shape)
-    sizes = [as_int(d) for d in (*x.shape[2:], *node.output.shape[2:])]
+    sizes, block = [as_int(d) for d in (*x.shape[2:], *node.output.shape[2:])], enclosing.block
     narrow = (enclosing.options.precision == "bf16" and not conv.exactness) or all(
         _of_bf16(enclosing, v) for v in (x, w)
     )
-    if tile is None or not all(sizes) or w not in enclosing.fixed or channels % enclosing.block:
+    gathers = channels < block and conv.groups == 1 and not narrow
+    if tile is None or not all(sizes) or w not in enclosing.fixed or (channels % block and not gathers):
         return options
-    if tile.lanes != enclosing.block:
+    if tile.lanes != block or (conv.groups > 1 and filters // conv.groups % tile.lanes):
         return options
     if all(cycles == 0.0 for cycles, _ in options):
-        _, ways = blockings_of(node, filters, channels, enclosing.block, enclosing.target)
-        options = [(ways[0][0], Direct())]
-    shape = (channels // enclosing.block, sizes[0] or 1, sizes[1] or 1, enclosing.block)
+        each = filters // conv.groups
+        _, ways = blockings_of(node, each, channels, 1 if gathers else block, enclosing.target)
+        options = [(conv.groups * ways[0][0], Direct())]
+    lines, columns, *_ = (d or 0 for d in sizes)
+    blocks = conv.groups * channels // block
+    shape = (1, lines, columns, channels) if gathers else (blocks, lines, columns, block)
     costs = enclosing.target.costs.matrices
     arrival = Cost(memory=2 * w.known_bytes / 4 / bandwidth(enclosing.weight_bytes, enclosing.target))
-    for flat in (False, True):
-        attrs = ConvTilesAttrs(conv.strides, conv.dilations, conv.pads, filters, tile.rows, flat)
-        if flat and not crosses_lines(attrs, shape[1:3], window):
-            break
-        depth = channels + -channels % tile.depth
-        cycles = partial(convolution_cycles, attrs, shape, window, depth, tile, enclosing.target)
+    by_lines = ConvTilesAttrs(
+        conv.strides, conv.dilations, conv.pads, filters, tile.rows, flat=gathers, groups=conv.groups
+    )
+    ways_of: list[ConvTilesAttrs] = [by_lines]
+    if gathers:
+        ways_of = [replace(by_lines, gathered=how) for how in gatherings(conv, window, channels, tile)]
+    elif crosses_lines(flat := replace(by_lines, flat=True), shape[1:3], window):
+        ways_of.append(flat)
+    for attrs in ways_of:
+        depth = channels * prod(attrs.gathered[2:])
+        cycles = partial(convolution_cycles, attrs, shape, window, depth + -depth % tile.depth, tile, enclosing.target)
         if narrow:
             cost = Cost(compute=costs.configured + cycles()) | arrival
-            options = [*options, (cost.cycles * costs.worth, Matrices(int(flat)))]
+            options = [*options, (cost.cycles * costs.worth, Matrices(int(attrs.flat)))]
             continue
         for terms in terms_within(ERRORS[enclosing.fast(node)]):
             own = Cost(compute=costs.split_slower * (costs.configured + cycles(terms))) | arrival * count_of(terms)
             search = pieces_cost(x.known_bytes // 4, 0, enclosing.target) * (1 / (as_int(x.shape[0]) or 1))
-            options = [*options, ((own + search).cycles * costs.split_gain, SplitMatrices(terms, int(flat)))]
+            choice = SplitGathered(terms, attrs.gathered[2]) if gathers else SplitMatrices(terms, int(attrs.flat))
+            options = [*options, ((own + search).cycles * costs.split_gain, choice)]
     return options
+
+
+def grouped_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
+    """Registers of matrices for a convolution in groups of whole blocks, where they take less than it takes directly,
+    which is None."""
+    options = with_matrices(enclosing, node, [(0.0, Direct())])
+    if len(options) == 1:
+        return None
+    choice = cheapest_algorithm(enclosing, node, options)
+    return None if isinstance(choice, Direct) else choice
 
 
 def _of_bf16(enclosing: Surroundings, value: Value) -> bool:

@@ -84,7 +84,9 @@ class Surroundings:
         """Note whether the node's results lie in blocks."""
         if node.op == "conv":
             grouped = node.of(ConvAttrs).groups != 1
-            ordinary = is_pointwise(node) if grouped else node.algorithm is None or not node.algorithm.in_blocks
+            ordinary = node.algorithm is None or not node.algorithm.in_blocks
+            if grouped and node.algorithm is None:
+                ordinary = is_pointwise(node)
             blocks = node.output.type.rank == 5 or not ordinary
         elif node.op == "conv_transpose":
             blocks = True
