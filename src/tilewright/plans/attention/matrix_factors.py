@@ -168,7 +168,8 @@ class MatrixFactors:
 
 @contextmanager
 def has_pieces(rows: AttentionRows, b: Expr, h: Expr, g: Expr) -> Iterator[Expr]:
-    """Whether a head's products may be of pieces, of the greatest magnitudes of its queries, keys and values."""
+    """Whether a head's products may be of pieces, of the greatest magnitudes of its queries, keys and values. These
+    pass over NaN, whose pieces are NaN."""
     nest, width = rows.nest, rows.tile.width
 
     def most(name: str, count: Expr, depth: Expr, element: Callable[[Expr, Expr], Expr]) -> Expr:
