@@ -169,3 +169,46 @@ def test_one_in_itself_is_shown() -> None:
     chain = Chain()
     chain.rest = chain
     assert repr(chain).endswith("Chain(rest=...)")
+
+
+@dataclass(frozen=True)
+class Open:
+    """Frozen, without slots."""
+
+    a: int = 1
+
+
+class Child(Open):
+    """No dataclass, but of one."""
+
+
+def test_children_retain_fields_and_take_others() -> None:
+    child = Child()
+    child.other = 2  # type: ignore[attr-defined]
+    assert child.other == 2  # type: ignore[attr-defined]
+    del child.other  # type: ignore[attr-defined]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        child.a = 3  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del child.a
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Open().other = 2  # type: ignore[attr-defined]
+
+
+def test_a_default_that_changes_is_refused_and_a_field_declared_twice_stays_in_its_place() -> None:
+    with pytest.raises(ValueError, match="mutable default"):
+
+        @dataclass()
+        class _:
+            a: list[int] = []  # noqa: RUF012
+
+    ours, theirs = (
+        make(frozen=True, slots=True)(
+            type("Twice", (Base,), {"__annotations__": {"c": "int", "a": "str"}, "a": "x", "c": 3})
+        )
+        for make in (dataclass, dataclasses.dataclass)
+    )
+    for cls in (ours, theirs):
+        first = dataclasses.fields(cls)[0]
+        assert (first.name, first.type, first.default) == ("a", "str", "x")
+        assert [f.name for f in dataclasses.fields(cls)] == ["a", "b", "c"]

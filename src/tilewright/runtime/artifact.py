@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime import coded
 from tilewright.runtime.image import Buffer, indexed, json_object, pack, unpack
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program, Text
@@ -79,11 +78,13 @@ def encode(program: Program, version: int, *, code_only: bool = False, compresse
     params = [p for p in program.manifest.params if p.fixed or not code_only]
     manifest, objects = program.manifest.to_json().encode(), list(pack_blobs(program.objects))
     if compressed:
+        from tilewright.runtime import coded  # which loads LZMA
+
         extra["compressed"] = True
         manifest, objects = coded.squeeze(manifest), [coded.squeeze(b"".join(objects))]
-    weights: list[Buffer] = (
-        [coded.encode(params, program.weights)] if compressed else list(pack(params, program.weights))
-    )
+        weights: list[Buffer] = [coded.encode(params, program.weights)]
+    else:
+        weights = list(pack(params, program.weights))
     sections: list[tuple[str, list[Buffer]]] = [
         ("manifest", [json.dumps(extra).encode(), b"\n", manifest]),
         ("objects", [*objects]),
@@ -202,6 +203,8 @@ def _parse(data: memoryview, where: str, code_only: bool) -> tuple[Program, int]
         raise ArtifactError("the texts' names are not a list", where="manifest")
     compressed = extra.get("compressed") is True
     if compressed:
+        from tilewright.runtime import coded  # which loads LZMA
+
         rest = coded.expand(rest, _MAX_TEXT, "manifest")
     try:
         manifest = Manifest.from_json(rest.decode())

@@ -139,15 +139,25 @@ def find_intrinsic(name: str) -> TensorIntrin:
     if entry is not None:
         return entry
     dots = registry.dots()
-    if name not in dots:
-        known = ", ".join(sorted({*_REGISTRY, *dots}))
+    if name in dots:
+        return dot_intrinsic(dots[name])
+    registered = _with_threads()
+    if name not in registered:
+        known = ", ".join(sorted({*registered, *dots}))
         raise ScheduleError(f"no intrinsic is called {name!r}", expected=f"one of {known}")
-    return dot_intrinsic(dots[name])
+    return registered[name]
 
 
 def is_known(name: str) -> bool:
     """Whether there is an intrinsic of this name."""
-    return name in _REGISTRY or name in registry.dots()
+    return name in _REGISTRY or name in registry.dots() or name in _with_threads()
+
+
+def _with_threads() -> dict[str, TensorIntrin]:
+    """The registry with the intrinsics of a GPU's threads, which few processes need."""
+    from tilewright.schedule import mma_intrinsics  # noqa: F401  # which registers them
+
+    return _REGISTRY
 
 
 @cache

@@ -4,8 +4,25 @@ The machine is Moreau et al., "A Hardware-Software Blueprint for Flexible Deep L
 2019); the semantics are those of its public functional simulator.
 """
 
-from tilewright.targets.vta.config import DEFAULT, Config, Memory
-from tilewright.targets.vta.isa import Alu, AluOp, Finish, Gemm, Instruction, Load, Store, Tokens, Uop, decode, encode
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilewright.targets.vta.config import DEFAULT, Config, Memory
+    from tilewright.targets.vta.isa import (
+        Alu,
+        AluOp,
+        Finish,
+        Gemm,
+        Instruction,
+        Load,
+        Store,
+        Tokens,
+        Uop,
+        decode,
+        encode,
+    )
 
 __all__ = [
     "DEFAULT",
@@ -23,3 +40,12 @@ __all__ = [
     "decode",
     "encode",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The names above, once they are asked for: every compile asks for the family, few for its instructions."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tilewright.targets.vta import config, isa
+
+    return getattr(config if hasattr(config, name) else isa, name)

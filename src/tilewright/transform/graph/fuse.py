@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b
 
 from tilewright import ops
 from tilewright.arith import prove_equal
@@ -29,6 +28,7 @@ from tilewright.ir.rewrite import variables
 from tilewright.ops.pointwise import ACTIVATIONS
 from tilewright.plans.framework.cost import FUNCTIONS as COSTS
 from tilewright.support.classes import dataclass
+from tilewright.support.digest import blake2b
 from tilewright.transform.graph.conversions import Absorbs, never
 from tilewright.transform.graph.rowgroups import RowGrower, row_shape
 

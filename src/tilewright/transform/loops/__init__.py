@@ -11,7 +11,6 @@ from tilewright.ir.verify import verify_func
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.driver import LOOPS_SHOWN, VERIFY_PASSES, Stage, run_passes
-from tilewright.transform.loops.barriers import insert_barriers
 from tilewright.transform.loops.blocks import lower_blocks
 from tilewright.transform.loops.capacity import check_capacities
 from tilewright.transform.loops.compact import compact_buffers
@@ -79,13 +78,22 @@ def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tupl
         *(() if target.isa.compact else (("expand math", lambda func: expand_math(func, target)),)),
         ("plan workspace", plan_workspace),
         ("one thread", one_thread),
-        ("insert barriers", insert_barriers),
+        ("insert barriers", _insert_barriers),
     )
     return (
         always
         if prefetch is None
         else (*always, ("prefetch weights", lambda func: prefetch_upcoming(func, prefetch, target.caches.line)))
     )
+
+
+def _insert_barriers(func: PrimFunc) -> PrimFunc:
+    """The function with barriers between its threads; most functions have no threads."""
+    if not has_threads(func.body):
+        return func
+    from tilewright.transform.loops.barriers import insert_barriers  # of rooms that few compiles need
+
+    return insert_barriers(func)
 
 
 def _of_cpus(run: Pass) -> Pass:
