@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from tilewright.bundle.binding import ALIGNMENT, Binding
 from tilewright.codegen.llvm.standalone import polynomial
 from tilewright.native.assembler import I32, I64, PTR, VOID, Function, Module, Value
-from tilewright.runtime.limits import CONTROL, ENDLESS
+from tilewright.runtime.limits import CONTROL, ENDLESS, MAX_ITERATIONS
 
 OK, BAD_SIZE, BAD_ALIGNMENT, FULL = 0, 1, 2, 3
 """The values that functions return, beside `ENDLESS` (4)."""
@@ -25,8 +25,6 @@ STATUS = {
     "FULL": (FULL, "there is no memory for so many rows"),
     "ENDLESS": (ENDLESS, "loops of the model have too many iterations; outputs hold nothing"),
 }
-MAX_ITERATIONS = 10_000_000
-"""Iterations of the loops of one call that only data ends."""
 
 
 def glue(binding: Binding, triple: str, pointer: int) -> str:

@@ -24,7 +24,7 @@ import numpy as np
 
 from tilewright.collective.calls import Call
 from tilewright.collective.kernels import reduction
-from tilewright.collective.meeting import HEADER, LINE_SIZE, LINES_AT, OVER, PLACE, meetings
+from tilewright.collective.meeting import ABSENT, DIED, HEADER, LINE_SIZE, LINES_AT, OVER, PLACE, broken_by, meetings
 from tilewright.collective.reductions import DTYPES, Array, address_of, check_reduction, native, reduce_into
 from tilewright.collective.segment import (
     BOX,
@@ -38,6 +38,7 @@ from tilewright.collective.segment import (
     path_of,
 )
 from tilewright.collective.small import DIRECT, Small, SmallReductions
+from tilewright.collective.windows import EMPTY, bytes_of, elements_of, take_part, taking_rows
 from tilewright.runtime.layout import Memory
 from tilewright.support.errors import CollectiveError
 
@@ -88,7 +89,7 @@ class Group:
 
     def barrier(self) -> None:
         """Wait until all ranks have come."""
-        self._exchange(Call("barrier"), _EMPTY, lambda begin, windows: None)
+        self._exchange(Call("barrier"), EMPTY, lambda begin, windows: None)
 
     def all_reduce(self, array: Array, operation: str = "sum", *, dtype: str | None = None) -> Array:
         """Reduce over the ranks, in place, with equal bits on all of them.
@@ -122,7 +123,7 @@ class Group:
             if kernel is not None and (self.ranks == 2 or shown <= DIRECT):
                 kernel(at + begin, self._tables[self._turn ^ 1][1], self.ranks, shown // item)
                 return
-            part = _part(flat, begin, self._window)
+            part = elements_of(flat, begin, self._window)
             seen = [window[:shown].view(flat.dtype) for window in windows]
             if self.ranks == 2 or shown <= DIRECT:
                 reduce_into(part, seen, name, operation)
@@ -137,7 +138,7 @@ class Group:
                 if r != self.rank:
                     part[one] = seen[r][one]
 
-        self._exchange(call, _bytes(flat), take)
+        self._exchange(call, bytes_of(flat), take)
         return array
 
     def all_reduce_at(self, data: int, elements: int, dtype: str, operation: str) -> bool:
@@ -182,20 +183,20 @@ class Group:
 
         def take(begin: int, windows: list[Array]) -> None:
             if self.rank == root:
-                part = _part(flat, begin, self._window)
+                part = elements_of(flat, begin, self._window)
                 reduce_into(part, [w[: part.nbytes].view(flat.dtype) for w in windows], name, operation)
 
-        self._exchange(Call("reduce", name, operation, self._root(root, "reduce"), flat.size), _bytes(flat), take)
+        self._exchange(Call("reduce", name, operation, self._root(root, "reduce"), flat.size), bytes_of(flat), take)
         return array
 
     def broadcast(self, array: Array, root: int = 0, *, dtype: str | None = None) -> Array:
         """The array of `root`, into those of all others."""
         flat, name = self._flat(array, dtype, "broadcast")
-        shown = _bytes(flat) if self.rank == root else _EMPTY
+        shown = bytes_of(flat) if self.rank == root else EMPTY
 
         def take(begin: int, windows: list[Array]) -> None:
             if self.rank != root:
-                part = _bytes(flat)[begin : begin + self._window]
+                part = bytes_of(flat)[begin : begin + self._window]
                 part[:] = windows[root][: part.size]
 
         self._exchange(Call("broadcast", name, root=self._root(root, "broadcast"), elements=flat.size), shown, take)
@@ -210,7 +211,7 @@ class Group:
             raise CollectiveError(
                 "the result has another size", where=self._where("all_gather"), expected=flat.size, got=rows.shape[1]
             )
-        self._exchange(Call("all_gather", name, elements=flat.size), _bytes(flat), _taking_rows(rows))
+        self._exchange(Call("all_gather", name, elements=flat.size), bytes_of(flat), taking_rows(rows))
         return result
 
     def gather(self, array: Array, root: int = 0, *, dtype: str | None = None) -> Array | None:
@@ -218,16 +219,16 @@ class Group:
         flat, name = self._flat(np.ascontiguousarray(array), dtype, "gather", writes=False)
         call = Call("gather", name, root=self._root(root, "gather"), elements=flat.size)
         if self.rank != root:
-            self._exchange(call, _bytes(flat), lambda begin, windows: None)
+            self._exchange(call, bytes_of(flat), lambda begin, windows: None)
             return None
         result = np.empty((self.ranks, *array.shape), array.dtype)
-        self._exchange(call, _bytes(flat), _taking_rows(result.reshape(self.ranks, -1)))
+        self._exchange(call, bytes_of(flat), taking_rows(result.reshape(self.ranks, -1)))
         return result
 
     def scatter(self, out: Array, parts: Array | None = None, root: int = 0, *, dtype: str | None = None) -> Array:
         """Row `rank` of root's `parts`, [ranks, *out.shape], into `out`; the others give no parts."""
         flat, name = self._flat(out, dtype, "scatter")
-        shown = _EMPTY
+        shown = EMPTY
         if self.rank == self._root(root, "scatter"):
             expected = (self.ranks, *out.shape)
             if parts is None or parts.shape != expected or parts.dtype != out.dtype:
@@ -235,11 +236,11 @@ class Group:
                 raise CollectiveError(
                     "there is no row for each rank", where=self._where("scatter"), expected=expected, got=got
                 )
-            shown = _bytes(np.ascontiguousarray(parts).reshape(-1))
-        target = _bytes(flat)
+            shown = bytes_of(np.ascontiguousarray(parts).reshape(-1))
+        target = bytes_of(flat)
         first = self.rank * target.size
         call = Call("scatter", name, root=root, elements=flat.size)
-        self._exchange(call, shown, lambda begin, windows: _take(target, first, begin, windows[root]))
+        self._exchange(call, shown, lambda begin, windows: take_part(target, first, begin, windows[root]))
         return out
 
     def reduce_scatter(
@@ -272,7 +273,7 @@ class Group:
                 seen = [w[low - begin : high - begin].view(flat.dtype) for w in windows]
                 reduce_into(own[(low - first) // item : (high - first) // item], seen, name, operation)
 
-        self._exchange(Call("reduce_scatter", name, operation, elements=flat.size), _bytes(flat), take)
+        self._exchange(Call("reduce_scatter", name, operation, elements=flat.size), bytes_of(flat), take)
         return result
 
     def all_to_all(self, parts: Sequence[Array], outs: Sequence[Array], *, dtype: str | None = None) -> None:
@@ -284,16 +285,16 @@ class Group:
             where = self._where("all_to_all")
             raise CollectiveError("there is no part for each rank", where=where, expected=self.ranks, got=len(parts))
         pieces = [self._flat(np.ascontiguousarray(p), dtype, "all_to_all", writes=False)[0] for p in parts]
-        targets = [_bytes(self._flat(o, dtype, "all_to_all")[0]) for o in outs]
+        targets = [bytes_of(self._flat(o, dtype, "all_to_all")[0]) for o in outs]
         name = self._flat(outs[0], dtype, "all_to_all")[1]
         sizes = self.all_gather(np.array([piece.nbytes for piece in pieces], np.int64))
         wrong = [r for r in range(self.ranks) if sizes[r, self.rank] != targets[r].size]
         firsts = [int(sizes[r, : self.rank].sum()) for r in range(self.ranks)]
-        shown = _bytes(np.concatenate(pieces))
+        shown = bytes_of(np.concatenate(pieces))
 
         def take(begin: int, windows: list[Array]) -> None:
             for target, first, window in zip(targets, firsts, [] if wrong else windows, strict=not wrong):
-                _take(target, first, begin, window)
+                take_part(target, first, begin, window)
 
         self._exchange(Call("all_to_all", name, elements=-1), shown, take, int(sizes.sum(1).max()))
         if wrong:
@@ -310,7 +311,7 @@ class Group:
     def send(self, array: Array, to: int, tag: int = 0) -> None:
         """Send an array's bytes; returns when the last piece of 64 KB has its place in the box."""
         where = self._where(f"send to rank {self._root(to, 'send')}")
-        data = _bytes(np.ascontiguousarray(array).reshape(-1))
+        data = bytes_of(np.ascontiguousarray(array).reshape(-1))
         segment, box = self._segment, self._segment.box(self.rank, to)
         with self._boxes[to]:
             for begin in range(0, max(data.size, 1), PIECE):
@@ -324,7 +325,7 @@ class Group:
 
     def receive(self, array: Array, source: int, tag: int = 0) -> None:
         """Fill an array (C-contiguous) with the next message of `source` that has this tag."""
-        target = _bytes(self._flat(array, None, "receive", any_type=True)[0])
+        target = bytes_of(self._flat(array, None, "receive", any_type=True)[0])
         data = self.message(source, tag)
         if data.size != target.size:
             where, expected = self._where(f"receive from rank {source}"), f"{target.size} bytes"
@@ -478,15 +479,15 @@ class Group:
         broken = HEADER.broken >> 3
         while attempt():
             if self._segment.words[broken]:
-                raise CollectiveError(_reason(int(self._segment.words[broken])), where=where)
+                raise CollectiveError(broken_by(int(self._segment.words[broken])), where=where)
             dead = [r for r in missing() if self._meetings(r) and not self._segment.lives(r)]
             if dead := [r for r in dead if r in missing()]:
-                self._give_up(f"rank {dead[0]} has died or left", where, dead[0], _DIED)
+                self._give_up(f"rank {dead[0]} has died or left", where, dead[0], DIED)
             if time.monotonic() > deadline:
                 absent = missing()
                 names = ", ".join(map(str, absent))
                 what = f"rank {names} did not come within the timeout of {self.timeout:g} s"
-                self._give_up(what, where, min(absent, default=-1), _ABSENT)
+                self._give_up(what, where, min(absent, default=-1), ABSENT)
 
     def _give_up(self, what: str, where: str, culprit: int = -1, why: int = 0) -> None:
         self._break(culprit, why)
@@ -584,45 +585,5 @@ def join(
     return group
 
 
-_DIED, _ABSENT = 1, 2
-
-
-def _reason(broken: int) -> str:
-    """Why a group is broken, by the word that says so."""
-    by, culprit, why = (broken & 0xFFFF) - 1, (broken >> 16 & 0xFFFF) - 1, broken >> 32
-    if culprit < 0 or why not in (_DIED, _ABSENT):
-        return f"rank {by} gave the group up"
-    return f"rank {culprit} {'has died or left' if why == _DIED else 'did not come in time'}, says rank {by}"
-
-
-_EMPTY = np.empty(0, np.uint8)
 _PACK = struct.Struct("5q").pack_into
 _NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "bf16"}
-
-
-def _bytes(flat: Array) -> Array:
-    return flat.view(np.uint8) if flat.size else _EMPTY
-
-
-def _part(flat: Array, begin: int, window: int) -> Array:
-    """The elements of a window of so many bytes that begins at byte `begin`."""
-    return flat[begin // flat.itemsize : (begin + window) // flat.itemsize]
-
-
-def _taking_rows(rows: Array) -> Callable[[int, list[Array]], None]:
-    """Takes each rank's window into its row."""
-    targets = [_bytes(row) for row in rows]
-
-    def take(begin: int, windows: list[Array]) -> None:
-        for target, window in zip(targets, windows, strict=True):
-            piece = target[begin : begin + window.size]
-            piece[:] = window[: piece.size]
-
-    return take
-
-
-def _take(target: Array, first: int, begin: int, window: Array) -> None:
-    """Take what a window, which begins at byte `begin` of another rank's bytes, has of those from byte `first` on."""
-    low, high = max(begin, first), min(begin + window.size, first + target.size)
-    if low < high:
-        target[low - first : high - first] = window[low - begin : high - begin]

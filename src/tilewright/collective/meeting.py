@@ -33,6 +33,8 @@ OVER = 1
 """The result of `tw_await` and `tw_meet` when the timeout ends before the other ranks came."""
 DIFFERENT = 2
 """The result of `tw_show` when ranks do not call the same."""
+DIED, ABSENT = 1, 2
+"""The reasons that a rank states when it breaks its group: another one has died or left, or did not come in time."""
 WORDS = 5
 """Words of what a rank calls."""
 PLACE = Struct("header", "rank", "ranks", "timeout", "window", "other_window", "table", "other_table")
@@ -161,3 +163,11 @@ def meetings() -> Meetings:
         ctypes.CFUNCTYPE(word, *[word] * 3)(library["tw_post"]),
         ctypes.CFUNCTYPE(word, word)(library["tw_ring"]),
     )
+
+
+def broken_by(broken: int) -> str:
+    """Why a group is broken, by the word that says so."""
+    by, culprit, why = (broken & 0xFFFF) - 1, (broken >> 16 & 0xFFFF) - 1, broken >> 32
+    if culprit < 0 or why not in (DIED, ABSENT):
+        return f"rank {by} gave the group up"
+    return f"rank {culprit} {'has died or left' if why == DIED else 'did not come in time'}, says rank {by}"

@@ -20,8 +20,8 @@ from tilewright.parts.context import Context, FallbackWarning
 from tilewright.parts.part import Part, Watch
 from tilewright.parts.report import coverage_of
 from tilewright.runtime.arguments import describe_spec, in_order
-from tilewright.runtime.engine import check_iterations, check_time_limit
 from tilewright.runtime.interop import Array, as_numpy, in_kind_of
+from tilewright.runtime.limits import check_iterations, check_time_limit
 from tilewright.runtime.pending import Pending, in_background
 from tilewright.runtime.profile import KernelTime, Profile
 from tilewright.runtime.specs import InputSpec, OutputSpec, ParamSpec

@@ -17,7 +17,7 @@ from tilewright.ir.interface import Imported
 from tilewright.parts.hosts import NO_HOST, Hosts
 from tilewright.parts.plan import is_control
 from tilewright.parts.values import is_on_values
-from tilewright.runtime.engine import MAX_ITERATIONS
+from tilewright.runtime.limits import MAX_ITERATIONS
 from tilewright.runtime.model import Model
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError, WeightError

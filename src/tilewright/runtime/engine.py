@@ -34,7 +34,16 @@ from tilewright.runtime.compilers import failure
 from tilewright.runtime.foreign import foreign_function
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import Memory, aligned_bytes, function
-from tilewright.runtime.limits import DEVICE, ENDLESS, INTERRUPTED, LATE, REFUSED
+from tilewright.runtime.limits import (
+    DEVICE,
+    ENDLESS,
+    INTERRUPTED,
+    LATE,
+    MAX_ITERATIONS,
+    REFUSED,
+    check_iterations,
+    check_time_limit,
+)
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.native import native
 from tilewright.runtime.places import places_table, usual_dims
@@ -48,8 +57,6 @@ if TYPE_CHECKING:
 
 MAX_EXECUTORS = 64
 """Calls of one model at the same time, each with an arena of its own."""
-MAX_ITERATIONS = 10_000_000
-"""Iterations of the loops of one call that only data ends, unless the caller says another number."""
 MAX_RESERVED = 1 << 26
 """Bytes of an arena for the largest sizes up to which it is there from the beginning."""
 MANY = (1 << 31) - 1
@@ -548,19 +555,6 @@ def check_assumptions(manifest: Manifest, dims: Sequence[int], holds: Sequence[i
             expected = f"{a.condition} ({a.reason})" if a.reason else a.condition
             problems.add(CallError("sizes are not what the model assumes", expected=expected, got=got))
     problems.raise_if_any("sizes are not what the model assumes", where=f"program {manifest.name!r}", kind=CallError)
-
-
-def check_iterations(most: object) -> None:
-    """Raise CallError for what is no number of iterations that loops may have."""
-    if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most < 1 << 62:
-        raise CallError("no number of iterations", expected="0 to 2**62 - 1", got=repr(most))
-
-
-def check_time_limit(seconds: object) -> None:
-    """Raise CallError for what is no number of seconds, and not None."""
-    fits = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < 1e9
-    if seconds is not None and not fits:
-        raise CallError("no time limit", expected="seconds, more than 0 and less than 1e9, or None", got=repr(seconds))
 
 
 def _round(nbytes: int) -> int:

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from tilewright.native.assembler import I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.layout import Struct
+from tilewright.support.errors import CallError
 
+MAX_ITERATIONS = 10_000_000
+"""Iterations of the loops of one call that only data ends, unless the caller says another number."""
 ENDLESS, LATE, INTERRUPTED = 4, 5, 6
 """The statuses of a call that was ended: by `max_iterations`, by `time_limit`, by the handler of a signal."""
 DEVICE = 1 << 20
@@ -123,3 +126,16 @@ __all__ = [
     "define_signals",
     "now",
 ]
+
+
+def check_iterations(most: object) -> None:
+    """Raise CallError for what is no number of iterations that loops may have."""
+    if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most < 1 << 62:
+        raise CallError("no number of iterations", expected="0 to 2**62 - 1", got=repr(most))
+
+
+def check_time_limit(seconds: object) -> None:
+    """Raise CallError for what is no number of seconds, and not None."""
+    fits = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < 1e9
+    if seconds is not None and not fits:
+        raise CallError("no time limit", expected="seconds, more than 0 and less than 1e9, or None", got=repr(seconds))

@@ -1,0 +1,40 @@
+"""Windows of arrays: which bytes of what a rank shows go where in an array of another rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tilewright.collective.reductions import Array
+
+EMPTY = np.empty(0, np.uint8)
+
+
+def bytes_of(flat: Array) -> Array:
+    """A flat array as its bytes."""
+    return flat.view(np.uint8) if flat.size else EMPTY
+
+
+def elements_of(flat: Array, begin: int, window: int) -> Array:
+    """The elements of a window of so many bytes that begins at byte `begin`."""
+    return flat[begin // flat.itemsize : (begin + window) // flat.itemsize]
+
+
+def taking_rows(rows: Array) -> Callable[[int, list[Array]], None]:
+    """Takes each rank's window into its row."""
+    targets = [bytes_of(row) for row in rows]
+
+    def take(begin: int, windows: list[Array]) -> None:
+        for target, window in zip(targets, windows, strict=True):
+            piece = target[begin : begin + window.size]
+            piece[:] = window[: piece.size]
+
+    return take
+
+
+def take_part(target: Array, first: int, begin: int, window: Array) -> None:
+    """Take what a window, which begins at byte `begin` of another rank's bytes, has of those from byte `first` on."""
+    low, high = max(begin, first), min(begin + window.size, first + target.size)
+    if low < high:
+        target[low - first : high - first] = window[low - begin : high - begin]
