@@ -7,7 +7,7 @@ from dataclasses import replace
 from tilewright.ir.expr import Buffer, Expr, Load, Var
 from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.notes import Scope, scope_named
-from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, replace_buffers
+from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, replace_buffers, uses
 from tilewright.ir.scopes import sharing
 from tilewright.schedule.common import widened
 from tilewright.schedule.move import loop_name
@@ -190,7 +190,7 @@ def swap_buffer(func: PrimFunc, old: Buffer, new: Buffer) -> PrimFunc:
     """Use another buffer of the same rank everywhere."""
     if old == new:
         return func
-    body = map_blocks(func.body, lambda b: replace_buffers(b, {old: new}))
+    body = map_blocks(func.body, lambda b: replace_buffers(b, {old: new}) if uses(b, old) else b)
     params = tuple(new if b == old else b for b in func.params)
     buffers = tuple(new if b == old else b for b in func.buffers)
     return replace(func, params=params, body=body, buffers=buffers)

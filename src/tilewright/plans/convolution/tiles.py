@@ -208,27 +208,73 @@ def estimate(shape: DirectProblem, blocking: Blocking, target: Target) -> Cost:
 
 @dataclass(frozen=True, slots=True)
 class _Tiling:
-    """The tiles that a blocking makes of one image, whatever it does with the channels.
+    """The tiles that a blocking makes of one image, and their traffic, whatever it does with the channels.
 
     panels    of filters
     strips    of the map
-    lines     of a strip
     tiles     register tiles as (rows, how many)
+    number    register tiles
     step      cycles of one step of the reduction in all tiles
+    panel     bytes of the weights of a panel
+    strip     bytes of the input of a strip
+    window    bytes of the input under a tile
+    level     bytes a cycle of the level that a strip is read from
+    pixels    how many times the time of reading pixels counts
+    memory    cycles in which all strips read all weights
+    source    cycles in which the input arrives
+    copy      cycles of copying the input
     """
 
     panels: int
     strips: int
-    lines: float
     tiles: list[tuple[int, int]]
+    number: int
     step: float
+    panel: int
+    strip: float
+    window: int
+    level: float
+    pixels: float
+    memory: float
+    source: float
+    copy: float
 
 
 def _tiling(shape: DirectProblem, blocking: Blocking, target: Target) -> _Tiling:
-    vectors = max(1, blocking.width // target.lanes(4))
+    rows, width = blocking.rows, blocking.width
+    vectors = max(1, width // target.lanes(4))
     strips, tiles, lines = _tiles(shape, blocking)
-    step = sum(n * tile_steps(r, vectors, target, operands=True) for r, n in tiles)
-    return _Tiling(ceil(shape.filters / blocking.width), strips, lines, tiles, step)
+    panels, number = ceil(shape.filters / width), sum(n for _, n in tiles)
+    retained, l1 = target.costs.traffic, target.l1
+    (kh, kw), itemsize, pixel = shape.window, 4, shape.is_pixel
+    panel = itemsize * shape.steps * width
+    strip = shape.source / strips * (1.0 if pixel else 1.0 + (kh - 1) / max(1.0, lines * shape.stride))
+    # While a strip of pixels is in use the next one arrives in the second level, and the last one has not left it.
+    passing = pixel and strips > 1 and strip + panel > retained.kept_l1 * l1
+    held = strip * (3.0 if passing else 1.0)
+    # Of many channels the pixels of a tile and the narrowest panel do not stay there together.
+    pixels = shape.channels * kh * ((MAX_ROWS - 1) * shape.stride + kw)
+    is_long = itemsize * (pixels + shape.steps * target.lanes(4)) > retained.kept_l1 * l1
+    total = float(panels * panel)
+    copy = 0.0
+    if shape.copied:
+        copied = shape.source if strips == 1 else strips * strip
+        copy = 2.0 * copied / bandwidth(max(copied / strips, l1), target)
+    return _Tiling(
+        panels,
+        strips,
+        tiles,
+        number,
+        sum(n * tile_steps(r, vectors, target, operands=True) for r, n in tiles),
+        panel,
+        strip,
+        itemsize * shape.channels * kh * ((rows - 1) * shape.stride + kw),
+        bandwidth(held + panel, target),
+        retained.passing_pixels if is_long else retained.followed_pixels,
+        strips * total / bandwidth(total + held, target),
+        shape.source / bandwidth(max(shape.source, target.l2), target),
+        copy,
+    )
 
 
 def _shared(shape: DirectProblem, tiling: _Tiling, target: Target) -> float:
@@ -240,43 +286,29 @@ def _shared(shape: DirectProblem, tiling: _Tiling, target: Target) -> float:
 
 def _an_image(shape: DirectProblem, blocking: Blocking, tiling: _Tiling, target: Target) -> Cost:
     """Cycles of one image on one core, however many there are."""
-    rows, width = blocking.rows, blocking.width
-    vectors = max(1, width // target.lanes(4))
-    panels, strips, tiles = tiling.panels, tiling.strips, tiling.tiles
+    vectors = max(1, blocking.width // target.lanes(4))
+    panels, panel, number = tiling.panels, tiling.panel, tiling.number
     count = max(1, shape.channels // shape.block)
     parts = ceil(count / min(count, blocking.channels))
-    number = sum(n for _, n in tiles)
     costs, retained, l1 = target.costs.arithmetic, target.costs.traffic, target.l1
     each, beside = costs.convolution_vector, costs.convolution_tile
-    ends = sum(n * (each * r * vectors + beside + (parts - 1 and parts * (3.0 * r * vectors + 8.0))) for r, n in tiles)
+    ends = 0.0
+    for rows, n in tiling.tiles:
+        ends += n * (each * rows * vectors + beside + (parts - 1 and parts * (3.0 * rows * vectors + 8.0)))
     # What stays in the first level: the weights of a block of channels, and the lines under the window.
-    (kh, kw), itemsize, pixel = shape.window, 4, shape.is_pixel
-    panel = itemsize * shape.steps * width
+    kh, kw = shape.window
     weights = panel / parts
-    line = itemsize * shape.channels / parts * kh * ((shape.width - 1) * shape.stride + kw)
-    strip_bytes = shape.source / strips * (1.0 if pixel else 1.0 + (kh - 1) / max(1.0, tiling.lines * shape.stride))
-    window = itemsize * shape.channels * kh * ((rows - 1) * shape.stride + kw)
-    # While a strip of pixels is in use the next one arrives in the second level, and the last one has not left it.
-    passing = pixel and strips > 1 and strip_bytes + panel > retained.kept_l1 * l1
-    held = strip_bytes * (3.0 if passing else 1.0)
-    level = bandwidth(held + panel, target)
+    line = 4 * shape.channels / parts * kh * ((shape.width - 1) * shape.stride + kw)
     memory = 0.0
     if weights > retained.panel_l1 * l1:
         memory += retained.followed_weights * number * panel / bandwidth(panel, target)
-    read = strips * strip_bytes if not pixel and weights + line <= retained.kept_l1 * l1 else number * window
-    # Of many channels the pixels of a tile and the narrowest panel do not stay there together.
-    pixels = shape.channels * kh * ((MAX_ROWS - 1) * shape.stride + kw)
-    is_long = itemsize * (pixels + shape.steps * target.lanes(4)) > retained.kept_l1 * l1
-    memory += (retained.passing_pixels if is_long else retained.followed_pixels) * read / level
+    stays = not shape.is_pixel and weights + line <= retained.kept_l1 * l1
+    read = tiling.strips * tiling.strip if stays else number * tiling.window
+    memory += tiling.pixels * read / tiling.level
     memory *= panels
-    total = float(panels * panel)
-    memory += strips * total / bandwidth(total + held, target)
-    memory += shape.source / bandwidth(max(shape.source, target.l2), target)
-    copy = 0.0
-    if shape.copied:
-        copied = shape.source if strips == 1 else strips * strip_bytes
-        copy = 2.0 * copied / bandwidth(max(copied / strips, l1), target)
-    return Cost(compute=shape.steps * panels * tiling.step, memory=memory, overhead=panels * ends + copy)
+    memory += tiling.memory
+    memory += tiling.source
+    return Cost(compute=shape.steps * panels * tiling.step, memory=memory, overhead=panels * ends + tiling.copy)
 
 
 def _tiles(shape: DirectProblem, blocking: Blocking) -> tuple[int, list[tuple[int, int]], float]:

@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from tilewright.ir.expr import Buffer, Expr, Load, Var
 from tilewright.ir.loops import Allocate, For, Intrinsic, Let, PrimFunc, Stmt, Store, seq
-from tilewright.ir.rewrite import exprs_of, fresh_name, loads, map_expr, map_stmt, names_of, variables, walk
-from tilewright.transform.loops.merge import parts, touched
+from tilewright.ir.rewrite import exprs_of, fresh_name, loads, map_expr, map_stmt, names_of, uses, variables, walk
+from tilewright.transform.loops.merge import parts
 
 
 def promote_partials(func: PrimFunc) -> PrimFunc:
@@ -47,11 +47,11 @@ def _of_rows(loop: For, used_names: set[str]) -> For:
 
 def _line(loop: For, buffer: Buffer) -> tuple[Expr, ...] | None:
     """Where the line is that each iteration starts and inner loops add to, if nothing else is touched of the buffer."""
-    first = next(x for x in parts(loop.body) if buffer in touched(x))
-    inner = [x for x in walk(loop.body) if isinstance(x, For)]
-    if not _starts(first, buffer) or not any(x.kind == "serial" and buffer in touched(x) for x in inner):
+    first = next(x for x in parts(loop.body) if uses(x, buffer))
+    inner = (x for x in walk(loop.body) if isinstance(x, For))
+    if not _starts(first, buffer) or not any(x.kind == "serial" and uses(x, buffer) for x in inner):
         return None
-    if any(buffer in touched(x) for x in walk(loop.body) if isinstance(x, Intrinsic)):
+    if any(uses(x, buffer) for x in walk(loop.body) if isinstance(x, Intrinsic)):
         return None
     line, *others = {i[:-1] for i in _places(loop.body, buffer)}
     varies = {x.var for x in walk(loop.body) if isinstance(x, For | Let)} & {v for i in line for v in variables(i)}

@@ -72,30 +72,35 @@ _Read = tuple[tuple[Expr, ...], Eliminator]
 
 def _reads(body: Stmt, buffer: Buffer, outer: Loops) -> list[_Read]:
     """The reads of a buffer, but for those of elements that are updated."""
-    return [
-        (access.indices, Eliminator(Analyzer({**outer, **loops}, facts), frozenset(loops)))
-        for access, statement, loops, facts in accesses(body, buffer, {})
-        if not (isinstance(access, Store) or _updates(access, statement))
-    ]
+    known: dict[tuple[tuple[tuple[Var, Expr], ...], tuple[Expr, ...]], Eliminator] = {}
+    results: list[_Read] = []
+    for access, statement, loops, facts in accesses(body, buffer, {}):
+        if isinstance(access, Store) or _updates(access, statement):
+            continue
+        enclosing = tuple(loops.items()), facts
+        if enclosing not in known:
+            known[enclosing] = Eliminator(Analyzer({**outer, **loops}, facts), frozenset(loops))
+        results.append((access.indices, known[enclosing]))
+    return results
 
 
 def _limit(buffer: Buffer, place: int, reads: Sequence[_Read], outer: Loops) -> Expr | None:
     """The bound of the indices of all reads in one dimension, in terms of the loops around; None if that is no less
     than the dimension."""
     members: set[Expr] = set()
-    for indices, inner in reads:
-        index = indices[place]
+    analyzer = Analyzer(outer)
+    for index, inner in dict.fromkeys((indices[place], inner) for indices, inner in reads):
         ends = inner.limits(index)
         if not ends:
             bounds = inner.bounds(index)
             if bounds is None:
                 return None
             ends = (bounds[1],)
-        members.add(Analyzer(outer).simplify(reduce(minimum, [end + 1 for end in ends])))
+        members.add(analyzer.simplify(reduce(minimum, [end + 1 for end in ends])))
     if len(members) != 1:
         return None
     (limit,) = members
-    whole = Analyzer(outer).prove(limit >= buffer.shape[place])
+    whole = analyzer.prove(limit >= buffer.shape[place])
     return None if whole or not any(isinstance(n, Var) for n in walk_expr(limit)) else limit
 
 

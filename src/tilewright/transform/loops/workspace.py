@@ -24,11 +24,12 @@ from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, all_of, const
 from tilewright.ir.loops import NTHREADS, TID, Allocate, Block, For, If, Intrinsic, Let, PrimFunc, Region, Stmt, Store
 from tilewright.ir.notes import Workspaces, with_note
 from tilewright.ir.rewrite import (
-    exprs_of,
     map_expr,
     map_exprs_of,
+    own_loads,
     replace_buffers,
     substitute,
+    uses,
     variables,
     walk,
     walk_expr,
@@ -62,8 +63,8 @@ def used_where(func: PrimFunc, buffer: Buffer) -> Expr:
     results: list[Expr] = []
     s = func.body
     while True:
-        inside = [c for c in s.children if _uses(c, buffer)]
-        if any(_reads(e, buffer) for e in exprs_of(s)) or len(inside) != 1 or isinstance(s, For | Block):
+        inside = [c for c in s.children if uses(c, buffer)]
+        if any(load.buffer == buffer for load in own_loads(s)) or len(inside) != 1 or isinstance(s, For | Block):
             return all_of(results)
         match s:
             case If() if known.keys() >= set(variables(s.condition)):
@@ -72,19 +73,6 @@ def used_where(func: PrimFunc, buffer: Buffer) -> Expr:
             case Let() if known.keys() >= set(variables(s.value)):
                 known[s.var] = substitute(s.value, known)
         (s,) = inside
-
-
-def _uses(s: Stmt, buffer: Buffer) -> bool:
-    return any(
-        (isinstance(x, Store) and x.buffer == buffer)
-        or (isinstance(x, Intrinsic) and any(r.buffer == buffer for r in (*x.outputs, *x.inputs)))
-        or any(_reads(e, buffer) for e in exprs_of(x))
-        for x in walk(s)
-    )
-
-
-def _reads(e: Expr, buffer: Buffer) -> bool:
-    return any(type(part) is Load and part.buffer == buffer for part in walk_expr(e))
 
 
 @dataclass(slots=True)
