@@ -41,6 +41,7 @@ from tilewright.ir.rewrite import (
     replace_buffers,
     replace_stmt,
     substitute_stmt,
+    uses,
     variables,
     walk,
     walk_expr,
@@ -149,6 +150,14 @@ def test_buffers_by_first_appearance() -> None:
     assert buffers_in(Let(J, AT[I], store(A))) == (AT, A)
     assert buffers_in(CALL) == (A, B) and buffers_in(Allocate(C, CALL)) == (A, B)
     assert buffers_in(BLOCK) == (A, B) and buffers_in(If(P, CALL, store(C))) == (A, B, C)
+
+
+def test_who_uses_a_buffer() -> None:
+    """What is loaded, stored or named in a region; an allocation alone is no use."""
+    nested = seq([For(I, N, If(B[I] < 1.0, store(A, at=AT[I]))), Let(J, AT[I], Allocate(C, CALL))])
+    for s in (*EVERY, nested, store(A, B[I] + C[I]), If(P, CALL, store(C)), Seq(())):
+        assert {b for b in (A, B, C, AT) if uses(s, b)} == set(buffers_in(s))
+    assert not uses(Allocate(C, CALL), C)
 
 
 def test_names() -> None:

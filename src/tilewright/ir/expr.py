@@ -510,8 +510,10 @@ def _operand(name: str, value: Any, other: Any) -> Expr:
 
 
 def _fold_int(name: str, a: Expr, b: Expr) -> Expr | None:
-    left = a.value if isinstance(a, Const) else None
-    right = b.value if isinstance(b, Const) else None
+    left = a.value if type(a) is Const else None
+    right = b.value if type(b) is Const else None
+    if left is None and right is None:
+        return None
     if left is not None and right is not None:
         value = folding.exact(name, left, right)
         if value is None or (a.dtype is i64 and not i64.min <= value <= i64.max):

@@ -79,7 +79,7 @@ def substitute(e: Expr, mapping: Mapping[Var, Expr], memo: dict[Expr, Expr] | No
     names = mapping.keys()
 
     def go(node: Expr) -> Expr:
-        if isinstance(node, Var):
+        if type(node) is Var:
             return mapping.get(node, node)
         done = memo.get(node)
         if done is None:
@@ -152,7 +152,7 @@ def loads(e: Expr) -> tuple[Load, ...]:
         inner = e.known_loads
     except AttributeError:
         inner = e.known_loads = tuple(node for node in walk_expr(e) if isinstance(node, Load) and node is not e)
-    return (e, *inner) if isinstance(e, Load) else inner
+    return (e, *inner) if type(e) is Load else inner
 
 
 def walk(stmt: Stmt) -> Iterator[Stmt]:
@@ -173,30 +173,25 @@ def _inside(stmt: Stmt) -> tuple[Stmt, ...]:
         return inside
 
 
-def exprs_of(stmt: Stmt) -> Iterator[Expr]:
+def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
     """The expressions that stand directly in `stmt` (not those of inner statements)."""
+    if type(stmt) is Store:  # most are
+        return (*stmt.indices, stmt.value)
     match stmt:
         case For():
-            yield stmt.extent
+            return (stmt.extent,)
         case Block():
-            for it in stmt.iters:
-                yield it.extent
-                yield it.binding
-            yield stmt.predicate
-        case Store():
-            yield from stmt.indices
-            yield stmt.value
+            return (*(e for it in stmt.iters for e in (it.extent, it.binding)), stmt.predicate)
         case Let():
-            yield stmt.value
+            return (stmt.value,)
         case If():
-            yield stmt.condition
+            return (stmt.condition,)
         case Allocate():
-            yield from stmt.buffer.shape
+            return stmt.buffer.shape
         case Intrinsic():
-            for region in (*stmt.outputs, *stmt.inputs):
-                for start, extent in region.ranges:
-                    yield start
-                    yield extent
+            regions = (*stmt.outputs, *stmt.inputs)
+            return tuple(e for region in regions for ends in region.ranges for e in ends)
+    return ()
 
 
 def own_loads(stmt: Stmt) -> tuple[Load, ...]:

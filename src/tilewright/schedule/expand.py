@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import product
 
 from tilewright.arith.straight import Straight, Terms, straight_line
@@ -150,7 +151,7 @@ def _linear(
                 )
             if factor:
                 column = columns.setdefault(element, len(columns))
-                row[column] = row.get(column, Fraction(0)) + factor
+                row[column] = row[column] + factor if column in row else factor
         results.append(row)
     matrix = tuple(tuple(row.get(k, Fraction(0)) for k in range(len(columns))) for row in results)
     return tuple(columns), matrix, places
@@ -187,6 +188,7 @@ def _term(e: Expr) -> tuple[Fraction | None, Expr]:
     return scale, element
 
 
+@lru_cache(maxsize=1024)
 def _fraction(c: Const) -> Fraction:
     """The simple fraction that a literal was rounded from, so that equal ratios are found; else its exact value."""
     exact = Fraction(c.value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from tilewright.ir.loops import Block, For, PrimFunc
 from tilewright.schedule.requests import LoopId, Step, root_position
@@ -22,7 +22,7 @@ class History:
     __slots__ = ("_births", "_gone", "_origins", "_there", "steps")
 
     def __init__(self, func: PrimFunc) -> None:
-        self._there: set[Key] = set(_parts(func))
+        self._there: set[Key] = _parts(func)
         self._births: dict[Key, int] = {}
         self._gone: dict[tuple[RefKind, str, int], str] = {}
         self._origins: dict[int, PrimFunc] = {0: func}
@@ -48,7 +48,7 @@ class History:
 
     def become(self, func: PrimFunc, by: str, number: int) -> list[Key]:
         """Note that instruction `number` gave `func`. Returns what is gone or new."""
-        there = set(_parts(func))
+        there = _parts(func)
         gone, new = self._there - there, there - self._there
         for key in gone:
             self._gone[*key, self._births.pop(key, 0)] = by
@@ -68,12 +68,14 @@ class History:
         return self._origins[max((self.birth("b", block), *(x.birth for x in loops)))]
 
 
-def _parts(func: PrimFunc) -> Iterator[Key]:
+def _parts(func: PrimFunc) -> set[Key]:
+    parts: set[Key] = set()
     for s in outside_blocks(func.body):
-        if isinstance(s, For):
-            yield "l", s.var.name
-        elif isinstance(s, Block):
-            yield "b", s.name
+        if type(s) is For:
+            parts.add(("l", s.var.name))
+        elif type(s) is Block:
+            parts.add(("b", s.name))
+    return parts
 
 
 __all__ = ["History"]

@@ -70,8 +70,11 @@ def outline(func: PrimFunc) -> str:
 def find(root: Stmt, test: Callable[[Stmt], bool]) -> Path | None:
     """The path to the first statement that passes `test`, not looking inside blocks."""
     at = next((k for k, s in enumerate(outside_blocks(root)) if test(s)), None)
-    if at is None:
-        return None
+    return None if at is None else _path_to(root, at)
+
+
+def _path_to(root: Stmt, at: int) -> Path:
+    """The path to a statement by its number among those outside of blocks."""
     path = [root]
     while at:
         at -= 1
@@ -86,18 +89,18 @@ def find(root: Stmt, test: Callable[[Stmt], bool]) -> Path | None:
 
 def loop_path(func: PrimFunc, name: str) -> Path:
     """The path to the loop over variable `name`. Raises ScheduleError if there is none."""
-    path = find(func.body, lambda s: isinstance(s, For) and s.var.name == name)
-    if path is None:
-        raise refuse(func, f"there is no loop {name!r}; loops: {', '.join(loop_names(func)) or 'none'}")
-    return path
+    for k, s in enumerate(outside_blocks(func.body)):
+        if type(s) is For and s.var.name == name:
+            return _path_to(func.body, k)
+    raise refuse(func, f"there is no loop {name!r}; loops: {', '.join(loop_names(func)) or 'none'}")
 
 
 def block_path(func: PrimFunc, name: str) -> Path:
     """The path to the block `name`. Raises ScheduleError if there is none."""
-    path = find(func.body, lambda s: isinstance(s, Block) and s.name == name)
-    if path is None:
-        raise refuse(func, f"there is no block {name!r}; blocks: {', '.join(b.name for b in blocks_in(func.body))}")
-    return path
+    for k, s in enumerate(outside_blocks(func.body)):
+        if type(s) is Block and s.name == name:
+            return _path_to(func.body, k)
+    raise refuse(func, f"there is no block {name!r}; blocks: {', '.join(b.name for b in blocks_in(func.body))}")
 
 
 def last_loop(path: Path) -> For:

@@ -37,12 +37,12 @@ def _common(s: Stmt) -> list[Expr]:
     """Conditions of all selects in `s` that are the same throughout `s` and read no memory; none if it stores a value
     without a select, has no serial loop, or one that threads share."""
     inside = list(walk(s))
+    if any(type(x) is Store and not any(map(_is_select, walk_expr(x.value))) for x in inside):
+        return []
     kinds = {x.kind for x in inside if isinstance(x, For)}
     if "serial" not in kinds or kinds & {"parallel", "thread"} or any(isinstance(x, Intrinsic) for x in inside):
         return []
     bound: set[Var] = {x.var for x in inside if isinstance(x, For | Let)}
-    if any(isinstance(x, Store) and not any(map(_is_select, walk_expr(x.value))) for x in inside):
-        return []
     each = [
         conjuncts(e.children[0]) for x in inside for whole in exprs_of(x) for e in walk_expr(whole) if _is_select(e)
     ]
