@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 
 import pytest
@@ -36,10 +37,12 @@ from tilewright.ir.rewrite import (
     exprs_of,
     fresh_name,
     loads,
+    map_expr,
     map_exprs_of,
     names_of,
     replace_buffers,
     replace_stmt,
+    substitute,
     substitute_stmt,
     uses,
     variables,
@@ -143,6 +146,23 @@ def test_variables_and_buffers_are_replaced_everywhere() -> None:
 AT_B = Buffer("D", f32, (N,))
 
 
+def test_rewriting_leaves_nothing_for_the_collector() -> None:
+    """A function inside of a rewrite that calls itself would be a cycle with all that it remembers."""
+    sums = [A[I] * float(k) + B[J] for k in range(20)]
+    nest = For(I, N, seq([store(C, e, J) for e in sums]))
+    gc.collect()
+    gc.disable()
+    try:
+        for e in sums:
+            map_expr(e, lambda x: J if x is I else None)
+            substitute(e, {I: J + 1})
+        substitute_stmt(nest, {J: I + 1})
+        replace_buffers(nest, {A: B})
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
 def test_buffers_by_first_appearance() -> None:
     """Loaded buffers come before stored ones, whatever the statement; regions of a call, outputs first."""
     assert buffers_in(store(A, B[I] + C[I])) == (B, C, A)
@@ -153,7 +173,7 @@ def test_buffers_by_first_appearance() -> None:
 
 
 def test_who_uses_a_buffer() -> None:
-    """What is loaded, stored or named in a region; an allocation alone is no use."""
+    """Loads, stores and regions use a buffer; an allocation alone does not."""
     nested = seq([For(I, N, If(B[I] < 1.0, store(A, at=AT[I]))), Let(J, AT[I], Allocate(C, CALL))])
     for s in (*EVERY, nested, store(A, B[I] + C[I]), If(P, CALL, store(C)), Seq(())):
         assert {b for b in (A, B, C, AT) if uses(s, b)} == set(buffers_in(s))

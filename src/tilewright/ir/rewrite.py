@@ -57,42 +57,41 @@ def rebuild(e: Expr, children: Sequence[Expr]) -> Expr:
 
 def map_expr(e: Expr, f: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] | None = None) -> Expr:
     """Rewrite bottom-up: children first, then `f` on the rebuilt node (None keeps it). Shared parts are done once."""
-    memo = {} if memo is None else memo
+    return _mapped(e, f, {} if memo is None else memo)
 
-    def go(node: Expr) -> Expr:
-        done = memo.get(node)
-        if done is None:
-            children = node.children
-            rebuilt = rebuild(node, [go(c) for c in children]) if children else node
-            replaced = f(rebuilt)
-            done = memo[node] = rebuilt if replaced is None else replaced
-        return done
 
-    return go(e)
+def _mapped(node: Expr, f: Callable[[Expr], Expr | None], memo: dict[Expr, Expr]) -> Expr:
+    """`map_expr`. A function inside of that one that called itself would be a cycle, with all that the memo holds: a
+    compile left a million objects to the garbage collector."""
+    done = memo.get(node)
+    if done is None:
+        children = node.children
+        rebuilt = rebuild(node, [_mapped(c, f, memo) for c in children]) if children else node
+        replaced = f(rebuilt)
+        done = memo[node] = rebuilt if replaced is None else replaced
+    return done
 
 
 def substitute(e: Expr, mapping: Mapping[Var, Expr], memo: dict[Expr, Expr] | None = None) -> Expr:
     """Replace variables by expressions; one `memo` may serve many expressions with the same mapping."""
     if not mapping:
         return e
-    memo = {} if memo is None else memo
-    names = mapping.keys()
+    return _substituted(e, mapping, {} if memo is None else memo)
 
-    def go(node: Expr) -> Expr:
-        if type(node) is Var:
-            return mapping.get(node, node)
-        done = memo.get(node)
-        if done is None:
-            if names.isdisjoint(variables(node)):
-                done = node
-            elif isinstance(node, Op) and node.name == "lookup":  # a table may be long, and is of literals
-                done = lookup(go(node.args[0]), node.args[1:])
-            else:
-                done = rebuild(node, [go(c) for c in node.children])
-            memo[node] = done
-        return done
 
-    return go(e)
+def _substituted(node: Expr, mapping: Mapping[Var, Expr], memo: dict[Expr, Expr]) -> Expr:
+    if type(node) is Var:
+        return mapping.get(node, node)
+    done = memo.get(node)
+    if done is None:
+        if mapping.keys().isdisjoint(variables(node)):
+            done = node
+        elif isinstance(node, Op) and node.name == "lookup":  # a table may be long, and is of literals
+            done = lookup(_substituted(node.args[0], mapping, memo), node.args[1:])
+        else:
+            done = rebuild(node, [_substituted(c, mapping, memo) for c in node.children])
+        memo[node] = done
+    return done
 
 
 def walk_expr(e: Expr) -> Iterator[Expr]:

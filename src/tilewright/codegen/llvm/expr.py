@@ -256,45 +256,43 @@ def _seldom(s: State, condition: Value, usual: Expr, other: Expr) -> Value:
     return merge(s, (value, here), (mixed, there))
 
 
-def _pending(s: State, e: Expr) -> bool:
-    """Whether computing `e` would read memory that has not been read yet, or call a user's function."""
-    seen: set[Expr] = set()
-
-    def visit(node: Expr) -> bool:
-        if node in seen or not s.reads(node):
-            return False
-        seen.add(node)
-        if s.known(node) is not None:
-            return False
-        return isinstance(node, Load) or is_foreign_call(node) or any(map(visit, node.children))
-
-    return visit(e)
+def _pending(s: State, e: Expr, seen: set[Expr] | None = None) -> bool:
+    """Whether computing `e` would read memory that has not been read yet, or call a user's function; nothing is said of
+    what was seen before."""
+    seen = set() if seen is None else seen
+    if e in seen or not s.reads(e):
+        return False
+    seen.add(e)
+    if s.known(e) is not None:
+        return False
+    is_pending = isinstance(e, Load) or is_foreign_call(e)
+    for c in e.children:  # a generator would take C's stack for each level
+        is_pending = is_pending or _pending(s, c, seen)
+    return is_pending
 
 
 def _certain_loads(s: State, e: Expr) -> dict[Expr, None]:
     """The loads that computing `e` always performs, in order."""
     if e in s.certain_loads:
         return s.certain_loads[e]
-    result: dict[Expr, None] = {}
-    seen: set[Expr] = set()
-
-    def visit(node: Expr) -> None:
-        if node in seen or not s.reads(node):
-            return
-        seen.add(node)
-        if isinstance(node, Op) and node.name == "select":
-            visit(node.args[0])
-            other = _certain_loads(s, node.args[2])
-            result.update((x, None) for x in _certain_loads(s, node.args[1]) if x in other)
-            return
-        for child in node.children:
-            visit(child)
-        if isinstance(node, Load):
-            result[node] = None
-
-    visit(e)
-    s.certain_loads[e] = result
+    result = s.certain_loads[e] = {}
+    _add_certain(s, e, result, set())
     return result
+
+
+def _add_certain(s: State, e: Expr, result: dict[Expr, None], seen: set[Expr]) -> None:
+    if e in seen or not s.reads(e):
+        return
+    seen.add(e)
+    if isinstance(e, Op) and e.name == "select":
+        _add_certain(s, e.args[0], result, seen)
+        other = _certain_loads(s, e.args[2])
+        result.update((x, None) for x in _certain_loads(s, e.args[1]) if x in other)
+        return
+    for child in e.children:
+        _add_certain(s, child, result, seen)
+    if isinstance(e, Load):
+        result[e] = None
 
 
 def _branch(s: State, condition: str, then: Expr, orelse: Expr) -> Value:
@@ -348,19 +346,16 @@ def _under_mask(s: State, mask: Value, e: Expr, on: tuple[bool, ...] | None = No
         return merge(s, (nothing, here), (value, there))
 
 
-def _uniform_loads(s: State, e: Expr) -> Iterator[Load]:
-    """The loads in `e` that are still to be done and whose address is the same for all lanes."""
-    seen: set[Expr] = set()
-
-    def visit(node: Expr) -> Iterator[Load]:
-        if node in seen or not s.reads(node):
-            return
-        seen.add(node)
-        if s.known(node) is not None:
-            return
-        if isinstance(node, Load) and not s.varies(node):
-            yield node
-        for child in node.children:
-            yield from visit(child)
-
-    return visit(e)
+def _uniform_loads(s: State, e: Expr, seen: set[Expr] | None = None) -> Iterator[Load]:
+    """The loads in `e` that are still to be done and whose address is the same for all lanes, but for those that were
+    seen before."""
+    seen = set() if seen is None else seen
+    if e in seen or not s.reads(e):
+        return
+    seen.add(e)
+    if s.known(e) is not None:
+        return
+    if isinstance(e, Load) and not s.varies(e):
+        yield e
+    for child in e.children:
+        yield from _uniform_loads(s, child, seen)

@@ -301,8 +301,9 @@ def _conditions(loop: For, outer: Mapping[Var, Expr]) -> list[Expr]:
     which a body of loops does not notice, and all versions of the tiles inside would be there twice.
     """
     result: dict[Expr, bool] = {}
-
-    def visit(s: Stmt, inner: frozenset[Var], lanes: frozenset[Var], enclosing: Var | None = None) -> None:
+    stack: list[tuple[Stmt, frozenset[Var], frozenset[Var], Var | None]] = [(loop.body, frozenset(), frozenset(), None)]
+    while stack:
+        s, inner, lanes, enclosing = stack.pop()
         if isinstance(s, If) and inner:
             for part in conjuncts(s.condition):
                 if _mentions(part, loop.var, inner):
@@ -322,18 +323,16 @@ def _conditions(loop: For, outer: Mapping[Var, Expr]) -> list[Expr]:
                 lanes = lanes | {s.var}
             elif any(isinstance(c, For) and c.kind == "serial" for c in walk(s.body)):
                 bounded = s.var
-        for child in s.children:
-            visit(child, inner, lanes, bounded)
-
-    visit(loop.body, frozenset(), frozenset())
+        stack += [(child, inner, lanes, bounded) for child in reversed(s.children)]
     return list(result) if any(result.values()) else []
 
 
 def _alternatives(loop: For) -> Iterator[Expr]:
     """The negations of conditions in `select(c, a[...], b[...])` that differ between lanes, as in a concatenation."""
     seen: set[Expr] = set()
-
-    def visit(s: Stmt, lanes: frozenset[Var]) -> Iterator[Expr]:
+    stack: list[tuple[Stmt, frozenset[Var]]] = [(loop.body, frozenset())]
+    while stack:
+        s, lanes = stack.pop()
         if lanes:
             for node in (n for e in exprs_of(s) for n in walk_expr(e)):
                 if type(node) is Op and node.name == "select" and all(loads(x) for x in node.args[1:]):
@@ -344,10 +343,7 @@ def _alternatives(loop: For) -> Iterator[Expr]:
                             yield ~condition
         if isinstance(s, For) and s.kind in ("vectorized", "unrolled"):
             lanes = lanes | {s.var}
-        for child in s.children:
-            yield from visit(child, lanes)
-
-    return visit(loop.body, frozenset())
+        stack += [(child, lanes) for child in reversed(s.children)]
 
 
 def _mentions(e: Expr, v: Var, inner: frozenset[Var]) -> bool:
