@@ -236,7 +236,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
 CPU_ALONE = frozenset(
     (
         *("multiply quantised", "attend batch first", "attend to sources", "widen halves"),
-        *("choose algorithms", "assign layouts", "separate pooling", "tabulate", "sample once"),
+        *("choose algorithms", "separate pooling", "tabulate", "sample once"),
     )
 )
 """Passes that make what CPUs' plans ask for; those of GPUs take operators as models have them."""

@@ -84,7 +84,7 @@ def _joints(walks: Sequence[_Walk], symbols: bool) -> _Joints:
     return joints
 
 
-PRODUCTS = ("lowered.matmul_packed", "lowered.matmul_dot")
+PRODUCTS = ("lowered.matmul_packed", "lowered.matmul_dot", "lowered.conv_last")
 """Operators whose rows are as good joined as separate."""
 
 

@@ -45,6 +45,13 @@ def _conv(b):  # type: ignore[no-untyped-def]
     return (emit(b, "relu", emit(b, "conv", x, w, strides=(1, 1), pads=(1,) * 4, dilations=(1, 1), groups=1)),)
 
 
+def _innermost(b):  # type: ignore[no-untyped-def]
+    """A convolution whose factors are copied 16 bytes at once, with zeros beside the map."""
+    x, w = b.input("x", tensor(ROWS, 1, 8, 8, 32, t="f16")), b.input("w", tensor(16, 1, 3, 3, 32, t="f16"))
+    more = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1), "groups": 1}
+    return (emit(b, "relu", emit(b, "lowered.conv_last", x, w, **more)),)
+
+
 @pytest.mark.parametrize(
     ("name", "plan", "build"),
     [
@@ -78,6 +85,7 @@ def _conv(b):  # type: ignore[no-untyped-def]
             ),
         ),
         ("convolution", "gpu product", _conv),
+        ("innermost", "gpu product", _innermost),
     ],
     ids=lambda x: x if isinstance(x, str) and " " not in x else "",
 )

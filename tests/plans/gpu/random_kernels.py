@@ -14,7 +14,7 @@ import numpy as np
 
 from tests.codegen.ptx.cases import arguments
 from tests.plans.gpu.test_attention import attention
-from tests.plans.gpu.test_products import across, convolution, product
+from tests.plans.gpu.test_products import across, convolution, innermost, product
 from tests.plans.gpu.test_races import without
 from tilewright.codegen.interpret.grid import interpret_grid
 from tilewright.codegen.interpret.interpreter import InterpretError, interpret
@@ -43,7 +43,10 @@ def random_product(r: random.Random) -> tuple[PrimFunc, Plan, Settings]:
     kind = r.random()
     if kind < 0.15 and t in ("f16", "bf16"):
         func = across(t)
-    elif kind < 0.3:
+    elif kind < 0.35 and t != "i8":
+        sizes = r.choice([8, 16, 24, 64]), r.randint(4, 7), r.randint(3, 20), r.choice([1, 3])
+        func = innermost(r.randint(1, 2), *sizes, r.choice([1, 2]), r.choice([0, 1]), t)
+    elif kind < 0.45:
         func = convolution(1, r.randint(1, 6), r.randint(5, 8), r.randint(3, 12), 3, r.choice([1, 2]), r.choice([0, 1]))
     else:
         func = product(m, n, k, transposed=r.random() < 0.7, t=t, batch=r.choice([(), (), (2,)]))

@@ -42,6 +42,22 @@ def convolution(n: int, c: int, size: int, f: int, k: int, stride: int = 1, pad:
     return function(build)
 
 
+def innermost(
+    n: int | Var, c: int, size: int, f: int, k: int, stride: int = 1, pad: int = 0, t: str = "f32"
+) -> PrimFunc:
+    """relu(conv + c + s) of maps whose channels are innermost."""
+    after = (size + 2 * pad - k) // stride + 1
+
+    def build(b):  # type: ignore[no-untyped-def]
+        x, w = b.input("x", tensor(n, 1, size, size, c, t=t)), b.input("w", tensor(f, 1, k, k, c, t=t))
+        more = {"strides": (stride, stride), "pads": (pad,) * 4, "dilations": (1, 1), "groups": 1}
+        y = emit(b, "lowered.conv_last", x, w, **more)
+        y = emit(b, "add", y, b.input("c", tensor(f, t=t)))
+        return (emit(b, "relu", emit(b, "add", y, b.input("s", tensor(n, 1, after, after, f, t=t)))),)
+
+    return function(build)
+
+
 @pytest.mark.parametrize(
     "func",
     [
@@ -78,10 +94,29 @@ def test_factors_that_lie_across() -> None:
     assert set(names) == {"copy_async_bf16", "mma_bf16_a_b"}
 
 
+CONVOLUTIONS = [
+    pytest.param(innermost(2, 12, 7, 20, 3, 1, 1), TF32, id="f32, padded"),
+    pytest.param(innermost(ROWS, 8, 7, 13, 3, 2, 1, "f16"), 1e-2, id="f16, strided, symbolic images"),
+    pytest.param(innermost(2, 72, 5, 17, 1, t="bf16"), 5e-2, id="bf16, a pixel"),
+]
+
+
+@pytest.mark.parametrize(("func", "tolerance"), CONVOLUTIONS)
+def test_convolutions_of_channels_innermost(func: PrimFunc, tolerance: float) -> None:
+    """Both factors are copied 16 bytes at once, and copies go on while others are multiplied."""
+    flat = check(func, "gpu product", tolerance=tolerance, loops=False)
+    t = func.params[0].dtype.name
+    assert {s.name for s in walk(flat.body) if isinstance(s, Intrinsic)} == {f"copy_async_{t}", f"mma_{t}"}
+
+
 @pytest.mark.costly(6)
 @pytest.mark.parametrize(
     ("func", "name", "tolerance"),
     [
+        pytest.param(innermost(2, 16, 6, 72, 3, 1, 1, "f16"), "wgmma64_f16", 1e-2, id="a convolution"),
+        pytest.param(
+            innermost(2, 64, 6, 40, 1, t="bf16"), "wgmma64_tile_bf16", 5e-2, id="a convolution of pixels, whole tiles"
+        ),
         pytest.param(product(70, 24, 132, transposed=True), "wgmma64_f32", TF32, id="tf32"),
         pytest.param(product(70, 24, 192, transposed=True), "wgmma64_tile_f32", TF32, id="tf32, whole tiles"),
         pytest.param(product(ROWS, 72, 128, transposed=True, t="f16"), "wgmma64_tile_f16", 1e-2, id="f16, whole tiles"),

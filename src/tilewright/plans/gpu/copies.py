@@ -118,17 +118,18 @@ class Copier:
         width, across = side.moving.width, side.moving.across
         zero, buffer = const(0, side.shared.buffer.dtype), side.shared.buffer
         line, deep = (target[0] * width, target[1]) if across else (target[0], target[1] * width)
-        inside = all_of(self.within(side, *source))
         place = side.shared.place(stage, line, deep)
         if width == 1:
-            return self.moved_one(side, source, place, inside)
+            return self.moved_one(side, source, place, all_of(self.within(side, *source)))
+        condition, read = _condition_of(side.value(*source, const(0)))
+        inside = all_of([*self.within(side, *source), condition])
         first = place[-1] if across and width < SIZE else const(0)
         v = self.new("v")
         cleared = For(v, const(width), Store(buffer, (*place[:-1], first + v), zero), "vectorized")
         if self.stages > 1:
-            return _under(inside, self.moved_async(side.value(*source, const(0)), place, first, side, cleared), cleared)
+            return _under(inside, self.moved_async(read, place, first, side, cleared), cleared)
         u = self.new("v")
-        value = side.value(*source, u)
+        _, value = _condition_of(side.value(*source, u))
         stored = For(u, const(width), Store(buffer, (*place[:-1], first + u), value), "vectorized")
         return _under(inside, stored, cleared)
 
@@ -176,6 +177,11 @@ class Copier:
 
 SIZE = 8
 """Lines of a core matrix."""
+
+
+def _condition_of(value: Expr) -> tuple[Expr, Expr]:
+    """The condition under which a value is not zero, if it says one, and the value then."""
+    return loaded(value) or (const(True), value)
 
 
 def _under(condition: Expr, then: Stmt, otherwise: Stmt) -> Stmt:

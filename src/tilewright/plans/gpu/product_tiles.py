@@ -9,8 +9,10 @@ A factor's tile is made of core matrices, 8 lines of 16 bytes that follow each o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, Load, Op, as_int, const, is_const
+from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, as_int, const, is_const
 from tilewright.ir.loops import BlockIter, Region
 from tilewright.ir.rewrite import variables
 from tilewright.plans.gpu.contractions import Contraction, Factor, extent_of
@@ -131,13 +133,19 @@ def loaded(value: Expr) -> tuple[Expr, Load] | None:
 
 
 def _follows(f: Factor, it: BlockIter, width: int) -> bool:
-    """Whether a factor's elements follow each other in memory along an iterator, in whole groups of `width`."""
-    extent = as_int(it.extent)
-    if not isinstance(f.value, Load) or not f.value.indices or extent is None or extent % width:
+    """Whether a factor's elements follow each other in memory along an iterator, in whole groups of `width`, each of
+    which is there or is not (beside a padded map)."""
+    extent, pair = as_int(it.extent), loaded(f.value)
+    if pair is None or not pair[1].indices or extent is None or extent % width:
         return False
-    *outer, inner = f.value.indices
-    size = as_int(f.value.buffer.shape[-1])
-    return inner is it.var and size is not None and not size % width and not any(it.var in variables(i) for i in outer)
+    condition, load = pair
+    *outer, inner = load.indices
+    size = as_int(load.buffer.shape[-1])
+    return inner is it.var and size is not None and not size % width and not _within(it.var, (condition, *outer))
+
+
+def _within(var: Var, exprs: Iterable[Expr]) -> bool:
+    return any(var in variables(e) for e in exprs)
 
 
 @dataclass(frozen=True, slots=True)

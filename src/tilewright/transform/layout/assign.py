@@ -22,7 +22,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import PluginError
 from tilewright.targets.target import Target
 from tilewright.transform.algorithm import record_of
-from tilewright.transform.layout import joined
+from tilewright.transform.layout import along_depth, joined
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.blocked import along_space, concat, pointwise, pool, reduce, slices
 from tilewright.transform.layout.columns import columns, in_columns
@@ -77,6 +77,10 @@ RULES = {
     "slice": Rule(slices, blocks=False),
 }
 POINTWISE = Rule(pointwise, blocks=False)
+GPU_RULES = {"conv": Rule(along_depth.conv)} | {
+    op: RULES[op] for op in RULES if RULES[op].rewrite in (concat, pool, reduce, along_space, slices)
+}
+"""The rules for GPUs, where all channels are one block."""
 
 
 def register(op: str, rule: Rule) -> Rule:
@@ -131,9 +135,10 @@ def in_blocks() -> InBlocks:
 def assign_layouts(graph: Graph, target: Target) -> Graph:
     """The graph with packed weights and blocked channels, by the algorithms that are noted on its nodes
     (`transform/select/`); dead conversions are left to dead code elimination."""
-    known = rules()
+    known = rules() if target.gpu is None else GPU_RULES
     a = Assigner(graph, target)
-    a.inside = in_columns(graph, a.block)
+    if target.gpu is None:
+        a.inside = in_columns(graph, a.block)
     for node in graph.nodes:
         a.visit(node)
         rule = known.get(node.op)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.ir.attributes import Attrs
-from tilewright.ir.expr import as_int, is_const
+from tilewright.ir.expr import as_int, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
@@ -47,6 +47,10 @@ class Assigner:
     def block(self) -> int:
         return self.target.vector_bits // 32
 
+    def block_of(self, value: Value) -> int:
+        """Channels of a block of a value: on a GPU all that it has."""
+        return self.block if self.target.gpu is None else as_int(value.shape[1]) or 0
+
     def producer(self, value: Value) -> Node | None:
         """The node of the graph that makes a value; None for inputs and weights."""
         return self.made.get(value)
@@ -80,11 +84,19 @@ class Assigner:
         if value not in self.row_major and value in self.joined:
             (self.row_major[value],) = self.emit("reshape", (self.joined[value],), {"shape": value.shape}, value.name)
         if value not in self.row_major:
-            channels = as_int(value.shape[1])
-            (self.row_major[value],) = self.emit(
-                "lowered.unblock_channels", (self.blocked[value],), {"channels": channels}, value.name
-            )
+            self.row_major[value] = self.unblocked(self.blocked[value], value)
         return self.row_major[value]
+
+    def unblocked(self, form: Value, value: Value) -> Value:
+        """The row-major form of a value with blocks of channels."""
+        if self.is_one_block(value):
+            return self.emit("reshape", (form,), {"shape": value.shape}, value.name)[0]
+        return self.emit("lowered.unblock_channels", (form,), {"channels": as_int(value.shape[1])}, value.name)[0]
+
+    def is_one_block(self, value: Value) -> bool:
+        """Whether all channels as one block are the same memory: on a GPU, of one channel or of one pixel."""
+        single = is_const(value.shape[1], 1) or all(is_const(d, 1) for d in value.shape[2:])
+        return self.target.gpu is not None and single
 
     def as_rows(self, value: Value) -> Value:
         """Rows of a value in blocks of columns, `[n, C/b, R/n, 1, b]`."""
@@ -97,9 +109,15 @@ class Assigner:
     def as_blocked(self, value: Value) -> Value:
         if value not in self.blocked and (spread := self.spread(value)) is not None:
             self.blocked[value] = spread
+        if value not in self.blocked and self.is_one_block(value):
+            images, channels, *space = value.shape
+            shape = (images, const(1), *space, channels)
+            source = self.as_row_major(value)
+            (self.blocked[value],) = self.emit("reshape", (source,), {"shape": shape}, f"{value.name}_blocked")
+            self.follow(value, self.blocked[value])
         if value not in self.blocked:
             (self.blocked[value],) = self.emit(
-                "lowered.block_channels", (self.as_row_major(value),), {"block": self.block}, f"{value.name}_blocked"
+                "lowered.block_channels", (self.as_row_major(value),), {"block": self.block_of(value)}, f"{value.name}_blocked"
             )
         return self.blocked[value]
 

@@ -38,7 +38,7 @@ def pointwise(a: Assigner, node: Node) -> bool:
     attrs = node.attrs
     types = ops.infer(node.op, [None if v is None else v.type for v in inputs], attrs)
     shape = types[0].shape
-    block = a.block if as_int(node.output.shape[1]) != 1 else 1
+    block = a.block_of(node.output) if as_int(node.output.shape[1]) != 1 else 1
     if not is_const(shape[-1], block):
         return False
     (a.blocked[node.output],) = a.builder.node(node.op, inputs, types, attrs, (node.output.name,))
@@ -51,6 +51,8 @@ def follow(a: Assigner, value: Value, rank: int) -> Value | None:
         return a.as_row_major(value)
     if value.type.rank > rank or value.type.rank < rank - 1:
         return None
+    if a.target.gpu is not None and not a.is_blocked(value) and (row := channels_alone(a, value, rank)) is not None:
+        return row
     if value.type.rank == rank - 1:
         shape = (const(1), *value.shape)
         if as_int(shape[1]) is None:
@@ -58,10 +60,20 @@ def follow(a: Assigner, value: Value, rank: int) -> Value | None:
         lifted = a.emit("reshape", (a.as_row_major(value),), {"shape": shape}, f"{value.name}_lifted")[0]
         if value in a.fixed:
             a.fixed.add(lifted)
-        return a.emit("lowered.block_channels", (lifted,), {"block": a.block}, f"{value.name}_blocked")[0]
+        return a.emit("lowered.block_channels", (lifted,), {"block": a.block_of(lifted)}, f"{value.name}_blocked")[0]
     if as_int(value.shape[1]) is None:
         return None
     return a.as_blocked(value)
+
+
+def channels_alone(a: Assigner, value: Value, rank: int) -> Value | None:
+    """An operand of one element a channel, whose block is all of them, as a row; None for others."""
+    channels = as_int(value.shape[1 - rank])
+    if channels is None or channels != as_int(value.type.size):
+        return None
+    (row,) = a.emit("reshape", (a.as_row_major(value),), {"shape": (channels,)}, f"{value.name}_row")
+    a.follow(value, row)
+    return row
 
 
 def concat(a: Assigner, node: Node) -> bool:
@@ -70,10 +82,11 @@ def concat(a: Assigner, node: Node) -> bool:
     if node.of(ConcatAttrs).axis != 1 or node.output.type.rank != 4 or not any(a.is_blocked(v) for v in present):
         return False
     counts = [as_int(v.shape[1]) for v in present]
-    if any(c is None or c % a.block for c in counts):
+    if any(c is None or c % a.block_of(v) for c, v in zip(counts, present, strict=True)):
         return False
     inputs = tuple(a.as_blocked(v) for v in present)
-    (a.blocked[node.output],) = a.emit("concat", inputs, {"axis": 1}, node.output.name)
+    axis = 1 if a.target.gpu is None else 4
+    (a.blocked[node.output],) = a.emit("concat", inputs, {"axis": axis}, node.output.name)
     return True
 
 
@@ -88,11 +101,15 @@ def slices(a: Assigner, node: Node) -> bool:
     channels, first, count = as_int(x.shape[1]), as_int(start), as_int(length)
     if channels is None or first is None or count is None or step != 1 or channels == 1 or count < 2:
         return False
-    if first % a.block or (count % a.block and first + count != channels):
+    if a.target.gpu is not None:
+        outer, inner = (0, 1), (first, count)
+    elif first % a.block or (count % a.block and first + count != channels):
         return False
+    else:
+        outer, inner = (first // a.block, -(-count // a.block)), (0, a.block)
     attrs = {
-        "begin": (n, first // a.block, *begin, 0),
-        "size": (images, -(-count // a.block), *size, a.block),
+        "begin": (n, outer[0], *begin, inner[0]),
+        "size": (images, outer[1], *size, inner[1]),
         "step": (every, 1, *steps, 1),
     }
     (a.blocked[node.output],) = a.emit("slice", (a.as_blocked(x),), attrs, node.output.name)
@@ -116,7 +133,7 @@ def pool(a: Assigner, node: Node) -> bool:
         pads=(top, left, 0, bottom, right, 0),
     )
     if isinstance(attrs, MaxPoolSpreadAttrs):
-        attrs = replace(attrs, extents=(*attrs.extents, a.block))
+        attrs = replace(attrs, extents=(*attrs.extents, a.block_of(x)))
     inputs = tuple(a.as_blocked(v) for v in node.inputs if v is not None)
     names = [v.name for v in node.outputs]
     a.blocked.update(zip(node.outputs, ops.emit(a.builder, node.op, *inputs, names=names, attrs=attrs), strict=True))
@@ -137,8 +154,10 @@ def reduce(a: Assigner, node: Node) -> bool:
     if attrs.keepdims:
         a.blocked[node.output] = result
         return True
-    channels = as_int(x.shape[1])
-    (ordinary,) = a.emit("lowered.unblock_channels", (result,), {"channels": channels}, node.output.name)
+    ordinary = result
+    if a.target.gpu is None:
+        channels = as_int(x.shape[1])
+        (ordinary,) = a.emit("lowered.unblock_channels", (result,), {"channels": channels}, node.output.name)
     (a.row_major[node.output],) = a.emit("reshape", (ordinary,), {"shape": node.output.shape}, node.output.name)
     return True
 

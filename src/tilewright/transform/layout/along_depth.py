@@ -1,0 +1,47 @@
+"""Factors of products on a GPU lie along their depth, in whole groups of 16 bytes, as threads copy them.
+
+    y = conv(x, w)      ->      xb = block_channels(x)      one block of all channels: [N, 1, H, W, C]
+                                p = block_channels(w)       [F, 1, kh, kw, C]
+                                yb = conv_last(xb, p)       [N, 1, H', W', F]
+
+What follows stays in this form by the rules for channels in blocks (`blocked.py`). Channels that fill no group are
+followed by zeros, in the data and in the filters.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Node, Value
+from tilewright.ops.conv import ConvAttrs
+from tilewright.schedule.mma_intrinsics import COPY_BYTES
+from tilewright.transform.layout.assigner import Assigner
+
+
+def conv(a: Assigner, node: Node) -> bool:
+    """2-D convolution of floating-point numbers, known channels and window."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    attrs = node.of(ConvAttrs)
+    if x.type.rank != 4 or not x.dtype.is_float or not (x.dtype is w.dtype is node.output.dtype):
+        return False
+    if not all(as_int(d) for d in w.shape):
+        return False
+    form = in_groups if attrs.groups == 1 else Assigner.as_blocked
+    (a.blocked[node.output],) = a.emit("lowered.conv_last", (form(a, x), form(a, w)), attrs, node.output.name)
+    return True
+
+
+def in_groups(a: Assigner, value: Value) -> Value:
+    """Channels innermost, as many as fill groups: zeros after their own."""
+    channels, group = as_int(value.shape[1]) or 0, COPY_BYTES // value.dtype.itemsize
+    missing = -channels % group
+    if not missing:
+        return a.as_blocked(value)
+    name = f"{value.name}_filled"
+    if channels == 1:
+        enclosing = {"before": (0,) * 5, "after": (0, 0, 0, 0, missing), "mode": "constant"}
+        (filled,) = a.emit("pad", (a.as_blocked(value),), enclosing, name)
+    else:
+        (filled,) = a.emit("lowered.block_channels", (a.as_row_major(value),), {"block": channels + missing}, name)
+    a.follow(value, filled)
+    return filled
