@@ -239,7 +239,7 @@ CPU_ALONE = frozenset(
         *("choose algorithms", "separate pooling", "tabulate", "sample once"),
     )
 )
-"""Passes that make what CPUs' plans ask for; those of GPUs take operators as models have them."""
+"""Passes that make what CPUs' plans ask for."""
 
 FOR_TIME = frozenset(
     (

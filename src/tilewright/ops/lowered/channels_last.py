@@ -1,5 +1,5 @@
-"""Convolution of maps whose channels are innermost ("NHWC"), as GPUs multiply them: neighbours in memory are channels of
-one pixel, which are also neighbours in the depth of the product.
+"""Convolution of maps whose channels are innermost ("NHWC"), as GPUs multiply them: neighbours in memory are channels
+of one pixel, which are also neighbours in the depth of the product.
 
     x  [N, 1, H, W, C]      all channels are one block (`lowered.block_channels`)
     w  [F, 1, kh, kw, C]    of C / groups channels

@@ -3,6 +3,8 @@
     y = conv(x, w)        ->   xb = block_channels(x);  p = pack_conv(w);  yb = conv_blocked(xb, p);  y = unblock(yb)
     y = matmul(x, w)      ->   p = pack_matmul(w);  y = matmul_packed(x, p), or Strassen's method
 
+On a GPU all channels are one block (`along_depth.py`), and products stay what they are.
+
 Conversions are made on demand and once; pointwise operators, pooling, global reductions, slices and concatenation work
 on the blocked form directly, so between convolutions none remain. Packing depends on weights alone, hence moves to
 `prepare`; weights that come with each call, as in training, are packed in the run.

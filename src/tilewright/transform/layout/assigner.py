@@ -117,7 +117,10 @@ class Assigner:
             self.follow(value, self.blocked[value])
         if value not in self.blocked:
             (self.blocked[value],) = self.emit(
-                "lowered.block_channels", (self.as_row_major(value),), {"block": self.block_of(value)}, f"{value.name}_blocked"
+                "lowered.block_channels",
+                (self.as_row_major(value),),
+                {"block": self.block_of(value)},
+                f"{value.name}_blocked",
             )
         return self.blocked[value]
 
