@@ -524,6 +524,7 @@ COVERED = {
     "attention": "tests/ops/test_attention.py",
     "attention_gradient": "tests/ops/test_attention_gradient.py",
     "by_size": "tests/algorithms/winograd/test_by_size.py",
+    "channels_last": "tests/ops/lowered/test_channels_last.py",
     "codes": "tests/ops/lowered/test_codes.py",
     "comprehension": "tests/fuzz/test_comprehensions.py",
     "control": "tests/ops/test_control.py",

@@ -85,3 +85,34 @@ def test_what_stays() -> None:
     z = emit(b, "conv", b.input("z", tensor(1, 8, 6)), b.param("v", tensor(8, 8, 3)), **line)
     graph = assign_layouts(b.finish((y, z)), H100)
     assert [n.op for n in graph.nodes] == ["cast", "conv", "conv"]
+
+
+def layer(beside: tuple[int, ...]) -> Graph:
+    """relu(x w + c) v + s, of two sequences; s has this shape."""
+    b = GraphBuilder("layer")
+    h = emit(b, "matmul", b.input("x", tensor(2, 5, 12)), b.param("w", tensor(12, 20)))
+    h = emit(b, "add", h, b.param("c", tensor(20)))
+    y = emit(b, "matmul", emit(b, "relu", h), b.param("v", tensor(8, 20)), transpose_b=True)
+    return b.finish((emit(b, "add", y, b.input("s", tensor(*beside))),))
+
+
+@pytest.mark.parametrize(("beside", "joined"), [((2, 5, 8), 2), ((5, 8), 1), ((1, 1, 8), 2)])
+def test_rows_of_products_by_weights_are_joined(beside: tuple[int, ...], joined: int) -> None:
+    """Weights lie along their depth; rows stay separate where pointwise work that follows differs by sequence."""
+    graph = layer(beside)
+    assigned = assign_layouts(graph, H100)
+    products = [n for n in assigned.nodes if n.op == "matmul"]
+    assert sum(n.output.type.rank == 2 for n in products) == joined
+    assert [n.attrs.transpose_b for n in products] == [True, True]  # type: ignore[attr-defined]
+    assert [n.op for n in assigned.nodes if n.inputs[0] in graph.params] == ["transpose"]
+    random = np.random.default_rng(0)
+    shapes = {v.name: [int(str(d)) for d in v.shape] for v in (*graph.inputs, *graph.params)}
+    arrays = {name: random.standard_normal(s).astype(np.float32) for name, s in shapes.items()}
+    for got, wanted in zip(run(assigned, arrays), run(graph, arrays), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_products_of_two_values_stay() -> None:
+    b = GraphBuilder("scores")
+    x, y = b.input("x", tensor(2, 5, 12)), b.input("y", tensor(2, 12, 6))
+    assert [n.op for n in assign_layouts(b.finish((emit(b, "matmul", x, y),)), H100).nodes] == ["matmul"]

@@ -6,14 +6,23 @@
 
 What follows stays in this form by the rules for channels in blocks (`blocked.py`). Channels that fill no group are
 followed by zeros, in the data and in the filters.
+
+    y = matmul(x, w)    ->      f = reshape(x, [b * r, k]);  p = transpose(w)  [n, k];  y' = matmul(f, p)
+
+Rows of weights' products are one dimension, so that copies bring whole tiles of them, and so are they in the pointwise
+work that follows (`joined.py`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.matmul import MatmulAttrs
 from tilewright.schedule.mma_intrinsics import COPY_BYTES
+from tilewright.transform.layout import joined
 from tilewright.transform.layout.assigner import Assigner
 
 
@@ -45,3 +54,30 @@ def in_groups(a: Assigner, value: Value) -> Value:
         (filled,) = a.emit("lowered.block_channels", (a.as_row_major(value),), {"block": channels + missing}, name)
     a.follow(value, filled)
     return filled
+
+
+def matmul(a: Assigner, node: Node) -> bool:
+    """A product by weights: these lie along their depth, and rows are joined where what follows can go on so."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    attrs = node.of(MatmulAttrs)
+    if w not in a.fixed or attrs.transpose_a or x.type.rank < 2 or w.type.rank < 2:
+        return False
+    weights = a.as_row_major(w)
+    if not attrs.transpose_b:
+        weights = with_depth_last(a, w, weights)
+    rows = a.as_row_major(x)
+    if x.type.rank > 2 and w.type.rank == 2 and joined.stays(a, node.output):
+        rows = joined.join(a, rows)
+    (y,) = a.emit("matmul", (rows, weights), replace(attrs, transpose_b=True), node.output.name)
+    joined.keep(a, node.output, y)
+    return True
+
+
+def with_depth_last(a: Assigner, w: Value, weights: Value) -> Value:
+    """Weights with their last two dimensions exchanged."""
+    rank = w.type.rank
+    perm = (*range(rank - 2), rank - 1, rank - 2)
+    (result,) = a.emit("transpose", (weights,), {"perm": perm}, f"{w.name}_by_rows")
+    a.follow(w, result)
+    return result

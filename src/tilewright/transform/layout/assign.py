@@ -3,7 +3,7 @@
     y = conv(x, w)        ->   xb = block_channels(x);  p = pack_conv(w);  yb = conv_blocked(xb, p);  y = unblock(yb)
     y = matmul(x, w)      ->   p = pack_matmul(w);  y = matmul_packed(x, p), or Strassen's method
 
-On a GPU all channels are one block (`along_depth.py`), and products stay what they are.
+On a GPU all channels are one block, and products by weights have joined rows (`along_depth.py`).
 
 Conversions are made on demand and once; pointwise operators, pooling, global reductions, slices and concatenation work
 on the blocked form directly, so between convolutions none remain. Packing depends on weights alone, hence moves to
@@ -79,7 +79,7 @@ RULES = {
     "slice": Rule(slices, blocks=False),
 }
 POINTWISE = Rule(pointwise, blocks=False)
-GPU_RULES = {"conv": Rule(along_depth.conv)} | {
+GPU_RULES = {"conv": Rule(along_depth.conv), "matmul": Rule(along_depth.matmul)} | {
     op: RULES[op] for op in RULES if RULES[op].rewrite in (concat, pool, reduce, along_space, slices)
 }
 """The rules for GPUs, where all channels are one block."""
@@ -141,6 +141,8 @@ def assign_layouts(graph: Graph, target: Target) -> Graph:
     a = Assigner(graph, target)
     if target.gpu is None:
         a.inside = in_columns(graph, a.block)
+    else:
+        a.readers = graph.consumers()
     for node in graph.nodes:
         a.visit(node)
         rule = known.get(node.op)

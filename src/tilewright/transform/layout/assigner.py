@@ -6,6 +6,7 @@ The rules that rewrite nodes are beside this file, one file a kind of operator; 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from math import prod
 from typing import Any
@@ -32,6 +33,7 @@ class Assigner:
     columns: dict[Value, Value] = field(default_factory=dict)
     joined: dict[Value, Value] = field(default_factory=dict)
     inside: frozenset[Value] = frozenset()
+    readers: Mapping[Value, Sequence[Node]] = field(default_factory=dict)
     fixed: set[Value] = field(default_factory=set)
     made: dict[Value, Node] = field(default_factory=dict)
 

@@ -39,13 +39,31 @@ def pointwise(a: Assigner, node: Node) -> bool:
         return False
     y = node.output
     operands = [v for v in node.inputs if v is not None]
-    if not any(v in a.joined and same_shape(v, y) for v in operands):
-        return False
-    if not all(same_shape(v, y) or all(is_const(d, 1) for d in v.shape[:-1]) for v in operands):
+    if not any(v in a.joined and same_shape(v, y) for v in operands) or not _fits(node):
         return False
     inputs = tuple(None if v is None else _follow(a, v, y) for v in node.inputs)
     types = ops.infer(node.op, [None if v is None else v.type for v in inputs], node.attrs)
     (a.joined[y],) = a.builder.node(node.op, inputs, types, node.attrs, (y.name,))
+    return True
+
+
+def _fits(node: Node) -> bool:
+    """Whether what a pointwise operator reads is of its result's shape or the same for all rows."""
+    operands = [v for v in node.inputs if v is not None]
+    return all(same_shape(v, node.output) or all(is_const(d, 1) for d in v.shape[:-1]) for v in operands)
+
+
+def stays(a: Assigner, y: Value) -> bool:
+    """Whether all pointwise work that follows a value can have joined rows, too, and so be in its kernel."""
+    todo, seen = [y], {y}
+    while todo:
+        for node in a.readers.get(todo.pop(), ()):
+            if ops.get(node.op).kind != "pointwise" or len(node.outputs) != 1 or node.output in seen:
+                continue
+            if not _fits(node):
+                return False
+            seen.add(node.output)
+            todo.append(node.output)
     return True
 
 
