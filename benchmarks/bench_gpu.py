@@ -87,6 +87,8 @@ def kinds(dry: bool) -> Iterator[Row]:
     how many the device took."""
     for kind in KINDS:
         yield from _or_failure("kinds", " ".join(map(str, kind)), _product_of(*kind))
+    for t in ("f32", "f16"):
+        yield from _or_failure("kinds", f"{t} convolution", _convolution_of(t))
     for t, causal, length in (("f32", False, 96), ("f16", True, 130), ("bf16", True, 96)):
         yield from _or_failure("kinds", f"{t} attention", _attention_of(t, causal, length))
 
@@ -99,6 +101,22 @@ def _product_of(name: str, t: str, transposed: bool, together: int) -> Iterator[
     a, b = x.astype(np.float64), w.astype(np.float64)
     off = _off(model(x, w), a @ (b.T if transposed else b))
     yield _row("kinds", f"{t} {name}", off, "relative norm", bar=1e-2, ok=off < 1e-2)
+
+
+def _convolution_of(t: str) -> Iterator[Row]:
+    """A window of nine pixels, whose maps are computed with channels innermost."""
+    random, kind = np.random.default_rng(0), _KINDS[t]
+    x, w = (random.standard_normal(s).astype(kind) for s in ((3, 64, 9, 9), (40, 64, 3, 3)))
+    geometry = {"strides": (2, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
+    model = _model(_op_graph("conv", (x.shape, w.shape), 2, geometry, t))
+    padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), (1, 1), (1, 1)])
+    wanted = sum(
+        np.einsum("nchw,fc->nfhw", padded[:, :, i : i + 9 : 2, j : j + 9 : 2], w[:, :, i, j].astype(np.float64))
+        for i in range(3)
+        for j in range(3)
+    )
+    off = _off(model(x, w), wanted)
+    yield _row("kinds", f"{t} convolution", off, "relative norm", bar=1e-2, ok=off < 1e-2)
 
 
 def _attention_of(t: str, causal: bool, length: int) -> Iterator[Row]:

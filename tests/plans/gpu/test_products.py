@@ -182,3 +182,10 @@ def test_large_products_take_large_tiles() -> None:
     assert launch.block == (32, 8, 1) and [str(e) for e in launch.grid] == ["32", "32", "1"]
     assert module.text.count("call { float, float, float, float }") == 2 * 4 * 4
     assert launch.shared == 4 * (128 + 128) * 64  # four stages of both factors
+
+
+@pytest.mark.parametrize(("columns", "at_once"), [(64, True), (63, False)])
+def test_neighbours_are_stored_at_once(columns: int, at_once: bool) -> None:
+    """The two sums of a row that a thread has, where the result has an even number of columns."""
+    text = emit_module(lowered(product(32, columns, 64, transposed=True), "gpu product"), H100).text
+    assert ("store <2 x float>" in text) is at_once

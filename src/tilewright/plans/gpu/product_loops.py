@@ -49,10 +49,14 @@ from tilewright.plans.gpu.product_tiles import (
     moving_of,
     shape_of,
 )
+from tilewright.plans.gpu.width import neighbours
 from tilewright.schedule.mma_intrinsics import COPY_TILE, DEPTH, MMA, SUMS, WIDE, WIDE_TILE
 
 BY_TILES = 2
 """The value of `together` of products whose factors come in whole tiles, by copies that one thread begins."""
+
+PAIR = 2
+"""Neighbours of a row of a fragment that a thread has the sums of."""
 
 
 class Product:
@@ -167,20 +171,15 @@ class Product:
         warps = self.tile.row_warps * self.tile.column_warps
         return For(warp, const(warps), inner, "thread", "threadIdx.y")
 
-    def each(self, body: Callable[[Expr, Expr, Expr, Expr], Stmt], columns: Callable[[Expr, Expr, Stmt], Stmt]) -> Stmt:
-        """The work on each sum of a thread: `body` is given the numbers of the fragments of rows and columns, and of
-        the row and the column in them, `columns` what is done in one column."""
-        tile = self.tile
-
-        def column(j: Expr, c: Expr) -> Stmt:
-            rows = lambda i: self.copier.unrolled("r", 2, lambda r: body(i, j, r, c))  # noqa: E731
-            return columns(j, c, self.copier.unrolled("i", tile.high, rows))
-
-        return self.copier.unrolled("j", tile.wide, lambda j: self.copier.unrolled("c", 2, lambda c: column(j, c)))
-
     def cleared(self, warp: Expr, lane: Expr) -> Stmt:
-        zero = const(0, self.sums.dtype)
-        return self.each(lambda i, j, r, c: Store(self.sums, (warp, lane, i, j, r, c), zero), lambda _j, _c, s: s)
+        zero, places = const(0, self.sums.dtype), []
+        for name, extent in (("j", self.tile.wide), ("c", PAIR), ("i", self.tile.high), ("r", 2)):
+            places.append((self.new(name), extent))
+        j, c, i, r = (v for v, _ in places)
+        body: Stmt = Store(self.sums, (warp, lane, i, j, r, c), zero)
+        for v, extent in reversed(places):
+            body = For(v, const(extent), body, "unrolled")
+        return body
 
     # Copies to shared memory
 
@@ -288,24 +287,44 @@ class Product:
     # Results
 
     def finished(self, warp: Expr, lane: Expr) -> Stmt:
-        tile = self.tile
+        """The stores of all results, two neighbours at once where they lie so and all else that is read does."""
+        tile, width = self.tile, self.neighbours
         known_m, known_n = as_int(self.m), as_int(self.n)
+        first = self.new("n")
 
-        n = self.new("n")
-
-        def one(i: Expr, j: Expr, r: Expr, c: Expr) -> Stmt:
+        def row(i: Expr, j: Expr, r: Expr, c: Expr) -> Stmt:
             m = self.new("m")
-            stored = self.result(Load(self.sums, (warp, lane, i, j, r, c)), m, n)
+            stored = self.result(Load(self.sums, (warp, lane, i, j, r, c)), m, first * width + (c if width > 1 else 0))
+            if width > 1:
+                assert isinstance(c, Var)
+                stored = For(c, const(width), stored, "vectorized")
             if known_m is None or known_m % tile.rows:
                 stored = If(m < self.m, stored)
             return Let(m, self.y * tile.rows + tile.row(warp, i) * 16 + r * 8 + lane // 4, stored)
 
-        def column(j: Expr, c: Expr, inner: Stmt) -> Stmt:
+        def column(j: Expr, c: Expr) -> Stmt:
+            rows = lambda i: self.copier.unrolled("r", 2, lambda r: row(i, j, r, c))  # noqa: E731
+            inner = self.copier.unrolled("i", tile.high, rows)
             if known_n is None or known_n % tile.columns:
-                inner = If(n < self.n, inner)
-            return Let(n, self.x * tile.columns + (tile.column(warp) + j) * 8 + lane % 4 * 2 + c, inner)
+                inner = If(first * width < self.n, inner)
+            place = (tile.column(warp) + j) * (8 // width) + lane % 4 * (2 // width) + (c if width == 1 else 0)
+            return Let(first, self.x * (tile.columns // width) + place, inner)
 
-        return self.each(one, column)
+        def columns(j: Expr) -> Stmt:
+            return column(j, self.new("v")) if width > 1 else self.copier.unrolled("c", 2, partial(column, j))
+
+        return self.copier.unrolled("j", tile.wide, columns)
+
+    @property
+    def neighbours(self) -> int:
+        """How many results of a thread, of the two that it has of a row, are stored at once."""
+        own = [it for it in self.c.columns if as_int(it.extent) != 1]
+        index = self.c.result.indices[-1]
+        if len(own) != 1 or index is not own[0].var or (as_int(self.n) or 1) % PAIR:
+            return 1
+        if self.epilogue is None or self.partial is not None:
+            return PAIR
+        return PAIR if neighbours(self.epilogue) % PAIR == 0 else 1
 
     def result(self, total: Expr, m: Expr, n: Expr) -> Stmt:
         """The store of one sum, or of what follows of it."""
