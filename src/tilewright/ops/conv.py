@@ -17,7 +17,7 @@ from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Expr, as_int, cast, const, equal, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import accumulator, dim, labelled, narrow, need, present, same_dim, scalar, show, wide
+from tilewright.ops.dims import accumulator, dim, is_size, labelled, narrow, need, present, same_dim, scalar, show, wide
 from tilewright.ops.matmul import Exactness, product_type
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
@@ -79,7 +79,7 @@ def _conv_infer(types: Types, attrs: ConvAttrs) -> Out:
     `groups`."""
     x, w, rank = _check(types, attrs)
     groups = attrs.groups
-    if groups < 1 or not same_dim(dim(w.shape[1] * groups), x.shape[1]):
+    if groups < 1 or not is_size(x.shape[1], dim(w.shape[1] * groups)):
         raise ShapeError(
             "the weight does not fit the input's channels",
             expected=f"{x.shape[1]} channels in {groups} groups",

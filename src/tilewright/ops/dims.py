@@ -97,11 +97,18 @@ def same_dim(a: Expr, b: Expr) -> bool:
     pairs = _assumed.get()
     if pairs is None:
         return False
-    if isinstance(a, Const) or isinstance(b, Const):
-        _numbers.get().append((a, b) if isinstance(b, Const) else (b, a))
+    size, number = (a, b) if isinstance(b, Const) else (b, a)
+    if isinstance(number, Const) and number not in _stated.get():
+        _numbers.get().append((size, number))
         return False
-    pairs.append((a, b))
+    pairs.append((size, number))
     return True
+
+
+def is_size(d: Expr, size: Expr) -> bool:
+    """`same_dim` where a number is what the operator itself or its weights state."""
+    with stated(frozenset((d, size))):
+        return same_dim(d, size)
 
 
 _assumed: ContextVar[list[tuple[Expr, Expr]] | None] = ContextVar("assumed", default=None)
@@ -110,10 +117,24 @@ _assumed: ContextVar[list[tuple[Expr, Expr]] | None] = ContextVar("assumed", def
 _numbers: ContextVar[list[tuple[Expr, Expr]]] = ContextVar("numbers")
 
 
+_stated: ContextVar[frozenset[Expr]] = ContextVar("stated", default=frozenset())
+
+
+@contextmanager
+def stated(numbers: frozenset[Expr]) -> Iterator[None]:
+    """Numbers are sizes that a file states, as those of weights are: inside, `assuming` takes symbolic dimensions
+    to be equal to them. Numbers that come from one run of an exporter (as many steps as it unrolled) are none."""
+    token = _stated.set(numbers)
+    try:
+        yield
+    finally:
+        _stated.reset(token)
+
+
 @contextmanager
 def assuming(numbers: list[tuple[Expr, Expr]] | None = None) -> Iterator[list[tuple[Expr, Expr]]]:
     """Symbolic dimensions that are not known to be equal count as such inside; says which ones did. Those that should
-    be equal to a number, which do not count as such, are put into `numbers`."""
+    be equal to a number that is not `stated`, which do not count as such, are put into `numbers`."""
     pairs: list[tuple[Expr, Expr]] = []
     token, of_numbers = _assumed.set(pairs), _numbers.set([] if numbers is None else numbers)
     try:
@@ -121,6 +142,16 @@ def assuming(numbers: list[tuple[Expr, Expr]] | None = None) -> Iterator[list[tu
     finally:
         _assumed.reset(token)
         _numbers.reset(of_numbers)
+
+
+def stated_numbers() -> frozenset[Expr]:
+    """The sizes that are `stated` around here."""
+    return _stated.get()
+
+
+def collects() -> bool:
+    """Whether `assuming` collects sizes around here."""
+    return _assumed.get() is not None
 
 
 def same_shape(a: Sequence[Expr], b: Sequence[Expr]) -> bool:

@@ -29,17 +29,17 @@ from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.control import CONTROL
 from tilewright.frontend.onnx.derived import folded_weights
 from tilewright.frontend.onnx.exported import Exported, exported
-from tilewright.frontend.onnx.left import LARGE
+from tilewright.frontend.onnx.left import LARGE, transposed_copy
 from tilewright.frontend.onnx.load import Loaded, load
 from tilewright.frontend.onnx.registry import CHECKS, check_storage, find
-from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
+from tilewright.frontend.onnx.scope import Item, Scope, Symbols, as_items, known_item, stated_sizes
 from tilewright.frontend.onnx.tensors import element_type, to_array
 from tilewright.ir.dim import Dim, DimSizes
 from tilewright.ir.expr import Expr, Var, as_expr, as_int
 from tilewright.ir.graph import Assumption, Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.interface import Imported, Interface
 from tilewright.ir.rewrite import substitute
-from tilewright.ops.dims import assuming, with_facts
+from tilewright.ops.dims import assuming, stated, with_facts
 from tilewright.ops.registry import check_node
 from tilewright.runtime.layout import aligned_copy
 from tilewright.support.classes import dataclass
@@ -73,7 +73,7 @@ def _imported(loaded: Loaded, dims: DimSizes) -> Imported:
         if needs or same:
             with suppress(ModelError):
                 return _read(loaded, dims, needs, same)
-        if unequal and (read := _assumed(loaded, dims)) is not None:
+        if unequal and (read := _assumed(loaded, dims, needs, same)) is not None:
             return read
         if unequal and (hint := _sizes_to_state(loaded, dims) or _numbers_to_state(loaded, dims)):
             for e in unequal:
@@ -81,11 +81,11 @@ def _imported(loaded: Loaded, dims: DimSizes) -> Imported:
         raise error from None
 
 
-def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, str]]:
-    """Ranges of symbols, what divides them, and which ones are the same, so that shapes are equal that the model needs
-    to be, but that are not for all sizes; nothing if that is not all."""
+def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, str | int]]:
+    """Ranges of symbols, what divides them, and which ones are the same or a number, so that shapes are equal that the
+    model needs to be, but that are not for all sizes: as far as pairs of sizes say so."""
     needs: dict[str, Dim] = {}
-    same: dict[str, str] = {}
+    same: dict[str, str | int] = {}
     while True:
         order: dict[Var, None] = {}
         with assuming() as pairs, suppress(ModelError):
@@ -93,16 +93,17 @@ def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, st
             order = dict.fromkeys(d for x in inputs for d in x.type.shape if isinstance(d, Var))
         if not pairs:
             return needs, same
+        numbers = {v: number for v, n in pairs if isinstance(v, Var) and (number := as_int(n)) is not None}
         more = joined(pairs, list(order))
-        first: dict[Var, Expr] = {**more}
+        first: dict[Var, Expr] = {**more, **{v: as_expr(n) for v, n in numbers.items()}}
         rest = [(simplify(substitute(a, first)), simplify(substitute(b, first))) for a, b in pairs]
         unequal = [(a, b) for a, b in rest if a is not b]
         is_there = ranges(unequal) or {name: Dim(0, multiple=by) for name, by in divisors(unequal).items()}
         known = len(same), dict(needs)
-        same |= {v.name: w.name for v, w in more.items()}
+        same |= {v.name: w.name for v, w in more.items()} | {v.name: n for v, n in numbers.items()}
         needs |= {name: needs.get(name, Dim(0)).within(d) for name, d in is_there.items()}
         if known == (len(same), needs):
-            return {}, {}
+            return needs, same
 
 
 MAX_READINGS = 8
@@ -111,14 +112,16 @@ NEEDED = "the model joins what has these sizes"
 """Why sizes must be equal, for those who call with others."""
 
 
-def _assumed(loaded: Loaded, dims: DimSizes) -> Imported | None:
-    """The model with what it needs of several sizes, such as `total == past + seq`, as assumptions, which calls check.
-    None where these do not say it all."""
+def _assumed(
+    loaded: Loaded, dims: DimSizes, needs: Mapping[str, Dim], same: Mapping[str, str | int]
+) -> Imported | None:
+    """The model with what it needs of several sizes, such as `total == past + seq`, as assumptions, which calls check,
+    beside what `_sizes` knows. None where these do not say it all."""
     known: Graph | None = None
     for _ in range(MAX_READINGS):
         types = {} if known is None else {value.name: value.type for value in known.inputs}
         assumptions = () if known is None else known.assumptions
-        reader = Importer(loaded, dims, {}, {}, types=types)
+        reader = Importer(loaded, dims, needs, same, types=types)
         read = None
         with with_facts(tuple(a.condition for a in assumptions)), assuming() as pairs, suppress(ModelError):
             read = reader.run()
@@ -180,7 +183,7 @@ def _numbers_to_state(loaded: Loaded, dims: DimSizes) -> str:
     return ""
 
 
-def _read(loaded: Loaded, dims: DimSizes, needs: Mapping[str, Dim], same: Mapping[str, str]) -> Imported:
+def _read(loaded: Loaded, dims: DimSizes, needs: Mapping[str, Dim], same: Mapping[str, str | int]) -> Imported:
     """Dimensions that are too small for some operation are not the model's: it is read again without them. So it is
     where sizes that data decides fit nothing after them: they may be known when the model is called."""
     least: dict[str, int] = {}
@@ -208,7 +211,7 @@ class Importer:
     loaded: Loaded
     fixed: DimSizes
     needs: Mapping[str, Dim]
-    same: Mapping[str, str]
+    same: Mapping[str, str | int]
     open_sizes: bool = False
     types: Mapping[str, TensorType] = field(default_factory=dict)
     """Types of inputs that are known beside what the file says."""
@@ -222,6 +225,8 @@ class Importer:
     visited: int = 0
     inside: int = 0
     """Loops and branches around the node."""
+    branches: int = 0
+    """Branches around it."""
     decided: set[str] = field(default_factory=set)
     """Operators for which data has decided sizes."""
 
@@ -297,7 +302,7 @@ class Importer:
             scope.items[source] = weight
             call = self.call(None, scope, name)
             transposed = call.transpose(call.materialize(weight), (1, 0))
-            scope.items[name] = Item(transposed.type, transposed, name=name)
+            scope.items[name] = Item(transposed.type, transposed, name=name, of_weights=True)
         for (output, place), name in module.read.items():
             held = next(n.input[place] for n in self.model.graph.node if n.output[0] == output)
             scope.items.setdefault(name, self.another(name, scope.items[held]))
@@ -432,7 +437,11 @@ class Importer:
         elif node.op_type in CONTROL and node.domain in ("", "ai.onnx"):
             results = self.control(call, scope, attributes, depth)
         else:
-            results = folding.fold(call) or self.translate(call, node, scope, depth)
+            with stated(frozenset() if self.branches else stated_sizes(items, self.builder.inputs)):
+                results = folding.fold(call) or self.translate(call, node, scope, depth)
+            if all(item is None or item.of_weights for item in items):
+                for result in filter(None, results):
+                    result.of_weights = True
         self.bind(node, results, scope)
 
     def inputs_of(self, node: onnx.NodeProto, depth: int) -> list[str]:
@@ -520,9 +529,10 @@ class Importer:
             inner = Scope(dict(inputs), scope, f"{call.hint}/{prefix}", opsets=scope.opsets)
             self.initializers(graph, inner)
             before = len(self.problems)
-            self.inside += 1
+            branch = call.node.op_type == "If"
+            self.inside, self.branches = self.inside + 1, self.branches + branch
             self.nodes(graph.node, inner, attributes, depth + 1)
-            self.inside -= 1
+            self.inside, self.branches = self.inside - 1, self.branches - branch
             if len(self.problems) > before or any(inner.has_failed(info.name) for info in graph.output):
                 raise Noted
             matches = [inner.find(info.name) for info in graph.output]
@@ -577,17 +587,6 @@ class Importer:
             fixed=frozenset((self.fixed_params | folded.keys()) & names),
         )
         return replace(imported, interface=interface, private=True)
-
-
-def transposed_copy(array: Any) -> Any:
-    """A matrix's transpose, kept as weights are."""
-    return aligned_copy(array.T) if array.nbytes >= LARGE else array.T.copy()
-
-
-def as_items(results: Any) -> list[Item | None]:
-    """The results of a rule, as items."""
-    several = list(results) if isinstance(results, list | tuple) else [results]
-    return [Item(r.type, r, name=r.name) if isinstance(r, Value) else r for r in several]
 
 
 def _kind(problems: Problems) -> type[Error]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import onnx
 
-from tilewright.runtime.layout import aligned_bytes
+from tilewright.runtime.layout import aligned_bytes, aligned_copy
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 
@@ -33,6 +33,11 @@ _FIXED = {1: 8, 5: 4}
 """Bytes of the wire types of fixed size."""
 _LONGEST = 10
 """Bytes of the longest number."""
+
+
+def transposed_copy(array: Any) -> Any:
+    """A matrix's transpose, kept as weights are."""
+    return aligned_copy(array.T) if array.nbytes >= LARGE else array.T.copy()
 
 
 @dataclass(frozen=True, slots=True)

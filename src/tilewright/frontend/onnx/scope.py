@@ -7,15 +7,16 @@ at run time. The known arrays of shape arithmetic are NumPy object arrays of num
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 from tilewright.frontend.common.known import canonical, object_array
 from tilewright.ir.dim import Dim, DimSizes, size
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, Var, as_expr
+from tilewright.ir.expr import Expr, Var, as_expr, as_int
 from tilewright.ir.graph import TensorType, Value
+from tilewright.ops.dims import collects, stated_numbers
 from tilewright.support.classes import dataclass
 
 
@@ -24,6 +25,7 @@ class Item:
     """A value of the graph (`value`), or an array known when compiling (`known`), or both.
 
     `weight`: the array is an initializer that may be changed later, so nothing computed from it may be folded.
+    `of_weights`: it depends on no input.
     """
 
     type: TensorType
@@ -31,6 +33,7 @@ class Item:
     known: Any = None
     name: str = ""
     weight: bool = False
+    of_weights: bool = False
 
     @property
     def dtype(self) -> DType:
@@ -45,7 +48,22 @@ class Item:
 def known_item(array: Any, t: DType, name: str = "", weight: bool = False) -> Item:
     """An item for a known array (numeric, or of objects)."""
     array = canonical(array, t)
-    return Item(TensorType(t, tuple(as_expr(int(d)) for d in array.shape)), None, array, name, weight)
+    return Item(TensorType(t, tuple(as_expr(int(d)) for d in array.shape)), None, array, name, weight, of_weights=True)
+
+
+def as_items(results: Any) -> list[Item | None]:
+    """The results of a rule, as items."""
+    several = list(results) if isinstance(results, list | tuple) else [results]
+    return [Item(r.type, r, name=r.name) if isinstance(r, Value) else r for r in several]
+
+
+def stated_sizes(items: Sequence[Item | None], inputs: Sequence[Value]) -> frozenset[Expr]:
+    """The numbers that a file states as sizes of what a node reads: of inputs, of weights, and of what is computed from
+    weights alone."""
+    if not collects():
+        return frozenset()
+    own = [i for i in items if i is not None and (i.of_weights or any(i.value is value for value in inputs))]
+    return stated_numbers() | {d for item in own for d in item.type.shape if (as_int(d) or 0) > 0}
 
 
 @dataclass(slots=True)
@@ -82,11 +100,11 @@ class Scope:
 @dataclass(slots=True)
 class Symbols:
     """Symbolic dimensions by the name the model gives them: what callers say of them by that name, and what the model
-    needs of variables by theirs: ranges, and which are the `same` as one that stands before them."""
+    needs of variables by theirs: ranges, and which are the `same` as one that stands before them, or as a number."""
 
     fixed: DimSizes
     needs: Mapping[str, Dim]
-    same: Mapping[str, str]
+    same: Mapping[str, str | int]
     found: dict[str, Expr] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
 
@@ -101,12 +119,15 @@ class Symbols:
             if not isinstance(self.fixed.get(name), int):
                 variable = fresh_name(variable, self.taken)
             first = self.same.get(variable) if name not in self.fixed else None
-            while first is not None and first in self.same:
+            while isinstance(first, str) and first in self.same:
                 first = self.same[first]
             earlier = [e for e in self.found.values() if isinstance(e, Var) and e.name == first]
-            known = earlier[0] if earlier else size(name, self.fixed, variable, self.needs.get(variable))
+            if isinstance(first, int):
+                known = as_expr(first)
+            else:
+                known = earlier[0] if earlier else size(name, self.fixed, variable, self.needs.get(variable))
             self.found[name] = known
         return known
 
 
-__all__ = ["Item", "Scope", "Symbols", "canonical", "known_item", "object_array"]
+__all__ = ["Item", "Scope", "Symbols", "as_items", "canonical", "known_item", "object_array", "stated_sizes"]

@@ -9,6 +9,7 @@ from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.expr import Expr, is_const, product
 from tilewright.ir.graph import Value
+from tilewright.ops.dims import same_dim
 from tilewright.support.errors import ModelError, ShapeError
 
 
@@ -66,6 +67,9 @@ def _without_ones(n: Call, values: list[Value], terms: list[str]) -> tuple[list[
 def _as_matmul(n: Call, a: Value, b: Value, ta: str, tb: str, result: str) -> Value:
     a, ta = _summed(n, a, ta, set(tb) | set(result))
     b, tb = _summed(n, b, tb, set(ta) | set(result))
+    for c in ta:
+        if c in tb and not same_dim(a.shape[ta.index(c)], b.shape[tb.index(c)]):
+            raise ShapeError(f"the label {c!r} has two sizes", got=f"{a.type} and {b.type}")
     extents: dict[str, Expr] = dict(zip(ta, a.shape, strict=True)) | dict(zip(tb, b.shape, strict=True))
     batch = [c for c in result if c in ta and c in tb]
     rows = [c for c in result if c in ta and c not in tb]

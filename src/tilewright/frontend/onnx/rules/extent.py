@@ -10,9 +10,9 @@ from tilewright.arith import prove
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.dtype import boolean, f32, i64, u8
-from tilewright.ir.expr import Expr, as_int, call, product
+from tilewright.ir.expr import Expr, as_int, call, const, product
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import axis_of
+from tilewright.ops.dims import at_least, axis_of
 from tilewright.support.errors import ModelError, ShapeError
 
 
@@ -93,8 +93,7 @@ def compress(n: Call) -> Value:
     extent, known = x.shape[axis], n.known(1)
     if known is not None and known.dtype != object:
         result = np.flatnonzero(known)
-        if as_int(extent) is None or (result.size and result[-1] >= (as_int(extent) or 0)):
-            raise ShapeError("the condition is longer than the dimension", expected=extent, got=known.size)
+        at_least(extent, const(int(result[-1]) + 1 if result.size else 0), "the condition is longer than the dimension")
         return n.emit("gather", x, n.constant(result, i64), axis=axis)
     condition = n.value(1)
     if condition.type.rank != 1 or condition.dtype is not boolean:

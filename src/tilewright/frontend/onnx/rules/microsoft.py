@@ -18,7 +18,7 @@ from tilewright.frontend.onnx.rules.contraction import convolve, scaled, window
 from tilewright.ir.dtype import f32, i32, i64, u8
 from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import axis_of, dim, dims, same_dim, static
+from tilewright.ops.dims import axis_of, dim, dims, known_same, same_dim, static
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 DOMAIN = "com.microsoft."
@@ -344,7 +344,7 @@ def rotated(n: Call, x: Value, cos: Value, sin: Value, interleaved: bool) -> Val
     features, of which the first may be turned alone."""
     half, rank = cos.shape[-1], x.type.rank
     transposed, rest = dim(half * 2), dim(x.shape[-1] - half * 2)
-    whole = same_dim(rest, const(0))
+    whole = known_same(rest, const(0))
     part = x if whole else n.slice(x, rank - 1, 0, transposed)
     if interleaved:
         pairs = n.reshape(part, (*part.shape[:-1], half, 2))

@@ -11,7 +11,7 @@ from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import DType, f32, i32, u8
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import axis_of, dim, same_dim
+from tilewright.ops.dims import axis_of, dim, known_same, same_dim
 from tilewright.support.errors import DTypeError, ShapeError
 
 
@@ -21,7 +21,7 @@ def along(n: Call, v: Value, x: Value, axis: int, block: int = 0) -> Value:
         return v
     if block:
         return _blocked(n, v, x, axis, block)
-    if v.type.rank == 1 and same_dim(v.shape[0], const(1)):
+    if v.type.rank == 1 and known_same(v.shape[0], const(1)):
         return n.reshape(v, ())
     axis = axis_of(axis, x.type.rank)
     if v.type.rank != 1 or not same_dim(v.shape[0], x.shape[axis]):
@@ -89,7 +89,7 @@ def in_blocks(n: Call, x: Value, scale: Value, axis: int, block: int) -> Value |
     """Codes times the scales of whole blocks, which stand in a dimension of their own: products with such weights
     recognise them. None where the last block is not whole."""
     size = as_int(x.shape[axis])
-    if size is None or size % block or not same_dim(scale.shape[axis], const(size // block)):
+    if size is None or size % block or not known_same(scale.shape[axis], const(size // block)):
         return None
     zero = zero_point(n, 2)
 

@@ -15,7 +15,7 @@ from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.dtype import f64, i64
 from tilewright.ir.expr import Expr, as_int, const, is_const
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import axis_of, dim, known_same, same_dim
+from tilewright.ops.dims import axis_of, dim, known_same
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 
@@ -88,7 +88,7 @@ def _of_data(n: Call, place: int, axes: list[int], options: dict[str, Any], poli
     """Resizing by scales (input `place`) or sizes (input 3) that are computed; None where these are known."""
     by_scales = n.has(place) and not is_const(n.type(place).size, 0)
     scales_or_sizes = place if by_scales else 3
-    if not n.is_data(scales_or_sizes) or not same_dim(n.type(scales_or_sizes).size, const(len(axes))):
+    if not n.is_data(scales_or_sizes) or not known_same(n.type(scales_or_sizes).size, const(len(axes))):
         return None
     how = _sampling(options)
     x = _computed_in(n, n.value(0), how.mode)

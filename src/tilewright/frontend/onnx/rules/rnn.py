@@ -9,7 +9,7 @@ from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.expr import const
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import same_dim, static
+from tilewright.ops.dims import is_size, static
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
@@ -48,7 +48,7 @@ def layer(n: Call, kind: str, hidden: int, weights: Callable[[int, Cell], Weight
     count = 2 if direction == "bidirectional" else 1
     batch_first = bool(n.integer("layout", 0))
     x = n.value(0)
-    if x.type.rank != 3 or not same_dim(n.shape(1)[0], const(count)):
+    if x.type.rank != 3 or not is_size(n.shape(1)[0], const(count)):
         raise ShapeError("the input or the weights do not fit the direction", got=f"{x.type} and {n.type(1)}")
     if batch_first:
         x = n.transpose(x, (1, 0, 2))

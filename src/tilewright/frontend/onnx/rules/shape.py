@@ -15,7 +15,7 @@ from tilewright.frontend.onnx.rules.extent import LONGEST, places_between, place
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, as_int, const, is_const, product
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import at_least, axes_of, axis_of, broadcast_shapes, dim, dims, same_dim, show
+from tilewright.ops.dims import at_least, axes_of, axis_of, broadcast_shapes, dim, dims, is_size, show
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 
@@ -70,7 +70,7 @@ def squeeze(n: Call) -> Value:
         axes = tuple(k for k, d in enumerate(shape) if is_const(d, 1))
     else:
         axes = tuple({axis_of(a, len(shape)) for a in listed})  # one may be named twice, as in ONNX Runtime
-        wrong = [shape[a] for a in axes if not same_dim(shape[a], const(1))]
+        wrong = [shape[a] for a in axes if not is_size(shape[a], const(1))]
         if wrong:
             raise ShapeError("only dimensions of 1 can be squeezed", got=show(shape))
     return n.emit("reshape", n.value(0), shape=tuple(d for k, d in enumerate(shape) if k not in axes))
@@ -170,12 +170,14 @@ def split(n: Call) -> list[Value]:
         if number is None:
             part = divide([total], [const(count)])
             if part is None:
-                raise UnsupportedError(f"splitting {total} into {count} equal parts is not supported")
+                raise ShapeError(
+                    "the dimension does not split into equal parts", expected=f"a multiple of {count}", got=total
+                )
             sizes = [part] * count
         else:
             chunk = -(-number // count)
             sizes = [min(chunk, max(number - k * chunk, 0)) for k in range(count)]
-    if not same_dim(dim(_sum(sizes)), total) or len(sizes) != n.outputs:
+    if not is_size(total, dim(_sum(sizes))) or len(sizes) != n.outputs:
         raise ShapeError("the parts do not make up the dimension", expected=total, got=sizes)
     result, begin = [], const(0)
     for size in sizes:

@@ -11,7 +11,7 @@ from tilewright.frontend.onnx.scope import Item
 from tilewright.ir.dtype import f64, i64
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import axis_of, dim, dims, same_dim, static
+from tilewright.ops.dims import axis_of, dim, dims, is_size, static
 from tilewright.ops.sample import most_samples
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
@@ -40,7 +40,7 @@ def affine_grid(n: Call) -> Value:
     """Inputs theta [N, rank, rank + 1] and the size (N, C, spatial...). (ONNX's function drops a batch of one.)"""
     theta, size = n.value(0), n.dimensions(1, "the size of AffineGrid") or []
     rank = len(size) - 2
-    if rank not in (2, 3) or theta.type.rank != 3 or not same_dim(theta.shape[0], dim(size[0])):
+    if rank not in (2, 3) or theta.type.rank != 3 or not is_size(theta.shape[0], dim(size[0])):
         raise ShapeError("the size does not fit the matrices", expected="N, C and 2 or 3 extents", got=theta.type)
     if [as_int(d) for d in theta.shape[1:]] != [rank, rank + 1]:
         raise ShapeError("the matrices do not fit the size", expected=f"[N, {rank}, {rank + 1}]", got=theta.type)
