@@ -32,6 +32,13 @@ def fails():
 
 def lacks():
     import no_such_package_of_anyone
+
+class Module:
+    def __call__(self, x):
+        return x
+    forward = __call__
+
+module = Module()
 """
 
 
@@ -67,6 +74,7 @@ def test_bad_models_are_the_same_to_each_command(cli: Cli, functions: Path, comm
         ("gives.py:lacks", 4, "no_such_package_of_anyone"),
         ("gives.py:number", 2, "gives int"),
         ("gives.py:nothing", 2, "there is no"),
+        ("gives.py:module", 2, "is a module"),
         ("absent.py:make", 2, "there is no"),
     ):
         code, _, error = cli(command, folder / name, *options)

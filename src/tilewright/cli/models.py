@@ -95,6 +95,8 @@ def made(name: str) -> Any:
         else:
             sys.path.insert(0, os.getcwd())
             names = vars(importlib.import_module(place))
+        if hasattr(names[function], "forward"):  # calling a module would run it
+            raise typer.BadParameter(f"{name} is a module: a function is needed that gives it", param_hint="MODEL")
         return names[function]()
     except ModuleNotFoundError as error:
         if error.name is None or not place.startswith(error.name):
@@ -103,6 +105,8 @@ def made(name: str) -> Any:
         raise typer.BadParameter(f"there is no {name}: {error}", param_hint="MODEL") from None
     except (FileNotFoundError, KeyError) as error:
         raise typer.BadParameter(f"there is no {name}: {error}", param_hint="MODEL") from None
+    except typer.BadParameter:
+        raise
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise ModelError(f"the function fails: {type(error).__name__}: {error}", where=name) from error
     finally:

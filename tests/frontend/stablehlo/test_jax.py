@@ -86,6 +86,13 @@ def test_text_and_bytecode_are_read_in_another_process(tmp_path: Path) -> None:
         close(model(*inputs), policy(WEIGHTS, x))
 
 
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.mlir"
+    path.write_text("module {{{")
+    with pytest.raises(tw.errors.ModelError, match=r"damaged\.mlir: this is no StableHLO"):
+        tw.compile(path)
+
+
 def test_captured_arrays_are_weights() -> None:
     w = normal(4, 3)
     model = tw.compile(jax.jit(lambda x: x @ w), jax.ShapeDtypeStruct((2, 4), np.float32))

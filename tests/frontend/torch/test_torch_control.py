@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="make test does without PyTorch; make torch runs this")
 
 from torch import nn  # noqa: E402  after what may skip
+from torch._higher_order_ops.map import map as torch_map  # noqa: E402
 from torch._higher_order_ops.scan import scan  # noqa: E402
 from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 
@@ -71,6 +72,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "while_loop": halved,
     "while_loop of a layer": layered,
     "scan": running,
+    "map": lambda layer, x: torch_map(lambda row, y: layer(row) * y, x, x.amax(0)),
 }
 INPUTS = (X, X + 1, X - 1, X * 9 + 1)
 

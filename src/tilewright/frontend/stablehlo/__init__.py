@@ -59,10 +59,15 @@ def import_stablehlo(model: Any, example: Any = None, dims: DimSizes | None = No
         return import_module(module, signature, dims, str(getattr(model, "__name__", "function")))
     if params is not None:
         raise ModelError("a module alone does not say which arguments are weights", expected="a function of JAX")
+    from tilewright.frontend.common.finish import located
     from tilewright.frontend.stablehlo.child import read_outside
 
     data, label = _contents(model)
-    return import_module(read_outside(data), None, dims, label)
+    try:
+        module = read_outside(data)
+    except ModelError as error:
+        raise located(error, label) from None
+    return import_module(module, None, dims, label)
 
 
 def _contents(model: str | bytes | Path) -> tuple[bytes, str]:

@@ -1,8 +1,9 @@
-"""PyTorch's control flow as operators with bodies (`ops/control.py`): `torch.cond`, `while_loop` and `scan`.
+"""PyTorch's control flow as operators with bodies (`ops/control.py`): `torch.cond`, `while_loop`, `scan` and `map`.
 
     cond(predicate, then, orelse, operands)             a predicate that is known decides which branch is looked at
     while_loop(condition, body, carried, others)        both are functions of what is carried and of others
     scan(combine, initial, sequences, others)           from (carried, elements) to (carried, what is collected)
+    map(function, sequences, others)                    a scan that carries nothing
 
 PyTorch has lifted what the functions read from around them into `operands` or `others`.
 """
@@ -201,6 +202,15 @@ def _scan(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -
     return loop(walk.builder, node.name, None, start, carried, rows, elements, nodes, results)
 
 
+def _map(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -> list[Any]:
+    sequences, others, _ = _several(walk, node.args[1:3], values)
+    rows = [_tensor(walk, v, node.name) for v in sequences]
+    elements = [_own(walk, node, v, element=True) for v in rows]
+    with cut(walk.builder) as nodes, walk.repeating():
+        results = [_tensor(walk, v, node.name) for v in _function(walk, graph, node.args[0])([*elements, *others])]
+    return loop(walk.builder, node.name, None, (), (), rows, elements, nodes, results)
+
+
 def _several(walk: Walk, arguments: Sequence[Any], values: dict[Node, Any]) -> list[list[Any]]:
     results = [[walk.resolve(a, values) for a in (several or ())] for several in arguments]
     return [*results, *([] for _ in range(len(arguments), 3))]
@@ -224,6 +234,6 @@ def repeated_while(
     return loop(n.builder, n.name, first, start, carried, (), (), nodes, results)
 
 
-_RULES: dict[str, Callable[..., list[Any]]] = {"cond": _cond, "while_loop": _while, "scan": _scan}
+_RULES: dict[str, Callable[..., list[Any]]] = {"cond": _cond, "while_loop": _while, "scan": _scan, "map_impl": _map}
 
 __all__ = ["control", "is_control", "number", "real", "repeated_while", "truth"]
