@@ -440,3 +440,10 @@ def test_transposed_convolutions_of_every_kind() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
         seen.update(op for op in ops_of(imported) if op.startswith("conv"))
     assert seen["conv"] > 20 and seen["conv_transpose"] > 0
+
+
+def test_bytes_that_name_modules_are_no_text() -> None:
+    """PyTorch's exporter writes the names of modules, on lines of their own, into the file."""
+    file = model([node("Relu", ["x"], ["y"])], [info("x", (2,))], ["y"])
+    onnx.helper.set_model_props(file, {"namespace": "module @main {\n  func.func"})
+    np.testing.assert_array_equal(tw.compile(file.SerializeToString())(np.array([-1, 1], np.float32)), [0, 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ from tilewright.support.errors import MissingPackageError, ModelError
 
 SUFFIXES = (".mlir", ".mlirbc", ".stablehlo")
 MAGIC = b"ML\xefR"
+_BINARY = re.compile("[\0-\x08\x0e-\x1f]")
+"""Characters of ONNX files, some of which name modules, and of no text."""
 
 
 def reads(model: Any) -> bool:
     """Whether a model is StableHLO's or JAX's, told without importing either."""
     if isinstance(model, bytes):
-        return model.startswith(MAGIC) or _is_text(model[:4096].decode("utf-8", "replace"))
+        head = model[:4096].decode("utf-8", "replace")
+        return model.startswith(MAGIC) or (_is_text(head) and not _BINARY.search(head))
     if isinstance(model, str) and _is_text(model):
         return True
     if isinstance(model, str | Path):
