@@ -32,14 +32,34 @@ class Part:
     seconds: float
 
 
-SPLIT = "benchmarks.bench_split"
+SPLIT, TILES = "benchmarks.bench_split", "benchmarks.bench_tiles"
 PARTS = (
     Part("products", "30 products as f32, x3 and x6", (SPLIT,), (SPLIT, "--any", "--only", "64x64x64"), 150),
+    Part(
+        "tiles",
+        "30 products of bf16 and of 8 bits against OpenVINO",
+        (TILES, "--seconds", "1"),
+        (TILES, "--any", "--no-peer", "--only", "64x64x64", "--seconds", "0.1"),
+        240,
+    ),
     Part("attention", "attention as f32 and by tiles", (SPLIT, "--attention"), (SPLIT, "--any", "--attention"), 60),
     Part("errors", "errors of products and of models", (SPLIT, "--errors"), (SPLIT, "--errors", "--seeds", "1"), 60),
     *(
         Part(name, f"{name} with pieces and without", (SPLIT, "--model", name), (SPLIT, "--any", "--model", "m64"), 90)
         for name in ("bert", "resnet50", "vgg16", "az6", "hok1")
+    ),
+    *(
+        Part(
+            f"training-{name}",
+            f"a step of training {case} with pieces and without",
+            (SPLIT, "--training", case),
+            (SPLIT, "--any", "--training", "mlp 16x256@2048"),
+            180,
+        )
+        for name, case in (
+            ("transformer", "transformer 6x256, 128 tokens@8"),
+            ("resnet18", "resnet18 64x64@32"),
+        )
     ),
     Part(
         "quantised",

@@ -2,6 +2,7 @@
 
     python -m benchmarks.bench_split [--threads 1] [--only 128x768x768]       30 products, each way in turns
     python -m benchmarks.bench_split --model bert                             a model, as it is and without pieces
+    python -m benchmarks.bench_split --training "resnet18 64x64@32"           a step of training, likewise
     python -m benchmarks.bench_split --attention                              attention, each way in turns
     python -m benchmarks.bench_split --errors                                 on any machine, by the operators in NumPy
 
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,12 +55,16 @@ def product(rows: int, depth: int, columns: int) -> Graph:
     return b.finish((ops.emit1(b, "matmul", x, w),))
 
 
-def without_pieces(model: Any, **options: Any) -> dict[str, str]:
+PIECES = ("split", "split_matrices", "split_gathered", "attention_tiles")
+"""The algorithms by pieces."""
+
+
+def without_pieces(compile: Callable[[], object]) -> dict[str, str]:
     """The settings that take for each decision which has products of pieces the best of the other ways."""
     with deciding() as record:
-        tw.compile(model, **options)
-    split = [d for d in record.decisions if any(kind.startswith("split") for kind in d.space.kinds)]
-    return {d.key.name: next(s.label for s in d.space if not s.kind.startswith("split")) for d in split}
+        compile()
+    split = [d for d in record.decisions if not set(PIECES).isdisjoint(d.space.kinds)]
+    return {d.key.name: next(s.label for s in d.space if s.kind not in PIECES) for d in split}
 
 
 def forced(graph: Graph, **options: Any) -> tuple[dict[str, Mapping[str, str]], str]:
@@ -161,7 +167,7 @@ def model(name: str, threads: int) -> None:
     """Print times of a model, by its file or by its name of `benchmarks/models.py`."""
     path = str(load(name))
     for fast in ("auto", "exact"):
-        settings = without_pieces(path, threads=threads, fast=fast)
+        settings = without_pieces(partial(tw.compile, path, threads=threads, fast=fast))
         whole = tw.compile(path, threads=threads, fast=fast)
         with forcing(settings):
             models = {"f32": tw.compile(path, threads=threads, fast=fast), "pieces": whole}
@@ -169,6 +175,24 @@ def model(name: str, threads: int) -> None:
         results = turns(models, [arrays[i.name] for i in whole.inputs], 5.0)
         times = ", ".join(f"{way} {1e3 * float(np.median(ts)):.2f} ms" for way, ts in results.items())
         print(f"{fast}: {times}; {ratio(results, 'pieces'):.2f} times as fast ({len(settings)} decisions have pieces)")
+
+
+def training(case: str) -> None:
+    """Print times of a step of training by its name of `benchmarks/peers/training.py`, on one thread, as it is and
+    without pieces, in turns."""
+    from benchmarks.peers.training import RATE, task_of
+
+    def step() -> Any:
+        module, loss, batch = task_of(case)
+        return tw.compile_step(module, loss, tw.train.Adam(RATE), batch, clip=0.5)
+
+    settings = without_pieces(step)
+    whole = step()
+    with forcing(settings):
+        steps = {"f32": step(), "pieces": whole}
+    results = turns(steps, [x.numpy() for x in task_of(case)[2]], 10.0)
+    times = ", ".join(f"{way} {1e3 * float(np.median(ts)):.1f} ms" for way, ts in results.items())
+    print(f"{case}: {times}; {ratio(results, 'pieces'):.2f} times as fast ({len(settings)} decisions have pieces)")
 
 
 def errors(seeds: int) -> None:
@@ -208,6 +232,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only")
     parser.add_argument("--model")
+    parser.add_argument("--training")
     parser.add_argument("--attention", action="store_true")
     parser.add_argument("--any", action="store_true", help="run without AMX too, where all ways are the ordinary one")
     parser.add_argument("--errors", action="store_true")
@@ -219,6 +244,8 @@ def main() -> None:
         raise SystemExit("this machine multiplies no matrices of bf16 (AMX): only --errors runs here")
     if options.attention:
         return attention(options.threads)
+    if options.training:
+        return training(options.training)
     if options.model:
         return model(options.model, options.threads)
     return products(options.threads, options.only)

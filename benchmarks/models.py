@@ -5,8 +5,8 @@
 * policy suite (onnx and NumPy only): m64 m256 nat nl imp imp84 hok1 hok3 dz txl az6 az20;
 * models with branches (`branch_models`): inception3 inception3-160 hrnet hrnet-96 towers256 towers512;
 * light-<name>: the light models of the onnx wheel with random weights in place of constants, e.g. light-resnet50;
-* from PyTorch (needs the torch extra): resnet18 resnet50 vgg16 unet mobilenetv2 yolo bert bert384 gpt2 gpt2-decode,
-  and each with the suffix -torchscript (without it, the exporter is the one based on torch.export);
+* from PyTorch (needs the torch extra): resnet18 resnet50 vgg16 unet mobilenetv2 yolo bert bert-small bert384 gpt2
+  gpt2-decode, and each with the suffix -torchscript (without it, the exporter is the one based on torch.export);
 * <model>-qdq, -qop, -qdyn: a model in 8 bits, <model>-f16 in halves (`narrow_models`; needs ONNX Runtime);
 * layer-<name>: a single layer of the tables in `suites/` (see layers.py).
 
@@ -44,7 +44,7 @@ POLICY: dict[str, Callable[[], onnx.ModelProto]] = {
     "az6": policy_suite.az,
     "az20": functools.partial(policy_suite.az, blocks=20, width=256),
 }
-TORCH = tuple("resnet18 resnet50 vgg16 unet mobilenetv2 yolo bert bert384 gpt2 gpt2-decode".split())
+TORCH = tuple("resnet18 resnet50 vgg16 unet mobilenetv2 yolo bert bert-small bert384 gpt2 gpt2-decode".split())
 LIGHT = tuple(f"light-{name}" for name in light_models.names())
 NAMES: tuple[str, ...] = (*POLICY, *BRANCHES, *LIGHT, *TORCH, *(f"{name}-torchscript" for name in TORCH))
 

@@ -46,6 +46,7 @@ MODELS: dict[str, TorchModel] = {
     "mobilenetv2": TorchModel(torch_vision.mobilenetv2, ["image"], ["logits"]),
     "yolo": TorchModel(torch_vision.yolo, ["image"], ["stride8", "stride16", "stride32"]),
     "bert": TorchModel(torch_text.bert, *_BERT),
+    "bert-small": TorchModel(torch_text.bert_small, *_BERT),
     "bert384": TorchModel(functools.partial(torch_text.bert, 384), *_BERT),
     "gpt2": TorchModel(torch_text.gpt2_prefill, *_GPT2, output_axes=(0, 1, 1)),
     "gpt2-decode": TorchModel(

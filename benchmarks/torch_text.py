@@ -16,23 +16,28 @@ Built = tuple[nn.Module, tuple[Tensor, ...]]
 class _Bert(nn.Module):
     """BERT with positional tensors in and a tuple out, which both exporters take."""
 
-    def __init__(self) -> None:
+    def __init__(self, **sizes: int) -> None:
         super().__init__()
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         transformers = library("transformers")
-        self.bert = transformers.BertModel(transformers.BertConfig(attn_implementation="eager"))
+        self.bert = transformers.BertModel(transformers.BertConfig(attn_implementation="eager", **sizes))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
         out = self.bert(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
         return out.last_hidden_state, out.pooler_output
 
 
-def bert(tokens: int = 128) -> Built:
-    """BERT-base: 12 layers of 768, 12 heads, 110 million weights."""
+def bert(tokens: int = 128, **sizes: int) -> Built:
+    """BERT-base: 12 layers of 768, 12 heads, 110 million weights; or other sizes."""
     ids = torch.randint(0, 30522, (2, tokens))
     mask = torch.ones(2, tokens, dtype=torch.int64)
     mask[1, tokens // 2 :] = 0
-    return _Bert(), (ids, mask, torch.zeros(2, tokens, dtype=torch.int64))
+    return _Bert(**sizes), (ids, mask, torch.zeros(2, tokens, dtype=torch.int64))
+
+
+def bert_small() -> Built:
+    """BERT-small (Turc et al. 2019): 4 layers of 512, 8 heads, 29 million weights."""
+    return bert(hidden_size=512, num_hidden_layers=4, num_attention_heads=8, intermediate_size=2048)
 
 
 class _Gpt2Block(nn.Module):

@@ -34,20 +34,20 @@ def contenders(case: str) -> dict[str, Callable[[], float]]:
     from torch.nn.parallel import DistributedDataParallel
 
     import tilewright as tw
-    from benchmarks.peers.training import RATE, made, stepping
+    from benchmarks.peers.training import RATE, stepping, task_of
 
     averaged = tw.train.averaged()
-    nbytes = sum(4 * p.numel() for p in made(case)[0].parameters())
+    nbytes = sum(4 * p.numel() for p in task_of(case)[0].parameters())
 
     def own(reduce: Callable[[Any], Any], bucket: int) -> Callable[[], float]:
-        module, loss, batch = made(case)
+        module, loss, batch = task_of(case)
         adam = tw.train.Adam(RATE)
         step = tw.compile_step(module, loss, adam, batch, clip=0.5, reduce=reduce, bucket=bucket)
         arrays = [x.numpy() for x in batch]
         return lambda: step(*arrays)["loss"]
 
     def ddp() -> Callable[[], float]:
-        module, loss, batch = made(case)
+        module, loss, batch = task_of(case)
         wrapped = DistributedDataParallel(module, gradient_as_bucket_view=True)
         return stepping(loss, wrapped, batch)
 

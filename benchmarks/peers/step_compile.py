@@ -20,7 +20,7 @@ def seconds(case: str) -> float:
         batch = tuple(torch.as_tensor(x) for x in learning.batch(64))
         module, loss = learning._module(64), learning.torch_loss
     else:
-        module, loss, batch = training.made(case)
+        module, loss, batch = training.task_of(case)
     start = time.perf_counter()
     tw.compile_step(module, loss, tw.train.Adam(3e-4), batch, clip=0.5)
     return time.perf_counter() - start

@@ -156,7 +156,7 @@ CASES: dict[str, Case] = {
 }
 
 
-def made(case: str) -> tuple[Any, Callable[..., Any], tuple[Any, ...]]:
+def task_of(case: str) -> tuple[Any, Callable[..., Any], tuple[Any, ...]]:
     """A case's network, loss and batch, the same ones in each process."""
     import torch
 
@@ -170,7 +170,7 @@ def own(case: str, memory: str | None = "auto") -> Prepared:
     """Our step, with a budget of memory if another one than the default is given."""
     import tilewright as tw
 
-    module, loss, batch = made(case)
+    module, loss, batch = task_of(case)
     start = time.perf_counter()
     step = tw.compile_step(module, loss, tw.train.Adam(RATE), batch, clip=0.5, memory=memory)
     info = {"compile_seconds": time.perf_counter() - start, "flops": flops(module, loss, batch)}
@@ -213,7 +213,7 @@ def stepping(objective: Callable[..., Any], module: Any, batch: tuple[Any, ...])
 
 
 def eager(case: str) -> Prepared:
-    module, loss, batch = made(case)
+    module, loss, batch = task_of(case)
     call = stepping(loss, module, batch)
     return Prepared(call, None, {"loss": call()})
 
@@ -223,7 +223,7 @@ def inductor(case: str) -> Prepared:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(models.ROOT / "build" / "peers" / "inductor"))
     import torch
 
-    module, loss, batch = made(case)
+    module, loss, batch = task_of(case)
     call = stepping(torch.compile(loss, dynamic=False), module, batch)
     start = time.perf_counter()
     result = call()
@@ -250,7 +250,7 @@ def jax(case: str) -> Prepared:
 
     from benchmarks.peers import training_jax
 
-    module, _, batch = made(case)
+    module, _, batch = task_of(case)
     state = {name: value.numpy() for name, value in module.state_dict().items()}
     trained = {name for name, _ in module.named_parameters()}
     step, first = training_jax.step_of(training_jax.LOSSES[case.replace("@", " ").split()[0]], state, trained)
