@@ -332,7 +332,7 @@ def test_elements_of_arrays(values: np.ndarray[tuple[int, ...], np.dtype[np.gene
         ),
         (
             "graph @g(%x: f32[2]) { %y = matmul(%x) in fp8 : f32[2] return }",
-            "no such precision: expected fp32, bf16, int8, int8w, int4w, got fp8",
+            "no such precision: expected fp32, bf16, fp16, int8, int8w, int4w, got fp8",
         ),
         (
             "graph @g(%x: f32[2]) { %y = softmax(%x) {axis = 1:i32} : f32[2] return }",

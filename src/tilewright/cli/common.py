@@ -88,7 +88,7 @@ PrecisionOption = Annotated[
     typer.Option(
         "--precision",
         metavar="TYPE",
-        help="In which type products multiply: fp32, bf16, int8, or int8w, int4w (weights alone). [default: fp32]",
+        help="The type in which products multiply: fp32, bf16, fp16, int8, or int8w, int4w (weights). [default: fp32]",
     ),
 ]
 FastOption = Annotated[

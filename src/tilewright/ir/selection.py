@@ -18,7 +18,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.discover import modules
 from tilewright.support.errors import VerifyError
 
-Precision = Literal["fp32", "bf16", "int8", "int8w", "int4w"]
+Precision = Literal["fp32", "bf16", "fp16", "int8", "int8w", "int4w"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 

@@ -59,7 +59,7 @@ _KERNEL_NAMES = {
     "rdrnd": "rdrand", "sahf": "lahf_lm", "sha": "sha_ni", "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2",
     "lzcnt": "abm", "x87": "fpu", "crc32": "sse4_2", "avxvnni": "avx_vnni",
     **{f"avx512{k}": f"avx512_{k}" for k in ("bf16", "fp16", "bitalg", "vnni", "vbmi2", "vpopcntdq")},
-    **{f"amx-{k}": f"amx_{k}" for k in ("tile", "int8", "bf16")},
+    **{f"amx-{k}": f"amx_{k}" for k in ("tile", "int8", "bf16", "fp16")},
 }  # fmt: skip
 """LLVM's names of features for which Linux has other ones."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tilewright.ir.dtype import DType, bf16, i8, i16, u8
+from tilewright.ir.dtype import DType, bf16, f16, i8, i16, u8
 from tilewright.targets.costs import Costs, Origin
 from tilewright.targets.isa import Dot, Isa, offered
 from tilewright.targets.memory import Caches, Ceilings
@@ -113,11 +113,13 @@ DOTS = (
     _madd(8, i16),
     _tiles(u8, i8, "amx-int8", "tdpbusd"),
     _tiles(bf16, bf16, "amx-bf16", "tdpbf16ps"),
+    _tiles(f16, f16, "amx-fp16", "tdpfp16ps"),
 )
 """The bf16 instruction takes and gives no denormals and adds each pair before it adds to C (Intel SDM, VDPBF16PS);
 VNNI makes sums of four products of u8 and i8, sixteen with AVX-512, eight with AVX-VNNI (Intel SDM, VPDPBUSD). AMX
-multiplies 16 rows at once (Intel SDM, TDPBUSD and TDPBF16PS); a process must ask for it (`support/permission.py`), and
-machines that are named here go without: many a virtual one of them does."""
+multiplies 16 rows at once (Intel SDM, TDPBUSD, TDPBF16PS and TDPFP16PS, which takes
+denormals as they are); a process must ask for it (`support/permission.py`), and machines that are named here go without:
+many a virtual one of them does."""
 
 
 # -- what the instructions offer ---------------------------------------------------------------------------------------

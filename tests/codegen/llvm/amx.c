@@ -1,7 +1,7 @@
 /* The instructions of AMX that generated code has, as Intel's manual defines them (Software Developer's Manual, volume 2,
-   TDPBF16PS, TDPBUSD, TILELOADD, TILESTORED, TILEZERO, LDTILECFG): eight registers of sixteen rows of 64 bytes, for each
-   thread. TDPBF16PS takes subnormal numbers as zero, makes none, rounds to nearest even whatever the process asks for,
-   and sums the two products of each pair apart from each other. */
+   TDPBF16PS, TDPFP16PS, TDPBUSD, TILELOADD, TILESTORED, TILEZERO, LDTILECFG): eight registers of sixteen rows of 64
+   bytes, for each thread. TDPBF16PS takes subnormal numbers as zero, TDPFP16PS those of half precision as they are.
+   Both make none, round to nearest even whatever the process asks for, and have a sum for each side of the pairs. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -65,7 +65,22 @@ void tw_amx_tilestored64(uint8_t t, char *to, int64_t stride) {
     for (int i = 0; i < ROWS; i++) memcpy(to + i * stride, tiles.bytes[t][i], BYTES);
 }
 
-void tw_amx_tdpbf16ps(uint8_t c, uint8_t a, uint8_t b) {
+/* Half precision: numbers below 2^-14 are multiples of 2^-24. */
+static inline float from_half(uint32_t bits) {
+    uint32_t sign = (bits & 0x8000u) << 16, exponent = bits >> 10 & 31, fraction = bits & 1023, wide;
+    if (exponent == 0) return (sign ? -1.0f : 1.0f) * (float)fraction * 0x1p-24f;
+    wide = sign | (exponent == 31 ? 255u : exponent + 112) << 23 | fraction << 13;
+    float value;
+    memcpy(&value, &wide, 4);
+    return value;
+}
+
+static inline float number(uint32_t pair, int second, int half) {
+    if (half) return from_half(second ? pair >> 16 : pair & 0xffffu);
+    return flushed(second ? pair & 0xffff0000u : pair << 16);
+}
+
+static void multiply(uint8_t c, uint8_t a, uint8_t b, int half) {
     ready();
     tw_amx_products++;
     float right[WORDS][2][WORDS];
@@ -73,15 +88,14 @@ void tw_amx_tdpbf16ps(uint8_t c, uint8_t a, uint8_t b) {
         for (int n = 0; n < WORDS; n++) {
             uint32_t pair;
             memcpy(&pair, &tiles.bytes[b][k][4 * n], 4);
-            right[k][0][n] = flushed(pair << 16);
-            right[k][1][n] = flushed(pair & 0xffff0000u);
+            for (int s = 0; s < 2; s++) right[k][s][n] = number(pair, s, half);
         }
     for (int m = 0; m < ROWS; m++) {
         float sums[2][WORDS] = {{0}};
         for (int k = 0; k < WORDS; k++) {
             uint32_t pair;
             memcpy(&pair, &tiles.bytes[a][m][4 * k], 4);
-            float left[2] = {flushed(pair << 16), flushed(pair & 0xffff0000u)};
+            float left[2] = {number(pair, 0, half), number(pair, 1, half)};
             for (int s = 0; s < 2; s++)
                 for (int n = 0; n < WORDS; n++) sums[s][n] = flush(fmaf(left[s], right[k][s][n], sums[s][n]));
         }
@@ -89,6 +103,10 @@ void tw_amx_tdpbf16ps(uint8_t c, uint8_t a, uint8_t b) {
             tiles.sums[c][m][n] = flush(flush(tiles.sums[c][m][n]) + flush(sums[0][n] + sums[1][n]));
     }
 }
+
+void tw_amx_tdpbf16ps(uint8_t c, uint8_t a, uint8_t b) { multiply(c, a, b, 0); }
+
+void tw_amx_tdpfp16ps(uint8_t c, uint8_t a, uint8_t b) { multiply(c, a, b, 1); }
 
 void tw_amx_tdpbusd(uint8_t c, uint8_t a, uint8_t b) {
     ready();

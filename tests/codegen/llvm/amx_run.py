@@ -29,7 +29,7 @@ needs_compiler = pytest.mark.skipif(
     COMPILER is None, reason="the emulation of AMX is compiled, and there is no C compiler"
 )
 TILES = tuple(dot for dot in x86.DOTS if dot.rows > 1)
-FEATURES = ("amx-tile", "amx-bf16", "amx-int8")
+FEATURES = ("amx-tile", "amx-bf16", "amx-int8", "amx-fp16")
 
 
 @cache
@@ -68,7 +68,17 @@ def amx(monkeypatch: pytest.MonkeyPatch) -> Target:
 
     def emulated(func: PrimFunc, target: Target) -> str:
         text = emit_llvm(func, replace(target, features=(*target.features, *FEATURES)))
-        for word in ("ldtilecfg", "tilerelease", "tilezero", "tileloadd64", "tilestored64", "tdpbf16ps", "tdpbusd"):
+        words = (
+            "ldtilecfg",
+            "tilerelease",
+            "tilezero",
+            "tileloadd64",
+            "tilestored64",
+            "tdpbf16ps",
+            "tdpfp16ps",
+            "tdpbusd",
+        )
+        for word in words:
             text = text.replace(f"@llvm.x86.{word}", f"@tw_amx_{word}")
         return text
 

@@ -5,6 +5,7 @@
     of bf16                  cast(matmul_dot(x, pack_dot(w)), bf16)                   models whose floats are all bf16;
                                                                                       not rounded if f32 is asked for
     bf16, elsewhere          matmul_packed(x, cast(pack_matmul(w), bf16))             weights widened on the way
+    fp16                     as bf16, of f16: by registers of matrices, or widened on the way
     int8                     cast(matmul_dot(quantised x, quantised w)) * scale of the row * scale of the column
 
 Quantisation is symmetric: weights by the greatest magnitude of each column, in `prepare`; activations by that of each
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tilewright.ir.attributes import ConstantArray
-from tilewright.ir.dtype import DType, bf16, f32, i8, i16, i32, u8
+from tilewright.ir.dtype import DType, bf16, f16, f32, i8, i16, i32, u8
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.selection import Matrices
@@ -66,15 +67,16 @@ def reduced(a: Assigner, node: Node, x: Value) -> bool:
     assert w is not None
     depth = as_int(x.shape[-1])
     assert depth is not None
-    product = _Product(a, node, x, w, depth)
-    dot = find_dot(bf16, bf16, a.target)
+    kind = f16 if node.precision == "fp16" else bf16
+    product = _Product(a, node, x, w, depth, kind)
+    dot = find_dot(kind, kind, a.target)
     if node.precision == "int8":
         product.quantised()
     elif node.precision == "int4w" and depth % GROUP == 0:
         product.of_nibbles()
     elif node.precision in ("int8w", "int4w"):
         product.of_codes()
-    elif (tile := product.tile(bf16, bf16)) is not None:
+    elif (tile := product.tile(kind, kind)) is not None:
         product.finish(product.in_tiles(tile))
     elif dot is not None and (total := product.in_vectors(dot)) is not None:
         product.finish(total)
@@ -179,13 +181,14 @@ def by_codes(a: Assigner, node: Node, rows: Callable[[], Value]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """`x[..., M, K]` times the weights `w`, to be expressed by narrower types."""
+    """`x[..., M, K]` times the weights `w`, to be expressed by narrower types; `kind`: of narrow floats."""
 
     a: Assigner
     node: Node
     x: Value
     w: Value
     depth: int
+    kind: DType = bf16
 
     @property
     def transpose(self) -> bool:
@@ -209,16 +212,16 @@ class _Product:
         array = ConstantArray(dtype.numpy.type(value))
         return self.emit("constant", name="number", value=array)
 
-    # bf16
+    # bf16 and f16
 
     def widened(self) -> None:
-        """bf16 weights that are widened when they are read: half the traffic, products in f32."""
+        """Narrow weights that are widened when they are read: half the traffic, products in f32."""
         tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
         packed = self.f32_panels(self.a.as_row_major(self.w), tile.width)
         self.finish(self.multiplied("lowered.matmul_packed", self.x, self.narrow(packed, self.w.name)))
 
     def in_vectors(self, dot: Dot) -> Value | None:
-        """Both factors in bf16, rows one by one or in pairs; rounding x joins the kernel that makes it where it can.
+        """Both factors narrow, rows one by one or in pairs; rounding x joins the kernel that makes it where it can.
         None where the depth is no multiple of the instruction's."""
         if (pair := self.pair(dot)) is not None:
             x, w = (self.narrow(v, v.name) for v in (self.x, self.a.as_row_major(self.w)))
@@ -250,7 +253,7 @@ class _Product:
         return None if least is None else tile
 
     def in_tiles(self, tile: Dot) -> Value:
-        """Both factors in bf16, by registers of matrices."""
+        """Both factors narrow, by registers of matrices."""
         x = as_rows(self.a, self.narrow(self.x, self.x.name), tile.rows)
         packed = self.whole_panels(self.a.as_row_major(self.w), tile)
         return self.multiplied("lowered.matmul_tiles", x, self.narrow(packed, self.w.name), rows=tile.rows)
@@ -261,8 +264,9 @@ class _Product:
         return self.panels(longer(self.a, w, 1 if self.transpose else 0, more) if more else w, tile)
 
     def narrow(self, value: Value, name: str) -> Value:
-        """A factor in bf16."""
-        return value if value.dtype is bf16 else self.emit("cast", value, name=f"{name}_bf16", dtype=bf16)
+        """A narrow factor."""
+        kind = self.kind
+        return value if value.dtype is kind else self.emit("cast", value, name=f"{name}_{kind.name}", dtype=kind)
 
     def panels(self, w: Value, dot: Dot) -> Value:
         attrs = {"width": dot.lanes, "group": dot.group, "panels": panel_multiple(self.columns, dot.lanes)}
