@@ -72,8 +72,8 @@ def compile(
         dynamic: which dimensions of a PyTorch module's inputs are symbols: "auto" (the batch, called "batch"), None, or
             `{"input": {axis: "symbol"}}`; see docs/torch.md.
         target: the machine, or its name ("x86-64-v3"); the host if None.
-        precision: the type in which products multiply: "fp32", "bf16", "fp16", "int8"; "int8w", "int4w": weights alone have
-            so few bits (see docs/accuracy.md).
+        precision: the type in which products multiply: "fp32", "bf16", "fp16", "int8"; "int8w", "int4w": weights alone
+            have so few bits (see docs/accuracy.md).
         fast: which algorithms with fewer multiplications are allowed (Winograd's, Fourier's, Strassen's; see
             docs/accuracy.md): "auto", "exact" (none that is less exact), "f2", "f4", "f6"; "strassen": "auto", and fast
             products of any rows, those of different samples too.

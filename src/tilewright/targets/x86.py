@@ -118,8 +118,8 @@ DOTS = (
 """The bf16 instruction takes and gives no denormals and adds each pair before it adds to C (Intel SDM, VDPBF16PS);
 VNNI makes sums of four products of u8 and i8, sixteen with AVX-512, eight with AVX-VNNI (Intel SDM, VPDPBUSD). AMX
 multiplies 16 rows at once (Intel SDM, TDPBUSD, TDPBF16PS and TDPFP16PS, which takes
-denormals as they are); a process must ask for it (`support/permission.py`), and machines that are named here go without:
-many a virtual one of them does."""
+denormals as they are); a process must ask for it (`support/permission.py`), and machines that are named here go
+without: many a virtual one of them does."""
 
 
 # -- what the instructions offer ---------------------------------------------------------------------------------------
