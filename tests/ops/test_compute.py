@@ -539,6 +539,7 @@ COVERED = {
     "recurrence": "tests/ops/test_recurrence.py",
     "require": "tests/frontend/onnx/test_numbers_of_the_data.py",
     "mmla": "tests/plans/matmul/test_mmla.py",
+    "mmla_conv": "tests/plans/convolution/test_mmla_convolution.py",
     "patches": "tests/transform/graph/test_integer.py",
     "split": "tests/plans/matmul/test_split.py",
     "split_conv": "tests/plans/convolution/test_split_convolution.py",

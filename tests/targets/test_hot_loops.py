@@ -50,15 +50,18 @@ def test_tiles_of_scalable_vectors_stay_in_registers(name: str) -> None:
     assert loop.accumulators >= MIN_ACCUMULATORS and loop.stack == 0
 
 
-def _in_bytes(kind: type, size: int = 20) -> onnx.ModelProto:
+def _in_bytes(
+    kind: type, size: int = 20, channels: int = 32, filters: int = 64, kernel: int = 3, stride: int = 1
+) -> onnx.ModelProto:
     """A convolution in 8 bits, between QuantizeLinear and DequantizeLinear."""
     b, rng = Builder("bytes", seed=8), np.random.default_rng(8)
     scale, zero = b.constant(np.float32(0.05)), b.constant(kind(128 if kind is np.uint8 else 3))
     fine, none = b.constant(np.float32(0.01)), b.constant(np.int8(0))
-    x = b.op("QuantizeLinear", [b.input("x", [1, 32, size, size]), scale, zero])
-    weight = b.constant(rng.integers(-127, 128, (64, 32, 3, 3)).astype(np.int8))
+    x = b.op("QuantizeLinear", [b.input("x", [1, channels, size, size]), scale, zero])
+    weight = b.constant(rng.integers(-127, 128, (filters, channels, kernel, kernel)).astype(np.int8))
     factors = [b.op("DequantizeLinear", [x, scale, zero]), b.op("DequantizeLinear", [weight, fine, none])]
-    b.output(b.op("Conv", factors, pads=[1] * 4, kernel_shape=[3, 3]), "y", [1, 64, size, size])
+    y = b.op("Conv", factors, pads=[kernel // 2] * 4, kernel_shape=[kernel] * 2, strides=[stride] * 2)
+    b.output(y, "y", [1, filters, -(-size // stride), -(-size // stride)])
     return b.build()
 
 
@@ -67,9 +70,9 @@ def _in_bytes(kind: type, size: int = 20) -> onnx.ModelProto:
     [
         ("neoverse-n1", np.uint8, "sdot"),
         ("neoverse-n1", np.int8, "sdot"),
-        ("neoverse-v1", np.uint8, "usdot"),
-        ("neoverse-v1", np.int8, "sdot"),
-        ("neoverse-v1-sve", np.int8, "sdot"),
+        ("neoverse-v1", np.uint8, "usmmla"),
+        ("neoverse-v1", np.int8, "smmla"),
+        ("neoverse-v1-sve", np.int8, "smmla"),
     ],
 )
 def test_bytes_are_multiplied_by_dot_instructions(target: str, kind: type, instruction: str) -> None:
@@ -80,4 +83,15 @@ def test_bytes_are_multiplied_by_dot_instructions(target: str, kind: type, instr
 def test_tiles_of_bytes_leave_room_for_what_is_read() -> None:
     # 14 rows by 2 vectors would leave four registers: every step moved all accumulators on by one.
     loop = largest(_in_bytes(np.int8, 28), "neoverse-n1")
+    assert loop.accumulators >= MIN_ACCUMULATORS and loop.stack == 0
+
+
+@pytest.mark.parametrize("target", ["neoverse-n1", "neoverse-v1", "neoverse-v1-sve"])
+@pytest.mark.parametrize(
+    "layer",
+    [{"kernel": 1, "channels": 64, "filters": 128, "size": 24}, {"kernel": 7, "channels": 3, "stride": 2, "size": 56}],
+    ids=["of one pixel", "of three channels"],
+)
+def test_steps_of_bytes_leave_the_stack_alone(target: str, layer: dict[str, int]) -> None:
+    loop = largest(_in_bytes(np.int8, **layer), target)
     assert loop.accumulators >= MIN_ACCUMULATORS and loop.stack == 0

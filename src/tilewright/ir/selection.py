@@ -67,6 +67,14 @@ class Matrices(Algorithm):
 
 
 @dataclass(frozen=True, slots=True)
+class Pairs(Algorithm):
+    """A convolution as it is defined, of bf16 by instructions that multiply two pixels by two filters, summed in
+    f32."""
+
+    name: ClassVar[str] = "pairs"
+
+
+@dataclass(frozen=True, slots=True)
 class SplitMatrices(Algorithm):
     """A convolution of f32 as it is defined, by `terms` products of bf16 pieces in registers of matrices, `flat` as of
     `Matrices`."""

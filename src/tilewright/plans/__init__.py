@@ -14,6 +14,7 @@ from tilewright.plans.attention import gradient as attention_gradient
 from tilewright.plans.attention import plan as attention
 from tilewright.plans.convolution import by_weight, depthwise, direct, pixels, transposed, windows
 from tilewright.plans.convolution import dots as dot_convolution
+from tilewright.plans.convolution import mmla as mmla_convolution
 from tilewright.plans.convolution import tile_dots as tile_convolution
 from tilewright.plans.framework.alone import alone_if_small
 from tilewright.plans.framework.analysis import Structure, analyse
@@ -48,6 +49,7 @@ PLANS: tuple[Plan, ...] = (
     tile_dots.PLAN,
     mmla.PLAN,
     dot_convolution.PLAN,
+    mmla_convolution.PLAN,
     tile_convolution.PLAN,
     windows.PLAN,
     direct.PLAN,

@@ -28,6 +28,11 @@ def find_mmla(a: DType, b: DType, target: Target) -> Dot | None:
     return next((dot for dot in target.isa.dots if dot.a is a and dot.b is b and dot.kind == "pair"), None)
 
 
+def has_pairs(target: Target) -> bool:
+    """Whether the target has instructions that multiply two rows by two columns."""
+    return any(dot.kind == "pair" for dot in target.isa.dots)
+
+
 def named_dot(name: str) -> Dot:
     """The instruction of this name. Raises ScheduleError if there is none."""
     dots = registry.dots()
@@ -36,4 +41,4 @@ def named_dot(name: str) -> Dot:
     return dots[name]
 
 
-__all__ = ["Dot", "find_dot", "find_mmla", "find_tile_dot", "named_dot"]
+__all__ = ["Dot", "find_dot", "find_mmla", "find_tile_dot", "has_pairs", "named_dot"]

@@ -8,14 +8,20 @@ from functools import partial
 from math import ceil, prod
 from typing import Literal
 
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_int, is_const, product
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.lowered.mmla import SIDE
+from tilewright.ops.lowered.mmla_conv import ConvMmlaAttrs
+from tilewright.plans.convolution.mmla import convolution_cycles, panel_multiple
 from tilewright.plans.convolution.pixels import PixelProblem
 from tilewright.plans.convolution.tiles import MAX_FLAT_PIXELS, Blocking, DirectProblem, ranked, side
 from tilewright.plans.framework.alone import alone_if_small
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
+from tilewright.schedule.dot_intrinsics import Dot, find_mmla
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 Cycles = Callable[[int], float]
@@ -148,3 +154,33 @@ def data_side(node: Node, block: int) -> Literal["wide", "narrow"] | None:
 def waste(channels: int, block: int) -> float:
     """How many lanes there are for each channel."""
     return ceil(channels / block) * block / channels
+
+
+@dataclass(frozen=True, slots=True)
+class ConvInPairs:
+    """How a convolution goes by such an instruction, and its estimated cycles an image."""
+
+    pair: Dot
+    attrs: ConvMmlaAttrs
+    panels: int
+    cycles: float
+
+
+def convolution_in_pairs(node: Node, a: DType, b: DType, target: Target) -> ConvInPairs | None:
+    """How a convolution of maps of numbers of type `a`, to blocks of a vector's channels, goes by pairs; None where the
+    machine has no such instruction, no tile fits, or groups have no whole panels."""
+    pair, w, conv = find_mmla(a, b, target), node.inputs[1], node.of(ConvAttrs)
+    if pair is None or w is None or w.type.rank != 4:
+        return None
+    filters, channels, *window = (as_int(d) or 0 for d in w.shape)
+    block = target.lanes(4)
+    if not filters or not channels:
+        return None
+    if conv.groups > 1 and (filters % block or filters // conv.groups % SIDE):
+        return None
+    multiple = 1 if conv.groups > 1 else panel_multiple(filters, block)
+    panels = -(-filters // (SIDE * multiple)) * multiple
+    attrs = ConvMmlaAttrs(conv.strides, conv.dilations, conv.pads, filters, block, channels, conv.groups)
+    lines, columns = map(side, node.output.shape[2:])
+    cycles = convolution_cycles(attrs, lines, columns, prod(window), panels, pair, target)
+    return None if cycles is None else ConvInPairs(pair, attrs, multiple, cycles)

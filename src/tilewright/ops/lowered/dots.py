@@ -16,10 +16,10 @@ import numpy as np
 from tilewright import te
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import DType, f32, i32
-from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, is_const, select
+from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import dim, static
-from tilewright.ops.lowered.packed import ColumnsAttrs, cropped, only, present
+from tilewright.ops.lowered.packed import ColumnsAttrs, batch_of, cropped, only, present
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
@@ -113,9 +113,7 @@ def _matmul_compute(inputs: Tensors, attrs: ColumnsAttrs, out: Out) -> tuple[Ten
 
     def element(*at: Expr) -> Expr:
         *rows, n = at
-        lead = rows[: len(rows) - 1][-len(batch) :] if batch else []
-        which = [const(0) if is_const(d, 1) else i for d, i in zip(batch, lead, strict=True)]
-        weight = w[(*which, n // width, k.var, n % width, inner.var)]
+        weight = w[(*batch_of(rows[:-1], batch), n // width, k.var, n % width, inner.var)]
         value = x[(*rows, k.var * group + inner.var)]
         return te.sum(cast(value, acc) * cast(weight, acc), axis=[k, inner])  # type: ignore[no-any-return]
 
@@ -123,12 +121,16 @@ def _matmul_compute(inputs: Tensors, attrs: ColumnsAttrs, out: Out) -> tuple[Ten
     return (cropped(product, out[0].shape),)
 
 
+def unpacked(w: Any) -> Any:
+    """The second factor `[..., P, K/group, width, group]` as a matrix `[..., K, P * width]`."""
+    *batch, panels, steps, width, group = w.shape
+    return np.moveaxis(np.moveaxis(w, -1, -2), -4, -2).reshape(*batch, steps * group, panels * width)
+
+
 def _matmul_reference(arrays: Sequence[Any], attrs: ColumnsAttrs) -> tuple[Any, ...]:
     x, w = (np.asarray(a) for a in arrays)
     acc = np.int32 if x.dtype.kind in "iu" else np.float32
-    *batch, panels, steps, width, group = w.shape
-    full = np.moveaxis(np.moveaxis(w, -1, -2), -4, -2).reshape(*batch, steps * group, panels * width)
-    return (np.matmul(x.astype(acc), full.astype(acc))[..., : as_int(attrs.columns)],)
+    return (np.matmul(x.astype(acc), unpacked(w).astype(acc))[..., : as_int(attrs.columns)],)
 
 
 register(OpDef("lowered.matmul_dot", "contraction", ColumnsAttrs, _matmul_infer, _matmul_reference, _matmul_compute))

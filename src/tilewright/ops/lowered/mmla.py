@@ -1,11 +1,11 @@
 """Products for instructions that multiply two rows by two columns and add 2x2 sums in one vector (Arm's smmla, usmmla,
 bfmmla; see `targets/isa.py`).
 
-    matmul   x[..., M, K]   w[P, D/group, 2, group]   ->   [..., M, columns]
+    matmul   x[..., M, K]   w[..., P, D/group, 2, group]   ->   [..., M, columns]
 
-Weights are packed as for dot instructions (`dots.py`), two columns to a panel, a depth of whole groups. Rows are copied
-in pairs, a group of one beside a group of the other, with zeros after their depth and for the row that an odd number
-lacks.
+The second factor is packed as for dot instructions (`dots.py`), two columns to a panel, a depth of whole groups. Rows
+are copied in pairs, a group of one beside a group of the other, with zeros after their depth and for the row that an
+odd number lacks.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tilewright import te
 from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import static
-from tilewright.ops.lowered.dots import accumulator
-from tilewright.ops.lowered.packed import ColumnsAttrs, only, present
-from tilewright.ops.lowered.tiles import MATMUL_TILES, MatmulTilesAttrs
+from tilewright.ops.lowered.dots import accumulator, unpacked
+from tilewright.ops.lowered.packed import ColumnsAttrs, batch_of, only, present
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
@@ -32,17 +33,18 @@ SIDE = 2
 
 
 def _infer(types: Types, attrs: ColumnsAttrs) -> Out:
-    """`x[..., M, K]` and panels `w[P, D/group, 2, group]`, D at least K, to `[..., M, columns]` of f32 or i32."""
+    """`x[..., M, K]` and panels `w[..., P, D/group, 2, group]`, D at least K, to `[..., M, columns]` of f32 or i32. A
+    batch dimension of w is that of x, or 1, or absent."""
     x, w = only(types), only(types, 1)
-    fits = w.rank == 4 and x.rank >= 2 and as_int(w.shape[-2]) == SIDE and x.dtype.is_float is w.dtype.is_float
-    if not fits or static(x.shape[-1], "the depth") > static(w.shape[1] * w.shape[3], "the depth"):
+    fits = 4 <= w.rank <= x.rank + 2 and as_int(w.shape[-2]) == SIDE and x.dtype.is_float is w.dtype.is_float
+    if not fits or static(x.shape[-1], "the depth") > static(w.shape[-3] * w.shape[-1], "the depth"):
         raise ShapeError("the packed weights do not fit the rows", expected=w, got=x)
     return (TensorType(accumulator(x.dtype), (*x.shape[:-1], as_expr(attrs.columns))),)
 
 
 def _compute(inputs: Tensors, attrs: ColumnsAttrs, out: Out) -> tuple[Tensor, ...]:
     x, w = present(inputs, 0), present(inputs, 1)
-    panels, steps, _, group = w.shape
+    *batch, panels, steps, _, group = w.shape
     k, inner = te.reduce_axis(steps, "k"), te.reduce_axis(group, "p")
     acc, (*lead, count, own) = out[0].dtype, x.shape
     couples, side = ceildiv(count, SIDE), const(SIDE)
@@ -61,7 +63,8 @@ def _compute(inputs: Tensors, attrs: ColumnsAttrs, out: Out) -> tuple[Tensor, ..
 
     def element(*at: Expr) -> Expr:
         *place, panel, row, column = at
-        value, weight = pairs[(*place, k.var, row, inner.var)], w[panel, k.var, column, inner.var]
+        weight = w[(*batch_of(place[:-1], batch), panel, k.var, column, inner.var)]
+        value = pairs[(*place, k.var, row, inner.var)]
         return te.sum(cast(value, acc) * cast(weight, acc), axis=[k, inner])  # type: ignore[no-any-return]
 
     squares = te.compute((*lead, couples, panels, side, side), element, name="squares")
@@ -74,7 +77,10 @@ def _compute(inputs: Tensors, attrs: ColumnsAttrs, out: Out) -> tuple[Tensor, ..
 
 
 def _reference(arrays: Sequence[Any], attrs: ColumnsAttrs) -> tuple[Any, ...]:
-    return MATMUL_TILES.reference(arrays, MatmulTilesAttrs(as_int(attrs.columns) or 0, SIDE))
+    x, w = (np.asarray(a) for a in arrays)
+    acc = np.int32 if x.dtype.kind in "iu" else np.float32
+    full = unpacked(w)[..., : x.shape[-1], : as_int(attrs.columns)]
+    return (np.matmul(x.astype(acc), full.astype(acc)),)
 
 
 MATMUL_MMLA = register(OpDef("lowered.matmul_mmla", "contraction", ColumnsAttrs, _infer, _reference, _compute))

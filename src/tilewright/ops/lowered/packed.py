@@ -214,14 +214,18 @@ def _matmul_compute(
 
     def element(*at: Expr) -> Expr:
         *rows, n = at
-        lead = rows[: len(rows) - 1][-len(batch) :] if batch else []
-        which = [const(0) if is_const(d, 1) else i for d, i in zip(batch, lead, strict=True)]
-        stored = w[(*which, n // width, k.var, n % width)]
+        stored = w[(*batch_of(rows[:-1], batch), n // width, k.var, n % width)]
         weight = cast(decoded(stored) if stored.dtype.is_minifloat else stored, types[0].dtype)
         return te.sum(cast(x[(*rows, k.var)], types[0].dtype) * weight, axis=k)  # type: ignore[no-any-return]
 
     product: Tensor = te.compute((*types[0].shape[:-1], panels * width), element, name="matmul")
     return (cropped(product, types[0].shape),)
+
+
+def batch_of(lead: Sequence[Expr], batch: Sequence[Expr]) -> list[Expr]:
+    """The place in dimensions `batch` of the second factor's matrix by which the rows at `lead` are multiplied."""
+    own = lead[len(lead) - len(batch) :]
+    return [const(0) if is_const(d, 1) else i for d, i in zip(batch, own, strict=True)]
 
 
 def cropped(x: Tensor, shape: Sequence[Expr]) -> Tensor:

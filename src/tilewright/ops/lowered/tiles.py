@@ -155,10 +155,15 @@ class Side:
     shared: int
 
 
+def phases_of(window: int, stride: int, dilation: int) -> int:
+    """From how many first elements on, every `stride`-th one, windows are read: element `f` of a window is one of
+    phase `f % phases`."""
+    return 1 if window == 1 or dilation % stride == 0 else min(stride, (window - 1) * dilation + 1)
+
+
 def _side(size: int, out: int, window: int, stride: int, dilation: int, before: int) -> Side:
     """The map has `size` elements and `before` that surround it, the output has `out`."""
-    outer = (window - 1) * dilation
-    phases = 1 if window == 1 or dilation % stride == 0 else min(stride, outer + 1)
+    outer, phases = (window - 1) * dilation, phases_of(window, stride, dilation)
     length = out + outer // stride
     first = max(0, -(-(before - phases + 1) // stride))
     last = length - min(length, -(-(size + before) // stride))

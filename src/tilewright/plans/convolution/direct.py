@@ -187,10 +187,12 @@ def in_blocks(
     candidate: Candidate,
     target: Target,
     pitch: int = 0,
+    result: Stage | None = None,
 ) -> Blocked:
     """Block the output, with all that is after the product in one stage and all that is before it in another. Lines
-    that follow one another in the product, at a distance of `pitch` pixels, are tiled as one."""
-    anchor = structure.anchors[0]
+    that follow one another in the product, at a distance of `pitch` pixels, are tiled as one. `result` is the stage
+    that has the product's sums, where these are first in another order."""
+    anchor = result or structure.anchors[0]
     epilogue, ordinary = contiguous_output(structure, anchor)
     inline_all(s, structure, prologue[:-1])
     others = tuple(st for st in structure.stages if st not in prologue and st not in epilogue and st is not anchor)

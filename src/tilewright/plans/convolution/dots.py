@@ -58,7 +58,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     copied, images = bool(structure.before(anchor)), number(anchor.spatial[0].extent)
     rest, memory = around(structure, anchor, target), roofline(structure, target).memory
     results = []
-    spare = 4 if target.isa.elements else 2  # with two LLVM moves all accumulators on by a register in every step
+    # With two LLVM moves all accumulators on by a register in every step.
+    spare = 4 if target.isa.elements or target.isa.scalable else 2
     for rows in range(1, min(MAX_ROWS, width) + 1):
         for wide in range(1, min(MAX_PANELS, panels) + 1):
             if panels % wide or rows * wide + wide + spare > target.registers:
@@ -107,18 +108,20 @@ def _register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candi
     _, panel, *pixels, lane = [loop for it, loop in own if it.kind == "spatial"][-len(anchor.spatial) :]
     *steps, member = [loop for it, loop in own if it.kind == "reduce"]
     rows, panels = candidate.knob("rows"), candidate.knob("width") // dot.lanes
-    together = steps[-1:]
+    channel, line, column, group = steps
+    together = [group]
     if (extent(s, steps[-1]) or 1) * rows * panels < BODY:
         # Steps that are unrolled together must not share what they read, for LLVM would keep all of it in registers;
         # those of neighbouring columns do, those of lines and blocks do not.
-        channel, line, column, group = steps
         together = [channel, line, group]
         steps = [column, *together]
     inner = (panel, pixels[-1]) if panels > rows else (pixels[-1], panel)
     s.reorder(*steps, *inner, lane, member)
     zero = s.decompose_reduction(block, steps[0])
-    # A group that is broadcast by a load has a register of its own there: of more steps at once there is no room.
-    unroll_steps(s, together, rows * panels * (2 if target.isa.elements else 1))
+    # A group that is broadcast by a load has a register of its own there: of more steps at once there is no room. Of
+    # windows of one column LLVM loads the weights of two steps, which are neighbours, by one instruction.
+    if extent(s, column) != 1 or not target.isa.elements or rows * panels + 2 * panels + 2 <= target.registers:
+        unroll_steps(s, together, rows * panels * (2 if target.isa.elements else 1))
     for loop in inner:
         s.unroll(loop)
     s.tensorize(lane, dot.name)

@@ -19,11 +19,12 @@ from tilewright.ir.expr import as_int
 from tilewright.ops.lowered.mmla import MATMUL_MMLA, SIDE
 from tilewright.plans.framework.analysis import Stage, Structure, factors
 from tilewright.plans.framework.base import Candidate, Plan
-from tilewright.plans.framework.common import extent, inline_all, parallelize
+from tilewright.plans.framework.common import extent, inline_all, own_loops, parallelize
 from tilewright.plans.framework.cost import Cost, around, number, roofline
 from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
-from tilewright.plans.idioms.panels import schedule_prologue
+from tilewright.plans.idioms.panels import schedule_prologue, unroll_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_mmla
+from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
@@ -65,14 +66,14 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     counts, panels = values_of(pairs, SYMBOLIC_ROWS), as_int(columns) or MAX_SIDE
     steps, times = as_int(anchor.reduce[0].extent) or 1, prod(map(number, lead))
     rest, memory, result = around(structure, anchor, target), roofline(structure, target).memory, []
-    for tall, wide in tiles(max(counts), panels, target):
+    for tall, wide in product_tiles(max(counts), panels, target):
         cycles = sum(_cycles(tall, wide, m, panels, steps, dot, target) * number(pairs) / m for m in counts)
         own = Cost(compute=times * cycles / len(counts), memory=memory)
         result.append(Candidate((("pairs", tall), ("panels", wide)), own + rest))
     return sorted(result, key=lambda c: c.cycles)
 
 
-def tiles(pairs: int, panels: int, target: Target) -> Iterator[tuple[int, int]]:
+def product_tiles(pairs: int, panels: int, target: Target) -> Iterator[tuple[int, int]]:
     """Pairs and panels of the tiles that fit registers, whose vectors of sums are whole where panels allow it."""
     for tall in range(1, min(MAX_SIDE, pairs) + 1):
         for wide in range(1, min(MAX_SIDE, panels) + 1):
@@ -108,7 +109,7 @@ def product_cycles(rows: int, depth: int, columns: int, dot: Dot, target: Target
     """Estimated cycles of a product by the best tile, and of its rows' copy in pairs, a load and a store a group."""
     pairs, panels, steps = -(-rows // SIDE), -(-columns // SIDE), -(-depth // dot.group)
     panels += -panels % panel_multiple(columns)
-    shapes = tiles(pairs, panels, target)
+    shapes = product_tiles(pairs, panels, target)
     own = min(_cycles(m, p, pairs, panels, steps, dot, target) for m, p in shapes)
     return own + pairs * SIDE * steps * 2.0
 
@@ -128,31 +129,40 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     panel, inside = s.split(column, factor=wide)
     order = [*others, panel, tile]
     s.reorder(*order, point, inside)
+    square_tile(s, anchor, block, rows, tile, dot)
+    _in_vectors(s, out, 2, target.lanes(4))
+    schedule_prologue(s, structure, prologue, target)
+    parallelize(s, order)
+
+
+def square_tile(s: Schedule, anchor: Stage, block: BlockRef, rows: BlockRef, tile: LoopRef, dot: Dot) -> None:
+    """The sums of a tile, and what has them in the order of rows, in registers: a step of the reduction is one
+    instruction for each two rows and columns."""
     for stage in (rows, block):
         s.compute_at(stage, tile)
         s.set_scope(stage, "local")
-    *own, step, member = list(s.loops(block))[len(order) :]
-    *places, i, j = own
+    own = own_loops(s, block)
+    *places, i, j = [loop for it, loop in own if it.kind == "spatial"]
+    *steps, member = [loop for it, loop in own if it.kind == "reduce"]
     places = [loop for loop in places if extent(s, loop) != 1]
-    s.reorder(step, *places, i, j, member)
-    init = s.decompose_reduction(block, step)
+    s.reorder(*steps, *places, i, j, member)
+    init = s.decompose_reduction(block, steps[0])
     for loop in places:
         s.unroll(loop)
     s.tensorize(i, dot.name)
-    *zeroed, last = list(s.loops(init))[len(order) :]
-    for loop in zeroed:
+    unroll_tile(s, init, len(anchor.spatial))
+    _in_vectors(s, rows, len(own_loops(s, rows)), SIDE)
+
+
+def _in_vectors(s: Schedule, stage: BlockRef, count: int, lanes: int) -> None:
+    """The innermost `count` loops of a stage unrolled, the last one in vectors of so many lanes."""
+    *before, columns = list(s.loops(stage))[-count:]
+    if (extent(s, columns) or 0) > lanes:
+        several, columns = s.split(columns, factor=lanes)
+        before.append(several)
+    for loop in before:
         s.unroll(loop)
-    s.vectorize(last)
-    for stage, lanes in ((rows, SIDE), (out, target.lanes(4))):
-        *before, columns = list(s.loops(stage))[len(order) :]
-        if wide > lanes:
-            several, columns = s.split(columns, factor=lanes)
-            before.append(several)
-        for loop in before:
-            s.unroll(loop)
-        s.vectorize(columns)
-    schedule_prologue(s, structure, prologue, target)
-    parallelize(s, order)
+    s.vectorize(columns)
 
 
 PLAN = Plan("mmla", fits, candidates, apply)

@@ -14,7 +14,8 @@ attention whose softmax stays in floats is left for its own kernel:
 
     y = matmul(softmax(matmul(a, b)), c)   stays
 
-Convolutions in more groups have no such instructions; sums of so few products are exact in f32, of integers too:
+Convolutions in more groups have no such instructions on most machines (Arm's smmla takes them as they are); sums of so
+few products are exact in f32, of integers too:
 
     y = conv(p, q)                         ->      y = cast(conv(cast(p), cast(q)))      |p| |q| depth < 2^24
 """
@@ -35,10 +36,10 @@ from tilewright.ops.matmul import MatmulAttrs
 from tilewright.schedule.dot_intrinsics import find_dot
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
-from tilewright.transform.graph.bounds import MOVES, bounds, largest
+from tilewright.transform.graph.bounds import MOVES, bounds, holds, largest
 from tilewright.transform.graph.channels import moved_shape
 from tilewright.transform.graph.fixed import depends_on_weights, fixed_values
-from tilewright.transform.problems import multiplies_alike
+from tilewright.transform.problems import convolution_in_pairs, multiplies_alike
 from tilewright.transform.regions.captures import builder_for
 
 EXACT: dict[DType, int] = {i32: 1 << 31, f32: 1 << 24}
@@ -108,6 +109,8 @@ class _Rewriter:
         x, w = node.inputs
         if x is None or w is None or node.of(ConvAttrs).groups == 1 or not self.exact(x, w, _depth(node), f32):
             return False
+        if self.goes_in_pairs(node, x, w):
+            return False
         total = self.emit("conv", self.cast(x, f32), self.cast(w, f32), attrs=node.attrs)
         self.cast(total, i32)
         return True
@@ -119,8 +122,9 @@ class _Rewriter:
             return False
         if w.integers not in self.fixed and not self.are_computed(node, x, w):
             return False
-        dense = self.is_dense(node)
-        single = node.op == "conv" and node.of(ConvAttrs).groups != 1 and not dense
+        pairs = self.goes_in_pairs(node, x.integers, w.integers)
+        dense = not pairs and self.is_dense(node)
+        single = node.op == "conv" and node.of(ConvAttrs).groups != 1 and not dense and not pairs
         kind = f32 if single else i32
         if not single and all(find_dot(t, i8, self.target) is None for t in (u8, i8)):
             return False
@@ -165,6 +169,19 @@ class _Rewriter:
                 if self.is_attended(node.output, depth - 1):
                     return True
         return False
+
+    def goes_in_pairs(self, node: Node, x: Value, w: Value) -> bool:
+        """Whether a convolution in groups has instructions of its own: of codes of 8 bits, `x` perhaps less a zero
+        point, by pairs of pixels and filters."""
+        if node.op != "conv" or node.of(ConvAttrs).groups == 1:
+            return False
+        if (as_int(w.shape[1]) or 0) < MIN_CHANNELS or convolution_in_pairs(node, i8, i8, self.target) is None:
+            return False
+        moved, between = self.producer(x), bounds(self.producer, w)
+        if moved is not None and moved.op == "sub":
+            source, point = moved.inputs
+            x = source if source is not None and point is not None and _is_single(point) else x
+        return between is not None and holds(i8, between) and self.narrow(x).dtype in (u8, i8) and w in self.fixed
 
     def is_dense(self, node: Node) -> bool:
         """Whether a convolution in groups is multiplied as one without, with zeros where groups do not meet."""

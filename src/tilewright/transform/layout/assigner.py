@@ -148,6 +148,19 @@ class Assigner:
         created = attrs if isinstance(attrs, Attrs) else ops.attributes(op, attrs)
         return ops.emit(self.builder, op, *inputs, names=(name,), attrs=created)
 
+    def derive(self, op: str, *inputs: Value, **attrs: object) -> Value:
+        """A value of one operator, named after it; one of weights alone is as fixed as they are."""
+        (value,) = self.emit(op, inputs, attrs, op)
+        if depends_on_weights(inputs, self.fixed):
+            self.fixed.add(value)
+        return value
+
+    def longer(self, x: Value, axis: int, more: int) -> Value:
+        """`x` with so many zeros after an axis."""
+        rank = x.type.rank
+        after = tuple(more if k == axis else 0 for k in range(rank))
+        return self.derive("pad", x, before=(0,) * rank, after=after, mode="constant", value=0)
+
     def keep(self, node: Node) -> None:
         inputs = tuple(None if v is None else self.as_row_major(v) for v in node.inputs)
         self.builder.nodes.append(replace(node, inputs=inputs, selected=None))

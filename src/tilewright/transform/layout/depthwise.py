@@ -8,14 +8,14 @@ from typing import Any
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import Matrices, SplitMatrices
+from tilewright.ir.selection import Matrices, Pairs, SplitMatrices
 from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.tiles import conv_tile
 from tilewright.plans.matmul.tiles import starts
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import pointwise
-from tilewright.transform.layout.precision import conv_in_matrices
+from tilewright.transform.layout.precision import conv_in_matrices, conv_in_pairs
 from tilewright.transform.layout.split import split_conv
 from tilewright.transform.problems import is_pointwise
 
@@ -46,6 +46,8 @@ def grouped(a: Assigner, node: Node) -> bool:
     match node.algorithm:
         case Matrices() as choice:
             return conv_in_matrices(a, node, choice)
+        case Pairs():
+            return conv_in_pairs(a, node)
         case SplitMatrices() as choice:
             return split_conv(a, node, choice)
     if x.type.rank == 4 and is_pointwise(node):

@@ -18,21 +18,7 @@ def gathered(a: Assigner, weights: Value, x: Value, how: Ints) -> Value:
     deep = (as_int(x.shape[1]) or 1) * (as_int(x.shape[4]) or 1)
     for axis, more in ((1, deep - channels), (2, groups * lines - kh), (3, columns - kw)):
         if more:
-            weights = longer(a, weights, axis, more)
-    separate = followed(a, "reshape", weights, shape=tuple(map(const, (filters, deep, groups, lines, columns))))
-    transposed = followed(a, "transpose", separate, perm=(0, 3, 4, 1, 2))
-    return followed(a, "reshape", transposed, shape=tuple(map(const, (filters, lines * columns * deep, groups, 1))))
-
-
-def longer(a: Assigner, x: Value, axis: int, more: int) -> Value:
-    """Zeros after an axis."""
-    rank = x.type.rank
-    after = tuple(more if k == axis else 0 for k in range(rank))
-    return followed(a, "pad", x, before=(0,) * rank, after=after, mode="constant", value=0)
-
-
-def followed(a: Assigner, op: str, x: Value, **attrs: object) -> Value:
-    """A new value of another, that depends on weights alone if that one does."""
-    (value,) = a.emit(op, (x,), attrs, op)
-    a.follow(x, value)
-    return value
+            weights = a.longer(weights, axis, more)
+    separate = a.derive("reshape", weights, shape=tuple(map(const, (filters, deep, groups, lines, columns))))
+    transposed = a.derive("transpose", separate, perm=(0, 3, 4, 1, 2))
+    return a.derive("reshape", transposed, shape=tuple(map(const, (filters, lines * columns * deep, groups, 1))))

@@ -27,20 +27,19 @@ from tilewright.ir.expr import Expr, as_int, const, is_const
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.dot_conv import ConvDotAttrs
-from tilewright.ops.lowered.mmla import SIDE
 from tilewright.ops.lowered.tiles import ConvTilesAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.plans.convolution.tile_dots import convolution_cycles, crosses_lines, gatherings
-from tilewright.plans.matmul import dots, mmla, tile_dots
+from tilewright.plans.matmul import dots, tile_dots
 from tilewright.plans.matmul.dots import panel_multiple
-from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_mmla, find_tile_dot
+from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot, has_pairs
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.bounds import bounds, holds
-from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
-from tilewright.transform.layout.gathered import gathered, longer
+from tilewright.transform.layout.gathered import gathered
 from tilewright.transform.layout.joined import as_rows, keep
+from tilewright.transform.layout.pairs import conv_by_pairs, convolution_of_pairs, in_pairs, product_of_pairs
 from tilewright.transform.layout.registers import FLAT, GATHERED, MATRICES, VECTORS, least_rows, summed_in
 from tilewright.transform.problems import multiplies_alike, rows_of
 
@@ -70,20 +69,15 @@ def integer_matmul(a: Assigner, node: Node) -> bool:
     least = None
     if tile is not None and rows.type.rank > 1:
         least = least_rows_of(a, node, rows_of(rows, tile.rows), depth, columns, result.dot, tile)
-    couples = None if tile is not None else in_pairs(a, node, rows, depth, columns, result.dot)
-    if couples is not None:
-        total = product_of_pairs(a, couples, rows, weights, attrs.transpose_b, columns)
-    elif tile is not None and least is not None:
+    if tile is not None and least is not None:
         if more := -depth % tile.depth:
-            weights = longer(a, weights, axis, more)
+            weights = a.longer(weights, axis, more)
         packed = _packed(a, tile, weights, attrs.transpose_b, columns)
         total = in_tiles(a, as_rows(a, rows, tile.rows), packed, columns, tile, least)
     else:
-        if more := -depth % result.dot.group:
-            rows, weights = longer(a, rows, rows.type.rank - 1, more), longer(a, weights, axis, more)
-        total = _product(a, result.dot, rows, weights, attrs.transpose_b, columns)
+        total = _product(a, node, result.dot, rows, weights, attrs.transpose_b, columns)
     if result.zero is not None:
-        total = _emit(a, "sub", total, _correction(a, result.weights, result.zero, (axis,), (columns,)))
+        total = a.derive("sub", total, _correction(a, result.weights, result.zero, (axis,), (columns,)))
     keep(a, node.output, total)
     return True
 
@@ -97,19 +91,16 @@ def _computed_matmul(a: Assigner, node: Node, x: Value, w: Value, depth: int) ->
     factors, point = _computed_factors(a, x, w)
     if factors is None:
         return False
-    rows, weights = factors.x, factors.weights
-    if more := -depth % factors.dot.group:
-        rows, weights = longer(a, rows, rows.type.rank - 1, more), longer(a, weights, axis, more)
-    total = _product(a, factors.dot, rows, weights, transpose, columns)
+    total = _product(a, node, factors.dot, factors.x, factors.weights, transpose, columns)
     if point is not None:
-        sums = _emit(a, "reduce_sum", _emit(a, "cast", factors.x, dtype=i32), axes=(x.type.rank - 1,), keepdims=True)
-        total = _emit(a, "sub", total, _emit(a, "mul", sums, point))
+        sums = a.derive("reduce_sum", a.derive("cast", factors.x, dtype=i32), axes=(x.type.rank - 1,), keepdims=True)
+        total = a.derive("sub", total, a.derive("mul", sums, point))
     if factors.zero is not None:
-        wide = _emit(a, "cast", factors.weights, dtype=i32)
-        wide = wide if point is None else _emit(a, "sub", wide, point)
-        sums = _emit(a, "reduce_sum", wide, axes=(axis,), keepdims=True)
-        sums = _emit(a, "reshape", sums, shape=(*w.shape[:-2], const(1), const(columns)))
-        total = _emit(a, "sub", total, _emit(a, "mul", sums, factors.zero))
+        wide = a.derive("cast", factors.weights, dtype=i32)
+        wide = wide if point is None else a.derive("sub", wide, point)
+        sums = a.derive("reduce_sum", wide, axes=(axis,), keepdims=True)
+        sums = a.derive("reshape", sums, shape=(*w.shape[:-2], const(1), const(columns)))
+        total = a.derive("sub", total, a.derive("mul", sums, factors.zero))
     keep(a, node.output, total)
     return True
 
@@ -125,7 +116,7 @@ def _computed_factors(a: Assigner, x: Value, w: Value) -> tuple[_Factors | None,
     dot = find_dot(i16, i16, a.target)
     if dot is None or not _within(a, x, i16) or not _within(a, w, i16):
         return None, None
-    first, second = (_emit(a, "cast", a.as_row_major(v), dtype=i16) for v in (x, w))
+    first, second = (a.derive("cast", a.as_row_major(v), dtype=i16) for v in (x, w))
     return _Factors(dot, first, None, second), None
 
 
@@ -133,7 +124,9 @@ def integer_conv(a: Assigner, node: Node) -> bool:
     """A convolution of one group: of maps over channels in blocks, any other as a product of its windows."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    if node.of(ConvAttrs).groups != 1:
+    conv = node.of(ConvAttrs)
+    grouped = conv.groups != 1
+    if grouped and (x.type.rank != 4 or not has_pairs(a.target)):
         return False
     if x.type.rank != 4:
         result = _factors(a, node, a.as_row_major, pairs=True)
@@ -141,12 +134,42 @@ def integer_conv(a: Assigner, node: Node) -> bool:
             a.row_major[node.output] = _by_windows(a, node, result)
         return result is not None
     result = _factors(a, node, lambda v: _in_blocks(a, v))
-    conv = node.of(ConvAttrs)
     if result is not None and result.zero is not None and any(conv.pads) and not _zero_fits(a, x):
         result = _factors(a, node, lambda v: _in_blocks(a, v), pairs=True)
     if result is None:
         return False
-    dot, filters = result.dot, as_int(w.shape[0]) or 0
+    pairs = conv_by_pairs(a, node, result.dot, _depth(result))
+    if grouped and pairs is None:
+        return False
+    if pairs is not None:
+        total, lanes = convolution_of_pairs(a, pairs, result.x, result.weights, *_enclosing(a, result)), a.block
+    else:
+        total, lanes = _conv_by_dots(a, node, result), result.dot.lanes
+    filters = as_int(w.shape[0]) or 0
+    if result.zero is not None:
+        correction = _correction(a, result.weights, result.zero, (1, 2, 3), (1, filters, 1, 1))
+        total = a.derive("sub", total, a.derive("lowered.block_channels", correction, block=lanes))
+    if lanes == a.block:
+        a.blocked[node.output] = total
+    else:
+        a.row_major[node.output] = a.derive("lowered.unblock_channels", total, channels=filters)
+    return True
+
+
+def _depth(result: _Factors) -> int:
+    """Products of an element of a convolution by dot instructions: channels of whole blocks."""
+    _, channels, *window = (as_int(d) or 1 for d in result.weights.shape)
+    return prod(window) * (channels + -channels % min(result.dot.lanes, channels + -channels % result.dot.group))
+
+
+def _enclosing(a: Assigner, result: _Factors) -> tuple[Value, ...]:
+    """The zero point, which surrounds a map that has one."""
+    return () if result.zero is None else (a.derive("cast", result.zero, dtype=result.x.dtype),)
+
+
+def _conv_by_dots(a: Assigner, node: Node, result: _Factors) -> Value:
+    """A convolution by dot instructions or in registers of matrices, in blocks of as many channels as these have."""
+    conv, dot, filters = node.of(ConvAttrs), result.dot, as_int(result.weights.shape[0]) or 0
     block = as_int(result.x.shape[-1]) or GROUP
     op, tile, weights = "lowered.conv_dot", _tile(a, dot), result.weights
     how: Attrs = ConvDotAttrs(conv.strides, conv.dilations, conv.pads, filters)
@@ -155,18 +178,8 @@ def integer_conv(a: Assigner, node: Node) -> bool:
         weights = gathered(a, weights, result.x, tiled.gathered)
         block = (as_int(weights.shape[1]) or 1) + -(as_int(weights.shape[1]) or 1) % tile.depth
     attrs = {"block": block, "width": dot.lanes, "group": dot.group, "panels": panel_multiple(filters, dot.lanes)}
-    packed = _emit(a, "lowered.pack_conv_dot", weights, **attrs)
-    zero = None if result.zero is None else _emit(a, "cast", result.zero, dtype=result.x.dtype)
-    operands = (result.x, packed, *(() if zero is None else (zero,)))
-    (total,) = a.emit(op, operands, how, op)
-    if result.zero is not None:
-        correction = _correction(a, result.weights, result.zero, (1, 2, 3), (1, filters, 1, 1))
-        total = _emit(a, "sub", total, _emit(a, "lowered.block_channels", correction, block=dot.lanes))
-    if dot.lanes == a.block:
-        a.blocked[node.output] = total
-    else:
-        a.row_major[node.output] = _emit(a, "lowered.unblock_channels", total, channels=filters)
-    return True
+    packed = a.derive("lowered.pack_conv_dot", weights, **attrs)
+    return a.emit(op, (result.x, packed, *_enclosing(a, result)), how, op)[0]
 
 
 def _in_blocks(a: Assigner, value: Value) -> Value:
@@ -176,8 +189,8 @@ def _in_blocks(a: Assigner, value: Value) -> Value:
         return a.as_blocked(value)
     ordinary = a.as_row_major(value)
     if channels == 1:  # which would be a block of its own
-        ordinary = longer(a, ordinary, 1, GROUP - 1)
-    return _emit(a, "lowered.block_channels", ordinary, block=min(a.block, -(-channels // GROUP) * GROUP))
+        ordinary = a.longer(ordinary, 1, GROUP - 1)
+    return a.derive("lowered.block_channels", ordinary, block=min(a.block, -(-channels // GROUP) * GROUP))
 
 
 def _zero_fits(a: Assigner, x: Value) -> bool:
@@ -215,8 +228,8 @@ def _factors(a: Assigner, node: Node, form: Callable[[Value], Value], *, pairs: 
     dot = find_dot(i16, i16, a.target)
     if dot is None or not _within(a, x, i16) or not _within(a, w, i16):
         return None
-    narrow = _emit(a, "cast", a.as_row_major(w), dtype=i16)
-    return _Factors(dot, _emit(a, "cast", form(x), dtype=i16), None, narrow)
+    narrow = a.derive("cast", a.as_row_major(w), dtype=i16)
+    return _Factors(dot, a.derive("cast", form(x), dtype=i16), None, narrow)
 
 
 def _bytes(a: Assigner, x: Value, w: Value, form: Callable[[Value], Value]) -> _Factors | None:
@@ -236,18 +249,18 @@ def _bytes(a: Assigner, x: Value, w: Value, form: Callable[[Value], Value]) -> _
     else:
         shifted = _shifted(a, replace(numbers, values=form(values)), kind)
         operand, zero = shifted.values, shifted.zero
-    narrow = w if w.dtype is i8 else _emit(a, "cast", a.as_row_major(w), dtype=i8)
+    narrow = w if w.dtype is i8 else a.derive("cast", a.as_row_major(w), dtype=i8)
     return _Factors(dot, operand, zero, narrow)
 
 
 def _shifted(a: Assigner, codes: _Codes, kind: DType) -> _Codes:
     """Codes of 8 bits as those of the other type, u8 or i8, 128 higher or lower as their zero point is."""
     offset = OFFSET if kind is u8 else -OFFSET
-    number = _emit(a, "constant", value=ConstantArray(i32.numpy.type(offset)))
-    moved = _emit(a, "cast", _emit(a, "add", _emit(a, "cast", codes.values, dtype=i32), number), dtype=kind)
+    number = a.derive("constant", value=ConstantArray(i32.numpy.type(offset)))
+    moved = a.derive("cast", a.derive("add", a.derive("cast", codes.values, dtype=i32), number), dtype=kind)
     if codes.known == -offset:
         return _Codes(moved)
-    zero = number if codes.zero is None else _emit(a, "add", codes.zero, number)
+    zero = number if codes.zero is None else a.derive("add", codes.zero, number)
     return _Codes(moved, zero, None if codes.known is None else codes.known + offset)
 
 
@@ -285,7 +298,7 @@ def _numbers(a: Assigner, x: Value) -> _Codes | None:
         if source is None or point is None or not all(is_const(d, 1) for d in point.shape):
             return None
         known = _number(a, point)
-        node, zero = a.producer(source), _emit(a, "reshape", a.as_row_major(point), shape=())
+        node, zero = a.producer(source), a.derive("reshape", a.as_row_major(point), shape=())
     if node is None or node.op != "cast" or node.inputs[0] is None or node.inputs[0].dtype not in (u8, i8):
         return None
     return _Codes(node.inputs[0], zero, known)
@@ -293,32 +306,39 @@ def _numbers(a: Assigner, x: Value) -> _Codes | None:
 
 def _correction(a: Assigner, weights: Value, zero: Value, axes: tuple[int, ...], shape: tuple[int, ...]) -> Value:
     """The zero point times the sums of weights."""
-    sums = _emit(a, "reduce_sum", _emit(a, "cast", weights, dtype=i32), axes=axes, keepdims=False)
-    return _emit(a, "reshape", _emit(a, "mul", sums, zero), shape=tuple(map(const, shape)))
+    sums = a.derive("reduce_sum", a.derive("cast", weights, dtype=i32), axes=axes, keepdims=False)
+    return a.derive("reshape", a.derive("mul", sums, zero), shape=tuple(map(const, shape)))
 
 
 def _by_windows(a: Assigner, node: Node, result: _Factors) -> Value:
     """A convolution of any rank as a product of its windows."""
     attrs, (filters, *window) = node.of(ConvAttrs), (as_int(d) or 0 for d in result.weights.shape)
     elements = prod(window)
-    depth = elements + -elements % result.dot.group
     spatial = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": attrs.pads}
-    rows = _emit(a, "lowered.patches", result.x, kernel=tuple(window[1:]), depth=depth, **spatial)
-    flat = _emit(a, "reshape", result.weights, shape=(const(filters), const(elements)))
+    depth = elements + -elements % result.dot.group
+    rows = a.derive("lowered.patches", result.x, kernel=tuple(window[1:]), depth=depth, **spatial)
+    flat = a.derive("reshape", result.weights, shape=(const(filters), const(elements)))
     if depth > elements:
-        flat = longer(a, flat, 1, depth - elements)
-    total = _product(a, result.dot, rows, flat, True, filters)
-    moved = _emit(a, "transpose", total, perm=(0, 2, 1))
-    return _emit(a, "reshape", moved, shape=node.output.shape)
+        flat = a.longer(flat, 1, depth - elements)
+    total = _product(a, node, result.dot, rows, flat, True, filters)
+    moved = a.derive("transpose", total, perm=(0, 2, 1))
+    return a.derive("reshape", moved, shape=node.output.shape)
 
 
-def _product(a: Assigner, dot: Dot, rows: Value, w: Value, transpose: bool, columns: int) -> Value:
-    return _emit(a, "lowered.matmul_dot", rows, _packed(a, dot, w, transpose, columns), columns=columns)
+def _product(a: Assigner, node: Node, dot: Dot, rows: Value, w: Value, transpose: bool, columns: int) -> Value:
+    """A product in vectors, row by row or by pairs of rows."""
+    depth = as_int(rows.shape[-1]) or 0
+    if find_tile_dot(dot.a, dot.b, a.target) is None:
+        if (pair := in_pairs(a, node, rows, depth, columns, dot)) is not None:
+            return product_of_pairs(a, pair, rows, w, transpose, columns)
+    if more := -depth % dot.group:
+        rows, w = a.longer(rows, rows.type.rank - 1, more), a.longer(w, w.type.rank - (1 if transpose else 2), more)
+    return a.derive("lowered.matmul_dot", rows, _packed(a, dot, w, transpose, columns), columns=columns)
 
 
 def _packed(a: Assigner, dot: Dot, w: Value, transpose: bool, columns: int) -> Value:
     count = panel_multiple(columns, dot.lanes)
-    return _emit(a, "lowered.pack_dot", w, width=dot.lanes, group=dot.group, panels=count, transpose=transpose)
+    return a.derive("lowered.pack_dot", w, width=dot.lanes, group=dot.group, panels=count, transpose=transpose)
 
 
 def _tile(a: Assigner, dot: Dot) -> Dot | None:
@@ -343,39 +363,15 @@ def in_tiles(a: Assigner, rows: Value, packed: Value, columns: int, tile: Dot, l
     """A product in registers of matrices, of fewer rows than `least` by dot instructions."""
     attrs = {"columns": columns, "rows": tile.rows}
     if not least:
-        return _emit(a, "lowered.matmul_tiles", rows, packed, **attrs)
-    return _emit(a, "lowered.matmul_by_rows", rows, packed, **attrs, least=least)
-
-
-def in_pairs(a: Assigner, node: Node, rows: Value, depth: int, columns: int, dot: Dot) -> Dot | None:
-    """The instruction that multiplies pairs of rows and columns of what `dot` multiplies, where it is faster."""
-    pair = find_mmla(dot.a, dot.b, a.target)
-    if pair is None or rows.type.rank < 2:
-        return None
-
-    def by_dots(count: int) -> float:
-        return dots.product_cycles(count, depth + -depth % dot.group, columns, dot, a.target)
-
-    def by_pairs(count: int) -> float:
-        return mmla.product_cycles(count, depth, columns, pair, a.target)
-
-    return None if least_rows(a, node, rows.shape[-2], by_dots, by_pairs, both=False) is None else pair
-
-
-def product_of_pairs(a: Assigner, pair: Dot, rows: Value, w: Value, transpose: bool, columns: int) -> Value:
-    """A product by such an instruction, weights being packed for it."""
-    if more := -(as_int(w.shape[1 if transpose else 0]) or 0) % pair.group:
-        w = longer(a, w, 1 if transpose else 0, more)
-    panels = mmla.panel_multiple(columns)
-    packed = _emit(a, "lowered.pack_dot", w, width=SIDE, group=pair.group, panels=panels, transpose=transpose)
-    return _emit(a, "lowered.matmul_mmla", rows, packed, columns=columns)
+        return a.derive("lowered.matmul_tiles", rows, packed, **attrs)
+    return a.derive("lowered.matmul_by_rows", rows, packed, **attrs, least=least)
 
 
 def _map_in_tiles(a: Assigner, node: Node, result: _Factors, tile: Dot) -> ConvTilesAttrs | None:
     """How a convolution, of a map of known size, goes by registers of matrices, if it does: whether these hold pixels
     of one line each or of all lines in their order, and whether several pixels lie side by side in their depth."""
     attrs, x = node.of(ConvAttrs), [as_int(d) for d in result.x.shape[1:]]
-    filters, channels, *window = (as_int(d) or 1 for d in result.weights.shape)
+    filters, _, *window = (as_int(d) or 1 for d in result.weights.shape)
     out = [as_int(d) for d in node.output.shape[2:]]
     if not all(x) or not all(out):
         return None
@@ -395,13 +391,6 @@ def _map_in_tiles(a: Assigner, node: Node, result: _Factors, tile: Dot) -> ConvT
 
     if beside := [replace(flat, gathered=g) for g in gatherings(attrs, window, blocks * block, tile)]:
         kinds[GATHERED] = min(beside, key=cycles)
-    depth = prod(window) * (channels + -channels % min(result.dot.lanes, channels + -channels % result.dot.group))
-    ways = {VECTORS: (out[0] or 1) * dots.product_cycles(out[1] or 1, depth, filters, result.dot, a.target)}
+    by_dots = dots.product_cycles(out[1] or 1, _depth(result), filters, result.dot, a.target)
+    ways = {VECTORS: (out[0] or 1) * by_dots}
     return kinds.get(summed_in(a, node, ways | {way: cycles(conv) for way, conv in kinds.items()}))
-
-
-def _emit(a: Assigner, op: str, *inputs: Value, **attrs: object) -> Value:
-    (value,) = a.emit(op, inputs, attrs, op)
-    if depends_on_weights(inputs, a.fixed):
-        a.fixed.add(value)
-    return value

@@ -39,11 +39,11 @@ from tilewright.transform.algorithm import record_of
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.codes import Coded, find_coded
-from tilewright.transform.layout.gathered import longer
-from tilewright.transform.layout.integer import in_pairs, in_tiles, least_rows_of, product_of_pairs
+from tilewright.transform.layout.integer import in_tiles, least_rows_of
 from tilewright.transform.layout.joined import as_rows, keep
+from tilewright.transform.layout.pairs import convolution_of_pairs, in_pairs, product_of_pairs
 from tilewright.transform.layout.registers import least_rows
-from tilewright.transform.problems import rows_of
+from tilewright.transform.problems import convolution_in_pairs, rows_of
 
 LEVELS = 127
 """Greatest magnitude of a quantised number."""
@@ -107,35 +107,47 @@ def halves(a: Assigner, node: Node, x: Value) -> bool:
 
 
 def conv_in_matrices(a: Assigner, node: Node, choice: Matrices) -> bool:
-    """A convolution of bf16 in registers of matrices: what was of bf16 before it was widened is taken as it was."""
+    """A convolution of bf16 in registers of matrices."""
     x, w = node.inputs[:2]
     tile, conv = find_tile_dot(bf16, bf16, a.target), node.of(ConvAttrs)
     assert x is not None and w is not None and tile is not None
     filters, channels = (as_int(d) or 1 for d in w.shape[:2])
 
-    def narrow(value: Value, form: Callable[[Value], Value]) -> Value:
-        producer = a.producer(value)
-        if (
-            producer is not None
-            and producer.op == "cast"
-            and producer.inputs[0] is not None
-            and producer.inputs[0].dtype is bf16
-        ):
-            return form(producer.inputs[0])
-        (result,) = a.emit("cast", (form(value),), {"dtype": bf16}, f"{value.name}_bf16")
-        a.follow(value, result)
-        return result
-
     packing = {"block": channels + -channels % tile.depth, "width": tile.lanes, "group": tile.group}
     packing["panels"] = panel_multiple(filters, tile.lanes) if conv.groups == 1 else 1
-    (packed,) = a.emit("lowered.pack_conv_dot", (narrow(w, a.as_row_major),), packing, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_conv_dot", (_narrow(a, w, a.as_row_major),), packing, f"{w.name}_packed")
     a.follow(w, packed)
     how = ConvTilesAttrs(
         conv.strides, conv.dilations, conv.pads, filters, tile.rows, bool(choice.flat), groups=conv.groups
     )
-    operands = (narrow(x, a.as_blocked), packed)
+    operands = (_narrow(a, x, a.as_blocked), packed)
     (a.blocked[node.output],) = a.emit("lowered.conv_tiles", operands, how, node.output.name)
     return True
+
+
+def conv_in_pairs(a: Assigner, node: Node) -> bool:
+    """A convolution of bf16 by pairs of pixels and filters."""
+    x, w = node.inputs[:2]
+    way = convolution_in_pairs(node, bf16, bf16, a.target)
+    assert x is not None and w is not None and way is not None
+    factors = _narrow(a, x, a.as_blocked), _narrow(a, w, a.as_row_major)
+    a.blocked[node.output] = convolution_of_pairs(a, way, *factors)
+    return True
+
+
+def _narrow(a: Assigner, value: Value, form: Callable[[Value], Value]) -> Value:
+    """A factor in bf16: what was so before it was widened is taken as it was."""
+    producer = a.producer(value)
+    if (
+        producer is not None
+        and producer.op == "cast"
+        and producer.inputs[0] is not None
+        and producer.inputs[0].dtype is bf16
+    ):
+        return form(producer.inputs[0])
+    (result,) = a.emit("cast", (form(value),), {"dtype": bf16}, f"{value.name}_bf16")
+    a.follow(value, result)
+    return result
 
 
 def attention(a: Assigner, node: Node) -> bool:
@@ -261,7 +273,7 @@ class _Product:
     def whole_panels(self, w: Value, tile: Dot) -> Value:
         """Panels of whole registers, with zeros after the depth."""
         more = -self.depth % tile.depth
-        return self.panels(longer(self.a, w, 1 if self.transpose else 0, more) if more else w, tile)
+        return self.panels(self.a.longer(w, 1 if self.transpose else 0, more) if more else w, tile)
 
     def narrow(self, value: Value, name: str) -> Value:
         """A narrow factor."""
@@ -444,4 +456,4 @@ class _Product:
         return self.emit("mul", total, self.number(OFFSET, i32), name="correction")
 
 
-__all__ = ["attention", "by_codes", "conv_in_matrices", "halves", "reduced"]
+__all__ = ["attention", "by_codes", "conv_in_matrices", "conv_in_pairs", "halves", "reduced"]

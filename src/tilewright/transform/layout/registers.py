@@ -15,7 +15,7 @@ from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.problems import Cycles, crossing
 
-VECTORS, MATRICES, FLAT, GATHERED = "vectors", "matrices", "flat", "gathered"
+VECTORS, PAIRS, MATRICES, FLAT, GATHERED = "vectors", "pairs", "matrices", "flat", "gathered"
 BY_ROWS = "by rows"
 
 

@@ -21,7 +21,7 @@ from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_tile_dot
 from tilewright.transform.layout.assigner import Assigner
-from tilewright.transform.layout.gathered import gathered, longer
+from tilewright.transform.layout.gathered import gathered
 from tilewright.transform.layout.joined import join, keep
 
 
@@ -83,7 +83,7 @@ def split_conv(a: Assigner, node: Node, choice: SplitMatrices | SplitGathered) -
     deep = gathered(a, weights, maps, how)
     depth, *taps = (as_int(d) or 1 for d in deep.shape[1:])
     if more := -depth % tile.depth:
-        deep = longer(a, deep, 1, more)
+        deep = a.longer(deep, 1, more)
     count = count_of(choice.terms)
     rows = _emit(a, "reshape", deep, name="rows", shape=(filters, (depth + more) * prod(taps)))
     pieces = _emit(a, "lowered.pieces", rows, name=f"{w.name}_pieces", count=count, first=False)
@@ -114,7 +114,7 @@ def panels_of_pieces(a: Assigner, w: Value, columns: int, transpose: bool, terms
     pieces = _emit(a, "lowered.pieces", w, name=f"{w.name}_pieces", count=count_of(terms), first=True)
     axis = pieces.type.rank - (1 if transpose else 2)
     if more := -(as_int(pieces.shape[axis]) or 0) % tile.depth:
-        pieces = longer(a, pieces, axis, more)
+        pieces = a.longer(pieces, axis, more)
     attrs = {"width": tile.lanes, "group": tile.group, "panels": panel_multiple(columns, tile.lanes)}
     return _emit(a, "lowered.pack_dot", pieces, name=f"{w.name}_panels", transpose=transpose, **attrs)
 

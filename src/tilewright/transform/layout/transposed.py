@@ -14,7 +14,6 @@ from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.tiles import conv_tile
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.conv import conv
-from tilewright.transform.layout.gathered import followed, longer
 from tilewright.transform.phases import Phases, grid_of, phases
 
 
@@ -97,15 +96,15 @@ def of_phases(a: Assigner, w: Value, part: Phases, strides: Ints) -> Value:
         *((k + 2, -d % s) for k, (d, s) in enumerate(zip(window, strides, strict=True))),
     ):
         if more:
-            w = longer(a, w, axis, more)
+            w = a.longer(w, axis, more)
     separate = [n for d, s in zip(w.shape[2:], strides, strict=True) for n in ((as_int(d) or 1) // s, s)]
-    w = followed(a, "reshape", w, shape=(channels, part.filters, *separate))
+    w = a.derive("reshape", w, shape=(channels, part.filters, *separate))
     (down, across), zeros = part.ranges, (0, 0)
     begin = (*zeros, down.taps - 1, down.first, across.taps - 1, across.first)
     size = (channels, part.filters, down.taps, down.count, across.taps, across.count)
-    w = followed(a, "slice", w, begin=begin, size=size, step=(1, 1, -1, 1, -1, 1))
-    w = followed(a, "transpose", w, perm=(3, 5, 1, 0, 2, 4))
-    return followed(a, "reshape", w, shape=(down.count * across.count * part.filters, channels, down.taps, across.taps))
+    w = a.derive("slice", w, begin=begin, size=size, step=(1, 1, -1, 1, -1, 1))
+    w = a.derive("transpose", w, perm=(3, 5, 1, 0, 2, 4))
+    return a.derive("reshape", w, shape=(down.count * across.count * part.filters, channels, down.taps, across.taps))
 
 
 def dilated(a: Assigner, w: Value, dilations: Ints) -> Value:

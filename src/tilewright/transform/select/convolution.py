@@ -10,7 +10,7 @@ from math import prod
 from tilewright.ir.dtype import bf16
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import Algorithm, Direct, Matrices, Pixels, SplitGathered, SplitMatrices
+from tilewright.ir.selection import Algorithm, Direct, Matrices, Pairs, Pixels, SplitGathered, SplitMatrices
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.split import count_of
 from tilewright.ops.lowered.tiles import ConvTilesAttrs
@@ -20,7 +20,7 @@ from tilewright.plans.framework.cost import Cost, bandwidth
 from tilewright.plans.matmul.split import pieces_cost, terms_within
 from tilewright.schedule.dot_intrinsics import find_tile_dot
 from tilewright.transform.algorithm import Option, cheapest_algorithm, offered
-from tilewright.transform.problems import blockings_of, is_pointwise, pixel_problem, sampling
+from tilewright.transform.problems import blockings_of, convolution_in_pairs, is_pointwise, pixel_problem, sampling
 from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import Surroundings
 
@@ -39,7 +39,7 @@ def convolution_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | No
     if node.of(ConvAttrs).groups != 1:
         return grouped_algorithm(enclosing, node)
     options: list[Option] = one_pixel(enclosing, node) if sizes[2:] == [1, 1] else [(0.0, Direct())]
-    options = with_matrices(enclosing, node, offered(enclosing, node, options))
+    options = with_pairs(enclosing, node, with_matrices(enclosing, node, offered(enclosing, node, options)))
     return cheapest_algorithm(enclosing, node, options)
 
 
@@ -85,18 +85,13 @@ def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) ->
     assert x is not None and w is not None
     filters, channels, *window = (as_int(d) or 1 for d in w.shape)
     sizes, block = [as_int(d) for d in (*x.shape[2:], *node.output.shape[2:])], enclosing.block
-    narrow = (enclosing.options.precision == "bf16" and not conv.exactness) or all(
-        _of_bf16(enclosing, v) for v in (x, w)
-    )
-    gathers = channels < block and conv.groups == 1 and not narrow
+    is_narrow = narrow(enclosing, node)
+    gathers = channels < block and conv.groups == 1 and not is_narrow
     if tile is None or not all(sizes) or w not in enclosing.fixed or (channels % block and not gathers):
         return options
     if tile.lanes != block or (conv.groups > 1 and filters // conv.groups % tile.lanes):
         return options
-    if all(cycles == 0.0 for cycles, _ in options):
-        each = filters // conv.groups
-        _, ways = blockings_of(node, each, channels, 1 if gathers else block, enclosing.target)
-        options = [(conv.groups * ways[0][0], Direct())]
+    options = estimated(enclosing, node, options, 1 if gathers else block)
     lines, columns, *_ = (d or 0 for d in sizes)
     blocks = conv.groups * channels // block
     shape = (1, lines, columns, channels) if gathers else (blocks, lines, columns, block)
@@ -113,7 +108,7 @@ def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) ->
     for attrs in ways_of:
         depth = channels * prod(attrs.gathered[2:])
         cycles = partial(convolution_cycles, attrs, shape, window, depth + -depth % tile.depth, tile, enclosing.target)
-        if narrow:
+        if is_narrow:
             cost = Cost(compute=costs.configured + cycles()) | arrival
             options = [*options, (cost.cycles * costs.worth, Matrices(int(attrs.flat)))]
             continue
@@ -126,13 +121,44 @@ def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) ->
 
 
 def grouped_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
-    """Registers of matrices for a convolution in groups of whole blocks, where they take less than it takes directly,
-    which is None."""
-    options = with_matrices(enclosing, node, [(0.0, Direct())])
+    """Registers of matrices, or pairs, for a convolution in groups of whole blocks, where they take less than it takes
+    directly, which is None."""
+    options = with_pairs(enclosing, node, with_matrices(enclosing, node, [(0.0, Direct())]))
     if len(options) == 1:
         return None
     choice = cheapest_algorithm(enclosing, node, options)
     return None if isinstance(choice, Direct) else choice
+
+
+def with_pairs(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
+    """The options, and products of bf16 by pairs of pixels and filters, over whole blocks of channels."""
+    w, way = node.inputs[1], convolution_in_pairs(node, bf16, bf16, enclosing.target)
+    if way is None or w is None or w not in enclosing.fixed or not narrow(enclosing, node):
+        return options
+    if way.attrs.depth % enclosing.block:
+        return options
+    arrival = Cost(memory=2 * w.known_bytes / 4 / bandwidth(enclosing.weight_bytes, enclosing.target))
+    return [
+        *estimated(enclosing, node, options, enclosing.block),
+        ((Cost(compute=way.cycles) | arrival).cycles, Pairs()),
+    ]
+
+
+def narrow(enclosing: Surroundings, node: Node) -> bool:
+    """Whether the factors of a convolution of f32 are, or may be, rounded to bf16."""
+    if enclosing.options.precision == "bf16" and not node.of(ConvAttrs).exactness:
+        return True
+    return all(v is not None and _of_bf16(enclosing, v) for v in node.inputs[:2])
+
+
+def estimated(enclosing: Surroundings, node: Node, options: list[Option], block: int) -> list[Option]:
+    """The options with cycles, where the direct one, over channels in such blocks, is the only one and has none."""
+    w = node.inputs[1]
+    if w is None or any(cycles for cycles, _ in options):
+        return options
+    groups, (filters, channels) = node.of(ConvAttrs).groups, (as_int(d) or 1 for d in w.shape[:2])
+    _, ways = blockings_of(node, filters // groups, channels, block, enclosing.target)
+    return [(groups * ways[0][0], Direct())]
 
 
 def _of_bf16(enclosing: Surroundings, value: Value) -> bool:
