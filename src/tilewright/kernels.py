@@ -102,8 +102,10 @@ Facts = tuple[tuple[Workspace, ...], tuple[Var, ...], bool, int]
 """The facts of a compiled kernel for its caller: workspaces, symbols; whether one thread runs it, and estimated
 cycles."""
 
-SHARED_KERNELS = 3
-"""Missing kernels from which on other processes help: to copy this one costs a tenth of a kernel."""
+SHARED_KERNELS = {1: 12, 2: 3}
+"""Missing kernels from which on one copy of the process, or two and more, help. A copy costs 50 ms, most of it pages
+that both then write (Zen 5, 2 cores, 2026-11-30, M64: 0.91 s of processor time alone, 0.96 with a copy). On two cores
+LLVM's thread has the second one, so that a copy must save more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +199,7 @@ class KernelCompiler:
         jobs = list(missing.values())
         processes = flags.PROCESSES() or min(8, int(usable_cpus()))
         quiet = self.log.level == 0 and not self.log.wants_all
-        if len(jobs) < SHARED_KERNELS or processes < 2 or not (quiet and all_done()):
+        if processes < 2 or len(jobs) < SHARED_KERNELS[min(processes - 1, 2)] or not (quiet and all_done()):
             return
 
         def own(k: int) -> None:

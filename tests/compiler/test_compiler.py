@@ -74,8 +74,10 @@ def test_kernels_that_copies_of_the_process_compile_are_the_same(monkeypatch: py
         copied.extend(created)
         return created
 
-    monkeypatch.setenv("TILEWRIGHT_PROCESSES", "3")
     monkeypatch.setattr(kernels, "share", share)
+    monkeypatch.setenv("TILEWRIGHT_PROCESSES", "2")
+    assert digest_of("residual") == alone and not copied, "on two cores a small program is compiled without a copy"
+    monkeypatch.setenv("TILEWRIGHT_PROCESSES", "3")
     assert digest_of("residual") == alone
     assert copied
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError
+from functools import cache
 from operator import attrgetter
 from reprlib import recursive_repr
-from types import FunctionType, MemberDescriptorType
+from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_origin
 
 T = TypeVar("T")
@@ -149,6 +150,10 @@ class _Initializer:
 def _initializer(cls: type, fields: Fields, frozen: bool) -> Method:
     """`__init__`, compiled: it runs for each of a million nodes. What has a slot is set by it, which takes two thirds
     of the time of `object.__setattr__`."""
+    if frozen and all(map(_is_simple, fields)):
+        slots = [getattr(cls, f.name, None) for f in fields]
+        if all(isinstance(slot, MemberDescriptorType) for slot in slots):
+            return _slot_initializer(cls, fields, slots)
     known: dict[str, Any] = {"__name__": cls.__module__, "__missing__": MISSING, "__set__": object.__setattr__}
     positional, keywords, body = ["self"], ["*"], []
     for f in fields:
@@ -180,6 +185,35 @@ def _initializer(cls: type, fields: Fields, frozen: bool) -> Method:
     created: Method = known["__init__"]
     created.__annotations__ = {f.name: f.type for f in fields if f.init} | {"return": None}
     return created
+
+
+def _is_simple(f: Field[Any]) -> bool:
+    """Whether a field is a positional argument, with or without a default."""
+    return f.init and not f.kw_only and f.default_factory is MISSING
+
+
+def _slot_initializer(cls: type, fields: Fields, slots: Sequence[Any]) -> Method:
+    """`__init__` of positional arguments that become slots: the code for as many of them, by other names."""
+    defaults = tuple(f.default for f in fields if f.default is not MISSING)
+    if any(f.default is MISSING for f in fields[len(fields) - len(defaults) :]):
+        raise SyntaxError(f"an argument of {cls.__qualname__} without a default follows one with a default")
+    code = _slot_code(len(fields), hasattr(cls, "__post_init__"))
+    known = {f"s{k}": slot.__set__ for k, slot in enumerate(slots)} | {"__name__": cls.__module__}
+    code = code.replace(co_varnames=("self", *(f.name for f in fields)))
+    result = FunctionType(code, known, "__init__", defaults)
+    result.__annotations__ = {f.name: f.type for f in fields} | {"return": None}
+    return result
+
+
+@cache
+def _slot_code(count: int, post: bool) -> CodeType:
+    """The code of an `__init__` that sets so many slots, and then calls `__post_init__`."""
+    names = [f"a{k}" for k in range(count)]
+    body = [f"s{k}(self, {name})" for k, name in enumerate(names)] + ["self.__post_init__()"] * post
+    known: dict[str, Any] = {}
+    exec(f"def __init__({', '.join(['self', *names])}):\n " + "\n ".join(body or ["pass"]), known)
+    code: CodeType = known["__init__"].__code__
+    return code
 
 
 def _values(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
