@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from benchmarks import stale
 from benchmarks.harness import RESULTS, Comparison, console, markdown_table
-from benchmarks.peers import APART, EXACT
+from benchmarks.peers import EXACT, EXCLUDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def value(c: Comparison, against: str, *, exact: bool = False) -> float | None:
     if "/" in against:
         slow, fast = against.split("/")
         return speeds[slow] / speeds[fast] if {slow, fast} <= speeds.keys() else None
-    named = [name for name in c.speedups if name not in APART] if against == "best" else against.split(",")
+    named = [name for name in c.speedups if name not in EXCLUDED] if against == "best" else against.split(",")
     return min((speeds[name] for name in named if name in speeds), default=None)
 
 
@@ -108,7 +108,7 @@ def _cases(bar: Bar, rows: Sequence[Comparison]) -> list[Comparison]:
     return results
 
 
-def judge(bar: Bar, rows: Sequence[Comparison]) -> list[str] | None:
+def evaluate(bar: Bar, rows: Sequence[Comparison]) -> list[str] | None:
     """The table's cells for a bar; None if no row tells."""
     match = _cases(bar, rows)
     if not match:
@@ -134,7 +134,7 @@ def _statistic(bar: Bar, values: Sequence[float]) -> float:
 
 def markdown(rows: Sequence[Comparison]) -> str:
     """The table of the bars that `rows` tell about."""
-    cells = [result for bar in BARS if (result := judge(bar, rows)) is not None]
+    cells = [result for bar in BARS if (result := evaluate(bar, rows)) is not None]
     if not cells:
         return "None of the bars is about these cases.\n"
     note = f"\n{stale.MARK} {_MIXED}\n" if any(stale.MARK in row[_VERDICT] for row in cells) else ""
@@ -169,7 +169,8 @@ def main() -> int:
         if path.stem in _EVALUATED:
             rows += [Comparison.from_json(row) for row in json.loads(path.read_text())["rows"]]
     cells = [
-        judge(bar, rows) or [str(bar.point), bar.what, bar.statistic, f"{bar.bound:g}", "", "", "not measured", "", ""]
+        evaluate(bar, rows)
+        or [str(bar.point), bar.what, bar.statistic, f"{bar.bound:g}", "", "", "not measured", "", ""]
         for bar in BARS
     ]
     text = markdown_table(_HEADER, [*cells, *_choice()])

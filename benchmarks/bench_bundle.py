@@ -152,7 +152,7 @@ def runtime(program: Program, model: BundleModel, inputs: Mapping[str, Array]) -
             state.truncate(0)
             state(*inputs.values())
     else:
-        arguments = [inputs[i.name] for i in program.manifest.given]
+        arguments = [inputs[i.name] for i in program.manifest.arguments]
 
         def call() -> None:
             runner(*arguments)

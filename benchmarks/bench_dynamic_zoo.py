@@ -29,7 +29,7 @@ NETWORKS = (
 )  # fmt: skip
 """Networks whose code asks for no certain size."""
 SIZES = ((160, 160), (224, 224), (352, 256))
-UNIT, LEAST, MOST = 32, 128, 512
+UNIT, MIN_SIDE, MAX_SIDE = 32, 128, 512
 HEADER = ["network", "compile, s", *(f"{h} x {w}" for h, w in SIZES), "all"]
 
 
@@ -52,7 +52,7 @@ def measure(name: str, seconds: float) -> Row:
     entry = builders()[f"timm-{name}"]()
     (image,) = entry.tensors()
     dynamic = {"x": {2: "height", 3: "width"}}
-    side = tw.dim(LEAST, MOST, multiple=UNIT)
+    side = tw.dim(MIN_SIDE, MAX_SIDE, multiple=UNIT)
     start = time.perf_counter()
     model = tw.compile(entry.module, image, dynamic=dynamic, dims={"height": side, "width": side})
     took, points = time.perf_counter() - start, []

@@ -26,7 +26,7 @@ from tilewright.targets.target import Target
 
 NEVER = 1 << 20
 """Rows that no product here has."""
-AHEAD = (1024, 4096)
+DISTANCES = (1024, 4096)
 """Bytes ahead in a tile's own panel."""
 MAPS = "512x3x3x12,1024x1x3x24,256x3x3x40,512x1x2x100,520x3x3x12,512x3x3x2,256x3x3x8"
 """Maps of 3 x 3 and 2 x 2: all but the last two chains come from memory."""
@@ -86,7 +86,7 @@ def ways(target: Target) -> dict[str, Target]:
             shared_panel_rows_l3=NEVER, shared_panel_rows_memory=NEVER, panel_rows_l3=NEVER, panel_rows_memory=NEVER
         ),
         "shared": fitted(shared_panel_rows_l3=2, shared_panel_rows_memory=2),
-        **{f"{n} ahead": fitted(**alone, panel_bytes_l3=n, panel_bytes_memory=n) for n in AHEAD},
+        **{f"{n} ahead": fitted(**alone, panel_bytes_l3=n, panel_bytes_memory=n) for n in DISTANCES},
     }
 
 

@@ -45,7 +45,7 @@ WORK = 2e7
 
 
 @contextmanager
-def taken(place: bool) -> Iterator[None]:
+def choosing(place: bool) -> Iterator[None]:
     """Operands are read in place, or copied, whatever is better."""
     before = matmul.multiplies_in_place
     matmul.multiplies_in_place = lambda *_, **__: place
@@ -62,24 +62,24 @@ class Case:
     rows: int
     columns: int
     depth: int
-    plain: int = 0
+    untransposed: int = 0
 
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        if self.plain:
-            return (self.plain, self.rows, self.depth), (self.plain, self.depth, self.columns)
+        if self.untransposed:
+            return (self.untransposed, self.rows, self.depth), (self.untransposed, self.depth, self.columns)
         return (self.depth, self.rows), (self.depth, self.columns)
 
     @property
     def work(self) -> float:
         """Multiply-adds."""
-        return float(max(1, self.plain) * self.rows * self.columns * self.depth)
+        return float(max(1, self.untransposed) * self.rows * self.columns * self.depth)
 
 
 def product(case: Case, target: Target, *, place: bool) -> Model:
     builder = GraphBuilder("product")
     a, b = (builder.input(n, TensorType(f32, tuple(map(const, s)))) for n, s in zip("ab", case.shapes(), strict=True))
-    y = ops.emit1(builder, "matmul", a, b, transpose_a=not case.plain, transpose_b=False)
-    with taken(place):
+    y = ops.emit1(builder, "matmul", a, b, transpose_a=not case.untransposed, transpose_b=False)
+    with choosing(place):
         return Model(compile_program(builder.finish((y,)), target=target))
 
 
@@ -104,19 +104,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m benchmarks.bench_in_place", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--only", nargs="*", help="these sizes")
-    parser.add_argument("--plain", type=int, default=0, help="so many products of rows x depth as they are")
+    parser.add_argument("--untransposed", type=int, default=0, help="so many products of rows x depth as they are")
     parser.add_argument("--target", default="host")
     parser.add_argument("--rounds", type=int, default=25)
     options = parser.parse_args(arguments)
     os.environ["TILEWRIGHT_CACHE"] = "0"  # what is kept does not know that it was taken
     print(f"{'product':>18}  {'GFLOP/s in place':>16}  {'copied':>8}  {'copied / in place':>18}  taken")
     target = Target.on_host(options.target)
-    for size in options.only or (ORDINARY_SIZES if options.plain else SIZES).split():
-        case = Case(*map(int, size.split("x")), plain=options.plain)
+    for size in options.only or (ORDINARY_SIZES if options.untransposed else SIZES).split():
+        case = Case(*map(int, size.split("x")), untransposed=options.untransposed)
         place, copied = measure(case, target, options.rounds)
         ratio = median(b / a for a, b in zip(place, copied, strict=True))
         speeds = [2e-9 * case.work / min(t) for t in (place, copied)]
-        here = multiplies_in_place(case.rows, case.columns, case.depth, 4, target, transposed=not options.plain)
+        here = multiplies_in_place(case.rows, case.columns, case.depth, 4, target, transposed=not options.untransposed)
         word = "in place" if here else "copied"
         print(f"{size:>18}  {speeds[0]:16.1f}  {speeds[1]:8.1f}  {ratio:18.3f}  {word}", flush=True)
 

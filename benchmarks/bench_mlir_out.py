@@ -78,12 +78,12 @@ def keys(name: str) -> str:
 
     said = []
     for dims in (sizes(name), {}):
-        first = again(import_model(models.load(name), dims).graph)
-        said.append("yes" if key(again(first)) == key(first) else "NO")
+        first = round_trip(import_model(models.load(name), dims).graph)
+        said.append("yes" if key(round_trip(first)) == key(first) else "NO")
     return ", ".join(said)
 
 
-def again(graph: Any) -> Any:
+def round_trip(graph: Any) -> Any:
     """A graph written as StableHLO, and read."""
     from tilewright.codegen.stablehlo import stablehlo_text
     from tilewright.frontend.stablehlo import import_stablehlo
@@ -100,7 +100,7 @@ def sizes(name: str) -> dict[str, int]:
 # --- all of them ----------------------------------------------------------------------------------------------------
 
 
-def apart(name: str, way: str, limit: float) -> str:
+def in_process(name: str, way: str, limit: float) -> str:
     """The answer of a process of its own about a model in one way."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
     order = [sys.executable, "-m", "benchmarks.bench_mlir_out", name, "--one", way]
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bad = 0
     for name in [] if options.report else options.names or suite():
         for way in options.ways.split(","):
-            result = apart(name, way, options.limit)
+            result = in_process(name, way, options.limit)
             bad += "NO" in result or (result[:1].isdigit() and float(result) > BOUND)
             with options.rows.open("a") as file:
                 file.write(json.dumps({"model": name, "way": way, "found": result}) + "\n")

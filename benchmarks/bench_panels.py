@@ -30,7 +30,7 @@ CASES = (
     "512,128,28 512,2048,7 1024,256,14 2048,512,7 4,32,84,8,4,0 3,64,112,7,2,3 32,64,20,4,2,0 64,128,28,3,2,1 "
     "128,128,14,3,2,1"
 ).split()
-NEAR = 1.3
+MARGIN = 1.3
 """Panels that are estimated to take more than this multiple of the best are left out."""
 BLOCK = 16
 """Channels of the convolutions around; fewer than these are read as NCHW."""
@@ -74,7 +74,7 @@ def measured(conv: Conv, target: Target, folder: Path) -> list[Way]:
     listed = maker.listed(direct)
     decision = next(d for d in listed.decisions if d.key.kind == "panels" and weights in d.key.text)
     ranked = sorted(zip(decision.estimates, decision.space.labels, strict=True))
-    cached = [(e, label) for e, label in ranked if e <= NEAR * ranked[0][0]]
+    cached = [(e, label) for e, label in ranked if e <= MARGIN * ranked[0][0]]
     built = [maker.built({**direct, decision.key.name: label}) for _, label in cached]
     races = Processes(maker.weights(program), maker.inputs(entry.example_inputs(program, None)), 1)
     clocks = raced(races, built)

@@ -112,7 +112,7 @@ def record_of(d: Decision, target: Target) -> Record:
     label = d.space.labels[0]
     return Record.of(
         d.key, target, d.space, setting=label, untuned=label, policy=policy, candidates=candidates[:CANDIDATES],
-        gain=NONE, made=created,
+        gain=NONE, provenance=created,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ KINDS = ("RLlib", "compiled learner", "compiled learner and runner")
 HEADER = ["PPO", "s an iteration", *(f"{kind}: times faster [95 %]" for kind in KINDS[1:])]
 
 
-def made(task: str, kind: str) -> Any:
+def config_of(task: str, kind: str) -> Any:
     """An algorithm that acts and learns in this process."""
     environment, widths, training = TASKS[task]
     config = PPOConfig().environment(environment).debugging(seed=0)
@@ -43,7 +43,7 @@ def made(task: str, kind: str) -> Any:
 
 def row(task: str, rounds: int) -> list[str]:
     """Seconds of RLlib's iterations, and how many times faster ours are."""
-    algorithms = {kind: made(task, kind).build_algo() for kind in KINDS}
+    algorithms = {kind: config_of(task, kind).build_algo() for kind in KINDS}
     seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
     try:
         for turn in range(rounds + 1):

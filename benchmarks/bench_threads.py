@@ -109,7 +109,7 @@ def random_layers(options: argparse.Namespace) -> int:
             case.compile(1)
             case.compile(options.threads)
         return 0
-    rows = thread_layers.kept(harness.RESULTS / f"{thread_layers.NAME}.json") if options.first else []
+    rows = thread_layers.stored_rows(harness.RESULTS / f"{thread_layers.NAME}.json") if options.first else []
     with progress("layers", options.random) as step:
         for row in thread_layers.measure(cases, options.threads, options.seconds):
             rows.append(row)

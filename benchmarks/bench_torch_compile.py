@@ -56,7 +56,7 @@ def compiled(module: nn.Module, dynamic: bool | None) -> dict[str, Callable[...,
     return {"eager": module, **{name: torch.compile(module, dynamic=dynamic, **how) for name, how in backends.items()}}
 
 
-class Turned(nn.Module):
+class Transposed(nn.Module):
     """Several results of a transposed argument: next to nothing but layouts."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -82,7 +82,7 @@ def main() -> None:
         ("a sum of 3", Sum(), [torch.randn(16) for _ in range(3)], None, 2000),
         ("a sum of 10", Sum(), [torch.randn(16) for _ in range(10)], None, 2000),
         ("a sum of 10, any size", Sum(), [torch.randn(16) for _ in range(10)], True, 2000),
-        ("3 results of a turned argument", Turned(), [torch.randn(3, 16).mT], None, 2000),
+        ("3 results of a turned argument", Transposed(), [torch.randn(3, 16).mT], None, 2000),
         ("M64, batch 1", mlp, [torch.randn(1, 17)], None, 2000),
         ("M64, batch 8", mlp, [torch.randn(8, 17)], None, 2000),
         ("M64, any batch", mlp, [torch.randn(8, 17)], True, 2000),

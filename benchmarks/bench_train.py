@@ -30,7 +30,7 @@ from tilewright.support import machine
 
 PEERS = ("own", "eager", "jax")
 HEADER = ["width@rows", "ours us", "eager PyTorch, fused Adam", "JAX, one jit", "ours / limit", "compile s"]
-OFF_POLICY_PEERS = ("own", "eager", "plain")
+OFF_POLICY_PEERS = ("own", "eager", "unfused")
 OFF_POLICY_CASES = ("sac 64@64", "sac 64@256", "sac 256@256", "td3 64@64", "td3 64@256", "td3 256@256")
 OFF_POLICY_HEADER = [
     "update",
@@ -44,7 +44,7 @@ OFF_POLICY_HEADER = [
 COMPILED = (POLICY, *training.CASES)
 COMPILE_HEADER = ["step", "first s", "from the cache s"]
 OVERHEAD_HEADER = ["call", "us", "least us"]
-AGAIN = 3
+REPEATS = 3
 """Processes that find what the first has left."""
 GROUPS = {
     "ppo": ("train", "PPO updates", HEADER),
@@ -95,7 +95,7 @@ def compile_seconds(case: str) -> list[str]:
         environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": folder}
         first, *reloaded = [
             float(subprocess.run(run, env=environment, check=True, capture_output=True, text=True).stdout)
-            for _ in range(1 + AGAIN)
+            for _ in range(1 + REPEATS)
         ]
     return [case, f"{first:.2f}", f"{median(reloaded):.2f}"]
 
@@ -107,7 +107,7 @@ def overhead(rounds: int) -> list[list[str]]:
     result = paired.race(contenders, rounds=rounds, turn_seconds=0.05)
     labels = ("step(*batch)", "the native call in it")
     return [
-        [label, f"{each.median * 1e6 / nothing.MANY:.2f}", f"{min(each.times) * 1e6 / nothing.MANY:.2f}"]
+        [label, f"{each.median * 1e6 / nothing.CALLS:.2f}", f"{min(each.times) * 1e6 / nothing.CALLS:.2f}"]
         for label, each in zip(labels, result, strict=True)
     ]
 

@@ -87,7 +87,7 @@ def between(name: str, first: Mapping[str, str], second: Mapping[str, str], thre
         return str(gain(races.verify(maker.built(first), maker.built(second))[0]))
 
 
-def kept(what: str) -> dict[str, Any]:
+def stored(what: str) -> dict[str, Any]:
     """The times and settings of earlier runs of this kind, and whether the last one came to its end."""
     path = FOLDER / f"{what}.json"
     return json.loads(path.read_text()) if path.exists() else {"timed": 0, "seconds": 0.0, "ended": False}
@@ -96,7 +96,7 @@ def kept(what: str) -> dict[str, Any]:
 def tuned(name: str, kind: str, store: Store, options: argparse.Namespace) -> dict[str, Any]:
     """The sum of all runs of this kind, the last one run now if there is something left to do."""
     what = f"{name} {kind}".replace(" ", "-")
-    known = kept(what)
+    known = stored(what)
     if known["ended"] and not options.prepare:
         return known
     print(f"{name}, {kind}", flush=True)

@@ -89,7 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=list(CASES), help="architectures by name")
     parser.add_argument("--doors", nargs="*", default=list(DOORS), choices=DOORS)
     parser.add_argument("--rows", type=Path, default=ROWS, help="where rows are kept, one by one")
-    parser.add_argument("--again", action="store_true", help="also those that have a row; the later one counts")
+    parser.add_argument(
+        "--again", dest="repeat", action="store_true", help="also those that have a row; the later one counts"
+    )
     parser.add_argument("--limit", type=float, default=120, help="seconds of one case")
     parser.add_argument("--memory", type=float, default=4, help="GB of one case")
     parser.add_argument("--files", type=Path, help="where exporters' files stay, and are taken from in later runs")
@@ -102,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with options.rows.open("a") as file:
         for name in options.only:
             for door in options.doors:
-                if (name, door) in rows and not options.again:
+                if (name, door) in rows and not options.repeat:
                     continue
                 row = rows[name, door] = run(name, door, options.limit, options.memory, options.files)
                 file.write(json.dumps(asdict(row)) + "\n")

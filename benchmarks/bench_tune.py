@@ -38,7 +38,7 @@ MODELS = ("m64", "nat")
 FOLDER = models.ROOT / "build" / "tune"
 MAX_SETTINGS = 1000
 """Settings of a decision, more than there are."""
-AGAIN = 4
+REPEATS = 4
 """Races of the whole model, of five loadings each, that say what was gained."""
 
 
@@ -131,14 +131,14 @@ def raced(name: str, args: argparse.Namespace, *contenders: tuple[Target, Mappin
     with tempfile.TemporaryDirectory() as folder:
         path, dims = _model(name)
         makers = [
-            Maker(path, _made(Path(folder) / str(k)), threads=args.threads, target=t, dims=dims)
+            Maker(path, _new_folder(Path(folder) / str(k)), threads=args.threads, target=t, dims=dims)
             for k, (t, _) in enumerate(contenders)
         ]
         program = makers[0].untuned()
         arrays = entry.example_inputs(program, None)
         races = Processes(makers[0].weights(program), makers[0].inputs(arrays), args.threads)
         built = [maker.built(settings) for maker, (_, settings) in zip(makers, contenders, strict=True)]
-        return gain([rounds for _ in range(AGAIN) for rounds in races.verify(built[0], built[1])[0]])
+        return gain([rounds for _ in range(REPEATS) for rounds in races.verify(built[0], built[1])[0]])
 
 
 def _model(label: str) -> tuple[Path, dict[str, int] | None]:
@@ -190,7 +190,7 @@ def repeated(name: str, args: argparse.Namespace, machine: Target) -> dict[str, 
     }
 
 
-def _made(folder: Path) -> Path:
+def _new_folder(folder: Path) -> Path:
     folder.mkdir()
     return folder
 

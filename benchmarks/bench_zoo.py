@@ -191,7 +191,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_zoo", description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=[""], help="architectures whose names contain one of these")
     parser.add_argument("--rows", type=Path, help="where rows are kept, one by one")
-    parser.add_argument("--again", action="store_true", help="also those that have a row; the later one counts")
+    parser.add_argument(
+        "--again", dest="repeat", action="store_true", help="also those that have a row; the later one counts"
+    )
     parser.add_argument("--limit", type=float, default=180, help="seconds of one architecture")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after these")
     parser.add_argument("--rounds", type=int, default=7, help="turns of the timing; 0 times nothing")
@@ -204,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     retained = options.rows or (COMPILE_ROWS if options.compile else ROWS)
     names = [name for name in ordered(options.seed) if any(part in name for part in options.only)]
     rows = read(retained)
-    todo = [] if options.report else [name for name in names if options.again or name not in rows]
+    todo = [] if options.report else [name for name in names if options.repeat or name not in rows]
     probed = ["--rounds", str(options.rounds), *(["--compile"] if options.compile else [])]
     start = time.monotonic()
     out = console()

@@ -112,7 +112,7 @@ def _ready(runtime: str, folder: Path) -> bool:
     return True
 
 
-def kept(row: PeerRow, former: PeerRow | None) -> PeerRow:
+def merged(row: PeerRow, former: PeerRow | None) -> PeerRow:
     """A row with what its predecessor has of peers that were not raced now."""
     for peer in PEERS if former is not None else ():
         if peer in former.ratios and peer not in row.ratios and peer not in row.notes:
@@ -227,7 +227,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--prepare", action="store_true", help="export and compile, time nothing")
     parser.add_argument("--inductor", action="store_true", help="compile with Inductor what is prepared, time nothing")
     parser.add_argument("--litert", action="store_true", help="convert for LiteRT what is prepared, time nothing")
-    parser.add_argument("--again", action="store_true", help="also those that have a row; the later one counts")
+    parser.add_argument(
+        "--again", dest="repeat", action="store_true", help="also those that have a row; the later one counts"
+    )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after these")
     parser.add_argument("--limit", type=float, default=200, help="seconds for preparing one")
     parser.add_argument("--rounds", type=int, default=7, help="turns of the timing")
@@ -240,10 +242,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = harness.RESULTS / f"{options.name}.jsonl"
     start, rows = time.monotonic(), read(path)
     wanted = [n for n in prepared() if any(part in n for part in options.only)]
-    for name in [] if options.report else [n for n in wanted if options.again or n not in rows]:
+    for name in [] if options.report else [n for n in wanted if options.repeat or n not in rows]:
         if time.monotonic() - start > options.seconds:
             break
-        row = rows[name] = kept(race(name, options.rounds), rows.get(name))
+        row = rows[name] = merged(race(name, options.rounds), rows.get(name))
         with path.open("a") as file:
             file.write(json.dumps(asdict(row)) + "\n")
         result = ", ".join(f"{k} {v:.2f}" for k, v in row.ratios.items())
@@ -261,11 +263,11 @@ def get_ready(options: argparse.Namespace) -> None:
     if options.prepare:
         from benchmarks.zoo import builders
 
-        done = set() if options.again else set(prepared())
+        done = set() if options.repeat else set(prepared())
         names = [n for n in builders() if n not in done]
         peer = ""
     else:
-        names = [n for n in prepared() if options.again or not _ready(peer, FOLDER / n)]
+        names = [n for n in prepared() if options.repeat or not _ready(peer, FOLDER / n)]
     wanted = [n for n in names if any(part in n for part in options.only)]
     prepare_all(wanted, options.seconds, options.limit, peer)
 

@@ -133,7 +133,7 @@ def _file(case: Case) -> str:
 def record(which: Revision, cases: Sequence[Case], options: argparse.Namespace) -> Rows:
     """The rows of these cases: those that are kept already, and the others, which are kept from now on."""
     path = which.path(options.kind)
-    retained = {} if which.dirty or options.again else _read(path)
+    retained = {} if which.dirty or options.repeat else _read(path)
     todo = [c for c in cases if any(_key(c, t) not in retained for t in options.targets)]
     start = saved = time.monotonic()
     if todo:
@@ -271,7 +271,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--graphs", dest="kind", action="store_const", const="graphs", help="of graphs and exported texts alone"
     )
     parser.add_argument("--workers", type=int, default=2, help="processes that compile (default 2)")
-    parser.add_argument("--again", action="store_true", help="make the digests of commits anew")
+    parser.add_argument("--again", dest="repeat", action="store_true", help="make the digests of commits anew")
     options = parser.parse_args(arguments)
     options.targets = options.targets or (TARGETS[:1] if options.kind == "graphs" else TARGETS)
     return options

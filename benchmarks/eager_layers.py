@@ -65,7 +65,7 @@ def _distinct(*shape: int) -> Callable[[], Tensor]:
     return lambda: torch.randperm(math.prod(shape)).reshape(shape) / math.prod(shape)
 
 
-Given = Callable[[], Tensor] | tuple[int, ...]
+Source = Callable[[], Tensor] | tuple[int, ...]
 """A function that returns an input, or the shape of a random one."""
 
 
@@ -73,17 +73,17 @@ Given = Callable[[], Tensor] | tuple[int, ...]
 class Cases:
     """Layers by name, each made when it is asked for."""
 
-    found: dict[str, Callable[[], Case]] = field(default_factory=dict)
+    cases: dict[str, Callable[[], Case]] = field(default_factory=dict)
 
-    def add(self, name: str, make: Callable[[], nn.Module], *inputs: Given) -> None:
+    def add(self, name: str, make: Callable[[], nn.Module], *inputs: Source) -> None:
         def case() -> Case:
             torch.manual_seed(0)
             arguments = tuple(_random(*i) if isinstance(i, tuple) else i() for i in inputs)
             return Case(name, make().eval(), arguments)
 
-        self.found[name] = case
+        self.cases[name] = case
 
-    def function(self, name: str, call: Callable[..., object], *inputs: Given) -> None:
+    def function(self, name: str, call: Callable[..., object], *inputs: Source) -> None:
         self.add(name, lambda: _Function(call), *inputs)
 
 
@@ -280,7 +280,7 @@ def _graphs(to: Cases) -> None:
         (10000, 40000, 64),
     ):
         size = f"{edges} of {rows}x{width}"
-        inputs: tuple[Given, ...] = ((rows, width), places(rows, edges), (edges, width))
+        inputs: tuple[Source, ...] = ((rows, width), places(rows, edges), (edges, width))
         to.function(f"graph index_add {size}", lambda x, i, u: torch.index_add(x, 0, i, u), *inputs)
         to.function(f"graph scatter_add {size}", expanded, *inputs)
     for rows, edges, width in ((100, 500, 32), (1000, 5000, 64), (2708, 10556, 64), (5000, 20000, 128)):
@@ -315,4 +315,4 @@ def cases() -> dict[str, Callable[[], Case]]:
     created = Cases()
     for family in FAMILIES:
         family(created)
-    return created.found
+    return created.cases

@@ -26,7 +26,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks import models, narrow_models
-from benchmarks.peers import APART, PEERS
+from benchmarks.peers import EXCLUDED, PEERS
 from benchmarks.peers.common import fixed_shapes
 from benchmarks.work import Work, count, level
 from tilewright.measure import paired
@@ -91,7 +91,7 @@ class Comparison:
     @property
     def best(self) -> str | None:
         """The other framework that comes nearest."""
-        others = {name: s.median for name, s in self.speedups.items() if name not in APART}
+        others = {name: s.median for name, s in self.speedups.items() if name not in EXCLUDED}
         return min(others, key=others.__getitem__) if others else None
 
     @property

@@ -24,7 +24,7 @@ _FLOPS = 100_000_000
 _BYTES = 32 << 20
 """Bytes of a call at least, by going over a small buffer again and again: as long."""
 _MAX_STREAMS = 4
-_AHEAD = (0, 1024)
+_DISTANCES = (0, 1024)
 """Bytes that are asked for in advance, in the ways that are tried."""
 _TRIALS = 3
 _HUGE = 2 << 20
@@ -68,7 +68,7 @@ def ways(read: int, written: int) -> list[Way]:
     return [
         Way(r, w, following, past)
         for r, w in closest
-        for following in _AHEAD
+        for following in _DISTANCES
         for past in ((False, True) if w else (False,))
     ]
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.harness import RESULTS, Comparison
-from benchmarks.peers import APART, PEERS
+from benchmarks.peers import EXCLUDED, PEERS
 
 _PALETTE = "#1f77b4 #aec7e8 #2ca02c #ff7f0e #d62728 #9467bd #8c564b #e377c2 #7f7f7f".split()
-_COLOURS = dict(zip((name for name in PEERS if name not in APART), _PALETTE, strict=False))
+_COLOURS = dict(zip((name for name in PEERS if name not in EXCLUDED), _PALETTE, strict=False))
 _TICKS = (0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
 _ROWS = 40
 """Cases in one picture at most."""
@@ -54,7 +54,7 @@ def _draw(path: Path, title: str, rows: Sequence[Comparison]) -> Path:
     figure, axes = pyplot.subplots(figsize=(10, 1.6 + 0.27 * len(rows)))
     shown: set[str] = set()
     for position, c in enumerate(rows):
-        peers = {name: s for name, s in c.speedups.items() if name not in APART}
+        peers = {name: s for name, s in c.speedups.items() if name not in EXCLUDED}
         values = [s.median for s in peers.values()]
         axes.plot([min(values), max(values)], [position] * 2, color="#dddddd", zorder=1)
         for name, s in peers.items():
@@ -67,7 +67,7 @@ def _draw(path: Path, title: str, rows: Sequence[Comparison]) -> Path:
     axes.set_xscale("log", base=2)
     axes.set_yticks(range(len(rows)), [f"{c.label}  [{c.group}]" for c in rows], fontsize=7)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    peers = [s for c in rows for name, s in c.speedups.items() if name not in APART]
+    peers = [s for c in rows for name, s in c.speedups.items() if name not in EXCLUDED]
     left, right = 0.95 * min([0.8, *(s.low for s in peers)]), 1.05 * max([2.0, *(s.high for s in peers)])
     axes.set_xlim(left, right)
     ticks = [t for t in _TICKS if left <= t <= right]

@@ -141,7 +141,7 @@ def hok1(hidden: int = 512) -> onnx.ModelProto:
 
     # Targets: none, both heroes, the enemy's four soldiers, the enemy's first organ.
     one, first = b.constant(np.array([1], np.int64)), b.constant(np.array([0], np.int64))
-    unowned = b.weight("target.nobody", b.normal((1, 1, 32), 1.0))
+    unowned = b.weight("target.none", b.normal((1, 1, 32), 1.0))
     batch = b.op("Shape", [x], start=0, end=1)
     unowned = b.op("Expand", [unowned, b.op("Concat", [batch, b.constant(np.array([1, 32], np.int64))], axis=0)])
     hero_key = b.dense(hero, "target.hero", 128, 32)

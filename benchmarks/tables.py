@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from benchmarks import bars, stale
 from benchmarks.harness import Comparison, markdown_table
-from benchmarks.peers import APART, EXACT, PEERS, describe
+from benchmarks.peers import EXACT, EXCLUDED, PEERS, describe
 
 SLOW = 0.9
 """A case below this speed against the best peer is counted."""
@@ -131,7 +131,7 @@ def _groups(rows: Sequence[Comparison]) -> dict[str, list[Comparison]]:
 def _peers(rows: Sequence[Comparison]) -> list[str]:
     """The peers of all rows, in the order of the table of peers; ours last."""
     met = {name for c in rows for name in (*c.speedups, *c.failures)} - {c.own for c in rows}
-    return sorted(met, key=lambda name: (name in APART, list(PEERS).index(name)))
+    return sorted(met, key=lambda name: (name in EXCLUDED, list(PEERS).index(name)))
 
 
 def _notes(rows: Sequence[Comparison]) -> str:

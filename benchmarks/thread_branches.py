@@ -91,7 +91,7 @@ def race(label: str, threads: int) -> Row:
         rounds.append([times[k] for k in range(3)])
     one, shared, forked = (statistics.median(r[k] for r in rounds) for k in range(3))
     low, middle, high = statistics.quantiles([r[1] / r[2] for r in rounds], n=4)
-    branches = [s.strand for s in contenders[2].manifest.run_steps]
+    branches = [s.branch for s in contenders[2].manifest.run_steps]
     inside = [s for s in branches if s is not None]
     return Row(label, len(branches), len(inside), len({s[0] for s in inside}), one, shared, forked, (low, middle, high))
 

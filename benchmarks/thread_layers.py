@@ -98,12 +98,12 @@ def measure(cases: Iterator[Case], threads: int, seconds: float) -> Iterator[Rat
         if time.monotonic() > end:
             return
         for pause in PAUSES:
-            one, ratio = settled(case, threads, pause)
-            same = settled(case, 1, pause)[1] if ratio > BOUND else None
+            one, ratio = steady(case, threads, pause)
+            same = steady(case, 1, pause)[1] if ratio > BOUND else None
             yield Ratio(case.kind, case.name, pause, one, ratio, same)
 
 
-def settled(case: Case, threads: int, pause: float) -> tuple[float, float]:
+def steady(case: Case, threads: int, pause: float) -> tuple[float, float]:
     """Seconds with one thread and the ratio: of one race, or the median of three if that is above the bound."""
     results = [quiet_race(case, threads, pause)]
     while results[0][1] > BOUND and len(results) < 3:
@@ -172,7 +172,7 @@ def _turn(model: tw.Model, inputs: Sequence[np.ndarray], pause: float) -> Callab
     return paused if pause else back_to_back
 
 
-def kept(path: Path) -> list[Ratio]:
+def stored_rows(path: Path) -> list[Ratio]:
     """The rows of an earlier run, to which one adds; a run of a thousand layers may be made in parts."""
     return [Ratio(**row) for row in json.loads(path.read_text())["rows"]] if path.exists() else []
 

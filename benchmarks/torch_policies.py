@@ -167,7 +167,7 @@ class HOK1(nn.Module):
         self.concat = nn.Linear(425, 512)
         self.lstm = nn.LSTM(512, hidden)
         self.heads = nn.ModuleList(nn.Linear(hidden, width) for width in (12, 16, 16, 16, 16))
-        self.nobody = nn.Parameter(torch.randn(1, 1, 32))
+        self.no_target = nn.Parameter(torch.randn(1, 1, 32))
         self.hero_key = nn.Linear(128, 32)
         self.query = nn.Linear(hidden, 32)
         self.value = nn.Sequential(nn.Linear(hidden, 64), nn.ReLU(), nn.Linear(64, 1))
@@ -185,7 +185,7 @@ class HOK1(nn.Module):
         y, (h, c) = self.lstm(x.unsqueeze(0), (h, c))
         x = y.squeeze(0)
         # Targets: none, both heroes, the enemy's four soldiers, the enemy's first organ.
-        unowned = self.nobody.expand(x.shape[0], 1, 32)
+        unowned = self.no_target.expand(x.shape[0], 1, 32)
         keys = torch.cat([unowned, self.hero_key(hero), soldier[:, 1], organ[:, 1, :1]], dim=1)
         target = torch.bmm(keys, self.query(x).unsqueeze(2)).squeeze(2)
         return {"heads": [head(x) for head in self.heads], "target": target, "value": self.value(x), "state": (h, c)}

@@ -59,7 +59,7 @@ def _product(attrs: Attributes) -> Call:
     return (lambda x, y: torch.matmul(x, y.mT)) if attrs["transpose_b"] else torch.matmul
 
 
-def _plain(call: Call) -> Callable[[Attributes], Call]:
+def _without_attributes(call: Call) -> Callable[[Attributes], Call]:
     return lambda _: call
 
 
@@ -77,14 +77,14 @@ CALLS: dict[str, Callable[[Attributes], Call]] = {
     "softmax": _softmax(torch.softmax),
     "log_softmax": _softmax(torch.log_softmax),
     "transpose": lambda attrs: lambda x: x.permute(attrs["perm"]).contiguous(),
-    "add": _plain(torch.add),
-    "mul": _plain(torch.mul),
-    "relu": _plain(torch.relu),
-    "gelu": _plain(F.gelu),
-    "tanh": _plain(torch.tanh),
-    "sigmoid": _plain(torch.sigmoid),
-    "exp": _plain(torch.exp),
-    "sqrt": _plain(torch.sqrt),
+    "add": _without_attributes(torch.add),
+    "mul": _without_attributes(torch.mul),
+    "relu": _without_attributes(torch.relu),
+    "gelu": _without_attributes(F.gelu),
+    "tanh": _without_attributes(torch.tanh),
+    "sigmoid": _without_attributes(torch.sigmoid),
+    "exp": _without_attributes(torch.exp),
+    "sqrt": _without_attributes(torch.sqrt),
 }
 """The call of PyTorch for an operator with its attributes."""
 

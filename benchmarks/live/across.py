@@ -52,7 +52,7 @@ def fetching(policy: str, rounds: int) -> FetchRow:
     raw = sum(array.nbytes for array in sets[0].values())
     rounds = max(5, min(rounds, _BYTES // raw))
     with ExitStack() as stack:
-        ordinary = stack.enter_context(_plain(raw))
+        ordinary = stack.enter_context(_raw_socket(raw))
         servers = {}
         for way in WAYS:
             tls = None
@@ -63,21 +63,21 @@ def fetching(policy: str, rounds: int) -> FetchRow:
             servers[way] = stack.enter_context(tw.serve_weights("policy", model, secret=secret, tls=tls))
         addresses = {_marked(way): server.address for way, server in servers.items()}
         child = stack.enter_context(
-            Child("fetch", plain=ordinary.port, nbytes=raw, ways=addresses, secret=SECRET, ca=str(TLS / "ca.pem"))
+            Child("fetch", ordinary=ordinary.port, nbytes=raw, ways=addresses, secret=SECRET, ca=str(TLS / "ca.pem"))
         )
         child.receive()
-        times: dict[str, list[float]] = {way: [] for way in ("plain", "first", *WAYS)}
+        times: dict[str, list[float]] = {way: [] for way in ("direct", "first", *WAYS)}
         for k in range(rounds + 2):
             servers["secret"].publish(sets[k % 2])
-            result = {"plain": child.ask({"way": "plain"}), "first": child.ask({"way": _marked("secret")})}
+            result = {"direct": child.ask({"way": "direct"}), "first": child.ask({"way": _marked("secret")})}
             result |= {way: child.ask({"way": _marked(way)}) for way in WAYS}
             if k >= 2:
                 for way, seconds in result.items():
                     times[way].append(seconds)
     table = {way: np.array(values) for way, values in times.items()}
-    rates = {way: float(raw / np.median(table[way])) for way in ("plain", *WAYS)}
-    ratios = {way: float(np.median(table["plain"] / table[way])) for way in WAYS}
-    return FetchRow(policy, raw, rates, ratios, float(np.median(table["plain"] / table["first"])))
+    rates = {way: float(raw / np.median(table[way])) for way in ("direct", *WAYS)}
+    ratios = {way: float(np.median(table["direct"] / table[way])) for way in WAYS}
+    return FetchRow(policy, raw, rates, ratios, float(np.median(table["direct"] / table["first"])))
 
 
 def _marked(way: str) -> str:
@@ -85,7 +85,7 @@ def _marked(way: str) -> str:
     return "open" if way == "no secret" else way
 
 
-class _plain:
+class _raw_socket:
     """A socket that sends so many bytes for each byte that it gets."""
 
     def __init__(self, nbytes: int) -> None:
@@ -100,7 +100,7 @@ class _plain:
             while sock.recv(1):
                 sock.sendall(self._data)
 
-    def __enter__(self) -> _plain:
+    def __enter__(self) -> _raw_socket:
         threading.Thread(target=self._serve, daemon=True).start()
         return self
 
@@ -142,7 +142,7 @@ def fetch_text(rows: list[FetchRow]) -> str:
     header += [f"{way} / plain" for way in WAYS] + ["secret, first node / plain"]
     cells = [
         [
-            row.policy, f"{row.raw / 1e6:.2f}", *[f"{row.rates[way] / 1e6:.0f}" for way in ("plain", *WAYS)],
+            row.policy, f"{row.raw / 1e6:.2f}", *[f"{row.rates[way] / 1e6:.0f}" for way in ("direct", *WAYS)],
             *[f"{row.ratios[way]:.2f}" for way in WAYS], f"{row.first:.2f}",
         ]
         for row in rows

@@ -43,7 +43,7 @@ def fetch(
     for command in commands():
         way = command["way"]
         start = time.perf_counter()
-        if way == "plain":
+        if way == "direct":
             sock.sendall(b"x")
             at = 0
             while at < nbytes:

@@ -28,7 +28,7 @@ class PublishRow:
     seconds: dict[str, float]
     copy: float  # of (raw + packed) / 2 bytes: as many are read and written in all
     ratio: float  # median of publish / copy, taken in turns
-    behind: float  # until its checksum was taken, after the publish had returned
+    checksum_delay: float  # until its checksum was taken, after the publish had returned
     finite: float  # of the same publish without looking for NaN
     unaligned: float  # of the same publish of arrays that begin anywhere, as NumPy's do
 
@@ -38,8 +38,8 @@ class PublishRow:
             self.policy, self.threads, f"{self.raw / 1e6:.2f}", f"{self.packed / 1e6:.2f}",
             f"{self.seconds['p50'] * 1e3:.3f}", f"{self.seconds['p90'] * 1e3:.3f}", f"{bar * 1e3:g}" if bar else "-",
             f"{self.copy * 1e3:.3f}", f"{self.ratio:.2f}",
-            f"{COPY_BAR:g}" if self.raw >= LARGE else "-", f"{self.behind * 1e3:.3f}", f"{self.finite * 1e3:.3f}",
-            f"{self.unaligned * 1e3:.3f}",
+            f"{COPY_BAR:g}" if self.raw >= LARGE else "-", f"{self.checksum_delay * 1e3:.3f}",
+            f"{self.finite * 1e3:.3f}", f"{self.unaligned * 1e3:.3f}",
         ]  # fmt: skip
 
 

@@ -205,5 +205,5 @@ def memory_text(rows: list[MemoryRow]) -> str:
     return text + f"\nPSS, 10^6 bytes. Bar: each further process at most {MEMORY_BAR:g} MB.\n"
 
 
-def plain(rows: list[SharedRow] | list[MemoryRow]) -> list[dict[str, object]]:
+def as_dicts(rows: list[SharedRow] | list[MemoryRow]) -> list[dict[str, object]]:
     return [asdict(row) for row in rows]

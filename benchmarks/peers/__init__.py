@@ -92,7 +92,7 @@ OWN = tuple(name for name in PEERS if name.startswith("tilewright"))
 EXACT = "tilewright-exact"
 """Ours without the algorithms that lose digits, which every table of ours shows beside the default."""
 
-APART = (*OWN, "openvino-bf16")
+EXCLUDED = (*OWN, "openvino-bf16")
 """Never the best peer: our own variants, and what others compute in less than single precision."""
 
 

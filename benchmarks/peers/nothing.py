@@ -16,7 +16,7 @@ from tilewright.train.step import Step
 
 INPUTS = 5
 """The number of inputs of a PPO update."""
-MANY = 100
+CALLS = 100
 """Calls at once, of which one is too short for a clock."""
 
 
@@ -24,7 +24,7 @@ def own() -> Prepared:
     step, batch = _step()
 
     def call() -> None:
-        for _ in range(MANY):
+        for _ in range(CALLS):
             step(*batch)
 
     return Prepared(call, lambda: dict(step.state_dict()), {})
@@ -37,7 +37,7 @@ def native() -> Prepared:
     outputs = tuple(_empty(spec) for spec in step.model.outputs)
 
     def call() -> None:
-        for _ in range(MANY):
+        for _ in range(CALLS):
             step.model(*inputs, out=outputs)
 
     return Prepared(call, None, {})

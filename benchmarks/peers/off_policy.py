@@ -12,7 +12,7 @@ from benchmarks.peers.learning import ACTION, OBSERVATION
 from tilewright.measure.contender import Prepared
 
 LR, GAMMA, TAU, DELAY = 3e-4, 0.99, 0.005, 2
-FUSED, PLAIN = {"fused": True}, {}
+FUSED, UNFUSED = {"fused": True}, {}
 
 
 def batch(algorithm: str, rows: int) -> list[Any]:
@@ -110,9 +110,9 @@ def eager(algorithm: str, width: int, rows: int, adam: dict[str, Any] | None = N
     return Prepared(lambda: update(*arrays), lambda: {n: v.numpy() for n, v in model.state_dict().items()}, {})
 
 
-def plain(algorithm: str, width: int, rows: int) -> Prepared:
+def unfused(algorithm: str, width: int, rows: int) -> Prepared:
     """With Adam as Stable-Baselines3 makes it."""
-    return eager(algorithm, width, rows, PLAIN)
+    return eager(algorithm, width, rows, UNFUSED)
 
 
 def _follow(target: Any, source: Any) -> None:

@@ -9,7 +9,7 @@ from benchmarks.zoo.entry import Builder, Entry
 from benchmarks.zoo.libraries import library
 
 STEPS = 48
-AHEAD = 12
+HORIZON = 12
 CHANNELS = 5
 
 
@@ -18,7 +18,7 @@ class DLinear(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trend, self.season = nn.Linear(STEPS, AHEAD), nn.Linear(STEPS, AHEAD)
+        self.trend, self.season = nn.Linear(STEPS, HORIZON), nn.Linear(STEPS, HORIZON)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x.transpose(1, 2)
@@ -33,7 +33,7 @@ class Causal(nn.Module):
         super().__init__()
         self.enter = nn.Conv1d(CHANNELS, 32, 1)
         self.layers = nn.ModuleList(nn.Conv1d(32, 32, 3, dilation=2**k) for k in range(4))
-        self.head = nn.Linear(32, AHEAD)
+        self.head = nn.Linear(32, HORIZON)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.enter(x.transpose(1, 2))
@@ -49,10 +49,10 @@ class NBeats(nn.Module):
         super().__init__()
         self.bodies = nn.ModuleList(nn.Sequential(nn.Linear(STEPS, 64), nn.ReLU(), nn.Linear(64, 64)) for _ in range(3))
         self.past = nn.ModuleList(nn.Linear(64, STEPS) for _ in range(3))
-        self.future = nn.ModuleList(nn.Linear(64, AHEAD) for _ in range(3))
+        self.future = nn.ModuleList(nn.Linear(64, HORIZON) for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        forecast = torch.zeros(x.shape[0], AHEAD)
+        forecast = torch.zeros(x.shape[0], HORIZON)
         for body, past, future in zip(self.bodies, self.past, self.future, strict=True):
             y = torch.relu(body(x))
             x, forecast = x - past(y), forecast + future(y)
@@ -66,7 +66,7 @@ class Patches(nn.Module):
         super().__init__()
         self.embed = nn.Linear(16, 32)
         layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
-        self.body, self.head = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.Linear(32 * 5, AHEAD)
+        self.body, self.head = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.Linear(32 * 5, HORIZON)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         mean, deviation = x.mean(1, keepdim=True), x.std(1, keepdim=True) + 1e-5
@@ -80,7 +80,7 @@ class Spectral(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gain, self.head = nn.Parameter(torch.randn(STEPS // 2 + 1)), nn.Linear(STEPS, AHEAD)
+        self.gain, self.head = nn.Parameter(torch.randn(STEPS // 2 + 1)), nn.Linear(STEPS, HORIZON)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         spectrum = torch.fft.rfft(x.transpose(1, 2)) * self.gain

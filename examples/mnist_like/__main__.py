@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
             train(mine, data, options.epochs, options.batch, options.seed, changed)
     if live is None:
         lines(rows, console)
-    return judged(rows, references(data), console)
+    return compared(rows, references(data), console)
 
 
 def train(rows: list[Row], data: Digits, epochs: int, batch: int, seed: int, changed: Callable[[], None]) -> None:
@@ -92,7 +92,7 @@ def references(data: Digits) -> dict[str, float]:
     return result
 
 
-def judged(rows: list[Row], sklearn: dict[str, float], console: Console) -> int:
+def compared(rows: list[Row], sklearn: dict[str, float], console: Console) -> int:
     """Prints how ours compares; 1 if it is less accurate than another."""
     code = 0
     for name, share in sklearn.items():

@@ -14,7 +14,7 @@ from tilewright.ir.interface import Interface
 from tilewright.ir.rewrite import fresh_name, substitute, variables
 from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.ops.lowered.external_call import compilers_in
-from tilewright.plans.framework.decisions import forcing, recorded, settled
+from tilewright.plans.framework.decisions import effective_settings, forcing, recorded
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program
 from tilewright.runtime.specs import (
@@ -53,7 +53,7 @@ class Part:
     graph: Graph
     calls: tuple[Call, ...]
     places: Mapping[Value, Place]
-    made: tuple[Node, ...] = ()
+    created: tuple[Node, ...] = ()
 
     @property
     def kernels(self) -> tuple[KernelCall, ...]:
@@ -240,7 +240,7 @@ def _texts(split: SplitGraph, run: Part, prepare: Part, target: Target) -> dict[
     """The texts of `Model.show`, made when asked."""
     kernels = [call for part in (run, prepare) for call in part.kernels]
 
-    settings = settled()
+    settings = effective_settings()
 
     def each(text: Callable[[KernelTexts], str]) -> Callable[[], str]:
         def make() -> str:

@@ -44,7 +44,7 @@ from tilewright.support.errors import CallError, CompileError, Problems, TargetE
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops, readable_loops
-from tilewright.transform.loops.checked import FOUND, Access, check_bounds, unproven
+from tilewright.transform.loops.checked import REPORT_WORDS, Access, check_bounds, unproven
 from tilewright.transform.loops.sizes import Outside, Sizes, decided_by_sizes, guarded, needed, requirement
 
 Bounds = Literal["check", "sizes", "unchecked"]
@@ -364,7 +364,7 @@ class BuiltFunction(Called):
         if len(arrays) != len(self._params):
             names = ", ".join(p.name for p in self._params)
             raise CallError("wrong number of arguments", where=self.func.name, expected=names, got=len(arrays))
-        result = np.zeros(FOUND, np.int64)
+        result = np.zeros(REPORT_WORDS, np.int64)
         self._checked(*arrays, result)
         number, index, extent = result.tolist()
         if number:

@@ -69,7 +69,7 @@ from tilewright.transform.graph.decoded_rows import decode_rows
 from tilewright.transform.graph.divisions import divide_by_products
 from tilewright.transform.graph.extra import extended
 from tilewright.transform.graph.feature_maps import keep_maps
-from tilewright.transform.graph.halves import widen_float16
+from tilewright.transform.graph.float16 import widen_float16
 from tilewright.transform.graph.indexed import index_rows
 from tilewright.transform.graph.materialize import materialize_outputs
 from tilewright.transform.graph.memory import Place, touched
@@ -413,7 +413,7 @@ def _build(
             if options.memory is not None:
                 calls, where = log.run("recompute", _recomputed, run_part, names, target, options.memory)
                 run_part = replace(run_part, calls=calls, places=where)
-            split = SplitGraph(_with_created(split.prepare, run_part.made), run_part.graph)
+            split = SplitGraph(_with_created(split.prepare, run_part.created), run_part.graph)
             past = _past_caches(split, target)
             prepare_part = compile_part(split.prepare, "prepare", compiler, log, past, used_names=used_names)
         program = assemble(split, run_part, prepare_part, names, fixed, structure, compiler, log, options)

@@ -11,7 +11,7 @@ from functools import partial
 
 from tilewright.assemble import Part
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.notes import Far
+from tilewright.ir.notes import SharedLevel
 from tilewright.kernels import KernelCompiler, with_outputs_noted, with_prefetch
 from tilewright.support import flags
 from tilewright.support.errors import UnsupportedError
@@ -43,7 +43,7 @@ def compile_part(
     log: PassLog,
     past_caches: int | None = None,
     *,
-    away: Far | None = None,
+    away: SharedLevel | None = None,
     forks: bool = False,
     used_names: Set[str] | None = None,
 ) -> Part:
@@ -124,7 +124,7 @@ def _grouped(
     if name == "prepare":
         return graph, [*shared.kernels, *shared.groups], where, ()
     graph = replace(graph, params=(*graph.params, *shared.arrays))
-    return graph, list(shared.groups), where, shared.made
+    return graph, list(shared.groups), where, shared.created
 
 
 def _region(node: Node, graph: Graph, path: str, compiler: KernelCompiler, log: PassLog) -> Flat:

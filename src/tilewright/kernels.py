@@ -177,10 +177,10 @@ class KernelCompiler:
     def compile(self, asked: Asked) -> CompiledKernel:
         """The kernel that is asked for; its object may come later."""
         canonical, work = asked.canonical, (operations(asked.func), traffic(asked.func))
-        result = self._kept(asked)
+        result = self._cached(asked)
         done = None if result is None else _decode(*result, asked.symbol, canonical, work)
         if result is None or done is None:
-            header, code, facts = self._made(asked)
+            header, code, facts = self._compiled(asked)
             result, done = (header, code), CompiledKernel(asked.symbol, code, *facts, work)
         self._known[asked.name] = result
         return done
@@ -191,7 +191,7 @@ class KernelCompiler:
         missing: dict[str, Asked] = {}
         for asked in kernels:
             if asked.name not in missing and asked.name not in self._known:
-                result = self._kept(asked)
+                result = self._cached(asked)
                 if result is None:
                     missing[asked.name] = asked
                 else:
@@ -203,13 +203,13 @@ class KernelCompiler:
             return
 
         def own(k: int) -> None:
-            header, code, _ = self._made(jobs[k])
+            header, code, _ = self._compiled(jobs[k])
             self._known[jobs[k].name] = header, code
             tell(jobs[k].func.name)
 
         def copied(k: int) -> bytes:
             with Background(cpus=1) as self.background:
-                header, code, _ = self._made(jobs[k])
+                header, code, _ = self._compiled(jobs[k])
             return _entry(header, code())
 
         expect(len(jobs))
@@ -219,14 +219,14 @@ class KernelCompiler:
             if result is not None:
                 self._known[jobs[k].name] = result
 
-    def _kept(self, asked: Asked) -> tuple[bytes, Callable[[], bytes]] | None:
+    def _cached(self, asked: Asked) -> tuple[bytes, Callable[[], bytes]] | None:
         """The header and the object of a kernel that was compiled before, now or in another process."""
         entry = self._known.get(asked.name)
         if entry is None and not self.log.wants_all and self.log.level < LOOPS_SHOWN:
             entry = _split(self.store.get(f"kernel-{asked.name}"))
         return entry
 
-    def _made(self, asked: Asked) -> tuple[bytes, Callable[[], bytes], Facts]:
+    def _compiled(self, asked: Asked) -> tuple[bytes, Callable[[], bytes], Facts]:
         """The header and the object of a kernel that is compiled now, and what the header says."""
         texts = KernelTexts(asked.func, asked.target, asked.prefetch, self.log)
         flat = replace(texts.flat, name=asked.symbol)

@@ -32,7 +32,7 @@ TEXTS = ("graph", "loops", "schedule", "llvm", "asm")
 """The texts that `Model.show` has of a program that was just compiled."""
 
 
-KEPT = ("graph", "sizes")
+OWN_TEXTS = ("graph", "sizes")
 """The texts that stand in the entry itself."""
 
 TRACES = 8
@@ -120,7 +120,7 @@ class ProgramCache:
         """Keep a program, without its weights."""
         context = current()
         answers = {} if context is None else context.asked
-        texts = {"manifest": program.manifest.to_json(), **{name: _shown(program, name) for name in KEPT}}
+        texts = {"manifest": program.manifest.to_json(), **{name: _shown(program, name) for name in OWN_TEXTS}}
         entry = pack_blobs({**{name: text.encode() for name, text in texts.items()}, **program.objects})
         self._store.put(f"program-{self._name(answers)}", b"".join(entry))
         if context is not None and context.advisor is not None:

@@ -14,7 +14,7 @@ from tilewright.arith.compare import decide
 from tilewright.arith.interval import EVERYTHING, Interval
 from tilewright.ir.expr import Const
 
-FAR = 40
+INFINITE = 40
 """Stands for infinity: an end that moves on with it is unbounded."""
 
 ENDS = (None, -3, -2, -1, 0, 1, 2, 3)
@@ -25,8 +25,8 @@ def members(x: Interval, outer: int) -> Iterator[int]:
     return iter(range(-outer if x.lo is None else x.lo, (outer if x.hi is None else x.hi) + 1))
 
 
-NEAR = range(-5, 6)
-POINTS = [*NEAR, *(s * (m * FAR - k) for m in (1, 2) for k in (0, 1) for s in (-1, 1))]
+SMALL = range(-5, 6)
+POINTS = [*SMALL, *(s * (m * INFINITE - k) for m in (1, 2) for k in (0, 1) for s in (-1, 1))]
 """Numbers near zero and the ends, and the two outermost on each side of both infinities."""
 
 
@@ -40,7 +40,7 @@ def table(f: Callable[[int, int], int]) -> Any:
 def corners(x: Interval, outer: int) -> Any:
     """Where the members of an interval stand among `POINTS`: all near zero and the ends, and the outermost."""
     outermost = (-outer, 1 - outer, outer - 1, outer)
-    return np.array([k for k, v in enumerate(POINTS) if x.contains(v) and (v in NEAR or v in outermost)])
+    return np.array([k for k, v in enumerate(POINTS) if x.contains(v) and (v in SMALL or v in outermost)])
 
 
 def values(f: Callable[[int, int], int], a: Interval, b: Interval, outer: int) -> tuple[int, int]:
@@ -50,7 +50,7 @@ def values(f: Callable[[int, int], int], a: Interval, b: Interval, outer: int) -
 
 def exact(f: Callable[[int, int], int], a: Interval, b: Interval) -> Interval:
     """The smallest interval that contains all values: ends that move when infinity does are unbounded."""
-    (lo, hi), (further_lo, further_hi) = values(f, a, b, FAR), values(f, a, b, 2 * FAR)
+    (lo, hi), (further_lo, further_hi) = values(f, a, b, INFINITE), values(f, a, b, 2 * INFINITE)
     return Interval(lo if lo == further_lo else None, hi if hi == further_hi else None)
 
 
@@ -93,7 +93,7 @@ def test_every_value_is_inside(name: str) -> None:
     computed, f = SOUND[name]
     for a in INTERVALS:
         for b in INTERVALS:
-            lo, hi = values(f, a, b, FAR)
+            lo, hi = values(f, a, b, INFINITE)
             assert computed(a, b).contains(lo) and computed(a, b).contains(hi), (a, b)
 
 
@@ -155,7 +155,7 @@ def test_union_and_intersection() -> None:
     for a in INTERVALS:
         for b in INTERVALS:
             both, either = interval.intersect(a, b), interval.union(a, b)
-            for x in (-FAR, *NEAR, FAR):
+            for x in (-INFINITE, *SMALL, INFINITE):
                 assert both.contains(x) == (a.contains(x) and b.contains(x))
                 assert either.contains(x) or not (a.contains(x) or b.contains(x))
             assert either == Interval(
@@ -175,6 +175,6 @@ def test_comparisons_with_zero(name: str) -> None:
         "ne": lambda d: d != 0,
     }[name]
     for difference in [*INTERVALS, EVERYTHING]:
-        truths = {holds(d) for d in members(difference, FAR)}
+        truths = {holds(d) for d in members(difference, INFINITE)}
         decided = decide(name, difference)
         assert ({bool(decided.value)} if type(decided) is Const else {True, False}) == truths, difference

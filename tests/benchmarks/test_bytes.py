@@ -157,7 +157,7 @@ def test_digests_of_a_commit_are_retained(
         "_in_workers",
         lambda _source, cases, _options, _step: iter([{f"{c.name} | t": _row(conv="a")} for c in cases]),
     )
-    options = argparse.Namespace(kind="", again=False, targets=("t",), workers=1)
+    options = argparse.Namespace(kind="", repeat=False, targets=("t",), workers=1)
     clean, dirty = Revision(bytes_tool.present().commit, False), Revision("0" * 10, True)
     monkeypatch.setattr(bytes_tool, "present", lambda: dirty)
     for which in (clean, clean, dirty, dirty):

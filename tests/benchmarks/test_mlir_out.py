@@ -11,7 +11,7 @@ from benchmarks import bench_mlir_out
 
 
 def test_a_way_that_takes_too_long_is_ended() -> None:
-    assert bench_mlir_out.apart("m64", "keys", 0.01) == "nothing in 0 s"
+    assert bench_mlir_out.in_process("m64", "keys", 0.01) == "nothing in 0 s"
 
 
 def test_of_two_rows_the_later_counts_and_large_differences_are_counted(tmp_path: Path) -> None:

@@ -163,11 +163,11 @@ def test_bars_evaluate_means_least_and_quotients() -> None:
     assert bars.value(rows[0], "onnxruntime/mnn") == 2.0
     assert bars.value(rows[0], "limit") == 0.5
     assert bars.value(rows[0], "ncnn") is None
-    mean = bars.judge(bars.Bar(1, "", "x", "onnxruntime", "mean", 2.0), rows)
-    least = bars.judge(bars.Bar(1, "", "a,b", "best", "least", 1.0), rows)
+    mean = bars.evaluate(bars.Bar(1, "", "x", "onnxruntime", "mean", 2.0), rows)
+    least = bars.evaluate(bars.Bar(1, "", "a,b", "best", "least", 1.0), rows)
     assert mean is not None and mean[4:8] == ["2.00", "", "pass", "2, 1 below"]
     assert least is not None and (least[4], least[6], least[8]) == ("0.50", "**miss**", "b")
-    assert bars.judge(bars.Bar(1, "", "y", "best", "least", 1.0), rows) is None
+    assert bars.evaluate(bars.Bar(1, "", "y", "best", "least", 1.0), rows) is None
     failed = dataclasses.replace(rows[0], seconds={"mnn": 1.0}, speedups={})
     assert bars.value(failed, "best") == 0.0  # what cannot run reaches no bar
 
@@ -185,9 +185,9 @@ def test_exact_stands_beside_what_is_evaluated() -> None:
     assert bars.value(row, "limit", exact=True) == pytest.approx(0.5 / 1.5)
     assert bars.value(_row(mnn=2.0), "best", exact=True) is None
     assert bars.value(row, "own/mnn", exact=True) is None
-    evaluated = bars.judge(bars.Bar(1, "", "x", "mnn", "mean", 2.0), [row])
+    evaluated = bars.evaluate(bars.Bar(1, "", "x", "mnn", "mean", 2.0), [row])
     assert evaluated is not None and evaluated[4:7] == ["2.00", "1.33", "pass"]
-    half = bars.judge(bars.Bar(1, "", "x", "mnn", "mean", 2.0), [row, _row("b", "x", mnn=2.0)])
+    half = bars.evaluate(bars.Bar(1, "", "x", "mnn", "mean", 2.0), [row, _row("b", "x", mnn=2.0)])
     assert half is not None and half[5] == ""  # a mean of other cases would be another figure
     text = tables.report([row])
     assert "| x | 1 | **2.00** | 1.33 |" in text
@@ -212,7 +212,7 @@ def test_rows_of_another_commit_are_named() -> None:
     changed = dataclasses.replace(new, commit="2222222+")
     assert "| b † |" in tables.report([changed])
     bar = bars.Bar(1, "", "x", "mnn", "mean", 1.0)
-    mixed, alone = bars.judge(bar, [old, new]), bars.judge(bar, [new])
+    mixed, alone = bars.evaluate(bar, [old, new]), bars.evaluate(bar, [new])
     assert mixed is not None and mixed[6] == "pass †"
     assert alone is not None and alone[6] == "pass"
 

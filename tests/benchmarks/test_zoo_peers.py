@@ -60,11 +60,11 @@ def test_a_peer_that_is_not_prepared_keeps_what_it_had() -> None:
     """A peer that is wrong, or cannot run the model any more, does not."""
     former = bench.PeerRow("a", {"inductor": 20.0, "litert": 9.0}, {"inductor": 2.0, "litert": 0.9}, commit="old")
     now = bench.PeerRow("a", {"ours": 10.0, "openvino": 15.0}, {"openvino": 1.5}, {"litert": "differs"}, commit="new")
-    row = bench.kept(now, former)
+    row = bench.merged(now, former)
     assert row.ratios == {"openvino": 1.5, "inductor": 2.0} and row.times["inductor"] == 20.0
     assert row.notes == {"litert": "differs", "inductor": "raced at old"} and row.commit == "new"
-    assert bench.kept(bench.PeerRow("b", commit="new"), None).ratios == {}
-    repeated = bench.kept(bench.PeerRow("a", commit="newer"), row)
+    assert bench.merged(bench.PeerRow("b", commit="new"), None).ratios == {}
+    repeated = bench.merged(bench.PeerRow("a", commit="newer"), row)
     assert repeated.notes["inductor"] == "raced at old"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.cli.conftest import Cli
-from tests.records.samples import HASWELL, LABELS, MADE, POLICY, product, record
+from tests.records.samples import HASWELL, LABELS, POLICY, PROVENANCE, product, record
 from tilewright.identity import code_version
 from tilewright.plans.framework.decisions import deciding
 from tilewright.records.record import NONE, Record
@@ -49,7 +49,7 @@ def test_share(cli: Cli, user: Store, tmp_path: Path) -> None:
     assert "3 new" in cli("db", "import", archive, "--store", team)[1]
     assert json.loads(cli("db", "merge", archive, user.folder, "--store", team, "--json")[1])["known"] == 6
     assert cli("db", "diff", user.folder, team)[0] == 0
-    Store(team).put(record(9, setting=LABELS[1], made=replace(MADE, time=MADE.time + 1)))
+    Store(team).put(record(9, setting=LABELS[1], provenance=replace(PROVENANCE, time=PROVENANCE.time + 1)))
     code, text, _ = cli("db", "diff", user.folder, team)
     assert code == 3 and "0 records only in" in text and "they disagree about" in text
     assert len(json.loads(cli("db", "diff", user.folder, team, "--json")[1])["changed"]) == 1
@@ -92,8 +92,8 @@ def test_a_compile_says_what_records_did(cli: Cli, user: Store, layer: Path, tmp
     with deciding() as listed:
         tw.compile(layer)
     d = next(d for d in listed.decisions if len(d.space) > 1)
-    created = replace(MADE, compiler=code_version())
-    common = {"untuned": d.space.labels[0], "policy": POLICY, "candidates": (), "made": created, "gain": NONE}
+    created = replace(PROVENANCE, compiler=code_version())
+    common = {"untuned": d.space.labels[0], "policy": POLICY, "candidates": (), "provenance": created, "gain": NONE}
     team = Store(tmp_path / "team")
     team.put(Record.of(d.key, Target.host(), d.space, setting=d.space.labels[0], **common))
     code, text, _ = cli("compile", layer, "--records", team.folder, "-o", tmp_path / "a.tw")

@@ -27,7 +27,7 @@ from tilewright.targets.target import Target
 PACKAGE = Path(tilewright.__file__).parent
 TARGET = Target.parse("znver4")
 PARAMETERS = ["workload", "target", "options", "decisions", "extensions"]
-FOUND = ["code_version", "llvm_version"]
+LOOKED_UP = ["code_version", "llvm_version"]
 """Inputs that are looked up rather than given."""
 
 CHANGES: dict[str, Callable[[], str]] = {
@@ -49,7 +49,7 @@ def test_each_input_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_SKETCHES", "never")
     keys["sketches"] = identity("w", TARGET)
     monkeypatch.undo()
-    for name in FOUND:
+    for name in LOOKED_UP:
         with monkeypatch.context() as patched:
             patched.setattr(module, name, lambda: "another")
             keys[name] = identity("w", TARGET)
@@ -66,7 +66,7 @@ def test_the_inputs_are_these() -> None:
     assert listed == [
         *PARAMETERS,
         "sketches",
-        *(name.removesuffix("_version").replace("code", "compiler") for name in FOUND),
+        *(name.removesuffix("_version").replace("code", "compiler") for name in LOOKED_UP),
     ]
 
 

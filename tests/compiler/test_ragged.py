@@ -18,7 +18,7 @@ from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.ragged import Ragged
 from tilewright.support.errors import ArtifactError, CallError, Error, ModelError
 
-WIDTH, HEADS, DEPTH, WORDS, MOST = 48, 3, 16, 50, 40
+WIDTH, HEADS, DEPTH, WORDS, LONGEST = 48, 3, 16, 50, 40
 ENCODER = """
 graph @encoder(%ids: i64[batch, seq], %extra: f32[batch, seq, 48]) params(
     %words: f32[50, 48], %places: f32[40, 48], %q: f32[48, 48], %k: f32[48, 48], %v: f32[48, 48], %g: f32[48],

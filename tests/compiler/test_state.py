@@ -25,7 +25,7 @@ from tilewright.support.errors import ArtifactError, CallError, ModelError
 from tilewright.transform.graph.state import with_state
 
 HEADS, DEPTH, WIDTH = 3, 16, 48
-NEAR = 2e-5
+ATOL = 2e-5
 """Scores reach 40: each is a sum that rounds to some 4e-6, and by so much of itself a weight is off, of values up to 7.
 Both sides are f32: each is 7e-6 from float64's at most, where BLAS has other tiles."""
 TEXT = """
@@ -80,9 +80,9 @@ def test_a_decoder_with_state_gives_what_it_gives_without(batch: int, threads: i
     state = model.state(40, batch=batch)
     for x, expected in steps(graph, weights, batch, (5, 1, 1, 3, 1, 17, 1)):
         y = state(x)
-        np.testing.assert_allclose(y, expected["y"], rtol=2e-5, atol=NEAR)
+        np.testing.assert_allclose(y, expected["y"], rtol=2e-5, atol=ATOL)
         for name, rows in state.arrays().items():
-            np.testing.assert_allclose(rows, expected[name.replace("past", "present")], rtol=2e-5, atol=NEAR)
+            np.testing.assert_allclose(rows, expected[name.replace("past", "present")], rtol=2e-5, atol=ATOL)
     assert state.length == 29
 
 
@@ -93,7 +93,7 @@ def test_known_sizes(batch: int, n: int) -> None:
     assert isinstance(model, tw.Model)
     state = model.state(12)
     for x, expected in steps(graph, weights, batch, (n,) * (12 // n)):
-        np.testing.assert_allclose(state(x), expected["y"], rtol=2e-5, atol=NEAR)
+        np.testing.assert_allclose(state(x), expected["y"], rtol=2e-5, atol=ATOL)
     with pytest.raises(CallError, match="the state is full"):
         state(x)
 

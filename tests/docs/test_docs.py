@@ -132,7 +132,7 @@ def test_links_between_files_lead_somewhere(page: Path) -> None:
 
 
 NAMED = re.compile(r"`((?:[\w-]+/)*[\w-]+\.(?:py|md|txt|toml)|(?:[\w-]+/)+)`")
-MADE = ("build/",)
+BUILT = ("build/",)
 """Where files stand that commands make."""
 PACKAGE = ROOT / "src" / "tilewright"
 
@@ -144,7 +144,7 @@ def missing_files(text: str, *roots: Path) -> list[str]:
         name
         for name in NAMED.findall(text)
         if not any((root / name).exists() for root in roots)
-        and not name.startswith(MADE)
+        and not name.startswith(BUILT)
         and name.rstrip("/") not in present
     ]
 

@@ -31,16 +31,16 @@ def mlp(width: int = 17) -> Any:
 
 
 @torch.library.custom_op("tilewright_tests::turned", mutates_args=())
-def turned(x: torch.Tensor) -> torch.Tensor:
+def flipped(x: torch.Tensor) -> torch.Tensor:
     return torch.flip(x, [-1]) * 2
 
 
-@turned.register_fake
+@flipped.register_fake
 def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-turned.register_autograd(lambda ctx, g: torch.flip(g, [-1]) * 2)
+flipped.register_autograd(lambda ctx, g: torch.flip(g, [-1]) * 2)
 
 
 class Custom(nn.Module):
@@ -52,7 +52,7 @@ class Custom(nn.Module):
 
     def forward(self, x: Any) -> Any:
         y = torch.relu(self.a(x))
-        y = turned(y)
+        y = flipped(y)
         return torch.tanh(self.b(y)).sum(1), y.shape[0] * 2
 
 
@@ -90,7 +90,7 @@ def test_a_custom_operator_in_the_middle(dynamic: bool) -> None:
     (report,) = check(Custom(), *calls, parts=2, dynamic=dynamic)
     (lacking,) = report.uncompiled
     assert lacking.operator == "tilewright_tests.turned" and "test_torch_compile.py" in lacking.where
-    assert "y = turned(y)" in lacking.where
+    assert "y = flipped(y)" in lacking.where
 
 
 def test_full_refuses() -> None:

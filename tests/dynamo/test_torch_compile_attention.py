@@ -20,14 +20,14 @@ class Attention(nn.Module):
     def __init__(self, keys: int, arguments: dict[str, Any]) -> None:
         super().__init__()
         self.q, self.kv = nn.Linear(16, 16), nn.Linear(16, 32)
-        self.keys, self.given = keys, arguments
+        self.keys, self.options = keys, arguments
 
     def forward(self, x: Any) -> Any:
         def heads(y: Any) -> Any:
             return y.unflatten(-1, (2, 8)).transpose(1, 2)
 
         k, v = self.kv(x[:, : self.keys]).chunk(2, -1)
-        y = functional.scaled_dot_product_attention(heads(self.q(x)), heads(k), heads(v), **self.given)
+        y = functional.scaled_dot_product_attention(heads(self.q(x)), heads(k), heads(v), **self.options)
         return y.transpose(1, 2).flatten(-2)
 
 

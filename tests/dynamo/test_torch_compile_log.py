@@ -115,7 +115,7 @@ def test_recurrent_layers_that_dynamo_leaves_out_are_named_once(
     assert "torch._dynamo.config.allow_rnn" in text
 
 
-GIVEN: dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
     "as it is": {},
     "both ways": {"bidirectional": True},
     "batch first": {"batch_first": True},
@@ -123,11 +123,11 @@ GIVEN: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("text", GIVEN)
+@pytest.mark.parametrize("text", OPTIONS)
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_recurrent_layers_are_compiled_where_dynamo_allows_it(kind: str, text: str) -> None:
     torch.manual_seed(0)
-    model = Recurrent(kind, **GIVEN[text]).eval()
+    model = Recurrent(kind, **OPTIONS[text]).eval()
     with torch._dynamo.config.patch(allow_rnn=True):
         reports = check(model, (torch.randn(4, 3, 5),))
     assert reports[0].coverage().share == 1, reports[0].coverage()

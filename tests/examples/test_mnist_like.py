@@ -16,7 +16,7 @@ from examples.mnist_like.learners import LEARNERS
 from examples.mnist_like.networks import NETWORKS, accuracy, first_weights
 
 
-def made_up() -> Digits:
+def invented() -> Digits:
     """Ten pictures with noise."""
     rng = np.random.default_rng(0)
     pictures = rng.random((CLASSES, PIXELS))
@@ -26,7 +26,7 @@ def made_up() -> Digits:
 
 
 def test_batches_are_all_pictures_once() -> None:
-    data = made_up()
+    data = invented()
     batches = list(data.batches(60, 3))
     assert len(batches) == 5
     together = np.concatenate([pictures for pictures, _ in batches])
@@ -40,7 +40,7 @@ def test_batches_are_all_pictures_once() -> None:
 def test_ours_learns(name: str) -> None:
     row = view.Row(name, "Tilewright")
     calls: list[int] = []
-    example.train([row], made_up(), 12, 50, 0, lambda: calls.append(1))
+    example.train([row], invented(), 12, 50, 0, lambda: calls.append(1))
     assert len(row.losses) == len(calls) == 12
     assert row.losses[-1] < row.losses[0] / 3
     assert row.accuracy > 0.95
@@ -58,8 +58,8 @@ def test_accuracy() -> None:
 def test_worse_than_others_fails() -> None:
     console = Console(file=io.StringIO(), width=140)
     rows = [view.Row("perceptron", "Tilewright", accuracy=0.95, seconds=1.0)]
-    assert example.judged(rows, {"perceptron": 0.954}, console) == 0
-    assert example.judged(rows, {"perceptron": 0.956}, console) == 1
+    assert example.compared(rows, {"perceptron": 0.954}, console) == 0
+    assert example.compared(rows, {"perceptron": 0.956}, console) == 1
 
 
 @pytest.mark.parametrize("learner", ["PyTorch", "JAX"])
@@ -68,7 +68,7 @@ def test_others_take_the_same_steps(learner: str) -> None:
     pytest.importorskip(str(package), reason="make test does without PyTorch and JAX; make torch and make jax run this")
     hidden = NETWORKS["perceptron"]
     ours, theirs = LEARNERS["Tilewright"][1](hidden, 50), make(hidden, 50)
-    data: Any = made_up()
+    data: Any = invented()
     for batch in data.batches(50, 0):
         assert ours.step(*batch) == pytest.approx(theirs.step(*batch), rel=1e-4)
     # An error of 1e-7 in a gradient near zero turns the first steps of Adam, each of which moves by 1e-2.

@@ -58,7 +58,7 @@ def record_about(d: Decision, setting: str | None = None, median: float = 1.05, 
         "policy": Policy("by hand 1", "warm", "kernel", 11, 5),
         "candidates": (Candidate(untuned, "timed", 0.0, (4e-5,)), Candidate(label, "timed", 0.0, (3.9e-5,))),
         "gain": Gain(median, median - 0.02, median + 0.02, 55),
-        "made": provenance(machine, 1_800_000_000),
+        "provenance": provenance(machine, 1_800_000_000),
     }
     return Record.of(d.key, machine, d.space, **{**values, **changes})
 

@@ -211,7 +211,7 @@ def strange(rng: Random, x: np.ndarray[Any, Any]) -> tuple[str, Any]:
     return name, ARRAYS[name](x)
 
 
-def plain(x: Any) -> np.ndarray[Any, Any]:
+def numbers_of(x: Any) -> np.ndarray[Any, Any]:
     """The numbers of an array of f32 that a call took."""
     if isinstance(x, torch.Tensor):
         return np.asarray(x.detach().to_dense().float().resolve_neg())
@@ -220,7 +220,7 @@ def plain(x: Any) -> np.ndarray[Any, Any]:
 
 def eager(x: Any) -> Any:
     with torch.no_grad():
-        return Small()(torch.tensor(plain(x).copy())).numpy()
+        return Small()(torch.tensor(numbers_of(x).copy())).numpy()
 
 
 def of_model(rng: Random) -> Call:
@@ -295,7 +295,7 @@ def of_step(rng: Random) -> Call:
         b, y = "y", Y
 
     def wanted() -> Any:
-        return np.float32(((eager(x) - plain(y)) ** 2).mean())
+        return np.float32(((eager(x) - numbers_of(y)) ** 2).mean())
 
     return f"step({a}, {b})", lambda: step()(x, y)["loss"], wanted
 
@@ -316,7 +316,7 @@ def of_comprehension(rng: Random) -> Call:
         case 2:
             value = odd(rng)
             return f"product(x, {value!r})", lambda: product()(X, value), None
-    return f"product({a}, {b})", lambda: product()(x, y), lambda: plain(x) @ plain(y).T
+    return f"product({a}, {b})", lambda: product()(x, y), lambda: numbers_of(x) @ numbers_of(y).T
 
 
 def of_torch(rng: Random) -> Call:
@@ -400,7 +400,7 @@ def refused_by_torch(name: str, error: BaseException) -> str:
 
 def compare(name: str, result: Any, want: Any) -> str:
     result = result[0] if isinstance(result, tuple | list) else result
-    result = plain(result)
+    result = numbers_of(result)
     if result.shape != want.shape or not np.allclose(result, want, rtol=1e-4, atol=1e-5, equal_nan=True):
         return f"wrong: {name}: {result.tolist()!r:.150} for {want.tolist()!r:.150}"
     return "right"

@@ -48,11 +48,11 @@ class Pages:
             raise TooLarge(nbytes)
         pages = 1 << (pages - 1).bit_length()
         idle = self._idle.setdefault(pages, [])
-        memory, base = idle.pop() if idle else self._made(pages)
+        memory, base = idle.pop() if idle else self._mapped(pages)
         self._used.setdefault(pages, []).append((memory, base))
         return base + PAGE, base + PAGE * (pages + 1)
 
-    def _made(self, pages: int) -> tuple[mmap.mmap, int]:
+    def _mapped(self, pages: int) -> tuple[mmap.mmap, int]:
         memory = mmap.mmap(-1, (pages + 2) * PAGE)
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         for page in (0, pages + 1):

@@ -31,14 +31,15 @@ LARGEST = 1 << 28
 
 
 class Case:
-    """A model of a few nodes that is being made. Numbers come as constants, or as inputs whose values are `given`."""
+    """A model of a few nodes that is being made. Numbers come as constants, or as inputs whose values are
+    `arguments`."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
         self.nodes: list[Any] = []
         self.weights: list[Any] = []
         self.inputs: list[Any] = []
-        self.given: list[Any] = []
+        self.arguments: list[Any] = []
         self.by_data = rng.random() < 0.4
 
     def huge(self) -> int:
@@ -63,7 +64,7 @@ class Case:
             name = f"s{len(self.inputs)}"
             kind = helper.np_dtype_to_tensor_dtype(value.dtype)
             self.inputs.append(helper.make_tensor_value_info(name, kind, value.shape))
-            self.given.append(value)
+            self.arguments.append(value)
             return name
         name = f"w{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(value, name))
@@ -239,7 +240,7 @@ def _declared(c: Case) -> str:
         c.weights.append(TensorProto(name="big", data_type=TensorProto.FLOAT, dims=shape, raw_data=b"\0" * 16))
     else:
         c.inputs.append(helper.make_tensor_value_info("big", TensorProto.FLOAT, shape))
-        c.given.append(np.ones((1,) * len(shape), np.float32))
+        c.arguments.append(np.ones((1,) * len(shape), np.float32))
     return c.node(c.rng.choice(("Relu", "ReduceSum", "Shape")), "big")
 
 
@@ -250,7 +251,7 @@ def _empty(c: Case) -> str:
     ]
     named = [f"d{k}" for k in range(len(shape))] if c.rng.random() < 0.7 else shape
     c.inputs.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, named))
-    c.given.append(np.empty(shape, np.float32))
+    c.arguments.append(np.empty(shape, np.float32))
     op = c.rng.choice(
         (
             "Relu",
@@ -280,7 +281,7 @@ def _outer(c: Case) -> str:
     one, two = (1 << 31) - 1, c.rng.choice(((1 << 31) - 1, 1 << 30, 3))
     for name, shape, size in (("x", ["n", 0], one), ("y", ["m", 0], two)):
         c.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
-        c.given.append(np.empty((size, 0), np.float32))
+        c.arguments.append(np.empty((size, 0), np.float32))
     y = c.node("MatMul", "x", c.node("Transpose", "y"))
     return c.node("ReduceSum", y) if c.rng.random() < 0.5 else y
 
@@ -439,7 +440,7 @@ def run_onnx(rng: Random, mark: Callable[[str], None]) -> str:
     proto = case.model(MAKERS[name](case))
     model = tw.compile(proto)
     mark(f"call {name}")
-    model(*case.given)
+    model(*case.arguments)
     return "ran"
 
 

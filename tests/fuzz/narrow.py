@@ -214,7 +214,7 @@ def binary(rng: Random) -> tuple[Callable[..., Any], list[Draw]]:
     f = BINARY[rng.choice(list(BINARY))]
     whole = shape(rng, rng.randrange(1, 4))
     other = [1 if rng.random() < 0.2 else d for d in whole]
-    return f, [Draw(whole), Draw(other, rng.choice(("scaled", "plain")))]
+    return f, [Draw(whole), Draw(other, rng.choice(("scaled", "normal")))]
 
 
 def reduction(rng: Random) -> tuple[Callable[..., Any], list[Draw]]:
@@ -271,19 +271,19 @@ def normalisation(rng: Random) -> tuple[Callable[..., Any], list[Draw]]:
     groups = rng.choice([g for g in (1, 2, 4, 5) if c % g == 0])
     eps = rng.choice((1e-5, 1e-5, 1e-3, 1e-12))
     last, nearby = x[-rng.randrange(1, 3) :], rng.choice((2, 3))
-    vectors = [Draw([c], "plain"), Draw([c], "plain")]
-    stats = [Draw([c], "plain"), Draw([c], "share")]
+    vectors = [Draw([c], "normal"), Draw([c], "normal")]
+    stats = [Draw([c], "normal"), Draw([c], "share")]
     fs: list[tuple[Callable[..., Any], list[Draw]]] = [
         (lambda x, w, b: F.group_norm(x, groups, w, b, eps), vectors),
         (lambda x: F.group_norm(x, groups), []),
-        (lambda x, w, b: F.layer_norm(x, last, w, b, eps), [Draw(last, "plain"), Draw(last, "plain")]),
+        (lambda x, w, b: F.layer_norm(x, last, w, b, eps), [Draw(last, "normal"), Draw(last, "normal")]),
         (lambda x: F.layer_norm(x, last), []),
-        (lambda x, w: F.rms_norm(x, last, w), [Draw(last, "plain")]),
+        (lambda x, w: F.rms_norm(x, last, w), [Draw(last, "normal")]),
         (lambda x, w, b: F.instance_norm(x, None, None, w, b, True, 0.1, eps), vectors),
         (lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, False, 0.1, eps), stats + vectors),
         (lambda x, w, b: F.batch_norm(x, None, None, w, b, True, 0.1, eps), vectors),
         (lambda x: F.local_response_norm(x, nearby, 1e-2), []),
-        (lambda x, w, b: torch.native_layer_norm(x, last, w, b, eps), [Draw(last, "plain"), Draw(last, "plain")]),
+        (lambda x, w, b: torch.native_layer_norm(x, last, w, b, eps), [Draw(last, "normal"), Draw(last, "normal")]),
         (lambda x, w, b: torch.native_group_norm(x, w, b, x.shape[0], c, x[0, 0].numel(), groups, eps), vectors),
     ]
     f, more = rng.choice(fs)
@@ -336,17 +336,17 @@ def sampling(rng: Random) -> tuple[Callable[..., Any], list[Draw]]:
     mode = rng.choice(("bilinear", "nearest", "bicubic") if rank == 2 else ("bilinear", "nearest"))
     padding, corners = rng.choice(("zeros", "border", "reflection")), rng.random() < 0.5
     if rng.random() < 0.3:
-        theta = Draw([x[0], rank, rank + 1], "plain")
+        theta = Draw([x[0], rank, rank + 1], "normal")
         return lambda theta: F.affine_grid(theta, [x[0], x[1], *out], align_corners=corners), [theta]
     return (
         lambda x, grid: F.grid_sample(x, grid, mode, padding, corners),
-        [Draw(x), Draw([x[0], *out, rank], rng.choice(("plain", "share", "scaled")))],
+        [Draw(x), Draw([x[0], *out, rank], rng.choice(("normal", "share", "scaled")))],
     )
 
 
 def product(rng: Random) -> tuple[Callable[..., Any], list[Draw]]:
     b, m, k, n = (size(rng) for _ in range(4))
-    other = rng.choice(("scaled", "plain"))
+    other = rng.choice(("scaled", "normal"))
     fs: list[tuple[Callable[..., Any], list[Draw]]] = [
         (lambda x, w, b: F.linear(x, w, b), [Draw([m, k]), Draw([n, k], other), Draw([n], other)]),
         (torch.matmul, [Draw([b, m, k]), Draw([b, k, n], other)]),
@@ -373,7 +373,7 @@ def convolution(rng: Random) -> tuple[Callable[..., Any], list[Draw]]:
     c, out, k = groups * rng.randrange(1, 5), groups * rng.randrange(1, 5), rng.randrange(1, 4)
     x = [rng.choice((1, 2)), c, *(rng.choice((3, 5, 6, 9)) for _ in range(rank))]
     s, p, d = rng.randrange(1, 3), rng.randrange(2), rng.choice((1, 1, 2))
-    bias, kind = rng.random() < 0.5, rng.choice(("plain", "scaled"))
+    bias, kind = rng.random() < 0.5, rng.choice(("normal", "scaled"))
     if d * (k - 1) + 1 > min(x[2:]):
         d = 1
     if rng.random() < 0.5:
@@ -390,7 +390,7 @@ def attention(rng: Random) -> tuple[Callable[..., Any], list[Draw]]:
     b, h, m, n, d, e = rng.choice((1, 2)), rng.choice((1, 2, 3)), *(size(rng, 1) for _ in range(4))
     q, k, v = Draw([b, h, m, d]), Draw([b, h, n, d]), Draw([b, h, n, e])
     scale = rng.choice((None, None, 0.3))
-    masks = [Draw([m, n], "plain"), Draw([b, 1, m, n], "plain")]
+    masks = [Draw([m, n], "normal"), Draw([b, 1, m, n], "normal")]
     match rng.randrange(4):
         case 0:
             return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale), [q, k, v]
@@ -405,7 +405,7 @@ def attention(rng: Random) -> tuple[Callable[..., Any], list[Draw]]:
 
 def loss(rng: Random) -> tuple[Callable[..., Any], list[Draw]]:
     n, c = size(rng, 1), rng.choice((2, 3, 7))
-    x, y = Draw([n, c]), Draw([n, c], rng.choice(("plain", "scaled")))
+    x, y = Draw([n, c]), Draw([n, c], rng.choice(("normal", "scaled")))
     share, labels = Draw([n, c], "share"), Draw([n], "index", c)
     how = rng.choice(("mean", "sum", "none"))
     smoothing, ignored = rng.choice((0.0, 0.1)), rng.choice((-100, 1))
@@ -421,20 +421,20 @@ def loss(rng: Random) -> tuple[Callable[..., Any], list[Draw]]:
             [x, share, Draw([c], "share")],
         ),
         (lambda x, y: F.kl_div(x, y, reduction=how), [x, share]),
-        (lambda x, y: F.kl_div(x, y, reduction="batchmean", log_target=True), [Draw([n, c], "plain"), y]),
+        (lambda x, y: F.kl_div(x, y, reduction="batchmean", log_target=True), [Draw([n, c], "normal"), y]),
         (lambda x, y: F.poisson_nll_loss(x, y, reduction=how), [x, share]),
         (lambda x, y: F.soft_margin_loss(x, y.sign(), reduction=how), [x, y]),
         (lambda x, y: F.multilabel_soft_margin_loss(x, y, reduction=how), [x, share]),
-        (lambda x, y: F.hinge_embedding_loss(x, y.sign(), reduction=how), [x, Draw([n, c], "plain")]),
+        (lambda x, y: F.hinge_embedding_loss(x, y.sign(), reduction=how), [x, Draw([n, c], "normal")]),
         (lambda x, y: F.cross_entropy(x, y, reduction=how, label_smoothing=smoothing), [x, labels]),
         (lambda x, y: F.cross_entropy(x, y, reduction=how, ignore_index=ignored), [x, labels]),
         (lambda x, y, w: F.cross_entropy(x, y, w, reduction=how), [x, labels, Draw([c], "share")]),
-        (lambda x, y: F.cross_entropy(x, y.softmax(-1), reduction=how), [x, Draw([n, c], "plain")]),
+        (lambda x, y: F.cross_entropy(x, y.softmax(-1), reduction=how), [x, Draw([n, c], "normal")]),
         (lambda x, y: F.nll_loss(x, y, reduction=how), [x, labels]),
         (lambda x, y: F.multi_margin_loss(x, y, reduction=how), [x, labels]),
-        (lambda x, y, z: F.triplet_margin_loss(x, y, z, reduction=how), [x, y, Draw([n, c], "plain")]),
-        (lambda x, y, z: F.cosine_embedding_loss(x, y, z[:, 0].sign(), reduction=how), [x, y, Draw([n, 1], "plain")]),
-        (lambda x, y, z: F.margin_ranking_loss(x, y, z.sign(), 0.1, reduction=how), [x, y, Draw([n, c], "plain")]),
+        (lambda x, y, z: F.triplet_margin_loss(x, y, z, reduction=how), [x, y, Draw([n, c], "normal")]),
+        (lambda x, y, z: F.cosine_embedding_loss(x, y, z[:, 0].sign(), reduction=how), [x, y, Draw([n, 1], "normal")]),
+        (lambda x, y, z: F.margin_ranking_loss(x, y, z.sign(), 0.1, reduction=how), [x, y, Draw([n, c], "normal")]),
     ]
     return rng.choice(fs)
 
@@ -449,7 +449,7 @@ def lookup(rng: Random) -> tuple[Callable[..., Any], list[Draw]]:
         (lambda w, i: F.embedding_bag(i, w, mode=mode), [table, places]),
         (
             lambda w, i, s: F.embedding_bag(i, w, mode="sum", per_sample_weights=s),
-            [table, places, Draw([n, 3], "plain")],
+            [table, places, Draw([n, 3], "normal")],
         ),
         (lambda w, i: w.index_select(0, i.flatten()), [table, places]),
         (lambda x, i: x.gather(0, i), [table, Draw([n, width], "index", rows)]),
@@ -600,13 +600,13 @@ def differs(ours: Sequence[torch.Tensor], wanted: Sequence[Expected]) -> str:
         if candidate.dtype != right.eager.dtype or candidate.shape != right.eager.shape:
             eager = right.eager
             return f"result {k} is {candidate.dtype}{list(candidate.shape)}, expected {eager.dtype}{list(eager.shape)}"
-        text = _far(candidate, right)
+        text = _deviation(candidate, right)
         if text:
             return f"result {k}: {text}"
     return ""
 
 
-def _far(ours: torch.Tensor, right: Expected) -> str:
+def _deviation(ours: torch.Tensor, right: Expected) -> str:
     eager, exact = right.eager, right.exact
     if not eager.is_floating_point():
         if torch.equal(ours, eager) or torch.equal(ours, exact.to(ours.dtype)):

@@ -30,21 +30,21 @@ TOLERANCE = 2e-4
 
 
 class Network(nn.Module):
-    """Steps on a pool of tensors: (function, places of its arguments, name). Gives the tensors at `kept`."""
+    """Steps on a pool of tensors: (function, places of its arguments, name). Gives the tensors at `selected`."""
 
     def __init__(self, steps: list[Step], retained: list[int]) -> None:
         super().__init__()
-        self.steps, self.kept = steps, retained
+        self.steps, self.selected = steps, retained
         self.layers = nn.ModuleList(f for f, _, _ in steps if isinstance(f, nn.Module))
 
     def forward(self, *arguments: torch.Tensor) -> Any:
         pool = list(arguments)
         for f, places, _ in self.steps:
             pool.append(f(*(pool[k] for k in places)))
-        return tuple(pool[k] for k in self.kept)
+        return tuple(pool[k] for k in self.selected)
 
     def __str__(self) -> str:
-        return "; ".join(f"{name}{list(places)}" for _, places, name in self.steps) + f" -> {self.kept}"
+        return "; ".join(f"{name}{list(places)}" for _, places, name in self.steps) + f" -> {self.selected}"
 
 
 def _heads(width: int) -> int:
@@ -248,7 +248,7 @@ def drawn(seed: int) -> tuple[Network, Callable[[int, int], tuple[torch.Tensor, 
 def check(seed: int, by: str) -> str:
     """ "right", "refused: why" or "wrong: how"; `by` export, dynamo or gradient."""
     network, inputs, long = drawn(seed)
-    if not network.kept:
+    if not network.selected:
         return "left out"
     torch.manual_seed(seed)
     sizes = [(n, 5) for n in BATCHES] + ([(2, m) for m in LENGTHS] if long else [])

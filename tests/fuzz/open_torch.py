@@ -101,7 +101,7 @@ def compiled(seed: int, threads: int) -> Callable[[int, int], Any]:
     """A call of the module of a seed at sizes n and m. ModelError where it is refused."""
     if seed % 3 == 0:
         network, inputs, long = networks.drawn(seed)
-        if not network.kept:
+        if not network.selected:
             raise tw.Error("no network")
         model = networks.exported(network, inputs, long)
 

@@ -182,7 +182,7 @@ def test_random_functions() -> None:
 
 if __name__ == "__main__":
     for seed in range(int(sys.argv[1]), int(sys.argv[1]) + int(sys.argv[2])):
-        found = check(seed)
-        if not found.startswith(("right", "left out")):
-            print(seed, text(seed), "|", " ".join(found.split()), flush=True)
+        outcome = check(seed)
+        if not outcome.startswith(("right", "left out")):
+            print(seed, text(seed), "|", " ".join(outcome.split()), flush=True)
     print("done")

@@ -29,25 +29,27 @@ class Sample(Attrs):
     table: ConstantArray | None = None
 
 
-def made(**values: object) -> Sample:
+def sample_of(**values: object) -> Sample:
     return Sample.of({"shape": (1,), **values}, "sample")
 
 
 def test_values_have_one_form() -> None:
     array = np.arange(3)
-    sample = made(shape=[2, N], perm=np.array([1, 0]).tolist(), scale=2, value=np.int64(3), table=array, pair=[1, 2])
+    sample = sample_of(
+        shape=[2, N], perm=np.array([1, 0]).tolist(), scale=2, value=np.int64(3), table=array, pair=[1, 2]
+    )
     assert sample.shape == (2, N) and sample.perm == (1, 0) and sample.pair == (1.0, 2)
     assert type(sample.scale) is float and type(sample.value) is int and sample.pair and type(sample.pair[0]) is float
     assert sample.table == ConstantArray(array)
-    assert hash(sample) == hash(made(shape=(2, N), perm=(1, 0), scale=2.0, value=3, table=array, pair=(1.0, 2)))
+    assert hash(sample) == hash(sample_of(shape=(2, N), perm=(1, 0), scale=2.0, value=3, table=array, pair=(1.0, 2)))
 
 
 def test_texts_have_what_is_not_by_default() -> None:
-    assert made().items() == (("shape", (1,)),)
-    assert made(scale=1.5, keep=True).items() == (("keep", True), ("scale", 1.5), ("shape", (1,)))
+    assert sample_of().items() == (("shape", (1,)),)
+    assert sample_of(scale=1.5, keep=True).items() == (("keep", True), ("scale", 1.5), ("shape", (1,)))
     # Equal to the default, but another number for what computes with it.
-    assert made(value=0.0).items() == (("shape", (1,)), ("value", 0.0))
-    assert made(value=False).items() == (("shape", (1,)), ("value", False))
+    assert sample_of(value=0.0).items() == (("shape", (1,)), ("value", 0.0))
+    assert sample_of(value=False).items() == (("shape", (1,)), ("value", False))
     assert NO_ATTRS.items() == ()
 
 
@@ -67,7 +69,7 @@ def test_texts_have_what_is_not_by_default() -> None:
 )
 def test_mistakes_are_named(values: dict[str, object], message: str) -> None:
     with pytest.raises(VerifyError, match=message):
-        made(**values)
+        sample_of(**values)
 
 
 def test_a_missing_attribute_is_named() -> None:
@@ -78,8 +80,8 @@ def test_a_missing_attribute_is_named() -> None:
 
 
 def test_values_are_mapped() -> None:
-    sample = made(shape=(N, 2), to=f32)
-    assert sample.mapped(lambda v: (5, 2) if v == (N, 2) else v) == made(shape=(5, 2), to=f32)
+    sample = sample_of(shape=(N, 2), to=f32)
+    assert sample.mapped(lambda v: (5, 2) if v == (N, 2) else v) == sample_of(shape=(5, 2), to=f32)
 
 
 def test_values_are_in_one_form_whatever_their_class() -> None:

@@ -69,7 +69,7 @@ def test_numbers_are_folded(name: str) -> None:
         assert folding.exact("eq", a, b) is None
 
 
-KEPT: dict[str, tuple[dict[int, str], dict[int, str]]] = {
+TRIVIAL: dict[str, tuple[dict[int, str], dict[int, str]]] = {
     "add": ({0: "left"}, {0: "right"}),
     "sub": ({0: "left"}, {}),
     "mul": ({0: "right", 1: "left"}, {0: "left", 1: "right"}),
@@ -84,23 +84,23 @@ KEPT: dict[str, tuple[dict[int, str], dict[int, str]]] = {
 """By operator: the result where the right operand is a number, and where the left one is."""
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", TRIVIAL)
 def test_operands_that_are_the_result(name: str) -> None:
-    right, left = KEPT[name]
+    right, left = TRIVIAL[name]
     for number in NUMBERS:
-        assert folding.kept(name, None, number) == right.get(number)
-        assert folding.kept(name, number, None) == left.get(number)
+        assert folding.trivial_result(name, None, number) == right.get(number)
+        assert folding.trivial_result(name, number, None) == left.get(number)
         for x in (-4, 0, 3) if name not in ("shl", "shr") else ():
             values = {"left": x, "right": number, "zero": 0}
             assert number not in right or values[right[number]] == truth(name, x, number)
-    assert folding.kept(name, None, None) is None
+    assert folding.trivial_result(name, None, None) is None
 
 
 def test_truth_values_that_are_the_result() -> None:
-    assert [folding.kept("and", None, b) for b in (True, False)] == ["left", "right"]
-    assert [folding.kept("or", None, b) for b in (True, False)] == ["right", "left"]
-    assert [folding.kept("and", b, None) for b in (True, False)] == ["right", "left"]
-    assert [folding.kept("or", b, None) for b in (True, False)] == ["left", "right"]
+    assert [folding.trivial_result("and", None, b) for b in (True, False)] == ["left", "right"]
+    assert [folding.trivial_result("or", None, b) for b in (True, False)] == ["right", "left"]
+    assert [folding.trivial_result("and", b, None) for b in (True, False)] == ["right", "left"]
+    assert [folding.trivial_result("or", b, None) for b in (True, False)] == ["left", "right"]
     assert P & True is P and str(P & False) == "false" and str(P | True) == "true" and P | False is P
     assert all_of([P, Q]) is P & Q and all_of([]) is const(True) and any_of([P, Q]) is P | Q
     assert any_of([]) is const(False)

@@ -41,7 +41,7 @@ from tilewright.ir.notes import (
     without,
 )
 from tilewright.ir.notetable import check, described, fields_of, make, note_name, signature
-from tilewright.ir.notetable import given as fields_passed
+from tilewright.ir.notetable import stated_fields as fields_passed
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import map_stmt
 from tilewright.ir.verify import verify_func
@@ -190,11 +190,14 @@ def test_defaults_are_not_printed() -> None:
         ("@prefetch(buffers=[w, 3], nbytes=4)", "'buffers' of the note 'prefetch' is no [buffer, ...]"),
         ("@prefetch(buffers=[w], nbytes=4, level=3)", "'level' of the note 'prefetch' is no 1 or 2"),
         ("@prefetch(buffers=[w], nbytes=4, strip=3)", "in the note 'prefetch' 'strip' needs 'rows'"),
-        ("@prefetch(buffers=[w], nbytes=4, rows=3, few=2)", "in the note 'prefetch' 'few' needs 'strip'"),
-        ("@prefetch(buffers=[w], nbytes=4, rows=3, strip=3, ahead=8)", "in the note 'prefetch' 'ahead' needs 'few'"),
+        ("@prefetch(buffers=[w], nbytes=4, rows=3, fewer_than=2)", "in the note 'prefetch' 'fewer_than' needs 'strip'"),
+        (
+            "@prefetch(buffers=[w], nbytes=4, rows=3, strip=3, distance=8)",
+            "in the note 'prefetch' 'distance' needs 'fewer_than'",
+        ),
         (
             "@prefetch(buffers=[w], nbytes=4, rows=3, strip=3, prefetch_level=1)",
-            "in the note 'prefetch' 'prefetch_level' needs 'ahead'",
+            "in the note 'prefetch' 'prefetch_level' needs 'distance'",
         ),
         ("@prefetch(buffers=[w], nbytes=4, turn=A)", "'turn' and 'turns' go together"),
         ("@prefetch(buffers=[w], nbytes=4, rows=2, tiles=2)", "rows and tiles say different things about who shares"),

@@ -100,17 +100,17 @@ def _ordered(h: Any, arrays: list[Any]) -> list[Any]:
 def _run(jitted: Any, args: tuple[Any, ...], feeds: list[Any], native: bool) -> list[Any]:
     if native:
         model = tw.compile(jitted, args)
-        chosen = _kept(model.inputs, jitted, args, feeds)
+        chosen = _read_arguments(model.inputs, jitted, args, feeds)
         results = model(*chosen)
         return list(results) if isinstance(results, tuple) else [results]
     imported = import_stablehlo(jitted, args)
-    chosen = _kept(imported.graph.inputs, jitted, args, feeds)
+    chosen = _read_arguments(imported.graph.inputs, jitted, args, feeds)
     named = {v.name: a for v, a in zip(imported.graph.inputs, chosen, strict=True)}
     with np.errstate(all="ignore"):
         return list(run_graph(imported.graph, named, imported.weights).values())
 
 
-def _kept(inputs: Any, jitted: Any, args: tuple[Any, ...], feeds: list[Any]) -> list[Any]:
+def _read_arguments(inputs: Any, jitted: Any, args: tuple[Any, ...], feeds: list[Any]) -> list[Any]:
     """The arguments that the function reads, which are those that the module has."""
     if len(inputs) == len(feeds):
         retained = range(len(feeds))

@@ -137,8 +137,8 @@ def check_memory(manifest: Manifest) -> None:
     leading = manifest.run_slots - len(temps)
     used: dict[tuple[int, int], set[int]] = {}
     for step in manifest.run_steps:
-        if step.strand is not None:
-            used.setdefault(step.strand, set()).update(slot - leading for slot in step.slots if slot >= leading)
+        if step.branch is not None:
+            used.setdefault(step.branch, set()).update(slot - leading for slot in step.slots if slot >= leading)
     for (a, mine), (b, theirs) in itertools.combinations(used.items(), 2):
         if a[0] == b[0]:
             for x, y in itertools.product(mine, theirs - mine):
@@ -148,7 +148,7 @@ def check_memory(manifest: Manifest) -> None:
 @pytest.mark.usefixtures("always")
 def test_the_graphs_have_forks() -> None:
     programs = [tw.compile(drawn(seed)[0], threads=2).manifest for seed in range(6)]
-    assert sum(any(s.strand is not None for s in m.run_steps) for m in programs) >= 4
+    assert sum(any(s.branch is not None for s in m.run_steps) for m in programs) >= 4
 
 
 def as_tuple(result: Any) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ def machine() -> Machine:
 
 
 def test_what_is_stored_is_located(machine: Machine, tmp_path: Path) -> None:
-    stored = calibration.settle(MEASURED, 60e-9, None)
+    stored = calibration.updated(MEASURED, 60e-9, None)
     assert stored == Calibration(3.2, 2.0, 64.0, 32.0, 23.0, 6.7, 180.0, 8.0)
     where = calibration.store(stored, machine, tmp_path / "new")
     assert where is not None
@@ -33,21 +33,21 @@ def test_what_is_stored_is_located(machine: Machine, tmp_path: Path) -> None:
 
 
 def test_noise_changes_nothing_stored() -> None:
-    before = calibration.settle(MEASURED, 60e-9, None)
+    before = calibration.updated(MEASURED, 60e-9, None)
     noisy = replace(MEASURED, l1_gbs=190.0, l3_gbs=80.0, memory_gbs=19.5, fma_per_cycle=2.04)
-    assert calibration.settle(noisy, 65e-9, before) == before
-    assert calibration.settle(replace(MEASURED, l1_gbs=400.0), 60e-9, before).l1_bandwidth > before.l1_bandwidth
+    assert calibration.updated(noisy, 65e-9, before) == before
+    assert calibration.updated(replace(MEASURED, l1_gbs=400.0), 60e-9, before).l1_bandwidth > before.l1_bandwidth
 
 
 def test_a_busy_machine_lowers_no_ceiling() -> None:
-    before = calibration.settle(MEASURED, 60e-9, None)
+    before = calibration.updated(MEASURED, 60e-9, None)
     busy = replace(MEASURED, l1_gbs=90.0, l3_gbs=20.0, memory_gbs=6.0, fma_per_cycle=1.2)
-    assert calibration.settle(busy, 5e-6, before) == before
-    assert calibration.settle(MEASURED, 60e-9, calibration.settle(busy, 5e-6, None)) == before
+    assert calibration.updated(busy, 5e-6, before) == before
+    assert calibration.updated(MEASURED, 60e-9, calibration.updated(busy, 5e-6, None)) == before
 
 
 def test_one_thread_has_the_default_barrier() -> None:
-    assert calibration.settle(MEASURED, 0.0, None).barrier == Target("x", "y").barrier
+    assert calibration.updated(MEASURED, 0.0, None).barrier == Target("x", "y").barrier
 
 
 def test_a_file_without_the_bandwidth_of_all_cores_is_read_and_filled_up(machine: Machine, tmp_path: Path) -> None:
@@ -58,10 +58,10 @@ def test_a_file_without_the_bandwidth_of_all_cores_is_read_and_filled_up(machine
     where.write_text(json.dumps(report))
     earlier = calibration.load(machine, tmp_path)
     assert earlier == replace(Calibration(**GOOD), memory_total=0.0)
-    assert calibration.settle(MEASURED, 60e-9, earlier) == Calibration(**GOOD)
+    assert calibration.updated(MEASURED, 60e-9, earlier) == Calibration(**GOOD)
 
 
-GOOD = asdict(calibration.settle(MEASURED, 60e-9, None))
+GOOD = asdict(calibration.updated(MEASURED, 60e-9, None))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ tests. Survivors of `explained.toml` count as explained; with `--full` the other
 
 Which test runs which line is recorded once (`build/mutate/map`, a file for each test file) and again where the test
 file has changed; in a source file that has changed since, a test counts for every line that it ran there. Results:
-`build/mutate/ROOM-SEED-COUNT.json`, which a run that was ended goes on with; `--again` tries its survivors anew.
+`build/mutate/ROOM-SEED-COUNT.json`, which a run that was ended goes on with; `--repeat` tries its survivors anew.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="recorded seconds of tests that a mutant meets")
     parser.add_argument("--match", default="", help="only mutants with this text in path, function or changed line")
     parser.add_argument("--checks", action="store_true", help="legality checks taken out, instead of small changes")
-    parser.add_argument("--again", action="store_true", help="try a stored result's survivors again")
+    parser.add_argument("--again", dest="repeat", action="store_true", help="try a stored result's survivors again")
     parser.add_argument("--own", action="store_true", help="the tests of the room's own folder alone")
     parser.add_argument("--full", action="store_true", help="survivors meet the whole suite")
     parser.add_argument("--record-only", action="store_true", help="bring the map of lines up to date, try nothing")
@@ -74,7 +74,7 @@ def _room(tree: Tree, room: str, recorded: dict[str, Recorded], options: argpars
     path = _path(room, options)
     sample = _sample(room, options)
     known = {_place(r): r for r in json.loads(path.read_text())["mutants"]} if path.exists() else {}
-    if options.again:
+    if options.repeat:
         known = {place: r for place, r in known.items() if r["verdict"] != "survived"}
     results = [known[_place(asdict(m))] for m in sample if _place(asdict(m)) in known]
     todo = [m for m in sample if _place(asdict(m)) not in known]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from tilewright.support.collection import without_collection
 
-TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+STRICTER: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
     ast.Gt: ast.GtE,
@@ -206,7 +206,7 @@ def _changes(site: _Site) -> Iterator[tuple[str, ast.expr]]:
     match node:
         case ast.Compare(left, ops, comparators):
             for k, op in enumerate(ops):
-                transposed = [*ops[:k], TURNED[type(op)](), *ops[k + 1 :]]
+                transposed = [*ops[:k], STRICTER[type(op)](), *ops[k + 1 :]]
                 yield "a comparison turned", ast.Compare(left, transposed, comparators)
         case ast.Constant(value) if type(value) is int:
             yield "a constant off by one", ast.Constant(value + 1)

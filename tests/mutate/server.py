@@ -30,7 +30,7 @@ from typing import TextIO
 import pytest
 from hypothesis import Phase, settings
 
-PATIENCE = 10.0
+WALL_SECONDS = 10.0
 """Seconds that may pass for each second of a limit on processor time: the machine has other work, and tests wait."""
 MEMORY = 12 << 30
 """Bytes of address space of a test process: a mutant that allocates without end must not take the machine with it."""
@@ -59,7 +59,7 @@ def stop_at_failures() -> None:
 @contextlib.contextmanager
 def limited(seconds: float, out: int | TextIO) -> Iterator[None]:
     """End this process where it works for longer, or stands still: with SIGPROF, or with a traceback."""
-    faulthandler.dump_traceback_later(PATIENCE * seconds, exit=True, file=out)
+    faulthandler.dump_traceback_later(WALL_SECONDS * seconds, exit=True, file=out)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield

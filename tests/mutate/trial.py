@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.mutate.mutants import Mutant
 from tests.mutate.rooms import ROOT
-from tests.mutate.server import PATIENCE, Request
+from tests.mutate.server import WALL_SECONDS, Request
 
 MAP = ROOT / "build" / "mutate" / "map"
 COPIED = ("src", "tests", "benchmarks", "examples", "docs", "pyproject.toml", "README.md", "Makefile")
@@ -137,7 +137,7 @@ class Tree:
         if not tests:
             return Outcome("survived")
         limits = {name: GRACE + SLOWER * s for name, s in tests.items()}
-        most = min(MAX_SECONDS, PATIENCE * (GRACE + SLOWER * sum(tests.values())))
+        most = min(MAX_SECONDS, WALL_SECONDS * (GRACE + SLOWER * sum(tests.values())))
         answer = None
         if self.server is not None:
             text = (self.root / mutant.path).read_text()

@@ -200,7 +200,7 @@ def main(arguments: list[str] | None = None) -> int:
     cases = [c for c in collect(options.releases, options.folder) if fnmatch.fnmatch(c.name, options.k)]
     cases = [c for c in cases if not options.listed or key(c) in read_listed()]
     watch = Watch()
-    tests = [test_of(c, watch.around(BACKENDS[options.backend])) for c in cases]
+    tests = [test_of(c, watch.watching(BACKENDS[options.backend])) for c in cases]
     results = run_shown(tests, watch, options)
     report(cases, results, console)
     if options.backend != "tilewright":

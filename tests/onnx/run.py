@@ -45,7 +45,7 @@ def collect(backend: type) -> tuple[list[Test], Watch]:
     watch = Watch()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        runner = Runner(watch.around(backend))
+        runner = Runner(watch.watching(backend))
     operators = _operators()
     tests = []
     for category, items in runner._test_items.items():

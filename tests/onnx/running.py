@@ -81,7 +81,7 @@ class Watch:
     def __init__(self) -> None:
         self.prepared: Any = None
 
-    def around(self, backend: type) -> type:
+    def watching(self, backend: type) -> type:
         watch = self
 
         class Watched(backend):  # type: ignore[misc]

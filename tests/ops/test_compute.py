@@ -470,14 +470,14 @@ WINDOWS: list[tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]] = [
     ({"kernel": (2,), "strides": (1,), "dilations": (1,), "pads": (2, 2)}, (1, 2, 1), (4,)),
     ({"kernel": (1, 2, 2), "strides": (1, 1, 2), "dilations": (1, 1, 1), "pads": (0,) * 6}, (1, 1, 2, 3, 5), (2, 2, 2)),
 ]
-for attrs, shape, made in WINDOWS:
+for attrs, shape, extents in WINDOWS:
     case("max_pool_places", x(*shape), **attrs)
     case("max_pool_places", ints(*shape, lo=0, hi=2).astype(F), **attrs)
-    taps = ints(*shape[:2], *made, lo=-1, hi=prod(attrs["kernel"])).astype(np.int8)
-    case("max_pool_grad", ints(*shape, lo=0, hi=2).astype(F), x(*shape[:2], *made), **attrs)
-    case("max_pool_spread", taps, x(*shape[:2], *made), **attrs, extents=shape[2:])
+    taps = ints(*shape[:2], *extents, lo=-1, hi=prod(attrs["kernel"])).astype(np.int8)
+    case("max_pool_grad", ints(*shape, lo=0, hi=2).astype(F), x(*shape[:2], *extents), **attrs)
+    case("max_pool_spread", taps, x(*shape[:2], *extents), **attrs, extents=shape[2:])
     for include in (False, True):
-        case("avg_pool_grad", x(*shape[:2], *made), **attrs, extents=shape[2:], count_include_pad=include)
+        case("avg_pool_grad", x(*shape[:2], *extents), **attrs, extents=shape[2:], count_include_pad=include)
 case("max_pool_grad", ODD.reshape(1, 1, 11), x(1, 1, 10), kernel=(2,), strides=(1,), dilations=(1,), pads=(0, 0))
 case("max_pool_places", ODD.reshape(1, 1, 11), kernel=(2,), strides=(1,), dilations=(1,), pads=(0, 0))
 for shape, size in (((2, 3, 7, 5), (3, 5)), ((1, 2, 1), (4,)), ((1, 1, 10), (1,)), ((1, 2, 2, 3, 4), (3, 2, 3))):

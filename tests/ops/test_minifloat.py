@@ -79,16 +79,41 @@ def test_every_value_is_read_exactly(t: DType) -> None:
     np.testing.assert_array_equal(nans_alike(got), nans_alike(x.astype(np.float32)))
 
 
-LEAST, MOST = 2.0**-127, 2.0**127
+MIN_SCALE, MAX_SCALE = 2.0**-127, 2.0**127
 EXPONENTS = {
     # The columns of ONNX's table of Cast to FLOAT8E8M0, and negative numbers, of which it says nothing.
-    (True, "up"): {0.0: LEAST, math.inf: MOST, 1.2 * MOST: MOST, 1e-45: LEAST, -1.5: LEAST, -math.inf: LEAST},
-    (False, "nearest"): {0.0: math.nan, math.inf: math.nan, 1.2 * MOST: math.nan, 1e-45: math.nan, -1.5: math.nan},
+    (True, "up"): {
+        0.0: MIN_SCALE,
+        math.inf: MAX_SCALE,
+        1.2 * MAX_SCALE: MAX_SCALE,
+        1e-45: MIN_SCALE,
+        -1.5: MIN_SCALE,
+        -math.inf: MIN_SCALE,
+    },
+    (False, "nearest"): {0.0: math.nan, math.inf: math.nan, 1.2 * MAX_SCALE: math.nan, 1e-45: math.nan, -1.5: math.nan},
     # What the table does not have, as ONNX Runtime 1.32 has it.
-    (True, "down"): {0.0: LEAST, math.inf: MOST, 1.9 * LEAST: LEAST, -1.0: LEAST, math.nan: math.nan},
-    (True, "nearest"): {1.2 * LEAST: LEAST, 1.5 * LEAST: 2 * LEAST, 1.5: 2.0, 1.4: 1.0, math.inf: MOST},
-    (False, "up"): {LEAST: LEAST, 1.2 * LEAST: 2 * LEAST, MOST: MOST, 1.2 * MOST: math.nan, 1e-45: math.nan},
-    (False, "down"): {1.9 * LEAST: LEAST, 1.2 * MOST: math.nan, 0.9 * LEAST: math.nan, 3.0: 2.0},
+    (True, "down"): {
+        0.0: MIN_SCALE,
+        math.inf: MAX_SCALE,
+        1.9 * MIN_SCALE: MIN_SCALE,
+        -1.0: MIN_SCALE,
+        math.nan: math.nan,
+    },
+    (True, "nearest"): {
+        1.2 * MIN_SCALE: MIN_SCALE,
+        1.5 * MIN_SCALE: 2 * MIN_SCALE,
+        1.5: 2.0,
+        1.4: 1.0,
+        math.inf: MAX_SCALE,
+    },
+    (False, "up"): {
+        MIN_SCALE: MIN_SCALE,
+        1.2 * MIN_SCALE: 2 * MIN_SCALE,
+        MAX_SCALE: MAX_SCALE,
+        1.2 * MAX_SCALE: math.nan,
+        1e-45: math.nan,
+    },
+    (False, "down"): {1.9 * MIN_SCALE: MIN_SCALE, 1.2 * MAX_SCALE: math.nan, 0.9 * MIN_SCALE: math.nan, 3.0: 2.0},
 }
 
 
@@ -104,7 +129,7 @@ def test_exponents_alone_at_the_ends(saturate: bool, rounding: str) -> None:
 def test_exponents_alone(saturate: bool, rounding: str) -> None:
     numpy_helper = pytest.importorskip("onnx.numpy_helper", reason="onnx is a dependency; its reference is newer")
     x = np.abs(numbers(f8e8m0))
-    x = x[(x >= 2 * LEAST) & (x <= MOST)]  # the reference has another table outside
+    x = x[(x >= 2 * MIN_SCALE) & (x <= MAX_SCALE)]  # the reference has another table outside
     _, got = converted(x, f32, f8e8m0, saturate=saturate, rounding=rounding)
     np.testing.assert_array_equal(bits(got), bits(numpy_helper.to_float8e8m0(x, saturate, rounding)))
 

@@ -10,7 +10,7 @@ import pytest
 from tests.ops.oracle import check
 
 RAMP = 10 * np.arange(5, dtype=np.float32)
-GIVEN: dict[str, Any] = {"axis": 0, "mode": "linear", "rounding": "floor", "cubic_a": -0.75}
+ATTRS: dict[str, Any] = {"axis": 0, "mode": "linear", "rounding": "floor", "cubic_a": -0.75}
 
 # coordinates, size, places of the samples in the input, further attributes
 PLACES: list[tuple[str, int, list[float], dict[str, Any]]] = [
@@ -29,5 +29,5 @@ PLACES: list[tuple[str, int, list[float], dict[str, Any]]] = [
 def test_samples_lie_where_one_computes(
     coordinates: str, size: int, places: list[float], further: dict[str, Any]
 ) -> None:
-    (result,) = check("resize", RAMP, size=size, scale=size / 5, coordinates=coordinates, **GIVEN, **further)
+    (result,) = check("resize", RAMP, size=size, scale=size / 5, coordinates=coordinates, **ATTRS, **further)
     np.testing.assert_allclose(result, 10 * np.array(places), rtol=1e-6)

@@ -213,8 +213,8 @@ def test_broken_ones_are_named_and_left_out(example: Path, folder: Path) -> None
 
 NAMES = """
 from tilewright import ops
-from tilewright.frontend.onnx.registry import brought
-brought()
+from tilewright.frontend.onnx.registry import plugin_rules
+plugin_rules()
 print(ops.names())
 """
 

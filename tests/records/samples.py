@@ -27,7 +27,7 @@ from tilewright.targets.target import Target
 
 ZEN4, HASWELL = Target.parse("znver4"), Target.parse("haswell")
 POLICY = Policy("paired 1", "cold", "kernel", 11, 5)
-MADE = Provenance("0" * 32, "LLVM 22.1.0", "a machine, 2 cores", "1" * 32, 1_800_000_000)
+PROVENANCE = Provenance("0" * 32, "LLVM 22.1.0", "a machine, 2 cores", "1" * 32, 1_800_000_000)
 LABELS = ("direct", "winograd rows=2,tile=4", "winograd rows=2,tile=6")
 
 
@@ -48,7 +48,7 @@ def record(rows: int = 8, columns: int = 64, target: Target = ZEN4, **changes: A
         "policy": POLICY,
         "candidates": tuple(Candidate(label, "timed", 100.0, (1e-5, 1.1e-5)) for label in LABELS),
         "gain": Gain(1.04, 1.02, 1.06, 55),
-        "made": MADE,
+        "provenance": PROVENANCE,
     }
     return Record.of(product(rows, columns, target), target, LABELS, **{**values, **changes})
 
@@ -89,11 +89,11 @@ def records(draw: st.DrawFn) -> Record:
         policy=policy,
         candidates=candidates,
         gain=gain,
-        made=Provenance(
+        provenance=Provenance(
             "a" * 32, draw(texts), draw(texts), "b" * 32, draw(st.integers(0, 1 << 39)), author=draw(texts)
         ),
         difference=draw(st.none() | st.builds(Difference, times, times)),
     )
 
 
-__all__ = ["HASWELL", "LABELS", "MADE", "POLICY", "ZEN4", "product", "record", "records", "target_class"]
+__all__ = ["HASWELL", "LABELS", "PROVENANCE", "POLICY", "ZEN4", "product", "record", "records", "target_class"]

@@ -14,7 +14,7 @@ import pytest
 
 import tilewright as tw
 from tests.plans.framework.test_decisions import model
-from tests.records.samples import MADE, POLICY
+from tests.records.samples import POLICY, PROVENANCE
 from tilewright import compiler
 from tilewright.identity import code_version
 from tilewright.plans.framework.decisions import Decision, deciding, forcing
@@ -28,7 +28,7 @@ HOST = Target.host()
 GRAPH = model((1, 16, 32, 16, 3, 1, 1))
 """A layer for which one other transform is estimated to be near the best, and others to be far."""
 WEIGHTS = {"w": np.random.default_rng(0).standard_normal((32, 16, 3, 3), np.float32)}
-NOW = replace(MADE, compiler=code_version())
+NOW = replace(PROVENANCE, compiler=code_version())
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def about(d: Decision, setting: str, **changes: object) -> Record:
         "policy": POLICY,
         "candidates": candidates,
         "gain": gain,
-        "made": NOW,
+        "provenance": NOW,
     }
     return Record.of(d.key, HOST, d.space, **{**values, **changes})
 
@@ -145,7 +145,7 @@ def test_a_tuned_compile_is_warm(cache: Path, passes: list[str]) -> None:
     store.put(replace(first, decision="plan " + "0" * 32))
     assert builds() == 0
     assert builds(records=None) == 0  # it was compiled to look for decisions
-    newer = about(algorithm, algorithm.selected.label, made=replace(NOW, time=NOW.time + 1))
+    newer = about(algorithm, algorithm.selected.label, provenance=replace(NOW, time=NOW.time + 1))
     store.put(newer)
     assert (builds(), builds()) == (1, 0)
     store.remove(newer.digest, newer.target)
@@ -180,14 +180,14 @@ def test_another_compilers_record_must_stand_by_the_estimates(cache: Path) -> No
     inner = next(label for label, e in estimates.items() if label != algorithm.selected.label and e <= 1.15 * best)
     outer = next(label for label, e in estimates.items() if e > 1.15 * best)
     store = Store(cache / "records")
-    old = about(algorithm, outer, made=MADE)
+    old = about(algorithm, outer, provenance=PROVENANCE)
     store.put(old)
     (use,) = compiled().manifest.records
     assert (use.state, use.why) == ("unusable", "estimated to take over 1.15 times the best")
-    store.put(about(algorithm, inner, made=replace(MADE, time=MADE.time + 1)))
+    store.put(about(algorithm, inner, provenance=replace(PROVENANCE, time=PROVENANCE.time + 1)))
     (use,) = compiled().manifest.records
     assert (use.setting, use.state, use.why) == (inner, "unverified", "measured with another compiler")
-    store.put(about(algorithm, outer, made=replace(NOW, time=0)))  # this compiler's goes first, however old
+    store.put(about(algorithm, outer, provenance=replace(NOW, time=0)))  # this compiler's goes first, however old
     (use,) = compiled().manifest.records
     assert (use.setting, use.state) == (outer, "used")
 
@@ -209,7 +209,7 @@ def test_records_for_the_same_settings_go_first(cache: Path) -> None:
     assert free.key == exact.key and len(exact.space) < len(free.space)
     store = Store(cache / "records")
     store.put(about(free, free.selected.label))
-    store.put(about(exact, exact.space.labels[-1], made=replace(NOW, time=NOW.time + 1)))
+    store.put(about(exact, exact.space.labels[-1], provenance=replace(NOW, time=NOW.time + 1)))
     assert [u.setting for u in compiled().manifest.records] == [free.selected.label]
     assert [u.setting for u in compiled(fast="f2").manifest.records] == [exact.space.labels[-1]]
 
@@ -218,7 +218,7 @@ def test_nearer_stores_go_first(tmp_path: Path, cache: Path, monkeypatch: pytest
     algorithm = decisions()["algorithm"]
     labels = algorithm.space.labels
     user, team, own = Store(cache / "records"), Store(tmp_path / "team"), Store(tmp_path / "own")
-    team.put(about(algorithm, labels[2], made=replace(NOW, time=NOW.time + 9)))
+    team.put(about(algorithm, labels[2], provenance=replace(NOW, time=NOW.time + 9)))
     monkeypatch.setenv("TILEWRIGHT_RECORDS", str(team.folder))
     assert [u.setting for u in compiled().manifest.records] == [labels[2]]
     user.put(about(algorithm, labels[1]))

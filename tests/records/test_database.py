@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.plans.framework.test_decisions import model
-from tests.records.samples import HASWELL, LABELS, MADE, POLICY, ZEN4, product, record, target_class
+from tests.records.samples import HASWELL, LABELS, POLICY, PROVENANCE, ZEN4, product, record, target_class
 from tilewright.identity import code_version
 from tilewright.plans import candidates
 from tilewright.plans.framework.analysis import analyse
@@ -150,11 +150,11 @@ def test_stores_are_compared(tmp_path: Path) -> None:
 
 
 def test_a_store_is_summed_up(tmp_path: Path) -> None:
-    mine = replace(MADE, compiler=code_version())
+    mine = replace(PROVENANCE, compiler=code_version())
     s = statistics(
         filled(
             tmp_path,
-            [record(1), record(2, made=mine), record(3, setting=LABELS[0], gain=NONE), record(1, target=HASWELL)],
+            [record(1), record(2, provenance=mine), record(3, setting=LABELS[0], gain=NONE), record(1, target=HASWELL)],
         )
     )
     assert (s.records, s.current, s.decisions, s.faster, s.candidates, s.failed) == (4, 1, 4, 3, 12, 0)
@@ -162,10 +162,10 @@ def test_a_store_is_summed_up(tmp_path: Path) -> None:
 
 
 def test_pruning_keeps_what_counts(tmp_path: Path) -> None:
-    mine = replace(MADE, compiler=code_version())
+    mine = replace(PROVENANCE, compiler=code_version())
     later = replace(mine, time=mine.time + 1)
-    retained = [record(1, made=later), record(1, target=HASWELL), record(2)]
-    store = filled(tmp_path, [*retained, record(1, made=mine)])
+    retained = [record(1, provenance=later), record(1, target=HASWELL), record(2)]
+    store = filled(tmp_path, [*retained, record(1, provenance=mine)])
     damaged = store.path(store.put(record(9)), ZEN)
     damaged.write_bytes(b"{}")
     left = damaged.parent / ".tmp-old"
@@ -174,7 +174,7 @@ def test_pruning_keeps_what_counts(tmp_path: Path) -> None:
     (damaged.parent / ".tmp-young").write_bytes(b"")
     files = superfluous(store)
     assert {(f.path.name, f.why.split(":")[0]) for f in files} == {
-        (f"{record(1, made=mine).digest}.json", "a later one replaces it"),
+        (f"{record(1, provenance=mine).digest}.json", "a later one replaces it"),
         (damaged.name, "damaged"),
         (".tmp-old", "left by a writer that died"),
     }
@@ -198,7 +198,7 @@ def test_neighbours_are_seeds(tmp_path: Path) -> None:
     assert distance((1, 4), (1, 9)) == 1.0
 
 
-def settle(store: Store) -> None:
+def age(store: Store) -> None:
     """Change the times of a store as if it was not written for a while."""
     for folder in store.folder.iterdir():
         os.utime(folder, (time.time() - 60,) * 2)
@@ -210,9 +210,9 @@ def test_an_index_follows_its_folder(tmp_path: Path) -> None:
     for _ in range(2):  # young and unchanged
         index.refresh()
         assert [r.digest for r in index.find(product(1).name)] == [POOL[0].digest]
-        settle(store)
+        age(store)
     assert index.stamp and not Index(Store(tmp_path / "t"), ZEN).stamp
-    new = record(1, made=replace(MADE, time=7))
+    new = record(1, provenance=replace(PROVENANCE, time=7))
     store.put(new)
     index.refresh()
     assert {r.digest for r in index.find(product(1).name)} == {POOL[0].digest, new.digest}
@@ -226,7 +226,7 @@ def test_an_index_follows_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["cut", "empty", "text", "foreign", "flip", "folder"])
 def test_a_damaged_index_is_recreated(tmp_path: Path, damage: str) -> None:
     store = filled(tmp_path / "s", POOL)
-    settle(store)
+    age(store)
     Index(store, ZEN, tmp_path / "i").refresh()
     (path,) = (tmp_path / "i").iterdir()
     raw = path.read_bytes()
@@ -265,7 +265,7 @@ def test_a_lookup_asks_all_places_at_once(tmp_path: Path) -> None:
         [record(2).digest],
         [],
     ]
-    settle(a), settle(b)
+    age(a), age(b)
     assert lookup([a, b], ZEN4).stamp != lookup([b, a], ZEN4).stamp != ""  # type: ignore[union-attr]
     assert lookup([a], HASWELL) is None
     assert index_of(a, ZEN) is index_of(Store(tmp_path / "a"), ZEN)
@@ -282,16 +282,16 @@ def test_records_about_kernels_are_replayed() -> None:
     (group,) = fuse(model((1, 16, 16, 12, 3, 1, 1)))
     func = lower_group(group, "k").func
     labels = [c.label for c in candidates(analyse(func), ZEN4)]
-    mine = replace(MADE, compiler=code_version())
+    mine = replace(PROVENANCE, compiler=code_version())
 
     def verdict(setting: str, created: Provenance = mine) -> tuple[str, str]:
         gain = NONE if setting == labels[0] else record().gain
-        values = {"untuned": labels[0], "policy": POLICY, "candidates": (), "gain": gain, "made": created}
+        values = {"untuned": labels[0], "policy": POLICY, "candidates": (), "gain": gain, "provenance": created}
         result = checked(Record.of(key_of_function(func, ZEN4), ZEN4, labels, setting=setting, **values), ZEN4)
         return result.state, result.why
 
     assert verdict(labels[0]) == ("used", "")
-    assert verdict(labels[0], MADE) == ("unverified", "measured with another compiler")
+    assert verdict(labels[0], PROVENANCE) == ("unverified", "measured with another compiler")
     assert verdict("direct rows=999") == ("unusable", "not among the settings here")
 
 

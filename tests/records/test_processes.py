@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.records.samples import MADE, ZEN4, record, target_class
+from tests.records.samples import PROVENANCE, ZEN4, record, target_class
 from tilewright.records.index import Index
 from tilewright.records.record import Record
 from tilewright.records.store import Store
@@ -31,7 +31,7 @@ FORK = multiprocessing.get_context("fork")
 
 def numbered(number: int) -> Record:
     """One of any number of records about ten decisions."""
-    return replace(record(1 + number % 10), made=replace(MADE, time=number))
+    return replace(record(1 + number % 10), provenance=replace(PROVENANCE, time=number))
 
 
 def _write(folder: Path, process: int, start: float) -> None:

@@ -57,7 +57,7 @@ def test_a_kernel_is_retained_as_a_function() -> None:
         candidates=(),
         gain=NONE,
         policy=record().policy,
-        made=record().made,
+        provenance=record().provenance,
     )
     assert result.kind == "plan" and result.workload.startswith("func @k(")
     assert from_bytes(result.to_bytes()).key() == about

@@ -66,7 +66,7 @@ def test_each_is_sound_and_a_verified_gain(path: Path) -> None:
     assert path == Store(SHIPPED).path(record.digest, record.target)
     assert record.setting != record.untuned and record.gain.median > 1.01 and record.gain.low > 1.0
     assert record.key().name == record.decision
-    assert not record.made.author
+    assert not record.provenance.author
 
 
 def test_they_are_a_small_number_of_and_no_decision_has_two() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.records.samples import HASWELL, MADE, ZEN4, product, record
+from tests.records.samples import HASWELL, PROVENANCE, ZEN4, product, record
 from tilewright.plans.framework.decision_key import target_class
 from tilewright.records.store import Store, class_name, folder_name
 from tilewright.support.errors import RecordError, RecordWarning
@@ -24,7 +24,7 @@ def test_what_is_put_is_located(tmp_path: Path) -> None:
     store = Store(tmp_path / "records")
     assert store.classes() == () and store.find(product(8).name, ZEN) == ()
     old = record(8)
-    new = replace(old, made=replace(MADE, time=MADE.time + 1))
+    new = replace(old, provenance=replace(PROVENANCE, time=PROVENANCE.time + 1))
     digests = [store.put(r) for r in (old, new, record(9), record(8, target=HASWELL))]
     assert store.put(old) == digests[0]  # the same file
     assert store.find(product(8).name, ZEN) == (new, old)

@@ -13,7 +13,7 @@ from tilewright.support.errors import CallError
 torch = pytest.importorskip("torch", reason="PyTorch is an extra: `make rl` runs this")
 from torch import distributions as D  # noqa: E402
 
-MANY = 40_000
+DRAWS = 40_000
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def rng() -> np.random.Generator:
 
 
 def repeated(values: Any) -> Any:
-    return np.repeat(np.asarray([values], np.float32), MANY, 0)
+    return np.repeat(np.asarray([values], np.float32), DRAWS, 0)
 
 
 def discrete(probs: list[float]) -> tuple[Any, Any]:
@@ -32,7 +32,7 @@ def discrete(probs: list[float]) -> tuple[Any, Any]:
 
 def check_frequencies(actions: Any, probs: list[float]) -> None:
     counts = np.bincount(actions, minlength=len(probs))
-    expected = np.asarray(probs) * MANY
+    expected = np.asarray(probs) * DRAWS
     assert (counts[expected == 0] == 0).all()
     retained = expected > 0
     chi2 = ((counts - expected)[retained] ** 2 / expected[retained]).sum()
@@ -50,7 +50,7 @@ def test_discrete(rng: np.random.Generator) -> None:
 
 
 def test_logits(rng: np.random.Generator) -> None:
-    logits = np.asarray([[300.0, 301.0, -1000.0]], np.float32).repeat(MANY, 0)
+    logits = np.asarray([[300.0, 301.0, -1000.0]], np.float32).repeat(DRAWS, 0)
     actions, result = sample({"logits": logits}, rng)
     expected = D.Categorical(logits=torch.from_numpy(logits))
     check_frequencies(actions, expected.probs[0].tolist())
@@ -58,7 +58,7 @@ def test_logits(rng: np.random.Generator) -> None:
 
 
 def test_rounded_sums_reach_no_further_than_the_last_action(rng: np.random.Generator) -> None:
-    probs = np.full((MANY, 3), 1 / 3, np.float32) * np.float32(0.999)
+    probs = np.full((DRAWS, 3), 1 / 3, np.float32) * np.float32(0.999)
     actions, _ = sample({"probs": probs, "log_probs": np.log(probs)}, rng)
     check_frequencies(actions, [1 / 3] * 3)
 
@@ -69,13 +69,13 @@ def test_several_discrete(rng: np.random.Generator) -> None:
     for k, probs in enumerate((first, second)):
         outputs[f"probs_{k}"], outputs[f"log_probs_{k}"] = discrete(probs)
     actions, result = sample(outputs, rng)
-    assert actions.shape == (MANY, 2)
+    assert actions.shape == (DRAWS, 2)
     check_frequencies(actions[:, 0] * 3 + actions[:, 1], np.outer(first, second).ravel().tolist())
     np.testing.assert_allclose(result, np.log(first)[actions[:, 0]] + np.log(second)[actions[:, 1]], rtol=1e-5)
 
 
 def test_binary(rng: np.random.Generator) -> None:
-    logits = torch.tensor([[-1.0, 2.0]]).repeat(MANY, 1)
+    logits = torch.tensor([[-1.0, 2.0]]).repeat(DRAWS, 1)
     expected = D.Bernoulli(logits=logits)
     softplus = torch.nn.functional.softplus
     outputs = {

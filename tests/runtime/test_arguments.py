@@ -32,7 +32,7 @@ from tilewright.support.errors import CallError
 
 F32 = np.float32
 X, Y = InputSpec("x", "f32", ("n", 4)), InputSpec("y", "i32", ("n",))
-KEPT = InputSpec("kept", "f32", (2, 2), written=True)
+RETAINED = InputSpec("kept", "f32", (2, 2), written=True)
 N = SymbolSpec("n", 2, 8, 2)
 
 
@@ -56,7 +56,7 @@ def test_what_fits_is_selected_as_it_is() -> None:
     for n in (2, 8):
         assert bind_inputs((X,), [N], (ones(n, 4),)).dims == (n,)
     retained = ones(2, 2)
-    assert bind_inputs((KEPT,), [], (retained,)).arrays[0] is retained
+    assert bind_inputs((RETAINED,), [], (retained,)).arrays[0] is retained
 
 
 def test_all_that_does_not_fit_is_said() -> None:
@@ -101,11 +101,11 @@ def test_what_is_written_to_is_the_callers_own_memory() -> None:
     frozen.flags.writeable = False
     odd = np.frombuffer(bytearray(17), np.uint8)[1:].view(F32).reshape(2, 2)
     for wrong in (frozen, ones(2, 2).T[:, ::-1], odd):
-        assert errors(wrong, inputs=(KEPT,)) == [
+        assert errors(wrong, inputs=(RETAINED,)) == [
             "input 'kept': is written to, so it must be contiguous, aligned and writable"
         ]
     ordinary, shared = InputSpec("plain", "f32", (2,)), ones(2, 2)
-    for inputs, args in (((KEPT, ordinary), (shared, shared[0])), ((ordinary, KEPT), (shared[0], shared))):
+    for inputs, args in (((RETAINED, ordinary), (shared, shared[0])), ((ordinary, RETAINED), (shared[0], shared))):
         assert errors(*args, inputs=inputs) == ["input 'kept': is written to and shares memory with 'plain'"]
     bind_inputs((ordinary, InputSpec("other", "f32", (2,))), [], (shared[0], shared[0]))
 

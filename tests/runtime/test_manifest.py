@@ -160,7 +160,7 @@ def test_rooms() -> None:
         rooms=rooms,
     )
     assert Manifest.from_json(result.to_json()) == result
-    assert result.given == base.inputs
+    assert result.arguments == base.inputs
     for change, message in (
         ({"rooms": (RoomSpec("x", "k"),)}, "no input without elements"),
         ({"rooms": (RoomSpec("room", "n"),)}, "is for no extent"),

@@ -84,3 +84,19 @@ def test_what_does_not_fit_is_told_by_its_place(change: dict[str, Any], message:
 def test_fields_without_a_default_are_needed(name: str) -> None:
     with pytest.raises(SchemaError, match=f"tree: field '{name}' is missing"):
         decode(Tree, {k: v for k, v in DATA.items() if k != name}, "tree")
+
+
+@dataclass(frozen=True)
+class Renamed:
+    branch: int | None = field(default=None, metadata={"key": "strand"})
+    origin: str = field(default="", metadata={"key": "made"})
+
+
+def test_a_key_outlives_the_name_of_its_field() -> None:
+    data = {"strand": 3, "made": "here"}
+    assert encode(Renamed(3, "here")) == data
+    assert decode(Renamed, data, "x") == Renamed(3, "here")
+    with pytest.raises(SchemaError, match=r"unknown fields \['branch'\]"):
+        decode(Renamed, {"branch": 3}, "x")
+    with pytest.raises(SchemaError, match=r"x\.strand"):
+        decode(Renamed, {"strand": "a"}, "x")

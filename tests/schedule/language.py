@@ -57,7 +57,7 @@ def conditional(rng: random.Random) -> PrimFunc:
     return te.create_prim_func([a, w, v, c], "conditional")
 
 
-def turned(x: Any, y: Any) -> None:
+def reversed_columns(x: Any, y: Any) -> None:
     """The columns in the other order, each added up from the start."""
     y[...] = np.cumsum(x[:, ::-1], axis=1)
 
@@ -94,7 +94,7 @@ def foreign(rng: random.Random) -> PrimFunc:
     x = te.placeholder((m, n), name="X")
     b = te.compute((m, n), lambda i, j: x[i, j] + 1.0, name="B")
     if rng.random() < 0.4:
-        e = te.extern((m, n), [b], turned, name="E")
+        e = te.extern((m, n), [b], reversed_columns, name="E")
     else:
         e = te.extern((m, n), [b], "thrice", llvm=TEXT, sizes=[m, n], name="E")
     c = te.compute((m, n), lambda i, j: e[i, n - 1 - j] - x[i, j], name="C")

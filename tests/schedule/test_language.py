@@ -54,7 +54,7 @@ def _align(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRe
     s.storage_align(block, rng.randint(-2, 1), factor, rng.randrange(factor), rng.choice(buffers).name)
 
 
-def _ahead(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
+def _prefetched(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
     """Into a loop of what reads it, and filled ahead there."""
     consumers = s.consumers(block)
     if consumers:
@@ -84,8 +84,8 @@ MORE_STEPS: tuple[tuple[str, Step], ...] = (
     *STEPS,
     ("storage_align", _align),
     ("storage_align", _align),
-    ("double_buffer", _ahead),
-    ("double_buffer", _ahead),
+    ("double_buffer", _prefetched),
+    ("double_buffer", _prefetched),
     ("double_buffer", lambda s, rng, block, loops: s.double_buffer(block)),
     ("rfactor", lambda s, rng, block, loops: s.rfactor(block, loops[-1], 0)),
     ("tensorize", _pairs),

@@ -185,17 +185,17 @@ def description(body: str, loops: str = "for i in 0..4 {{ {} }}", params: str = 
     return parse_func(f"func @d({params}) {{ {loops.format(body)} }}")
 
 
-PLAIN = "block b (v = spatial(4): i) { C[v] = A[v] }"
+COPY = "block b (v = spatial(4): i) { C[v] = A[v] }"
 WRONG_DESCRIPTIONS = [
     (description("block b (v = spatial(4): i) { C[v] = A[v] C[v] = A[v] }"), "must store one element at each point"),
     (description("block b (v = spatial(4): i) if i < 3 { C[v] = A[v] }"), "must store one element at each point"),
     (description("block b (v = spatial(4): i // 1 % 3) { C[v] = A[v] }"), "must drive each iterator by one loop"),
     (description("block b (v = spatial(4): i, w = spatial(4): i) { C[v] = A[w] }"), "must drive each iterator"),
-    (description(PLAIN, "for i in 0..4 {{ for j in 0..4 {{ {} }} }}"), "must drive each iterator by one loop"),
-    (description(PLAIN, params="A: f32[4], C: f32[4], D: f32[1]"), "at least 2"),
-    (parse_func(f"func @d(A: f32[4], C: f32[4]) {{ buffer T: f32[4] for i in 0..4 {{ {PLAIN} }} }}"), "no buffers"),
+    (description(COPY, "for i in 0..4 {{ for j in 0..4 {{ {} }} }}"), "must drive each iterator by one loop"),
+    (description(COPY, params="A: f32[4], C: f32[4], D: f32[1]"), "at least 2"),
+    (parse_func(f"func @d(A: f32[4], C: f32[4]) {{ buffer T: f32[4] for i in 0..4 {{ {COPY} }} }}"), "no buffers"),
     (description("C[i] = A[i]"), "must be loops around one block"),
-    (description(PLAIN), None),
+    (description(COPY), None),
 ]
 
 

@@ -32,7 +32,7 @@ class Several:
     parts: list[int] = dataclasses.field(default_factory=list)
     note: str = dataclasses.field(default="n", repr=False, compare=False)
     count: int = dataclasses.field(default=0, init=False)
-    made: dict[str, int] = dataclasses.field(default_factory=dict, init=False, hash=False)
+    created: dict[str, int] = dataclasses.field(default_factory=dict, init=False, hash=False)
     last: str = dataclasses.field(default="z", kw_only=True)
     shared: ClassVar[int] = 5
 

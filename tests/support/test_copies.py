@@ -54,7 +54,7 @@ def test_a_copy_that_is_killed_costs_its_job() -> None:
 
 
 def test_a_copy_that_hangs_is_passed_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copies, "PATIENCE", 0.3)
+    monkeypatch.setattr(copies, "MAX_SILENCE", 0.3)
 
     def hangs(k: int) -> bytes:
         time.sleep(60)

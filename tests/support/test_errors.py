@@ -29,7 +29,7 @@ def test_message_names_where_expected_and_got() -> None:
 def test_fields_without_text_are_left_out() -> None:
     error = Error("cannot be run", where="node 'a'", expected="", got="")
     assert error.headline() == "node 'a': cannot be run"
-    assert reason_of(Error.many([error, UnsupportedError("no rule", got="")])) == "cannot be run; no rule"
+    assert reason_of(Error.combined([error, UnsupportedError("no rule", got="")])) == "cannot be run; no rule"
     assert (reason(KeyError()), reason(ValueError("so\nit is"))) == ("KeyError", "ValueError: so")
     assert (first_line(RuntimeError()), first_line(RuntimeError("\n why \n"))) == ("", "why")
 
@@ -56,28 +56,28 @@ def test_problems_are_listed_together() -> None:
 def test_one_problem_is_raised_as_itself_and_none_raise_nothing() -> None:
     Problems().raise_if_any("never")
     only = WeightError("weight is missing", where="weight 'w'")
-    assert Error.many([only]) is only
+    assert Error.combined([only]) is only
 
 
 def test_mixed_problems_get_their_common_class() -> None:
-    merged = Error.many([ShapeError("a"), UnsupportedError("b")])
+    merged = Error.combined([ShapeError("a"), UnsupportedError("b")])
     assert type(merged) is ModelError
-    assert type(Error.many([ShapeError("a"), WeightError("b")])) is Error
+    assert type(Error.combined([ShapeError("a"), WeightError("b")])) is Error
 
 
 def test_nested_aggregates_are_flattened() -> None:
-    inner = Error.many([ShapeError("a"), ShapeError("b")])
-    outer = Error.many([inner, ShapeError("c")])
+    inner = Error.combined([ShapeError("a"), ShapeError("b")])
+    outer = Error.combined([inner, ShapeError("c")])
     assert [e.what for e in outer.problems] == ["a", "b", "c"]
 
 
 def test_scheduling_aggregate_prints() -> None:
-    merged = ScheduleError.many([ScheduleError("a", loops="for i"), ScheduleError("b")], "refused")
+    merged = ScheduleError.combined([ScheduleError("a", loops="for i"), ScheduleError("b")], "refused")
     assert "1. a" in str(merged)
 
 
 def test_long_lists_are_cut() -> None:
-    merged = Error.many([Error(f"p{i}") for i in range(250)])
+    merged = Error.combined([Error(f"p{i}") for i in range(250)])
     assert "... and 150 more" in str(merged)
 
 

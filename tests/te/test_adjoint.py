@@ -69,7 +69,7 @@ def product_of_those_chosen() -> tuple[Any, list[Any]]:
     return te.compute((3,), lambda i: te.prod(x[i, k], k, where=y[k] > 0.0), name="Y"), [x, y]
 
 
-def the_same_many_times() -> tuple[Any, list[Any]]:
+def one_element_several_times() -> tuple[Any, list[Any]]:
     x, k = a(3), te.reduce_axis(7, "k")
     return te.compute((3,), lambda i: te.sum(x[i] * x[i], k), name="Y"), [x]
 
@@ -84,7 +84,7 @@ def outer_product() -> tuple[Any, list[Any]]:
     return te.compute((3, 4), lambda i, j: te.exp(x[i]) * y[j] - x[i], name="Y"), [x, y]
 
 
-def turned_and_cut() -> tuple[Any, list[Any]]:
+def reversed_and_sliced() -> tuple[Any, list[Any]]:
     x = a(4, 6)
     return te.compute((5, 3), lambda i, j: te.if_then_else(j >= 1, x[3 - j, i + 1], x[i // 2, 0]), name="Y"), [x]
 
@@ -120,9 +120,9 @@ STAGES: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
     **{
         f.__name__: f
         for f in (
-            product_of_matrices, convolution, triangle, chosen_by_data, product_of_those_chosen, the_same_many_times,
-            all_of_two_axes, outer_product, turned_and_cut, elements_by_places, rows_by_places,
-            parts_of_rows_by_places, columns_by_places,
+            product_of_matrices, convolution, triangle, chosen_by_data, product_of_those_chosen,
+            one_element_several_times, all_of_two_axes, outer_product, reversed_and_sliced, elements_by_places,
+            rows_by_places, parts_of_rows_by_places, columns_by_places,
         )
     },
 }  # fmt: skip

@@ -244,13 +244,13 @@ def test_refused_views(value: Any, message: str) -> None:
 
 
 def test_what_is_written_must_not_be_read() -> None:
-    a, b = _halves()
+    a, b = _strided()
     memory = np.zeros(8, np.float32)
     with pytest.raises(CallError, match="shares memory"):
         tw.build(te.create_schedule(b), [a, b])(memory[::2], memory[:4])
 
 
-def _halves() -> tuple[te.Tensor, te.Tensor]:
+def _strided() -> tuple[te.Tensor, te.Tensor]:
     a = te.placeholder((4,), name="A", strides=(2,))
     return a, te.compute((4,), lambda i: a[i], name="B")
 
@@ -294,7 +294,7 @@ def test_symbols_that_nothing_says() -> None:
     out = np.zeros(4, np.float32)
     with pytest.raises(CallError, match="wrong strides"):
         f(X[0, :24:6], out)
-    a, b = _halves()
+    a, b = _strided()
     with pytest.raises(ScheduleError):
         tw.build(te.create_schedule(b), [a, b], in_place={b: a})
     a = te.placeholder((4,), name="A", strides=(2,), offset=1)

@@ -86,7 +86,7 @@ class Workers:
     """One worker process at a time, replaced when it is lost."""
 
     def __init__(self, entries: Sequence[Any], count: int, native: bool) -> None:
-        self.given = (entries, count, native)
+        self.request = (entries, count, native)
         self.process: Any = None
         self.connection: Any = None
 
@@ -94,11 +94,11 @@ class Workers:
         if self.process is None:
             context = multiprocessing.get_context("fork")
             self.connection, theirs = context.Pipe()
-            self.process = context.Process(target=_work, args=(theirs, *self.given), daemon=True)
+            self.process = context.Process(target=_work, args=(theirs, *self.request), daemon=True)
             self.process.start()
             theirs.close()
         self.connection.send((index, dtype))
-        name = entry_name(self.given[0][index])
+        name = entry_name(self.request[0][index])
         try:
             if self.connection.poll(LIMIT_S):
                 row: Row = self.connection.recv()

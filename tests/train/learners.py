@@ -141,7 +141,7 @@ def cases(rank: int) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, case in CASES.items():
         counted = Counted()
-        step = made(case, rank, bucket=64, reduce=counted)
+        step = compiled(case, rank, bucket=64, reduce=counted)
         for k in range(STEPS):
             step(*case.part(k, rank))
         updates = STEPS // case.settings.get("accumulate", 1)
@@ -149,7 +149,7 @@ def cases(rank: int) -> dict[str, Any]:
     return result
 
 
-def made(case: Case, rank: int, **arguments: Any) -> Step:
+def compiled(case: Case, rank: int, **arguments: Any) -> Step:
     """The step, which one process compiles, and then the other finds in the cache."""
     if rank == 1:
         distributed.barrier()
@@ -176,7 +176,7 @@ def refused(rank: int) -> dict[str, Any]:
     result: dict[str, Any] = {}
     case = CASES["clip"]
     for name, chosen in (("skip", "skip"), ("raise", "raise"), ("shape", "raise")):
-        step = made(case, rank, bucket=256, reduce=tw.train.averaged(), on_nonfinite=chosen)
+        step = compiled(case, rank, bucket=256, reduce=tw.train.averaged(), on_nonfinite=chosen)
         step(*case.part(0, rank))
         x, y = case.part(1, rank)
         if rank == 1:
@@ -192,7 +192,7 @@ def dies(rank: int, after: int = 0) -> dict[str, Any]:
     """One of the processes ends, at once or so many buckets later."""
     case = CASES["clip"]
     counted = Counted()
-    step = made(case, rank, bucket=64, reduce=counted)
+    step = compiled(case, rank, bucket=64, reduce=counted)
     for k in range(2):
         step(*case.part(k, rank))
     before = vector(step)

@@ -29,7 +29,7 @@ class Attending(nn.Module):
         width = HEADS * DEPTH
         self.q = nn.Linear(width, width)
         self.k, self.v = nn.Linear(width, groups * DEPTH), nn.Linear(width, groups * DEPTH)
-        self.keys, self.given = keys, arguments
+        self.keys, self.options = keys, arguments
         self.mask = nn.Parameter(mask) if learned else mask
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -38,7 +38,7 @@ class Attending(nn.Module):
 
         rest = x[:, : self.keys]
         y = nn.functional.scaled_dot_product_attention(
-            heads(self.q(x)), heads(self.k(rest)), heads(self.v(rest)), self.mask, **self.given
+            heads(self.q(x)), heads(self.k(rest)), heads(self.v(rest)), self.mask, **self.options
         )
         return y.transpose(1, 2).flatten(-2)
 
@@ -61,14 +61,14 @@ CASES: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def made(build: Callable[[], nn.Module]) -> tuple[nn.Module, torch.Tensor]:
+def built(build: Callable[[], nn.Module]) -> tuple[nn.Module, torch.Tensor]:
     torch.manual_seed(0)
     return build(), torch.randn(2, ROWS, HEADS * DEPTH)
 
 
 @pytest.mark.parametrize("build", CASES.values(), ids=CASES)
 def test_gradients_are_autograds(build: Callable[[], nn.Module]) -> None:
-    module, x = made(build)
+    module, x = built(build)
     fast = tw.differentiable(module, (x,))
     assert "attention_gradient" in fast.backward_model.show("graph")
     result = []
@@ -89,7 +89,7 @@ def loss(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 def operators(build: Callable[[], nn.Module]) -> list[str]:
     """The operators of the graph that a step differentiates."""
-    module, x = made(build)
+    module, x = built(build)
     graph = torch_loss.traced(module, loss, (x,), False).graph
     names = {name for name, _ in module.named_parameters()}
     return [n.op for n in rewritten(graph, [v for v in graph.params if v.name in names]).nodes]
@@ -99,7 +99,7 @@ def test_a_learned_mask_has_its_gradient() -> None:
     """Attention as one operator has none by its mask, and stays in parts."""
     assert "lowered.attention" in operators(lambda: Attending(mask=torch.zeros(ROWS, ROWS)))
     assert "lowered.attention" not in operators(lambda: Attending(mask=torch.zeros(ROWS, ROWS), learned=True))
-    module, x = made(lambda: Attending(mask=torch.zeros(ROWS, ROWS), learned=True))
+    module, x = built(lambda: Attending(mask=torch.zeros(ROWS, ROWS), learned=True))
     step = tw.compile_step(module, loss, tw.train.SGD(0.1), (x,))
     step(x.numpy())
     loss(module, x).backward()

@@ -187,7 +187,7 @@ form("autograd.grad inside", lambda w, x: torch.autograd.grad((w**3).sum(), w, c
 DOORS = ("compile_step", "differentiable")
 
 
-def taken(door: str, module: Any, x: Any) -> tuple[float, Any, Any]:
+def stepped(door: str, module: Any, x: Any) -> tuple[float, Any, Any]:
     """The loss, the gradient and the parameter after a step of SGD, by one of the doors."""
     before = module.w.detach().clone()
     if door == "differentiable":
@@ -215,7 +215,7 @@ def test_form(door: str, name: str) -> None:
     expected.backward()
     gradient = torch.zeros_like(w) + (eager.w.grad.to_dense() if eager.w.grad.is_sparse else eager.w.grad)
     optimizer.step()
-    loss, result, after = taken(door, module, x)
+    loss, result, after = stepped(door, module, x)
     np.testing.assert_allclose(loss, expected.item(), rtol=1e-5, atol=1e-5)
     infinite = ~np.isfinite(gradient.numpy())
     np.testing.assert_allclose(result[~infinite], gradient.numpy()[~infinite], rtol=2e-4, atol=2e-5)

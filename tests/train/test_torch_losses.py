@@ -159,7 +159,7 @@ def test_without_a_tape_gradients_of_ones_own_are_refused_too() -> None:
         compile_step(nn.Linear(5, 5), loss, SGD(0.1), (torch.randn(4, 5),))
 
 
-def seen_by_nobody(model: Any, x: Any) -> Any:
+def unseen(model: Any, x: Any) -> Any:
     """Attention in which the first row of each picture may see nothing."""
     mask = torch.ones(4, 4, dtype=torch.bool)
     mask[0] = False
@@ -174,7 +174,7 @@ def hidden_from_all(model: Any, x: Any) -> Any:
 
 
 MASKED: dict[str, Any] = {
-    "attention": seen_by_nobody,
+    "attention": unseen,
     "attention with a sum": hidden_from_all,
     "softmax": lambda m, x: (
         torch.ops.aten._safe_softmax(m(x).masked_fill(x[..., :1] > 0, -torch.inf), -1).square().sum()

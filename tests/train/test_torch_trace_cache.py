@@ -75,7 +75,7 @@ def tape(model: Any, loss: Loss, arguments: tuple[Any, ...]) -> str | None:
     return None if result is None else result[0]
 
 
-def plain(model: Any, x: Any) -> Any:
+def ordinary(model: Any, x: Any) -> Any:
     return model(x).sum()
 
 
@@ -98,7 +98,7 @@ DIFFERENT: dict[str, list[tuple[Any, Loss]]] = {
         (Small(), through_both),
         (changed(Small(), lambda m: m.layer.requires_grad_(False)), through_both),
     ],
-    "names": [(Small(a=nn.Linear(3, 3)), plain), (Small(b=nn.Linear(3, 3)), plain)],
+    "names": [(Small(a=nn.Linear(3, 3)), ordinary), (Small(b=nn.Linear(3, 3)), ordinary)],
     "detached": [
         (Small(), through_both),
         (Small(), without_gradients),
@@ -106,17 +106,17 @@ DIFFERENT: dict[str, list[tuple[Any, Loss]]] = {
         (Small(), lambda m, x: m.other(m.layer(x).data).sum()),
     ],
     "functions of one operator": [
-        (Small(), plain),
+        (Small(), ordinary),
         (Small(), lambda m, x: torch.addmm(m.layer.bias, x, m.layer.weight.t()).sum()),
     ],
-    "modes": [(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)).train(mode), plain) for mode in (True, False)],
-    "dropout": [(nn.Sequential(nn.Linear(3, 3), nn.Dropout(p)), plain) for p in (0.5, 0.25)],
+    "modes": [(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)).train(mode), ordinary) for mode in (True, False)],
+    "dropout": [(nn.Sequential(nn.Linear(3, 3), nn.Dropout(p)), ordinary) for p in (0.5, 0.25)],
     "hooks": [
-        (changed(Small(), lambda m: m.layer.register_forward_hook(lambda *a: a[2] * 2)), plain),
-        (Small(), plain),
+        (changed(Small(), lambda m: m.layer.register_forward_hook(lambda *a: a[2] * 2)), ordinary),
+        (Small(), ordinary),
     ],
     "metrics": [(Small(), lambda m, x, n=n: {"loss": m(x).sum(), n: m(x).mean()}) for n in ("mean", "other")],
-    "results": [(Small(), lambda m, x: {"loss": m(x).sum()}), (Small(), plain)],
+    "results": [(Small(), lambda m, x: {"loss": m(x).sum()}), (Small(), ordinary)],
     "the default type": [
         (Small(), lambda m, x: m(x).sum() * torch.ones(())),
         (Small(), lambda m, x: m(x).sum() * torch.ones((), dtype=torch.float64)),
@@ -190,12 +190,12 @@ def test_control_flow_can_be_exported_after_a_tape() -> None:
 
 def test_tapes_leave_everything_as_it_was() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.LSTM(4, 2))
-    model.kept, model.seen = None, []
+    model.stored, model.seen = None, []
     held = {name: (value, value.clone()) for name, value in model.state_dict(keep_vars=True).items()}
     flat = list(model[3]._flat_weights)
 
     def loss(model: Any, x: Any) -> Any:
-        model.kept = y = model(x)[0]
+        model.stored = y = model(x)[0]
         model.seen.append(y)
         model.more = y
         return y.sum()
@@ -203,7 +203,7 @@ def test_tapes_leave_everything_as_it_was() -> None:
     state = torch.get_rng_state()
     assert tape(model, loss, batch()) is not None
     assert (torch.get_rng_state() == state).all()
-    assert model.kept is None and model.seen == [] and not hasattr(model, "more")
+    assert model.stored is None and model.seen == [] and not hasattr(model, "more")
     assert all(a is b for a, b in zip(flat, model[3]._flat_weights, strict=True))
     now = model.state_dict(keep_vars=True)
     assert all(now[name] is value and (value == copy).all() for name, (value, copy) in held.items())
@@ -233,7 +233,7 @@ def mixed(model: Any, x: Any, y: Any) -> Any:
     return {"loss": F.cross_entropy(result, y), "mean": result.mean()}
 
 
-def taken(seed: int) -> list[Any]:
+def stepped(seed: int) -> list[Any]:
     step = compile_step(learner(seed), mixed, SGD(0.1), (torch.zeros(8, 6), torch.zeros(8, dtype=torch.int64)), seed=3)
     rng = np.random.default_rng(seed)
     results = [step(rng.normal(size=(8, 6)).astype(np.float32), rng.integers(6, size=8)) for _ in range(4)]
@@ -246,12 +246,12 @@ def taken(seed: int) -> list[Any]:
 
 def test_steps_of_a_retained_loss_are_those_of_a_fresh_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
-    fresh = [taken(seed) for seed in (1, 2)]
+    fresh = [stepped(seed) for seed in (1, 2)]
     monkeypatch.setenv("TILEWRIGHT_CACHE", "1")
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
-    assert taken(1) == fresh[0]
+    assert stepped(1) == fresh[0]
     monkeypatch.setattr(torch_loss, "_read", None)  # which would be called
-    assert [taken(seed) for seed in (1, 2)] == fresh
+    assert [stepped(seed) for seed in (1, 2)] == fresh
 
 
 def test_what_an_entry_is_retained_under(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from tilewright.ir.dtype import i64
 from tilewright.ir.expr import const
 from tilewright.ir.loops import PrimFunc
 from tilewright.schedule.state import blocks_in
-from tilewright.transform.fold_stages import settle
+from tilewright.transform.fold_stages import fold_stages
 
 
 def scaled(factor: int) -> PrimFunc:
@@ -26,10 +26,10 @@ def scaled(factor: int) -> PrimFunc:
 
 
 def test_a_sum_times_nothing() -> None:
-    resolved = settle(scaled(0))
+    resolved = fold_stages(scaled(0))
     assert [b.name for b in blocks_in(resolved.body)] == ["C"] and not resolved.buffers
     func = scaled(2)
-    assert settle(func) is func
+    assert fold_stages(func) is func
 
 
 @pytest.mark.parametrize("outputs", [["e"], ["e", "f"], ["d", "e"]])

@@ -54,7 +54,7 @@ def inputs() -> np.ndarray:
 
 
 def branches_of(manifest: Manifest) -> list[tuple[int, int] | None]:
-    return [s.strand for s in manifest.run_steps]
+    return [s.branch for s in manifest.run_steps]
 
 
 @pytest.fixture(autouse=True)
@@ -89,8 +89,8 @@ def test_memory_of_a_fork_is_in_use_during_all_of_it(joined: bool) -> None:
     leading = len(manifest.inputs) + len(manifest.outputs) + len(manifest.packed)
     touched: dict[int, set[int]] = {0: set(), 1: set()}
     for step in manifest.run_steps:
-        assert step.strand is not None
-        touched[step.strand[1]] |= {slot - leading for slot in step.slots if slot >= leading}
+        assert step.branch is not None
+        touched[step.branch[1]] |= {slot - leading for slot in step.slots if slot >= leading}
     assert touched[0] and touched[1]
     for a in touched[0]:
         for b in touched[1] - {a}:
@@ -105,7 +105,7 @@ def test_profiles_and_timelines_say_who_created_what() -> None:
     timeline = several.timeline(inputs(), threads=2)
     steps = several.manifest.run_steps
     created = {(s.step, s.thread) for s in timeline.of("kernel")}
-    assert created == {(k, s.strand[1]) for k, s in enumerate(steps) if s.strand is not None}
+    assert created == {(k, s.branch[1]) for k, s in enumerate(steps) if s.branch is not None}
     assert {s.thread for s in several.timeline(inputs(), threads=1).of("kernel")} == {0}
 
 
@@ -160,7 +160,7 @@ def test_a_branch_has_its_workspace_once(branch: tuple[int, int] | None, each: b
     func = parse_func("func @f(a: f32[8]) { for i in 0..8 { a[i] = 1.0 } }")
     code = CompiledKernel("f", lambda: b"", (Workspace(const(96), each),), (), alone=False, cycles=0, work=(None, None))
     a = Value("a", TensorType(f32, (const(8),)))
-    call = KernelCall(func, (a,), "f", Group((), (), (a,)), strand=branch, compiled=code)
+    call = KernelCall(func, (a,), "f", Group((), (), (a,)), branch=branch, compiled=code)
     (temp,) = assign_slots([call], [a], {}, ()).temps
     assert (temp.nbytes, temp.per_thread) == (96, each and branch is None)
 
@@ -174,6 +174,6 @@ def test_calls_come_early_where_others_wait() -> None:
 
 def test_impossible_branches_are_refused() -> None:
     manifest = tw.compile(towers(), threads=2).manifest
-    steps = (replace(manifest.run_steps[0], strand=(0, -1)), *manifest.run_steps[1:])
+    steps = (replace(manifest.run_steps[0], branch=(0, -1)), *manifest.run_steps[1:])
     with pytest.raises(ArtifactError, match="its branch is not possible"):
         replace(manifest, run_steps=steps)

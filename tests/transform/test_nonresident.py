@@ -15,7 +15,7 @@ from tilewright.algorithms.winograd.operators.by_size import ConvBySizeAttrs
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
-from tilewright.ir.notes import ColdWeights
+from tilewright.ir.notes import NonresidentWeights
 from tilewright.plans.framework.cost import level, weights_level, working_set
 from tilewright.targets.costs import Costs
 from tilewright.targets.memory import Caches, Ceilings
@@ -41,14 +41,16 @@ def chain(layers: int) -> tuple[Graph, dict[str, np.ndarray]]:
     return b.finish((x,)), {f"w{k}": scale * rng.standard_normal((WIDTH, WIDTH), np.float32) for k in range(layers)}
 
 
-@pytest.mark.parametrize(("layers", "away"), [(1, ""), (2, ""), (6, "@cold_weights(level=l3)"), (36, "@cold_weights")])
+@pytest.mark.parametrize(
+    ("layers", "away"), [(1, ""), (2, ""), (6, "@nonresident_weights(level=l3)"), (36, "@nonresident_weights")]
+)
 def test_layers_are_told_where_calls_find_their_weights(layers: int, away: str) -> None:
     """One layer fits into the second level, and several would not fit there with each other."""
     # any machine: caches, ceilings and costs are stated
     graph, weights = chain(layers)
     model = tw.compile((graph, weights), target=MACHINE, records=None)
     text = model.show("loops")
-    assert set(re.findall(r"@cold_weights[^ ]*", text)) == ({away} if away else set())
+    assert set(re.findall(r"@nonresident_weights[^ ]*", text)) == ({away} if away else set())
     prefetches = bool(re.search(r"@prefetch\(buffers=\[\w+_packed\]", text))
     if "l3" not in away:  # where it depends on the machine and the rows what is best
         assert prefetches == bool(away), "the next panel, if not near"
@@ -74,25 +76,25 @@ def test_of_two_layouts_one_is_read() -> None:
     machine = MACHINE.adjusted(l2=second.known_bytes + first.known_bytes // 2)
     assert level(second.known_bytes + first.known_bytes, machine) == "l3" and level(first.known_bytes, machine) == "l2"
     told = with_nonresident_weights(lower_group(group, "layer"), graph.params, "l3", machine)
-    assert ColdWeights("l3") in told.func.notes
+    assert NonresidentWeights("l3") in told.func.notes
 
 
 def test_what_fits_into_the_first_level_goes_without() -> None:
     """The kernel of such a layer is the same in all models."""
     large = MACHINE.adjusted(l1=8 * OWN, l2=8 * OWN)
-    assert "cold_weights" not in tw.compile(chain(12), target=large, records=None).show("loops")
+    assert "nonresident_weights" not in tw.compile(chain(12), target=large, records=None).show("loops")
 
 
 def test_where_the_weights_of_a_program_are() -> None:
     retained = MACHINE.costs.traffic
-    sizes = (retained.kept_l2 * MACHINE.l2, retained.next_call_l3 * MACHINE.l3)
+    sizes = (retained.resident_l2 * MACHINE.l2, retained.next_call_l3 * MACHINE.l3)
     assert [weights_level(s, MACHINE) for s in sizes] == [None, "l3"]
     assert [weights_level(s + 1, MACHINE) for s in sizes] == ["l3", "memory"]
 
 
 def test_the_note_moves_weights_away_and_never_nearer() -> None:
-    second = (ColdWeights("l3"),)
+    second = (NonresidentWeights("l3"),)
     assert level(working_set(OWN, (), MACHINE), MACHINE) == "l2"
     assert level(working_set(OWN, second, MACHINE), MACHINE) == "l3"
-    assert level(working_set(OWN, (ColdWeights("memory"),), MACHINE), MACHINE) == "memory"
+    assert level(working_set(OWN, (NonresidentWeights("memory"),), MACHINE), MACHINE) == "memory"
     assert working_set(1e9, second, MACHINE) == 1e9

@@ -25,7 +25,7 @@ def product(width: int) -> Graph:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def lowered_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of what is really lowered."""
     names: list[str] = []
     real: Callable[[Group, str], KernelCall] = remember.lower_group
@@ -38,7 +38,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_equal_groups_are_lowered_once(made: list[str]) -> None:
+def test_equal_groups_are_lowered_once(lowered_names: list[str]) -> None:
     first, repeated, other = (fuse(product(width))[0] for width in (32, 32, 40))
     known: Lowered = {}
     with remembering(known):
@@ -48,13 +48,13 @@ def test_equal_groups_are_lowered_once(made: list[str]) -> None:
         assert lower_once(other, "c").func != call.func
         with remembering():
             assert lower_once(first, "a") is call, "what is known around is known inside"
-    assert made == ["a", "c"]
+    assert lowered_names == ["a", "c"]
     with remembering(known):
         assert lower_once(first, "a") is call, "for as long as it is kept"
-    assert lower_once(first, "a") == call and made == ["a", "c", "a"], "nothing is remembered outside"
+    assert lower_once(first, "a") == call and lowered_names == ["a", "c", "a"], "nothing is remembered outside"
 
 
-def test_equal_layers_are_lowered_once(made: list[str]) -> None:
+def test_equal_layers_are_lowered_once(lowered_names: list[str]) -> None:
     """Each call has its own values, in the order of the parameters, and its own name."""
     b = GraphBuilder("layers")
     x, w, v = (b.param(name, tensor(48, 48)) for name in "xwv")
@@ -68,28 +68,30 @@ def test_equal_layers_are_lowered_once(made: list[str]) -> None:
     assert [call.func.name for call in calls] == [call.func.name for call in bare]
     assert [key(call.func) for call in calls] == [key(call.func) for call in bare]
     assert [call.group for call in calls] == groups and calls[0].func.body is calls[1].func.body
-    assert made == ["k0", "k3"], "a product of one matrix is another function"
+    assert lowered_names == ["k0", "k3"], "a product of one matrix is another function"
 
 
 @pytest.mark.parametrize("values", [(0.0, -0.0), (0, False), (1.0, 2.0)])
-def test_what_differs_in_attributes_alone_is_lowered_separate(made: list[str], values: tuple[float, float]) -> None:
+def test_what_differs_in_attributes_alone_is_lowered_separate(
+    lowered_names: list[str], values: tuple[float, float]
+) -> None:
     b = GraphBuilder("pads")
     x = b.input("x", tensor(24, 48))
     padded = [ops.emit1(b, "pad", x, before=(1, 1), after=(0, 0), mode="constant", value=value) for value in values]
     with remembering():
         for group in fuse(b.finish(tuple(padded))):
             lower_once(group, "a")
-    assert len(made) == 2
+    assert len(lowered_names) == 2
 
 
-def test_not_excess_are_remembered(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_excess_are_remembered(lowered_names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remember, "MAX_GROUPS", 2)
     groups = {name: fuse(product(width))[0] for name, width in (("a", 32), ("b", 40), ("c", 48))}
     known: Lowered = {}
     with remembering(known):
         for name in "abca":
             lower_once(groups[name], name)
-    assert len(known) == 2 and made == list("abca")
+    assert len(known) == 2 and lowered_names == list("abca")
 
 
 def test_programs_are_the_same(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from tilewright.tuning import entry
 untuned = preferred()
 
 class Slow(Invented):
-    def judged_by(self, exact, untuned):
+    def compared_with(self, exact, untuned):
         return self
 
     def steps(self, candidates, rounds):

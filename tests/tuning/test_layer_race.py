@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.plans.framework.test_decisions import model
-from tests.records.samples import MADE, POLICY
+from tests.records.samples import POLICY, PROVENANCE
 from tests.tuning.test_tuner import model as products
 from tilewright.identity import code_version
 from tilewright.ir.graph import Graph
@@ -22,7 +22,7 @@ from tilewright.support.errors import Error
 from tilewright.targets.target import Target
 from tilewright.tuning import layer_race, significance
 from tilewright.tuning.layer_race import Raced, algorithms, copies_of, model_of, race_layer
-from tilewright.tuning.rerace import IN_THE_MODEL, LAYER, rerace, settle
+from tilewright.tuning.rerace import IN_THE_MODEL, LAYER, apply_result, rerace
 from tilewright.tuning.sites import Part
 from tilewright.tuning.workers import Timed
 
@@ -41,7 +41,12 @@ def decisions(kind: str) -> list[Decision]:
 def old(kind: str, number: int = 1) -> tuple[Record, Decision]:
     """A record of another compiler that recommends another setting than the estimates."""
     d = decisions(kind)[0]
-    values: dict[str, Any] = {"untuned": d.space.labels[0], "policy": POLICY, "candidates": (), "made": MADE}
+    values: dict[str, Any] = {
+        "untuned": d.space.labels[0],
+        "policy": POLICY,
+        "candidates": (),
+        "provenance": PROVENANCE,
+    }
     gain = Gain(1.04, 1.02, 1.06, 55)
     return Record.of(d.key, HOST, d.space, setting=d.space.labels[number], gain=gain, **values), d
 
@@ -61,7 +66,7 @@ def test_what_wins_is_verified_what_loses_goes_and_the_rest_is_left_to_its_model
     record = replace(old("algorithm")[0], policy=replace(POLICY, regime="warm"))
     won = rerace(record, layer=told(significance.Gain(1.08, 1.05, 1.1)))
     assert won.state == "verified" and won.record is not None
-    assert won.record.policy.name == LAYER and won.record.made.compiler == code_version()
+    assert won.record.policy.name == LAYER and won.record.provenance.compiler == code_version()
     assert (won.record.setting, won.record.untuned) == (record.setting, record.untuned)
     assert rerace(won.record).state == "stands"
     lost = rerace(record, layer=told(significance.Gain(0.9, 0.88, 0.93)))
@@ -71,7 +76,7 @@ def test_what_wins_is_verified_what_loses_goes_and_the_rest_is_left_to_its_model
     assert rerace(record, layer=lambda *_: "made up").why == f"made up; {IN_THE_MODEL}"
     store = Store(tmp_path)
     for candidate, retained in ((tied, [record]), (won, [won.record]), (lost, [won.record])):
-        settle(store, store.put(record), record, candidate)
+        apply_result(store, store.put(record), record, candidate)
         assert list(store.records()) == retained
 
 

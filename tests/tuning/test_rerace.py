@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.plans.framework.test_decisions import model
-from tests.records.samples import MADE, POLICY, record
+from tests.records.samples import POLICY, PROVENANCE, record
 from tilewright.identity import code_version
 from tilewright.plans import candidates
 from tilewright.plans.framework.analysis import analyse
@@ -24,7 +24,7 @@ from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.lower import lower_group
 from tilewright.tuning.programs import Built
-from tilewright.tuning.rerace import Reraced, copies_of, example_arrays, interpreted, rerace, settle
+from tilewright.tuning.rerace import Reraced, apply_result, copies_of, example_arrays, interpreted, rerace
 from tilewright.tuning.workers import Processes, Timed
 
 HOST = Target.host()
@@ -37,7 +37,7 @@ def old(number: int = 1, **changes: Any) -> tuple[Record, list[str]]:
     labels = [c.label for c in candidates(analyse(func), HOST)]
     setting = labels[number]
     gain = NONE if number == 0 else Gain(1.04, 1.02, 1.06, 55)
-    values = {"untuned": labels[0], "policy": POLICY, "candidates": (), "gain": gain, "made": MADE}
+    values = {"untuned": labels[0], "policy": POLICY, "candidates": (), "gain": gain, "provenance": PROVENANCE}
     return Record.of(key_of_function(func, HOST), HOST, labels, setting=setting, **{**values, **changes}), labels
 
 
@@ -62,16 +62,16 @@ def test_what_wins_is_verified_and_what_does_not_goes(tmp_path: Path) -> None:
     assert faster.state == "verified" and faster.record is not None
     new = faster.record
     assert (new.decision, new.setting, new.untuned) == (result.decision, labels[1], labels[0])
-    assert new.made.compiler == code_version() and abs(new.gain.median - 1 / 0.9) < 1e-6
+    assert new.provenance.compiler == code_version() and abs(new.gain.median - 1 / 0.9) < 1e-6
     assert new.measured == tuple(labels[:2])
     assert checked(new, HOST).state == "used"
     store = Store(tmp_path)
-    settle(store, store.put(result), result, faster)
+    apply_result(store, store.put(result), result, faster)
     assert list(store.records()) == [new]
     assert rerace(new).state == "stands"
     tied = rerace(result, measure=lambda _, threads: Invented(Path(), Path(), threads))
     assert tied.state == "dropped" and "not verified to be faster" in tied.why
-    settle(store, store.put(result), result, tied)
+    apply_result(store, store.put(result), result, tied)
     assert list(store.records()) == [new]
 
 

@@ -130,7 +130,7 @@ def test_close_to_records_say_where_to_look() -> None:
 
 @given(st.integers(0, 40), st.integers(1, 7))
 def test_no_more_are_timed_than_the_policy_says(most: int, count: int) -> None:
-    asked = play(Descent(SPACE, [0.0] * len(SPACE), Policy(most=most, near=10.0)), count=count)
+    asked = play(Descent(SPACE, [0.0] * len(SPACE), Policy(most=most, tolerance=10.0)), count=count)
     assert len(asked) <= min(most, len(SPACE) - 1)
 
 

@@ -34,7 +34,7 @@ from tilewright.tuning.tuner import FINAL_RACES, LEVELS, MAX_RACES, Tuner
 from tilewright.tuning.workers import Timed
 
 V3 = Target.parse("x86-64-v3")
-FEW = Policy(most=4, first=2)
+SHORT = Policy(most=4, first=2)
 
 Slowness = Callable[[str], float]
 
@@ -92,7 +92,7 @@ def run(
     folder.mkdir(exist_ok=True)
     maker = Maker(model(), folder, threads=1, target=V3)
     said: list[Progress] = []
-    tuner = Tuner(maker, races, journal or Journal(None), policy=FEW, seconds=seconds, announce=said.append)
+    tuner = Tuner(maker, races, journal or Journal(None), policy=SHORT, seconds=seconds, announce=said.append)
     return tuner.run(maker.listed({})), said
 
 
@@ -345,31 +345,31 @@ def test_one_call_tunes_and_the_next_one_knows(tmp_path: Path, monkeypatch: pyte
     untuned = preferred()
 
     class Evaluated(Invented):
-        def judged_by(self, _exact: Built, _untuned: Built) -> Evaluated:
+        def compared_with(self, _exact: Built, _untuned: Built) -> Evaluated:
             return self
 
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(
         entry, "Processes", lambda *_, **_team: Evaluated(lambda label: 1.0 if label in untuned else 0.8)
     )
-    first = entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", policy=FEW)
+    first = entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", policy=SHORT)
     records = {r.decision: r for r in Store(tmp_path / "records").records()}
     assert {name: r.setting for name, r in records.items() if r.setting != r.untuned} == first.settings
     assert records.keys() == {row.name for row in first.rows if row.outcomes}
     for record in records.values():
         assert record.key().name == record.decision and len(record.candidates) > 1
         assert all(c.turns for c in record.candidates if c.outcome == "timed")
-    second = entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", policy=FEW)
+    second = entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", policy=SHORT)
     assert first.settings and not first.known and second.known and second.timed == 0
     assert second.settings == first.settings and second.rows == first.rows and second.gain == first.gain
-    elsewhere = entry.tune(model(), target="x86-64-v3", store=tmp_path / "team", policy=FEW)
+    elsewhere = entry.tune(model(), target="x86-64-v3", store=tmp_path / "team", policy=SHORT)
     assert elsewhere.timed == 0 and {r.decision for r in Store(tmp_path / "team").records()} == records.keys()
     assert Tuned.from_dict(json.loads(json.dumps(first.to_dict()))) == first
 
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "other"))
     monkeypatch.setattr(entry, "Processes", lambda *_, **_team: Evaluated(broken=lambda _label: "crashed"))
     with pytest.raises(Error, match="nothing was measured: made up: crashed"):
-        entry.tune(model(), target="x86-64-v3", store=tmp_path / "other", policy=FEW)
+        entry.tune(model(), target="x86-64-v3", store=tmp_path / "other", policy=SHORT)
 
 
 def test_what_records_decide_is_verified_and_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +379,7 @@ def test_what_records_decide_is_verified_and_not_searched(tmp_path: Path, monkey
     result: list[Evaluated] = []
 
     class Evaluated(Invented):
-        def judged_by(self, _exact: Built, _untuned: Built) -> Evaluated:
+        def compared_with(self, _exact: Built, _untuned: Built) -> Evaluated:
             result.append(self)
             return self
 
@@ -389,7 +389,7 @@ def test_what_records_decide_is_verified_and_not_searched(tmp_path: Path, monkey
         )
         return entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", **options)
 
-    first = tune(policy=FEW)
+    first = tune(policy=SHORT)
     second = tune(policy=Policy(most=5, first=2))
     assert 0 < len(result[1].asked) < len(result[0].asked) / 2
     assert second.settings == first.settings and second.timed == len(first.settings)
@@ -405,7 +405,7 @@ def test_records_of_close_to_sizes_guide_a_search(tmp_path: Path, monkeypatch: p
     machine = Target.on_host("x86-64-v3", "target")
 
     class Evaluated(Invented):
-        def judged_by(self, _exact: Built, _untuned: Built) -> Evaluated:
+        def compared_with(self, _exact: Built, _untuned: Built) -> Evaluated:
             return self
 
     def slowness(label: str) -> float:
@@ -424,9 +424,9 @@ def test_records_of_close_to_sizes_guide_a_search(tmp_path: Path, monkeypatch: p
         return [memory.seeds(s) for s in sites(listed, {}) if s.decision.key.kind == kind]
 
     first = seeds(32, "panels")
-    assert len(first) == 2 and all(s.near and set(s.labels) <= won for s in first)
+    assert len(first) == 2 and all(s.close and set(s.labels) <= won for s in first)
     second = seeds(24 * 64, "panels")
-    assert second and all(s.labels and not s.near for s in second)
+    assert second and all(s.labels and not s.close for s in second)
     assert seeds(32, "panels", fresh=True) == [Seeds(), Seeds()]
     store = Store(tmp_path / "records")
     for record in list(store.records()):  # the same, but that the estimates' choice stood
@@ -448,24 +448,24 @@ def test_verify_races_what_other_compilers_recommend_and_nothing_else(
     races: list[Invented] = []
 
     class Evaluated(Invented):
-        def judged_by(self, _exact: Built, _untuned: Built) -> Evaluated:
+        def compared_with(self, _exact: Built, _untuned: Built) -> Evaluated:
             races.append(self)
             return self
 
     def tune(slowness: Slowness, folder: str, **options: Any) -> Tuned:
         monkeypatch.setattr(entry, "Processes", lambda *_, **_team: Evaluated(slowness))
-        return entry.tune(model(), target="x86-64-v3", store=tmp_path / folder, policy=FEW, **options)
+        return entry.tune(model(), target="x86-64-v3", store=tmp_path / folder, policy=SHORT, **options)
 
     def old(folder: str) -> dict[str, Record]:
         """The records of a search before, as if by another compiler."""
         store = Store(tmp_path / folder)
         results = [r for r in Store(tmp_path / "found").records() if r.setting != r.untuned]
         for record in results:
-            store.put(replace(record, made=replace(record.made, compiler="0" * 32)))
+            store.put(replace(record, provenance=replace(record.provenance, compiler="0" * 32)))
         return {r.decision: r for r in store.records()}
 
     def now(folder: str) -> dict[str, Record]:
-        return {r.decision: r for r in Store(tmp_path / folder).records() if r.made.compiler == code_version()}
+        return {r.decision: r for r in Store(tmp_path / folder).records() if r.provenance.compiler == code_version()}
 
     first = tune(lambda label: 1.0 if label in untuned else 0.8, "found")
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "later"))  # another journal
@@ -605,20 +605,20 @@ def test_steps_of_several_layouts_are_located_in_a_small_number_of_compiles(tmp_
     widths = [48, 64, 40, 96, 80, 56, 72, 112, 88, 104, 120]
 
     class Counting(Maker):
-        made = 0
+        count = 0
 
         def built(self, forced: Mapping[str, str]) -> Built:
-            self.made += 1
+            self.count += 1
             return super().built(forced)
 
     maker = Counting(chain(widths), tmp_path, threads=1, target=V3)
     untuned = maker.listed({})
-    tuner = Tuner(maker, Invented(), Journal(None), policy=FEW)
+    tuner = Tuner(maker, Invented(), Journal(None), policy=SHORT)
     searches = [tuner._searched(s, 1.0) for s in sites(untuned, {}) if not s.is_kernel]
     assert len(searches) >= 8
     shares = [1 / len(untuned.built.kernels)] * len(untuned.built.kernels)
     tuner._find_steps(searches, untuned.built, shares)
-    assert maker.made < len(searches)
+    assert maker.count < len(searches)
     for s in searches:
         alone, _ = changed(untuned.built.kernels, maker.built({s.site.name: s.other}).kernels)
         assert s.site.steps is not None and alone <= s.site.steps

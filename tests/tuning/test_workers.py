@@ -74,11 +74,11 @@ def test_who_verifies_a_candidate_that_crashes_is_told() -> None:
 
 def test_an_untuned_program_that_cannot_run_is_an_error() -> None:
     with pytest.raises(CallError, match="the untuned program cannot be timed: its process ended by SIGSEGV"):
-        processes().judged_by(built("good"), built("segfault"))
+        processes().compared_with(built("good"), built("segfault"))
 
 
 def test_candidates_may_be_as_distant_off_as_the_untuned_program_and_a_little_more() -> None:
-    evaluated = processes().judged_by(built("good"), built("wrong"))
+    evaluated = processes().compared_with(built("good"), built("wrong"))
     assert evaluated.allowed == pytest.approx(2e-3, rel=1e-3)
     (shown,) = evaluated.steps([built("wrong")], 1)
     assert shown.outcome == "timed"

@@ -29,7 +29,7 @@ _MAX_SHARED = 4096
 """Entries of a matrix above which nothing is shared: the search is quadratic in the rows."""
 _LONG = 3
 """Entries of a row or column from which on it is worth being made of others."""
-_MANY = 128
+_LARGE = 128
 """Entries of a matrix above which sums of whole rows and columns are looked for, and only one greedy search is made."""
 _Rows = list[dict[int, Fraction]]
 _Vector = tuple[tuple[int, Fraction], ...]
@@ -64,7 +64,7 @@ def straight_line(matrix: tuple[tuple[Fraction, ...], ...]) -> Straight:
     inputs = max(map(len, matrix), default=0)
     if inputs * len(rows) > _MAX_SHARED:
         return Straight(inputs, (), tuple(_terms(row) for row in rows))
-    if inputs * len(rows) > _MANY:
+    if inputs * len(rows) > _LARGE:
         return _composed(rows, inputs)
     best = _greedy(rows, inputs, lambda pairs: pairs[0])
     rng = random.Random(0)

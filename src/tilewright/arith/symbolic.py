@@ -62,7 +62,7 @@ class Eliminator:
     def of_form(self, form: Form) -> Range | None:
         lo, hi = form, form
         for atom, c in form[0].items():
-            if self.free(atom) or type(atom) is Var or all(self._plain(f) for f in forms.factors(atom)):
+            if self.free(atom) or type(atom) is Var or all(self._is_simple(f) for f in forms.factors(atom)):
                 continue
             ends = self._atom(atom)
             if ends is None:
@@ -73,7 +73,7 @@ class Eliminator:
         least, most = self._variables(lo, -1), self._variables(hi, 1)
         return None if least is None or most is None else (least, most)
 
-    def _plain(self, factor: Expr) -> bool:
+    def _is_simple(self, factor: Expr) -> bool:
         return type(factor) is Var or self.free(factor)
 
     def _variables(self, form: Form, sign: int) -> Form | None:
@@ -82,7 +82,7 @@ class Eliminator:
         while True:
             present = {f for atom in form[0] for f in forms.factors(atom) if type(f) is Var and f in self.inner}
             if not present:
-                return form if all(self.free(atom) for atom in form[0]) else self._again(form, sign)
+                return form if all(self.free(atom) for atom in form[0]) else self._repeated(form, sign)
             v = next(
                 (v for v in sorted(present, key=forms.order) if not self._is_needed(v, present)),
                 None,
@@ -105,7 +105,7 @@ class Eliminator:
         extents = self.analyzer.extents
         return any(e is v for w in present if w is not v for e in walk_expr(extents[w]))
 
-    def _again(self, form: Form, sign: int) -> Form | None:
+    def _repeated(self, form: Form, sign: int) -> Form | None:
         # The extent added an atom over another inner variable.
         ends = self.of_form(form)
         return None if ends is None else ends[1 if sign > 0 else 0]

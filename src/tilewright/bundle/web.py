@@ -268,7 +268,7 @@ def _count(binding: Binding, array: Array) -> str:
 
 def types(binding: Binding) -> str:
     """The text of NAME.d.ts."""
-    inputs = [f"  /** {about(a, False)} */\n  {a.identifier}?: {_given(a)};" for a in binding.inputs]
+    inputs = [f"  /** {about(a, False)} */\n  {a.identifier}?: {_input_type(a)};" for a in binding.inputs]
     outputs = [f"  /** {about(a, True)} */\n  {a.identifier}: {array_type(a)};" for a in binding.outputs]
     outputs += ["  /** " + ", ".join(binding.extents) + " */\n  extents: number[];"] if binding.extents else []
     sizes = [f"  /** {about_size(s)} */\n  {s.identifier}?: number;" for s in binding.sizes]
@@ -298,7 +298,7 @@ def types(binding: Binding) -> str:
     )
 
 
-def _given(array: Array) -> str:
+def _input_type(array: Array) -> str:
     big = MEMORY_TYPES[array.dtype.name].endswith("64_t")
     return f"{array_type(array)} | {'bigint' if big else 'number'}[]"
 

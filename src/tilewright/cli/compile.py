@@ -119,7 +119,7 @@ def describe(model: Model | Program) -> dict[str, Any]:
     manifest = model.manifest
     return {
         "name": manifest.name,
-        "inputs": [f"{i.name}: {shape_text(i.dtype, i.shape)}" for i in manifest.given],
+        "inputs": [f"{i.name}: {shape_text(i.dtype, i.shape)}" for i in manifest.arguments],
         "outputs": [f"{o.name}: {shape_text(o.dtype, o.shape)}" for o in manifest.outputs],
         "kernels": sum(s.region is None for s in manifest.run_steps),
         "prepare_kernels": len(manifest.prepare_steps),

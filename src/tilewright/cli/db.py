@@ -83,7 +83,7 @@ def list_command(
     places = stores() if everywhere else (_store(store),)
     results = [(place, n, r) for place in places for n, r in everything(place) if kind in (None, r.kind)]
     if json:
-        print_json([{"store": str(place.folder), **_plain(n, r)} for place, n, r in results])
+        print_json([{"store": str(place.folder), **_fields(n, r)} for place, n, r in results])
         return
     if not results:
         out.print(f"no records in {', '.join(str(place.folder) for place in places)}")
@@ -95,7 +95,7 @@ def list_command(
 
 def _row(digest: str, r: Record) -> list[object]:
     gain = f"{100 * (r.gain.median - 1):+.1f} %" if r.setting != r.untuned else "as estimated"
-    when = datetime.datetime.fromtimestamp(r.made.time, datetime.UTC).strftime("%Y-%m-%d")
+    when = datetime.datetime.fromtimestamp(r.provenance.time, datetime.UTC).strftime("%Y-%m-%d")
     text = r.about if len(r.about) <= ABOUT else f"{r.about[: ABOUT - 3]}..."
     return [digest[:12], f"{r.kind} {text}", r.setting, gain, _machines(r), _compiler(r), when]
 
@@ -108,10 +108,10 @@ def _machines(r: Record) -> str:
 def _compiler(r: Record) -> str:
     from tilewright.identity import code_version
 
-    return "this" if r.made.compiler == code_version() else "another"
+    return "this" if r.provenance.compiler == code_version() else "another"
 
 
-def _plain(digest: str, r: Record) -> dict[str, Any]:
+def _fields(digest: str, r: Record) -> dict[str, Any]:
     from tilewright.runtime.schema import encode
 
     return {"record": digest, "compiler": _compiler(r), **encode(r)}
@@ -139,14 +139,14 @@ def show_command(
     if not result:
         raise RecordError("no such record", where=name, hint="`tilewright db list` lists them")
     if json:
-        print_json([_plain(n, r) for n, r in result])
+        print_json([_fields(n, r) for n, r in result])
         return
     for digest, r in result:
         _show(digest, r, workload)
 
 
 def _show(digest: str, r: Record, workload: bool) -> None:
-    g, created = r.gain, r.made
+    g, created = r.gain, r.provenance
     when = datetime.datetime.fromtimestamp(created.time, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     gain = f"{g.median:.3f} times, {g.low:.3f} to {g.high:.3f} with {g.confidence:.0%} (over {g.rounds} rounds)"
     error = "as exact as the untuned one" if r.difference is None else f"{r.difference.setting:.2g}"
@@ -375,10 +375,10 @@ def _verdict(place: Store, digest: str, record: Record, race: bool) -> dict[str,
 
         verdict = checked(record)
         return {"state": verdict.state, "why": verdict.why}
-    from tilewright.tuning.rerace import rerace, settle
+    from tilewright.tuning.rerace import apply_result, rerace
 
     result = rerace(record)
-    settle(place, digest, record, result)
+    apply_result(place, digest, record, result)
     gain = {} if result.gain is None else {"gain": result.gain.to_dict()}
     return {"state": result.state, "why": result.why, **gain}
 

@@ -208,8 +208,8 @@ def open_doors() -> tuple[plugins.Outcome, ...]:
         graph_passes(Target.parse("x86-64"))
         extended(PLANS)
         frontends.names()
-        rules.brought()
-        assign.brought()
+        rules.plugin_rules()
+        assign.plugin_rules()
         compilers.names()
     return plugins.outcomes()
 
@@ -225,7 +225,7 @@ def calibrate(host: machine.Machine) -> tuple[peak.Ceilings, float, float, list[
     disturbed = _disturbed(measured, host)
     before = calibration.load(host)
     if before is not None or not disturbed:
-        calibration.store(calibration.settle(ceilings, barrier, before, handover), host)
+        calibration.store(calibration.updated(ceilings, barrier, before, handover), host)
     return ceilings, barrier, handover, disturbed
 
 

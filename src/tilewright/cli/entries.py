@@ -106,7 +106,7 @@ def entry(path: Path, choices: Choices, folder: Path) -> Entry:
     theirs, remark = (None, "") if not choices.rivals else _for_rivals(read, choices, folder)
     manifest = program.manifest
     why = "" if theirs else remark
-    return Entry(read.stem, ours, theirs, why, manifest.given, manifest.symbols, seconds, remark if theirs else "")
+    return Entry(read.stem, ours, theirs, why, manifest.arguments, manifest.symbols, seconds, remark if theirs else "")
 
 
 def _falls_back(read: Named, error: Error) -> bool:

@@ -70,7 +70,7 @@ def named(path: Path) -> Named:
     text = str(path)
     if text.rpartition(":")[2].isidentifier() and ":" in text and not path.exists():
         place = Path(text.rpartition(":")[0])
-        return Named(path, *_model_of(text, made(text)), files=(place,) if place.suffix == ".py" else ())
+        return Named(path, *_model_of(text, called_by_name(text)), files=(place,) if place.suffix == ".py" else ())
     if not path.exists():
         raise ModelError("no such file", where=text)
     model = _exported(path) if path.suffix == ".pt2" else path
@@ -84,7 +84,7 @@ def source(path: Path) -> Named:
     return named(path)
 
 
-def made(name: str) -> Any:
+def called_by_name(name: str) -> Any:
     """The value that a function gives, by the name of its file or module and its own; modules are looked for in the
     present folder, too. Raises typer.BadParameter where there is no such function, ModelError where it fails."""
     place, _, function = name.rpartition(":")

@@ -50,7 +50,7 @@ def list_command(directory: DirectoryOption = None, json: JsonOption = False) ->
 
     result = stores(directory)
     if json:
-        print_json([_plain(each) for each in result])
+        print_json([_fields(each) for each in result])
         return
     if not result:
         out.print(f"no stores in {_root(directory)}")
@@ -87,7 +87,7 @@ def info_command(
 
     result = info(name, directory, verify=verify)
     if json:
-        print_json(_plain(result))
+        print_json(_fields(result))
     else:
         _print(result, verify)
     if result.problem:
@@ -172,7 +172,7 @@ def _root(directory: Path | None) -> str:
     return os.fspath(directory or flags.STORE_DIR())
 
 
-def _plain(result: StoreInfo) -> dict[str, Any]:
+def _fields(result: StoreInfo) -> dict[str, Any]:
     return {
         "name": result.name,
         "path": str(result.path),

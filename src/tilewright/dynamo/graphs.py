@@ -50,9 +50,9 @@ class GraphCompiler:
     def run(self, examples: Sequence[Any]) -> tuple[Callable[..., Any], GraphReport]:
         """The graph as a boxed function of its placeholders, and what became of it."""
         with unset_fake_temporarily():  # constants of the graph are real tensors
-            return self.made(examples)
+            return self.built(examples)
 
-    def made(self, examples: Sequence[Any]) -> tuple[Callable[..., Any], GraphReport]:
+    def built(self, examples: Sequence[Any]) -> tuple[Callable[..., Any], GraphReport]:
         self.gm, result = self.surveyed(examples)
         if self.options.full and result.refused:
             raise refusal(self.label, result.refused)
@@ -141,7 +141,7 @@ class Eager:
         for node in (*(p.node for p in (*self.cut.inputs, *self.cut.weights)), *sizes_read(self.cut.nodes)):
             producers[node] = graph.placeholder(node.name)
         for port in self.cut.inputs:
-            if not port.is_plain:  # it comes with its dimensions as they lie in memory
+            if not port.in_order:  # it comes with its dimensions as they lie in memory
                 inverse = sorted(range(len(port.order)), key=port.order.__getitem__)
                 producers[port.node] = graph.call_function(
                     torch.ops.aten.permute.default, (producers[port.node], inverse)
@@ -165,4 +165,4 @@ def _number(node: Node, values: Mapping[Any, int]) -> Any:
 def refusal(label: str, refused: Mapping[Node, Error]) -> Error:
     """One error for all nodes that have no rule."""
     problems = list(refused.values())
-    return UnsupportedError.many(problems, f"{len(problems)} operators are not compiled", where=label)
+    return UnsupportedError.combined(problems, f"{len(problems)} operators are not compiled", where=label)

@@ -39,7 +39,7 @@ class Part:
 
     def __call__(self, *tensors: Any) -> Any:
         """The part's inputs, then its weights, in; a tensor, or a tuple of them, out."""
-        return self.again(*tensors)
+        return self.repeat(*tensors)
 
     def known_in(self, namespace: dict[str, Any]) -> None:
         """Take this place among a function's globals, from now on that of the builtin which runs the program with
@@ -48,9 +48,9 @@ class Part:
         self._names = [name for name, value in namespace.items() if value is self]
 
     def _packed(self) -> Packed:
-        return Packed(self.program, self._library, self._packing, self._threads, self._frozen, self.again)
+        return Packed(self.program, self._library, self._packing, self._threads, self._frozen, self.repeat)
 
-    def again(self, *tensors: Any) -> Any:
+    def repeat(self, *tensors: Any) -> Any:
         """A call whose weights are not those of the last one, or in which something else is out of the ordinary: the
         program is given these weights, and takes calls with them by itself from now on."""
         try:
@@ -61,7 +61,7 @@ class Part:
     def _packed_with(self, weights: Sequence[Any]) -> Packed:
         place = tuple(w.data_ptr() for w in weights)
         with self._lock:
-            packed, call = self._sets.pop(place) if place in self._sets else (self._packed(), self.again)
+            packed, call = self._sets.pop(place) if place in self._sets else (self._packed(), self.repeat)
             if not packed.holds(weights):
                 call = packed.take(weights)
             self._sets[place] = packed, call

@@ -66,7 +66,7 @@ def rebuilt(gm: GraphModule, schedule: Schedule, parts: Mapping[Cut, Part]) -> C
 
 def _in_order(graph: torch.fx.Graph, value: Node, port: Port) -> Node:
     """A tensor as a part takes it: its dimensions as they lie in memory."""
-    return value if port.is_plain else graph.call_function(torch.permute, (value, port.order))
+    return value if port.in_order else graph.call_function(torch.permute, (value, port.order))
 
 
 def _restrided(port: Port, sizes: Mapping[sympy.Symbol, Node]) -> tuple[Callable[..., Any], list[Node]] | None:
@@ -99,7 +99,7 @@ def _restrided_at_run_time(
         extent = extent * expression(fake.shape[d])
     symbols = sorted({s for stride in others.values() for s in stride.free_symbols}, key=str)
     if not others or any(s not in sizes for s in symbols):
-        return None if port.is_plain else (lambda result: result.permute(inverse), [])
+        return None if port.in_order else (lambda result: result.permute(inverse), [])
 
     @functools.lru_cache
     def numbers(*arguments: int) -> dict[int, int]:

@@ -46,8 +46,8 @@ class Packed(Runner):
     What `prepare` does not read, the program reads where the tensors have it, so that only addresses matter there.
 
     Args:
-        again: called with all arguments where the weights are not those that were packed, or where anything is out of
-            the ordinary.
+        repeated: called with all arguments where the weights are not those that were packed, or where anything is out
+            of the ordinary.
         frozen: weights are copied and never looked at again, only where they are.
     """
 
@@ -60,7 +60,7 @@ class Packed(Runner):
         frozen: bool,
         repeated: Callable[..., Any],
     ) -> None:
-        self._packing, self._frozen, self._again = pack, frozen, repeated
+        self._packing, self._frozen, self._repeat = pack, frozen, repeated
         self._params = program.manifest.params
         self._fixed = {name: aligned_copy(np.asarray(array)) for name, array in program.weights.items()}
         self._local = LocalWeights(Engine(program.manifest, library, threads))
@@ -71,7 +71,7 @@ class Packed(Runner):
     @property
     def call(self) -> Callable[..., Any]:
         """The call with inputs alone: it uses the weights that were packed last."""
-        return self._face.call
+        return self._binding.call
 
     def _weight_addresses(self) -> list[int]:
         return self._local.current.packed_addresses
@@ -127,7 +127,7 @@ class Packed(Runner):
             keep.append(layout)
             row = [w.address, w.nbytes, w.digest, len(w.layout) // 2, layout.address]
             table.write(WATCH.size + k * WATCHED.size, row)
-        return native().watching(self._local._engine.address, self._again, table.address, keep)
+        return native().watching(self._local._engine.address, self._repeat, table.address, keep)
 
 
 @dataclass(frozen=True, slots=True)

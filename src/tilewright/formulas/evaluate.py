@@ -194,15 +194,15 @@ def _joined(a: Any, b: Any) -> tuple[Any, Any]:
     return a, b
 
 
-_PLAIN: dict[str, Callable[[Any, Any], Any]] = {
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "min": min, "max": max,
 }  # fmt: skip
 
 
 def _of_literals(name: str, a: Any, b: Any) -> Any:
     """An operator of two literals: a number again, or an element of the type that they have together."""
-    if name in _PLAIN and not isinstance(a, bool) and not isinstance(b, bool):
-        return _PLAIN[name](a, b)
+    if name in _OPERATORS and not isinstance(a, bool) and not isinstance(b, bool):
+        return _OPERATORS[name](a, b)
     kind = np.float32 if isinstance(a, float) or isinstance(b, float) else None
     return OPS[_SIGNS[name]].numpy(np.asarray(a, kind), np.asarray(b, kind))
 

@@ -13,11 +13,11 @@ UNARY: dict[str, str] = {
 """Functions of one element, with the scalar operator that each is."""
 BINARY: dict[str, str] = {"min": "min", "max": "max", "pow": "pow", "atan2": "atan2", "fmod": "fmod"}
 """Functions of two elements."""
-MADE: dict[str, tuple[int, int]] = {"relu": (1, 1), "isfinite": (1, 1)}
+COMPOSED: dict[str, tuple[int, int]] = {"relu": (1, 1), "isfinite": (1, 1)}
 """Functions made of other ones."""
 
 ARITY: dict[str, tuple[int, int]] = (
-    dict.fromkeys(UNARY, (1, 1)) | dict.fromkeys(BINARY, (2, 2)) | MADE | {"min": (2, 32), "max": (2, 32)}
+    dict.fromkeys(UNARY, (1, 1)) | dict.fromkeys(BINARY, (2, 2)) | COMPOSED | {"min": (2, 32), "max": (2, 32)}
 )
 """How many arguments each function takes, at least and at most."""
 

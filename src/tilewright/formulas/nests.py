@@ -90,7 +90,7 @@ class _Reader:
         self.done: set[str] = set()
         self.nests: list[Nest] = []
         names = (n.name for s in program.statements for n in walk(s.body) if isinstance(n, Name))
-        self.taken = {*self.inputs, *self.targets, *self.sizes, *names}
+        self.used_names = {*self.inputs, *self.targets, *self.sizes, *names}
 
     def report(self, what: str, at: At, **details: object) -> None:
         self.problems.add(self.source.error(what, at, **details))
@@ -313,7 +313,7 @@ class _Reader:
         retained = [c for c in rest if _mentions(c, own)] + _conjuncts(r.condition)
         used = {i for e in (body, *retained) for i in self.indices_in(e)}
         left = tuple(i for i in scope if i in used)
-        name = fresh_name(f"{s.target}_{r.reducer}", self.taken)
+        name = fresh_name(f"{s.target}_{r.reducer}", self.used_names)
         self.ranks[name] = len(left)
         self.add(name, left, r.reducer, own, body, ranges, conjunction(retained), r.at, f"{r.reducer}(...)")
         return Read(name, tuple(Name(i, r.at) for i in left), at=r.at), [c for c in rest if c not in retained]

@@ -281,11 +281,13 @@ class _Reading:
         if not reduced:
             return f"{target} = {product}"
         if reduce == "mean":
-            count = math.prod(self.size_of(n) for n in {n for parts in self.parts for n, _ in parts if n} - self.kept())
+            count = math.prod(
+                self.size_of(n) for n in {n for parts in self.parts for n, _ in parts if n} - self.result_axes()
+            )
             return f"{target} = sum({product}) / {float(count)}"
         return f"{target} {SIGNS[reduce]} {product}"  # type: ignore[index]
 
-    def kept(self) -> set[str]:
+    def result_axes(self) -> set[str]:
         return {a.name for g in self.result for a in g.axes}
 
     def size_of(self, name: str) -> int:

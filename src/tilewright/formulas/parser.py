@@ -123,7 +123,7 @@ class _Parser:
         self.take()
         return tuple(results)
 
-    def behind(self, start: At) -> At:
+    def span_from(self, start: At) -> At:
         """The piece from a start to the token before the current one."""
         return start[0], self.tokens[self.position - 1].at[1]
 
@@ -175,14 +175,14 @@ class _Parser:
         dtype = None if self.is_sign("[") else self.name("a type or '['").name
         self.sign("[")
         sizes = self.listed(self.expression, "]")
-        return Declaration(name.name, dtype, sizes, self.behind(name.at))
+        return Declaration(name.name, dtype, sizes, self.span_from(name.at))
 
     def statement(self) -> Statement:
         target = self.name("the name of a result")
         indices: tuple[Name, ...] = ()
         if self.accept("["):
             indices = self.listed(lambda: self.name("an index: a name"), "]")
-        at = self.behind(target.at)
+        at = self.span_from(target.at)
         reducer = self.assignment()
         self.terms = 0
         body = self.expression()
@@ -228,7 +228,7 @@ class _Parser:
             self.fail("':', as in k in 0:10")
         self.take()
         hi = self.expression()
-        return Range(index.name, lo, hi, self.behind(index.at))
+        return Range(index.name, lo, hi, self.span_from(index.at))
 
     # -- expressions ---------------------------------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class _Parser:
                 self.operator()
                 # Powers group from right to left.
                 right = self.expression(power if token.text == "**" else power + 1)
-                left = Apply(token.text, (left, right), self.behind(start))
+                left = Apply(token.text, (left, right), self.span_from(start))
             if self.most > self.limit:
                 self.deeper()  # a chain of operators is a tree of as many levels
         self.depth = outside
@@ -273,7 +273,7 @@ class _Parser:
         token = self.token
         if self.is_word("not"):
             self.operator()
-            return Apply("not", (self.expression(BINDING["and"] + 1),), self.behind(token.at))
+            return Apply("not", (self.expression(BINDING["and"] + 1),), self.span_from(token.at))
         if not self.is_sign("-", "+"):
             return self.atom()
         self.operator()
@@ -281,8 +281,8 @@ class _Parser:
         if token.text == "+":
             return inner
         if isinstance(inner, Number) and not isinstance(inner.value, bool):
-            return Number(-inner.value, self.behind(token.at))
-        return Apply("neg", (inner,), self.behind(token.at))
+            return Number(-inner.value, self.span_from(token.at))
+        return Apply("neg", (inner,), self.span_from(token.at))
 
     def choice(self, then: Node, start: At) -> Node:
         """`then if condition else orelse`."""
@@ -292,7 +292,7 @@ class _Parser:
             self.fail("'else'")
         self.take()
         orelse = self.expression()
-        return Apply("if", (then, condition, orelse), self.behind(start))
+        return Apply("if", (then, condition, orelse), self.span_from(start))
 
     def comparison(self, left: Node, start: At) -> Node:
         """`a < b`, or `a <= b < c`, which is `a <= b and b < c`."""
@@ -300,7 +300,7 @@ class _Parser:
         while self.is_sign(*COMPARISONS):
             token = self.operator()
             right = self.expression(BINDING["<"] + 1)
-            parts.append(Apply(token.text, (left, right), self.behind(start)))
+            parts.append(Apply(token.text, (left, right), self.span_from(start)))
             left = right
         return conjunction(parts) or left
 
@@ -342,7 +342,7 @@ class _Parser:
         indices = self.listed(self.expression, "]")
         if len(indices) > MAX_INDICES:
             self.source.fail("a tensor has too many indices", name.at, expected=f"at most {MAX_INDICES}")
-        return Read(name.name, indices, at=self.behind(name.at))
+        return Read(name.name, indices, at=self.span_from(name.at))
 
     def shape(self, name: Name) -> Size:
         self.sign(".")
@@ -355,17 +355,17 @@ class _Parser:
             self.fail("the number of a dimension")
         self.take()
         self.sign("]")
-        return Size(name.name, int(token.text), self.behind(name.at))
+        return Size(name.name, int(token.text), self.span_from(name.at))
 
     def call(self, name: Name) -> Node:
         self.sign("(")
         args = self.listed(self.expression, ")")
-        return called(self.source, name, args, self.behind(name.at))
+        return called(self.source, name, args, self.span_from(name.at))
 
     def reduction(self, name: Name, over: tuple[Name, ...]) -> Node:
         self.sign("(")
         (body, *more) = self.listed(self.expression, ")") or (None,)
-        at = self.behind(name.at)
+        at = self.span_from(name.at)
         if body is None or more:
             self.source.fail(f"{name.name} reduces one expression", at)
         return Reduction(name.name, body, over, at=at)  # type: ignore[arg-type]

@@ -264,7 +264,7 @@ def _agreed(index: str, ends: list[_End], nest: Nest, scope: Scope) -> Extent:
     at = ends[0].access.node.at
     for end in ends:
         if not prove(end.start <= 0):
-            _late(index, end, nest, scope)
+            _shifted_start(index, end, nest, scope)
     tightest: dict[tuple[str, int], _End] = {}
     for end in ends:
         place = (end.access.read.tensor, end.access.dim)
@@ -300,7 +300,7 @@ def _tighter(index: str, a: _End, b: _End, scope: Scope) -> _End:
     scope.source.fail(f"it is not known which end of {index!r} comes first", b.access.node.at, got=got, hint=hint)
 
 
-def _late(index: str, end: _End, nest: Nest, scope: Scope) -> None:
+def _shifted_start(index: str, end: _End, nest: Nest, scope: Scope) -> None:
     """An index that would not begin at 0: fine for one that is reduced over, but then `where` says so."""
     shown = scope.source.text[slice(*end.access.node.at)] if end.access.node.at[1] else index
     hint = f"shift all reads so that {index} begins at 0, read pad({end.access.read.tensor}[...], 0), or say where"

@@ -46,7 +46,7 @@ def unregister(name: str) -> None:
 
 def names() -> tuple[str, ...]:
     """The frontends from outside."""
-    plugins.load_group("frontends", _admit)
+    plugins.load_group("frontends", _register)
     return tuple(f.name for f in _extra)
 
 
@@ -56,7 +56,7 @@ def find(model: Any) -> Frontend | None:
     return None if _is_onnx(model) else next((f for f in _extra if f.reads(model)), None)
 
 
-def _admit(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
+def _register(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
     items = plugins.several(loaded, Frontend)
     plugins.check_new("frontend", [f.name for f in items], ["onnx", "torch", *(f.name for f in _extra)])
     for frontend in items:

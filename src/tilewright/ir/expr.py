@@ -520,7 +520,7 @@ def _fold_int(name: str, a: Expr, b: Expr) -> Expr | None:
             return None  # a size that does not fit must not become another one
         boolean_result = a.dtype is boolean or OPS[name].rule == "bool"
         return const(value, boolean if boolean_result else a.dtype)
-    match folding.kept(name, left, right):
+    match folding.trivial_result(name, left, right):
         case "left":
             return a
         case "right":

@@ -34,7 +34,7 @@ def exact(name: str, a: Any, b: Any) -> Any:
     return rule(a, b)
 
 
-def kept(name: str, left: Any, right: Any) -> Literal["left", "right", "zero"] | None:
+def trivial_result(name: str, left: Any, right: Any) -> Literal["left", "right", "zero"] | None:
     """The operand that is the result, where the value of one of them (not None) makes it so: `x + 0`, `x * 1`, `x *
     0`."""
     match name, right:

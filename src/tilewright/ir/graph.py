@@ -252,7 +252,7 @@ class GraphBuilder:
     params: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     reserved: set[str] = field(default_factory=set)
-    given: dict[str, int] = field(default_factory=dict, repr=False)
+    last_numbers: dict[str, int] = field(default_factory=dict, repr=False)
     """The number of the last fresh name with each base."""
     assumptions: list[Assumption] = field(default_factory=list)
     """Shared by the builders of bodies with the one of the graph around them."""
@@ -260,14 +260,14 @@ class GraphBuilder:
     def fresh(self, base: str) -> str:
         """`base`, or `base_1`, `base_2`, ... : the first that is not taken."""
         # Where the last number that was given is still taken, and the name without one, so are those between.
-        n = self.given.get(base, 0)
+        n = self.last_numbers.get(base, 0)
         name = f"{base}_{n}" if n else base
         if n and not {base, name} <= self.reserved:
             n, name = 0, base
         while name in self.reserved:
             n += 1
             name = f"{base}_{n}"
-        self.given[base] = n
+        self.last_numbers[base] = n
         self.reserved.add(name)
         return name
 

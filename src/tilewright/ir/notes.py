@@ -20,9 +20,9 @@ from tilewright.ir.notetable import (
     LoopNote,
     Note,
     find,
-    near,
     register,
     signature,
+    similar_name,
     with_note,
     without,
 )
@@ -52,8 +52,8 @@ class Prefetch(LoopNote):
         rows: so many rows, a few of them in each run of the loop, read the same: each prefetches its part.
         strip: rows are counted anew after so many, of which `rows` share, or all where there are fewer; None: all
             together are `rows`.
-        few: fewer rows than these do not share: each prefetches `ahead` bytes after what it reads.
-        ahead: bytes; None: nothing.
+        fewer_than: fewer rows than these do not share: each prefetches `distance` bytes after what it reads.
+        distance: bytes; None: nothing.
         prefetch_level: the level that these lines go into where it is known that all rows are so few; None: `level`.
         tiles: the same for so many runs of the loop, those of the loops around which do not move what is read. Where
             they are fewer, at the end of a map, the run prefetches nothing.
@@ -70,8 +70,8 @@ class Prefetch(LoopNote):
     lines: Count | None = None
     rows: Count | None = None
     strip: Count | None = None
-    few: Count | None = None
-    ahead: Count | None = None
+    fewer_than: Count | None = None
+    distance: Count | None = None
     prefetch_level: Literal[1, 2] | None = None
     tiles: Count | None = None
     turn: BufferName | None = None
@@ -81,7 +81,12 @@ class Prefetch(LoopNote):
         shared = [name for name in ("rows", "tiles", "turn") if getattr(self, name) is not None]
         if len(shared) > 1:
             yield f"{' and '.join(shared)} say different things about who shares"
-        for name, other in (("strip", "rows"), ("few", "strip"), ("ahead", "few"), ("prefetch_level", "ahead")):
+        for name, other in (
+            ("strip", "rows"),
+            ("fewer_than", "strip"),
+            ("distance", "fewer_than"),
+            ("prefetch_level", "distance"),
+        ):
             if getattr(self, name) is not None and getattr(self, other) is None:
                 yield f"{name!r} needs {other!r}"
         if (self.turn is None) != (self.turns is None):
@@ -286,13 +291,13 @@ class PastCaches(FuncNote):
     """
 
 
-Far = Literal["l3", "memory"]
+SharedLevel = Literal["l3", "memory"]
 """Levels of the memory that are no core's own."""
 
 
 @register
 @dataclass(frozen=True, slots=True)
-class ColdWeights(FuncNote):
+class NonresidentWeights(FuncNote):
     """The weights of the program around do not fit together into a nearer level: each call reads its own from there.
 
     Args:
@@ -302,7 +307,7 @@ class ColdWeights(FuncNote):
     `transform/loops/unread.py`.
     """
 
-    level: Far = "memory"
+    level: SharedLevel = "memory"
 
 
 @register
@@ -383,7 +388,9 @@ def _one_of(what: str, name: str, known: tuple[K, ...]) -> K:
     for each in known:
         if each == name:
             return each
-    raise VerifyError(f"no {what} is called {name!r}", expected=f"one of {', '.join(known)}", hint=near(name, known))
+    raise VerifyError(
+        f"no {what} is called {name!r}", expected=f"one of {', '.join(known)}", hint=similar_name(name, known)
+    )
 
 
 def markdown() -> str:
@@ -406,7 +413,7 @@ __all__ = [
     "THREADS",
     "BlockNote",
     "BufferName",
-    "ColdWeights",
+    "NonresidentWeights",
     "Count",
     "Defer",
     "DoubleBuffer",

@@ -138,7 +138,7 @@ _FIELDS: dict[type[Note], tuple[Field, ...]] = {}
 """The results of `fields_of`: type hints take long to evaluate."""
 
 
-def given(note: Note) -> dict[str, Any]:
+def stated_fields(note: Note) -> dict[str, Any]:
     """The fields that differ from their defaults."""
     values = {f.name: (getattr(note, f.name), f.default) for f in fields_of(type(note))}
     return {name: value for name, (value, default) in values.items() if not _same(value, default)}
@@ -259,7 +259,7 @@ def make(name: str, place: type[N], values: Sequence[object] = (), named: Mappin
         if field not in fields or field in chosen:
             what = "is given twice" if field in chosen else "is no field"
             raise VerifyError(
-                f"{field!r} {what} of the note {name!r}", expected=signature(kind), hint=near(field, fields)
+                f"{field!r} {what} of the note {name!r}", expected=signature(kind), hint=similar_name(field, fields)
             )
     chosen |= named
     missing = [f.name for f in fields_of(kind) if f.default is dataclasses.MISSING and f.name not in chosen]
@@ -277,10 +277,10 @@ def known(place: type[Note]) -> str:
 def unknown(name: str, place: type[Note]) -> VerifyError:
     """The error for a name that no note has."""
     what = f"no note for a {place.place} is called {name!r}"
-    return VerifyError(what, expected=known(place), hint=near(name, NOTES))
+    return VerifyError(what, expected=known(place), hint=similar_name(name, NOTES))
 
 
-def near(name: str, names: Sequence[str] | Mapping[str, object]) -> str | None:
+def similar_name(name: str, names: Sequence[str] | Mapping[str, object]) -> str | None:
     """A hint at the most similar name."""
     result = get_close_matches(name, list(names), 1)
     return f"did you mean {result[0]!r}?" if result else None

@@ -34,7 +34,7 @@ from tilewright.ir.loops import (
     Store,
 )
 from tilewright.ir.notes import Origin
-from tilewright.ir.notetable import Note, find, given, note_name
+from tilewright.ir.notetable import Note, find, note_name, stated_fields
 from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import exprs_of, walk, walk_expr
 from tilewright.ir.scalar_ops import OPS, OpInfo
@@ -286,7 +286,7 @@ def notes_text(notes: Iterable[Note]) -> str:
 
 def note_text(note: Note) -> str:
     """A note with the fields that differ from their defaults: `@unroll(times=4)`, `@streaming`."""
-    fields = ", ".join(f"{name_text(name)}={_field_text(value)}" for name, value in given(note).items())
+    fields = ", ".join(f"{name_text(name)}={_field_text(value)}" for name, value in stated_fields(note).items())
     return f"@{name_text(note_name(type(note)))}" + (f"({fields})" if fields else "")
 
 
@@ -387,7 +387,7 @@ def _where(variables: Iterable[Var]) -> str:
     return f" where {', '.join(entries)}" if entries else ""
 
 
-def _is_plain(v: Var) -> bool:
+def _is_unbounded(v: Var) -> bool:
     return v.dtype is i64 and v.lo is None and v.hi is None and v.multiple == 1 and not v.likely
 
 
@@ -434,13 +434,13 @@ def _variables_of_func(f: PrimFunc) -> Iterator[Var]:
                     visit(e)
         for e in exprs_of(stmt):
             visit(e)
-    return (v for v in results if not _is_plain(v) and v not in lets)
+    return (v for v in results if not _is_unbounded(v) and v not in lets)
 
 
 def _variables_of_graph(g: Graph) -> Iterator[Var]:
     values = [*g.inputs, *g.params, *(out for node in g.nodes for out in node.outputs)]
     exprs = [dim for v in values for dim in v.shape]
     exprs += [e for node in g.nodes for e in node.attrs.exprs] + [a.condition for a in g.assumptions]
-    yield from (v for e in dict.fromkeys(exprs) for v in walk_expr(e) if isinstance(v, Var) and not _is_plain(v))
+    yield from (v for e in dict.fromkeys(exprs) for v in walk_expr(e) if isinstance(v, Var) and not _is_unbounded(v))
     for body in (body for node in g.nodes for body in node.bodies):
         yield from _variables_of_graph(body)

@@ -7,7 +7,7 @@ from collections import Counter
 from tilewright.ir.expr import Expr, Op
 from tilewright.ir.rewrite import walk_expr
 
-_FEW = 24
+_MAX_REPEATED = 24
 """Distinct parts up to which repetition does no harm."""
 _LONG = 150
 """Parts of an expression written as a tree up to which it is not long."""
@@ -16,7 +16,7 @@ _LONG = 150
 def repeated(e: Expr) -> frozenset[Expr]:
     """The operators that `e` has more than once, if writing them each time would multiply a long text; else nothing."""
     distinct = list(walk_expr(e))
-    if len(distinct) < _FEW:
+    if len(distinct) < _MAX_REPEATED:
         return frozenset()
     limit = max(_LONG, 3 * len(distinct))
     stack, unfolded = [e], 0

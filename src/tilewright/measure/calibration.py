@@ -31,7 +31,7 @@ HANDOVER = 1600.0
 """Cycles of handing a call to other threads where that was not measured; a 2-core Sapphire Rapids, 2026-11-23."""
 _VERSION = 1
 """Version of the file of ceilings; others are measured anew."""
-_NEAR = 1.15
+_AGREEMENT = 1.15
 """Ratio of a new measurement to what is stored that does not replace it."""
 _PLAUSIBLE = {
     "frequency": (0.2, 10.0),
@@ -82,7 +82,7 @@ LATENCIES = {"barrier": BARRIER, "handover": HANDOVER}
 """The measurements of which the least is the best, with what stands where none was measured."""
 
 
-def settle(
+def updated(
     measured: Ceilings, barrier_seconds: float, before: Calibration | None, handover_seconds: float = 0.0
 ) -> Calibration:
     """The calibration to store: the measured values rounded, but what was stored `before` where that is near enough or
@@ -106,7 +106,7 @@ def settle(
     values = {"frequency": round(hz, 1), "fma_per_cycle": max(fma, before.fma_per_cycle) if before else fma}
     for name, value in per_cycle.items():
         old = getattr(before, name) if before else 0.0
-        agrees = old and 1 / _NEAR < value / old < _NEAR
+        agrees = old and 1 / _AGREEMENT < value / old < _AGREEMENT
         worse = old and (value > old if name in LATENCIES else value < old)
         values[name] = old if agrees or worse else value if value == LATENCIES.get(name) else rounded(value)
     return Calibration(**values)
@@ -148,7 +148,7 @@ def doubts(measured: Ceilings, known: Mapping[str, float]) -> list[str]:
         if name in rates and rates[name] < _MIN_SHARE * usual
     ]
     for a, b in pairwise(_LEVELS):
-        if rates[f"{a}_bandwidth"] < rates[f"{b}_bandwidth"] / _NEAR:
+        if rates[f"{a}_bandwidth"] < rates[f"{b}_bandwidth"] / _AGREEMENT:
             texts.append(f"{a} is read more slowly than {b}")
     return texts
 

@@ -330,4 +330,4 @@ def must_succeed(results: Sequence[Result]) -> None:
     """Raise an error that lists every contender that failed."""
     failed = [Error(result.error, where=result.name) for result in results if result.error]
     if failed:
-        raise Error.many(failed, "contenders failed")
+        raise Error.combined(failed, "contenders failed")

@@ -28,11 +28,11 @@ _SUMS = 8
 @dataclass(frozen=True, slots=True)
 class Way:
     """How a `move` goes through memory: `reads` streams at once, `writes` streams with what was read, at least one
-    reading. `ahead`: bytes that it asks for in advance, 0 for none; `past`: writes go past the caches."""
+    reading. `distance`: bytes that it asks for in advance, 0 for none; `past`: writes go past the caches."""
 
     reads: int
     writes: int
-    ahead: int = 0
+    distance: int = 0
     past: bool = False
 
 
@@ -118,8 +118,8 @@ def move_text(name: str, lanes: int, way: Way) -> str:
     latest = {k: f"%x{k}" for k in sums}
     for s in range(way.reads):
         lines += [f"  %a{s} = getelementptr i8, ptr %p{s}, i64 %i"]
-        for line in range(0, MOVE_BYTES if way.ahead else 0, 64):
-            lines += [f"  %h{s}.{line} = getelementptr i8, ptr %a{s}, i64 {way.ahead + line}"]
+        for line in range(0, MOVE_BYTES if way.distance else 0, 64):
+            lines += [f"  %h{s}.{line} = getelementptr i8, ptr %a{s}, i64 {way.distance + line}"]
             lines += [f"  call void @llvm.prefetch.p0(ptr %h{s}.{line}, i32 0, i32 3, i32 1)"]
         for v in range(count):
             lines += [f"  %a{s}.{v} = getelementptr i8, ptr %a{s}, i64 {v * size}"]

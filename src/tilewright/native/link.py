@@ -161,14 +161,14 @@ def _cached(content: str, speed: int, make: Callable[[], bytes]) -> bytes:
     store = ObjectCache()
     entry = store.get(key)
     if entry is None:
-        images = (ObjectCache(folder).get(key) for folder in _given)
+        images = (ObjectCache(folder).get(key) for folder in _folders)
         entry = _used.get(key) or next((image for image in images if image is not None), None) or make()
         store.put(key, entry)
     _used[key] = entry
     return entry
 
 
-_given: list[Path] = []
+_folders: list[Path] = []
 _used: dict[str, bytes] = {}
 
 
@@ -181,8 +181,8 @@ def keep_support(folder: Path) -> None:
 
 def look_for_support(folder: Path) -> None:
     """Use what `keep_support` left in a folder that is to be trusted, where the object cache has nothing."""
-    if folder not in _given:
-        _given[:] = [*_given[-3:], folder]
+    if folder not in _folders:
+        _folders[:] = [*_folders[-3:], folder]
 
 
 _WRITERS = ("collective", "engine", "live", "measure", "native", "ort", "runtime")

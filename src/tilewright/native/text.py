@@ -8,14 +8,14 @@ from collections.abc import Sequence
 UNROLL_COUNT = "llvm.loop.unroll.count"
 """LLVM's name for the wish that it unrolls a loop."""
 
-_PLAIN = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.]*")
+_UNQUOTED = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.]*")
 
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_]")
 
 
 def identifier(name: str, sigil: str) -> str:
     """`name` as an LLVM identifier with `sigil` "%" or "@", quoted if it must be."""
-    if _PLAIN.fullmatch(name):
+    if _UNQUOTED.fullmatch(name):
         return sigil + name
     escaped = "".join(
         c if c.isascii() and c.isprintable() and c not in '"\\' else f"\\{ord(c) & 255:02X}" for c in name

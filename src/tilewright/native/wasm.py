@@ -113,7 +113,7 @@ def _text(name: str) -> bytes:
     return number(len(data)) + data
 
 
-def _many(entries: Sequence[bytes]) -> bytes:
+def _vector(entries: Sequence[bytes]) -> bytes:
     return number(len(entries)) + b"".join(entries)
 
 
@@ -475,19 +475,19 @@ class _Linker:
             for place, content in written
         ]
         sections = [
-            (_TYPE, _many(list(self.types))),
-            (_IMPORT, _many(imports)),
-            (_FUNCTION, _many(signatures)),
-            (_TABLE, _many([bytes([_FUNCREF, 0]) + number(len(self.table) + 1)])),
-            *([] if shared else [(_MEMORY, _many([b"\0" + pages]))]),
-            (_GLOBAL, _many(globals_)),
-            (_EXPORT, _many(shown)),
+            (_TYPE, _vector(list(self.types))),
+            (_IMPORT, _vector(imports)),
+            (_FUNCTION, _vector(signatures)),
+            (_TABLE, _vector([bytes([_FUNCREF, 0]) + number(len(self.table) + 1)])),
+            *([] if shared else [(_MEMORY, _vector([b"\0" + pages]))]),
+            (_GLOBAL, _vector(globals_)),
+            (_EXPORT, _vector(shown)),
         ]
         if self.table:
-            places = b"\0\x41\x01\x0b" + _many([number(f) for f in self.table])
-            sections.append((_ELEMENT, _many([places])))
+            places = b"\0\x41\x01\x0b" + _vector([number(f) for f in self.table])
+            sections.append((_ELEMENT, _vector([places])))
         sections += [(_DATA_COUNT, number(len(data)))] if shared else []
-        sections += [(_CODE, _many(bodies)), (_DATA, _many(data))]
+        sections += [(_CODE, _vector(bodies)), (_DATA, _vector(data))]
         return _MAGIC + b"".join(bytes([kind]) + number(len(c)) + c for kind, c in sections)
 
 

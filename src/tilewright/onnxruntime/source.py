@@ -53,7 +53,7 @@ def source_of(value: Any, options: SessionOptions, from_model: bool, compile_opt
     """Read, change and compile what a session is given.
 
     Args:
-        given: the path of an ONNX file or a .tw file, the bytes of an ONNX file, an `onnx.ModelProto`, or a model that
+        value: the path of an ONNX file or a .tw file, the bytes of an ONNX file, an `onnx.ModelProto`, or a model that
             is compiled already.
         from_model: take options from the model's metadata.
         compile_options: further options of `tw.compile`.

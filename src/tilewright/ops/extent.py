@@ -119,10 +119,10 @@ def _suppress_infer(types: Types, attrs: SuppressAttrs) -> Out:
 
 def _chosen(most: int, boxes: Expr) -> Expr:
     """A bound of the boxes that are chosen of a class: no minimum, which is no polynomial of the symbols."""
-    return const(max(most, 0)) if most <= FEW else boxes
+    return const(max(most, 0)) if most <= EXACT_BOXES else boxes
 
 
-FEW = 4096
+EXACT_BOXES = 4096
 """Boxes that may be chosen, up to which that is the bound; more are bounded by the number of boxes."""
 
 
@@ -191,7 +191,7 @@ def _suppress_reference(arrays: Sequence[Any], attrs: SuppressAttrs) -> tuple[An
     batch, classes, number = scores.shape
     limit = min(max(attrs.most, 0), number)
     limit = limit if wanted is None else min(limit, max(int(wanted), 0))
-    bound = max(attrs.most, 0) if attrs.most <= FEW else number
+    bound = max(attrs.most, 0) if attrs.most <= EXACT_BOXES else number
     rows = np.zeros((batch * classes * bound, 3), np.int64)
     count = 0
     for b in range(batch):

@@ -43,7 +43,7 @@ class Nest:
     def __init__(self, name: str, params: Sequence[Buffer]) -> None:
         self.name = name
         self.params = tuple(params)
-        self.taken = {b.name for b in params} | {v.name for b in params for d in b.shape for v in variables(d)}
+        self.used_names = {b.name for b in params} | {v.name for b in params for d in b.shape for v in variables(d)}
         self.stack: list[list[Stmt]] = [[]]
 
     def store(self, buffer: Buffer, indices: Sequence[Any], value: Any) -> None:
@@ -58,7 +58,7 @@ class Nest:
         self, name: str, extent: Any, parallel: bool = False, kind: LoopKind = "serial", copies: int = 1
     ) -> Iterator[Var]:
         """A loop; `copies` of its body stand in one iteration of the code."""
-        var = Var(fresh_name(name, self.taken))
+        var = Var(fresh_name(name, self.used_names))
         self.stack.append([])
         yield var
         body, notes = self._body(), (Unroll(copies),) if copies > 1 else ()
@@ -71,7 +71,7 @@ class Nest:
         """Nested loops, the outermost parallel if asked for, the last of kind `inner`; there may be none."""
         variables_: list[Var] = []
         for k, _ in enumerate(extents):
-            variables_.append(Var(fresh_name(f"{names}{k}", self.taken)))
+            variables_.append(Var(fresh_name(f"{names}{k}", self.used_names)))
         self.stack.append([])
         yield tuple(variables_)
         body = self._body()
@@ -89,7 +89,7 @@ class Nest:
 
     @contextmanager
     def let(self, name: str, value: Expr) -> Iterator[Var]:
-        var = Var(fresh_name(name, self.taken), value.dtype)
+        var = Var(fresh_name(name, self.used_names), value.dtype)
         self.stack.append([])
         yield var
         body = self._body()
@@ -98,7 +98,7 @@ class Nest:
     @contextmanager
     def allocate(self, name: str, dtype: DType, shape: Sequence[Any], scope: Scope = "local") -> Iterator[Buffer]:
         """A buffer for the statements inside."""
-        buffer = Buffer(fresh_name(name, self.taken), dtype, tuple(as_expr(d) for d in shape), scope)
+        buffer = Buffer(fresh_name(name, self.used_names), dtype, tuple(as_expr(d) for d in shape), scope)
         self.stack.append([])
         yield buffer
         body = self._body()

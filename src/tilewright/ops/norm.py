@@ -38,7 +38,7 @@ Tensors = Sequence[Tensor | None]
 Out = tuple[TensorType, ...]
 
 
-def _kept(axes: Sequence[int], point: Sequence[Expr]) -> tuple[Expr, ...]:
+def _reduced_point(axes: Sequence[int], point: Sequence[Expr]) -> tuple[Expr, ...]:
     """The point of a reduced tensor (with kept dimensions) that belongs to `point`."""
     return tuple(const(0) if k in axes else p for k, p in enumerate(point))
 
@@ -64,7 +64,7 @@ def _softmax_compute(inputs: Tensors, attrs: SoftmaxAttrs, out: Out) -> tuple[Te
     _, e, total = _exponentials(x, axes, acc)
     # One division a row: the products differ from quotients by half a unit in the last place at most.
     inverse = te.compute(total.shape, lambda *i: _one(acc) / total[i], name="inverse")
-    return (te.compute(x.shape, lambda *i: cast(e[i] * inverse[_kept(axes, i)], type.dtype), name="softmax"),)
+    return (te.compute(x.shape, lambda *i: cast(e[i] * inverse[_reduced_point(axes, i)], type.dtype), name="softmax"),)
 
 
 def _exponentials(x: Tensor, axes: tuple[int, ...], acc: DType) -> tuple[Tensor, Tensor, Tensor]:
@@ -73,7 +73,9 @@ def _exponentials(x: Tensor, axes: tuple[int, ...], acc: DType) -> tuple[Tensor,
     The maximum leaves out NaN, which is one still when any number has been taken from it: the sum is NaN, and so is
     the row."""
     top = reduce_stage(x, axes, True, te.largest, lambda e: cast(e, acc), "top")
-    e = te.compute(x.shape, lambda *i: te.exp_nonpositive(cast(x[i], acc) - top[_kept(axes, i)]), name="exponent")
+    e = te.compute(
+        x.shape, lambda *i: te.exp_nonpositive(cast(x[i], acc) - top[_reduced_point(axes, i)]), name="exponent"
+    )
     total = reduce_stage(e, axes, True, te.sum, lambda v: v, "total")
     return top, e, total
 
@@ -85,7 +87,7 @@ def _log_softmax_compute(inputs: Tensors, attrs: SoftmaxAttrs, out: Out) -> tupl
     shift = te.compute(total.shape, lambda *i: te.log(total[i]), name="shift")
 
     def element(*i: Expr) -> Expr:
-        row = _kept(axes, i)
+        row = _reduced_point(axes, i)
         return cast(cast(x[i], acc) - top[row] - shift[row], type.dtype)
 
     return (te.compute(x.shape, element, name="log_softmax"),)
@@ -153,13 +155,13 @@ def _layer_norm_compute(inputs: Tensors, attrs: NormAttrs, out: Out) -> tuple[Te
     scale = scalar(1.0, acc) / cast(count(x, axes), acc)
     total = reduce_stage(x, axes, True, te.sum, lambda e: cast(e, acc), "total")
     mean = te.compute(total.shape, lambda *i: total[i] * scale, name="mean")
-    centered = te.compute(x.shape, lambda *i: cast(x[i], acc) - mean[_kept(axes, i)], name="centered")
+    centered = te.compute(x.shape, lambda *i: cast(x[i], acc) - mean[_reduced_point(axes, i)], name="centered")
     squares = reduce_stage(centered, axes, True, te.sum, lambda e: e * e, "squares")
     epsilon = scalar(attrs.epsilon, acc)
     inverse = te.compute(total.shape, lambda *i: _one(acc) / te.sqrt(squares[i] * scale + epsilon), name="inverse")
 
     def element(*i: Expr) -> Expr:
-        return cast(_affine(centered[i] * inverse[_kept(axes, i)], inputs, i, x.shape), type.dtype)
+        return cast(_affine(centered[i] * inverse[_reduced_point(axes, i)], inputs, i, x.shape), type.dtype)
 
     return (te.compute(x.shape, element, name="layer_norm"),)
 
@@ -194,7 +196,7 @@ def _rms_norm_compute(inputs: Tensors, attrs: NormAttrs, out: Out) -> tuple[Tens
     inverse = te.compute(squares.shape, lambda *i: _one(acc) / te.sqrt(squares[i] * scale + epsilon), name="inverse")
 
     def element(*i: Expr) -> Expr:
-        return cast(_affine(cast(x[i], acc) * inverse[_kept(axes, i)], inputs, i, x.shape), type.dtype)
+        return cast(_affine(cast(x[i], acc) * inverse[_reduced_point(axes, i)], inputs, i, x.shape), type.dtype)
 
     return (te.compute(x.shape, element, name="rms_norm"),)
 
@@ -312,7 +314,9 @@ def _lp_compute(inputs: Tensors, attrs: LpNormalizeAttrs, out: Out) -> tuple[Ten
     total = reduce_stage(x, axes, True, te.sum, power, "total")
     norm = te.compute(total.shape, lambda *i: maximum(root(total[i]), scalar(attrs.epsilon, acc)), name="norm")
     return (
-        te.compute(x.shape, lambda *i: cast(cast(x[i], acc) / norm[_kept(axes, i)], type.dtype), name="lp_normalize"),
+        te.compute(
+            x.shape, lambda *i: cast(cast(x[i], acc) / norm[_reduced_point(axes, i)], type.dtype), name="lp_normalize"
+        ),
     )
 
 

@@ -130,34 +130,34 @@ class Operators:
     layouts: Mapping[str, Any] = field(default_factory=dict)
 
 
-_brought: dict[plugins.Plugin, Operators] = {}
+_of_plugins: dict[plugins.Plugin, Operators] = {}
 
 
-def brought() -> dict[plugins.Plugin, Operators]:
+def plugin_operators() -> dict[plugins.Plugin, Operators]:
     """The operators that plug-ins registered."""
-    plugins.load_group("operators", _admit)
-    return _brought
+    plugins.load_group("operators", _register)
+    return _of_plugins
 
 
-def _admit(plugin: plugins.Plugin, value: object) -> tuple[str, ...]:
+def _register(plugin: plugins.Plugin, value: object) -> tuple[str, ...]:
     (operators,) = plugins.several(value, Operators)
     _load_families()
     names = [op.name for op in operators.defs]
     rules = list(operators.onnx)
     plugins.check_new("operator", names, list(_registry))
-    plugins.check_new("ONNX rule", rules, [name for other in _brought.values() for name in other.onnx])
+    plugins.check_new("ONNX rule", rules, [name for other in _of_plugins.values() for name in other.onnx])
     foreign = sorted(operators.layouts.keys() - set(names))
     if foreign:
         raise PluginError("layout rules are for a plug-in's own operators", got=", ".join(foreign))
     for op in operators.defs:
         register(op)
-    _brought[plugin] = operators
+    _of_plugins[plugin] = operators
     return tuple(f"operator {name}" for name in names) + tuple(f"ONNX rule {name}" for name in rules)
 
 
-def withdraw(plugin: plugins.Plugin, error: Exception) -> None:
+def unload(plugin: plugins.Plugin, error: Exception) -> None:
     """Leave out a plug-in after all: another registry cannot take its part."""
-    for op in _brought.pop(plugin).defs:
+    for op in _of_plugins.pop(plugin).defs:
         del _registry[op.name]
     plugins.leave_out(plugin, error)
 
@@ -167,7 +167,7 @@ def get(name: str) -> OpDef[Any]:
     op = _registry.get(name)
     if op is None:  # of a family that was not imported, which most models do without
         _load_families()
-        brought()
+        plugin_operators()
         op = _registry.get(name)
     if op is None:
         raise UnsupportedError(f"no operator named {name!r}")
@@ -193,7 +193,7 @@ def is_pointwise(node: Node) -> bool:
 def names() -> list[str]:
     """All operators."""
     _load_families()
-    brought()
+    plugin_operators()
     return sorted(_registry)
 
 

@@ -49,17 +49,17 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """Inputs as `ops/rnn.py: _infer` says, and outputs; `kept` is what the way back needs, if it is asked for; `scale`
-    [gates * H] what products with weights that are codes are multiplied by."""
+    """Inputs as `ops/rnn.py: _infer` says, and outputs; `stored` is what the way back needs, if it is asked for;
+    `scale` [gates * H] what products with weights that are codes are multiplied by."""
 
     x: Buffer
     h0: Buffer
     c0: Buffer | None
     lengths: Buffer | None
     peephole: Buffer | None
-    late: Buffer | None
+    deferred: Buffer | None
     results: Sequence[Buffer]
-    kept: Buffer | None = None
+    stored: Buffer | None = None
     scale: Buffer | None = None
 
 
@@ -224,7 +224,7 @@ class RecurrentLoops:
         if self.cell == "steps":
             return scalar(0, o.x.dtype)
         if self.cell == "gru" and self.linear_first and gate == 2:
-            deferred = o.late
+            deferred = o.deferred
             return scalar(0, o.x.dtype) if deferred is None else self.inside(lambda j: deferred[j], panel, lane)
         return self.inside(lambda j: o.x[time, row, self.hidden * gate + j], panel, lane)
 
@@ -298,7 +298,7 @@ class RecurrentLoops:
 
     def save(self, place: _Place, parts: Mapping[int, Expr]) -> None:
         """Stores parts of what is kept of an element, by their number, if that is asked for."""
-        retained = self.operands.kept
+        retained = self.operands.stored
         if retained is None:
             return
         with self.inner(place.element):
@@ -313,7 +313,7 @@ class RecurrentLoops:
         self, shape: Sequence[Expr], old: Expr, c: Buffer, own: Expr, panel: Expr, lane: Expr
     ) -> Sequence[Expr]:
         """The new states by the steps."""
-        deferred, states = self.operands.late, [old, c[own, self.element(panel, lane)]][: 1 + self.has_cell]
+        deferred, states = self.operands.deferred, [old, c[own, self.element(panel, lane)]][: 1 + self.has_cell]
         vectors = [] if deferred is None else self.parts(deferred, (), panel, lane)
         created = expressions(self.steps, [*shape, *states, *vectors], old.dtype)
         return created[-len(states) :]

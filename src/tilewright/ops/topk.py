@@ -28,7 +28,7 @@ Out = tuple[TensorType, ...]
 INSERTED = 64
 """Elements asked for up to which they are kept in a sorted list where their number is unknown: most of the others only
 fail one comparison."""
-FEW = 12
+MIN_FACTOR = 12
 """Times the square of how many are asked for: elements from which on that is best where their number is known, too."""
 BOUNDED = 256
 """Elements asked for up to which a bound is searched."""
@@ -73,7 +73,7 @@ def way_of(extent: int | None, count: int | None) -> Callable[..., PrimFunc]:
     """How the first `count` of so many elements are found."""
     if extent is None or count is None:
         return insertion if count is not None and count <= INSERTED else digits
-    if extent >= FEW * count**2:
+    if extent >= MIN_FACTOR * count**2:
         return insertion
     return bounds if count <= (SORTED if count == extent else BOUNDED) else digits
 

@@ -126,7 +126,7 @@ class _Forest:
         """Blocks of rows, by masks or by walks, or row by row where too few are left for a block to pay."""
         nest, masks = self.nest, self.masks
         size = LANES if masks is not None else max(SIDE_BY_SIDE, TOGETHER // max(self.width, 1) // 8 * 8)
-        is_short = SIDE_BY_SIDE // 2 if masks is None else self.few(masks)
+        is_short = SIDE_BY_SIDE // 2 if masks is None else self.row_limit(masks)
         with nest.loop("block", (self.rows + (size - 1)) // size, parallel=True) as block:
             first = block * size
             with nest.let("count", minimum(self.rows - first, const(size))) as count:
@@ -139,7 +139,7 @@ class _Forest:
                         self.block(masks, first)
         return nest.finish()
 
-    def few(self, masks: Masks) -> int:
+    def row_limit(self, masks: Masks) -> int:
         """Rows that walk sooner than a block of lanes asks all nodes: measured, a block takes as long as one walk for
         eight nodes of a tree, for five where the masks have 64 bits."""
         nodes = (as_int(masks.feature.shape[0]) or 0) / max(as_int(self.walk.root.shape[0]) or 1, 1)

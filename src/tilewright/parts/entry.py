@@ -19,7 +19,7 @@ from tilewright.records import collecting
 from tilewright.records.places import Records
 from tilewright.runtime.interop import Array
 from tilewright.runtime.model import Model
-from tilewright.runtime.weights.local import Again
+from tilewright.runtime.weights.local import Reread
 from tilewright.support.coverage import Coverage
 from tilewright.support.errors import Error, ModelError, ShapeError, UnsupportedError, WeightError
 from tilewright.support.options import check_choice
@@ -194,7 +194,7 @@ def _loaded(model: Any) -> Loaded | None:
         return None
 
 
-def rereads(model: Any, dims: DimSizes | None) -> Again | None:
+def rereads(model: Any, dims: DimSizes | None) -> Reread | None:
     """How the weights of a model are read once more; None for what is no ONNX file, which its owner may change."""
     is_path = isinstance(model, str | Path) and "\n" not in str(model) and Path(model).is_file()
     if not is_path or frontends.find(model) is not None or stablehlo.reads(model):

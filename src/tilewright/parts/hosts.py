@@ -174,7 +174,7 @@ def _ort_knows(node: onnx.NodeProto) -> bool:
 
 def _session(model: onnx.ModelProto, infos: Mapping[str, TensorInfo | None], threads: int) -> Runner | None:
     """A session that runs the model; None where ONNX Runtime is not there or refuses it."""
-    if not has_onnxruntime() or any(not _is_plain(i) for i in infos.values() if i is not None):
+    if not has_onnxruntime() or any(not _is_native(i) for i in infos.values() if i is not None):
         return None
     import onnxruntime
 
@@ -193,7 +193,7 @@ def _session(model: onnx.ModelProto, infos: Mapping[str, TensorInfo | None], thr
         return None
 
     def run(values: Values) -> Sequence[Any]:
-        results: Sequence[Any] = session.run(None, {name: _plain(values[name]) for name in names})
+        results: Sequence[Any] = session.run(None, {name: _as_objects(values[name]) for name in names})
         return results
 
     return run
@@ -233,7 +233,7 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
             yield from _all_nodes(graph.node)
 
 
-def _is_plain(info: TensorInfo) -> bool:
+def _is_native(info: TensorInfo) -> bool:
     """Whether NumPy has the element type by itself."""
     return info.code == onnx.TensorProto.STRING or bool(onnx.helper.tensor_dtype_to_np_dtype(info.code).isbuiltin == 1)
 
@@ -242,7 +242,7 @@ def _numpy_has(kind: str) -> bool:
     return not any(name in kind for name in ("bfloat16", "float8", "float4", "int4", "int2"))
 
 
-def _plain(value: Any) -> Any:
+def _as_objects(value: Any) -> Any:
     return value.astype(object) if isinstance(value, np.ndarray) and value.dtype.kind in "US" else value
 
 

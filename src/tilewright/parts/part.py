@@ -121,7 +121,7 @@ class Part:
         self.types = types
         self.needs = needs
         self.depth = depth
-        self.patience = TOO_OFTEN if iteration_limit is None else iteration_limit
+        self.max_forms = TOO_OFTEN if iteration_limit is None else iteration_limit
         self.failure: Error | None = None
         self.forms: list[tuple[Pattern, Form]] = []
         self.built = 0
@@ -187,7 +187,7 @@ class Part:
         candidates = self._candidates(values)
         lacking: dict[int, Error] = {}
         while True:
-            known = {n: values[n] for n in self.needs} if self.built <= self.patience else {}
+            known = {n: values[n] for n in self.needs} if self.built <= self.max_forms else {}
             for types in candidates:
                 result = survey(self.section, types, known, lacking)
                 if all(s.how in ("native", "known") for s in result.nodes):
@@ -229,7 +229,7 @@ class Part:
             if not node.needs:
                 continue
             mine = [n for n in node.needs if n in self.section.inputs]
-            exceeds = self.built > self.patience or any(_elements(values[n]) > MAX_VALUE for n in mine)
+            exceeds = self.built > self.max_forms or any(_elements(values[n]) > MAX_VALUE for n in mine)
             if exceeds or (mine and set(mine) <= self.needs):
                 lacking[k] = node.error or UnsupportedError("a value must be known when compiling")
                 new = True
@@ -259,11 +259,11 @@ class Part:
         for step in cut(self.section, result):
             part: Part | HostPart | ControlPart | ValuePart
             if step.kind == "compiled":
-                part = Part(step.section, context, step.types, step.needs, self.depth + 1, self.patience)
+                part = Part(step.section, context, step.types, step.needs, self.depth + 1, self.max_forms)
                 part.prepare()
             elif step.kind == "control":
                 # What decides the structure inside of a loop may change with every iteration: nothing is made for it.
-                iteration_limit = 0 if control_node(step.section).op_type == "Loop" else self.patience
+                iteration_limit = 0 if control_node(step.section).op_type == "Loop" else self.max_forms
                 make = partial(Part, context=context, types={}, depth=self.depth + 1, iteration_limit=iteration_limit)
                 part = ControlPart(step.section, make, context)
             elif step.kind == "values":

@@ -62,7 +62,7 @@ def export(records: Iterable[tuple[str, Record]], path: Path) -> int:
 def take_in(source: Path, store: Store, announce: Callable[[str], None] = lambda _: None) -> Absorbed:
     """Bring the records of an archive, a record's file or a store's folder into a store. Raises RecordError for what is
     none of them."""
-    return _taken(contents_of(source), store, announce)
+    return _absorbed(contents_of(source), store, announce)
 
 
 def contents_of(source: Path) -> Iterator[bytes]:
@@ -108,7 +108,7 @@ def _contents(store: Store) -> Iterator[bytes]:
 
 
 @uncollected
-def _taken(contents: Iterator[bytes], store: Store, announce: Callable[[str], None]) -> Absorbed:
+def _absorbed(contents: Iterator[bytes], store: Store, announce: Callable[[str], None]) -> Absorbed:
     """Check and write contents."""
     from tilewright.records.index import Values, values
 

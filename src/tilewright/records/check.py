@@ -37,13 +37,13 @@ def checked(record: Record, target: Target | None = None) -> Verdict:
     if target_class(machine) != record.target:
         return Verdict("unknown", "about other machines")
     if not isinstance(key.program, PrimFunc):
-        why = "" if record.made.compiler == code_version() else ", and another compiler measured it"
+        why = "" if record.provenance.compiler == code_version() else ", and another compiler measured it"
         return Verdict("unknown", f"its settings depend on the model around it{why}")
     try:
         choices = candidates(analyse(key.program), machine)
     except Error as error:
         return Verdict("unusable", str(error).splitlines()[0])
-    current = record.made.compiler == code_version()
+    current = record.provenance.compiler == code_version()
     advice = Advice(record.digest, record.setting, record.measured, record.space, current)
     labels = [c.label for c in choices]
     _, use = follow(record.decision, [advice], labels, lambda: [c.cycles for c in choices])

@@ -64,7 +64,7 @@ def standing(records: Iterable[Named]) -> dict[tuple[str, str, str], Named]:
 
 
 def _rank(digest: str, record: Record) -> tuple[bool, int, str]:
-    return record.made.compiler == code_version(), record.made.time, digest
+    return record.provenance.compiler == code_version(), record.provenance.time, digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def statistics(store: Store) -> Statistics:
     for digest, r in results:
         s.records += 1
         s.bytes += os.path.getsize(store.path(digest, r.target))
-        s.current += r.made.compiler == code_version()
+        s.current += r.provenance.compiler == code_version()
         s.candidates += sum(c.outcome == "timed" for c in r.candidates)
         s.failed += sum(c.outcome != "timed" for c in r.candidates)
         for counter, value in zip((s.classes, s.kinds, s.regimes, s.levels), _groups(r), strict=True):
@@ -170,17 +170,17 @@ def superfluous(store: Store, others: bool = False) -> list[Superfluous]:
                 sound.append((digest, read(path)))
             except (RecordError, OSError) as error:
                 results.append(Superfluous(path, f"damaged: {str(error).splitlines()[0]}"))
-    sound.sort(key=lambda n: (_same(n[1]), n[1].made.time, n[0]))
+    sound.sort(key=lambda n: (_same(n[1]), n[1].provenance.time, n[0]))
     for _, group in groupby(sound, key=lambda n: _same(n[1])):
         *older, last = group
         results += [Superfluous(store.path(d, r.target), "a later one replaces it") for d, r in older]
-        if others and last[1].made.compiler != code_version():
+        if others and last[1].provenance.compiler != code_version():
             results.append(Superfluous(store.path(last[0], last[1].target), "measured with another compiler", True))
     return results + [Superfluous(path, "left by a writer that died") for path in store.leftovers(ABANDONED)]
 
 
 def _same(r: Record) -> tuple[str, ...]:
-    return r.decision, r.target, r.space, r.made.compiler
+    return r.decision, r.target, r.space, r.provenance.compiler
 
 
 def remove(files: Iterable[Superfluous]) -> int:

@@ -204,7 +204,7 @@ def values(digest: str, record: Record) -> Values:
     """A row of the table."""
     form, dims = form_of(record.about)
     numbers = " ".join(map(str, dims))
-    return digest, record.decision, form, numbers, record.setting, record.made.compiler, record.made.time
+    return digest, record.decision, form, numbers, record.setting, record.provenance.compiler, record.provenance.time
 
 
 def stamp(folder: str) -> str:

@@ -89,7 +89,7 @@ class Lookup:
 
 
 def _advice(digest: str, record: Record) -> Advice:
-    current = record.made.compiler == code_version()
+    current = record.provenance.compiler == code_version()
     return Advice(digest, record.setting, record.measured, record.space, current)
 
 

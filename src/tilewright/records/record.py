@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import field
 from functools import cache, lru_cache
 from typing import Any
 
@@ -150,7 +151,7 @@ class Record:
         setting: the label of what is best.
         untuned: the label that the estimates prefer.
         space: digest of the labels that there were (`space_digest`).
-        policy, candidates, gain, made: see there.
+        policy, candidates, gain, provenance: see there.
         difference: None where results are the same by rule (a layout).
         version: of the form.
     """
@@ -165,7 +166,7 @@ class Record:
     policy: Policy
     candidates: tuple[Candidate, ...]
     gain: Gain
-    made: Provenance
+    provenance: Provenance = field(metadata={"key": "made"})
     difference: Difference | None = None
     version: int = VERSION
 
@@ -201,12 +202,12 @@ class Record:
     @property
     def compiler(self) -> str:
         """Digest of the compiler that measured it."""
-        return self.made.compiler
+        return self.provenance.compiler
 
     @property
     def time(self) -> int:
         """Seconds since 1970, when it was measured."""
-        return self.made.time
+        return self.provenance.time
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -301,11 +302,11 @@ def _inconsistent(r: Record) -> Iterable[tuple[str, str]]:
     for text, name in (
         (r.space, "space"),
         (r.compiler, "made.compiler"),
-        (r.made.fingerprint, "made.fingerprint"),
+        (r.provenance.fingerprint, "made.fingerprint"),
     ):
         if not _DIGEST.fullmatch(text):
             yield f"{text[:80]!r} is no digest", name
-    texts = (r.made.llvm, r.made.host, r.made.author, r.policy.name, *r.made.extensions)
+    texts = (r.provenance.llvm, r.provenance.host, r.provenance.author, r.policy.name, *r.provenance.extensions)
     # All at once, as they nearly always are; only where they are not, it is said which.
     if not (r.about + "".join(texts)).isprintable() or max(map(len, texts)) > MAX_TEXT or len(r.about) > MAX_BYTES:
         yield from _bad_texts(r)
@@ -319,8 +320,15 @@ def _inconsistent(r: Record) -> Iterable[tuple[str, str]]:
 
 
 def _bad_texts(r: Record) -> Iterable[tuple[str, str]]:
-    texts = {"about": r.about, "made.llvm": r.made.llvm, "made.host": r.made.host, "made.author": r.made.author}
-    texts |= {"policy.name": r.policy.name} | {f"made.extensions[{k}]": t for k, t in enumerate(r.made.extensions)}
+    texts = {
+        "about": r.about,
+        "made.llvm": r.provenance.llvm,
+        "made.host": r.provenance.host,
+        "made.author": r.provenance.author,
+    }
+    texts |= {"policy.name": r.policy.name} | {
+        f"made.extensions[{k}]": t for k, t in enumerate(r.provenance.extensions)
+    }
     for name, text in texts.items():
         limit = MAX_BYTES if name == "about" else MAX_TEXT
         if len(text) > limit or not text.isprintable():

@@ -121,7 +121,7 @@ class Store:
     def find(self, decision: str, target: str) -> tuple[Record, ...]:
         """The records about a decision, the newest first."""
         results = [r for r in self.records(target) if r.decision == decision]
-        return tuple(sorted(results, key=lambda r: (r.made.time, r.digest), reverse=True))
+        return tuple(sorted(results, key=lambda r: (r.provenance.time, r.digest), reverse=True))
 
     def remove(self, digest: str, target: str) -> bool:
         """Remove a record; whether it was there."""

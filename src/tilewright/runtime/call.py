@@ -34,7 +34,7 @@ OK, NO_LAYOUT, NO_EXECUTOR, SUPERSEDED = 0, 1, 2, 3
 status of `limits.py` where loops or a check ended the call and outputs hold nothing; the number that decided the check
 then stands after the addresses, where the version does else."""
 
-TAKEN = 1 << 40
+REFILLING = 1 << 40
 """Subtracted from `users` of a layout that is refilled."""
 LAYOUTS = 256
 """Layouts that a model has, a power of two,"""
@@ -140,7 +140,7 @@ def _make(m: Module) -> None:
     with m.function("tw_take_layout", I1, [("layout", PTR)], local=True) as (f, (layout,)):
         with f.when(f.load(I64, layout, LAYOUT.users, order="monotonic").ne(0)):
             f.ret(0, I1)
-        f.ret(f.swap_if(layout + LAYOUT.users, 0, -TAKEN))
+        f.ret(f.swap_if(layout + LAYOUT.users, 0, -REFILLING))
     params = [("model", PTR), ("dims", PTR), ("first", I64)]
     with m.function("tw_make", PTR, params) as (f, (model, dims, first)):
         with f.when(f.load(PTR, model, MODEL.places).eq(0)):
@@ -197,10 +197,10 @@ def _fill(m: Module) -> None:
         f.call(VOID, f.load(PTR, model, MODEL.shapes), dims, values)
         promised = f.load(PTR, model, MODEL.promised)
         with f.when(f.call(I1, "tw_promised", promised, values, supplied).eq(0)):
-            f.add_atomic(layout + LAYOUT.users, TAKEN)
+            f.add_atomic(layout + LAYOUT.users, REFILLING)
             f.ret(0, PTR)
         with f.when(f.call(I1, "tw_sized", model, values + temps * 8).eq(0)):
-            f.add_atomic(layout + LAYOUT.users, TAKEN)
+            f.add_atomic(layout + LAYOUT.users, REFILLING)
             f.ret(0, PTR)
         f.call(VOID, "tw_copy", layout + LAYOUT.dims, dims, symbols)
         outputs = layout + (symbols * 8 + LAYOUT.dims)
@@ -214,7 +214,7 @@ def _fill(m: Module) -> None:
         for k in range(len(TRIAL_FIELDS)):
             f.put(0, I64, layout, LAYOUT.threads + 8 * k)
         f.store(f.add_atomic(model + MODEL.tags, 1) + 1, layout, LAYOUT.tag)
-        f.add_atomic(layout + LAYOUT.users, TAKEN + 1)
+        f.add_atomic(layout + LAYOUT.users, REFILLING + 1)
         f.ret(layout)
 
 

@@ -45,11 +45,11 @@ class _Checker:
 
     def __init__(self, manifest: Manifest) -> None:
         self.m = manifest
-        self.found: list[Error] = []
+        self.errors: list[Error] = []
 
     def expect(self, holds: bool, what: str, where: str) -> None:
         if not holds:
-            self.found.append(ArtifactError(what, where=where))
+            self.errors.append(ArtifactError(what, where=where))
 
     def run(self) -> list[Error]:
         m = self.m
@@ -61,7 +61,7 @@ class _Checker:
         more = (m.prepare_steps, m.ignored, m.tied, m.folded, m.patterns, m.records, m.assumptions)
         if any(len(part) > MAX_ENTRIES for part in (*lists, *more)):
             self.expect(False, f"a list has more than {MAX_ENTRIES} entries", "manifest")
-            return self.found
+            return self.errors
         self.unique("symbol", [s.name for s in m.symbols])
         self.unique("input", [i.name for i in m.inputs])
         self.unique("output", [o.name for o in m.outputs])
@@ -85,7 +85,7 @@ class _Checker:
             self.expect(use.state in STATES, f"{use.state[:40]!r} is no state", f"record {use.record[:40]!r}")
         prepare_slots = len(m.params) + len(m.packed) + len(m.prepare_temps)
         self.steps("prepare step", m.prepare_steps, prepare_slots, 0, regions=False)
-        return self.found
+        return self.errors
 
     def patterns(self) -> None:
         """Matrices among the parameters, with as many panels as their columns fill."""
@@ -240,7 +240,7 @@ class _Checker:
                 self.expect(s == ordinary, "is both a call and a region's begin or end", where)
                 inside.region(s.region, where)
                 continue
-            fits = s.strand is None or (regions and all(0 <= number < MAX_ENTRIES for number in s.strand))
+            fits = s.branch is None or (regions and all(0 <= number < MAX_ENTRIES for number in s.branch))
             self.expect(fits, "its branch is not possible", where)
             self.expect(_KERNEL.fullmatch(s.kernel) is not None, "the kernel's name is not an identifier", where)
             for work in (s.flops, s.traffic, *s.shifts):

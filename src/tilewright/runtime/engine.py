@@ -38,9 +38,9 @@ from tilewright.runtime.limits import (
     DEVICE,
     ENDLESS,
     INTERRUPTED,
-    LATE,
     MAX_ITERATIONS,
     REFUSED,
+    TIMED_OUT,
     check_iterations,
     check_time_limit,
 )
@@ -59,7 +59,7 @@ MAX_EXECUTORS = 64
 """Calls of one model at the same time, each with an arena of its own."""
 MAX_RESERVED = 1 << 26
 """Bytes of an arena for the largest sizes up to which it is there from the beginning."""
-MANY = (1 << 31) - 1
+UNBOUNDED = (1 << 31) - 1
 """The end of a symbol's range that is not stated."""
 _TIMEOUT_SECONDS = 60.0
 """Seconds that a call waits for one of the arenas."""
@@ -155,7 +155,7 @@ class Engine:
         for k, s in enumerate(m.symbols):
             ranges.write(k * RANGE.size, [s.lo, s.hi, s.multiple])
         model[MODEL.tensors] = self._tensors().address
-        model[MODEL.ranges] = self._kept(ranges).address
+        model[MODEL.ranges] = self._retain(ranges).address
         model[MODEL.layouts], model[MODEL.layout_size] = self._layouts.address, self._layout_size
         model[MODEL.executors], model[MODEL.executor_size] = self._executors.address, self._executor_size
         model[MODEL.weights], model[MODEL.weights_size] = self._weights.address, self._weights_size
@@ -171,25 +171,25 @@ class Engine:
         words = [-1 if t.nbytes is None else t.nbytes for t in m.run_temps]
         words += [d if isinstance(d, int) else -1 for o in m.outputs for d in o.shape]
         words += [1] * len(m.assumptions)
-        memory = self._kept(Memory(8 * len(words)))
+        memory = self._retain(Memory(8 * len(words)))
         memory.write(0, words)
         return memory
 
-    def _kept(self, memory: Memory) -> Memory:
+    def _retain(self, memory: Memory) -> Memory:
         self._keep.append(memory)
         return memory
 
     def _tensors(self) -> Memory:
         m = self.manifest
         index = {s.name: k for k, s in enumerate(m.symbols)}
-        tensors = self._kept(Memory(TENSOR.size * self._arguments))
+        tensors = self._retain(Memory(TENSOR.size * self._arguments))
         specs: list[InputSpec | OutputSpec] = [*m.inputs, *m.outputs]
         for k, spec in enumerate(specs):
             kind = BY_NAME[spec.dtype]
             kind_of_tensor = "input" if k < len(m.inputs) else "output"
             message = f"tilewright: {kind_of_tensor} {spec.name!r} must be {describe_spec(spec)}, dense, on the CPU"
             text = ctypes.create_string_buffer(message.encode())
-            dims = self._kept(Memory(8 * len(spec.shape)))
+            dims = self._retain(Memory(8 * len(spec.shape)))
             if k < len(m.inputs):
                 dims.write(0, [~index[d] if isinstance(d, str) else d for d in spec.shape])
             # The very dtype objects that new arrays get: the builtin compares addresses.
@@ -311,7 +311,7 @@ class Engine:
                 plans.setdefault(placed.offsets, placed)
                 most = max(most, placed.arena)
         table = places_table(temps, self.threads, list(plans.values()) or [Plan((0,) * len(temps), 0, 0)])
-        words = self._kept(Memory(8 * len(table)))
+        words = self._retain(Memory(8 * len(table)))
         words.write(0, table)
         self._native.set(self.address + MODEL.places, words.address)
         self._reserve = self._largest_arena(most)
@@ -321,7 +321,7 @@ class Engine:
         it is not too large; else 0. Memory that is not touched costs nothing. Values between may need more, where
         kernels compute by other versions."""
         symbols = self.manifest.symbols
-        if not symbols or any(s.hi >= MANY for s in symbols):
+        if not symbols or any(s.hi >= UNBOUNDED for s in symbols):
             return 0
         try:
             arena = self.memory(tuple(s.hi // s.multiple * s.multiple for s in symbols)).arena
@@ -372,7 +372,7 @@ class Engine:
         else:
             words[base + EXECUTOR.arena] = self._device_arena(self.device, index, nbytes)
         words[base + EXECUTOR.limit] = self._max_iterations
-        words[base + EXECUTOR.patience] = self._limit_ns
+        words[base + EXECUTOR.budget] = self._limit_ns
         words[base + EXECUTOR.poll] = self._native.linked["tw_poll"]
         words[base + EXECUTOR.slots + 8 * self.manifest.run_slots] = words.address + base + EXECUTOR.limit
         words[base + EXECUTOR.capacity] = nbytes
@@ -418,7 +418,7 @@ class Engine:
         check_time_limit(seconds)
         with self._lock:
             self._time_limit = seconds
-            self._tell(EXECUTOR.patience, self._limit_ns)
+            self._tell(EXECUTOR.budget, self._limit_ns)
 
     @property
     def _limit_ns(self) -> int:
@@ -433,7 +433,7 @@ class Engine:
 
     def _say(self) -> None:
         """Write down what the native face raises. Texts of before stay: a call may be reading them."""
-        for field, status in ((MODEL.endless_message, ENDLESS), (MODEL.delayed_message, LATE)):
+        for field, status in ((MODEL.endless_message, ENDLESS), (MODEL.delayed_message, TIMED_OUT)):
             text = ctypes.create_string_buffer(str(self.ended(status)).encode())
             self._keep.append(text)
             self._native.set(self.address + field, ctypes.addressof(text))
@@ -444,7 +444,7 @@ class Engine:
         if status == ENDLESS:
             what = f"loops of the model would have more than {self._max_iterations} iterations"
             return CallError(what, where=where, hint="set max_iterations of the model, if they end")
-        if status == LATE:
+        if status == TIMED_OUT:
             what = f"loops of the model took longer than {self._time_limit} s"
             return CallError(what, where=where, hint="set time_limit of the model, if they end")
         return CallError("the handler of a signal has ended the call", where=where)
@@ -474,7 +474,7 @@ class Engine:
                 return int(addresses[-1])
             if status == SUPERSEDED:
                 raise StoreMoved
-            if status in (ENDLESS, LATE, INTERRUPTED):
+            if status in (ENDLESS, TIMED_OUT, INTERRUPTED):
                 raise self.ended(status)
             if status == DEVICE and self.device is not None:
                 raise self.device.error(int(addresses[-1]))

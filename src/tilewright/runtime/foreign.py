@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.native.link import Library, compile_text, host_triple
 from tilewright.runtime.call import LAYOUT, MODEL, OK, SUPERSEDED, TENSOR
-from tilewright.runtime.limits import ENDLESS, INTERRUPTED, LATE, REFUSED
+from tilewright.runtime.limits import ENDLESS, INTERRUPTED, REFUSED, TIMED_OUT
 
 ANY_SIZE, ANY_VALUE = 16, 8
 DL_TENSOR_PTR, TENSOR_OBJECT = 7, 70
@@ -99,7 +99,7 @@ def _execute(f: Function, model: Value, layout: Value, io: Value, dims: Value, r
         status = f.call(I64, f.load(PTR, model, MODEL.execute), model, layout, io)
         loop.leave_if(status.eq(OK))
         refuse(status.eq(SUPERSEDED), "tw_value_error", f.symbol("tw_moved_message"), layout)
-        for ended, message in ((ENDLESS, "endless"), (LATE, "late"), (INTERRUPTED, "signal")):
+        for ended, message in ((ENDLESS, "endless"), (TIMED_OUT, "late"), (INTERRUPTED, "signal")):
             refuse(status.eq(ended), "tw_value_error", f.symbol(f"tw_{message}_message"), layout)
         refuse(status >= REFUSED, "tw_value_error", f.symbol("tw_refused_message"), layout)
         tries.add(1)

@@ -29,7 +29,7 @@ from tilewright.runtime.dlpack import (
     DL_STRIDES,
 )
 from tilewright.runtime.layout import Struct
-from tilewright.runtime.limits import ENDLESS, LATE
+from tilewright.runtime.limits import ENDLESS, TIMED_OUT
 from tilewright.runtime.watch import WATCH
 
 # CPython and NumPy, 64-bit with the GIL; `native.py` checks these on live objects before the builtin is ever used.
@@ -425,7 +425,7 @@ class _CallEmitter:
     def fail_if_ended(self, status: Value, result: Value) -> None:
         """Say that loops did not end, where the slow path would have to find out once more."""
         f = self.f
-        for ended, message in ((ENDLESS, MODEL.endless_message), (LATE, MODEL.delayed_message)):
+        for ended, message in ((ENDLESS, MODEL.endless_message), (TIMED_OUT, MODEL.delayed_message)):
             with f.when(status.eq(ended)):
                 kind, text = f.load(PTR, self.model, MODEL.call_error), f.load(PTR, self.model, message)
                 f.call(VOID, "PyErr_SetString", kind, text)

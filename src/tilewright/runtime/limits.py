@@ -14,13 +14,13 @@ from tilewright.support.errors import CallError
 
 MAX_ITERATIONS = 10_000_000
 """Iterations of the loops of one call that only data ends, unless the caller says another number."""
-ENDLESS, LATE, INTERRUPTED = 4, 5, 6
+ENDLESS, TIMED_OUT, INTERRUPTED = 4, 5, 6
 """The statuses of a call that was ended: by `max_iterations`, by `time_limit`, by the handler of a signal."""
 DEVICE = 1 << 20
 """The status of a call in which the device failed: more than any check's number."""
 REFUSED = 64
 """The status of a call that the first check ended, in the order of the steps; more by one for each check after it."""
-CONTROL_FIELDS = ("limit", "status", "poll", "told", "patience", "began", "polled", "looked", "stride", "got")
+CONTROL_FIELDS = ("limit", "status", "poll", "told", "budget", "began", "polled", "looked", "stride", "got")
 CONTROL = Struct(*CONTROL_FIELDS)
 """The control words of a call in flight.
 
@@ -65,9 +65,9 @@ def define_time_limit(m: Module) -> None:
                 stride.set(before << 1)
             with f.when(took >= POLL_NS), f.when(before > 1):
                 stride.set(before >> 1)
-        iteration_limit = f.load(I64, control, CONTROL.patience)
+        iteration_limit = f.load(I64, control, CONTROL.budget)
         with f.when(iteration_limit > 0):
-            _end_if(f, control, time - f.load(I64, control, CONTROL.began) >= iteration_limit, LATE)
+            _end_if(f, control, time - f.load(I64, control, CONTROL.began) >= iteration_limit, TIMED_OUT)
         with f.when(time - f.load(I64, control, CONTROL.looked) >= SIGNAL_NS):
             f.store(time, control, CONTROL.looked)
             _end_if(f, control, f.call(I64, "tw_interrupted").ne(0), INTERRUPTED)
@@ -119,7 +119,7 @@ __all__ = [
     "CONTROL_FIELDS",
     "ENDLESS",
     "INTERRUPTED",
-    "LATE",
+    "TIMED_OUT",
     "REFUSED",
     "SIGNAL_FUNCTIONS",
     "define_time_limit",

@@ -91,7 +91,9 @@ class Manifest:
         """Raise ArtifactError listing everything that is inconsistent."""
         problems = inconsistencies(self)
         if problems:
-            raise ArtifactError.many(problems, "the manifest is not consistent", where=f"manifest {self.name[:80]!r}")
+            raise ArtifactError.combined(
+                problems, "the manifest is not consistent", where=f"manifest {self.name[:80]!r}"
+            )
 
     def to_json(self) -> str:
         """The manifest as JSON text, the same bytes for equal manifests."""
@@ -127,7 +129,7 @@ class Manifest:
         return tuple(region.check for region in regions if region is not None and region.check is not None)
 
     @property
-    def given(self) -> tuple[InputSpec, ...]:
+    def arguments(self) -> tuple[InputSpec, ...]:
         """The inputs that callers give."""
         return tuple(i for i in self.inputs if all(room.input != i.name for room in self.rooms))
 

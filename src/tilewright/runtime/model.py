@@ -18,7 +18,7 @@ from tilewright.runtime.runner import Runner
 from tilewright.runtime.target import check_target, is_gpu
 from tilewright.runtime.threads import check_threads
 from tilewright.runtime.weights.check import check_version, check_weights
-from tilewright.runtime.weights.local import Again, LocalWeights
+from tilewright.runtime.weights.local import LocalWeights, Reread
 from tilewright.runtime.weights.packed import adopted, copy_aligned, readable
 from tilewright.support.errors import ArtifactError, CallError, CompileError, WeightError
 from tilewright.support.options import check_option
@@ -52,7 +52,7 @@ class Model(Runner):
         threads: how many threads a call uses, the caller included.
         version: of the weights.
         keep_weights: whether raw weights are kept in memory once they are packed. None: unless they can be read again.
-        again: reads them again, by name.
+        repeated: reads them again, by name.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Model(Runner):
         *,
         version: int = 0,
         keep_weights: bool | None = None,
-        repeated: Again | None = None,
+        repeated: Reread | None = None,
     ) -> None:
         check_option("keep_weights", keep_weights, (bool, NoneType), "True, False or None", CallError)
         manifest = program.manifest

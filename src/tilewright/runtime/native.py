@@ -172,16 +172,16 @@ class Native:
         if not self._fast:
             return slow
         entry = self.linked["tw_versioned" if versioned else "tw_vectorcall"]
-        return self._made(entry, (model, slow, keep_alive, self))
+        return self._builtin(entry, (model, slow, keep_alive, self))
 
     def watching(self, model: int, slow: Callable[..., Any], table: int, keep_alive: object) -> Callable[..., Any]:
         """A builtin like `builtin`'s, whose arguments are the model's inputs and then the tensors of a table of
         `watch.WATCH` at this address: it calls `slow` with all of them where one of the latter is not as it was."""
         if not self._fast:
             return slow
-        return self._made(self.watch["tw_watching"], (model, slow, table, keep_alive, self))
+        return self._builtin(self.watch["tw_watching"], (model, slow, table, keep_alive, self))
 
-    def _made(self, entry: int, state: tuple[object, ...]) -> Callable[..., Any]:
+    def _builtin(self, entry: int, state: tuple[object, ...]) -> Callable[..., Any]:
         """The builtin of an entry, with what it is told of itself."""
         method = self._methods.setdefault(entry, _MethodDef(b"program", entry, _METH_FASTCALL_KEYWORDS, None))
         make = _python_function("PyCFunction_NewEx", ctypes.py_object, _PTR, ctypes.py_object, _PTR)

@@ -32,7 +32,7 @@ class Rooms:
 
     def filled(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The inputs of a call, rooms among them."""
-        supplied = len(self._manifest.given)
+        supplied = len(self._manifest.arguments)
         if not self._sizes or len(inputs) != supplied:
             return inputs
         rest = iter(inputs)

@@ -54,18 +54,18 @@ class _Entry:
 class Runner(Called):
     """A program that any number of threads may call at once. `_start` must be called before the first call."""
 
-    _face: _Entry
+    _binding: _Entry
 
     def _start(self, engine: Engine) -> None:
         """Be the face of this engine from now on."""
         manifest = engine.manifest
-        if (before := getattr(self, "_face", None)) is not None:
+        if (before := getattr(self, "_binding", None)) is not None:
             engine.max_iterations, engine.time_limit = before.engine.max_iterations, before.engine.time_limit
         engine.prepare_calls()
         call = engine.builtin(self._slow_call)
         self._rooms = Rooms(manifest)
-        names = tuple(i.name for i in manifest.given), tuple(o.name for o in manifest.results)
-        self._face = _Entry(engine, call, *names)
+        names = tuple(i.name for i in manifest.arguments), tuple(o.name for o in manifest.results)
+        self._binding = _Entry(engine, call, *names)
         self.versioned = engine.builtin(self._slow_versioned, versioned=True)  # type: ignore[method-assign]
         self.__call__ = call  # type: ignore[method-assign]
         if manifest.extents:
@@ -75,13 +75,13 @@ class Runner(Called):
             self.versioned = self._refuse  # type: ignore[method-assign]
         if manifest.ragged is not None:
             inputs = tuple(i.name for i in manifest.inputs if i.name != manifest.ragged.starts)
-            self._face = replace(self._face, call=partial(call_ragged, manifest, call), inputs=inputs)
-            self.__call__ = self._face.call  # type: ignore[method-assign]
+            self._binding = replace(self._binding, call=partial(call_ragged, manifest, call), inputs=inputs)
+            self.__call__ = self._binding.call  # type: ignore[method-assign]
             self.versioned = partial(call_versioned, manifest, self.versioned)  # type: ignore[method-assign]
 
     def _go_slow(self) -> None:
         """Let every call pass through Python from now on."""
-        self._face = replace(self._face, call=self._slow_call)
+        self._binding = replace(self._binding, call=self._slow_call)
         self.__call__ = self._slow_call  # type: ignore[method-assign]
         self.versioned = self._slow_versioned  # type: ignore[method-assign]
 
@@ -98,7 +98,7 @@ class Runner(Called):
 
     def _with_state(self, inputs: Sequence[Any], out: Any) -> Any:
         """A call with the memory of a state, which has seen to it that there is room."""
-        return self._face.call(*inputs) if out is None else self._face.call(*inputs, out=out)
+        return self._binding.call(*inputs) if out is None else self._binding.call(*inputs, out=out)
 
     def _refuse(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
         """The error of a program with caches for calls without a state."""
@@ -118,7 +118,7 @@ class Runner(Called):
 
     @property
     def _engine(self) -> Engine:
-        return self._face.engine
+        return self._binding.engine
 
     def _follow(self) -> None:
         """The engine's weights have moved: start another engine, or raise."""
@@ -146,7 +146,7 @@ class Runner(Called):
 
     def _slow_versioned(self, /, *inputs: Any, out: Any = None, **named: Any) -> tuple[Any, int]:
         if named:
-            ordered = in_order(self._face.inputs, inputs, named)
+            ordered = in_order(self._binding.inputs, inputs, named)
             return self.versioned(*ordered) if out is None else self.versioned(*ordered, out=out)
         if isinstance(out, list):
             _, version = self.versioned(*inputs, out=tuple(out))  # the builtin takes tuples, at a fifth of the time
@@ -227,7 +227,7 @@ class Runner(Called):
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call by names. `out` may hold some of the outputs; the others are new arrays."""
         self._stateless()
-        interface = self._face
+        interface = self._binding
         try:
             args = [inputs[name] for name in interface.inputs]
             if len(args) != len(inputs):
@@ -242,9 +242,9 @@ class Runner(Called):
             else:
                 interface.call(*args, out=tuple([arrays[name] for name in names]))
         except CallError:
-            if self._face is interface:
+            if self._binding is interface:
                 raise
-        if self._face is not interface:
+        if self._binding is not interface:
             return self.run(inputs, out)  # it became another program meanwhile, to which names may mean other places
         if arrays is not None:
             return dict(arrays)
@@ -263,7 +263,7 @@ class Runner(Called):
     def record_shapes(self) -> Iterator[dict[str, dict[int, int]]]:
         """Count, until the block ends, the values that calls give to symbolic dimensions: a histogram for each name, as
         `tw.dim(likely=)` takes it. Calls pass through Python meanwhile."""
-        interface, seen = self._face, {s.name: dict[int, int]() for s in self.manifest.symbols}
+        interface, seen = self._binding, {s.name: dict[int, int]() for s in self.manifest.symbols}
 
         def counted(*inputs: Any, out: Any = None, **named: Any) -> Any:
             inputs = in_order(interface.inputs, inputs, named)
@@ -272,13 +272,13 @@ class Runner(Called):
                 seen[name][size] = seen[name].get(size, 0) + 1
             return result
 
-        self._face = replace(interface, call=counted)
+        self._binding = replace(interface, call=counted)
         self.__call__ = counted  # type: ignore[method-assign]
         try:
             yield seen
         finally:
-            if self._face.call is counted:  # else it follows other weights now
-                self._face = interface
+            if self._binding.call is counted:  # else it follows other weights now
+                self._binding = interface
                 self.__call__ = interface.call  # type: ignore[method-assign]
 
     def empty_outputs(self, *inputs: Any) -> dict[str, Array]:
@@ -319,7 +319,7 @@ class Runner(Called):
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """Names, dtypes and shapes of the inputs, in the order of a call."""
-        return self.manifest.given
+        return self.manifest.arguments
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:

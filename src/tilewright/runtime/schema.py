@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from math import isfinite
 from types import NoneType, UnionType
@@ -28,12 +28,17 @@ _SCALARS = frozenset((bool, int, float, str, NoneType))
 def encode(value: Any) -> Any:
     """JSON data (dict, list, str, int, float, bool, None) for a tree of dataclasses and tuples."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in fields(value)}
+        return {key_of(f): encode(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, tuple):
         return list(value) if _SCALARS.issuperset(map(type, value)) else [encode(v) for v in value]
     if type(value) in _SCALARS:
         return value
     raise TypeError(f"cannot encode {type(value).__name__}")
+
+
+def key_of(entry: Field[Any]) -> str:
+    """The key of a dataclass's field in JSON data: its metadata's "key", with which a file's form outlives a name."""
+    return str(entry.metadata.get("key", entry.name))
 
 
 def decode(kind: type[T], data: Any, path: str) -> T:
@@ -56,7 +61,7 @@ def _decoder_of(kind: Any) -> Callable[[Any], Any]:
 @cache
 def _decoder(hint: Any) -> Callable[[Any], Any]:
     if hint in (int, str, bool, NoneType):
-        return _plain(hint)
+        return _exact(hint)
     if hint is float:
         return _finite
     if is_dataclass(hint) and isinstance(hint, type):
@@ -65,11 +70,11 @@ def _decoder(hint: Any) -> Callable[[Any], Any]:
     if origin in (Union, UnionType):
         return _union(args)
     if origin is tuple:
-        return _many(args[0]) if len(args) == 2 and args[1] is Ellipsis else _row(args)
+        return _sequence(args[0]) if len(args) == 2 and args[1] is Ellipsis else _row(args)
     raise TypeError(f"cannot decode {hint!r}")
 
 
-def _plain(kind: type) -> Callable[[Any], Any]:
+def _exact(kind: type) -> Callable[[Any], Any]:
     def decode(data: Any) -> Any:
         # bool is a subclass of int, so `isinstance` would let true pass for 1.
         if type(data) is not kind:
@@ -88,8 +93,9 @@ def _finite(data: Any) -> float:
 
 def _object(kind: Any) -> Callable[[Any], Any]:
     hints = get_type_hints(kind)
-    decoders = {f.name: _decoder(hints[f.name]) for f in fields(kind)}
-    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+    decoders = {key_of(f): _decoder(hints[f.name]) for f in fields(kind)}
+    attributes = {key_of(f): f.name for f in fields(kind)}
+    needed = [key_of(f) for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
 
     def checked(data: Any) -> Any:
         if not isinstance(data, dict):
@@ -103,7 +109,7 @@ def _object(kind: Any) -> Callable[[Any], Any]:
         values = {}
         for name, value in data.items():
             try:
-                values[name] = decoders[name](value)
+                values[attributes[name]] = decoders[name](value)
             except SchemaError as error:
                 raise SchemaError(error.what, f".{name}{error.path}") from None
         return kind(**values)
@@ -140,7 +146,7 @@ def _union(choices: tuple[Any, ...]) -> Callable[[Any], Any]:
     return decode
 
 
-def _many(item: Any) -> Callable[[Any], Any]:
+def _sequence(item: Any) -> Callable[[Any], Any]:
     decoder = _decoder(item)
 
     def decode(data: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from math import prod
 from typing import Literal
 
@@ -325,7 +326,7 @@ class StepSpec:
     alone: bool = False
     shifts: tuple[Work, ...] = ()
     region: RegionSpec | None = None
-    strand: tuple[int, int] | None = None
+    branch: tuple[int, int] | None = field(default=None, metadata={"key": "strand"})
     sizes: tuple[int, ...] = ()
 
 

@@ -50,7 +50,7 @@ class State:
         inputs = runner.inputs
         memory = spec.memory
         self._places = [k for k, i in enumerate(inputs) if i.name not in {spec.length, *memory}]
-        self._given = [inputs[k] for k in self._places]
+        self._inputs = [inputs[k] for k in self._places]
         named = {i.name: i for i in inputs}
         self._memory = dict(
             zip(memory, _allocated([named[name] for name in memory], self._capacity, self._dims), strict=True)
@@ -73,7 +73,7 @@ class State:
         try:
             if self._runner.manifest.state != self._spec:
                 raise CallError("the program has become another one", where=f"program {self._runner.name!r}")
-            inputs = in_order([i.name for i in self._given], inputs, named)
+            inputs = in_order([i.name for i in self._inputs], inputs, named)
             rows = self._rows(inputs)
             if self._length + rows > self._capacity:
                 raise CallError(
@@ -182,11 +182,11 @@ class State:
 
     def _rows(self, inputs: Sequence[Any]) -> int:
         """How many rows a call with these inputs appends."""
-        if len(inputs) != len(self._given):
-            names = ", ".join(i.name for i in self._given)
-            raise CallError("wrong number of inputs", expected=f"{len(self._given)} ({names})", got=len(inputs))
+        if len(inputs) != len(self._inputs):
+            names = ", ".join(i.name for i in self._inputs)
+            raise CallError("wrong number of inputs", expected=f"{len(self._inputs)} ({names})", got=len(inputs))
         sizes: dict[str, int] = {}
-        for spec, array in zip(self._given, inputs, strict=True):
+        for spec, array in zip(self._inputs, inputs, strict=True):
             shape = np.shape(array) if not hasattr(array, "shape") else tuple(array.shape)
             sizes.update((d, int(n)) for d, n in zip(spec.shape, shape, strict=False) if isinstance(d, str))
         try:

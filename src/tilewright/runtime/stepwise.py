@@ -93,7 +93,7 @@ class Stepper:
 
     def call(self, k: int) -> None:
         """Write a call, and what is noted of it. Of a branch's call, the thread that makes it takes the time."""
-        f, branch = self.f, self.steps[k].strand
+        f, branch = self.f, self.steps[k].branch
         if branch is not None:
             self.last.set(self.now())
         self.invoke(k)
@@ -113,13 +113,13 @@ class Stepper:
         pointers = [self.pointer(i, shift) for i, shift in zip(step.slots, shifts, strict=True)]
         symbols = [*map(self.symbol, step.symbols), *(f.value(size, I64) for size in step.sizes)]
         kernel = f.let(PTR, f"inttoptr i64 {self.addresses[step.kernel]} to ptr")
-        if step.strand is not None:
-            with f.when(self.is_mine(step.strand[1])):
+        if step.branch is not None:
+            with f.when(self.is_mine(step.branch[1])):
                 f.call(VOID, kernel, *pointers, *symbols, (I64, 0), (I64, 1), self.barrier)
             return
         f.call(VOID, kernel, *pointers, *symbols, self.tid, self.nthreads, self.barrier)
         following = self.steps[k + 1] if k + 1 < len(self.steps) else None
-        if step.alone and following is not None and not (following.alone and following.strand is None):
+        if step.alone and following is not None and not (following.alone and following.branch is None):
             self.wait()
 
     def is_mine(self, branch: int) -> Value:
@@ -128,8 +128,8 @@ class Stepper:
 
     def ends_fork(self, k: int) -> bool:
         """Whether all threads wait after a call for those who make others of its fork."""
-        branch = self.steps[k].strand
-        following = self.steps[k + 1].strand if k + 1 < len(self.steps) else None
+        branch = self.steps[k].branch
+        following = self.steps[k + 1].branch if k + 1 < len(self.steps) else None
         return branch is not None and (following is None or following[0] != branch[0])
 
     def symbol(self, index: int) -> Value:

@@ -78,7 +78,7 @@ class _Tracer(Stepper):
         self.barrier = log
 
     def call(self, k: int) -> None:
-        f, branch = self.f, self.steps[k].strand
+        f, branch = self.f, self.steps[k].branch
         f.put(k, I64, self.barrier, _LOG.step)
         begin = self.now()
         self.invoke(k)

@@ -204,7 +204,7 @@ class _Writer:
     """Makes the statements: each value is bound right before the first row that needs it."""
 
     def __init__(self, used_names: set[str], columns: Sequence[Expr], dtype: DType) -> None:
-        self.taken = used_names
+        self.used_names = used_names
         self.columns = columns
         self.dtype = dtype
         self.values: dict[int, Expr] = {}
@@ -232,7 +232,7 @@ class _Writer:
             for _, part in terms:
                 self.bind(program, part)
             value = self.sum(terms)
-        var = Var(fresh_name(name, self.taken), self.dtype)
+        var = Var(fresh_name(name, self.used_names), self.dtype)
         self.values[number] = var
         self.steps.append((var, value))
 

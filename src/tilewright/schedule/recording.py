@@ -56,7 +56,7 @@ class Recording:
         self._instructions: list[Instruction] = []
         self._refs: dict[tuple[RefKind, str], Ref] = {}
         self._counts: dict[RefKind, int] = {"b": 0, "l": 0, "v": 0}
-        self._made: dict[Ref, BlockRef | LoopRef | Choice] = {}
+        self._objects: dict[Ref, BlockRef | LoopRef | Choice] = {}
         self._refused: list[str] = []
         self._history = History(func)
         self.last_step: tuple[str, PrimFunc] = ("", func)
@@ -90,7 +90,7 @@ class Recording:
         other._instructions = list(self._instructions)
         other._refused = list(self._refused)
         other._history = self._history.copy()
-        other._refs, other._counts, other._made = dict(self._refs), dict(self._counts), dict(self._made)
+        other._refs, other._counts, other._objects = dict(self._refs), dict(self._counts), dict(self._objects)
         other.last_step = self.last_step
         return other
 
@@ -118,9 +118,9 @@ class Recording:
 
     def _resolve(self, v: Value) -> Any:
         if isinstance(v, Ref):
-            if v not in self._made:
+            if v not in self._objects:
                 raise refuse(self.func, f"{v} is used before an instruction gives it")
-            return self._made[v]
+            return self._objects[v]
         return tuple(map(self._resolve, v)) if isinstance(v, tuple) else v
 
     def _ref(self, kind: RefKind, target: BlockRef | LoopRef | str) -> Ref:
@@ -151,7 +151,7 @@ class Recording:
 
     def _become(self, primitive: str, inputs: tuple[Value, ...], func: PrimFunc) -> None:
         """Take a new function, and note which loops and blocks are gone and which are new."""
-        named = (getattr(self._made[v], "name", str(v)) if isinstance(v, Ref) else value_text(v) for v in inputs)
+        named = (getattr(self._objects[v], "name", str(v)) if isinstance(v, Ref) else value_text(v) for v in inputs)
         by = f"{primitive}({', '.join(named)})"
         self.last_step = (by, self.func)
         for key in self._history.become(func, by, len(self._instructions) + 1):
@@ -210,7 +210,7 @@ class Recording:
         result = self._block_ref(name)
         ref = self._new_ref("b")
         self._refs["b", name] = ref
-        self._made[ref] = result
+        self._objects[ref] = result
         self._record(primitive, inputs, attributes, None, (ref,))
         return result
 
@@ -228,7 +228,7 @@ class Recording:
         refs = tuple(self._new_ref("l") for _ in names)
         for result, ref in zip(results, refs, strict=True):
             self._refs["l", result.name] = ref
-            self._made[ref] = result
+            self._objects[ref] = result
         self._record(primitive, inputs, attributes, None, refs)
         return results
 
@@ -243,7 +243,7 @@ class Recording:
         results = tuple(map(Choice, chosen))
         for result in results:
             result.ref = self._new_ref("v")
-            self._made[result.ref] = result
+            self._objects[result.ref] = result
         selected = tuple(int(c) for c in chosen) if decision is None else decision
         self._record(primitive, inputs, attributes, None, tuple(r.ref for r in results), selected)
         return results
@@ -252,9 +252,9 @@ class Recording:
         """Call the last instruction's results as a replayed trace does, so that it is the same text again."""
         own = self._instructions[-1]
         for old in own.outputs:
-            del self._made[old]
+            del self._objects[old]
         for new, value in zip(outputs, created, strict=True):
-            self._made[new] = value
+            self._objects[new] = value
             self._counts[new.kind] = max(self._counts[new.kind], new.number + 1)
             if isinstance(value, Choice):
                 value.ref = new

@@ -122,7 +122,7 @@ def move(
         moved = _order(moved, block, [names[x] for x in own], len(source.iters))
         moved = _rename(moved, {names[x]: x.name for x in own})
         for x in own.values():
-            moved = _again(moved, x)
+            moved = _restored(moved, x)
     except ScheduleError as error:
         raise refuse(func, f"{what}: {error.what}", expected=error.expected, got=error.got, hint=error.hint) from error
     return moved
@@ -241,7 +241,7 @@ def _rename(func: PrimFunc, names: Mapping[str, str]) -> PrimFunc:
     return func
 
 
-def _again(func: PrimFunc, old: For) -> PrimFunc:
+def _restored(func: PrimFunc, old: For) -> PrimFunc:
     """The kind and the notes of a loop on the one that has its name now."""
     name = old.var.name
     match old.kind:

@@ -22,7 +22,7 @@ from typing import Any
 from tilewright.ir.expr import Var, as_int
 from tilewright.ir.loops import Block, For, IterKind
 from tilewright.ir.notes import Note
-from tilewright.ir.notetable import given, note_name
+from tilewright.ir.notetable import note_name, stated_fields
 from tilewright.schedule import (
     kinds,
     layout,
@@ -248,7 +248,7 @@ class Schedule(DeclaredPrimitives, Recording):
         annotate = kinds.annotate_block if on_block else kinds.annotate_loop
         new, placed = annotate(self.func, self._name(target), note, values, named)
         ref = self._ref("b" if on_block else "l", target)
-        self._record("annotate", (ref, note_name(type(placed))), present(**given(placed)), new)
+        self._record("annotate", (ref, note_name(type(placed))), present(**stated_fields(placed)), new)
 
     # Blocks
 
@@ -308,7 +308,7 @@ class Schedule(DeclaredPrimitives, Recording):
         results = tuple(map(self._block_ref, names))
         refs = tuple(self._new_ref("b") for _ in names)
         for result, ref in zip(results, refs, strict=True):
-            self._refs["b", result.name], self._made[ref] = ref, result
+            self._refs["b", result.name], self._objects[ref] = ref, result
         self._record("pad", inputs, (), None, refs)
         return results
 

@@ -258,7 +258,7 @@ def _same_extents(pairs: Iterable[tuple[tuple[Expr, str], tuple[Expr, str]]]) ->
     )
 
 
-Found = tuple[dict[Buffer, Buffer], dict[Buffer, tuple[Expr, ...]]]
+Match = tuple[dict[Buffer, Buffer], dict[Buffer, tuple[Expr, ...]]]
 
 
 class _Matcher:
@@ -270,7 +270,7 @@ class _Matcher:
 
     def all(
         self, goals: list[tuple[Expr, Expr]], buffers: dict[Buffer, Buffer], indices: dict[Buffer, tuple[Expr, ...]]
-    ) -> Iterator[Found]:
+    ) -> Iterator[Match]:
         """The ways in which every pattern of `goals` is its expression."""
         if not goals:
             yield buffers, indices

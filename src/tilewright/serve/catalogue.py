@@ -115,7 +115,7 @@ class Catalogue:
         if version or versions is None or versions.canary is None or versions.canary.abandoned:
             return self.get(name, version)
         canary = versions.canary
-        self._judge(versions, canary)
+        self._evaluate(versions, canary)
         if not canary.abandoned and self._random.random() < canary.share:
             return versions.by_name[canary.version]
         return versions.by_name[canary.before]
@@ -140,7 +140,7 @@ class Catalogue:
             return versions.by_name[versions.canary.before]
         return versions.by_name[versions.newest]
 
-    def _judge(self, versions: _Versions, canary: Canary) -> None:
+    def _evaluate(self, versions: _Versions, canary: Canary) -> None:
         new, old = (_badness(versions.by_name[name]) for name in (canary.version, canary.before))
         if new[1] >= _ENOUGH and new[0] > old[0] + _WORSE:
             canary.abandoned = (

@@ -143,11 +143,11 @@ class Core:
             served = self.catalogue.choose(request.model, request.version)
             served.check_outputs(request.outputs)
             arrays, rows = served.bind(request)
-            self._admit(_Pending(request, served, arrays, done), rows)
+            self._enqueue(_Pending(request, served, arrays, done), rows)
         except ServeError as error:
             self._refuse(request, served, error, done)
 
-    def _admit(self, pending: _Pending, rows: int) -> None:
+    def _enqueue(self, pending: _Pending, rows: int) -> None:
         served, request = pending.served, pending.request
         now = time.monotonic()
         timeout = served.promise if request.timeout is None else request.timeout

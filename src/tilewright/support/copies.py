@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 
 MAX_JOBS = 30_000
 """Jobs whose indices fit a pipe's 64 KiB: more are not shared."""
-PATIENCE = 10.0
+MAX_SILENCE = 10.0
 """Seconds of silence after which a copy is given up, or four times the caller's longest job if that is more."""
 
 _JOB = struct.Struct("<H")
@@ -53,13 +53,13 @@ def share(count: int, own: Callable[[int], None], copied: Callable[[int], bytes]
             except OSError:  # no process or pipe is to be had
                 break
         longest = 0.0
-        for k in _taken(jobs):
+        for k in _queued(jobs):
             began = time.monotonic()
             own(k)
             longest = max(longest, time.monotonic() - began)
         producers: dict[int, bytes] = {}
         for copy in copies:
-            producers |= copy.finished(max(PATIENCE, 4 * longest))
+            producers |= copy.finished(max(MAX_SILENCE, 4 * longest))
         return producers
     finally:
         os.close(jobs)
@@ -67,7 +67,7 @@ def share(count: int, own: Callable[[int], None], copied: Callable[[int], bytes]
             copy.end()
 
 
-def _taken(jobs: int) -> Iterator[int]:
+def _queued(jobs: int) -> Iterator[int]:
     """Jobs from the queue until it is empty."""
     while len(word := os.read(jobs, _JOB.size)) == _JOB.size:
         yield _JOB.unpack(word)[0]
@@ -91,7 +91,7 @@ class _Copy:
             _run_copy(jobs, source, sink, work)
         os.close(sink)
         self._source = source
-        self._made: dict[int, bytes] = {}
+        self._results: dict[int, bytes] = {}
         self._heard = time.monotonic()
         self._thread = threading.Thread(target=self._read, name="tilewright copy", daemon=True)
         self._thread.start()
@@ -104,13 +104,13 @@ class _Copy:
                 if len(data) < length:
                     return
                 self._heard = time.monotonic()
-                self._made[index] = data
+                self._results[index] = data
 
     def finished(self, timeout: float) -> dict[int, bytes]:
         """The result of the copy, when it ends or has been silent for so many seconds."""
         while self._thread.is_alive() and time.monotonic() - self._heard < timeout:
             self._thread.join(0.05)
-        return dict(self._made)
+        return dict(self._results)
 
     def end(self) -> None:
         """Make sure that it is gone."""
@@ -126,7 +126,7 @@ def _run_copy(jobs: int, source: int, sink: int, work: Callable[[int], bytes]) -
         os.close(source)
         with contextlib.suppress(Exception):
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a copy ends with its parent
-        for k in _taken(jobs):
+        for k in _queued(jobs):
             data = work(k)
             for part in (_RESULT.pack(k, len(data)), data):
                 left = memoryview(part)

@@ -140,7 +140,7 @@ class Error(Exception):
         return _rebuild, (type(self), self.what, dict(self.__dict__))
 
     @classmethod
-    def many(cls, problems: Iterable[Error], what: str | None = None, *, where: str | None = None) -> Self | Error:
+    def combined(cls, problems: Iterable[Error], what: str | None = None, *, where: str | None = None) -> Self | Error:
         """One error for several problems, to be raised by the caller.
 
         A single problem is returned as itself. Several become one error of `cls`, or, when called on `Error`,
@@ -148,7 +148,7 @@ class Error(Exception):
         """
         results = [single for problem in problems for single in problem.each()]
         if not results:
-            raise ValueError("Error.many needs at least one problem")
+            raise ValueError("Error.combined needs at least one problem")
         if len(results) == 1:
             return results[0]
         kind = cls if cls is not Error else _common_class(results)
@@ -334,22 +334,22 @@ class Problems:
     """A list of problems that is raised as one error."""
 
     def __init__(self) -> None:
-        self.found: list[Error] = []
+        self.errors: list[Error] = []
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.errors)
 
     def __iter__(self) -> Iterator[Error]:
-        return iter(self.found)
+        return iter(self.errors)
 
     def add(self, problem: Error) -> None:
         """Note a problem and go on."""
-        self.found.append(problem)
+        self.errors.append(problem)
 
     def raise_if_any(self, what: str | None = None, *, where: str | None = None, kind: type[Error] = Error) -> None:
         """Raise all problems noted so far as one error (of `kind`, or of the class they share); else do nothing."""
-        if self.found:
-            raise kind.many(self.found, what, where=where)
+        if self.errors:
+            raise kind.combined(self.errors, what, where=where)
 
 
 def _common_class(errors: list[Error]) -> type[Error]:

@@ -84,7 +84,7 @@ def load_group(group: str, register: Register) -> None:
             return
         _opening.add(group)
         try:
-            for plugin in found():
+            for plugin in installed():
                 if plugin.group == group:
                     _load(plugin, register)
         finally:
@@ -117,7 +117,7 @@ def _headline(error: Exception) -> str:
 
 def outcomes() -> tuple[Outcome, ...]:
     """The outcomes of the plug-ins of all groups that were asked for."""
-    return tuple(_outcomes[plugin] for plugin in found() if plugin in _outcomes)
+    return tuple(_outcomes[plugin] for plugin in installed() if plugin in _outcomes)
 
 
 def several(loaded: Any, kind: type[T]) -> tuple[T, ...]:
@@ -142,7 +142,7 @@ def check_new(what: str, names: Sequence[str], known: Sequence[str]) -> None:
 
 
 @cache
-def found() -> tuple[Plugin, ...]:
+def installed() -> tuple[Plugin, ...]:
     """The plug-ins of the environment, none of them loaded; none at all with TILEWRIGHT_PLUGINS=0. Flag and environment
     are looked at once: what is registered stays so."""
     plugins: list[Plugin] = []
@@ -214,8 +214,8 @@ def _roots(code: Sequence[Callable[..., Any] | None]) -> set[str]:
 def digests() -> tuple[str, ...]:
     """Digests of all code from outside that takes part in compiling, for keys of what is kept: of the top-level
     packages of plug-ins, and of what `count` was told of."""
-    roots = {p.value.partition(":")[0].partition(".")[0] for p in found() if p.group in COUNTED}
-    versions = {f"{p.package} {p.version}" for p in found() if p.group in COUNTED}
+    roots = {p.value.partition(":")[0].partition(".")[0] for p in installed() if p.group in COUNTED}
+    versions = {f"{p.package} {p.version}" for p in installed() if p.group in COUNTED}
     return (*sorted(versions), *(f"{root} {_source_digest(root)}" for root in sorted(roots.union(+_by_hand))))
 
 
@@ -257,7 +257,7 @@ __all__ = [
     "count",
     "digests",
     "discount",
-    "found",
+    "installed",
     "leave_out",
     "load_group",
     "outcomes",

@@ -195,9 +195,9 @@ class Arithmetic:
 class Traffic:
     """The traffic between the levels of the memory, and how much of a level may be filled."""
 
-    kept_l1: float = constant(0.75, "share", "of the first level that data may take and stay there", _STAGES)
-    kept_l2: float = constant(0.75, "share", "the same of the second level", _STAGES)
-    kept_l3: float = constant(0.5, "share", "the same of the last level, which others share", _STAGES)
+    resident_l1: float = constant(0.75, "share", "of the first level that data may take and stay there", _STAGES)
+    resident_l2: float = constant(0.75, "share", "the same of the second level", _STAGES)
+    resident_l3: float = constant(0.5, "share", "the same of the last level, which others share", _STAGES)
     crowded_rows: float = constant(
         1.0,
         "ratio",

@@ -62,7 +62,7 @@ def register(family: Family) -> Family:
     return family
 
 
-def _admit(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
+def _register_family(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
     (family,) = plugins.several(loaded, Family)
     register(family)
     return tuple(f"target {name}" for name in family.targets)
@@ -130,7 +130,7 @@ def _load() -> None:
 
         own = (x86.FAMILY, arm.FAMILY, riscv.FAMILY, wasm.FAMILY, cortex.FAMILY, nvidia.FAMILY, vta.FAMILY)
         _FAMILIES.update((f.name, f) for f in own)
-    plugins.load_group("targets", _admit)
+    plugins.load_group("targets", _register_family)
 
 
 __all__ = ["Family", "accelerators", "dots", "families", "family_of", "find", "names", "register", "unregister"]

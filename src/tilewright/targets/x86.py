@@ -330,7 +330,7 @@ GOLDEN_COVE_COSTS = (
 
 # -- processors --------------------------------------------------------------------------------------------------------
 
-HALVES = ("znver4",)
+SPLIT_VECTORS = ("znver4",)
 """Processors that pass a 512-bit multiply-add through their pipes in two halves, one a cycle, and load one such vector
 a cycle."""
 
@@ -375,7 +375,7 @@ def ceilings(cpu: str, bits: int) -> Ceilings:
     vector = bits / 8
     if cpu == "znver5" and bits == 512:
         return ZEN5_CEILINGS
-    has_float16 = cpu in HALVES and bits == 512
+    has_float16 = cpu in SPLIT_VECTORS and bits == 512
     l1 = vector if has_float16 else 2 * vector
     server = cpu in INTEL_SERVERS
     return Ceilings(

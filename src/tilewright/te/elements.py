@@ -13,7 +13,7 @@ from tilewright.ir.op_types import readable
 from tilewright.ir.reduce import Reduce, Reducer
 from tilewright.support.errors import ExpressionError
 from tilewright.te.lanes import lanes_of
-from tilewright.te.tensors import IterVar, plain
+from tilewright.te.tensors import IterVar, unwrapped
 
 
 def const(value: ir.Number, dtype: DType | str | None = None) -> Const:
@@ -32,7 +32,7 @@ def comm_reducer(
 
     def reducer(expr: Any, axis: Any, where: Any = None) -> Any:
         several = isinstance(expr, tuple)
-        values = tuple(as_expr(plain(e)) for e in (expr if several else (expr,)))
+        values = tuple(as_expr(unwrapped(e)) for e in (expr if several else (expr,)))
         axes = _reduction_axes(axis, name)
         lhs = tuple(Var(f"lhs{k}", v.dtype) for k, v in enumerate(values))
         rhs = tuple(Var(f"rhs{k}", v.dtype) for k, v in enumerate(values))
@@ -47,7 +47,7 @@ def comm_reducer(
         start = tuple(_of_type(r, v, name) for r, v in zip(identity, values, strict=True))
         combination = Reducer(name, lhs, rhs, typed, start)
         bound = tuple((a.var, a.extent) for a in axes)
-        condition = const(True) if where is None else as_expr(plain(where))
+        condition = const(True) if where is None else as_expr(unwrapped(where))
         if condition.dtype is not boolean:
             raise ExpressionError(f"{name}: where= is no condition", expected="a comparison", got=condition.dtype)
         parts = tuple(Reduce(combination, values, bound, condition, k) for k in range(len(values)))
@@ -69,7 +69,7 @@ def _reduction_axes(axis: Any, name: str) -> tuple[IterVar, ...]:
 
 def _of_type(result: Any, value: Expr, name: str) -> Expr:
     """The result of a reducer for a value, in the value's type."""
-    e = as_expr(plain(result), value.dtype)
+    e = as_expr(unwrapped(result), value.dtype)
     if e.dtype is not value.dtype:
         raise ExpressionError(f"reducer {name!r} gives another type", expected=value.dtype, got=e.dtype)
     return e
@@ -85,19 +85,19 @@ min = comm_reducer(minimum, lambda t: const(t.max, t), "min")
 
 def if_then_else(condition: Any, then: Any, orelse: Any) -> Expr:
     """`then` where `condition` holds, else `orelse`; what the other branch would load is never touched."""
-    chosen = as_expr(plain(condition))
+    chosen = as_expr(unwrapped(condition))
     if chosen.dtype is not boolean:
         raise ExpressionError(
             f"if_then_else: {readable(chosen)} is no condition", expected="a comparison", got=chosen.dtype
         )
-    return select(chosen, plain(then), plain(orelse))
+    return select(chosen, unwrapped(then), unwrapped(orelse))
 
 
 def unary(name: str) -> Callable[[Any], Expr]:
     """The function of this name, of one element."""
 
     def apply(x: Any) -> Expr:
-        return call(name, as_expr(plain(x)))
+        return call(name, as_expr(unwrapped(x)))
 
     apply.__name__ = name
     apply.__doc__ = f"`{name}` of an element."
@@ -119,7 +119,7 @@ def isfinite(x: Any) -> Expr:
 
 def _two(name: str, doc: str) -> Callable[[Any, Any], Expr]:
     def apply(a: Any, b: Any) -> Expr:
-        return binary(name, plain(a), plain(b))
+        return binary(name, unwrapped(a), unwrapped(b))
 
     apply.__name__ = name
     apply.__doc__ = doc
@@ -135,7 +135,7 @@ atan2 = _two("atan2", "The angle of the point (b, a).")
 
 def _bits_of(x: Any, name: str) -> tuple[Expr, DType]:
     """An integer as an unsigned one, and its own type."""
-    e = as_expr(plain(x))
+    e = as_expr(unwrapped(x))
     if not e.dtype.is_int or e.dtype.bits < 8:
         raise ExpressionError(f"{name}: not an integer of 8 bits or more", got=f"{readable(e)} ({e.dtype})")
     return cast(e, f"u{e.dtype.bits}"), e.dtype
@@ -156,7 +156,7 @@ def call_extern(dtype: DType | str, name: str, *args: Any) -> Expr:
     """
     known = LIBRARY.get(name) if isinstance(name, str) else None
     kinds = known.arguments if known is not None and len(known.arguments) == len(args) else (None,) * len(args)
-    values = tuple(as_expr(plain(a), kind) for a, kind in zip(args, kinds, strict=True))
+    values = tuple(as_expr(unwrapped(a), kind) for a, kind in zip(args, kinds, strict=True))
     return Op(f"{PREFIX}{name}", values, lanes_of(dtype)[0])
 
 

@@ -23,7 +23,7 @@ from tilewright.native.toolchain import has_assembly
 from tilewright.schedule.external import C_NAME, External, Size, register_external
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError, user_line
-from tilewright.te.tensors import IterVar, Tensor, extents_of_shape, plain
+from tilewright.te.tensors import IterVar, Tensor, extents_of_shape, unwrapped
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -116,7 +116,7 @@ def extern(
 
 def _size(value: Any, arrays: Sequence[tuple[Expr, ...]], where: str, line: str | None) -> Size:
     """A number, or the place of an extent."""
-    size = as_expr(plain(value))
+    size = as_expr(unwrapped(value))
     number = as_int(size)
     if number is not None:
         return number

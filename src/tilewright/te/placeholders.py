@@ -14,7 +14,7 @@ from tilewright.ir.rewrite import variables
 from tilewright.support.errors import ExpressionError
 from tilewright.te.lanes import lanes_of
 from tilewright.te.memory import are_separate, default_offset
-from tilewright.te.tensors import Tensor, extents_of_shape, plain
+from tilewright.te.tensors import Tensor, extents_of_shape, unwrapped
 
 
 def placeholder(
@@ -65,7 +65,7 @@ def strided(tensor: Tensor, strides: Sequence[Any], offset: Any = None) -> Tenso
         raise ExpressionError(f"{what} {name!r}: a stride for each dimension", expected=len(extents), got=strides)
     steps = tuple(_step(s, f"{what} {name!r}") for s in strides)
     least = default_offset(extents, steps)
-    place = least if offset is None else as_expr(plain(offset))
+    place = least if offset is None else as_expr(unwrapped(offset))
     if place.dtype is not i64 or not (prove(place >= least) or _is_own(place, steps, extents)):
         expected = f"an i64 of at least {readable(least)}"
         raise ExpressionError(f"{what} {name!r}: not an offset", expected=expected, got=readable(place))
@@ -77,7 +77,7 @@ def strided(tensor: Tensor, strides: Sequence[Any], offset: Any = None) -> Tenso
 
 def _step(value: Any, name: str) -> Expr:
     """A stride: a number, or what is known not to be negative."""
-    step = as_expr(plain(value))
+    step = as_expr(unwrapped(value))
     if step.dtype is not i64 or any(v.axis for v in variables(step)) or (as_int(step) is None and not prove(step >= 0)):
         expected = "a number, or a symbol that is not negative"
         raise ExpressionError(f"{name}: not a stride", expected=expected, got=f"{readable(step)}")

@@ -105,10 +105,10 @@ class IterVar:
         return self.as_expr() >= _element(other)
 
     def __eq__(self, other: object) -> Any:
-        return self.as_expr() == plain(other)
+        return self.as_expr() == unwrapped(other)
 
     def __ne__(self, other: object) -> Any:
-        return self.as_expr() != plain(other)
+        return self.as_expr() != unwrapped(other)
 
     def __bool__(self) -> bool:
         return bool(self.as_expr())
@@ -116,11 +116,11 @@ class IterVar:
 
 def _element(x: Any) -> Expr:
     """An axis as its expression; a number as it is, to take the type of what it stands beside."""
-    element: Expr = plain(x) if isinstance(x, int | float | np.generic) else as_expr(plain(x))
+    element: Expr = unwrapped(x) if isinstance(x, int | float | np.generic) else as_expr(unwrapped(x))
     return element
 
 
-def plain(x: Any) -> Any:
+def unwrapped(x: Any) -> Any:
     """An axis as an expression; anything else as it is."""
     return x.as_expr() if isinstance(x, IterVar) else x
 
@@ -283,7 +283,7 @@ def _range(index: Any, extent: Expr) -> tuple[Expr, Expr | None]:
 
 def _index(value: Any) -> Expr:
     """An index: i64, from narrower integers without a word."""
-    index = as_expr(plain(value))
+    index = as_expr(unwrapped(value))
     if index.dtype is i64:
         return index
     if index.dtype.is_int and index.dtype.bits < i64.bits:
@@ -295,7 +295,7 @@ def _index(value: Any) -> Expr:
 
 def _extent(value: Any, what: str) -> Expr:
     """An extent of a tensor or an axis."""
-    extent = as_expr(plain(value))
+    extent = as_expr(unwrapped(value))
     number = as_int(extent)
     if extent.dtype is not i64 or (number is not None and not 0 <= number <= MAX_DIM):
         raise ExpressionError(f"{what}: not an extent", expected="an i64 from 0 to 2**40", got=_typed(extent))
@@ -339,7 +339,7 @@ class ConstMatrix:
             raise ExpressionError(f"the constant array has {len(self.shape)} dimensions, indexed with {len(point)}")
         position: Expr = const(0)
         for extent, index in zip(self.shape, point, strict=True):
-            position = position * extent + as_expr(plain(index))
+            position = position * extent + as_expr(unwrapped(index))
         return lookup(position, self.entries)
 
 
@@ -362,10 +362,10 @@ def reduce_axis(extent: Any, name: str = "k") -> IterVar:
     """A reduction axis over `0..extent`, or over `lo..hi` for a pair. The ends may use the axes of the stage that it
     reduces for, if the extent has a bound without them: `te.reduce_axis((0, i + 1))` inside of the stage's function."""
     lo, hi = extent if isinstance(extent, tuple) and len(extent) == 2 else (0, extent)
-    start = as_expr(plain(lo))
+    start = as_expr(unwrapped(lo))
     if start.dtype is not i64:
         raise ExpressionError(f"reduce_axis {name}: not a start", expected="an i64", got=_typed(start))
-    size = _extent(hi if start is ZERO else as_expr(plain(hi)) - start, f"reduce_axis {name}")
+    size = _extent(hi if start is ZERO else as_expr(unwrapped(hi)) - start, f"reduce_axis {name}")
     return IterVar(Var(f"{name}.{next(_counter)}", axis=True), size, "reduce", name, start)
 
 
@@ -386,7 +386,7 @@ def compute(shape: Sequence[Any], fcompute: Callable[..., Any], name: str = "com
         axis, result = (*axis, *result.axis), result.body
         _check_extents(axis, extents, name, line)
     several = isinstance(result, tuple | list)
-    bodies = tuple(as_expr(plain(b)) for b in (result if several else (result,)))
+    bodies = tuple(as_expr(unwrapped(b)) for b in (result if several else (result,)))
     if (lanes := lanes_in(bodies)) > 1:
         axis = (*axis, new_axis("lane", const(lanes)))
         bodies = tuple(with_axis(b, lanes, axis[-1].var) for b in bodies)

@@ -51,7 +51,7 @@ STREAMS = 1 << 16
 def reached(objective: Objective, names: Sequence[str]) -> list[str]:
     """The parameters on which the loss depends: others have no gradient, and are not decayed either."""
     graph = objective.graph
-    builder = GraphBuilder(graph.name, reserved=_taken(graph), nodes=list(graph.nodes))
+    builder = GraphBuilder(graph.name, reserved=_names_of(graph), nodes=list(graph.nodes))
     params = [v for v in graph.params if v.name in set(names)]
     flows = _flows(builder, graph, params)
     members = {v.name for v in params if v in flows}
@@ -87,7 +87,9 @@ def back_graphs(
     growing = _Growing(plan, layout, True, layout.arena.part if plan.batches > 1 else 0)
     results, gradients = growing.back(stage)
     starts = dict(zip(layout.arena.names, layout.arena.starts, strict=True))
-    ready = {starts[name]: _made(growing.builder.nodes, g) for name, g in zip(stage.names, gradients, strict=True)}
+    ready = {
+        starts[name]: _produced_at(growing.builder.nodes, g) for name, g in zip(stage.names, gradients, strict=True)
+    }
     order = sorted(buckets, key=lambda bucket: max(at for start, at in ready.items() if bucket[0] <= start < bucket[1]))
     pieces = [growing.bucket(stage, gradients, begin, end) for begin, end in order]
     fresh = [growing.joined(growing.new_buffers(), "new_buffers")] if stage.objective.changed else []
@@ -100,7 +102,7 @@ def back_graphs(
     return sections(graph, [outputs[: len(first)], *([piece] for piece in outputs[len(first) :])]), order
 
 
-def _made(nodes: Sequence[Node], value: Value | None) -> int:
+def _produced_at(nodes: Sequence[Node], value: Value | None) -> int:
     """At which of the nodes a value is there."""
     return next((k for k, node in enumerate(nodes) if value in node.outputs), -1)
 
@@ -145,7 +147,7 @@ class _Growing:
         placed = {*layout.arena.names, *layout.buffers.names}
         others = [v for v in self.held.values() if v.name not in placed]
         inputs = graphs[0].inputs if len(graphs) == 1 else (*self.batch, *(() if self.key is None else (self.key,)))
-        used_names = {name for graph in graphs for name in _taken(graph)}
+        used_names = {name for graph in graphs for name in _names_of(graph)}
         assumed = list(dict.fromkeys(a for graph in graphs for a in graph.assumptions))
         self.builder = GraphBuilder(graphs[0].name, list(inputs), others, [], used_names, assumptions=assumed)
         self.memory = _vector(self.builder, "arena", layout.arena.size)
@@ -357,7 +359,7 @@ def _streaming(node: Node, first: int) -> Node:
     return replace(node, attrs=replace(node.attrs, stream=first + node.attrs.stream))
 
 
-def _taken(graph: Graph) -> set[str]:
+def _names_of(graph: Graph) -> set[str]:
     names = {v.name for v in (*graph.inputs, *graph.params)}
     return names | {v.name for n in graph.nodes for v in n.outputs}
 

@@ -46,16 +46,16 @@ class Compiler:
 class Section:
     """A part of the way back, up to a bucket of gradients.
 
-    inputs  the names of what it reads: the batch, the step's vectors, and what sections before it have kept
-    fresh   whether it gives new buffers
-    kept    the names of what it gives for later ones to read
-    bucket  where its gradients begin and end in their vector, in elements
+    inputs    the names of what it reads: the batch, the step's vectors, and what sections before it have kept
+    fresh     whether it gives new buffers
+    retained  the names of what it gives for later ones to read
+    bucket    where its gradients begin and end in their vector, in elements
     """
 
     model: Model
     inputs: tuple[str, ...]
     fresh: bool
-    kept: tuple[str, ...]
+    retained: tuple[str, ...]
     bucket: Bucket
 
 
@@ -67,14 +67,14 @@ class Back:
     sections  one after the other
     results   the loss and metrics that the first one gives, each a number
     names     what these are called in the graph
-    kept      what sections keep for later ones, by name, for batches of the sizes `held`
+    retained  what sections keep for later ones, by name, for batches of the sizes `held`
     """
 
     batch: tuple[str, ...]
     sections: tuple[Section, ...]
     results: tuple[Array, ...]
     names: tuple[str, ...]
-    kept: dict[str, Array]
+    retained: dict[str, Array]
     held: tuple[Any, ...] | None = None
 
     @classmethod
@@ -142,18 +142,18 @@ class Back:
         sizes = tuple(getattr(array, "shape", None) for array in batch)
         if sizes != self.held:
             self.held = sizes
-            self.kept.clear()
+            self.retained.clear()
         results = zip(self.names, self.results, strict=True)
         return {**dict(zip(self.batch, batch, strict=True)), **vectors, **dict(results)}
 
     def _compute(self, section: Section, known: dict[str, Any], bucket: Array, buffers: Array) -> None:
-        inputs = [known[name] if name in known else self.kept[name] for name in section.inputs]
-        if any(name not in self.kept for name in section.kept):
+        inputs = [known[name] if name in known else self.retained[name] for name in section.inputs]
+        if any(name not in self.retained for name in section.retained):
             new = section.model.empty_outputs(*inputs)
-            self.kept |= {name: new[name] for name in section.kept}
+            self.retained |= {name: new[name] for name in section.retained}
         results = self.results if section is self.sections[0] else ()
         fresh = (buffers,) if section.fresh else ()
-        section.model(*inputs, out=(*results, bucket, *fresh, *(self.kept[name] for name in section.kept)))
+        section.model(*inputs, out=(*results, bucket, *fresh, *(self.retained[name] for name in section.retained)))
 
 
 def _reduced(reduce: Reduce, bucket: Array) -> Any:
@@ -202,7 +202,7 @@ class ReducedStage:
         """Whether its way back gives new buffers."""
         return bool(self.plan.objective.changed)
 
-    def found(self) -> dict[str, float]:
+    def last_metrics(self) -> dict[str, float]:
         """The loss and metrics of the last batch."""
         return {n: a.item() for n, a in zip(self.plan.objective.metrics, self.back.results, strict=True)}
 

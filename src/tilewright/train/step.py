@@ -218,7 +218,7 @@ class Step:
         for stage in self._taking(update, active):
             gradients, changed = self._sums()[1], self._buffers.after[: self._layout.changed.part]
             stage.back(batch, self._read(stage, not result), gradients, changed, update.reduce if moves else None)
-            result |= stage.found()
+            result |= stage.last_metrics()
             if moves:
                 arena = self._arena
                 norm = stage.move(arena.now, self._scalars, gradients, arena.after, self._layout.arena.part)

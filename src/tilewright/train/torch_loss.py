@@ -38,12 +38,12 @@ class _Loss(torch.nn.Module):
         self.loss = loss
 
     def forward(self, *batch: torch.Tensor) -> Any:
-        result = self.found(*batch)
+        result = self.computed(*batch)
         if not isinstance(result, dict):
             return (result,)
         return (result["loss"], *(value for name, value in result.items() if name != "loss"))
 
-    def found(self, *batch: torch.Tensor) -> Any:
+    def computed(self, *batch: torch.Tensor) -> Any:
         return self.model(*batch) if self.loss is None else self.loss(self.model, *batch)
 
 
@@ -137,7 +137,7 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
     hooks.refuse([*hooks.of_modules(parts), *hooks.of_parameters(parts)])
     try:
         with hooks.watched() as seen:
-            tape, arguments = ran(objective.found, objective, batch)
+            tape, arguments = ran(objective.computed, objective, batch)
     except Error:
         raise
     except Exception as error:  # the user's own code

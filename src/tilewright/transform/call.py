@@ -66,7 +66,7 @@ class KernelCall:
     group: Group
     prefetch: WeightPrefetch | None = None
     over: tuple[tuple[Value, Value], ...] = ()
-    strand: tuple[int, int] | None = None
+    branch: tuple[int, int] | None = None
     sizes: tuple[tuple[Var, int], ...] = ()
     compiled: CompiledKernel | None = None
 
@@ -78,7 +78,7 @@ class KernelCall:
 
     def on(self, target: Target) -> Target:
         """The machine as its code is made for it: the call of a branch has one thread."""
-        return target if self.strand is None else replace(target, threads=1)
+        return target if self.branch is None else replace(target, threads=1)
 
 
 @dataclass(frozen=True, slots=True)

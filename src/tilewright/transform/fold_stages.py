@@ -17,7 +17,7 @@ from tilewright.schedule.inline import compute_inline, unread
 from tilewright.schedule.state import blocks_in, read_buffers, written_buffers
 
 
-def settle(func: PrimFunc) -> PrimFunc:
+def fold_stages(func: PrimFunc) -> PrimFunc:
     """The function without the stages that its constants make superfluous."""
     smaller = func
     while (constant := next((b for b in blocks_in(smaller.body) if _is_constant(smaller, b)), None)) is not None:

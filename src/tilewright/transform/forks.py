@@ -90,7 +90,7 @@ def fork_calls(
             result += run
             continue
         created = _with_branches([c for c in run if isinstance(c, KernelCall)], where, target, forks, seen)
-        forks += len({c.strand[0] for c in created if c.strand is not None})
+        forks += len({c.branch[0] for c in created if c.branch is not None})
         result += created
     return result
 
@@ -117,9 +117,9 @@ def _with_branches(
     for end in cut.ends:
         run, at = order[at:end], end
         branches = _branches(run, before, times, target) if len(run) > 1 else []
-        if branches and _taken(calls, before, times, branches, target):
+        if branches and _is_forked(calls, before, times, branches, target):
             for number, branch in enumerate(branches):
-                result += [replace(calls[k], strand=(first, number)) for k in branch]
+                result += [replace(calls[k], branch=(first, number)) for k in branch]
             first += 1
         else:
             result += [calls[k] for k in run]
@@ -270,7 +270,7 @@ def _fork_cycles(
     return longest + waiting(target)
 
 
-def _taken(
+def _is_forked(
     calls: Sequence[KernelCall],
     before: Sequence[int],
     times: Sequence[Times],

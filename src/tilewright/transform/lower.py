@@ -13,7 +13,7 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ir.notes import Origin
 from tilewright.plans.framework.variants import by_size
 from tilewright.transform.call import KernelCall
-from tilewright.transform.fold_stages import settle
+from tilewright.transform.fold_stages import fold_stages
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.join import join_dimensions
 
@@ -61,7 +61,7 @@ def _function(nodes: Sequence[Node], inputs: Sequence[Value], args: Sequence[Val
             assert isinstance(stage, te.ComputeOp), f"{node.op} calls a function from outside"
             origins.setdefault(stage, Origin(node.op, stage.name, node.attrs))
         tensors.update(zip(node.outputs, computed, strict=True))
-    return settle(te.create_prim_func([tensors[v] for v in args], name, origins))
+    return fold_stages(te.create_prim_func([tensors[v] for v in args], name, origins))
 
 
 def _compute(node: Node, tensors: dict[Value, te.Tensor]) -> tuple[te.Tensor, ...]:

@@ -139,7 +139,7 @@ def smallest(plans: Sequence[Plan]) -> list[Plan]:
 
 def is_fixed(calls: Sequence[Call]) -> bool:
     """Whether all sizes are known, and the calls come in one order and once each."""
-    ordinary = [c for c in calls if isinstance(c, KernelCall) and c.strand is None]
+    ordinary = [c for c in calls if isinstance(c, KernelCall) and c.branch is None]
     return len(ordinary) == len(calls) and not any(c.func.symbols for c in ordinary)
 
 
@@ -192,7 +192,7 @@ class _Program:
     """Bytes of an element; 0 of values in parts, which do not stand in outputs."""
     read: list[list[_Use]] = field(default_factory=list)
     written: list[list[_Use]] = field(default_factory=list)
-    taken: list[list[_Life]] = field(default_factory=list)
+    overwritable: list[list[_Life]] = field(default_factory=list)
     """The first lives of what each call may write something of the same size over."""
 
     @classmethod
@@ -243,7 +243,7 @@ class _Program:
             self.widths += [0 if parts else root.dtype.itemsize] * (2 + 2 * len(parts))
         self.read = [self.used(i, roots) for i, roots in enumerate(self.reads)]
         self.written = [self.used(i, roots) for i, roots in enumerate(self.writes)]
-        self.taken = [
+        self.overwritable = [
             [self.lives[r] for out, r in pairs if r in self.lives and self.sizes.get(out) == self.sizes[r]]
             for pairs in self.over
         ]
@@ -438,7 +438,7 @@ class _Program:
         live = list(accumulate(total[:-1]))
         for at, (i, repeated) in enumerate(steps):
             later = repeated or i > self.middle
-            over = (life for life in self.taken[i] if last.get(life + (later and life in twice)) == at)
+            over = (life for life in self.overwritable[i] if last.get(life + (later and life in twice)) == at)
             live[at] -= max((self.nbytes[life] for life in over), default=0)
         return live, self.overlaid(steps, first, last)
 

@@ -114,7 +114,7 @@ def run(
             shared = team if size >= LARGE else None
             files = maker.weights(program), maker.inputs(arrays)
             processes = Processes(*files, maker.threads, MEMORY + 4 * size, team=shared)
-            races = processes.judged_by(maker.exact(), untuned.built)
+            races = processes.compared_with(maker.exact(), untuned.built)
         tuner = Tuner(
             maker,
             races,
@@ -131,7 +131,7 @@ def run(
 def example_inputs(program: Program, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
     """The arrays of the call that is timed."""
     sizes = _sizes(program, arguments or {})
-    return {**random_inputs(program.manifest.given, sizes), **(arguments or {})}
+    return {**random_inputs(program.manifest.arguments, sizes), **(arguments or {})}
 
 
 def _sizes(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:

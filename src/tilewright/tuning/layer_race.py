@@ -126,7 +126,7 @@ class _Layer:
         sizes = {s.name: max(1, s.lo or 1) for s in program.manifest.symbols}
         arrays = random_inputs(program.manifest.inputs, sizes)
         processes = Processes(self.maker.weights(program), self.maker.inputs(arrays), self.maker.threads)
-        return processes.judged_by(self.maker.exact(), untuned)
+        return processes.compared_with(self.maker.exact(), untuned)
 
 
 def model_of(operators: Graph, copies: int) -> tuple[Graph, dict[str, np.ndarray[Any, Any]]]:

@@ -79,7 +79,7 @@ class Maker:
         self.target = replace(target or Target.host(), threads=threads)
         self._model = import_model(model, dims, example, extra.pop("dynamic", "auto"), extra.pop("params", None))
         self._options = extra
-        self._made = 0
+        self._count = 0
         self._lowered: Lowered = {}
 
     def untuned(self) -> Program:
@@ -124,8 +124,8 @@ class Maker:
             return compile_program(self._model, threads=self.threads, target=self.target, **attributes)
 
     def _write(self, program: Program, forced: Forced) -> Built:
-        self._made += 1
-        path = self.folder / f"{self._made}.tw"
+        self._count += 1
+        path = self.folder / f"{self._count}.tw"
         artifact.write(path, replace(program, texts={}), 0, code_only=True)
         return Built(dict(forced), str(path), kernels(program), prefetches(program), exchanges(program))
 

@@ -21,7 +21,7 @@ from tilewright.tuning.sites import Site
 
 POLICY = "in the model 1"
 """The name of how was measured; the number changes when figures would no longer compare."""
-AGAIN = "again in the model 1"
+CONFIRM = "again in the model 1"
 """Policy of records that only measure a setting again which another compiler version recommended: they confirm it or
 not, and claim nothing about alternatives."""
 MAX_RETAINED = 64
@@ -89,17 +89,17 @@ def to_record(result: Finding, target: Target, time: int, policy: str = POLICY) 
         policy=records.Policy(policy, "model", "model", result.rounds, result.loadings),
         candidates=tuple(candidates),
         gain=gain,
-        made=records.provenance(target, time),
+        provenance=records.provenance(target, time),
         difference=records.Difference(*result.difference) if result.difference and better else None,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """Labels that a search begins with; `near`: they are of decisions hardly different from it."""
+    """Labels that a search begins with; `close`: they are of decisions hardly different from it."""
 
     labels: tuple[str, ...] = ()
-    near: bool = False
+    close: bool = False
 
 
 class Memory:
@@ -124,10 +124,10 @@ class Memory:
         """By decision the newest record that this compiler made."""
         if self.fresh:
             return {}
-        results = sorted(self.store.records(target_class(self.target)), key=lambda r: (r.made.time, r.digest))
-        return {r.decision: r for r in results if r.made.compiler == code_version() and r.policy.name == POLICY}
+        results = sorted(self.store.records(target_class(self.target)), key=lambda r: (r.provenance.time, r.digest))
+        return {r.decision: r for r in results if r.provenance.compiler == code_version() and r.policy.name == POLICY}
 
-    def settled(self, site: Site) -> str | None:
+    def decided(self, site: Site) -> str | None:
         """The setting that a record of this compiler found best in this very space."""
         entry = self._known.get(site.name)
         same = entry is not None and entry.space == space_digest(site.decision.space.labels)
@@ -157,16 +157,16 @@ class Unverified(Memory):
     again, and a record of this compiler says whether they stand. It goes before the others."""
 
     only_decided = True
-    policy = AGAIN
+    policy = CONFIRM
 
     def __init__(self, store: Store, target: Target, places: Sequence[Store]) -> None:
         super().__init__(store, target)
         self._lookup = lookup([store, *places], target)
 
-    def settled(self, site: Site) -> str | None:
+    def decided(self, site: Site) -> str | None:
         """The setting that the record recommends that a compile would ask first, if it is another compiler's."""
         for _, record in self._lookup.find(site.name) if self._lookup is not None else ():
-            if record.made.compiler == code_version():
+            if record.provenance.compiler == code_version():
                 return None
             if record.setting in site.decision.space.labels:
                 return record.setting

@@ -87,7 +87,7 @@ class Claim:
     @classmethod
     def of(cls, record: Record, key: Key) -> Claim:
         """The claim of a record."""
-        return cls(key, record.setting, record.policy.regime, record.made.author)
+        return cls(key, record.setting, record.policy.regime, record.provenance.author)
 
 
 Measure = Callable[[Path, int], Processes]
@@ -109,7 +109,7 @@ def rerace(
     verdict = checked(record, target)
     machine = replace(target or Target.host(), threads=record.threads)
     here = target_class(machine) == record.target
-    if verdict.state == "used" or (here and record.made.compiler == code_version()):
+    if verdict.state == "used" or (here and record.provenance.compiler == code_version()):
         return Reraced("stands", "measured with this compiler")
     if verdict.state == "unusable" and not verdict.why.startswith("estimated"):
         return Reraced("dropped", verdict.why)
@@ -148,13 +148,13 @@ def _of_operators(claim: Claim, machine: Target, layer: RaceLayer) -> Reraced:
         return Reraced("skipped", error.headline())
     if isinstance(result, str):
         return Reraced("skipped", f"{result}; {IN_THE_MODEL}")
-    evaluated = _judged(claim, machine, list(result.labels), result.gains, result.turns, result.errors, LAYER)
+    evaluated = _evaluated(claim, machine, list(result.labels), result.gains, result.turns, result.errors, LAYER)
     if evaluated.state == "verified" or any(g.high < 1.0 for g in result.gains.values()):
         return evaluated
     return replace(evaluated, state="skipped", why=f"{evaluated.why}; {IN_THE_MODEL}")
 
 
-def settle(store: Store, digest: str, record: Record, result: Reraced) -> None:
+def apply_result(store: Store, digest: str, record: Record, result: Reraced) -> None:
     """Do in a store what was found: the new record first, so that who is stopped between loses none."""
     if result.record is not None:
         store.put(result.record)
@@ -192,10 +192,10 @@ def _raced(claim: Claim, func: PrimFunc, machine: Target, labels: list[str], mea
             gains[regime] = gain([there_and_back(ratios(seconds_of(a), seconds_of(b))) for a, b in races])
             for label, column in zip(turns, zip(*races, strict=True), strict=True):
                 turns[label] += [t for timed in column for t in seconds_of(timed)]
-    return _judged(claim, machine, labels, gains, turns, (error, own))
+    return _evaluated(claim, machine, labels, gains, turns, (error, own))
 
 
-def _judged(
+def _evaluated(
     claim: Claim,
     machine: Target,
     labels: list[str],
@@ -247,7 +247,7 @@ def record_of(
         policy=policy,
         candidates=tuple(tried),
         gain=gain,
-        made=records.provenance(machine, int(time.time()), claim.author),
+        provenance=records.provenance(machine, int(time.time()), claim.author),
         difference=difference,
     )
 
@@ -300,4 +300,4 @@ def copies_of(arrays: Mapping[str, np.ndarray[Any, Any]], machine: Target) -> in
     return max(1, min(2 * machine.l2 // size + 1, MAX_COPIES, MAX_BYTES // size))
 
 
-__all__ = ["Claim", "Measure", "Reraced", "confirm", "record_of", "rerace", "seconds_of", "settle", "written"]
+__all__ = ["Claim", "Measure", "Reraced", "confirm", "record_of", "rerace", "seconds_of", "apply_result", "written"]

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from tilewright.plans.framework.space import Setting, Space
 from tilewright.support.classes import dataclass
-from tilewright.tuning.significance import NEAR
+from tilewright.tuning.significance import TIED
 
 PROMISING = 0.995
 """The share of the incumbent's time: a label that takes more in the search is not raced again, for its gain would not
@@ -39,8 +39,8 @@ class Policy:
             the other that 668 cycles are estimated for, two at once 417.
         most: settings that are timed at most, the untuned one not counted.
         first: so many of the best estimates are timed before descent begins.
-        near: centres within this factor of the best are searched too. A centre is the incumbent or what is faster than
-            it by what a search can tell: around others, which are many where all are equal, nothing is looked for.
+        tolerance: centres within this factor of the best are searched too. A centre is the incumbent or what is faster
+            than it by what a search can tell: around others, which are many where all are equal, nothing is looked for.
         reach: each alternative is tried once whose best estimate is within this factor of the best of all. NAT's second
             convolution takes 0.6 of the time with Winograd's tiles of 4 that 1.7 is estimated for, and 3.4 where the
             machine's ceilings were not measured (Zen 4, 2026-11-26).
@@ -50,7 +50,7 @@ class Policy:
     slack: float = 300.0
     most: int = 20
     first: int = 3
-    near: float = 1.01
+    tolerance: float = 1.01
     reach: float = 4.0
 
 
@@ -96,7 +96,7 @@ class _Told:
     def finalists(self, count: int) -> list[str]:
         """The labels that may be verified to beat the incumbent and are as near to the best as measuring goes."""
         ranked = sorted(self.times, key=lambda label: self.times[label])
-        bound = min(self.times[ranked[0]] * NEAR, PROMISING)
+        bound = min(self.times[ranked[0]] * TIED, PROMISING)
         return [x for x in ranked if x != self.incumbent and self.times[x] <= bound][:count]
 
 
@@ -179,7 +179,7 @@ class Descent(_Told):
         if self._guided and (best > PROMISING or centres[0] in self._proposed):
             return []
         for centre in centres:
-            if self.times[centre] > best * self.policy.near:
+            if self.times[centre] > best * self.policy.tolerance:
                 break
             if centre != self.incumbent and self.times[centre] > PROMISING:
                 continue

@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.support.classes import dataclass
 
-NEAR = 1.02
+TIED = 1.02
 """Contenders within this factor of each other are tied."""
 MIN_GAIN = 1.01
 """The median that a gain must pass to be verified: less is within what memory's place does."""

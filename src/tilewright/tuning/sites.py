@@ -143,7 +143,7 @@ def _distinguished(
     tangled: set[tuple[int, int]] = set()
     for gone, come in differences:
         place = gone or range(gone.start - 1, gone.start + 1)  # what is inserted is one of its neighbours'
-        having = _owners(own, place) or _near(own, place, steps, exchanges)
+        having = _owners(own, place) or _connected(own, place, steps, exchanges)
         if not having:
             return Split((None,) * len(own))
         tangled.update(combinations(having, 2))
@@ -162,7 +162,7 @@ def _owners(own: Sequence[frozenset[int]], place: Iterable[int]) -> list[int]:
     return [k for k, steps in enumerate(own) if not steps.isdisjoint(place)]
 
 
-def _near(
+def _connected(
     own: Sequence[frozenset[int]], place: range, changed: frozenset[int], exchanges: frozenset[tuple[int, int]]
 ) -> list[int]:
     """Sites connected to an unowned step in `place` by a path of unowned steps that exchange values."""

@@ -19,7 +19,7 @@ from tilewright.runtime.model import Model
 STEPS = "tilewright.tuning.subject:steps"
 CALLS = "tilewright.tuning.subject:calls"
 
-KEPT = 0.75
+QUICKEST = 0.75
 """The part of the runs of a turn that counts, for each step the quickest: what disturbs a machine only adds time."""
 
 
@@ -36,7 +36,7 @@ def steps(code: str, weights: str, inputs: str, threads: int) -> Prepared:
 
     def parts(runs: int) -> Sequence[float]:
         samples = np.sort(clock.samples(runs + 1), axis=0)
-        retained: list[float] = (samples[: max(1, round(runs * KEPT))].mean(axis=0) * 1e-9).tolist()
+        retained: list[float] = (samples[: max(1, round(runs * QUICKEST))].mean(axis=0) * 1e-9).tolist()
         return retained
 
     return Prepared(call, lambda: _outputs(model, arguments), {}, parts)

@@ -59,15 +59,15 @@ class _Search:
     why: dict[str, str] = field(default_factory=dict)
     closed: bool = False
     exhausted: bool = False
-    settled: str | None = None
+    decided: str | None = None
     winner: str = ""
     gain: Gain = NONE
 
     @property
     def other(self) -> str:
         """The label that is preferred among all but the incumbent; what records say where they say another one."""
-        if self.settled is not None and self.settled != self.site.incumbent:
-            return self.settled
+        if self.decided is not None and self.decided != self.site.incumbent:
+            return self.decided
         return self.site.decision.runners_up[0][0].label
 
 
@@ -124,7 +124,7 @@ class Tuner:
         self.findings: list[Finding] = []
         self._ratios: tuple[tuple[float, ...], ...] = ()
         self._timed = 0
-        self._apart: set[frozenset[str]] = set()
+        self._clashes: set[frozenset[str]] = set()
         """Pairs of sites, by their names, that were not distinguished in a program."""
 
     def run(self, untuned: Listed) -> Tuned:
@@ -163,7 +163,7 @@ class Tuner:
         for site in results:
             share = 1.0 if site.steps is None else sum(shares[k] for k in site.steps)
             searched = self._searched(site, share) if share >= MIN_SHARE else None
-            if searched is not None and (searched.settled is not None or not self._only_decided):
+            if searched is not None and (searched.decided is not None or not self._only_decided):
                 searches[site.name] = searched
         unknown = [s for s in searches.values() if s.site.steps is None]
         for kind in dict.fromkeys(s.site.decision.key.kind for s in unknown):
@@ -172,14 +172,14 @@ class Tuner:
             stored = None if s.site.is_kernel else self.journal.result(_steps_of(s.site))
             if stored is not None:
                 self._widen(s, frozenset(stored["steps"]), shares)
-        self._search(level, {name: s for name, s in searches.items() if s.settled is None}, incumbent.built)
+        self._search(level, {name: s for name, s in searches.items() if s.decided is None}, incumbent.built)
         self._finals(level, searches, incumbent.built)
         won = {name: s.winner for name, s in searches.items() if s.winner}
         accepted, error = self._accept(incumbent.built, won, searches) if won else ({}, 0.0)
         self.rows += [_row(level, s, name in accepted) for name, s in searches.items()]
         for name, s in searches.items():
             # A search that was cut off knows no best one, and what a record of this compiler decided is known.
-            told = s.settled is None or self._only_decided
+            told = s.decided is None or self._only_decided
             if s.outcomes and told and (name in accepted or self._left() > 0):
                 finding = self._finding(s, accepted.get(name), error)
                 self.findings.append(finding)
@@ -212,15 +212,15 @@ class Tuner:
 
     def _searched(self, site: Site, share: float) -> _Search:
         d = site.decision
-        resolved = None if self.memory is None else self.memory.settled(site)
+        resolved = None if self.memory is None else self.memory.decided(site)
         seeds = Seeds() if self.memory is None or resolved is not None else self.memory.seeds(site)
         policy = self.policy
         if d.key.kind == "ahead":  # estimates do not tell which of those before it prefetches for a kernel
             policy = replace(policy, first=1)  # the nearest
         elif site.is_kernel:
             policy = replace(policy, reach=min(policy.reach, KERNELS_REACH))
-        search = Descent(d.space, d.estimates, policy, seeds.labels, site.incumbent, seeds.near)
-        return _Search(site, search, share, settled=resolved if resolved in d.space.labels else None)
+        search = Descent(d.space, d.estimates, policy, seeds.labels, site.incumbent, seeds.close)
+        return _Search(site, search, share, decided=resolved if resolved in d.space.labels else None)
 
     def _shares(self, built: Built) -> list[float]:
         """The shares of a call's time, by step."""
@@ -312,26 +312,26 @@ class Tuner:
         different programs, and a program that fails is halved until each candidate has its own outcome."""
         waiting, sides = list(wanted), list[Bundle]()
         while waiting or sides:
-            packed = together([(searches[name].site, label) for name, label in waiting], self._apart)
+            packed = together([(searches[name].site, label) for name, label in waiting], self._clashes)
             now, waiting = [*sides, *packed][:SIDE_BY_SIDE], _loose(packed[max(SIDE_BY_SIDE - len(sides), 0) :])
             sides = sides[SIDE_BY_SIDE:]
             ready: list[tuple[Bundle, Built, dict[str, Part]]] = []
             for bundle in now:
                 created = self._build(bundle, searches, incumbent)
                 if isinstance(created, str):
-                    sides += self._halves(bundle, searches, "refused", created)
+                    sides += self._split(bundle, searches, "refused", created)
                     continue
                 built, result, separate = created
                 missing = {n: label for n, label in bundle.items() if n not in result}
                 if result:
                     ready.append((bundle, built, result))
                 if separate:
-                    self._apart |= separate
+                    self._clashes |= separate
                     waiting += missing.items()
                 elif len(missing) == 1 < len(bundle):
                     sides.append(missing)
                 elif missing:
-                    sides += self._halves(missing, searches, "refused", "its steps cannot be found in the program")
+                    sides += self._split(missing, searches, "refused", "its steps cannot be found in the program")
             if not ready:
                 continue
             first, *others = self.races.steps([incumbent, *(built for _, built, _ in ready)], rounds)
@@ -339,7 +339,7 @@ class Tuner:
             for (bundle, _, result), timed in zip(ready, others, strict=True):
                 if timed.outcome != "timed":
                     told = {name: bundle[name] for name in result}
-                    sides += self._halves(told, searches, timed.outcome, timed.why)
+                    sides += self._split(told, searches, timed.outcome, timed.why)
                     continue
                 for name, part in result.items():
                     self._learn(searches[name], part, first)
@@ -377,7 +377,7 @@ class Tuner:
         known = {site.name: part for site, part in zip(results, divided.parts, strict=True) if part is not None}
         return built, known, {frozenset((results[a].name, results[b].name)) for a, b in divided.tangled}
 
-    def _halves(self, bundle: Bundle, searches: Mapping[str, _Search], outcome: str, why: str) -> list[Bundle]:
+    def _split(self, bundle: Bundle, searches: Mapping[str, _Search], outcome: str, why: str) -> list[Bundle]:
         """The halves of a bundle to be tried alone; of a single candidate its outcome is noted."""
         names = list(bundle)
         if len(names) > 1:
@@ -430,7 +430,7 @@ class Tuner:
             chances = []
             for label in labels:
                 turns = self._final_turns(s, label)
-                if not turns and s.settled is not None:
+                if not turns and s.decided is not None:
                     return True
                 shown = gain(turns) if turns else Gain(1 / s.search.times[label], 1.0, 1 / s.search.times[label])
                 saved = 1 - 1 / max(shown.median, 1.0)
@@ -452,7 +452,7 @@ class Tuner:
 
     def _final_turns(self, s: _Search, label: str) -> list[tuple[float, ...]]:
         """The gains of the races after the search's one, if it was searched."""
-        searched = 1 if s.settled is None else 0
+        searched = 1 if s.decided is None else 0
         return [there_and_back(t.gains) for t in self.journal.turns(s.site.name, s.site.incumbent, label)[searched:]]
 
     def _accept(self, incumbent: Built, won: Bundle, searches: Mapping[str, _Search]) -> tuple[Bundle, float]:
@@ -526,7 +526,7 @@ class Tuner:
 
     def _most(self, s: _Search) -> int:
         """How many candidates of a search are timed at most, once it is over how many were."""
-        if s.closed or s.exhausted or s.settled is not None:
+        if s.closed or s.exhausted or s.decided is not None:
             return s.search.measured
         # Alternatives that estimates do not leave are timed, too.
         return max(min(self.policy.most, len(s.search.allowed)), s.search.measured)
@@ -535,8 +535,8 @@ class Tuner:
 def _finalists(s: _Search) -> list[str]:
     """The settings to race once more: the best of the search that save enough of the model's time, or what a record
     says alone."""
-    if s.settled is not None:
-        return [s.settled] if s.settled != s.site.incumbent else []
+    if s.decided is not None:
+        return [s.decided] if s.decided != s.site.incumbent else []
     return [x for x in s.search.finalists(FINALISTS) if s.share * (1 - s.search.times[x]) >= WORTH]
 
 

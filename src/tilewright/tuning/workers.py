@@ -97,7 +97,7 @@ class Processes:
     team: Team | None = None
     _races: Iterator[int] = field(default_factory=count, repr=False, compare=False)
 
-    def judged_by(self, exact: Built, untuned: Built) -> Processes:
+    def compared_with(self, exact: Built, untuned: Built) -> Processes:
         """The processes themselves, with results compared to the exact program's. A result may deviate a little more
         than the untuned program's."""
         results, outputs = self._race([exact, untuned], self.setup[1], 1)
@@ -110,7 +110,7 @@ class Processes:
 
     def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
         results, outputs = self._race(candidates, self.setup[0], rounds, self.team)
-        matches = [self._judged(r, o) for r, o in zip(results, outputs, strict=True)]
+        matches = [self._compared(r, o) for r, o in zip(results, outputs, strict=True)]
         if any(timed.outcome != "timed" for timed in matches):
             self._dismiss()
         return matches
@@ -124,14 +124,14 @@ class Processes:
         """All candidates in turns, freshly loaded, held against given results; against the first one's if None."""
         results, outputs = self._race(candidates, self.setup[0], ROUNDS)
         evaluate = replace(self, reference=outputs[0] if reference is None else reference, allowed=allowed)
-        return [evaluate._judged(r, o) for r, o in zip(results, outputs, strict=True)]
+        return [evaluate._compared(r, o) for r, o in zip(results, outputs, strict=True)]
 
     def verify(self, incumbent: Built, challenger: Built) -> tuple[tuple[tuple[float, ...], ...], Timed]:
         loadings = []
         state = Timed("timed")
         for _ in range(LOADINGS):
             (first, second), outputs = self._race([incumbent, challenger], self.setup[1], ROUNDS, self.team)
-            state = self._judged(second, outputs[1])
+            state = self._compared(second, outputs[1])
             if state.outcome != "timed" or first.error:
                 self._dismiss()
                 break
@@ -172,7 +172,7 @@ class Processes:
             "threads": self.threads,
         }
 
-    def _judged(self, result: Result, outputs: Mapping[str, Any] | None) -> Timed:
+    def _compared(self, result: Result, outputs: Mapping[str, Any] | None) -> Timed:
         outcome = _outcome(result)
         if outcome != "timed":
             return Timed(outcome, why=_first_line(result.error))

@@ -31,7 +31,7 @@ from tilewright.transform.select import choose
 from tilewright.transform.select.choose import choose_algorithms
 
 TARGETS = ("x86-64-v3", "znver4", "skylake-avx512", "neoverse-n1")
-NEAR = 8 << 20
+WIDE_L2 = 8 << 20
 """A second level of cache that holds the sums of all rows here."""
 
 
@@ -90,7 +90,7 @@ def test_native_code_on_awkward_shapes(
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_selected_where_products_are_large_and_rows_are_known(name: str) -> None:
-    target = Target.parse(name).adjusted(l2=NEAR)
+    target = Target.parse(name).adjusted(l2=WIDE_L2)
     large = layer(256, 1024, 1024, False)
     assert "lowered.matmul_strassen" in operators(large, target)
     for setting in ("auto", "exact", "f6"):  # Rows of a batch do not meet unless the caller says so.
@@ -113,7 +113,7 @@ def normed(norm: str, lead: tuple[Any, ...], axis: int) -> Graph:
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 def test_rows_of_one_sequence_meet_after_a_norm(norm: str, name: str) -> None:
-    target = Target.parse(name).adjusted(l2=NEAR)
+    target = Target.parse(name).adjusted(l2=WIDE_L2)
     for setting, selected in (("auto", True), ("f6", True), ("strassen", True), ("f4", False), ("exact", False)):
         assert ("lowered.matmul_strassen" in operators(normed(norm, (1,), -1), target, setting)) == selected
     assert "lowered.matmul_strassen" in operators(normed(norm, (1, 1), 3), target, "auto")
@@ -151,7 +151,7 @@ def pays(product: Product, weights: int, target: Target) -> bool:
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_small_number_of_rows_whose_weights_come_from_memory_stay_ordinary(name: str) -> None:
     """The weights of the seven products are 7/4 of the direct ones, which few rows wait for."""
-    target = Target.parse(name).adjusted(l2=NEAR)
+    target = Target.parse(name).adjusted(l2=WIDE_L2)
     assert not pays(Product(8, 4096, 4096), 1 << 30, target)
     assert not pays(Product(64, 64, 64), 1 << 14, target)
     assert pays(Product(256, 1024, 1024), 4 << 20, target)

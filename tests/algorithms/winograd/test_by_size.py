@@ -24,7 +24,7 @@ from tilewright.ir.rewrite import substitute
 from tilewright.ir.selection import Selection
 from tilewright.plans import decided, plan
 from tilewright.plans.framework.space import Setting
-from tilewright.plans.framework.symbolic import judged_by, small_maps_of, small_sides_of
+from tilewright.plans.framework.symbolic import estimated_at, small_maps_of, small_sides_of
 from tilewright.plans.framework.variants import evaluated_where, versions_of
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
@@ -59,10 +59,10 @@ def test_small_sizes_below_what_a_range_is_evaluated_by() -> None:
     assert small_sides_of(Var("h", lo=1)) == small_sides_of(const(9)) == ()
     assert small_sides_of(Var("h", lo=1, hi=64, likely=(8,))) == ()
     assert small_maps_of(wide, const(7)) == ((2, 7), (5, 7))
-    assert judged_by(wide) == (2, 5, 12, 32, 54)
-    assert judged_by(Var("h", lo=4, hi=64, multiple=4)) == (8, 16, 32, 56)
-    assert judged_by(Var("h", lo=1, likely=(8, 9))) == (8, 9)
-    assert judged_by(Var("h", lo=1)) == ()
+    assert estimated_at(wide) == (2, 5, 12, 32, 54)
+    assert estimated_at(Var("h", lo=4, hi=64, multiple=4)) == (8, 16, 32, 56)
+    assert estimated_at(Var("h", lo=1, likely=(8, 9))) == (8, 9)
+    assert estimated_at(Var("h", lo=1)) == ()
 
 
 def test_two_layouts_are_retained_where_they_gain() -> None:

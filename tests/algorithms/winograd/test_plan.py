@@ -21,7 +21,7 @@ from tilewright.algorithms.winograd.plan import tiles as winograd_tiles
 from tilewright.algorithms.winograd.plan.errors import largest_error
 from tilewright.algorithms.winograd.plan.tiles import (
     ENOUGH,
-    NEAR,
+    MAX_SHARE_RATIO,
     PART,
     TileBlock,
     WinogradProblem,
@@ -267,8 +267,8 @@ def test_parts_are_close_to_their_size_for_any_number_of_channels() -> None:
     for lanes in (4, 8, 16):
         for blocks in range(1, 4096 // lanes):
             part = part_of(blocks, lanes) * lanes
-            assert part <= NEAR * PART
-            assert part >= PART / NEAR or part == blocks * lanes
+            assert part <= MAX_SHARE_RATIO * PART
+            assert part >= PART / MAX_SHARE_RATIO or part == blocks * lanes
 
 
 STRIDED = [

@@ -37,7 +37,7 @@ def hints(func: PrimFunc, target: Target, name: str, sizes: Mapping[Var, Expr] |
     sizes = sizes or {}
     for loops in nests(func):
         state = State(target, frozenset(), evaluate)
-        state.around = list(loops[:-1])
+        state.enclosing = list(loops[:-1])
         load, note = first_read(loops[-1], name), find(loops[-1].notes, Prefetch)
         assert load is not None and note is not None
         place = state.converter.offset(load.buffer, load.indices)

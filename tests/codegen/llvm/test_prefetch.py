@@ -54,7 +54,13 @@ def product(
     cached = 1 if prefetch else None
     rest = strip or None
     shared = Prefetch(
-        weights, nbytes, rows=strip or as_int(count), strip=rest, few=short_count, ahead=prefetch, prefetch_level=cached
+        weights,
+        nbytes,
+        rows=strip or as_int(count),
+        strip=rest,
+        fewer_than=short_count,
+        distance=prefetch,
+        prefetch_level=cached,
     )
     s.annotate(channel, Prefetch(weights, nbytes, tiles=tiles) if tiles else shared)
     init = s.decompose_reduction(block, channel)
@@ -166,7 +172,7 @@ def test_all_iterations_together_prefetch_all_that_comes_later(count: int, nbyte
     text, before = emit_llvm(prefetching, TARGET), emit_llvm(func, TARGET)
     (nest,) = nests(prefetching, PrefetchShare)
     state = State(TARGET, frozenset(), evaluate)
-    state.around = list(nest[:-1])
+    state.enclosing = list(nest[:-1])
     result = share_of(state, nest[-1])
     assert result is not None
     _, start, each = result

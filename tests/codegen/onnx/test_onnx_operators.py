@@ -47,10 +47,10 @@ INTEGERS = np.array([7, -7, 5, -6, 1, 0], np.int32)
 DIVISORS = np.array([2, 3, -2, -3, 4, 5], np.int32)
 BITS = np.array([0, 1, 0x80000001, 0xFFFFFFFF, 77, 6], np.uint32)
 TRUTHS = np.array([True, True, False, False])
-PLAIN = [n for n in sorted(RULES) if n in BODIES and n not in ("cast", "select", "shl", "shr", "detect_inf")]
+POINTWISE = [n for n in sorted(RULES) if n in BODIES and n not in ("cast", "select", "shl", "shr", "detect_inf")]
 
 
-@pytest.mark.parametrize("op", PLAIN)
+@pytest.mark.parametrize("op", POINTWISE)
 def test_pointwise(op: str) -> None:
     """On floats if it takes them, else on integers, else on booleans."""
     wide = np.where(np.isfinite(FLOATS), FLOATS, np.float32(0.25))
@@ -80,7 +80,8 @@ RESIZE = {"axis": 2, "size": 8, "scale": 1.6, "mode": "linear", "coordinates": "
 BOXES = np.array([[0.0, 0.0, 3.0, 3.0], [1.0, 0.5, 4.0, 4.0]], np.float32)
 CORNERS = np.array([[[0, 0, 2, 2], [0.1, 0, 2, 2], [3, 3, 5, 5]]], np.float32)
 
-TURNED = {"transpose_a": True, "transpose_b": True}
+HALF = np.float16
+TRANSPOSED = {"transpose_a": True, "transpose_b": True}
 
 CASES: dict[str, tuple[Sequence[Any], dict[str, Any]]] = {
     "cast": ([FLOATS[:8] * 3], {"dtype": i32}),
@@ -91,8 +92,8 @@ CASES: dict[str, tuple[Sequence[Any], dict[str, Any]]] = {
     "detect_inf": ([FLOATS], {"positive": True, "negative": False}),
     "detect_inf of the others": ([FLOATS], {"positive": False, "negative": True}),
     "eye": ([], {"rows": 3, "columns": 4, "k": 1, "dtype": f32}),
-    "matmul": ([normal(3, 2), normal(4, 3)], TURNED),
-    "matmul of halves": ([normal(3, 2).astype(np.float16), normal(4, 3).astype(np.float16)], TURNED | {"dtype": f32}),
+    "matmul": ([normal(3, 2), normal(4, 3)], TRANSPOSED),
+    "matmul of halves": ([normal(3, 2).astype(HALF), normal(4, 3).astype(HALF)], TRANSPOSED | {"dtype": f32}),
     "matmul of bytes": ([np.arange(6, dtype=np.uint8).reshape(2, 3), np.arange(6, dtype=np.int8).reshape(3, 2)], {}),
     "reduce_sum": ([normal(2, 3)], {"axes": (1,), "keepdims": True}),
     "reduce_sum of nothing": ([normal(2, 3)], {"axes": (), "keepdims": True}),
@@ -188,6 +189,6 @@ ELSEWHERE |= {"stop_gradient", "surrogate", "require"}
 
 
 def test_every_operator_that_has_words_is_met() -> None:
-    met = {*PLAIN, *(name.split(" ")[0] for name in CASES), "cond", *ELSEWHERE}
+    met = {*POINTWISE, *(name.split(" ")[0] for name in CASES), "cond", *ELSEWHERE}
     met |= {n for n in RULES.keys() | SEVERAL.keys() if f"= {n}(" in OPERATORS}
     assert RULES.keys() | SEVERAL.keys() == met | {"constant", "identity"}

@@ -61,13 +61,20 @@ class Case:
         off: int = 0,
         **attrs: Any,
     ) -> None:
-        self.op, self.given, self.free, self.outputs, self.off, self.attrs = op, arguments, free, outputs, off, attrs
+        self.op, self.arguments, self.free, self.outputs, self.off, self.attrs = (
+            op,
+            arguments,
+            free,
+            outputs,
+            off,
+            attrs,
+        )
         self.compared = compared
 
     def model(self) -> tuple[onnx.ModelProto, dict[str, Array]]:
-        names = ["" if a is None else f"x{k}" for k, a in enumerate(self.given)]
-        feeds = {name: a for name, a in list(zip(names, self.given, strict=True))[: self.free] if a is not None}
-        rest = [numpy_helper.from_array(a, name) for name, a in zip(names, self.given, strict=True) if a is not None
+        names = ["" if a is None else f"x{k}" for k, a in enumerate(self.arguments)]
+        feeds = {name: a for name, a in list(zip(names, self.arguments, strict=True))[: self.free] if a is not None}
+        rest = [numpy_helper.from_array(a, name) for name, a in zip(names, self.arguments, strict=True) if a is not None
                 and name not in feeds]  # fmt: skip
         n = node(self.op, names, [f"y{k}" for k in range(self.outputs)], domain="com.microsoft", **self.attrs)
         inputs = [

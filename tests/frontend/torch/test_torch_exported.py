@@ -24,13 +24,13 @@ class Masked(nn.Module):  # type: ignore[misc,name-defined]
 
     def __init__(self) -> None:
         super().__init__()
-        self.linear, self.norm, self.again = nn.Linear(9, 9), nn.BatchNorm1d(9), nn.LayerNorm(9)
+        self.linear, self.norm, self.second = nn.Linear(9, 9), nn.BatchNorm1d(9), nn.LayerNorm(9)
         self.scale, self.embed = nn.Parameter(torch.tensor(2.0)), nn.Embedding(10, 9)
         self.register_buffer("mask", torch.tril(torch.ones(9, 9)))
 
     def forward(self, x: Any) -> Any:
         h = self.norm(self.linear(x))
-        h = self.again(torch.where(h > 0.3, h * self.scale, h / 3.7))
+        h = self.second(torch.where(h > 0.3, h * self.scale, h / 3.7))
         h = (h @ self.mask).masked_fill(self.mask[0] == 0, -1e9).clamp(-5, 5)
         return torch.softmax(h, -1) + self.embed(torch.tensor([1])) + torch.arange(9) * 0.25
 

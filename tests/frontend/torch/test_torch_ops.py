@@ -29,7 +29,7 @@ def two(n: int) -> Any:
     return torch.randn(n, 5, 3), torch.randn(n, 1, 3)
 
 
-FAR = (-math.inf, -1e4, -100.0, -50.0, -1.0, -1e-3, 0.0, 1e-3, 0.5, 10.0, 80.0, 95.0, 120.0, 1e4, math.inf)
+EXTREMES = (-math.inf, -1e4, -100.0, -50.0, -1.0, -1e-3, 0.0, 1e-3, 0.5, 10.0, 80.0, 95.0, 120.0, 1e4, math.inf)
 """Numbers at which exponentials vanish, overflow and lose digits."""
 
 
@@ -38,7 +38,7 @@ FAR = (-math.inf, -1e4, -100.0, -50.0, -1.0, -1e-3, 0.0, 1e-3, 0.5, 10.0, 80.0, 
     "function", [torch.exp, torch.exp2, torch.expm1, torch.log2, torch.sinh], ids=lambda f: f.__name__
 )
 def test_exponentials_of_numbers_wide_out(function: Any, kind: Any) -> None:
-    numbers = torch.tensor(FAR, dtype=kind)
+    numbers = torch.tensor(EXTREMES, dtype=kind)
     x = numbers.abs() if function is torch.log2 else numbers
     result = interpreted(import_torch(Functional(function), x, dynamic=None), x)[0].astype(np.float64)
     expected = function(x.double()).to(kind).double().numpy()

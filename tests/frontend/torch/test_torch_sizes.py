@@ -15,7 +15,7 @@ from tilewright.support.errors import CallError, ModelError, UnsupportedError
 SIDES = {"x": {0: "n", 2: "h", 3: "w"}}
 
 
-class Halves(nn.Module):  # type: ignore[misc,name-defined]
+class UNet(nn.Module):  # type: ignore[misc,name-defined]
     """A U-Net of a few levels: maps that were halved are joined with those from before."""
 
     def __init__(self, levels: int) -> None:
@@ -40,7 +40,7 @@ def _symbols(imported: Any) -> list[tuple[str, int, int | None, int]]:
 
 @pytest.mark.parametrize("levels", [1, 3])
 def test_heights_and_widths_are_multiples_of_what_the_module_needs(levels: int) -> None:
-    module, unit = Halves(levels).eval(), 2**levels
+    module, unit = UNet(levels).eval(), 2**levels
     imported = import_model(module, None, torch.zeros(1, 3, 64, 64), SIDES)
     assert [(name, multiple) for name, _, _, multiple in _symbols(imported)] == [("h", unit), ("n", 1), ("w", unit)]
     x = torch.randn(2, 3, unit, 3 * unit)
@@ -48,14 +48,14 @@ def test_heights_and_widths_are_multiples_of_what_the_module_needs(levels: int) 
 
 
 def test_calls_with_other_sizes_are_refused() -> None:
-    model = tw.compile(Halves(2).eval(), torch.zeros(1, 3, 64, 64), dynamic=SIDES)
+    model = tw.compile(UNet(2).eval(), torch.zeros(1, 3, 64, 64), dynamic=SIDES)
     with pytest.raises(CallError, match=r"h in 4.*a multiple of 4, got 6"):
         model(torch.zeros(1, 3, 6, 8).numpy())
 
 
 def test_callers_state_multiples_and_ranges() -> None:
     dims = {"h": tw.dim(32, 640, multiple=32), "w": tw.dim(1, 64, multiple=6)}
-    imported = import_model(Halves(2).eval(), dims, torch.zeros(1, 3, 64, 64), SIDES)
+    imported = import_model(UNet(2).eval(), dims, torch.zeros(1, 3, 64, 64), SIDES)
     assert _symbols(imported) == [("h", 32, 640, 32), ("n", 1, None, 1), ("w", 12, 64, 12)]
 
 
@@ -84,7 +84,7 @@ def _exported(module: Any, shapes: Any, *args: Any) -> Any:
 
 @pytest.mark.parametrize("offset", [0, 8])
 def test_exported_sizes_may_be_multiples_of_a_symbol(offset: int) -> None:
-    module = Halves(2)
+    module = UNet(2)
     h, w = (torch.export.Dim(name, min=1, max=20) * 4 for name in "hw")
     program = _exported(module, ({2: h + offset if offset else h, 3: w},), torch.zeros(1, 3, 64, 32))
     imported = import_model(program)
@@ -95,7 +95,7 @@ def test_exported_sizes_may_be_multiples_of_a_symbol(offset: int) -> None:
 
 def test_exported_multiples_can_be_numbers() -> None:
     side = torch.export.Dim("h", min=1, max=20) * 4
-    program = _exported(Halves(2), ({2: side},), torch.zeros(1, 3, 64, 32))
+    program = _exported(UNet(2), ({2: side},), torch.zeros(1, 3, 64, 32))
     assert str(import_model(program, {"x_dim2": 24}).graph.inputs[0].type) == "f32[1, 3, 24, 32]"
     with pytest.raises(ModelError, match="x_dim2 cannot be this size: expected a multiple of 4, got 26"):
         import_model(program, {"x_dim2": 26})

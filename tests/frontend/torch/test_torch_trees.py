@@ -25,7 +25,7 @@ class Pair:
     logits: Any = None
 
 
-class Plain:
+class Opaque:
     """Neither names nor order but its own."""
 
     def __init__(self, *parts: Any) -> None:
@@ -45,7 +45,7 @@ pytree.register_pytree_node(
     serialized_type_name="tests.Pair",
 )
 pytree.register_pytree_node(
-    Plain, lambda p: (list(p.parts), None), lambda values, _: Plain(*values), serialized_type_name="tests.Plain"
+    Opaque, lambda p: (list(p.parts), None), lambda values, _: Opaque(*values), serialized_type_name="tests.Plain"
 )
 
 
@@ -65,9 +65,9 @@ class Returns(torch.nn.Module):
         (lambda a, b: Sample(sample=a, other=b), ["sample", "other"]),
         (lambda a, b: Pair(a, b), ["hidden", "logits"]),
         (lambda a, b: Pair(a), ["hidden"]),
-        (lambda a, b: Plain(a, b), ["output0", "output1"]),
+        (lambda a, b: Opaque(a, b), ["output0", "output1"]),
         (lambda a, b: {"deep": Sample(x=a), "none": None, "list": [b]}, ["deep_x", "list_0"]),
-        (lambda a, b: (None, Pair(a, Plain(b))), ["hidden", "logits_0"]),
+        (lambda a, b: (None, Pair(a, Opaque(b))), ["hidden", "logits_0"]),
     ],
     ids=["mapping", "dataclass", "field-without-value", "plain", "nested", "none"],
 )

@@ -21,7 +21,7 @@ class Everything(nn.Module):
         self.embedding = nn.Embedding(7, 4)
         self.head = nn.Linear(4, 7, bias=False)
         self.head.weight = self.embedding.weight
-        self.again = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
         self.scale = nn.Parameter(torch.tensor(1.5))
         self.parts = nn.ParameterList([torch.ones(4), torch.zeros(4)])
         self.norm = nn.BatchNorm1d(4)
@@ -35,7 +35,7 @@ class Everything(nn.Module):
         self.register_buffer("view", self.table[:2])
 
     def forward(self, x: Any) -> Any:
-        y = self.norm(self.again(self.embedding(x)))
+        y = self.norm(self.second(self.embedding(x)))
         y = y * self.scale + self.parts[0] - self.parts[1] + self.hidden
         y = torch.where(self.mask, y, y[:, self.places] * torch.tensor([1.0, 2.0, 3.0, 4.0]))
         y = torch.cat([y, self.empty]) + self.count

@@ -80,7 +80,7 @@ def serve(model: Any, **options: Any) -> None:
     Broker(NAME, model, wait=10.0, max_wait=1e-3, **options).serve()
 
 
-def many(model: Any, cast: Cast) -> None:
+def crowd(model: Any, cast: Cast) -> None:
     """64 processes, each with any number of rows."""
     cast.start(100, lambda: serve(model))
     for role in range(64):
@@ -178,7 +178,7 @@ def forked(model: Any, cast: Cast) -> None:
     cast.kill(100)
 
 
-SCENES = {f.__name__: f for f in (many, agents_die, brokers_die, both_fall_back, forked)}
+SCENES = {f.__name__: f for f in (crowd, agents_die, brokers_die, both_fall_back, forked)}
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from tilewright.live.broker.client import BrokerClient
 from tilewright.live.broker.fit import ring_spec
 from tilewright.live.broker.ring import FILE, Ring
 from tilewright.live.broker.server import Broker
-from tilewright.live.broker.structs import CLAIMED, FAILED, HEADER, IDLE, LATE, READY, READY_AT, SLOT
+from tilewright.live.broker.structs import CLAIMED, FAILED, HEADER, IDLE, READY, READY_AT, SLOT, TIMED_OUT
 from tilewright.support.errors import BrokerError, CallError
 
 F32 = TensorProto.FLOAT
@@ -209,7 +209,7 @@ def test_a_request_whose_batch_failed_is_not_asked_once_more(policy: Any) -> Non
             agent._end(agent._agent, FAILED)
         assert agent.is_attached
         with pytest.raises(BrokerError, match="does not answer"):
-            agent._end(agent._agent, LATE)
+            agent._end(agent._agent, TIMED_OUT)
         assert not agent.is_attached
 
 

@@ -15,7 +15,7 @@ from tilewright.live.broker.signals import define_sleeping
 from tilewright.native.assembler import PTR, VOID, Module
 from tilewright.native.link import Library, compile_text, host_triple
 
-FREE, TAKEN, AWAITED = 0, 1, 2
+FREE, HELD, AWAITED = 0, 1, 2
 
 
 class Lock:
@@ -52,7 +52,7 @@ def lock() -> Lock:
 def test_who_waits_is_woken(lock: Lock) -> None:
     for sleepers in (1, 3):
         lock.take()
-        assert lock.state == TAKEN
+        assert lock.state == HELD
         threads = [threading.Thread(target=lambda: (lock.take(), lock.give()), daemon=True) for _ in range(sleepers)]
         for thread in threads:
             thread.start()

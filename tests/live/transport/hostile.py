@@ -18,7 +18,7 @@ from tests.live.transport.lab import SECRET, damage, wide_program, wide_weights
 from tilewright.live.transport import structure
 from tilewright.live.transport.blob import Blob
 from tilewright.live.transport.messages import WANT_BYTES, Mark, Offer, Want, What
-from tilewright.live.transport.session import admit, join, secret_bytes
+from tilewright.live.transport.session import authenticate, join, secret_bytes
 from tilewright.live.transport.wire import CHUNK, Channel, Kind, digest
 from tilewright.runtime.image import pack_into
 from tilewright.support.errors import TransportError
@@ -78,7 +78,7 @@ def hostile_server(sock: socket.socket, rng: random.Random) -> None:
     """Play one case to the node at the other end."""
     channel = Channel(sock, "the node", 5.0)
     with suppress(TransportError):
-        admit(channel, secret_bytes(SECRET), lambda name: None)
+        authenticate(channel, secret_bytes(SECRET), lambda name: None)
         channel.receive({Kind.WANT: WANT_BYTES})
         for kind, body in server_script(rng):
             channel.send(kind, body)  # type: ignore[arg-type]

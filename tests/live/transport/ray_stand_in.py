@@ -22,10 +22,10 @@ class Actor:
     """A handle: `actor.method.remote(...)` gives a reference to the result."""
 
     def __init__(self, ray: Ray, created: Any, options: dict[str, Any]) -> None:
-        self._ray, self._made, self.options, self.alive = ray, created, options, True
+        self._ray, self._object, self.options, self.alive = ray, created, options, True
 
     def __getattr__(self, name: str) -> Any:
-        return mock.Mock(remote=lambda *args: self._ray.call(self, getattr(self._made, name), args))
+        return mock.Mock(remote=lambda *args: self._ray.call(self, getattr(self._object, name), args))
 
 
 class Kind:

@@ -31,7 +31,7 @@ from tests.live.transport.lab import (
     wide_weights,
 )  # fmt: skip
 from tilewright.live.transport.messages import NO_STRUCTURE, WANT_BYTES, Mark, Offer, Want, What
-from tilewright.live.transport.session import admit, join, secret_bytes
+from tilewright.live.transport.session import authenticate, join, secret_bytes
 from tilewright.live.transport.wire import Channel, HostileError, Kind
 from tilewright.support.errors import ArtifactError, Error, TransportError
 
@@ -132,7 +132,7 @@ def test_bytes_changed_on_the_way() -> None:
 def test_huge_sizes_cost_nothing(what: What, nbytes: int) -> None:
     def lie(sock: socket.socket) -> None:
         channel = Channel(sock, "node", 5.0)
-        admit(channel, secret_bytes(SECRET), lambda name: None)
+        authenticate(channel, secret_bytes(SECRET), lambda name: None)
         channel.receive({Kind.WANT: WANT_BYTES})
         channel.send(Kind.OFFER, Offer(what, Mark(b"r" * 16, 1), 1, STRUCTURE.id, bytes(16), nbytes, 0, True).pack())
         channel.read(memoryview(bytearray(1)))
@@ -152,7 +152,7 @@ def test_huge_sizes_cost_nothing(what: What, nbytes: int) -> None:
 def test_a_welcome_says_nothing_more(secret: str | None) -> None:
     def lie(sock: socket.socket) -> None:
         channel = Channel(sock, "node", 5.0)
-        admit(SlyChannel(channel), secret and secret_bytes(secret), lambda name: None)  # type: ignore[arg-type]
+        authenticate(SlyChannel(channel), secret and secret_bytes(secret), lambda name: None)  # type: ignore[arg-type]
         channel.read(memoryview(bytearray(1)))
 
     with impostor(lie) as port:
@@ -182,7 +182,7 @@ def test_a_wrong_digest_is_never_published(
 
     def lie(sock: socket.socket) -> None:
         channel = Channel(sock, "node", 5.0)
-        admit(channel, secret_bytes(SECRET), lambda name: None)
+        authenticate(channel, secret_bytes(SECRET), lambda name: None)
         channel.receive({Kind.WANT: WANT_BYTES})
         for kind, body in frames:
             channel.send(kind, body)  # type: ignore[arg-type]

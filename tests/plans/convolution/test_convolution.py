@@ -23,7 +23,7 @@ from tilewright.ir.rewrite import walk
 from tilewright.ops.interpret import run_graph
 from tilewright.plans import plan
 from tilewright.plans.convolution import direct
-from tilewright.plans.convolution.pixels import PixelProblem, ahead, runs_together
+from tilewright.plans.convolution.pixels import PixelProblem, prefetches, runs_together
 from tilewright.plans.convolution.tiles import Blocking, DirectProblem, blockings, estimate, ranked, tile_steps
 from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.base import Candidate
@@ -467,7 +467,7 @@ def test_panels_and_flatness_can_be_forced() -> None:
         check(got, case, data)
 
 
-PLAIN: list[Case] = [
+ORDINARY: list[Case] = [
     (2, 31, 20, (6, 9), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
     (1, 17, 30, (1, 2), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
     (1, 60, 48, (40, 33), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
@@ -480,7 +480,7 @@ PLAIN: list[Case] = [
 ]
 
 
-@pytest.mark.parametrize("case", PLAIN, ids=str)
+@pytest.mark.parametrize("case", ORDINARY, ids=str)
 def test_one_pixel_between_ordinary_maps(case: Case) -> None:
     """Nothing is converted; NaN and infinity go through."""
     data, graph = arrays(case), graph_of(case, residual=False)
@@ -506,7 +506,7 @@ def test_a_small_number_of_filters_prefetch_from_memory_alone(
     channels: int, side: int, filters: int, prefetched: bool
 ) -> None:
     target = TARGETS["znver4"].adjusted(l2=1 << 20, l3=32 << 20)
-    assert ahead(PixelProblem(filters, side * side, channels), filters, target) == prefetched
+    assert prefetches(PixelProblem(filters, side * side, channels), filters, target) == prefetched
 
 
 @pytest.mark.parametrize(

@@ -139,14 +139,14 @@ def test_native_products(m: int, k: int, n: int) -> None:
         np.testing.assert_array_equal(got, x.astype(np.int64) @ w.astype(np.int64))
 
 
-def halves(*shape: int) -> np.ndarray:
+def bf16_array(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(bf16.numpy)
 
 
 @pytest.mark.parametrize("m,k,n", SIZES)
 def test_native_products_of_float16(m: int, k: int, n: int) -> None:
     """Products of bf16 are exact in f32; so many of them are summed with a rounding each."""
-    x, w = halves(m, k), halves(k, n)
+    x, w = bf16_array(m, k), bf16_array(k, n)
     exact = x.astype(np.float64) @ w.astype(np.float64)
     size = np.abs(x.astype(np.float64)) @ np.abs(w.astype(np.float64))
     for threads in (1, 2):
@@ -350,7 +350,7 @@ def test_intrinsics_say_what_they_compute() -> None:
 
 
 def test_the_intrinsic_of_float16_says_what_it_computes() -> None:
-    a, b, sums = halves(16, 32), halves(16, 16, 2), np.ones((16, 16), np.float32)
+    a, b, sums = bf16_array(16, 32), bf16_array(16, 16, 2), np.ones((16, 16), np.float32)
     interpret(find_intrinsic(x86.DOTS[-1].name).description, [a, b, sums])
     flat = b.astype(np.float64).transpose(0, 2, 1).reshape(32, 16)
     np.testing.assert_allclose(sums, a.astype(np.float64) @ flat + 1, rtol=1e-5, atol=1e-5)

@@ -614,7 +614,7 @@ def test_weights_that_no_one_prefetches_are_waited_for_in_the_first_pass() -> No
 def test_an_operand_from_the_second_level_is_read_once_by_a_small_number_of_rows(rows: int) -> None:
     """A panel of unpacked rows that stays in the first level arrives there in the first pass, which waits for it."""
     target = Target.parse("emeraldrapids")
-    product = Product(rows, 128, 96, count=9, plain=True)
+    product = Product(rows, 128, 96, count=9, unpacked=True)
     assert product.level(target) == "l2"
     best = min(tiles(rows, 16, 128, 96, 4, target), key=lambda t: estimate(t, product, target).cycles)
     assert best.rows == rows
@@ -630,7 +630,9 @@ def test_a_small_number_of_of_a_symbolic_number_of_rows_prefetch_as_a_known_a_sm
     planned = plan(product(ROWS, size, size, target), target)
     notes = [find(loop.notes, Prefetch) for loop in walk(planned.func.body) if isinstance(loop, For)]
     shared = [note for note in notes if note is not None and note.rows is not None]
-    assert shared and {(note.few, note.ahead, note.prefetch_level) for note in shared} == {(short_count, 4096, level)}
+    assert shared and {(note.fewer_than, note.distance, note.prefetch_level) for note in shared} == {
+        (short_count, 4096, level)
+    }
 
 
 def test_a_small_number_of_rows_of_a_strip_are_all_there_are() -> None:

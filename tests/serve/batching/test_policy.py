@@ -85,7 +85,7 @@ def test_a_batch_keeps_the_deadlines_of_all_its_jobs(rows: list[tuple[int, float
     estimates.observe(1, estimates.seconds(1))
     queue = DeadlineQueue(estimates, 0.02, 16)
     waiting = [Job(n, 0.0, slack, priority) for n, slack, priority in rows]
-    selected = [job for job in waiting if queue.admit(job, 0.0, 0.0, 1)]
+    selected = [job for job in waiting if queue.accept(job, 0.0, 0.0, 1)]
     for job in waiting:  # a job is only refused if its deadline could not be kept by itself, or after others
         assert job in selected or job.deadline < sum(j.rows for j in waiting) * (ALPHA + BETA) * 2
     batch, dropped = queue.take(wait)
@@ -106,7 +106,7 @@ def test_a_batch_keeps_the_deadlines_of_all_its_jobs(rows: list[tuple[int, float
 def test_priority_comes_first() -> None:
     queue = DeadlineQueue(known(), 1.0, 4)
     low, high = Job(4, 0.0, 0.5, 0), Job(4, 0.0, 0.9, 1)
-    assert queue.admit(low, 0.0, 0.0, 1) and queue.admit(high, 0.0, 0.0, 1)
+    assert queue.accept(low, 0.0, 0.0, 1) and queue.accept(high, 0.0, 0.0, 1)
     assert queue.take(0.0)[0].jobs == [high]  # type: ignore[union-attr]
     assert queue.remove(low) and not queue.remove(low) and queue.backlog() == 0
 
@@ -149,7 +149,7 @@ def test_estimates_that_are_too_large_come_right_once_more() -> None:
     queue = DeadlineQueue(estimates, 0.02, MAX_BATCH)
     outcome = simulate({"m": queue}, [Load("m", CAPACITY / 2, 0.02)], noisy(1), seconds=4.0)["m"]
     assert outcome.met > 0.4 * outcome.total and estimates.bound(1) < 0.002
-    assert not queue.admit(Job(1, 5.0, 5.0 + 1e-6), 5.0, 5.0, 1)  # what no batch has ever done is not tried
+    assert not queue.accept(Job(1, 5.0, 5.0 + 1e-6), 5.0, 5.0, 1)  # what no batch has ever done is not tried
 
 
 @pytest.mark.parametrize(("limit", "least"), [(10.0, 64), (0.003, 12), (1e-9, 1)])

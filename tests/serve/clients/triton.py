@@ -40,7 +40,7 @@ def texts(kind: Any) -> tuple[Any, np.ndarray]:
     return created, array
 
 
-def halves(kind: Any) -> tuple[Any, np.ndarray]:
+def bf16_input(kind: Any) -> tuple[Any, np.ndarray]:
     array = np.array([1.5, -2.0], ml_dtypes.bfloat16)
     created = kind.InferInput("x", [2], "BF16")
     created.set_data_from_numpy(array)
@@ -61,7 +61,7 @@ def common(client: Any, kind: Any, **options: Any) -> None:
     )
     created, array = texts(kind)
     assert client.infer("echo", [created]).as_numpy("y").tolist() == array.tolist()
-    created, array = halves(kind)
+    created, array = bf16_input(kind)
     np.testing.assert_array_equal(client.infer("echo-bf16", [created]).as_numpy("y"), array)
     client.get_inference_statistics("layer")
     try:

@@ -106,11 +106,11 @@ def other_argument(f: Form) -> Value:
     return f("mul", f("mul", y, f("add", f("erf", f("mul", f.x, math.sqrt(0.5))), 1.0)), 0.5)
 
 
-def plain(f: Form) -> Value:
+def not_an_activation(f: Form) -> Value:
     return f("tanh", f("erf", f.x))
 
 
-@pytest.mark.parametrize("form", [other_factor, other_sum, other_argument, plain])
+@pytest.mark.parametrize("form", [other_factor, other_sum, other_argument, not_an_activation])
 def test_what_is_none(form: Callable[[Form], Value]) -> None:
     f = Form()
     graph = f.finish(form(f))

@@ -150,7 +150,7 @@ def batch_and_heads_in_one(f: Form) -> Graph:
     return f.b.finish((f("matmul", p, v),))
 
 
-def few_heads_of_keys_and_values(f: Form) -> Graph:
+def grouped_heads_of_keys_and_values(f: Form) -> Graph:
     q, k, v = f.qkv((0, 2, 1, 3))
     wide = f("reshape", f.input("wide", BATCH, TOKENS, 3 * HEADS * DEPTH), shape=(BATCH, TOKENS, 3 * HEADS, DEPTH))
     q = f("transpose", wide, perm=(0, 2, 1, 3))
@@ -252,7 +252,7 @@ FORMS = [
     not_seen,
     parts_of_one_projection,
     batch_and_heads_in_one,
-    few_heads_of_keys_and_values,
+    grouped_heads_of_keys_and_values,
     keys_alone_are_repeated,
     sequences_first,
     stacked_projections,

@@ -88,7 +88,7 @@ def root_of_mean_squares(w: Writer) -> Value:
 
 Write = Callable[[Writer], Value]
 
-FOUND: dict[str, tuple[Write, str, int]] = {
+RECOGNISED: dict[str, tuple[Write, str, int]] = {
     "quotient": (by_a_quotient, "layer_norm", 3),
     "flax": (with_the_scale_beside_the_root, "layer_norm", 3),
     "sums": (by_sums_without_dimensions, "layer_norm", 1),
@@ -115,9 +115,9 @@ def results(graph: Graph) -> Any:
     return result
 
 
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", RECOGNISED)
 def test_a_norm_is_located(name: str) -> None:
-    write, op, operands = FOUND[name]
+    write, op, operands = RECOGNISED[name]
     graph = graph_of(write)
     result = recognised(graph)
     assert [n.op for n in result.nodes] == [op]

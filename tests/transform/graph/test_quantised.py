@@ -137,7 +137,7 @@ def test_a_small_number_of_filters_between_convolutions() -> None:
     assert (off < 0.01).mean() > 0.97  # a level that falls to the other side changes what is around it in later layers
 
 
-FAR = """
+SHIFTED = """
     graph @g(%x: {kind}[1, 5, 6, 6]) params(%w: i8[4, 5, 3, 3]) {{
       %z = constant() {{value = array i32[] ({zero})}} : i32[]
       %a = cast(%x) {{dtype = i32}} : i32[1, 5, 6, 6]
@@ -151,7 +151,7 @@ FAR = """
 @pytest.mark.parametrize("kind,zero", [("u8", 300), ("u8", 255), ("i8", -128), ("i8", 200), ("u8", -1)])
 def test_zero_points_that_numbers_cannot_have(kind: str, zero: int) -> None:
     """The padding of a map stands for zero: where 8 bits cannot hold it, it is taken off before."""
-    graph = parse_graph(FAR.format(kind=kind, zero=zero))
+    graph = parse_graph(SHIFTED.format(kind=kind, zero=zero))
     dtype = np.uint8 if kind == "u8" else np.int8
     info = np.iinfo(dtype)
     x = RNG.integers(info.min, info.max + 1, (1, 5, 6, 6)).astype(dtype)

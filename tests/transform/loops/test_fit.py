@@ -45,14 +45,14 @@ def test_what_is_used_has_its_place() -> None:
     assert isinstance(n, Var)
 
 
-KEPT = {
+UNCHANGED = {
     "all rows are made": {"made": "48"},
     "small enough for the stack": {"planes": 8},
     "registers": {"scope": " in local"},
 }
 
 
-@pytest.mark.parametrize("what", KEPT)
+@pytest.mark.parametrize("what", UNCHANGED)
 def test_buffers_that_keep_their_size(what: str) -> None:
-    func = parse_func(FUNC.format(**(PARTS | KEPT[what])))
+    func = parse_func(FUNC.format(**(PARTS | UNCHANGED[what])))
     assert fit_buffers(func) is func

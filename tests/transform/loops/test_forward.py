@@ -21,7 +21,7 @@ func @tiles(x: f32[n, 8], y: f32[m, 8], z: f32[8]) where n in 0..100, m in 0..30
     }}
     for u in 0..8 vectorized {{ sums[u] = 0.0 }}
     for k in 0..{times} {{ for w in 0..8 vectorized {{ sums[w] = sums[w] * 2.0 + strip[{read}] }} }}
-    {behind}
+    {tail}
     for o in 0..8 vectorized {{ y[t, o] = sums[o] }}
   }}
 }}
@@ -31,7 +31,7 @@ PARTS = {
     "stored": f"strip[r * 2 + q, v] = select(1 <= {ROW} and {ROW} <= n, x[{ROW} - 1, v], 0.0)",
     "times": "6",
     "read": "5 - k, w",
-    "behind": "",
+    "tail": "",
 }
 
 
@@ -65,7 +65,7 @@ STAY = {
     "never whole": {"stored": f"strip[r * 2 + q, v] = select(1 <= r * 2 + q and {ROW} <= n, x[{ROW} - 1, v], 0.0)"},
     "not padded": {"stored": "strip[r * 2 + q, v] = x[r * 2 + q, v]"},
     "something is written that the source may be": {
-        "behind": "for p in 0..8 vectorized { z[p] = strip[0, p] }",
+        "tail": "for p in 0..8 vectorized { z[p] = strip[0, p] }",
         "times": "5",
     },
 }

@@ -27,7 +27,7 @@ func @few(a: f32[n, 6], b: f32[6, 8], c: f32[n, 8]) where n in {low}..{high} {{
 """
 
 
-def few(low: int, high: int, kind: str = "parallel", test: str = "r < n") -> str:
+def function_of(low: int, high: int, kind: str = "parallel", test: str = "r < n") -> str:
     return FUNC.format(low=low, high=high, size=high + 1, kind=kind, test=test)
 
 
@@ -35,7 +35,7 @@ def few(low: int, high: int, kind: str = "parallel", test: str = "r < n") -> str
 @pytest.mark.parametrize(("low", "high"), [(0, 2), (1, 5), (6, 7), (2, MAX_REMAINDER)])
 def test_every_number(low: int, high: int, kind: str) -> None:
     """Every number of rows of a thread, or of all where one thread does it."""
-    func = parse_func(few(low, high, kind))
+    func = parse_func(function_of(low, high, kind))
     numbered = rows_by_number(func)
     text = str(numbered)
     assert not any(" < n {" in line for line in text.splitlines()), "a row is tested"
@@ -52,10 +52,10 @@ def test_every_number(low: int, high: int, kind: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(few(1, MAX_REMAINDER + 1), id="too many numbers"),
-        pytest.param(few(1, 5, test="r < n and k < n"), id="another test"),
-        pytest.param(few(1, 5, test="r < n - 1"), id="two numbers of rows"),
-        pytest.param(few(1, 5).replace("for k in 0..6 {", "for k in 0..6 unrolled {"), id="no sum over a loop"),
+        pytest.param(function_of(1, MAX_REMAINDER + 1), id="too many numbers"),
+        pytest.param(function_of(1, 5, test="r < n and k < n"), id="another test"),
+        pytest.param(function_of(1, 5, test="r < n - 1"), id="two numbers of rows"),
+        pytest.param(function_of(1, 5).replace("for k in 0..6 {", "for k in 0..6 unrolled {"), id="no sum over a loop"),
     ],
 )
 def test_what_stays(text: str) -> None:
@@ -65,7 +65,7 @@ def test_what_stays(text: str) -> None:
 
 def test_versions_of_several_rows_have_fewer_copies() -> None:
     """A step stores 128 bytes a row here; two steps of four rows are as many as an iteration should have."""
-    wide = few(1, 5).replace("for k in 0..6 {", "for k in 0..6 @unroll(times=4) {")
+    wide = function_of(1, 5).replace("for k in 0..6 {", "for k in 0..6 @unroll(times=4) {")
     for size in ("b: f32[6, 8]", "c: f32[n, 8]", "t: f32[6, 8]", "0..8 vectorized"):
         wide = wide.replace(size, size.replace("8", "32"))
     text = str(rows_by_number(parse_func(wide)))

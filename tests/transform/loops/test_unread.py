@@ -65,7 +65,7 @@ def test_loops_that_run_on(what: str) -> None:
 def test_iterations_that_prefetch_weights_together(size: str, where: str, stops: bool) -> None:
     """Where weights come from memory a known number of tiles runs on, for the last ones prefetch their share; an
     unknown one may be a small part of a block, of which all the others would be in vain."""
-    text = FUNC.replace(" where n in 0..200", where + " @cold_weights").replace("for k in 0..3 {{", NOTED)
+    text = FUNC.replace(" where n in 0..200", where + " @nonresident_weights").replace("for k in 0..3 {{", NOTED)
     less = leave_out_unread(parse_func(text.format(**PARTS).replace("n]", f"{size}]").replace("< n", f"< {size}")
                                        .replace("n + 47", f"{size} + 47")))  # fmt: skip
     (loop,) = [s for s in walk(less.body) if isinstance(s, For) and s.var.name == "j"]

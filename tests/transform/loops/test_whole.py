@@ -28,7 +28,7 @@ func @kept(a: f32[m], c: f32[n]) where n in 1..16, m in 1..40 {{
 
 INIT, GUARDED = "if i < n { t[i] = 0.0 }", "select(v < m, a[v], 0.0)"
 
-KEPT = {
+UNCHANGED = {
     "other lanes are wanted: a sum over all of them follows": {"init": "t[i] = 0.0"},
     "stores under different conditions": {"init": "if i < n - 1 { t[i] = 0.0 }"},
     "two conditions, as halves of one vector": {"init": "if i >= n { t[i] = 0.0 }"},
@@ -36,9 +36,9 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("what", KEPT)
+@pytest.mark.parametrize("what", UNCHANGED)
 def test_conditions_that_stay(what: str) -> None:
-    parts = {"size": "16", "init": INIT, "condition": "v < n", "value": GUARDED} | KEPT[what]
+    parts = {"size": "16", "init": INIT, "condition": "v < n", "value": GUARDED} | UNCHANGED[what]
     func = parse_func(FUNC.format(**parts))
     assert whole_vectors(func) == func
     assert (

@@ -21,7 +21,7 @@ from tilewright.ops import emit1
 from tilewright.support.errors import ModelError
 from tilewright_example.operator import NAME
 
-PLAIN = ("abs", "exp", "neg", "relu", "sigmoid", "tanh")
+POINTWISE = ("abs", "exp", "neg", "relu", "sigmoid", "tanh")
 """Operators without attributes that may stand in a line."""
 
 
@@ -42,7 +42,7 @@ def load(model: Any, dims: Mapping[str, int], example: Any) -> Imported:
                 value = builder.input("x", TensorType(f32, tuple(as_expr(int(size)) for size in sizes)))
             case ["soft_clip", limit] if value is not None:
                 value = emit1(builder, NAME, value, limit=float(limit))
-            case [op] if value is not None and op in PLAIN:
+            case [op] if value is not None and op in POINTWISE:
                 value = emit1(builder, op, value)
             case _:
                 raise ModelError("the line makes no sense", where=f"{path}:{number}", got=repr(line))

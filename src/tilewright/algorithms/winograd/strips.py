@@ -10,12 +10,12 @@ from tilewright.algorithms.winograd.plan.tiles import blocked, problems_of
 from tilewright.algorithms.winograd.selection import Winograd
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
-from tilewright.ir.notes import Far
+from tilewright.ir.notes import SharedLevel
 from tilewright.plans.framework.cost import beyond
 from tilewright.targets.target import Target
 
 
-def strips(conv: Node, inward: bool, target: Target, away: Far | None) -> float | None:
+def strips(conv: Node, inward: bool, target: Target, away: SharedLevel | None) -> float | None:
     """Pixels of an image that all strips (or all lines of tiles, outward) have, in whole vectors, where tiles go in the
     blocks that are estimated to be best."""
     height, width = (as_int(d) for d in conv.output.shape[2:4])

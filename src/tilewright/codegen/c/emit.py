@@ -73,7 +73,7 @@ class Emitter:
         self.openmp = openmp
         self.identifiers = Identifiers()
         called = {x.linked for x in externals_in(func.body)} | {linked_name(x.name) for x in c_calls_in(func.body)}
-        self.identifiers.taken |= called
+        self.identifiers.used_names |= called
         self.names: dict[Var | Buffer, str] = {}
         self.extents: dict[Var, Expr] = {}
         self.exprs = ExprEmitter(self.names, self.extents)

@@ -37,7 +37,7 @@ def header(
     scratch = kernel.workspaces
     buffers = kernel.params[: len(kernel.params) - len(scratch)]
     names = Identifiers()
-    names.taken |= {name, "workspace", "thread", "threads", "barrier"}
+    names.used_names |= {name, "workspace", "thread", "threads", "barrier"}
     labels = [names.take(b.name) for b in buffers]
     sizes = [f"int64_t {names.take(s.name)}" for s in symbols]
     arguments = [f"{'' if b in written else 'const '}{_type(b)} *{x}" for b, x in zip(buffers, labels, strict=True)]

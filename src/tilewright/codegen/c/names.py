@@ -23,16 +23,16 @@ _HELPER = re.compile(rf"([a-z]+_)?({DTYPE})(_to_({DTYPE}))?")
 
 
 class Identifiers:
-    """Gives out identifiers; `taken` are those that are gone."""
+    """Gives out identifiers; `used_names` are those that are gone."""
 
     def __init__(self, used_names: Iterable[str] = RESERVED) -> None:
-        self.taken = set(used_names)
+        self.used_names = set(used_names)
 
     def take(self, name: str) -> str:
         """A C identifier for a name, not used before."""
         base = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
         result = f"_{base}" if base[0].isdigit() else base
-        while result in self.taken or _HELPER.fullmatch(result):
+        while result in self.used_names or _HELPER.fullmatch(result):
             result += "_"
-        self.taken.add(result)
+        self.used_names.add(result)
         return result

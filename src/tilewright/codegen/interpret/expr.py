@@ -28,7 +28,7 @@ class Shared:
         self.parts = parts
         self.turn = 0
 
-    def kept(self, compute: Thunk) -> Thunk:
+    def memoised(self, compute: Thunk) -> Thunk:
         """The closure that computes a part once a turn."""
         turn, value = -1, None
 
@@ -85,7 +85,7 @@ class Scope:
             if done is None:
                 done = self._expr(e)
             if self.shared is not None and e in self.shared.parts:
-                done = self.shared.kept(done)
+                done = self.shared.memoised(done)
             self.exprs[e] = done
         return done
 

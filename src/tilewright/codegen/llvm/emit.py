@@ -163,12 +163,12 @@ class _Names:
     """Distinct names for the function's arguments."""
 
     def __init__(self, used_names: set[str]) -> None:
-        self.taken = used_names | {"entry"}
+        self.used_names = used_names | {"entry"}
 
     def take(self, name: str) -> str:
         n, candidate = 0, name
-        while candidate in self.taken:
+        while candidate in self.used_names:
             n += 1
             candidate = f"{name}_{n}"
-        self.taken.add(candidate)
+        self.used_names.add(candidate)
         return candidate

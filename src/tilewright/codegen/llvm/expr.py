@@ -188,7 +188,7 @@ def _undecided(s: State, condition: Expr) -> Expr:
         return all_of(_undecided(s, part) for part in condition.args)
     known = s.proved.get((condition, s.lanes.var))
     if known is None:
-        extents = {loop.var: loop.extent for loop in s.around} | {s.lanes.var: Const(s.lanes.extent, i64)}
+        extents = {loop.var: loop.extent for loop in s.enclosing} | {s.lanes.var: Const(s.lanes.extent, i64)}
         known = s.proved[condition, s.lanes.var] = prove(condition, extents)
     return Const(True, boolean) if known else condition
 

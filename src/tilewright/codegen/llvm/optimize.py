@@ -42,17 +42,17 @@ def _optimized(
     return module, machine
 
 
-_kept = threading.local()
+_machines = threading.local()
 
 
 def _machine(triple: str, cpu: str, features: str, opt: int) -> llvm.TargetMachine:
     """LLVM's code generator. A thread keeps the last one: making it and its tables takes a third of what a small kernel
     takes, and a compile asks for the same one each time."""
     about = (triple, cpu, features, opt)
-    if getattr(_kept, "about", None) != about:
-        _kept.machine = machine_for(triple, cpu=cpu, features=features, opt=opt, every_target=True)
-        _kept.about = about
-    machine: llvm.TargetMachine = _kept.machine
+    if getattr(_machines, "about", None) != about:
+        _machines.machine = machine_for(triple, cpu=cpu, features=features, opt=opt, every_target=True)
+        _machines.about = about
+    machine: llvm.TargetMachine = _machines.machine
     return machine
 
 

@@ -86,7 +86,7 @@ def share_of(s: State, stmt: For) -> tuple[Buffer, Poly, int] | None:
         return None
     rank: Expr = const(0)
     count = 1
-    for loop in (*s.around, stmt):
+    for loop in (*s.enclosing, stmt):
         extent = as_int(loop.extent)
         if extent is None:
             return None
@@ -144,10 +144,10 @@ def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:
         # no use, as memory is busy and a hint takes the place of a load, their hints are for what they just read.
         share = const(steps * stride) // minimum(maximum(extent, 1), sharing)
         start, each = first * share, _whole(-(-(share * count) // steps), line)
-        if note.few is not None and count < note.few:
-            moved = ((note.ahead or 0) - note.nbytes) // load.buffer.dtype.itemsize
-            start = select(extent < note.few, moved, start)
-            each = select(extent < note.few, stride, each)
+        if note.fewer_than is not None and count < note.fewer_than:
+            moved = ((note.distance or 0) - note.nbytes) // load.buffer.dtype.itemsize
+            start = select(extent < note.fewer_than, moved, start)
+            each = select(extent < note.fewer_than, stride, each)
     return add(s.converter.poly(simplify(start + stmt.var * simplify(each))), {step: -stride})
 
 
@@ -192,7 +192,7 @@ def _rank(s: State, load: Load, tiles: int) -> Expr | None:
     moving = {v for index in load.indices for v in variables(index)}
     rank: Expr = const(0)
     count = 1
-    for enclosing in dropwhile(lambda loop: loop.var in moving, reversed(s.around)):
+    for enclosing in dropwhile(lambda loop: loop.var in moving, reversed(s.enclosing)):
         extent = as_int(enclosing.extent)
         if enclosing.var in moving or extent is None:
             break

@@ -57,7 +57,7 @@ class Caller:
 
     def call(self, step: StepSpec, waiting: bool) -> bool:
         """Write one call; gives whether the other threads would have to wait for it."""
-        fork = None if step.strand is None else step.strand[0]
+        fork = None if step.branch is None else step.branch[0]
         together = step.alone or fork is not None  # nothing needs what the calls before have written
         if waiting and not (together and fork == self.fork):
             self.wait()
@@ -67,13 +67,13 @@ class Caller:
         arguments += [f"i64 {self.integer(index)}" for index in step.symbols]
         arguments += [f"i64 {size}" for size in step.sizes]
         kernel = identifier(step.kernel, "@")
-        if step.strand is None:
+        if step.branch is None:
             arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"] if self.threads else []
             self.out.effect(f"call void {kernel}({', '.join(arguments)})")
             return step.alone
         arguments += ["i64 0", "i64 1", "ptr %barrier"] if self.threads else []
         mine, after = self.out.fresh("mine"), self.out.fresh("behind")
-        self.out.branch(self.out.inst(f"icmp eq i64 %tid, {self.owner(step.strand[1])}"), mine, after)
+        self.out.branch(self.out.inst(f"icmp eq i64 %tid, {self.owner(step.branch[1])}"), mine, after)
         self.out.start(mine)
         self.out.effect(f"call void {kernel}({', '.join(arguments)})")
         self.out.jump(after)

@@ -100,7 +100,7 @@ class State:
         self.depth: dict[Var, int] = {}
         self.counters: set[Var] = set()
         self.symbolic = False
-        self.around: list[For] = []
+        self.enclosing: list[For] = []
         self.chained: Stmt | None = None  # what is otherwise done in a chain of tests, of which this is the next one
         self.pointers: dict[str, Pointer] = {}
         self.tiles: Tiles | None = None

@@ -178,9 +178,9 @@ def loop(s: State, stmt: For) -> None:
 def iteration(s: State, stmt: For) -> None:
     """The body of a loop and the hints that stand before it."""
     emit_prefetch(s, stmt)
-    s.around.append(stmt)
+    s.enclosing.append(stmt)
     emit(s, stmt.body)
-    s.around.pop()
+    s.enclosing.pop()
 
 
 def _copies(stmt: Stmt) -> int:

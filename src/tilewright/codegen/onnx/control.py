@@ -22,7 +22,7 @@ def cond(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
     attrs = node.of(CondAttrs)
     branches = {"then_branch": _branch(w, attrs.then, x[1:]), "else_branch": _branch(w, attrs.orelse, x[1:])}
     names = [w.shared.fresh(v.name) for v in node.outputs]
-    return w.many("If", x[:1], names, **branches)
+    return w.several("If", x[:1], names, **branches)
 
 
 def _branch(w: Writer, body: Graph, operands: Sequence[str | None]) -> onnx.GraphProto:
@@ -56,7 +56,7 @@ def loop(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
     names = [w.shared.fresh(v.name) for v in node.outputs]
     if attrs.counted:  # which ONNX has after what else is carried
         names = [*names[:carried], names[-1], *names[carried:-1]]
-    w.many("Loop", [_trips(w, attrs, x[0], sequences), x[1], *outer], names, body=results)
+    w.several("Loop", [_trips(w, attrs, x[0], sequences), x[1], *outer], names, body=results)
     if attrs.backward:
         ends = [w.ints([-1]), w.ints([np.iinfo(np.int64).min]), w.ints([0]), w.ints([-1])]
         names[carried:] = [w.op("Slice", [name, *ends]) for name in names[carried:]]

@@ -36,7 +36,7 @@ def onnx_model(graph: Graph, weights: Mapping[str, Any]) -> onnx.ModelProto:
         w.name(value)
     computed = {v for n in graph.nodes for v in n.outputs}
     w.outputs = frozenset(v for v in graph.outputs if v in computed)
-    w.shared.taken.update(v.name for v in w.outputs)
+    w.shared.used_names.update(v.name for v in w.outputs)
     for p in graph.params:
         array = np.ascontiguousarray(weights[p.name]).astype(p.dtype.numpy, copy=False)
         w.shared.initializers.append(numpy_helper.from_array(array.reshape(np.shape(weights[p.name])), w.names[p]))
@@ -59,6 +59,6 @@ def _outputs(w: Writer, graph: Graph) -> list[onnx.ValueInfoProto]:
         name = w.names[value]
         if value not in w.outputs or name != value.name or any(name == other.name for other in results):
             free = value in w.outputs and not any(value.name in n.output for n in w.nodes)
-            (name,) = w.many("Identity", [name], [value.name if free else w.shared.fresh(value.name)])
+            (name,) = w.several("Identity", [name], [value.name if free else w.shared.fresh(value.name)])
         results.append(info(name, value.type))
     return results

@@ -85,14 +85,14 @@ def max_pool_indices(w: Writer, node: Node, x: Sequence[str]) -> str:
     attrs: Any = node.attrs
     names = [w.shared.fresh(name) for name in ("maxima", node.output.name)]
     shape = {"kernel_shape": list(attrs.kernel), "ceil_mode": _rounds_up(node, attrs)}
-    return w.many("MaxPool", x, names, **shape, **_windows(attrs), storage_order=int(attrs.storage_order))[1]
+    return w.several("MaxPool", x, names, **shape, **_windows(attrs), storage_order=int(attrs.storage_order))[1]
 
 
 @several("topk")
 def topk(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
     attrs = node.of(TopkAttrs)
     names = [w.shared.fresh(v.name) for v in node.outputs]
-    return w.many("TopK", [x[0], w.size(attrs.k)], names, axis=attrs.axis, largest=int(attrs.largest))
+    return w.several("TopK", [x[0], w.size(attrs.k)], names, axis=attrs.axis, largest=int(attrs.largest))
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------

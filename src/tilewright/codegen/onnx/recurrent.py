@@ -30,7 +30,7 @@ def recurrence(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
     gates, weights, h0, c0, lengths, peephole, deferred = (*x, *[None] * 4)[:7]
     unit = w.constant(np.eye(width)[None], t, "unit")
     recurrent = w.op("Unsqueeze", [w.op("Transpose", [weights], perm=[1, 0]), w.ints([0])])
-    inputs = [gates, unit, recurrent, _late(w, deferred, hidden, width, node), _i32(w, lengths, node)]
+    inputs = [gates, unit, recurrent, _deferred_bias(w, deferred, hidden, width, node), _i32(w, lengths, node)]
     states = [None if s is None else w.op("Unsqueeze", [s, w.ints([0])]) for s in (h0, c0)]
     rows = None if peephole is None else w.op("Unsqueeze", [peephole, w.ints([0])])
     inputs += [states[0], *([states[1], rows] if a.cell == "lstm" else [])]
@@ -38,7 +38,7 @@ def recurrence(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
     if len(values) > len([1 for _, item in a.activations if item]):
         raise UnsupportedError("an activation with two numbers cannot be said in ONNX's recurrent layers")
     names = [w.shared.fresh(v.name) for v in node.outputs]
-    results = w.many(
+    results = w.several(
         {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN"}[a.cell],
         inputs,
         names,
@@ -53,7 +53,7 @@ def recurrence(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
     return [w.op("Squeeze", [y, w.ints([axis])]) for y, axis in zip(results, axes, strict=True)]
 
 
-def _late(w: Writer, deferred: str | None, hidden: int, width: int, node: Node) -> str | None:
+def _deferred_bias(w: Writer, deferred: str | None, hidden: int, width: int, node: Node) -> str | None:
     """The biases of a GRU whose reset gate scales the candidate's bias, which is the last one."""
     if deferred is None:
         return None

@@ -40,17 +40,17 @@ def info(name: str, t: TensorType) -> onnx.ValueInfoProto:
 class Shared:
     """The state that a graph and the bodies in it share: names that are taken, constants, symbols."""
 
-    taken: set[str] = field(default_factory=set)
+    used_names: set[str] = field(default_factory=set)
     initializers: list[onnx.TensorProto] = field(default_factory=list)
     constant_nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
 
     def fresh(self, hint: str) -> str:
         name, k = hint, 0
-        while name in self.taken or not name:
+        while name in self.used_names or not name:
             k += 1
             name = f"{hint}_{k}"
-        self.taken.add(name)
+        self.used_names.add(name)
         return name
 
 
@@ -85,9 +85,11 @@ class Writer:
 
     def op(self, kind: str, inputs: Sequence[str | None], /, **attributes: Any) -> str:
         """A node with one output, whose name is made up."""
-        return self.many(kind, inputs, [self.shared.fresh(kind.lower())], **attributes)[0]
+        return self.several(kind, inputs, [self.shared.fresh(kind.lower())], **attributes)[0]
 
-    def many(self, kind: str, inputs: Sequence[str | None], outputs: Sequence[str], /, **attributes: Any) -> list[str]:
+    def several(
+        self, kind: str, inputs: Sequence[str | None], outputs: Sequence[str], /, **attributes: Any
+    ) -> list[str]:
         """A node. Attributes that are None are left out, and so are inputs at the end."""
         arguments = [name or "" for name in inputs]
         while arguments and not arguments[-1]:

@@ -406,7 +406,7 @@ def pool(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
 def gather(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     source, index = x
     axis = node.of(AxisAttrs).axis % len(source.shape)
-    return taken(w, source, _from_start(w, index, [source.shape[axis]], ()), axis, node.output.shape)
+    return gathered(w, source, _from_start(w, index, [source.shape[axis]], ()), axis, node.output.shape)
 
 
 @rule("gather_nd")
@@ -431,7 +431,7 @@ def _from_start(w: Writer, index: Ref, extents: Sequence[Expr], places: Sequence
     return w.op("select", [negative, w.binary("add", index, extent), index], index.dtype, index.shape)
 
 
-def taken(w: Writer, source: Ref, index: Ref, axis: int, shape: Sequence[Expr]) -> Ref:
+def gathered(w: Writer, source: Ref, index: Ref, axis: int, shape: Sequence[Expr]) -> Ref:
     """Elements along an axis by a tensor of their places, none of which is negative."""
     rank = len(index.shape)
     offsets = [k if k < axis else k + rank - 1 for k in range(len(source.shape)) if k != axis]
@@ -478,7 +478,7 @@ def resize(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
     total: Ref | None = None
     for k in range(max((len(t) for t in taps), default=0)):
         places = np.array([t[min(k, len(t) - 1)] if len(t) else 0 for t in taps], np.int64)
-        part = taken(w, source, w.constant(places, i64), axis, node.output.shape)
+        part = gathered(w, source, w.constant(places, i64), axis, node.output.shape)
         if attrs.mode != "nearest":
             each = np.array([weights[t[k], o] if k < len(t) else 0.0 for o, t in enumerate(taps)])
             part = w.cast(part, accumulator(source.dtype))

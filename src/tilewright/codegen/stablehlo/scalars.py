@@ -12,7 +12,7 @@ from tilewright.ir.expr import Const, Expr, Op, Var
 from tilewright.ir.functions import names_in
 from tilewright.support.errors import UnsupportedError
 
-PLAIN = names_in("stablehlo") | {
+DIRECT = names_in("stablehlo") | {
     "add": "add",
     "sub": "subtract",
     "mul": "multiply",
@@ -67,8 +67,8 @@ def elementwise(w: Writer, e: Expr, arguments: Mapping[Var, Ref], shape: Shape) 
 
 def _operator(w: Writer, e: Op, name: str, x: Sequence[Ref]) -> Ref:
     shape, t = x[0].shape, e.dtype
-    if name in PLAIN:
-        return w.op(PLAIN[name], x, t, shape)
+    if name in DIRECT:
+        return w.op(DIRECT[name], x, t, shape)
     if name in COMPARED:
         return w.compare(COMPARED[name], x[0], x[1])
 

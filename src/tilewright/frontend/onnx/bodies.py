@@ -63,12 +63,12 @@ class Bodies:
         return Item(t, created)
 
     @contextmanager
-    def apart(self) -> Iterator[list[Node]]:
+    def removed_nodes(self) -> Iterator[list[Node]]:
         """Takes the nodes that are made inside out of the graph again, into the list. Numbers known around that became
         values inside are only numbers again."""
         builder = self.call.builder
         before, result = len(builder.nodes), list[Node]()
-        numbers = [i for i in (*self._around(), *self.call.items) if i is not None and i.value is None]
+        numbers = [i for i in (*self._enclosing_items(), *self.call.items) if i is not None and i.value is None]
         try:
             yield result
         finally:
@@ -79,7 +79,7 @@ class Bodies:
                 if item.value in inside:
                     item.value = None
 
-    def _around(self) -> Iterator[Item]:
+    def _enclosing_items(self) -> Iterator[Item]:
         scope: Scope | None = self.scope
         while scope is not None:
             yield from scope.items.values()
@@ -93,7 +93,7 @@ class Bodies:
         finish: Callable[[list[Item]], Sequence[Value]],
     ) -> Body:
         """Walk a body; `finish` makes values of its results."""
-        with self.apart() as nodes:
+        with self.removed_nodes() as nodes:
             results = tuple(finish(self.walk(graph, inputs, prefix)))
         inside = {v for n in nodes for v in n.outputs} | {i.value for i in inputs.values()}
         read = [v for n in nodes for v in n.inputs if v is not None]
@@ -104,16 +104,16 @@ class Bodies:
         """Run a rule: its result, or None with the graph unchanged where it is not supported."""
         noted, assumptions = len(self.problems), self.call.builder.assumptions
         assumed = len(assumptions)
-        with self.apart() as created:
+        with self.removed_nodes() as created:
             try:
                 result = rule()
             except UnsupportedError:
                 del assumptions[assumed:]
                 return None
             except Noted:
-                if not all(isinstance(p, UnsupportedError) for p in self.problems.found[noted:]):
+                if not all(isinstance(p, UnsupportedError) for p in self.problems.errors[noted:]):
                     raise
-                del self.problems.found[noted:], assumptions[assumed:]
+                del self.problems.errors[noted:], assumptions[assumed:]
                 return None
         self.call.builder.nodes += created
         return result

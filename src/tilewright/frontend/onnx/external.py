@@ -21,13 +21,13 @@ class Folder:
     """Where the external data of a model may lie.
 
     Args:
-        given: the folder of the path that the caller gave: data may lie anywhere inside of it.
+        stated: the folder of the path that the caller gave: data may lie anywhere inside of it.
         real: the folder of the file that this path leads to through links, as in caches that keep all files under
-            other names in one folder (Hugging Face's `blobs`). A link inside of `given` may lead to a file in it, but
+            other names in one folder (Hugging Face's `blobs`). A link inside of `stated` may lead to a file in it, but
             not to one deeper inside.
     """
 
-    given: Path
+    stated: Path
     real: Path
 
     @classmethod
@@ -41,10 +41,10 @@ class Folder:
         if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts or relative.drive:
             raise ModelError("external data must lie in the model's folder", where=where, got=location)
         try:
-            path = Path(os.path.realpath(self.given / relative, strict=True))
+            path = Path(os.path.realpath(self.stated / relative, strict=True))
         except OSError:  # nothing is there, or links lead in a circle
             raise ModelError("the file of external data is missing", where=where, got=location) from None
-        if not path.is_relative_to(os.path.realpath(self.given)) and path.parent != self.real:
+        if not path.is_relative_to(os.path.realpath(self.stated)) and path.parent != self.real:
             raise ModelError(
                 "external data must not be a link to another place",
                 where=where,

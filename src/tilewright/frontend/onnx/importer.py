@@ -331,13 +331,13 @@ class Importer:
                 scope.items[info.name] = Item(type, self.builder.input(info.name, type), name=info.name)
             except Error as error:
                 self.problems.add(located(error, where))
-        unknown = [name for name in self.fixed if name not in symbols.found]
+        unknown = [name for name in self.fixed if name not in symbols.expressions]
         if unknown and not self.problems:
             self.problems.add(
                 ModelError(
                     "no dimension of the inputs has this name",
                     where=self.loaded.label,
-                    expected=", ".join(symbols.found) or "none",
+                    expected=", ".join(symbols.expressions) or "none",
                     got=", ".join(unknown),
                 )
             )
@@ -499,7 +499,7 @@ class Importer:
             return self.body(call, body, depth)
         except Noted:
             if functions.admits(call):
-                self.problems.found[before:] = [functions.unsupported(e) for e in self.problems.found[before:]]
+                self.problems.errors[before:] = [functions.unsupported(e) for e in self.problems.errors[before:]]
             raise
 
     def body(self, call: Call, body: onnx.FunctionProto, depth: int) -> list[Item | None]:

@@ -49,7 +49,7 @@ def find(domain: str, name: str) -> Rule | None:
 
     if domain in ("", "ai.onnx"):
         return RULES.get(name)
-    return RULES.get(f"{domain}.{name}") or brought().get(f"{domain}.{name}")
+    return RULES.get(f"{domain}.{name}") or plugin_rules().get(f"{domain}.{name}")
 
 
 STORAGE = frozenset(
@@ -70,19 +70,19 @@ def check_storage(call: Call) -> None:
 
 
 @cache
-def brought() -> Mapping[str, Rule]:
+def plugin_rules() -> Mapping[str, Rule]:
     """The rules of plug-ins. One that has a rule for what has one already is left out, its operators too."""
     import tilewright.frontend.onnx.rules  # noqa: F401
 
     result: dict[str, Rule] = {}
-    for plugin, operators in list(ops.brought().items()):
+    for plugin, operators in list(ops.plugin_operators().items()):
         try:
             plugins.check_new("ONNX rule", list(operators.onnx), list(RULES))
         except PluginError as error:
-            ops.withdraw(plugin, error)
+            ops.unload(plugin, error)
         else:
             result.update(operators.onnx)
     return result
 
 
-__all__ = ["CHECKS", "RULES", "STORAGE", "Result", "Rule", "brought", "check", "check_storage", "find", "rule"]
+__all__ = ["CHECKS", "RULES", "STORAGE", "Result", "Rule", "plugin_rules", "check", "check_storage", "find", "rule"]

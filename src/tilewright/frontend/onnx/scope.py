@@ -105,28 +105,28 @@ class Symbols:
     fixed: DimSizes
     needs: Mapping[str, Dim]
     same: Mapping[str, str | int]
-    found: dict[str, Expr] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
+    expressions: dict[str, Expr] = field(default_factory=dict)
+    used_names: set[str] = field(default_factory=set)
 
     def get(self, name: str) -> Expr:
         """The number fixed for `name`, or its variable, whose name is made an identifier."""
-        known = self.found.get(name)
+        known = self.expressions.get(name)
         if known is None:
             from tilewright.ir.rewrite import fresh_name
 
             text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)[:40]
             variable = text if text[:1].isalpha() else f"d_{text}"
             if not isinstance(self.fixed.get(name), int):
-                variable = fresh_name(variable, self.taken)
+                variable = fresh_name(variable, self.used_names)
             first = self.same.get(variable) if name not in self.fixed else None
             while isinstance(first, str) and first in self.same:
                 first = self.same[first]
-            earlier = [e for e in self.found.values() if isinstance(e, Var) and e.name == first]
+            earlier = [e for e in self.expressions.values() if isinstance(e, Var) and e.name == first]
             if isinstance(first, int):
                 known = as_expr(first)
             else:
                 known = earlier[0] if earlier else size(name, self.fixed, variable, self.needs.get(variable))
-            self.found[name] = known
+            self.expressions[name] = known
         return known
 
 

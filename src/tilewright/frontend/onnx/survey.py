@@ -191,12 +191,12 @@ class _Walk:
             walker.node(node, self.scope, {}, 0, where)
             return None
         except Noted:
-            error: Error = UnsupportedError.many(list(walker.problems))
+            error: Error = UnsupportedError.combined(list(walker.problems))
         except Error as result:
             error = located(result, where)
         except MALFORMED as result:
             error = ModelError("the node is malformed", where=where, got=reason(result))
-        walker.problems.found.clear()
+        walker.problems.errors.clear()
         for name in set(self.scope.items) - before:
             del self.scope.items[name]
         return error

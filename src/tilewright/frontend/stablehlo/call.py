@@ -111,7 +111,7 @@ class Call(Emitter):
             raise ModelError("the operation has too few operands", expected=f"more than {k}", got=len(self.items))
         return self.items[k]
 
-    def near(self, k: int | Item) -> Value:
+    def unbroadcast(self, k: int | Item) -> Value:
         """An operand as a value that broadcasts to its shape."""
         item = self.item(k) if isinstance(k, int) else k
         if item.value is not None:
@@ -123,7 +123,7 @@ class Call(Emitter):
     def value(self, k: int | Item) -> Value:
         """An operand as a value with all its elements."""
         item = self.item(k) if isinstance(k, int) else k
-        return self.broadcast(self.near(item), item.shape)
+        return self.broadcast(self.unbroadcast(item), item.shape)
 
     def values(self) -> list[Value]:
         return [self.value(k) for k in range(len(self.items))]
@@ -172,7 +172,7 @@ class Call(Emitter):
 
     def full_rank(self, item: Item) -> Value:
         """The value of an item with as many dimensions as the item has, those that are broadcast being 1."""
-        unbroadcast = self.near(item)
+        unbroadcast = self.unbroadcast(item)
         missing = len(item.shape) - unbroadcast.type.rank
         return self.reshape(unbroadcast, (*[1] * missing, *unbroadcast.shape)) if missing else unbroadcast
 
@@ -189,21 +189,21 @@ class Call(Emitter):
         is_vector = len(target) - lead < 2 and not any(is_const(d, 1) for d in target[lead:])
         return self.reshape(x, target[lead:] if is_vector else target)
 
-    def made_by(self, x: Value, op: str) -> Node | None:
+    def producer(self, x: Value, op: str) -> Node | None:
         """The node among the last ones that made a value, if it is of this operator."""
         nodes = self.builder.nodes[-16:]
         return next((n for n in nodes if n.op == op and x in n.outputs), None)
 
     def reshape(self, x: Value, shape: Sequence[Any]) -> Value:
         """A value reshaped. A reshape of a reshape becomes one, and an equal one that exists is reused."""
-        before, target = self.made_by(x, "reshape"), dims(shape)
+        before, target = self.producer(x, "reshape"), dims(shape)
         source = x if before is None or before.inputs[0] is None else before.inputs[0]
         created = (n.output for n in self.builder.nodes[-16:] if n.op == "reshape" and n.inputs[0] is source)
         return next((v for v in created if v.shape == target), None) or Emitter.reshape(self, source, target)
 
     def transpose(self, x: Value, perm: Sequence[int]) -> Value:
         """A value with its dimensions permuted. A transpose of a transpose becomes one."""
-        before = self.made_by(x, "transpose")
+        before = self.producer(x, "transpose")
         if before is not None and before.inputs[0] is not None:
             x, perm = before.inputs[0], [before.of(TransposeAttrs).perm[p] for p in perm]
         return Emitter.transpose(self, x, perm)

@@ -310,10 +310,10 @@ class _Importer:
         except UnsupportedError:
             pass
         except _Noted:
-            if not all(isinstance(p, UnsupportedError) for p in self.problems.found[noted:]):
+            if not all(isinstance(p, UnsupportedError) for p in self.problems.errors[noted:]):
                 raise
         if results is None:
-            del self.problems.found[noted:]
+            del self.problems.errors[noted:]
             del builder.nodes[nodes:]
             builder.reserved &= used_names
         return results

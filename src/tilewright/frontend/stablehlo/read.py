@@ -242,7 +242,7 @@ def _attribute(a: Any) -> Any:
     for kind, fields in _structured().items():
         if kind.isinstance(a):
             created = kind(a)
-            return {name: _plain(getattr(created, name)) for name in fields}
+            return {name: _python_value(getattr(created, name)) for name in fields}
     text = str(a)
     enumerated = re.fullmatch(r"#(?:stablehlo|chlo)<\w+ (\w+)>", text)
     if enumerated is not None:
@@ -273,7 +273,7 @@ def _structured() -> dict[Any, tuple[str, ...]]:
     }
 
 
-def _plain(value: Any) -> Any:
+def _python_value(value: Any) -> Any:
     from jaxlib.mlir import ir
 
     if isinstance(value, ir.Type):

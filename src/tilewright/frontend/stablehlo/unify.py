@@ -37,7 +37,7 @@ class Sizes:
     fixed: DimSizes
     joined: list[tuple[Var, Expr]] = field(default_factory=list)
     symbols: dict[str, Var] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
+    used_names: set[str] = field(default_factory=set)
     batch: tuple[str, int] | None = None
     """The dimension that is called "batch"."""
     stated: bool = False
@@ -60,7 +60,7 @@ class Sizes:
         known = self.symbols.get(name)
         if known is None:
             text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)[:40]
-            chosen = fresh_name(text if text[:1].isalpha() else f"d_{text}", self.taken)
+            chosen = fresh_name(text if text[:1].isalpha() else f"d_{text}", self.used_names)
             said = self.said(name) if needs is None or name in self.fixed else needs
             known = self.symbols[name] = said.var(chosen, needs)
         return known

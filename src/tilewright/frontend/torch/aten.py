@@ -102,8 +102,8 @@ def _why_not(walk: Walk, gm: GraphModule, node: Node, values: dict[Node, Any]) -
         return UnsupportedError(f"a result of {_name(target)} is an integer that data decides", where=where, hint=hint)
     if not walk.problems:
         return None if values[node] is not None else UnsupportedError("it has no value", where=where)
-    result = Error.many(list(walk.problems.found))
-    walk.problems.found.clear()
+    result = Error.combined(list(walk.problems.errors))
+    walk.problems.errors.clear()
     return result
 
 
@@ -239,7 +239,7 @@ class Port:
     order: tuple[int, ...]
 
     @property
-    def is_plain(self) -> bool:
+    def in_order(self) -> bool:
         return self.order == tuple(range(len(self.order)))
 
 
@@ -285,13 +285,13 @@ class PartImporter:
         return TensorType(result.dtype, tuple(result.shape[d] for d in port.order))
 
     def entered(self, port: Port, value: Value) -> Value:
-        if port.is_plain:
+        if port.in_order:
             return value
         perm = tuple(sorted(range(len(port.order)), key=port.order.__getitem__))
         return emit1(self.builder, "transpose", value, perm=perm)
 
     def left(self, port: Port, value: Value) -> Value:
-        return value if port.is_plain else emit1(self.builder, "transpose", value, perm=port.order)
+        return value if port.in_order else emit1(self.builder, "transpose", value, perm=port.order)
 
 
 def stand_in(type: TensorType) -> Any:

@@ -26,14 +26,14 @@ Operand = Value | Expr | int | float | bool
 
 @dataclass(slots=True)
 class Call(Emitter):
-    """An operator being imported. `results` is what PyTorch says comes out: a fake tensor, or a tuple of them; `given`
-    what goes in, where an argument is one tensor; `read` which of several results something reads; `random` where
-    random numbers come from, if there are any."""
+    """An operator being imported. `results` is what PyTorch says comes out: a fake tensor, or a tuple of them;
+    `operands` what goes in, where an argument is one tensor; `read` which of several results something reads;
+    `random` where random numbers come from, if there are any."""
 
     name: str
     results: Any
     sizes: Sizes
-    given: tuple[Any, ...] = ()
+    operands: tuple[Any, ...] = ()
     read: frozenset[int] = frozenset()
     random: Random | None = None
     in_single: bool = False
@@ -69,7 +69,7 @@ class Call(Emitter):
 
     def together(self, *operands: Operand) -> list[Value]:
         """The operands in the type in which PyTorch computes with them."""
-        t = promoted(*((o.dtype, o.type.rank) if isinstance(o, Value) else _plain(o) for o in operands))
+        t = promoted(*((o.dtype, o.type.rank) if isinstance(o, Value) else _number(o) for o in operands))
         return [self.operand(o, t) for o in operands]
 
     def floats(self, x: Value) -> Value:
@@ -161,6 +161,6 @@ def _is_half(t: DType) -> bool:
     return t.is_float and t.bits == 16
 
 
-def _plain(x: Any) -> Any:
+def _number(x: Any) -> Any:
     """A number for type promotion: expressions are integers."""
     return 1 if isinstance(x, Expr) else x

@@ -79,7 +79,7 @@ def apply(call: Call, packet: str, real: Rule | None, args: Sequence[Any], kwarg
         raise UnsupportedError(f"the operator {call.name} is not supported for complex numbers")
     if packet in ("add", "sub"):  # a number among the operands has parts too; elsewhere numbers are axes and places
         args = [complex(a) if isinstance(a, int | float) else a for a in args]
-    inner = replace(call, results=_parts_of(call.results), given=tuple(map(_parts_of, call.given)))
+    inner = replace(call, results=_parts_of(call.results), operands=tuple(map(_parts_of, call.operands)))
     both = [real(inner, *[part(call, a, k) for a in args], **kwargs) for k in (0, 1)]
     return _paired(*both)
 

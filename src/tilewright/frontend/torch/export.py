@@ -227,7 +227,7 @@ def refuse_example(module: torch.nn.Module, example: Example) -> None:
     Asked only after something failed: it runs the module, for TIMEOUT_S seconds at the most.
     """
     try:
-        with evaluating(module), quietly(), torch.no_grad(), _patience(TIMEOUT_S):
+        with evaluating(module), quietly(), torch.no_grad(), _time_limit(TIMEOUT_S):
             if not _makes_huge(module, example):
                 module(*example.args, **example.kwargs)
     except _GaveUp:
@@ -246,7 +246,7 @@ class _GaveUp(BaseException):
 
 
 @contextlib.contextmanager
-def _patience(seconds: float) -> Iterator[None]:
+def _time_limit(seconds: float) -> Iterator[None]:
     """Raise _GaveUp at the next call of any function after so many seconds: loops of modules need not end."""
     deadline, before = time.monotonic() + seconds, sys.getprofile()
 

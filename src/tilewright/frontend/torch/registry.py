@@ -56,15 +56,15 @@ def _in_single(f: Rule) -> Rule:
 
 def find(target: Any) -> Rule | None:
     """The rule of an operator."""
-    return _found(target, RULES)
+    return _rule_of(target, RULES)
 
 
 def find_sampling(target: Any) -> Rule | None:
     """The rule of an operator that draws random numbers, for graphs with a key of such numbers."""
-    return _found(target, SAMPLING)
+    return _rule_of(target, SAMPLING)
 
 
-def _found(target: Any, table: Mapping[str, Rule]) -> Rule | None:
+def _rule_of(target: Any, table: Mapping[str, Rule]) -> Rule | None:
     import tilewright.frontend.torch.rules  # noqa: F401  imports every file of rules
 
     if not isinstance(target, torch._ops.OpOverload) or target.namespace not in NAMESPACES:

@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.live.broker.batcher import copy_table
 from tilewright.live.broker.native import broker_code
 from tilewright.live.broker.ring import Ring, RingSpec, shape_of
-from tilewright.live.broker.structs import ANSWER_SIZE, ANSWERS_AT, BUSY, CLIENT, INTERRUPTED, LATE
+from tilewright.live.broker.structs import ANSWER_SIZE, ANSWERS_AT, BUSY, CLIENT, INTERRUPTED, TIMED_OUT
 from tilewright.live.store.files import FLOCK
 from tilewright.native.link import Library, host_triple
 from tilewright.runtime.call import MODEL, NO_LAYOUT, OK
@@ -39,7 +39,7 @@ class AgentEngine(Engine):
 
     def __init__(self, spec: RingSpec, timeout: float) -> None:
         self.spec = spec
-        self._patience = timeout
+        self._timeout = timeout
         self._client = Memory(CLIENT.size)
         self._table = copy_table(spec)
         self._shapes_callback = _shapes_callback(spec)
@@ -87,7 +87,7 @@ class AgentEngine(Engine):
         """Ask on checked arrays, inputs then outputs; gives the version. Unanswered if the broker does not."""
         addresses = np.array([a.ctypes.data for a in arrays] + [0], np.int64)
         values = np.array([*dims, 0], np.int64)
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._timeout
         while True:
             status = self._native.call(self.address, addresses.ctypes.data, values.ctypes.data)
             if status == OK:
@@ -99,7 +99,7 @@ class AgentEngine(Engine):
             elif status != INTERRUPTED:
                 raise Unanswered(status)
             elif time.monotonic() > deadline:  # after an interruption Python runs its signal handlers first
-                raise Unanswered(LATE)
+                raise Unanswered(TIMED_OUT)
 
 
 def _shapes_callback(spec: RingSpec) -> Any:

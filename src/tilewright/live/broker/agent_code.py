@@ -13,13 +13,13 @@ from tilewright.live.broker.structs import (
     HEADER,
     IDLE,
     INTERRUPTED,
-    LATE,
     LOST,
     PAUSE_NS,
     READY,
     READY_AT,
     SLOT,
     TICK_NS,
+    TIMED_OUT,
 )  # fmt: skip
 from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.call import LAYOUT, MODEL, OK
@@ -45,7 +45,7 @@ def _post(m: Module) -> None:
         f.ret()
 
 
-def _withdraw(f: Function, slot: Value, outcome: int) -> None:
+def _cancel(f: Function, slot: Value, outcome: int) -> None:
     with f.when(swap_if(f, slot + SLOT.state, READY, IDLE)):
         f.ret(outcome)
 
@@ -83,7 +83,7 @@ def _await(m: Module) -> None:
             with f.when(time >= start + PAUSE_NS):
                 up.set(1)
             with f.when(up.get()):
-                _withdraw(f, slot, INTERRUPTED)
+                _cancel(f, slot, INTERRUPTED)
             with f.when(ended.eq(ETIMEDOUT)):
                 tick.set(time + TICK_NS)
                 lost = f.var(I1, f.load(I32, header, HEADER.closed, order="seq_cst").ne(0))
@@ -92,10 +92,10 @@ def _await(m: Module) -> None:
                 # What was answered just before the end counts.
                 with f.when(f.load(I32, slot, SLOT.state, order="seq_cst").ne(DONE)):
                     with f.when(lost.get()):
-                        _withdraw(f, slot, LOST)
+                        _cancel(f, slot, LOST)
                         f.ret(LOST)
                     with f.when(time >= deadline):
-                        f.ret(LATE)
+                        f.ret(TIMED_OUT)
 
 
 def _exchange(m: Module) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from tilewright.live.broker.agent import POLL_SECONDS, AgentEngine, Unanswered
 from tilewright.live.broker.ring import FILE, Ring, unlock_byte
-from tilewright.live.broker.structs import DONE, FAILED, FREE, HEADER, IDLE, LATE, READY, SLOT
+from tilewright.live.broker.structs import DONE, FAILED, FREE, HEADER, IDLE, READY, SLOT, TIMED_OUT
 from tilewright.live.store.actor import attach
 from tilewright.live.store.files import check_owner, lock_reader, store_folder
 from tilewright.runtime.native import native
@@ -104,7 +104,7 @@ class BrokerClient(Runner):
         if status == FAILED:
             raise BrokerError("the batch could not be run", where=self._where) from None
         self._leave(agent)
-        if status == LATE and not self._fallback:
+        if status == TIMED_OUT and not self._fallback:
             what = "does not answer, though its process lives"
             expected = f"an answer within {self._call_timeout:g} s"
             raise BrokerError(what, where=self._where, expected=expected) from None

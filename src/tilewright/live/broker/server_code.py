@@ -26,7 +26,7 @@ from tilewright.live.broker.structs import (
 from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.call import MODEL, OK, SUPERSEDED
 
-_MANY = (1 << 31) - 1
+_EVERY = (1 << 31) - 1
 """Sleepers to wake: all."""
 _RETRIES = 1000
 """Attempts at a call whose memory has to grow first."""
@@ -243,7 +243,7 @@ def _answer(m: Module) -> None:
             with f.when(mask.ne(0)):
                 word = answers + g * ANSWER_SIZE
                 f.add_atomic(word, 1, I32)
-                f.call(VOID, "tw_wake", word, (I64, _MANY), mask)
+                f.call(VOID, "tw_wake", word, (I64, _EVERY), mask)
         f.ret()
 
 
@@ -302,7 +302,7 @@ def _serve(m: Module) -> None:
         f.put(1, I64, server, SERVER.stop, order="seq_cst")
         f.put(0, I32, header, BELL.asleep, order="seq_cst")
         f.add_atomic(header + BELL.bell, 1, I32)
-        f.call(VOID, "tw_wake", header + BELL.bell, (I64, _MANY), (I64, ALL))
+        f.call(VOID, "tw_wake", header + BELL.bell, (I64, _EVERY), (I64, ALL))
         f.ret()
 
 

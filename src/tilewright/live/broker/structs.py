@@ -27,7 +27,7 @@ WORDS, GROUPS = MAX_SLOTS // 64, MAX_SLOTS // GROUP_SLOTS
 FREE, IDLE, READY, CLAIMED, DONE = range(5)
 
 # Outcomes of a request. OK is 0, as everywhere.
-BUSY, LOST, LATE, INTERRUPTED, FAILED, DETACHED = 11, 12, 13, 14, 15, 16
+BUSY, LOST, TIMED_OUT, INTERRUPTED, FAILED, DETACHED = 11, 12, 13, 14, 15, 16
 
 TICK_NS = 20_000_000
 """How often an agent that sleeps looks whether the broker still lives."""

@@ -174,7 +174,7 @@ class Actor(Runner):
                 return
             self._open = False
             self._go_slow()
-            del self._face
+            del self._binding
 
     def _checked_call(self, inputs: tuple[Any, ...], out: Any) -> tuple[Any, int]:
         self._check_open()
@@ -185,7 +185,7 @@ class Actor(Runner):
             raise StoreError("this actor is detached", where=f"store {self._store!r}")
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_face":
+        if name == "_binding":
             self._check_open()
         raise AttributeError(f"an actor has no attribute {name!r}")
 

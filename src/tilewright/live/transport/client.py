@@ -216,17 +216,17 @@ class TcpSource:
                 accept = channel.read_into(Kind.DATA, view)
                 waiting.append((digested(self._workers, view), accept))
                 if len(waiting) > DIGESTERS:
-                    _settle(part, waiting)
+                    _take_chunk(part, waiting)
         finally:
             # What has arrived before the connection broke counts.
             while waiting:
-                _settle(part, waiting)
+                _take_chunk(part, waiting)
         _, root = channel.receive({Kind.END: 32})
         if root != part.root():
             raise HostileError("the digest of the whole is wrong", where=channel.peer)
 
 
-def _settle(part: Partial, waiting: deque[tuple[Future[bytes], Callable[[bytes], None]]]) -> None:
+def _take_chunk(part: Partial, waiting: deque[tuple[Future[bytes], Callable[[bytes], None]]]) -> None:
     """Take the chunk that has been waiting longest, if its tag fits."""
     try:
         result, accept = waiting.popleft()

@@ -19,7 +19,7 @@ from tilewright.live.transport.blob import Blob
 from tilewright.live.transport.client import DIGESTERS
 from tilewright.live.transport.feed import Feed, Snapshot
 from tilewright.live.transport.messages import MAX_WAIT, WANT_BYTES, Offer, Want, What
-from tilewright.live.transport.session import admit, check_name, secret_bytes
+from tilewright.live.transport.session import authenticate, check_name, secret_bytes
 from tilewright.live.transport.wire import Channel, HostileError, Kind, LostError, RefusedError
 from tilewright.support.errors import TransportError
 
@@ -178,7 +178,7 @@ class Server:
         try:
             if self._tls is not None:
                 channel.start_tls(self._tls)
-            name = admit(channel, self._secret, self._refusal)
+            name = authenticate(channel, self._secret, self._refusal)
             with self._lock:
                 self._channels[channel] = name
             log.info("%s: fetches %r", peer, name)

@@ -78,7 +78,7 @@ def join(channel: Channel, secret: bytes | None, name: str) -> None:
         raise RefusedError(f"the server refuses: {printable(body)}", where=channel.peer)
 
 
-def admit(channel: Channel, secret: bytes | None, refusal: Callable[[str], str | None]) -> str:
+def authenticate(channel: Channel, secret: bytes | None, refusal: Callable[[str], str | None]) -> str:
     """The server's side: the name that a node asks for, after both have proved themselves.
 
     Args:

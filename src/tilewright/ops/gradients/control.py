@@ -55,7 +55,7 @@ class _Loop:
         self.builder = GraphBuilder(f"{body.name}_backward", [], [], list(body.nodes), used_names)
 
     @property
-    def taken(self) -> tuple[Value, ...]:
+    def operands(self) -> tuple[Value, ...]:
         """The operands of the body but for the iteration's number, in the order of the node's operands."""
         return (*self.attrs.body.inputs, *self.attrs.body.params)[1:]
 
@@ -70,15 +70,19 @@ class _Loop:
     def gradients(self) -> Result:
         b, attrs, body = self.b, self.attrs, self.attrs.body
         count, scanned = attrs.carried, attrs.scanned
-        carried, elements, captured = self.taken[:count], self.taken[count:][:scanned], self.taken[count + scanned :]
+        carried, elements, captured = (
+            self.operands[:count],
+            self.operands[count:][:scanned],
+            self.operands[count + scanned :],
+        )
         flows = [v for v in carried if v.dtype.is_float]
         held = {v: Value(self.builder.fresh(f"d.{v.name}"), v.type) for v in flows}
-        collected = list(zip(body.outputs[count:], b.given[count : len(body.outputs)], strict=True))
+        collected = list(zip(body.outputs[count:], b.output_gradients[count : len(body.outputs)], strict=True))
         parts = [(v, g, Value(self.builder.fresh(f"d.{v.name}"), v.type)) for v, g in collected if g is not None]
         seeds = self.seeds(
             [*zip(body.outputs, (held.get(v) for v in carried), strict=False), *((v, p) for v, _, p in parts)]
         )
-        sources = [v for v in self.taken if v.dtype.is_float]
+        sources = [v for v in self.operands if v.dtype.is_float]
         result = backward(self.builder, body.nodes, seeds, sources)
         moved = [v for v in elements if v in result]
         summed = [v for v in captured if v in result]
@@ -98,10 +102,12 @@ class _Loop:
         graph = Graph(
             self.builder.name, tuple(inner), tuple(v for v in fixed if v in body.params), tuple(nodes), tuple(outputs)
         )
-        operands = {v: b.x(2 + k) for k, v in enumerate(self.taken)}
-        begin = [self.given(carried.index(v)) for v in flows] + [b.zeros(v.shape, b.like(0, v)) for v in summed]
+        operands = {v: b.x(2 + k) for k, v in enumerate(self.operands)}
+        begin = [self.output_gradient(carried.index(v)) for v in flows] + [
+            b.zeros(v.shape, b.like(0, v)) for v in summed
+        ]
         stacks = [self.numbers()] if number in read else []
-        stacks += [*self.kept(starts), *(operands[v] for v in sequences), *(g for _, g, _ in parts)]
+        stacks += [*self.stored_starts(starts), *(operands[v] for v in sequences), *(g for _, g, _ in parts)]
         ends = b.emit_all(
             "loop",
             None,
@@ -117,7 +123,7 @@ class _Loop:
         )
         results = dict(zip([*flows, *summed], ends, strict=False))
         results |= dict(zip(moved, ends[len(begin) :], strict=True))
-        return [None, None, *(results.get(v) for v in self.taken)]
+        return [None, None, *(results.get(v) for v in self.operands)]
 
     def seeds(self, pairs: Iterable[tuple[Value, Value | None]]) -> dict[Value, Value]:
         """The gradients of the body's outputs; of one that stands there twice their sum."""
@@ -127,9 +133,9 @@ class _Loop:
                 result[value] = g if value not in result else emit1(self.builder, "add", result[value], g)
         return result
 
-    def given(self, k: int) -> Value:
+    def output_gradient(self, k: int) -> Value:
         """The gradient of the node's output `k`; zeros where none flows back."""
-        g = self.b.given[k]
+        g = self.b.output_gradients[k]
         return self.b.zeros(self.b.node.outputs[k].shape, self.b.like(0, self.b.node.outputs[k])) if g is None else g
 
     def numbers(self) -> Value:
@@ -137,7 +143,7 @@ class _Loop:
         start, step = (self.extent - 1, -1) if self.attrs.backward else (0, 1)
         return self.b.emit("range", start=start, step=step, size=self.extent, dtype=NUMBER.dtype)
 
-    def kept(self, starts: Sequence[Value]) -> list[Value]:
+    def stored_starts(self, starts: Sequence[Value]) -> list[Value]:
         """Stacks of the carried values that iterations began with: the loop on the way forward collects them too."""
         if not starts:
             return []
@@ -175,7 +181,7 @@ def _zeros(builder: GraphBuilder, like: Value) -> Value:
 def cond(b: Backward) -> Result:
     attrs = b.of(CondAttrs)
     operands = [b.x(k) for k in range(1, len(b.node.inputs))]
-    arguments = {k: g for k, g in enumerate(b.given) if g is not None}
+    arguments = {k: g for k, g in enumerate(b.output_gradients) if g is not None}
     branches = [_Branch(body, arguments) for body in (attrs.then, attrs.orelse)]
     moved = sorted({k for branch in branches for k in branch.flows})
     if not moved:
@@ -194,7 +200,7 @@ class _Branch:
     """A branch on the way back: from what it takes, and the gradients of its results by their number."""
 
     body: Graph
-    given: Mapping[int, Value]
+    known: Mapping[int, Value]
     builder: GraphBuilder = field(init=False)
     flows: dict[int, Value] = field(init=False)
 
@@ -205,7 +211,7 @@ class _Branch:
             f"{body.name}_backward", list(body.inputs), list(body.params), list(body.nodes), used_names
         )
         seeds: dict[Value, Value] = {}
-        for k, g in self.given.items():
+        for k, g in self.known.items():
             value, seed = body.outputs[k], self.builder.input(f"d.{body.outputs[k].name}", g.type)
             seeds[value] = emit1(self.builder, "add", seeds[value], seed) if value in seeds else seed
         values = (*body.inputs, *body.params)

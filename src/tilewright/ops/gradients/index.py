@@ -44,7 +44,7 @@ def gather_nd(b: Backward) -> Result:
 
 @gradient("topk")
 def topk(b: Backward) -> Result:
-    if b.given[0] is None:
+    if b.output_gradients[0] is None:
         return [None]
     x = b.x()
     attrs = dict(b.node.attrs.items())

@@ -57,7 +57,7 @@ class _Stages:
         return created
 
     def gradients(self) -> Sequence[Value | None]:
-        arguments = [(t, g) for t, g in zip(self.results, self.b.given, strict=True) if g is not None]
+        arguments = [(t, g) for t, g in zip(self.results, self.b.output_gradients, strict=True) if g is not None]
         for tensor, g in arguments:
             self.add(tensor, g)
         stages = te.stages_of(t for t, _ in arguments)

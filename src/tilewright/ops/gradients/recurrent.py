@@ -54,7 +54,7 @@ class Layer:
         """Steps and batch as one dimension."""
         return self.b.reshape(x, dims((x.shape[0] * x.shape[1], x.shape[2])))
 
-    def kept(self) -> Value:
+    def stored(self) -> Value:
         """The values that the forward pass stores, [T, n, B, H]."""
         b, at = self.b, self.b.place
         node = b.builder.nodes[at]
@@ -90,8 +90,10 @@ def recurrence(b: Backward) -> Result:
         what = "a recurrent layer with lengths, peepholes, bounds or unusual functions has no gradient yet"
         raise UnsupportedError(what, where=b.y.name, got=attrs.cell)
     ends = len(b.node.outputs) - attrs.keeps
-    flows = [b.zeros(v.shape, v) if g is None else g for g, v in zip(b.given[:ends], b.node.outputs, strict=False)]
-    by_retained = [g for g in b.given[ends:] if g is not None]
+    flows = [
+        b.zeros(v.shape, v) if g is None else g for g, v in zip(b.output_gradients[:ends], b.node.outputs, strict=False)
+    ]
+    by_retained = [g for g in b.output_gradients[ends:] if g is not None]
     way = {"lstm": _lstm, "gru": _gru, "rnn": _rnn}[attrs.cell]
     by_x, by_weights, by_h, by_c, by_deferred = way(Layer(b, b.x(2).shape[1]), flows, by_retained)
     return [by_x, by_weights, by_h, by_c if b.has(3) else None, None, None, by_deferred if b.has(6) else None]
@@ -118,7 +120,7 @@ def _lstm(layer: Layer, flows: Sequence[Value], by_retained: Sequence[Value]) ->
         )
         return [s.back(gates), s.sum(s.mul(dc, f), by_c)], [s.emit("identity", gates)]
 
-    by_h, by_c, gates = layer.back([flows[1], flows[2]], [flows[0], layer.kept(), *by_retained], back)
+    by_h, by_c, gates = layer.back([flows[1], flows[2]], [flows[0], layer.stored(), *by_retained], back)
     return gates, layer.by_weights(layer.begun(), gates), by_h, by_c, None
 
 
@@ -137,7 +139,7 @@ def _gru(layer: Layer, flows: Sequence[Value], by_retained: Sequence[Value]) -> 
         on = s.add(s.mul(dh, z), s.back(gates))
         return [on], [s.emit("identity", gates), s.emit("identity", dn)]
 
-    by_h, gates, dn = layer.back([flows[1]], [flows[0], layer.kept(), begun, *by_retained], back)
+    by_h, gates, dn = layer.back([flows[1]], [flows[0], layer.stored(), begun, *by_retained], back)
     by_x = layer.joined(layer.gate(gates, 0, 2), dn)
     by_deferred = b.sum(layer.gate(gates, 2), [0, 1], keepdims=False)
     return by_x, layer.by_weights(begun, gates), by_h, None, by_deferred
@@ -166,7 +168,7 @@ def lstm_cell(b: Backward) -> Result:
     z = b.add(z, b.x(1)) if b.has(1) else z
     i, o, f = (b.emit("sigmoid", layer.gate(z, k)) for k in range(3))
     g, seen = b.emit("tanh", layer.gate(z, 3)), b.emit("tanh", c)
-    dh, dc = b.given
+    dh, dc = b.output_gradients
     if dh is not None:
         through = b.mul(b.mul(dh, o), layer.tanh_slope(seen))
         dc = through if dc is None else b.add(dc, through)

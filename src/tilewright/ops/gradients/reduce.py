@@ -14,7 +14,7 @@ from tilewright.ops.scan import CumulativeAttrs
 Result = Sequence[Value | None]
 
 
-def kept(b: Backward, value: Value) -> Value:
+def with_unit_dims(b: Backward, value: Value) -> Value:
     """A reduction's result, or its gradient, with the reduced dimensions kept as ones."""
     attrs, x = b.of(ReduceAttrs), b.x()
     axes = axes_of(attrs.axes, x.type.rank)
@@ -32,14 +32,14 @@ def count(b: Backward, extents: Sequence[Expr], like: Value) -> Value:
 
 @gradient("reduce_sum")
 def total(b: Backward) -> Result:
-    return [b.broadcast(kept(b, b.g), b.x().shape)]
+    return [b.broadcast(with_unit_dims(b, b.g), b.x().shape)]
 
 
 @gradient("reduce_mean")
 def mean(b: Backward) -> Result:
     x = b.x()
     axes = axes_of(b.of(ReduceAttrs).axes, x.type.rank)
-    share = b.div(kept(b, b.g), count(b, [x.shape[k] for k in axes], b.g))
+    share = b.div(with_unit_dims(b, b.g), count(b, [x.shape[k] for k in axes], b.g))
     return [b.broadcast(share, x.shape)]
 
 
@@ -47,9 +47,9 @@ def mean(b: Backward) -> Result:
 def extreme(b: Backward) -> Result:
     """Equal extremes share it."""
     x = b.x()
-    same = b.emit("cast", b.emit("eq", x, kept(b, b.y)), dtype=x.dtype)
+    same = b.emit("cast", b.emit("eq", x, with_unit_dims(b, b.y)), dtype=x.dtype)
     several = b.sum(same, axes_of(b.of(ReduceAttrs).axes, x.type.rank))
-    return [b.mul(same, b.div(kept(b, b.g), several))]
+    return [b.mul(same, b.div(with_unit_dims(b, b.g), several))]
 
 
 @gradient("reduce_prod")
@@ -62,7 +62,7 @@ def prod(b: Backward) -> Result:
     flat = b.reshape(moved, dims([*moved.shape[: rank - len(axes)], product([x.shape[k] for k in axes])]))
     before, after = (b.emit("cumprod", flat, axis=-1, exclusive=True, reverse=r) for r in (False, True))
     others = b.transpose(b.reshape(b.mul(before, after), moved.shape), [perm.index(k) for k in range(rank)])
-    return [b.mul(kept(b, b.g), others)]
+    return [b.mul(with_unit_dims(b, b.g), others)]
 
 
 @gradient("cumsum")

@@ -31,18 +31,18 @@ class Backward:
     Args:
         builder: the graph that gradients are put into.
         node: the node, with the forward graph's values.
-        given: the gradients of its outputs; None where none is asked for.
+        output_gradients: the gradients of its outputs; None where none is asked for.
     """
 
     builder: GraphBuilder
     node: Node
-    given: tuple[Value | None, ...]
+    output_gradients: tuple[Value | None, ...]
 
     @property
     def g(self) -> Value:
         """The gradient of the first output."""
-        assert self.given[0] is not None
-        return self.given[0]
+        assert self.output_gradients[0] is not None
+        return self.output_gradients[0]
 
     @property
     def y(self) -> Value:

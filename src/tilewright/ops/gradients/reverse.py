@@ -51,7 +51,7 @@ def backward(
     return flows
 
 
-FEW = 8
+MIN_RATIO = 8
 """Elements for each of a deviation, from which on what it divides is made again."""
 
 
@@ -78,7 +78,7 @@ def _of_a_root(node: Node, producers: Mapping[Value, Node]) -> bool:
     if value is None or root is None or value not in producers or root not in producers or producers[root].op != "sqrt":
         return False
     whole, fewer = as_int(value.type.size), as_int(root.type.size)
-    return value.type == node.output.type and whole is not None and fewer is not None and whole >= FEW * fewer
+    return value.type == node.output.type and whole is not None and fewer is not None and whole >= MIN_RATIO * fewer
 
 
 def _passed(nodes: Sequence[Node], seeds: Iterable[Value], wanted: set[Value]) -> list[Node]:

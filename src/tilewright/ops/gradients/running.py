@@ -47,7 +47,7 @@ def cumprod(b: Backward) -> Result:
 
 @gradient("running_extreme")
 def running_extreme(b: Backward) -> Result:
-    if b.given[0] is None:
+    if b.output_gradients[0] is None:
         return [None]
     axis = b.of(RunningExtremeAttrs).axis
     zeros = b.zeros(b.x().shape, b.g)

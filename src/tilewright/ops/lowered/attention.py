@@ -174,7 +174,7 @@ def _compute(inputs: Sequence[Tensor | None], attrs: AttentionAttrs, out: tuple[
             ((q, attrs.heads, "queries"), (k, attrs.groups, "keys"), (v, attrs.groups, "values"))
         )
     )
-    keys, values = (stages.behind(past, t) for past, t in ((arguments[6], keys), (arguments[7], values)))
+    keys, values = (stages.appended(past, t) for past, t in ((arguments[6], keys), (arguments[7], values)))
     mask, scale, substitute = (named(t, name) for t, name in zip(arguments[3:6], SINGLES, strict=True))
     added = mask if mask is not None and mask.dtype is not boolean else None
     large = stages.large(queries, keys, values) if attrs.terms else None
@@ -222,7 +222,7 @@ class Stages:
 
         return stage((batch, dim(heads), length, depth), element, name)
 
-    def behind(self, past: Tensor | None, new: Tensor) -> Tensor:
+    def appended(self, past: Tensor | None, new: Tensor) -> Tensor:
         """Keys or values with what stands before them in a cache."""
         if past is None:
             return new

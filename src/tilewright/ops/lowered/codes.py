@@ -37,7 +37,7 @@ from tilewright.te import Tensor
 ZERO = 8
 """The code of 0 of 4 bits where nothing else is said."""
 
-FEW = 4
+MAX_DECODED_ROWS = 4
 """Rows up to which weights are decoded in registers. Weights of 1024x4096 in the third level of a Zen 3, one core, 29
 November 2026 (`Model.profile`): one row takes 305 us, in f32 360, decoded before 840 to 980; four rows take 710, in f32
 430 to 490, decoded before 1,300 to 1,490."""
@@ -178,7 +178,7 @@ MATMUL_DECODED = register(
 def _versions(node: Node) -> tuple[Version, ...]:
     """Weights decoded in registers for few rows, before the product for more."""
     short, long = (Node(op.name, node.inputs, node.outputs, node.attrs) for op in (MATMUL_CODES, MATMUL_DECODED))
-    return Version(node.output.shape[-2] <= FEW, short), Version(None, long)
+    return Version(node.output.shape[-2] <= MAX_DECODED_ROWS, short), Version(None, long)
 
 
 register(

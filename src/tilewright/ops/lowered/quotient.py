@@ -24,7 +24,7 @@ SMALLEST = 2.0**-126
 """The smallest normal number of f32, whose reciprocal is finite."""
 LESS = 1.0 - 2.0**-24
 """A number times this is the next one toward zero."""
-TINY, LEAST = 2.0**-30, 2.0**-149
+TINY, DENORMAL = 2.0**-30, 2.0**-149
 """A rest of zero becomes this part of the reciprocal, which changes no result, or the smallest number: infinity times
 zero were no number."""
 
@@ -45,7 +45,7 @@ def _rest(scalars: Scalars, _: Any) -> Expr:
     d, high = _whole(scalars[0]), scalars[1]
     rest = call("fma", -high, d, const(1.0, d.dtype))
     zero = const(0.0, d.dtype)
-    least = select(d < zero, const(-LEAST, d.dtype), const(LEAST, d.dtype))
+    least = select(d < zero, const(-DENORMAL, d.dtype), const(DENORMAL, d.dtype))
     tiny = high * const(TINY, d.dtype)
     known = rest / d
     small = select(call("ne", known, zero), known, select(call("ne", tiny, zero), tiny, least))
@@ -76,7 +76,7 @@ def _rest_numpy(d: Any, high: Any) -> Any:
         rest = np.asarray(1.0 - np.float64(high) * d.astype(np.float64))
         tiny = np.asarray(high * np.float32(TINY), np.float32)
         known = (rest.astype(np.float32) / d).astype(np.float32)
-        small = np.where(known != 0, known, np.where(tiny != 0, tiny, np.copysign(np.float32(LEAST), d)))
+        small = np.where(known != 0, known, np.where(tiny != 0, tiny, np.copysign(np.float32(DENORMAL), d)))
         return np.where(np.isnan(rest), high, small)
 
 

@@ -22,7 +22,7 @@ from tilewright.ir.expr import Buffer, Expr, as_int, ceildiv, const, minimum, se
 from tilewright.ops.loopnest import Nest
 from tilewright.plans.attention.rows import AttentionRows
 
-NEAR = 32
+CACHED_BLOCK = 32
 """Values of a block that all tiles of rows, and all vectors of the depth, take from the first cache."""
 
 
@@ -120,10 +120,10 @@ class DirectLoops:
                 with nest.loop("x", width, kind="vectorized") as x:
                     nest.store(sums, (r, c * width + x), 0.0)
             for past, start, length in task.segments():
-                whole = length // NEAR
+                whole = length // CACHED_BLOCK
                 with nest.loop("jb", whole) as jb:
-                    self.block(sums, scores, b, g, start, jb * NEAR, const(NEAR), past)
-                self.block(sums, scores, b, g, start, whole * NEAR, length - whole * NEAR, past)
+                    self.block(sums, scores, b, g, start, jb * CACHED_BLOCK, const(CACHED_BLOCK), past)
+                self.block(sums, scores, b, g, start, whole * CACHED_BLOCK, length - whole * CACHED_BLOCK, past)
             with nest.loop("r", task.rows) as r, nest.loop("c", vectors) as c:
                 with nest.loop("x", width, kind="vectorized") as x:
                     d = c * width + x

@@ -150,10 +150,10 @@ class GradientLoops:
         """Keys as they are, and panels of keys and values."""
         task = self.task
         self.copied(self.kb, task.keys, task.depth, lambda j, d: task.load(task.k, 1, b, j, g, d))
-        self.turned(self.kt, task.depth, lambda j, d: self.kb[j, d])
-        self.turned(self.vt, task.out_depth, lambda j, d: task.load(task.v, 2, b, j, g, d))
+        self.transposed_panels(self.kt, task.depth, lambda j, d: self.kb[j, d])
+        self.transposed_panels(self.vt, task.out_depth, lambda j, d: task.load(task.v, 2, b, j, g, d))
 
-    def turned(self, panels: Buffer, depth: Expr, element: Callable[[Expr, Expr], Expr]) -> None:
+    def transposed_panels(self, panels: Buffer, depth: Expr, element: Callable[[Expr, Expr], Expr]) -> None:
         """Panels of an operand's rows, the last row where they are none: squares in registers as far as these divide
         the depth, then element by element."""
         nest, task, width, side = self.nest, self.task, self.width, self.tile.side

@@ -30,7 +30,7 @@ from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
-KEPT = ("scores", "scaled", "top", "weights", "total", "result", "y")
+STORED = ("scores", "scaled", "top", "weights", "total", "result", "y")
 """The stages that are stored, beside the panels of keys and values; the others are computed where they are read."""
 
 
@@ -87,9 +87,9 @@ def packed_anew(structure: Structure, result: Operands) -> tuple[Added, ...]:
 
 def schedule(s: Schedule, structure: Structure, candidate: Operands, tile: Tile, target: Target) -> None:
     """The primitives."""
-    retained = (*(stage_of(structure, name) for name in KEPT), *panels(structure))
+    retained = (*(stage_of(structure, name) for name in STORED), *panels(structure))
     inline_all(s, structure, tuple(stage for stage in structure.stages if stage not in retained))
-    scores, scaled, top, weights, total, result, y = (s.block(stage.name) for stage in retained[: len(KEPT)])
+    scores, scaled, top, weights, total, result, y = (s.block(stage.name) for stage in retained[: len(STORED)])
     head, block, each = output(s, y, candidate, tile, -(-(extent_of(structure, "scores", 2) or 1) // tile.rows))
     s.compute_at(result, each)
     register_tile(s, result, tile)

@@ -20,7 +20,7 @@ from tilewright.plans.convolution.inside import share_inside
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
-from tilewright.plans.framework.cost import Cost, around, number, roofline
+from tilewright.plans.framework.cost import Cost, number, roofline, surrounding
 from tilewright.plans.rows.estimate import scattered
 from tilewright.plans.rows.stages import loads_of
 from tilewright.schedule.schedule import Schedule
@@ -62,7 +62,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     lines = prod(number(it.extent) for it in anchor.spatial[:-2])
     lines *= ceil(number(anchor.spatial[-1].extent) / lanes_of(anchor, target)) * number(anchor.spatial[-2].extent)
     inside = lines * share_inside(anchor)
-    rest, result = around(structure, anchor, target), []
+    rest, result = surrounding(structure, anchor, target), []
     # Where columns share no load, as in a layer that is connected locally, a tile of them would only read elements that
     # lie apart from more places at once.
     loads = loads_of(anchor)

@@ -46,7 +46,7 @@ from tilewright.plans.framework.common import (
     parallelize,
     vectorize_spatial,
 )
-from tilewright.plans.framework.cost import FAR, around, level, nbytes_of, number, working_set
+from tilewright.plans.framework.cost import SHARED_LEVELS, level, nbytes_of, number, surrounding, working_set
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.plans.idioms.conversions import contiguous_output, transpose_out
 from tilewright.plans.idioms.panels import fits_panels, packed_operand, panel_width, unroll_tile
@@ -77,7 +77,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     width = panel_width(anchor)
     assert width is not None
     result = blockings(shapes(structure), width, is_flat(anchor), target)
-    rest, images = around(structure, anchor, target), number(anchor.spatial[0].extent)
+    rest, images = surrounding(structure, anchor, target), number(anchor.spatial[0].extent)
     return [Candidate(_knobs(b), cost * (images * share_of(_sides(structure, anchor))) + rest) for cost, b in result]
 
 
@@ -343,7 +343,7 @@ def is_by_columns(anchor: Stage, candidate: Candidate, target: Target) -> bool:
         return width > 1
     panel = channels * height * width * candidate.knob("width")
     lines = channels * height * ((rows - 1) * attrs.strides[1] + width)
-    return 4 * (panel + lines) <= target.costs.traffic.kept_l1 * target.l1
+    return 4 * (panel + lines) <= target.costs.traffic.resident_l1 * target.l1
 
 
 def prefetch_operands(
@@ -354,7 +354,7 @@ def prefetch_operands(
     long = [loop for loop in reduce if extent(s, loop) != 1]
     if weights is None or loads is None or not long:
         return
-    if level(working_set(nbytes_of(weights.buffer), s.func.notes, target), target) in FAR:
+    if level(working_set(nbytes_of(weights.buffer), s.func.notes, target), target) in SHARED_LEVELS:
         prefetch_weights(s, weights, reduce, long, tiles, target)
     elif is_flat(anchor) and all(is_const(d, 1) for d in weights.buffer.shape[2:4]) and long[0] != reduce[-1]:
         prefetch_pixels(s, weights, next(load for load in loads if load is not weights), long[0], candidate, target)
@@ -398,7 +398,7 @@ def prefetch_pixels(
     rows, strip = candidate.knob("rows"), candidate.knob("strip")
     panels = as_int(weights.buffer.shape[0]) or 1
     inside = x.buffer not in s.func.params
-    if inside or strip == WHOLE or panels not in PREFETCHING or level(nbytes_of(x.buffer), target) not in FAR:
+    if inside or strip == WHOLE or panels not in PREFETCHING or level(nbytes_of(x.buffer), target) not in SHARED_LEVELS:
         return
     pixel = (as_int(x.buffer.shape[-1]) or 1) * x.buffer.dtype.itemsize
     lines = -(-rows * pixel // target.caches.line)

@@ -22,7 +22,7 @@ from tilewright.plans.convolution.tiles import ENOUGH_STRIPS, PARTS, WHOLE, side
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, own_loops
-from tilewright.plans.framework.cost import Cost, around, number, roofline, sharing
+from tilewright.plans.framework.cost import Cost, number, roofline, sharing, surrounding
 from tilewright.plans.idioms.conversions import contiguous_output
 from tilewright.plans.idioms.panels import unroll_tile
 from tilewright.plans.matmul.dots import instruction, tile_cycles
@@ -56,7 +56,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     panels = as_int(anchor.spatial[1].extent) or 1
     height, width = (side(it.extent) for it in anchor.spatial[2:4])
     copied, images = bool(structure.before(anchor)), number(anchor.spatial[0].extent)
-    rest, memory = around(structure, anchor, target), roofline(structure, target).memory
+    rest, memory = surrounding(structure, anchor, target), roofline(structure, target).memory
     results = []
     # With two LLVM moves all accumulators on by a register in every step.
     spare = 4 if target.isa.elements or target.isa.scalable else 2

@@ -102,7 +102,7 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
     lanes, panels = target.lanes(4), -(-shape.filters // width)
     costs, traffic, caches = target.costs.arithmetic, target.costs.traffic, target.caches
     run, loads = 4 * shape.depth * vectors * lanes, costs.loads_per_cycle
-    cached = run <= traffic.kept_l1 * target.l1
+    cached = run <= traffic.resident_l1 * target.l1
     rate = loads if cached else min(loads, target.l2_bandwidth / (4.0 * lanes))
     pages = min(shape.depth, 4 * shape.pixels * shape.depth // caches.page)
     # A quarter of the translation buffer is left for what else is touched.
@@ -124,7 +124,7 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
         overhead += traffic.collision * (whole + 1) * maps * touched(vectors * lanes, target)
     source, result = 4 * shape.depth * shape.pixels, 4 * shape.filters * shape.pixels
     weights = 4 * shape.filters * shape.depth
-    if far(shape, target):
+    if beyond_l2(shape, target):
         overhead += scattered(shape, target) * source / caches.line
     memory = fetch_cycles(source, max(source, target.l1), target) + write_cycles(result, max(result, target.l1), target)
     memory += (whole + 1) * weights / bandwidth(weights + run, target) if weights + run > target.l1 else 0.0
@@ -215,7 +215,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
             s.vectorize(vector)
     if copied:
         copy_run(s, maps, run, 4 * size, target)
-    elif ahead(shape_of(structure), candidate.knob("filters"), target) and extent(s, lane) != 1:
+    elif prefetches(shape_of(structure), candidate.knob("filters"), target) and extent(s, lane) != 1:
         s.annotate(channel, prefetch(maps, 4 * size, target))
     parallelize(s, [n, group, run])
 
@@ -247,7 +247,7 @@ def prefetch(maps: Stage, nbytes: int, target: Target) -> Prefetch:
     return Prefetch(buffer_names(maps.reads[:1]), nbytes, lines=-(-nbytes // target.caches.line))
 
 
-def far(shape: PixelProblem, target: Target) -> bool:
+def beyond_l2(shape: PixelProblem, target: Target) -> bool:
     """Whether maps come from beyond the second level of cache."""
     return 4 * shape.depth * shape.pixels > target.costs.traffic.retained_sets * target.l2
 
@@ -258,10 +258,10 @@ work hides no instructions (sides of 64 to 300: one filter 1.0 to 1.29 times as 
 Zen 4, 28 November 2026, docs/decisions/nchw-pixels.md)."""
 
 
-def ahead(shape: PixelProblem, filters: int, target: Target) -> bool:
+def prefetches(shape: PixelProblem, filters: int, target: Target) -> bool:
     """Whether panels of so many filters prefetch the next run."""
-    beyond = 4 * shape.depth * shape.pixels > target.costs.traffic.kept_l3 * target.l3
-    return far(shape, target) and (filters >= HIDING or beyond)
+    beyond = 4 * shape.depth * shape.pixels > target.costs.traffic.resident_l3 * target.l3
+    return beyond_l2(shape, target) and (filters >= HIDING or beyond)
 
 
 PLAN = Plan("pixels", fits, candidates, apply)

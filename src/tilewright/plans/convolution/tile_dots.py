@@ -30,15 +30,15 @@ from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, extent, parallelize
 from tilewright.plans.framework.cost import (
-    FAR,
+    SHARED_LEVELS,
     Cost,
-    around,
     fetch_cycles,
     level,
     nbytes_of,
     number,
     roofline,
     sharing,
+    surrounding,
     working_set,
 )
 from tilewright.plans.idioms.conversions import contiguous_output
@@ -86,7 +86,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     images, across = number(anchor.spatial[0].extent), columns // dot.rows
     (conv, _), (_, ordinary) = _pixels(structure), contiguous_output(structure, anchor)
     flat, each = conv.flat, panels // conv.groups
-    rest, result = around(structure, anchor, target), []
+    rest, result = surrounding(structure, anchor, target), []
     for tall, wide in SHAPES:
         for high in range(1, tall + 1):
             if tall % high or each % wide or across % (tall // high) or lines % high or (high > 1 and ordinary):
@@ -218,7 +218,7 @@ def _prefetched(s: Schedule, structure: Structure, candidate: Candidate, dot: Do
     """A prefetch of weights that are not in a near cache, where only one tile reads a panel: each step prefetches the
     lines that later steps read."""
     weights, (conv, pixels) = _weights(structure), _pixels(structure)
-    from_memory = level(working_set(nbytes_of(weights), s.func.notes, target), target) in FAR
+    from_memory = level(working_set(nbytes_of(weights), s.func.notes, target), target) in SHARED_LEVELS
     if (
         not from_memory
         or not conv.flat

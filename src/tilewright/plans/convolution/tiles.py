@@ -302,7 +302,7 @@ def _an_image(shape: DirectProblem, blocking: Blocking, tiling: _Tiling, target:
     memory = 0.0
     if weights > retained.panel_l1 * l1:
         memory += retained.followed_weights * number * panel / bandwidth(panel, target)
-    stays = not shape.is_pixel and weights + line <= retained.kept_l1 * l1
+    stays = not shape.is_pixel and weights + line <= retained.resident_l1 * l1
     read = tiling.strips * tiling.strip if stays else number * tiling.window
     memory += tiling.pixels * read / tiling.level
     memory *= panels

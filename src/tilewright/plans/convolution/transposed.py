@@ -18,7 +18,7 @@ from tilewright.ops.lowered.packed_transposed import CONV_TRANSPOSED
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
-from tilewright.plans.framework.cost import Cost, around, number, roofline
+from tilewright.plans.framework.cost import Cost, number, roofline, surrounding
 from tilewright.plans.framework.symbolic import sides_of
 from tilewright.plans.framework.tiles import RegisterTile, mean_cycles
 from tilewright.plans.idioms.contraction import tile_contraction, unroll_tiles
@@ -52,7 +52,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     vectors = max(1, width // lanes)
     times = prod(number(it.extent) for it in anchor.spatial) / width / target.fma_per_cycle
     times *= taps_there(structure)
-    rest, result = around(structure, anchor, target), []
+    rest, result = surrounding(structure, anchor, target), []
     for count in range(1, 15):
         if count == 1 or count * vectors + vectors + 1 <= target.registers:
             cost = mean_cycles(RegisterTile(count, width), counts, width, depth, lanes, target)

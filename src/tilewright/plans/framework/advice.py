@@ -68,7 +68,7 @@ def follow(
     here = space_digest(labels)
     refused: RecordUse | None = None
     for advice in sorted(advices, key=lambda a: a.space != here):
-        place, state, why = _judged(advice, labels, estimates)
+        place, state, why = _evaluated(advice, labels, estimates)
         use = RecordUse(decision, advice.setting, advice.record, state, why)
         if place is not None:
             return place, use
@@ -77,7 +77,7 @@ def follow(
     return None, refused
 
 
-def _judged(
+def _evaluated(
     advice: Advice, labels: Sequence[str], estimates: Callable[[], Sequence[float]]
 ) -> tuple[int | None, str, str]:
     """The place of an advice's setting if it is sound, its state and why."""

@@ -24,7 +24,7 @@ from math import ceil, inf, prod
 from tilewright.ir.expr import Buffer, Expr, Load, Op, as_int, is_const
 from tilewright.ir.functions import FUNCTIONS as SCALAR_FUNCTIONS
 from tilewright.ir.loops import Block, For, Stmt, Store
-from tilewright.ir.notes import ColdWeights, Far, Note, find
+from tilewright.ir.notes import NonresidentWeights, Note, SharedLevel, find
 from tilewright.ir.rewrite import loads, walk, walk_expr
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.support.classes import dataclass
@@ -133,39 +133,39 @@ def bandwidth(working_set: float, target: Target) -> float:
 
 
 LEVELS = ("l1", "l2", "l3", "memory")
-FAR = LEVELS[2:]
+SHARED_LEVELS = LEVELS[2:]
 """The levels that are no core's own."""
 
 
 def _level(working_set: float, target: Target) -> int:
     # Estimates ask this most of all.
     retained, caches = target.costs.traffic, target.caches
-    if working_set <= retained.kept_l1 * caches.l1:
+    if working_set <= retained.resident_l1 * caches.l1:
         return 0
-    if working_set <= retained.kept_l2 * caches.l2:
+    if working_set <= retained.resident_l2 * caches.l2:
         return 1
-    return 2 if working_set <= retained.kept_l3 * caches.l3 else 3
+    return 2 if working_set <= retained.resident_l3 * caches.l3 else 3
 
 
-def weights_level(weights: float, target: Target) -> Far | None:
+def weights_level(weights: float, target: Target) -> SharedLevel | None:
     """Where each call finds the weights of a whole program, so many bytes of them; None: in the core's own caches."""
     if from_memory(weights, target):
         return "memory"
-    return "l3" if level(weights, target) in FAR else None
+    return "l3" if level(weights, target) in SHARED_LEVELS else None
 
 
 def working_set(weights: float, notes: Sequence[Note], target: Target) -> float:
     """Bytes that decide from where a function's weights come: their own, or more where those of the program around them
-    drive them out of nearer levels before the next call (`ColdWeights` among the function's notes)."""
-    note = find(notes, ColdWeights)
+    drive them out of nearer levels before the next call (`NonresidentWeights` among the function's notes)."""
+    note = find(notes, NonresidentWeights)
     return weights if note is None else max(weights, beyond(note.level, target))
 
 
-def beyond(away: Far | None, target: Target) -> float:
+def beyond(away: SharedLevel | None, target: Target) -> float:
     """Bytes of a working set that no level nearer than `away` holds."""
     if away is None:
         return 0.0
-    return inf if away == "memory" else target.costs.traffic.kept_l2 * target.l2 + 1.0
+    return inf if away == "memory" else target.costs.traffic.resident_l2 * target.l2 + 1.0
 
 
 def from_memory(weights: float, target: Target) -> bool:
@@ -300,7 +300,7 @@ def least(structure: Structure, target: Target, symbol: int = SYMBOL) -> Cost:
     return Cost(compute=compute) if compute >= memory else Cost(memory=memory)
 
 
-def around(structure: Structure, anchor: Stage, target: Target, symbol: int = SYMBOL) -> Cost:
+def surrounding(structure: Structure, anchor: Stage, target: Target, symbol: int = SYMBOL) -> Cost:
     """The cycles of the stages before and after a contraction, one after another: their operations with constant
     matrices written out, what reductions and outputs store, what these load. An ordinary epilogue of two operations is
     part of the contraction's own estimate."""
@@ -309,7 +309,7 @@ def around(structure: Structure, anchor: Stage, target: Target, symbol: int = SY
         if stage is not anchor:
             for cost in stage_costs(structure, stage, target, symbol):
                 total += cost
-    ordinary = PLAIN * sum(nbytes_of(b, symbol) / b.dtype.itemsize for b in anchor.writes) if after else 0.0
+    ordinary = ORDINARY * sum(nbytes_of(b, symbol) / b.dtype.itemsize for b in anchor.writes) if after else 0.0
     free = fma_cycles(ordinary, target.lanes(max(4, anchor.writes[0].dtype.itemsize)), target)
     return total if free == 0.0 else Cost(max(0.0, total.compute - free), total.load, total.store, 0.0, total.overhead)
 
@@ -336,7 +336,7 @@ def stage_costs(structure: Structure, stage: Stage, target: Target, symbol: int 
         yield Cost(compute, load_cycles(reads, target), store_cycles(elements, target))
 
 
-PLAIN = 2.0
+ORDINARY = 2.0
 """Operations for an element that a product's own estimate has in it: adding a bias and storing."""
 BESIDE = 0.5
 """The share of operations that are no multiply-adds which does not hide after others."""

@@ -15,13 +15,13 @@ from tilewright.ir.expr import Expr, Var, as_int
 from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ir.key import digest, key
 from tilewright.ir.loops import Block, PrimFunc
-from tilewright.ir.notes import ColdWeights, MayAlias, Origin, PastCaches, find
+from tilewright.ir.notes import MayAlias, NonresidentWeights, Origin, PastCaches, find
 from tilewright.ir.rewrite import substitute, variables, walk
 from tilewright.plans.framework.space import Setting
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
-SURROUNDINGS = (ColdWeights, MayAlias, PastCaches)
+SURROUNDINGS = (NonresidentWeights, MayAlias, PastCaches)
 """Notes on a function that the model around it decides: no part of what the function is."""
 
 

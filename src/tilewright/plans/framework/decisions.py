@@ -197,7 +197,9 @@ def decide(
     if label is None and not advices and not (new and record.listing):
         return options[0]
     settings = [setting(option) for option in options]
-    place, why = _taken(record, about, label, advices, [s.label for s in settings], lambda: [*map(estimate, options)])
+    place, why = _selected(
+        record, about, label, advices, [s.label for s in settings], lambda: [*map(estimate, options)]
+    )
     if new and record.listing:
         estimates = tuple(float(estimate(option)) for option in options)
         why = why or ("estimate" if any(estimates) else "rule")
@@ -205,7 +207,7 @@ def decide(
     return options[place]
 
 
-def _taken(
+def _selected(
     record: Context,
     about: Key,
     label: str | None,
@@ -250,7 +252,7 @@ def forced_settings() -> dict[str, str]:
     return {} if record is None else dict(record.forced)
 
 
-def settled() -> dict[str, str]:
+def effective_settings() -> dict[str, str]:
     """The settings that are forced, and those that records decided so far: forcing them repeats the decisions."""
     record = _current.get()
     return {} if record is None else dict(record.forced) | selected_of(record.uses.values())

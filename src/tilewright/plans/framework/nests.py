@@ -35,7 +35,7 @@ class _Done:
     times: float
     lanes: int
     copies: Mapping[Var, float]
-    kept: Buffer | None = None
+    stored: Buffer | None = None
 
     def loaded(self, load: Load) -> float:
         """How often a load of its value is executed."""
@@ -46,19 +46,19 @@ class _Done:
 def nest(func: PrimFunc, target: Target) -> Cost:
     """The cycles that the loops of `func` take on one core as they are written."""
     everything = list(_Walk(target).done(func.body))
-    outputs = {done.kept for done in everything}
+    outputs = {done.stored for done in everything}
     touched = sum(nbytes_of(b) for b in func.params)
     compute = load = store = memory = 0.0
     for done in everything:
         slots = ceil(done.lanes / target.lanes(4))
         cycles = slots * _operations(done.value, target) / target.fma_per_cycle
-        reloaded = [e for e in loads(done.value) if e.buffer == done.kept]
+        reloaded = [e for e in loads(done.value) if e.buffer == done.stored]
         if reloaded and done.lanes == 1 and any(map(loads, reloaded[0].indices)):
             cycles = max(cycles, target.costs.arithmetic.forwarded)
         compute += done.times * cycles
-        store += done.times * slots * (done.kept is not None)
+        store += done.times * slots * (done.stored is not None)
         for e in loads(done.value):
-            if e.buffer != done.kept:
+            if e.buffer != done.stored:
                 load += done.loaded(e) * slots / target.costs.arithmetic.loads_per_cycle
             if e.buffer in func.params and e.buffer not in outputs:
                 memory += fetch_cycles(done.loaded(e) * done.lanes * e.buffer.dtype.itemsize, touched, target)

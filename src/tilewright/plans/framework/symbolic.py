@@ -15,7 +15,7 @@ from tilewright.ir.rewrite import substitute, variables
 
 FEWEST = 3
 """Numbers at which a range with both ends is estimated, at least."""
-FEW = 5
+MAX_VALUES = 5
 """Up to so many values of a symbol all of them are estimated."""
 
 
@@ -54,7 +54,7 @@ def listed_values_of(extent: Expr) -> tuple[int, ...]:
         return ()
     by = symbol.multiple
     values = range(-(-(symbol.lo or 1) // by) * by, symbol.hi + 1, by)
-    return tuple(dict.fromkeys(where(extent, {symbol: const(n)}) for n in values)) if len(values) <= FEW else ()
+    return tuple(dict.fromkeys(where(extent, {symbol: const(n)}) for n in values)) if len(values) <= MAX_VALUES else ()
 
 
 def maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
@@ -107,7 +107,7 @@ def small_sides_of(extent: Expr) -> tuple[int, ...]:
     return tuple(dict.fromkeys(n for n in results if n < first))
 
 
-def judged_by(symbol: Var) -> tuple[int, ...]:
+def estimated_at(symbol: Var) -> tuple[int, ...]:
     """Values at which a height or width is estimated if it is a symbol: the likely ones; of a range also small ones.
     Nothing if the symbol has no upper end."""
     if symbol.likely or symbol.hi is None:

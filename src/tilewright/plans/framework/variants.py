@@ -30,7 +30,7 @@ from tilewright.ir.rewrite import (
     variables,
     walk,
 )
-from tilewright.plans.framework.symbolic import judged_by
+from tilewright.plans.framework.symbolic import estimated_at
 
 Values = Mapping[Var, int]
 
@@ -120,7 +120,7 @@ def evaluated_where(func: PrimFunc, conditions: Sequence[Expr]) -> PrimFunc:
     """The function, to be estimated at those of its symbols' values at which all conditions hold; as it is if values of
     symbols are not known, or if the conditions hold at less than two: what suits one size alone need not fit
     another."""
-    known = {s: values for s in func.symbols if (values := judged_by(s))}
+    known = {s: values for s in func.symbols if (values := estimated_at(s))}
     symbols = list(known)
     if not {v for c in conditions for v in variables(c)} <= known.keys():
         return func

@@ -31,7 +31,7 @@ UNROLLED = 4
 of so short a loop loses more than the row takes (the roots of the sums of 48 to 56 squares, of 31,000 in all: 3.3 us,
 written out 1.2; Zen 5, 27 November 2026)."""
 
-FEW = 8
+MAX_OPERATIONS = 8
 """Operations of an element up to which eight vectors of them stay in registers."""
 
 
@@ -131,7 +131,7 @@ def reduce_lanes(
         width = short_vectors(whole_extent(s, inner), lanes)
     else:
         width = lanes * (vectors or partial_vectors(length or 0, lanes, outer=len(reduce) > 1))
-    if is_short and (all(b not in s.func.params for b in stage.reads) or instructions(block) > FEW):
+    if is_short and (all(b not in s.func.params for b in stage.reads) or instructions(block) > MAX_OPERATIONS):
         # As many as the stage before makes at once: the two loops become one. Or as many as keep their operands in
         # registers while functions are computed, which need no more to hide the latency of an addition.
         width = min(width, 4 * lanes)

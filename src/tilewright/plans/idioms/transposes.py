@@ -21,7 +21,7 @@ from tilewright.ir.loops import Block, BlockIter, Store
 from tilewright.ir.notes import Prefetch
 from tilewright.ir.rewrite import loads, substitute, variables
 from tilewright.plans.framework.common import buffer_names, extent, own_loops, parallelize, shares_well, stream_outputs
-from tilewright.plans.framework.cost import FAR, fma_cycles, level
+from tilewright.plans.framework.cost import SHARED_LEVELS, fma_cycles, level
 from tilewright.plans.idioms.reducing import steps
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.recording import BlockRef, LoopRef
@@ -374,7 +374,7 @@ def _writes_whole_rows(s: Schedule, block: BlockRef, axes: TileAxes, tiles: int 
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     down = next(it for it in stage.iters if it.var.name == axes.down)
-    return level(_row_pitch(stage, axes.down) * (as_int(down.extent) or 0), target) in FAR
+    return level(_row_pitch(stage, axes.down) * (as_int(down.extent) or 0), target) in SHARED_LEVELS
 
 
 def flatten(s: Schedule, block: BlockRef, axes: TileAxes) -> None:

@@ -25,7 +25,7 @@ from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, extent, inline_all, lanes_of, parallelize
-from tilewright.plans.framework.cost import FAR, SYMBOL, Cost, level, nbytes_of, number, working_set
+from tilewright.plans.framework.cost import SHARED_LEVELS, SYMBOL, Cost, level, nbytes_of, number, working_set
 from tilewright.plans.framework.symbolic import LONG_ROWS, values_of
 from tilewright.plans.framework.variants import Values
 from tilewright.plans.idioms.panels import (
@@ -55,7 +55,7 @@ from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
-FEW = (2, 3)
+VERSIONED_ROWS = (2, 3)
 """Rows that may have a version of their own: of more, one panel of two vectors keeps multiply-adds busy."""
 SHORT_GAIN = 1.08
 """How many times as fast they must be in it, by estimate, to be worth its code,"""
@@ -81,7 +81,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     anchor = structure.anchors[0]
     row, column = row_iter(anchor), anchor.spatial[-1]
     rows = 1 if row is None else as_int(row.extent)
-    counts = (1,) if row is None else many(values_of(row.extent, LONG_ROWS), rows)
+    counts = (1,) if row is None else without_one(values_of(row.extent, LONG_ROWS), rows)
     longest = 1 if row is None else Analyzer().bounds(row.extent)[1]
     enclosing = [it for it in anchor.spatial if it is not column and it is not row]
     others = prod(number(it.extent) for it in enclosing)
@@ -120,7 +120,7 @@ def product_of(anchor: Stage, rows: int, notes: Sequence[Note], target: Target) 
     return Product(rows, columns, depth, itemsize, own, passing, has_contiguous_rows(anchor))
 
 
-def many(counts: tuple[int, ...], rows: int | None) -> tuple[int, ...]:
+def without_one(counts: tuple[int, ...], rows: int | None) -> tuple[int, ...]:
     """Without the one row of a symbolic number, for which there is a version of its own."""
     return counts if rows is not None else tuple(n for n in counts if n > 1) or (2,)
 
@@ -164,7 +164,7 @@ def cases(structure: Structure, target: Target) -> list[Values]:
     (symbol,) = symbols
     results = [1]
     if row.extent is symbol:
-        results += [n for n in FEW if n >= min(symbol.likely, default=1) and gains(anchor, n, target)]
+        results += [n for n in VERSIONED_ROWS if n >= min(symbol.likely, default=1) and gains(anchor, n, target)]
     return [{symbol: n} for n in results if (symbol.lo or 0) <= n and n % symbol.multiple == 0]
 
 
@@ -238,7 +238,7 @@ def prefetch_outputs(s: Schedule, anchor: Stage, out: BlockRef, tile: LoopRef, t
     assert isinstance(block, Block)
     wide = {b: None for b in block_buffers(block) if b in s.func.params and len(b.shape) > 1}
     touched = sum(nbytes_of(b, max(LONG_ROWS)) for b in s.func.params)
-    if wide and level(touched, target) in FAR:
+    if wide and level(touched, target) in SHARED_LEVELS:
         s.annotate(tile, PrefetchTile(buffer_names(wide)))
 
 
@@ -321,7 +321,7 @@ def prefetch_panel(
         own = panel_distance(replace(product, rows=fewer - 1), target)
         # Into the first level they pay only from the last one.
         cached: Literal[1] | None = 1 if own and product.level(target) == "l3" else None
-        note = replace(note, few=fewer, ahead=own or None, prefetch_level=cached)
+        note = replace(note, fewer_than=fewer, distance=own or None, prefetch_level=cached)
     s.annotate(steps, note)
     return steps, inner
 

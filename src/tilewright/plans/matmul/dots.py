@@ -20,7 +20,7 @@ from tilewright.ir.loops import BlockIter
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, parallelize
-from tilewright.plans.framework.cost import Cost, around, number, roofline
+from tilewright.plans.framework.cost import Cost, number, roofline, surrounding
 from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
 from tilewright.plans.matmul.tiles import MAX_ROWS
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
@@ -96,7 +96,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     panels = -(-(as_int(anchor.spatial[-1].extent) or 64) // dot.lanes)
     steps = as_int(anchor.reduce[0].extent) or 64
     times = prod(number(it.extent) for it in anchor.spatial[:-1])
-    rest, result = around(structure, anchor, target), []
+    rest, result = surrounding(structure, anchor, target), []
     for tall, wide in _tiles(max(counts), panels, target):
         cost = sum(_cycles(tall, wide, m, panels, steps, dot, target) / m for m in counts) / len(counts)
         own = Cost(compute=times * cost, memory=roofline(structure, target).memory)

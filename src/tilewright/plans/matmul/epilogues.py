@@ -14,7 +14,7 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import walk
 from tilewright.plans.framework.analysis import Stage, Structure
-from tilewright.plans.framework.cost import PLAIN, Cost, weight
+from tilewright.plans.framework.cost import ORDINARY, Cost, weight
 from tilewright.plans.matmul.tiles import MatmulTile, Product
 from tilewright.targets.target import Target
 
@@ -25,7 +25,7 @@ AT_WORK = 6
 def epilogue_work(structure: Structure, anchor: Stage, target: Target) -> float:
     """Operations for an element of a product after it, in multiply-adds, beyond those of a simple epilogue."""
     stores = [s for stage in structure.after(anchor) for s in walk(stage.block.body) if isinstance(s, Store)]
-    return max(0.0, sum(weight(s.value, target) for s in stores) - PLAIN)
+    return max(0.0, sum(weight(s.value, target) for s in stores) - ORDINARY)
 
 
 def epilogue(tile: MatmulTile, product: Product, work: float, target: Target, *, defer: bool) -> Cost:

@@ -20,7 +20,7 @@ from tilewright.ops.lowered.mmla import MATMUL_MMLA, SIDE
 from tilewright.plans.framework.analysis import Stage, Structure, factors
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, own_loops, parallelize
-from tilewright.plans.framework.cost import Cost, around, number, roofline
+from tilewright.plans.framework.cost import Cost, surrounding, number, roofline
 from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
 from tilewright.plans.idioms.panels import schedule_prologue, unroll_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_mmla
@@ -65,7 +65,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     *lead, pairs, columns, _, _ = (it.extent for it in anchor.spatial)
     counts, panels = values_of(pairs, SYMBOLIC_ROWS), as_int(columns) or MAX_SIDE
     steps, times = as_int(anchor.reduce[0].extent) or 1, prod(map(number, lead))
-    rest, memory, result = around(structure, anchor, target), roofline(structure, target).memory, []
+    rest, memory, result = surrounding(structure, anchor, target), roofline(structure, target).memory, []
     for tall, wide in product_tiles(max(counts), panels, target):
         cycles = sum(_cycles(tall, wide, m, panels, steps, dot, target) * number(pairs) / m for m in counts)
         own = Cost(compute=times * cycles / len(counts), memory=memory)

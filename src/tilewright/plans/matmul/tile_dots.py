@@ -23,7 +23,7 @@ from tilewright.ops.lowered.tiles import MATMUL_TILES
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, own_loops, parallelize
-from tilewright.plans.framework.cost import Cost, around, fetch_cycles, level, nbytes_of, number, roofline
+from tilewright.plans.framework.cost import Cost, fetch_cycles, level, nbytes_of, number, roofline, surrounding
 from tilewright.plans.idioms.panels import schedule_prologue
 from tilewright.plans.matmul.dots import operands, tile_loops
 from tilewright.schedule.dot_intrinsics import Dot, find_tile_dot
@@ -77,7 +77,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     for it in anchor.spatial[:-2]:
         times *= number(it.extent)
     tiles = number(anchor.spatial[-2].extent) / dot.rows
-    rest, memory, result = around(structure, anchor, target), roofline(structure, target).memory, []
+    rest, memory, result = surrounding(structure, anchor, target), roofline(structure, target).memory, []
     for tall, wide in SHAPES:
         if panels % wide or (rows is None and tall > 1) or (rows or 0) // dot.rows % tall:
             continue

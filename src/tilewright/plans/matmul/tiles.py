@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_expr, as_int, const
-from tilewright.plans.framework.cost import FAR, Cost, level
+from tilewright.plans.framework.cost import SHARED_LEVELS, Cost, level
 from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
@@ -76,7 +76,7 @@ class Product:
     itemsize: int = 4
     count: int = 1
     working_set: float = 0.0
-    plain: bool = False
+    unpacked: bool = False
 
     @property
     def weights(self) -> int:
@@ -357,7 +357,7 @@ def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target,
     then busy all the time. Hardware sees a new stream in every panel and stops following it at the end of each page.
     """
     is_short = product.rows < shared_panel_rows(product, target) or tile.rows == 1
-    if is_short or product.level(target) not in FAR or tile.panels > 1:
+    if is_short or product.level(target) not in SHARED_LEVELS or tile.panels > 1:
         return 0
     if symbolic:
         return min(SYMBOLIC_SHARING, strip or SYMBOLIC_SHARING)
@@ -407,7 +407,7 @@ def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -
     """Bytes a cycle with which a group of panels arrives at the first level for the first tile of rows, and for each
     of the others; 0.0: it stays there. They are one number where all tiles share in what arrives."""
     group = product.depth * tile.width * panels * product.itemsize
-    away = product.level(target) in FAR
+    away = product.level(target) in SHARED_LEVELS
     shared = away and sharing_rows(tile, product, 0, target) > 0
     prefetch = away and panels == 1 and prefetch_distance(tile, product, target) > 0
     from_memory = _first_bandwidth(product, panels, target, shared=shared, prefetch=prefetch)

@@ -20,7 +20,7 @@ from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.common import ENOUGH
 from tilewright.plans.framework.cost import instructions
 from tilewright.plans.rows.stages import Rows, materialised, slides, vector_last
-from tilewright.plans.rows.turned import is_transposed, transposed_together
+from tilewright.plans.rows.transposed import is_transposed, transposed_together
 from tilewright.targets.target import Target
 
 TOGETHER = (8, 7, 6, 5, 4)

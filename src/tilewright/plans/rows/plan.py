@@ -52,7 +52,7 @@ from tilewright.plans.idioms.reducing import (
 from tilewright.plans.rows.estimate import STEPS, folds, products, unfilled, windows
 from tilewright.plans.rows.groups import STEP_VECTORS, row_length, rows_pipelined, rows_together
 from tilewright.plans.rows.stages import Rows, materialised, shared_rows, vector_last
-from tilewright.plans.rows.turned import is_transposed, schedule_transposed, turning
+from tilewright.plans.rows.transposed import is_transposed, schedule_transposed, turning
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target

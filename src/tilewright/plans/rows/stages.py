@@ -9,7 +9,7 @@ from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.cost import instructions
 from tilewright.plans.idioms.reducing import is_window, lane_stride
-from tilewright.plans.rows.turned import is_transposed
+from tilewright.plans.rows.transposed import is_transposed
 from tilewright.support.classes import dataclass
 
 CHEAP_OPS = 4

@@ -167,7 +167,7 @@ def traffic(stage: Stage, read: Sequence[Reading], tiling: Tiling, lanes: int, t
     sizes = (target.l1, target.l2, target.l3)
     rates = (target.l2_bandwidth, target.l3_bandwidth, target.memory_bandwidth)
     retained = target.costs.traffic
-    shares = (retained.kept_l1, retained.kept_l2, retained.kept_l3)
+    shares = (retained.resident_l1, retained.resident_l2, retained.resident_l3)
     touched: list[list[float]] = []
 
     def whole(k: int) -> float:

@@ -22,7 +22,7 @@ from tilewright.ir.rewrite import exprs_of, variables, walk, walk_expr
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize, vectorize_spatial
-from tilewright.plans.framework.cost import around, instructions, number
+from tilewright.plans.framework.cost import instructions, number, surrounding
 from tilewright.plans.idioms.panels import unroll_tile
 from tilewright.plans.idioms.transposes import tile_axes, transpose_tiles
 from tilewright.plans.matmul.tiles import unrolled_steps
@@ -83,7 +83,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     anchor = reduction(structure)
     assert anchor is not None
     loads, lanes = accesses(anchor), lanes_of(anchor, target)
-    other = around(structure, anchor, target)
+    other = surrounding(structure, anchor, target)
     evaluate = Estimator(anchor, loads, lanes, target)
     results = [(t, evaluate.estimate(t) + other) for t in tilings(anchor, loads, lanes, target)]
     results.sort(key=lambda pair: pair[1].cycles)

@@ -57,7 +57,7 @@ class Lent:
     version: int
 
 
-Again = Callable[[], Mapping[str, Array]]
+Reread = Callable[[], Mapping[str, Array]]
 """Reads raw weights once more, by name, from where they came from."""
 
 
@@ -72,7 +72,7 @@ class LocalWeights:
         self._engine = engine
         self._keep = keep
         self._needed = needed_raw(engine.manifest)
-        self._again: tuple[int, Again, list[bytes | int]] | None = None
+        self._reread: tuple[int, Reread, list[bytes | int]] | None = None
         self._manifest = engine.manifest
         self._params = [p for p in engine.manifest.params if not p.fixed]
         self._numbers = free_numbers(engine.manifest)
@@ -114,9 +114,9 @@ class LocalWeights:
         there = {k: a for k, a in enumerate(weights.raw) if a is not None}
         params = self._manifest.params
         if len(there) < len(params):
-            if self._again is None or self._again[0] != weights.version:
+            if self._reread is None or self._reread[0] != weights.version:
                 raise WeightError("raw weights were not kept once they were packed", hint=_KEEP)
-            _, recomputed, digests = self._again
+            _, recomputed, digests = self._reread
             named = recomputed()
             lost = [k for k in range(len(params)) if k not in there]
             arrays = check_weights(
@@ -136,17 +136,17 @@ class LocalWeights:
                     engine.set_slot(index, slot.weights.packed_addresses)
             self._followers.add(engine)
 
-    def adopt(self, arrays: Sequence[Array], version: int, repeated: Again | None = None) -> None:
+    def adopt(self, arrays: Sequence[Array], version: int, repeated: Reread | None = None) -> None:
         """Publish raw weights that are never written again, without a copy; those that calls read in place are aligned.
 
         Args:
-            again: reads them once more, so that they need not be kept.
+            repeated: reads them once more, so that they need not be kept.
         """
         self._fixed = {p.name: a for p, a in zip(self._manifest.params, arrays, strict=True) if p.fixed}
         index = self._take()
         if repeated is not None:
             lost = [k for k in range(len(arrays)) if k not in self._needed]
-            self._again = version, repeated, [_digest(arrays[k]) for k in lost]
+            self._reread = version, repeated, [_digest(arrays[k]) for k in lost]
         self._publish(arrays, version, index)
         if repeated is not None:
             self.current.drop(self._needed)

@@ -40,7 +40,7 @@ class Dispatcher:
             for name, queue in self.queues.items()
             if name != model and (first := queue.head()) is not None and first <= job.order
         )
-        return self.queues[model].admit(job, now, start + others / lanes, lanes)
+        return self.queues[model].accept(job, now, start + others / lanes, lanes)
 
     def next(self, now: float) -> tuple[Start | None, list[tuple[Hashable, Job]]]:
         """A batch for a free lane, of the model whose first job is the most urgent, and jobs that are dropped."""

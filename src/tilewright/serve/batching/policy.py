@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from tilewright.serve.batching.estimates import Estimates
 
 _PROBE_SECONDS = 0.1
-_AGAIN = 16
+_PERIOD = 16
 """Batches between two choices of the batch size that is aimed at."""
 
 
@@ -62,7 +62,7 @@ class Batch:
 class Queue(Protocol):
     """Jobs of one model that wait."""
 
-    def admit(self, job: Job, now: float, start: float, lanes: int) -> bool:
+    def accept(self, job: Job, now: float, start: float, lanes: int) -> bool:
         """Take a job, or refuse it: `start` is when a lane will be free."""
 
     def take(self, now: float) -> tuple[Batch | None, list[Job]]:
@@ -112,8 +112,8 @@ class DeadlineQueue:
             self._target = self.estimates.best(self.promise / 2)
         return self._target
 
-    def admit(self, job: Job, now: float, start: float, lanes: int) -> bool:
-        earlier = self._rows if not self._jobs or self._jobs[-1].order <= job.order else self._ahead(job)
+    def accept(self, job: Job, now: float, start: float, lanes: int) -> bool:
+        earlier = self._rows if not self._jobs or self._jobs[-1].order <= job.order else self._rows_before(job)
         target = self.target
         batches = earlier // target / lanes
         # Others will join its batch if it has to wait, so that its time is a full batch's.
@@ -134,7 +134,7 @@ class DeadlineQueue:
         self._probed, self._probe = now, job
         return True
 
-    def _ahead(self, job: Job) -> int:
+    def _rows_before(self, job: Job) -> int:
         return sum(other.rows for other in self._jobs if other.order <= job.order)
 
     def take(self, now: float) -> tuple[Batch | None, list[Job]]:
@@ -167,7 +167,7 @@ class DeadlineQueue:
     def finished(self, rows: int, seconds: float, met: bool) -> None:
         self.estimates.observe(rows, seconds)
         self._finished += 1
-        if self._finished % _AGAIN == 0:
+        if self._finished % _PERIOD == 0:
             self._target = 0
 
     def backlog(self) -> float:
@@ -201,7 +201,7 @@ class AimdQueue:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def admit(self, job: Job, now: float, start: float, lanes: int) -> bool:
+    def accept(self, job: Job, now: float, start: float, lanes: int) -> bool:
         self._jobs.append(job)
         return True
 

@@ -90,7 +90,7 @@ def simulate(
         now, _, event, model = heapq.heappop(events)
         if isinstance(event, Start):
             dispatcher.finished(event, now)
-            _settle(outcomes[model], event, now)
+            _finish(outcomes[model], event, now)
         elif not dispatcher.arrive(model, event, now):
             outcomes[model].refused += 1
         while True:
@@ -108,7 +108,7 @@ def simulate(
     return outcomes
 
 
-def _settle(outcome: Outcome, start: Start, now: float) -> None:
+def _finish(outcome: Outcome, start: Start, now: float) -> None:
     outcome.batches.append(start.batch.rows)
     for job in start.batch.jobs:
         outcome.latencies.append(now - job.arrival)

@@ -25,7 +25,7 @@ from tilewright.transform.graph.rewrite import eliminate_dead
 from tilewright.transform.regions.captures import builder_for
 
 ATTENTION = "lowered.attention"
-TURNED, STRAIGHT = "t", "s"
+POSITIONS_FIRST, STRAIGHT = "t", "s"
 """Letters of attention's orders: positions first, batch first."""
 SWAP = (1, 0, 2)
 
@@ -51,7 +51,7 @@ class _Chain:
 def batch_first(graph: Graph) -> Graph:
     """The graph with attention batch first, where that takes transpositions away."""
     walker = _Walker(graph)
-    attentions = [n for n in graph.nodes if n.op == ATTENTION and TURNED in n.of(AttentionAttrs).order]
+    attentions = [n for n in graph.nodes if n.op == ATTENTION and POSITIONS_FIRST in n.of(AttentionAttrs).order]
     before = {n.output: walker.operands(n) for n in attentions}
     following = {n.output: chain for n in attentions if (chain := walker.result(n)) is not None}
     if not following and not any(before.values()):
@@ -97,7 +97,7 @@ class _Walker:
     """Looks for chains that begin or end at attention."""
 
     def __init__(self, graph: Graph) -> None:
-        self.made = {v: n for n in graph.nodes for v in n.outputs}
+        self.producers = {v: n for n in graph.nodes for v in n.outputs}
         self.users = graph.consumers()
         self.outputs = set(graph.outputs)
 
@@ -107,7 +107,7 @@ class _Walker:
         letters = {v: {c for w, c in zip(node.inputs, order[:3], strict=False) if w == v} for v in node.inputs[:3]}
         result = {}
         for value, used in letters.items():
-            chain = self.back(value, node) if value is not None and used == {TURNED} else None
+            chain = self.back(value, node) if value is not None and used == {POSITIONS_FIRST} else None
             if value is not None and chain is not None and value not in node.inputs[3:]:
                 result[value] = chain
         return result
@@ -116,7 +116,7 @@ class _Walker:
         """The chain that ends with a value, [S, B, ...], which one node reads alone."""
         rows, last, links = value.shape[:2], value, list[_Link]()
         while self.is_private(value, reader):
-            node = self.made.get(value)
+            node = self.producers.get(value)
             if node is None:
                 return None
             if node.op == "transpose" and node.of(TransposeAttrs).perm == SWAP and node.inputs[0] is not None:
@@ -132,7 +132,7 @@ class _Walker:
 
     def result(self, node: Node) -> _Chain | None:
         """The chain from attention's result to a transposition."""
-        if node.of(AttentionAttrs).order[3] != TURNED:
+        if node.of(AttentionAttrs).order[3] != POSITIONS_FIRST:
             return None
         value, rows, links = node.output, node.output.shape[:2], list[_Link]()
         while (users := self.users.get(value, [])) and len(users) == 1 and value not in self.outputs:

@@ -31,7 +31,7 @@ from tilewright.transform.regions.captures import names_of
 
 Array = np.ndarray[Any, Any]
 
-TAKEN = frozenset({"add", "sub", "mul", "min", "max", "select", "eq", "ne", "lt", "le", "gt", "ge"})
+READABLE = frozenset({"add", "sub", "mul", "min", "max", "select", "eq", "ne", "lt", "le", "gt", "ge"})
 """Operators whose code is as good for a number that is read as for one that is known."""
 NUMBERS = "numbers"
 """The name of the arrays of numbers, before their type."""
@@ -42,23 +42,23 @@ class Shared:
     """Groups that read numbers.
 
     groups  the kernels
-    made    the nodes that compute the arrays of numbers, two for each: its constant, and the array
+    created the nodes that compute the arrays of numbers, two for each: its constant, and the array
     places  where the numbers stand that the groups read
     """
 
     groups: tuple[Group, ...]
-    made: tuple[Node, ...]
+    created: tuple[Node, ...]
     places: dict[Value, Place]
 
     @property
     def arrays(self) -> tuple[Value, ...]:
         """The arrays that the numbers stand in."""
-        return tuple(n.output for n in self.made if n.op != "constant")
+        return tuple(n.output for n in self.created if n.op != "constant")
 
     @property
     def kernels(self) -> tuple[Group, ...]:
         """The kernels that compute the arrays."""
-        pairs = zip(self.made[::2], self.made[1::2], strict=True)
+        pairs = zip(self.created[::2], self.created[1::2], strict=True)
         return tuple(Group(pair, (), pair[1].outputs) for pair in pairs)
 
 
@@ -67,10 +67,10 @@ def lift_numbers(groups: Sequence[Group], used_names: Iterable[str]) -> Shared:
 
     Args:
         groups: of one part of a program.
-        taken: names that values of it have.
+        used_names: names that values of it have.
     """
     maker = _Maker(set(used_names))
-    separate = {k: _apart(group, maker) for k, group in enumerate(groups) if _may_read(group)}
+    separate = {k: _separate(group, maker) for k, group in enumerate(groups) if _may_read(group)}
     alike: dict[object, list[int]] = {}
     for k, group in separate.items():
         alike.setdefault(_structure(group), []).append(k)
@@ -100,7 +100,7 @@ def _may_read(group: Group) -> bool:
     return all(not n.bodies and n.defines is None and get(n.op).loops is None for n in group.nodes)
 
 
-def _apart(group: Group, maker: _Maker) -> Group:
+def _separate(group: Group, maker: _Maker) -> Group:
     """The group with a constant of these numbers right before each use: two that are equal here need not be in another
     one."""
     numbers = {n.output: n for n in _numbers(group)}
@@ -121,7 +121,7 @@ def _apart(group: Group, maker: _Maker) -> Group:
 
 
 def _numbers(group: Group) -> list[Node]:
-    """The constants of one element that nothing but operators of `TAKEN` reads."""
+    """The constants of one element that nothing but operators of `READABLE` reads."""
     users: dict[Value, list[str]] = {}
     for node in group.nodes:
         for value in node.inputs:
@@ -130,7 +130,7 @@ def _numbers(group: Group) -> list[Node]:
     return [
         n
         for n in group.nodes
-        if n.op == "constant" and not n.output.shape and TAKEN.issuperset(users.get(n.output, ["none"]))
+        if n.op == "constant" and not n.output.shape and READABLE.issuperset(users.get(n.output, ["none"]))
     ]
 
 
@@ -185,7 +185,7 @@ class _Maker:
     """Gathers numbers by their types, each once for each place in a kernel: two operands of one are two values."""
 
     def __init__(self, used_names: set[str]) -> None:
-        self._taken = used_names
+        self._used_names = used_names
         self._numbers: dict[DType, dict[tuple[bytes, int], tuple[Value, Array]]] = {}
 
     def value(self, array: Array, dtype: DType, at: int) -> Value:
@@ -212,9 +212,9 @@ class _Maker:
 
     def free(self, name: str) -> str:
         """A name that no other value has."""
-        while name in self._taken:
+        while name in self._used_names:
             name += "_"
-        self._taken.add(name)
+        self._used_names.add(name)
         return name
 
 

@@ -16,7 +16,7 @@ from math import ceil, prod
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.notes import Far
+from tilewright.ir.notes import SharedLevel
 from tilewright.ops.lowered.packed import ConvBlockedAttrs
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.plans.framework.decision_key import key_of_nodes
@@ -34,7 +34,7 @@ def never(conv: Node, conversion: Node) -> bool:
     return False
 
 
-def absorbs(conv: Node, conversion: Node, target: Target, away: Far | None = None) -> bool:
+def absorbs(conv: Node, conversion: Node, target: Target, away: SharedLevel | None = None) -> bool:
     """Whether a conversion is best made inside. `away`: the level from which each call reads the weights."""
     inward = conversion.op == "lowered.block_channels"
     ordinary = conversion.inputs[0] if inward else conversion.output
@@ -70,7 +70,7 @@ def separate(ordinary: Value, target: Target) -> float:
     return sum(cycles) / len(cycles)
 
 
-def direct_lines(conv: Node, inward: bool, target: Target, away: Far | None) -> float | None:
+def direct_lines(conv: Node, inward: bool, target: Target, away: SharedLevel | None) -> float | None:
     """Pixels of the lines of an image's output, in whole vectors."""
     lanes = target.lanes(4)
     height, width = (as_int(d) for d in conv.output.shape[2:4])
@@ -79,7 +79,7 @@ def direct_lines(conv: Node, inward: bool, target: Target, away: Far | None) -> 
     return height * ceil(width / lanes) * lanes
 
 
-Strips = Callable[[Node, bool, Target, Far | None], float | None]
+Strips = Callable[[Node, bool, Target, SharedLevel | None], float | None]
 """Pixels that a convolution transposes for an image, inward or outward, where its weights come from a level of memory;
 None where it can not."""
 

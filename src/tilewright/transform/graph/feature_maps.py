@@ -32,7 +32,7 @@ class _Map:
     """The value with a dimension of one element in front of its last `following` ones."""
 
     value: Value
-    behind: int
+    following: int
 
 
 def keep_maps(graph: Graph) -> Graph:
@@ -68,7 +68,7 @@ def _lines(whole: Value | None, lines: Value) -> _Map | None:
 
 def _of_maps(node: Node, maps: Mapping[Value, _Map], builder: GraphBuilder) -> _Map | None:
     """A pointwise operator of maps, emitted; None if no operand is one's lines."""
-    results = [maps[v].behind for v in node.inputs if v is not None and v in maps]
+    results = [maps[v].following for v in node.inputs if v is not None and v in maps]
     if not results or not ops.is_pointwise(node):
         return None
     after, operands = results[0], []
@@ -76,7 +76,7 @@ def _of_maps(node: Node, maps: Mapping[Value, _Map], builder: GraphBuilder) -> _
         known = None if v is None else maps.get(v)
         if v is None or v.type.rank <= after:
             operands.append(v)
-        elif known is not None and known.behind == after:
+        elif known is not None and known.following == after:
             operands.append(known.value)
         else:
             operands.append(ops.emit1(builder, "reshape", v, shape=_with_side(v, after)))

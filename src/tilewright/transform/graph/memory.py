@@ -218,7 +218,7 @@ class _Assigner:
     def during(self, i: int) -> tuple[int, int]:
         """The first and the last call of the fork that a call is in, or the call itself."""
         call = self.calls[i]
-        return self.forks[call.strand[0]] if isinstance(call, KernelCall) and call.strand is not None else (i, i)
+        return self.forks[call.branch[0]] if isinstance(call, KernelCall) and call.branch is not None else (i, i)
 
     def run(self) -> Storage:
         steps = []
@@ -238,7 +238,7 @@ class _Assigner:
             flops, traffic = (_work(w, known) for w in code.work)
             shifts = self.shifts(call.args, len(code.workspaces))
             about = call.label, flops, traffic, code.alone
-            steps.append(StepSpec(code.symbol, tuple(slots), passed, *about, shifts, strand=call.strand, sizes=sizes))
+            steps.append(StepSpec(code.symbol, tuple(slots), passed, *about, shifts, branch=call.branch, sizes=sizes))
         slots_of = {v: self.home[self.root(v)] for c in self.calls for v in c.args}
         return Storage(slots_of, tuple(self.temps), tuple(self.sizes), tuple(steps), tuple(self.owners), self.bounds)
 
@@ -270,14 +270,14 @@ class _Assigner:
     def temporary(self, i: int, call: Call, value: Value) -> int:
         root = self.root(value)
         first, last = self.life[root]
-        alias = self.taken_over(i, call, value) if isinstance(call, KernelCall) else None
+        alias = self.overwritten(i, call, value) if isinstance(call, KernelCall) else None
         return self.add(TempSpec(first, last, _number(nbytes(root)), alias), nbytes(root), root.name)
 
-    def taken_over(self, i: int, call: KernelCall, value: Value) -> int | None:
+    def overwritten(self, i: int, call: KernelCall, value: Value) -> int | None:
         """The temporary that a call may write an output over, as it dies there."""
         for out, operand in call.over:
             slot = self.home.get(self.root(operand), -1)
-            dies = self.life.get(self.root(operand), (-1, -1))[1] == i and call.strand is None
+            dies = self.life.get(self.root(operand), (-1, -1))[1] == i and call.branch is None
             whole = self.is_whole(value) and self.is_whole(operand) and self.is_read_once(call, operand)
             if out == value and dies and whole and slot >= self.leading:
                 return slot - self.leading
@@ -293,7 +293,7 @@ class _Assigner:
 
     def scratch(self, i: int, workspace: Workspace, call: KernelCall) -> int:
         size = substitute(workspace.nbytes, {s: const(n) for s, n in call.sizes})
-        each = workspace.per_thread and call.strand is None
+        each = workspace.per_thread and call.branch is None
         return self.add(TempSpec(*self.during(i), _number(size), None, each), size, f"workspace of {call.label}")
 
     def add(self, spec: TempSpec, size: Expr, owner: str) -> int:
@@ -309,8 +309,8 @@ def _forks(calls: Sequence[Call]) -> dict[int, tuple[int, int]]:
     """The first and the last call of each fork."""
     result: dict[int, tuple[int, int]] = {}
     for i, call in enumerate(calls):
-        if isinstance(call, KernelCall) and call.strand is not None:
-            result[call.strand[0]] = result.get(call.strand[0], (i, i))[0], i
+        if isinstance(call, KernelCall) and call.branch is not None:
+            result[call.branch[0]] = result.get(call.branch[0], (i, i))[0], i
     return result
 
 

@@ -59,7 +59,7 @@ def with_overlays(
         storage: the temporaries of these calls with everybody in memory of his own.
         outputs: the slots of outputs that take overlays.
     """
-    ordinary = all(isinstance(c, KernelCall) and c.strand is None for c in calls)
+    ordinary = all(isinstance(c, KernelCall) and c.branch is None for c in calls)
     if not ordinary or storage.bounds:
         return where
     overlaying = _Overlays.of(calls, leading, where, storage, outputs)
@@ -76,7 +76,7 @@ def with_overlays(
 @dataclass(slots=True)
 class _Block:
     """Memory of a value, or of several that are written over each other: bytes (`size`: by the symbols), and the first
-    and last step of use; `until` is the first value's last step. What is `given` is an output's, which counts for
+    and last step of use; `until` is the first value's last step. What is `provided` is an output's, which counts for
     nothing."""
 
     first: int
@@ -84,7 +84,7 @@ class _Block:
     nbytes: int
     until: int
     movable: bool = True
-    given: bool = False
+    provided: bool = False
     values: list[Value] = field(default_factory=list)
     size: Expr | None = None
 
@@ -118,7 +118,7 @@ class _Overlays:
     blocks: dict[int, _Block]
     uses: dict[int, list[_Use]]
     ends: dict[int, dict[int, Expr]] = field(default_factory=dict)
-    number: _Judged = field(default_factory=lambda: _Judged())
+    number: _Comparable = field(default_factory=lambda: _Comparable())
 
     @classmethod
     def of(
@@ -129,7 +129,7 @@ class _Overlays:
         storage: Storage,
         outputs: range = range(0),
     ) -> _Overlays:
-        whose, number = roots(storage.temps), _Judged()
+        whose, number = roots(storage.temps), _Comparable()
         blocks: dict[int, _Block] = {}
         for k, t, size in zip(whose, storage.temps, storage.sizes, strict=True):
             block = blocks.setdefault(k, _Block(t.first, t.last, 0, t.last))
@@ -153,7 +153,7 @@ class _Overlays:
                 if slot < 0 and slot not in blocks:
                     room = simplify(base.type.size * base.dtype.itemsize)
                     until = len(calls) - 1
-                    blocks[slot] = _Block(0, until, number(room), until, given=True, size=room)
+                    blocks[slot] = _Block(0, until, number(room), until, provided=True, size=room)
                 touched.setdefault(home, []).append(_Use(number(begin), number(end), i, i))
                 for e in (begin, end):
                     ends.setdefault(home, {}).setdefault(number(e), []).append(e)
@@ -163,7 +163,7 @@ class _Overlays:
         ordered = {k: result for k, at in ends.items() if blocks[k].movable and (result := _in_order(at)) is not None}
         uses = {k: _segments(touched[k]) for k in ordered}
         for k in uses:
-            if blocks[k].given:  # what is written of an output stays
+            if blocks[k].provided:  # what is written of an output stays
                 uses[k] = [replace(u, last=len(calls) - 1) for u in uses[k]]
         return cls(len(calls), blocks, uses, ordered, number)
 
@@ -179,7 +179,7 @@ class _Overlays:
         inside = set(overlays)
         change = [0] * (self.steps + 1)
         for k, block in self.blocks.items():
-            if k in inside or block.given:
+            if k in inside or block.provided:
                 continue
             lives = [block, *(self.blocks[g] for g in inside)] if k == host else [block]
             change[min(b.first for b in lives)] += block.nbytes
@@ -196,7 +196,7 @@ class _Overlays:
         candidates = [
             k
             for k, b in self.blocks.items()
-            if k != host and b.values and b.movable and not b.given and b.nbytes and full[b.last + 1] > full[b.first]
+            if k != host and b.values and b.movable and not b.provided and b.nbytes and full[b.last + 1] > full[b.first]
             if b.last <= self.blocks[host].until and b.width == self.blocks[host].width
         ]
         match = self.search(host, candidates)
@@ -275,7 +275,7 @@ class _Overlays:
         return result
 
 
-class _Judged:
+class _Comparable:
     """The numbers by which sizes are compared: at the largest values of symbols, or their largest likely ones."""
 
     __slots__ = ("values",)

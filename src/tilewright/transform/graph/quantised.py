@@ -75,13 +75,13 @@ class _Rewriter:
     graph: Graph
     target: Target
     builder: GraphBuilder = field(init=False)
-    made: dict[Value, Node] = field(init=False)
+    producers: dict[Value, Node] = field(init=False)
     fixed: set[Value] = field(init=False)
     readers: dict[Value, list[Node]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.builder = builder_for(self.graph)
-        self.made = {v: n for n in self.graph.nodes for v in n.outputs}
+        self.producers = {v: n for n in self.graph.nodes for v in n.outputs}
         self.fixed = fixed_values(self.graph)
         self.readers = self.graph.consumers()
 
@@ -293,7 +293,7 @@ class _Rewriter:
         return depth * largest(of_x) * largest(of_w) < EXACT[kind]
 
     def producer(self, value: Value) -> Node | None:
-        return self.made.get(value)
+        return self.producers.get(value)
 
     def cast(self, value: Value, dtype: DType) -> Value:
         return value if value.dtype is dtype else self.emit("cast", value, dtype=dtype)
@@ -305,7 +305,7 @@ class _Rewriter:
         value = ops.emit1(self.builder, op, *inputs, attrs=attrs, **values)
         if depends_on_weights(inputs, self.fixed):
             self.fixed.add(value)
-        self.made[value] = self.builder.nodes[-1]
+        self.producers[value] = self.builder.nodes[-1]
         return value
 
 

@@ -82,8 +82,8 @@ class _Packer:
         self.table: dict[Var, Expr] = {batch: const(1), length: self.rows}
         self.builder = builder_for(graph)
         self.starts = Value(self.builder.fresh(STARTS), TensorType(i64, (batch,)))
-        self.made: dict[Value, Value] = {}
-        self.apart: set[Value] = set()
+        self.rewritten: dict[Value, Value] = {}
+        self.masked: set[Value] = set()
         """Products' left sides that are zero wherever a row meets one of another sequence."""
         self.problems = Problems()
 
@@ -98,14 +98,14 @@ class _Packer:
                 self.problems.add(
                     ModelError("rows are not packed", where=f"input {v.name!r}", expected=expected, got=v)
                 )
-            self.made[v] = self.sized(v)
+            self.rewritten[v] = self.sized(v)
         for node in self.graph.nodes:
             self.node(node)
         for v in self.graph.outputs:
             if self.packed(v) and not self.leads(v):
                 self.problems.add(ModelError("rows of an output are not in order", where=f"output {v.name!r}", got=v))
         self.problems.raise_if_any("the model does not take ragged batches", where=self.graph.name, kind=ModelError)
-        inputs = (*(self.made[v] for v in self.graph.inputs), self.starts)
+        inputs = (*(self.rewritten[v] for v in self.graph.inputs), self.starts)
         outputs = tuple(self.value(v) for v in self.graph.outputs)
         graph = replace(self.graph, inputs=inputs, nodes=tuple(self.builder.nodes), outputs=outputs)
         spec = RaggedSpec(self.starts.name, self.rows.name, self.length.lo or 0, self.length.hi)
@@ -133,7 +133,7 @@ class _Packer:
         return Value(v.name, replace(v.type, shape=tuple(substitute(d, self.table) for d in v.shape)))
 
     def value(self, v: Value) -> Value:
-        return self.made.get(v, v)
+        return self.rewritten.get(v, v)
 
     def emit(self, op: str, *inputs: Value, **attrs: Any) -> Value:
         return ops.emit1(self.builder, op, *inputs, **attrs)
@@ -175,7 +175,7 @@ class _Packer:
         rule = _RULES.get(node.op, _by_row)
         result = rule(self, node)
         if result is not None:
-            self.made[node.output] = result
+            self.rewritten[node.output] = result
 
     def keep(self, node: Node) -> None:
         """Emit a node's operator on packed rows."""
@@ -187,7 +187,7 @@ class _Packer:
 
         inputs = tuple(None if v is None else self.value(v) for v in node.inputs)
         outputs = tuple(map(self.sized, node.outputs))
-        self.made.update(zip(node.outputs, outputs, strict=True))
+        self.rewritten.update(zip(node.outputs, outputs, strict=True))
         self.builder.nodes.append(replace(node, inputs=inputs, outputs=outputs, attrs=node.attrs.mapped(attribute)))
 
     def refuse(self, node: Node, why: str) -> None:
@@ -202,8 +202,8 @@ def _by_row(p: _Packer, node: Node) -> Value | None:
         spread = [v for v in inputs if not p.packed(v) and p.batch in {*map(_symbol, v.shape)}]
         if spread:
             p.refuse(node, f"joins rows with one value a sequence, {spread[0].name!r}")
-        if node.op in _KEEP_ZEROS and p.value(node.inputs[0] or node.output) in p.apart:
-            p.apart.add(p.sized(node.output))
+        if node.op in _KEEP_ZEROS and p.value(node.inputs[0] or node.output) in p.masked:
+            p.masked.add(p.sized(node.output))
         p.keep(node)
     elif axes is None:
         p.refuse(node, "is not known to treat each row alone")
@@ -245,7 +245,7 @@ def _matmul(p: _Packer, node: Node) -> Value | None:
     """Rows may be summed over only where all that belongs to other sequences is zero."""
     a = node.inputs[0]
     assert a is not None
-    if p.counts(a.shape[-1]) and p.value(a) not in p.apart:
+    if p.counts(a.shape[-1]) and p.value(a) not in p.masked:
         p.refuse(node, "sums over rows of all sequences")
     p.keep(node)
     return None
@@ -267,7 +267,7 @@ def _softmax(p: _Packer, node: Node) -> Value | None:
         return None
     low = p.number(np.array(-np.inf, x.dtype.numpy))
     probabilities = p.emit("softmax", p.emit("select", p.same, p.value(x), low), axis=axis)
-    p.apart.add(probabilities)
+    p.masked.add(probabilities)
     return probabilities
 
 

@@ -129,7 +129,7 @@ class _Reader:
                 if node.op == "constant":
                     self.constants[node.output] = node
             else:
-                self.known[node.output] = self.found(node)
+                self.known[node.output] = self.parts_of(node)
         results = [self.parts(v) for v in self.body.outputs]
         if any(len(r.places) != 1 or r.single for r in results) or self.cell.state < 0:
             raise _NoCell
@@ -140,7 +140,7 @@ class _Reader:
             raise _NoCell
         return self.cell
 
-    def found(self, node: Node) -> _Parts | _Element:
+    def parts_of(self, node: Node) -> _Parts | _Element:
         """The result of a node, in parts."""
         match node.op:
             case "matmul":

@@ -30,7 +30,7 @@ SMALL = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
+class _Recipe:
     """How a value is made again: of which nodes, in order, and what these read that the same kernel makes."""
 
     nodes: tuple[Node, ...]
@@ -48,7 +48,7 @@ def rematerialize_cheap(groups: Sequence[Group], retained: frozenset[Value]) -> 
         for value in group.outputs:
             if value in retained or len(results[k].outputs) == 1 or not readers.get(value):
                 continue
-            recomputed = _again(results[k], value)
+            recomputed = _recipe(results[k], value)
             selected = None if recomputed is None else {i: _with(results[i], value, recomputed) for i in readers[value]}
             if recomputed is None or selected is None or None in selected.values():
                 continue
@@ -63,7 +63,7 @@ def rematerialize_cheap(groups: Sequence[Group], retained: frozenset[Value]) -> 
     return results
 
 
-def _again(group: Group, value: Value) -> _Again | None:
+def _recipe(group: Group, value: Value) -> _Recipe | None:
     """How a value that a group makes is made again, if that is cheap."""
     size = as_int(value.type.size)
     if size is None or size < LARGE:
@@ -92,10 +92,10 @@ def _again(group: Group, value: Value) -> _Again | None:
     if len(leaves) != 1 or leaves[0].type.size is not value.type.size or leaves[0].dtype is not value.dtype:
         return None
     order = tuple(n for n in group.nodes if n.outputs[0] in nodes)
-    return _Again(order, tuple(v for v in small if v in producers))
+    return _Recipe(order, tuple(v for v in small if v in producers))
 
 
-def _with(group: Group, value: Value, recomputed: _Again) -> Group | None:
+def _with(group: Group, value: Value, recomputed: _Recipe) -> Group | None:
     """A group that makes a value itself; None if it is not of pointwise nodes and sums alone, or would be too large."""
     return with_nodes(group, value, recomputed.nodes) if all(_is_simple(n) for n in group.nodes) else None
 

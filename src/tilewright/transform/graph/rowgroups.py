@@ -27,7 +27,7 @@ MAX_INPUTS = 24
 MAX_OUTPUTS = 4
 """Outputs of a row group."""
 
-_PLAIN = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod")
+_REDUCTIONS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod")
 _OVER_AXIS = ("softmax", "log_softmax")
 NORMS = ("layer_norm", "rms_norm")
 
@@ -38,7 +38,7 @@ class RowShape:
 
     shape: tuple[Expr, ...]
     axes: tuple[int, ...]
-    kept: bool
+    keepdims: bool
     """Whether the reduced dimensions stay, with extent one."""
 
 
@@ -48,7 +48,7 @@ def row_shape(node: Node) -> RowShape | None:
     if x is None or len(node.outputs) != 1:
         return None
     rank = x.type.rank
-    if node.op in _PLAIN:
+    if node.op in _REDUCTIONS:
         attrs = node.of(ReduceAttrs)
         return RowShape(x.shape, tuple(sorted(a % rank for a in attrs.axes)), attrs.keepdims)
     if node.op in _OVER_AXIS:
@@ -63,7 +63,7 @@ def equal_shapes(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
 
 
 class RowGrower:
-    """Grows row groups. `taken` says which nodes belong to groups of several nodes already; `whole` gives all nodes
+    """Grows row groups. `in_use` says which nodes belong to groups of several nodes already; `whole` gives all nodes
     of a node's group; `spans` are the first and last nodes of groups of several nodes, in order."""
 
     def __init__(
@@ -80,7 +80,7 @@ class RowGrower:
         self.users = users
         self.makers = makers
         self.outputs = outputs
-        self.taken = in_use
+        self.in_use = in_use
         self.whole = whole
         self.spans = spans
 
@@ -114,7 +114,7 @@ class RowGrower:
     def may_join(self, rows: RowShape, members: set[int], i: int) -> bool:
         node = self.nodes[i]
         op = ops.get(node.op)
-        if self.taken(i) or ops.is_alias(node) or op.loops is not None or len(node.outputs) != 1:
+        if self.in_use(i) or ops.is_alias(node) or op.loops is not None or len(node.outputs) != 1:
             return False
         if len(members) >= MAX_NODES or not self.fits(rows, node, members, i):
             return False
@@ -125,7 +125,7 @@ class RowGrower:
         kind = ops.get(node.op).kind
         if kind == "reduction":
             own = row_shape(node)
-            return own is not None and rows.kept and own.axes == rows.axes and equal_shapes(own.shape, rows.shape)
+            return own is not None and rows.keepdims and own.axes == rows.axes and equal_shapes(own.shape, rows.shape)
         if kind == "injective":
             inside = all(u in members for u in self.users.get(node.output, ()))
             moves = node.op == "transpose" and node.of(TransposeAttrs).perm[-1] != node.output.type.rank - 1
@@ -141,7 +141,7 @@ class RowGrower:
     @staticmethod
     def is_row_value(rows: RowShape, shape: Sequence[Expr]) -> bool:
         """One value a row: the reduced dimensions gone, or of extent one."""
-        if rows.kept:
+        if rows.keepdims:
             retained = len(shape) == len(rows.shape)
             return retained and all(
                 is_const(d, 1) if k in rows.axes else d is full or prove_equal(d, full)

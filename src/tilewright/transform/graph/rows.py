@@ -79,7 +79,7 @@ class _Demand:
 
     def __init__(self, graph: Graph, retained: set[Value]) -> None:
         self.needs: dict[Value, Need] = dict.fromkeys(graph.outputs, WHOLE)
-        self.made = {v: n for n in graph.nodes for v in n.outputs}
+        self.producers = {v: n for n in graph.nodes for v in n.outputs}
         self.roots: list[Node] = []
         for node in reversed(graph.nodes):
             for value, need in zip(node.inputs, self.of_node(node, retained), strict=True):
@@ -104,7 +104,7 @@ class _Demand:
         todo, seen = [root.inputs[0]], set[Value]()
         while todo:
             value = todo.pop()
-            node = None if value is None else self.made.get(value)
+            node = None if value is None else self.producers.get(value)
             if value is None or node is None or value in seen or not isinstance(self.needs[value], Cut):
                 continue
             seen.add(value)

@@ -125,7 +125,7 @@ class _Rewriter:
         self.inputs = dict(zip(self.inputs, sized.inputs, strict=True))
         self.outputs = dict(zip(self.outputs, sized.outputs, strict=True))
         self.graph, self.symbol = sized, empty
-        self.made = sized.producers()
+        self.producers = sized.producers()
         self.capacity = Var(fresh_name("capacity", {s.name for s in sized.used_symbols}), lo=1)
 
     def growing(self) -> Var:
@@ -193,9 +193,9 @@ class _Rewriter:
 
     def maker(self, value: Value) -> Node | None:
         """The node that computes a value."""
-        node = self.made.get(value)
+        node = self.producers.get(value)
         while node is not None and node.op == "identity" and node.inputs[0] is not None:
-            node = self.made.get(node.inputs[0])
+            node = self.producers.get(node.inputs[0])
         return node
 
     def rewritten(

@@ -57,12 +57,12 @@ def tabulate(graph: Graph, target: Target) -> Graph:
 
 class _Chains:
     """Values that are functions of one value of 8 bits, element by element: `source` says of which, the first there is;
-    `made` has the operators that make them."""
+    `producers` has the operators that make them."""
 
     def __init__(self, graph: Graph) -> None:
         self.fixed = fixed_values(graph)
         self.source: dict[Value, Value] = {}
-        self.made: dict[Value, Node] = {}
+        self.producers: dict[Value, Node] = {}
         self.place = {v: k for k, node in enumerate(graph.nodes) for v in node.outputs}
         for node in graph.nodes:
             computes = node.op == "cast" or node.op in BODIES
@@ -77,18 +77,18 @@ class _Chains:
         (source,) = sources
         if source.dtype in NUMBERS:
             self.source[node.output] = source
-            self.made[node.output] = node
+            self.producers[node.output] = node
 
-    def behind(self, y: Value) -> list[Node]:
+    def between(self, y: Value) -> list[Node]:
         """The operators between a value and its source, in order."""
         members: set[Value] = set()
         asked = [y]
         while asked:
             v = asked.pop()
-            if v in self.made and v not in members:
+            if v in self.producers and v not in members:
                 members.add(v)
-                asked += [u for u in self.made[v].inputs if u is not None]
-        return [self.made[v] for v in sorted(members, key=self.place.__getitem__)]
+                asked += [u for u in self.producers[v].inputs if u is not None]
+        return [self.producers[v] for v in sorted(members, key=self.place.__getitem__)]
 
     def is_single(self, v: Value) -> bool:
         """Whether a value is one number, known before the call."""
@@ -97,7 +97,7 @@ class _Chains:
 
 def _is_read(chains: _Chains, y: Value, target: Target) -> bool:
     """Whether `y` is read from a table: a decision by the estimated cycles of both ways."""
-    nodes, elements, arithmetic = chains.behind(y), number(y.type.size), target.costs.arithmetic
+    nodes, elements, arithmetic = chains.between(y), number(y.type.size), target.costs.arithmetic
     computed = fma_cycles(sum(_work(node, target) for node in nodes), target.lanes(4), target)
     picks = target.isa.byte_tables >= ENTRIES
     entry = arithmetic.entry_vector / target.lanes(4) if picks else arithmetic.gathered
@@ -124,13 +124,13 @@ class _Tables:
     def of(self, v: Value) -> Value:
         """The values that `v`, which is in a chain, has for all numbers, [256]."""
         if v not in self.known:
-            node = self.chains.made[v]
+            node = self.chains.producers[v]
             inputs = [None if u is None else self.operand(u) for u in node.inputs]
             self.known[v] = ops.emit1(self.builder, node.op, *inputs, attrs=node.attrs, name=f"{v.name}_table")
         return self.known[v]
 
     def operand(self, v: Value) -> Value:
-        if v in self.chains.made:
+        if v in self.chains.producers:
             return self.of(v)
         return self.scalar(v) if self.chains.is_single(v) else self.all_of(v.dtype)
 

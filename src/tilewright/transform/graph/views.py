@@ -44,7 +44,7 @@ class _Placer:
         self.makers = graph.producers()
         self.users = graph.consumers()
         self.outputs = {self.root(v) for v in graph.outputs}
-        self.taken: set[Value] = set()
+        self.reserved: set[Value] = set()
         self.copied: dict[Value, set[int]] = {}
         """For the results of concatenations that become views: which of their parts are copied."""
 
@@ -90,7 +90,7 @@ class _Placer:
         moves = COPIES if len(parts) <= MAX_INPUTS else UNMADE
         moved = copied | {k for k, root in enumerate(roots) if k not in copied and self.makers[root].op in moves}
         if self.pays(node, parts, moved):
-            self.taken.update(root for k, root in enumerate(roots) if k not in copied)
+            self.reserved.update(root for k, root in enumerate(roots) if k not in copied)
             self.copied[node.output] = copied
 
     def place_after(self, node: Node) -> None:
@@ -99,7 +99,7 @@ class _Placer:
         assert new is not None
         root = self.root(new)
         if self.is_free(root):
-            self.taken.add(root)
+            self.reserved.add(root)
         else:
             self.copied[node.output] = {1}
 
@@ -107,7 +107,10 @@ class _Placer:
         """Whether it is open where a value stands."""
         producer = self.makers.get(root)
         return (
-            producer is not None and producer.op != "constant" and root not in self.outputs and root not in self.taken
+            producer is not None
+            and producer.op != "constant"
+            and root not in self.outputs
+            and root not in self.reserved
         )
 
     def pays(self, node: Node, parts: list[Value], moved: set[int]) -> bool:
@@ -131,7 +134,7 @@ class _Placer:
         producer = self.makers.get(self.root(source))
         if (
             node.output in self.outputs
-            or node.output in self.taken
+            or node.output in self.reserved
             or (producer is not None and producer.op == "constant")
         ):
             return False

@@ -94,14 +94,14 @@ def register(op: str, rule: Rule) -> Rule:
 
 
 @cache
-def brought() -> dict[str, Rule]:
+def plugin_rules() -> dict[str, Rule]:
     """The rules that plug-ins have for their operators. One that has something else instead is left out."""
     result: dict[str, Rule] = {}
-    for plugin, operators in list(registry.brought().items()):
+    for plugin, operators in list(registry.plugin_operators().items()):
         wrong = [op for op, rule in operators.layouts.items() if not isinstance(rule, Rule)]
         if wrong:
             what = PluginError("a layout rule is something else", expected="a Rule", got=", ".join(wrong))
-            registry.withdraw(plugin, what)
+            registry.unload(plugin, what)
         else:
             result |= operators.layouts
     return result
@@ -109,7 +109,7 @@ def brought() -> dict[str, Rule]:
 
 def rules() -> dict[str, Rule]:
     """The layout rule of each operator, those of plug-ins among them."""
-    return RULES | brought()
+    return RULES | plugin_rules()
 
 
 def blocking() -> frozenset[str]:

@@ -35,7 +35,7 @@ class Assigner:
     inside: frozenset[Value] = frozenset()
     readers: Mapping[Value, Sequence[Node]] = field(default_factory=dict)
     fixed: set[Value] = field(default_factory=set)
-    made: dict[Value, Node] = field(default_factory=dict)
+    producers: dict[Value, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.builder = GraphBuilder(self.graph.name)
@@ -43,7 +43,7 @@ class Assigner:
         self.builder.reserved = used_names | {v.name for v in (*self.graph.inputs, *self.graph.params)}
         self.row_major.update((v, v) for v in (*self.graph.inputs, *self.graph.params))
         self.fixed.update(self.graph.params)
-        self.made.update((v, n) for n in self.graph.nodes for v in n.outputs)
+        self.producers.update((v, n) for n in self.graph.nodes for v in n.outputs)
 
     @property
     def block(self) -> int:
@@ -55,7 +55,7 @@ class Assigner:
 
     def producer(self, value: Value) -> Node | None:
         """The node of the graph that makes a value; None for inputs and weights."""
-        return self.made.get(value)
+        return self.producers.get(value)
 
     def visit(self, node: Node) -> None:
         """Note whether the node depends on weights alone."""

@@ -129,7 +129,7 @@ def fills(columns: int | None, block: int) -> bool:
 
 def is_linear(node: Node, block: int) -> bool:
     """Whether a node multiplies rows with one matrix, and the columns of both sides fill their blocks."""
-    if node.op != "matmul" or node.of(MatmulAttrs).transpose_a or not is_plain(node):
+    if node.op != "matmul" or node.of(MatmulAttrs).transpose_a or not is_single(node):
         return False
     x, w = node.operands(2)
     return x.type.rank > 1 and w.type.rank == 2 and all(fills(as_int(v.shape[-1]), block) for v in (x, node.output))
@@ -137,12 +137,12 @@ def is_linear(node: Node, block: int) -> bool:
 
 def is_transposed(node: Node, block: int) -> bool:
     """Whether a node is the gradient of a weight: of two matrices the sum over rows of the products of all columns."""
-    if node.op != "matmul" or node.of(MatmulAttrs) != MatmulAttrs(transpose_a=True) or not is_plain(node):
+    if node.op != "matmul" or node.of(MatmulAttrs) != MatmulAttrs(transpose_a=True) or not is_single(node):
         return False
     return node.output.type.rank == 2 and all(fills(as_int(d), block) for d in node.output.shape)
 
 
-def is_plain(node: Node) -> bool:
+def is_single(node: Node) -> bool:
     """Whether a product is one in single precision, as it is defined."""
     known = all(v is not None and v.dtype is f32 for v in node.inputs)
     return known and node.precision == "fp32" and isinstance(node.algorithm, (Packed, NoneType))
@@ -269,7 +269,7 @@ def weight_gradient(a: Assigner, node: Node) -> None:
 
 def blocks(a: Assigner, value: Value) -> Value:
     """`[..., C]` as `[n, C/b, R/n, 1, b]`, once for all ways to count its rows."""
-    value = base(value, a.made)
+    value = base(value, a.producers)
     if value not in a.columns:
         *shape, size = (as_int(d) or 1 for d in value.shape)
         count, rows = size // a.block, prod(shape)

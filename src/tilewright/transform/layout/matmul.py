@@ -16,11 +16,11 @@ from tilewright.targets.target import Target
 from tilewright.transform.algorithm import record_of
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.integer import integer_matmul
-from tilewright.transform.layout.precision import by_codes, halves, reduced
+from tilewright.transform.layout.precision import bf16_product, by_codes, reduced
 from tilewright.transform.layout.small_floats import small_floats
 from tilewright.transform.layout.split import split
 
-TURNED = MatmulAttrs(transpose_a=True)
+DEPTH_FIRST = MatmulAttrs(transpose_a=True)
 """The attributes of a product whose operands both have their depth first."""
 
 
@@ -50,7 +50,7 @@ def matmul(a: Assigner, node: Node) -> bool:
         return True
     if node.precision != "fp32":
         return reduced(a, node, contiguous_rows(a, node, x))
-    if x.dtype is bf16 and halves(a, node, contiguous_rows(a, node, x, widen=False)):
+    if x.dtype is bf16 and bf16_product(a, node, contiguous_rows(a, node, x, widen=False)):
         return True
     rows = as_int(node.output.shape[-2])
     if w not in a.fixed and rows is not None and rows <= (1 if transpose else SHORT_ROWS):
@@ -60,10 +60,10 @@ def matmul(a: Assigner, node: Node) -> bool:
     if isinstance(node.algorithm, Split):
         return split(a, node, node.algorithm)
     if x.dtype.bits >= 32 and a.fixed.isdisjoint((x, w)):
-        exchanges = attrs == TURNED and x_batch == w_batch and fills_worse(n, node.output.shape[-2], a)
-        if exchanges and lies_well(w, x, TURNED, a.target):
+        exchanges = attrs == DEPTH_FIRST and x_batch == w_batch and fills_worse(n, node.output.shape[-2], a)
+        if exchanges and lies_well(w, x, DEPTH_FIRST, a.target):
             (transposed,) = a.emit(
-                "matmul", (a.as_row_major(w), a.as_row_major(x)), TURNED, f"{node.output.name}_turned"
+                "matmul", (a.as_row_major(w), a.as_row_major(x)), DEPTH_FIRST, f"{node.output.name}_turned"
             )
             a.row_major[node.output] = swapped(a, transposed, node.output.name)
             return True

@@ -26,7 +26,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.selection import Matrices
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.attention import AttentionAttrs
-from tilewright.ops.lowered.codes import FEW, ZERO
+from tilewright.ops.lowered.codes import MAX_DECODED_ROWS, ZERO
 from tilewright.ops.lowered.tiles import ConvTilesAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.decision_key import Key, key_of_nodes
@@ -85,7 +85,7 @@ def reduced(a: Assigner, node: Node, x: Value) -> bool:
     return True
 
 
-def halves(a: Assigner, node: Node, x: Value) -> bool:
+def bf16_product(a: Assigner, node: Node, x: Value) -> bool:
     """A product of rows `x` of bf16 and weights of bf16, where the machine multiplies such numbers; a sum in f32
     is rounded once."""
     w, dot, depth = node.inputs[1], find_dot(bf16, bf16, a.target), as_int(x.shape[-1])
@@ -181,7 +181,7 @@ def by_codes(a: Assigner, node: Node, rows: Callable[[], Value]) -> bool:
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     count, depth = as_int(node.output.shape[-2]), as_int(x.shape[-1])
-    if w not in a.fixed or x.dtype is not f32 or not depth or (count is not None and count > FEW):
+    if w not in a.fixed or x.dtype is not f32 or not depth or (count is not None and count > MAX_DECODED_ROWS):
         return False
     coded = find_coded(a.producer, w, node.of(MatmulAttrs).transpose_b)
     if coded is None:
@@ -364,7 +364,9 @@ class _Product:
         operands = [panels(codes), panels(weights.scales)]
         operands += [] if weights.offsets is None else [panels(weights.offsets)]
         rows = as_int(self.x.shape[-2])
-        op = "matmul_codes_by_rows" if rows is None else "matmul_codes" if rows <= FEW else "matmul_decoded"
+        op = (
+            "matmul_codes_by_rows" if rows is None else "matmul_codes" if rows <= MAX_DECODED_ROWS else "matmul_decoded"
+        )
         attrs = {"columns": self.columns, "zero": weights.zero, "book": weights.book}
         self.finish(self.emit(f"lowered.{op}", self.x, *operands, name=self.node.output.name, **attrs))
 

@@ -39,10 +39,10 @@ def lower_blocks(func: PrimFunc) -> PrimFunc:
 class _Lowering:
     """One walk. `placed` names the blocks whose init stands in front of a loop already."""
 
-    __slots__ = ("placed", "symbols", "taken")
+    __slots__ = ("placed", "symbols", "used_names")
 
     def __init__(self, used_names: set[str], symbols: frozenset[Var]) -> None:
-        self.taken = used_names
+        self.used_names = used_names
         self.symbols = symbols
         self.placed: set[str] = set()
 
@@ -92,7 +92,7 @@ class _Lowering:
         nest = init if is_const(predicate, True) else If(predicate, init)
         for s in reversed(loops):
             nest = replace(s, body=nest)
-        return copy_fresh(nest, self.taken)
+        return copy_fresh(nest, self.used_names)
 
 
 def _blocks(s: Stmt) -> list[Block]:

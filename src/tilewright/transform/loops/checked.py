@@ -22,7 +22,7 @@ from tilewright.schedule.state import used_names_of
 from tilewright.support.classes import dataclass
 
 ZERO = const(0)
-FOUND = 3
+REPORT_WORDS = 3
 """The words that a call reports: the number of the access (0: all were inside), its index, the extent."""
 
 
@@ -30,8 +30,8 @@ FOUND = 3
 class Access:
     """One index of a read or write that is not proven to lie in its dimension.
 
-    `conditions` are those of the expression that it stands in, `given` those of the statements around it, `extents`
-    those of the variables around it: it is reached where all of these hold.
+    `conditions` are those of the expression that it stands in, `assumptions` those of the statements around it,
+    `extents` those of the variables around it: it is reached where all of these hold.
     """
 
     block: str
@@ -41,7 +41,7 @@ class Access:
     extent: Expr
     conditions: Conditions
     writes: bool = False
-    given: Conditions = ()
+    assumptions: Conditions = ()
     extents: tuple[tuple[Var, Expr], ...] = ()
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ def unproven(func: PrimFunc) -> tuple[Access, ...]:
 def check_bounds(func: PrimFunc) -> tuple[PrimFunc, tuple[Access, ...]]:
     """A function with a buffer more, into which it writes the first access that is outside; and the accesses that it
     checks, by their numbers from 1. Loops run one iteration after another."""
-    report = Buffer(fresh_name("bounds", used_names_of(func)), i64, (const(FOUND),))
+    report = Buffer(fresh_name("bounds", used_names_of(func)), i64, (const(REPORT_WORDS),))
     numbers: dict[tuple[object, ...], int] = {}
     accesses: list[Access] = []
 
@@ -150,7 +150,7 @@ def _outside(
         return  # a loop without iterations
     for d, (index, extent) in enumerate(zip(at.indices, at.buffer.shape, strict=True)):
         result = replace(
-            access, dimension=d, index=index, extent=extent, given=assumptions, extents=tuple(extents.items())
+            access, dimension=d, index=index, extent=extent, assumptions=assumptions, extents=tuple(extents.items())
         )
         if not prove(result.inside, extents, (*assumptions, *access.conditions)):
             yield result

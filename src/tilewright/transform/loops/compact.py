@@ -31,7 +31,7 @@ from tilewright.targets.memory import USUAL, Caches
 from tilewright.transform.loops.coverage import is_self_contained
 from tilewright.transform.loops.spread import spread
 
-FEW = 1024
+MAX_BOUND = 1024
 """Elements up to which a dimension inside of loops has the size of its bound: it may then live in registers or on the
 stack, where a symbolic one lives in a workspace."""
 
@@ -200,7 +200,7 @@ def _dimension(
         extent = symbolic[1]
     if analyzer.prove(extent >= whole):
         least, limit = analyzer.bounds(whole)
-        known = limit is not None and (limit == least or scope == "local" or (enclosing and limit <= FEW))
+        known = limit is not None and (limit == least or scope == "local" or (enclosing and limit <= MAX_BOUND))
         return const(0), const(limit) if known and limit is not None else whole
     if not isinstance(extent, Const) and not isinstance(whole, Const):
         extent = analyzer.simplify(minimum(extent, whole))

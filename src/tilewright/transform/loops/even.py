@@ -63,7 +63,7 @@ from tilewright.transform.loops.copies import copy_fresh, stored_tile
 from tilewright.transform.loops.remainder import MAX_REMAINDER, all_after, all_rows, by_remainder
 from tilewright.transform.loops.simplify import simplify_stmt
 
-APART = 6
+MAX_SEPARATE = 6
 """Rows up to which those that are all there are, or half of more, have a version for either: products of more hide how
 they prefetch."""
 
@@ -186,7 +186,7 @@ def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], used_n
 
     def of_rows(s: Stmt, count: int) -> Stmt:
         # Less than half a tile is never the rest of more rows, but all there are, or all of a strip.
-        alone = all_rows(s, count) if count <= APART else s
+        alone = all_rows(s, count) if count <= MAX_SEPARATE else s
         if alone is s or count < (size + 1) // 2:
             return tidy(alone)
         return If(equal(tiles.rows, count), tidy(alone), tidy(s))
@@ -236,7 +236,7 @@ def _with_rows(body: Stmt, tiles: _Tiles) -> Stmt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Late:
+class _Deferred:
     """Products that end in memory, in `raw`, and what is computed of them row by row."""
 
     products: Stmt
@@ -244,7 +244,7 @@ class _Late:
     epilogue: Stmt
 
 
-def _epilogue_after(moved: Stmt, tiles: _Tiles, rows: Var, used_names: set[str]) -> _Late | None:
+def _epilogue_after(moved: Stmt, tiles: _Tiles, rows: Var, used_names: set[str]) -> _Deferred | None:
     """A tile's epilogue apart from its products, if it computes anything."""
     if not isinstance(moved, Allocate) or not isinstance(moved.body, Seq):
         return None
@@ -264,7 +264,7 @@ def _epilogue_after(moved: Stmt, tiles: _Tiles, rows: Var, used_names: set[str])
     of_row = _nest(keep)[place]
     keep = replace_stmt(keep, of_row, replace(of_row, body=If(of_row.var < rows, of_row.body))) or keep
     epilogue = replace_buffers(replace(last, extent=rows, kind="serial", body=last.body.then), {tile: raw})
-    return _Late(replace(moved, body=seq([*before, keep])), raw, epilogue)
+    return _Deferred(replace(moved, body=seq([*before, keep])), raw, epilogue)
 
 
 def _nest(s: Stmt) -> list[For]:

@@ -24,7 +24,7 @@ from tilewright.transform.loops.spread import spread
 from tilewright.transform.loops.unread import Loops, accesses
 from tilewright.transform.loops.workspace import STACK_LIMIT
 
-FEW = 8
+MIN_ROWS = 8
 """Rows that a buffer keeps, however few there are: what is saved is not worth an address that is computed."""
 
 
@@ -69,7 +69,7 @@ def _fitted(s: Allocate, outer: Loops, named: dict[Var, Expr], caches: Caches) -
     known = tuple(as_int(n) or 0 for n in s.buffer.shape)
     fitted: dict[int, Expr] = {}
     for d, whole in enumerate(known[:-1]):
-        count = _count(s, d, outer) if whole > FEW else None
+        count = _count(s, d, outer) if whole > MIN_ROWS else None
         if count is not None and variables(count) and named.keys() >= set(variables(count)):
             fitted[d] = Analyzer().simplify(substitute(count, named) // 2 * 2 + 1)
     odd = tuple(n // 2 * 2 + 1 if d in fitted else n for d, n in enumerate(known))

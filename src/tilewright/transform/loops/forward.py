@@ -59,10 +59,10 @@ class _Copy:
 class _Forwarder:
     """One walk. Where something is written that the caller sees, it might be the source."""
 
-    __slots__ = ("params", "taken")
+    __slots__ = ("params", "used_names")
 
     def __init__(self, used_names: set[str], params: frozenset[Buffer]) -> None:
-        self.taken, self.params = used_names, params
+        self.used_names, self.params = used_names, params
 
     def statement(self, s: Stmt, outer: Loops) -> Stmt:
         if isinstance(s, For):
@@ -90,7 +90,7 @@ class _Forwarder:
         direct = _direct(rest, copy) if condition is not None and self.is_free(rest, copy) else None
         if condition is None or direct is None:
             return None
-        chosen = If(condition, copy_fresh(direct, self.taken), Allocate(s.buffer, seq([first, rest])))
+        chosen = If(condition, copy_fresh(direct, self.used_names), Allocate(s.buffer, seq([first, rest])))
         body = seq([chosen, *after])
         for buffer in reversed(enclosing):
             body = Allocate(buffer, body)

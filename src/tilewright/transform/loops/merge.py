@@ -131,7 +131,7 @@ def _merged(stmts: Sequence[Stmt]) -> list[Stmt] | None:
                 return None
             before.append(s)
         else:
-            if written(s) & (touched(stmts[-1]) - {store.buffer}) or not _apart(s, store, outer, lanes):
+            if written(s) & (touched(stmts[-1]) - {store.buffer}) or not _disjoint(s, store, outer, lanes):
                 return None
             following.append(s)
     return [*before, replace(outer, body=seq((lanes, renamed))), *following]
@@ -174,7 +174,7 @@ def written(s: Stmt) -> set[Buffer]:
     return members
 
 
-def _apart(s: Stmt, store: Store, outer: For, lanes: For) -> bool:
+def _disjoint(s: Stmt, store: Store, outer: For, lanes: For) -> bool:
     """Whether `s` writes nothing of what `store` writes: a tail after the main part does not."""
     extents = {x.var: x.extent for x in (outer, lanes)}
     others = {x.var: x.extent for x in walk(s) if isinstance(x, For)}

@@ -44,10 +44,10 @@ def narrow_tails(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 class _Narrower:
-    __slots__ = ("an", "facts", "sums", "taken", "target")
+    __slots__ = ("an", "facts", "sums", "used_names", "target")
 
     def __init__(self, func: PrimFunc, target: Target) -> None:
-        self.an, self.taken, self.target = analyzer_of(func.body), names_of(func), target
+        self.an, self.used_names, self.target = analyzer_of(func.body), names_of(func), target
         self.sums = summed(func.body)
         self.facts: tuple[Expr, ...] = ()
 
@@ -119,7 +119,7 @@ class _Narrower:
 
     def copied(self, loop: For, body: Stmt, first: int, width: int) -> Stmt:
         moved = substitute_stmt(body, {loop.var: loop.var + first}) if first else body
-        copy = copy_fresh(replace(loop, extent=const(width), body=moved), self.taken)
+        copy = copy_fresh(replace(loop, extent=const(width), body=moved), self.used_names)
         return simplify_stmt(copy, Analyzer({**self.an.extents, **analyzer_of(copy).extents}))
 
 

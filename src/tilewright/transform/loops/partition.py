@@ -73,10 +73,10 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """How to split `loop`: the conditions `found` hold for `start <= key < stop`; key is always below `most`."""
+    """How to split `loop`: the conditions `candidates` hold for `start <= key < stop`; key is always below `most`."""
 
     loop: For
-    found: tuple[_Candidate, ...]
+    candidates: tuple[_Candidate, ...]
     key: Expr
     start: Expr
     stop: Expr
@@ -95,22 +95,22 @@ class _Split:
 
     @property
     def conditions(self) -> set[Expr]:
-        return {c.condition for c in self.found}
+        return {c.condition for c in self.candidates}
 
     @property
     def is_last(self) -> bool:
         """Whether one bound is all there is: neither head nor tail has a part where more of the conditions hold."""
-        return len({c.bound for c in self.found}) == 1
+        return len({c.bound for c in self.candidates}) == 1
 
 
 class _Partition:
     """One walk. `outer` gives the extents of the loops around a statement, `budget` how often it may be copied; loops
     over the variables `whole` are heads and tails that need no further look."""
 
-    __slots__ = ("taken", "whole")
+    __slots__ = ("used_names", "whole")
 
     def __init__(self, used_names: set[str]) -> None:
-        self.taken = used_names
+        self.used_names = used_names
         self.whole: set[Var] = set()
 
     def statement(self, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
@@ -212,7 +212,7 @@ class _Partition:
         return version if cases is None else cases
 
     def tidy(self, s: Stmt, outer: dict[Var, Expr]) -> Stmt:
-        copy = copy_fresh(s, self.taken)
+        copy = copy_fresh(s, self.used_names)
         an = Analyzer({**outer, **{c.var: c.extent for c in walk(copy) if isinstance(c, For)}})
         return bound_loops_of(simplify_stmt(copy, an), an)
 
@@ -393,7 +393,7 @@ def _main_range(an: Analyzer, result: list[_Candidate], extent: Expr) -> tuple[E
 def _idle_at(how: _Split) -> bool:
     """True if with `key = most` every store of the body is after a condition that then is false."""
     end = {how.loop.var: how.most}
-    false = {c.condition for c in how.found if not c.is_low and how.an.prove(~substitute(c.condition, end))}
+    false = {c.condition for c in how.candidates if not c.is_low and how.an.prove(~substitute(c.condition, end))}
     return all_after(how.loop.body, false)
 
 

@@ -104,11 +104,11 @@ class _Stage:
 
     before: list[Stmt]
     main: For
-    behind: list[Stmt]
+    after: list[Stmt]
 
     @property
     def all(self) -> list[Stmt]:
-        return [*self.before, self.main, *self.behind]
+        return [*self.before, self.main, *self.after]
 
 
 def _stages(stmts: Sequence[Stmt], most: int) -> list[_Stage] | None:
@@ -122,10 +122,10 @@ def _stages(stmts: Sequence[Stmt], most: int) -> list[_Stage] | None:
         if len(stages) < most and isinstance(s, For) and s.kind == "serial" and (as_int(s.extent) or 0) > 1:
             stages.append(_Stage(waiting, s, []))
             waiting = []
-        elif stages and (len(stages) == most or any(depend(s, x) for x in (stages[-1].main, *stages[-1].behind))):
+        elif stages and (len(stages) == most or any(depend(s, x) for x in (stages[-1].main, *stages[-1].after))):
             # With what it needs of what has been kept for the next stage.
             needed = waiting if len(stages) == most else _needed(s, waiting)
-            stages[-1].behind += [*needed, s]
+            stages[-1].after += [*needed, s]
             waiting = [w for w in waiting if w not in needed]
         else:
             waiting.append(s)
@@ -226,12 +226,12 @@ def _overlapped(loop: For, doubled: _Doubled) -> Stmt:
     notes = [note for stage in stages for note in stage.main.notes]
     if (as_int(first.extent) or 0) <= SHORT_STEPS:
         for k, stage in enumerate(stages):
-            body += at(k, [*stage.before, replace(stage.main, kind="unrolled", notes=()), *stage.behind])
+            body += at(k, [*stage.before, replace(stage.main, kind="unrolled", notes=()), *stage.after])
         return replace(loop, extent=rows + last, body=seq(body), notes=reduce(with_note, notes, loop.notes))
     body += [s for k, stage in enumerate(stages) for s in at(k, stage.before)]
     main = map_stmt(seq([s for k, stage in enumerate(stages) for s in at(k, [stage.main.body], first.var)]), _spelled)
     body.append(replace(first, body=main, notes=reduce(with_note, notes, ())))
-    body += [s for k, stage in enumerate(stages) for s in at(k, stage.behind)]
+    body += [s for k, stage in enumerate(stages) for s in at(k, stage.after)]
     return replace(loop, extent=rows + last, body=seq(body))
 
 
@@ -243,7 +243,7 @@ def _spelled(s: Stmt) -> Stmt | None:
 def _mapped(stage: _Stage, f: Callable[[Stmt], Stmt]) -> _Stage:
     main = f(stage.main)
     assert isinstance(main, For)
-    return _Stage([f(s) for s in stage.before], main, [f(s) for s in stage.behind])
+    return _Stage([f(s) for s in stage.before], main, [f(s) for s in stage.after])
 
 
 def _versioned(stmt: Stmt, old: Buffer, new: Buffer, version: Expr) -> Stmt:

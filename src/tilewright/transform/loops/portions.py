@@ -57,7 +57,7 @@ def _divided(loop: For, note: EvenBlocks, used_names: set[str]) -> Stmt:
     """The loop over blocks of equal size, or as it is."""
     rows, tests = _tests(loop, note.size)
     own = {s.buffer for s in walk(loop.body) if isinstance(s, Allocate)}
-    if rows is None or not variables(rows) or not _behind(loop.body, tests, own):
+    if rows is None or not variables(rows) or not _guarded(loop.body, tests, own):
         return loop
     units, blocks = ceildiv(rows, note.unit), maximum(ceildiv(rows, note.size), 1)
     size = Analyzer().simplify(maximum(ceildiv(units, blocks), 1) * note.unit)
@@ -104,13 +104,13 @@ def _tests(loop: For, size: int) -> tuple[Expr | None, dict[Expr, Expr]]:
     return (counts.pop() if len(counts) == 1 else None), tests
 
 
-def _behind(s: Stmt, tests: Mapping[Expr, Expr], own: set[Buffer]) -> bool:
+def _guarded(s: Stmt, tests: Mapping[Expr, Expr], own: set[Buffer]) -> bool:
     """Whether all that is stored outside of the block's own buffers is after a condition that its row exists."""
     if isinstance(s, Intrinsic) or (isinstance(s, Store) and s.buffer not in own):
         return False
     if isinstance(s, If) and s.orelse is None and any(c in tests for c in conjuncts(s.condition)):
         return True
-    return all(_behind(c, tests, own) for c in s.children)
+    return all(_guarded(c, tests, own) for c in s.children)
 
 
 class _ElsewhereError(Exception):

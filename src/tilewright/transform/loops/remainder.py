@@ -115,11 +115,11 @@ def all_rows(s: Stmt, rows: int) -> Stmt:
 
     def folded(s: Stmt) -> Stmt | None:
         note = find(s.notes, Prefetch) if isinstance(s, For) else None
-        if not isinstance(s, For) or note is None or note.few is None or rows >= note.few:
+        if not isinstance(s, For) or note is None or note.fewer_than is None or rows >= note.fewer_than:
             return None
-        if note.ahead is None or note.prefetch_level is None:
+        if note.distance is None or note.prefetch_level is None:
             return None
-        own = Prefetch(note.buffers, note.ahead, level=note.prefetch_level, lines=note.lines)
+        own = Prefetch(note.buffers, note.distance, level=note.prefetch_level, lines=note.lines)
         return replace(s, notes=with_note(without(s.notes, Prefetch), own))
 
     return map_stmt(s, folded)

@@ -59,15 +59,15 @@ def _sums(s: Stmt, buffer: Buffer, *, looped: bool) -> Iterator[bool]:
 
 
 class _Versions:
-    __slots__ = ("loops", "sums", "taken", "target")
+    __slots__ = ("loops", "sums", "used_names", "target")
 
     def __init__(self, func: PrimFunc, sums: frozenset[Buffer], target: Target) -> None:
-        self.sums, self.target, self.taken = sums, target, names_of(func)
+        self.sums, self.target, self.used_names = sums, target, names_of(func)
         self.loops = {s.var for s in walk(func.body) if isinstance(s, For)}
 
     def statement(self, s: Stmt) -> Stmt:
         if isinstance(s, Allocate) and s.buffer in self.sums and (line := self.line(s)) is not None:
-            return _versions(s, line, self.target.lanes(s.buffer.dtype.itemsize), self.taken)
+            return _versions(s, line, self.target.lanes(s.buffer.dtype.itemsize), self.used_names)
         return with_children(s, tuple([self.statement(c) for c in s.children])) if s.children else s
 
     def line(self, s: Allocate) -> Line | None:

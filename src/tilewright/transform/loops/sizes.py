@@ -81,7 +81,7 @@ def _partial(func: PrimFunc) -> frozenset[str]:
 def requirement(access: Access) -> Expr | None:
     """A condition on sizes and numbers under which an access is inside wherever loops have iterations; None where there
     is none without its loops."""
-    extents, conditions = dict(access.extents), (*access.given, *access.conditions)
+    extents, conditions = dict(access.extents), (*access.assumptions, *access.conditions)
     ends = symbolic_bounds(access.index, extents, assumptions=conditions)
     if ends is None or any(v.axis or v in extents for e in (*ends, access.extent) for v in variables(e)):
         return None
@@ -134,20 +134,20 @@ def _with_scalars(a: Access, scalars: Mapping[Buffer, Var]) -> Access:
         index=bind(a.index),
         extent=bind(a.extent),
         conditions=every(a.conditions),
-        given=every(a.given),
+        assumptions=every(a.assumptions),
         extents=tuple((v, bind(n)) for v, n in a.extents),
     )
 
 
 def _expressions(a: Access) -> tuple[Expr, ...]:
-    return (a.index, a.extent, *a.conditions, *a.given, *(n for _, n in a.extents))
+    return (a.index, a.extent, *a.conditions, *a.assumptions, *(n for _, n in a.extents))
 
 
 def _asks_data(a: Access) -> bool:
     """Whether elements of arrays decide if an access is inside, whatever the sizes are."""
     if not loads(a.index):
         return any(loads(n) for v, n in a.extents if v in variables(a.index))
-    lo, hi = Analyzer(dict(a.extents), (*a.given, *a.conditions)).bounds(a.index)
+    lo, hi = Analyzer(dict(a.extents), (*a.assumptions, *a.conditions)).bounds(a.index)
     return lo is None or lo < 0 or hi is None or hi >= _LARGEST_TABLE
 
 
@@ -161,7 +161,7 @@ def _outside(a: Access, values: Mapping[Var, Expr], partial: bool) -> Outside | 
     extents = {v: bind(n) for v, n in a.extents}
     if any((as_int(n) or 0) <= 0 for n in extents.values() if as_int(n) is not None):
         return None  # a loop without iterations
-    facts = tuple(map(bind, (*a.given, *a.conditions)))
+    facts = tuple(map(bind, (*a.assumptions, *a.conditions)))
     analyzer = Analyzer(extents, facts)
     if any(is_const(f, False) for f in facts) or analyzer.prove((index >= 0) & (index < extent)):
         return None

@@ -12,7 +12,7 @@ from math import gcd, prod
 
 from tilewright.targets.memory import USUAL, Caches
 
-MANY = 64
+MAX_IN_USE = 64
 """Elements of outer dimensions that are taken to be in use at once, at most."""
 
 
@@ -31,9 +31,9 @@ def spread(
 def is_spread(shape: tuple[int, ...], itemsize: int, caches: Caches) -> bool:
     """Whether the indices of each dimension, with those of the dimensions around it, leave room for each other."""
     for d in range(len(shape) - 1):
-        count = min(prod(shape[: d + 1]), MANY)
+        count = min(prod(shape[: d + 1]), MAX_IN_USE)
         stride = prod(shape[d + 1 :]) * itemsize
-        sets = caches.way // gcd(stride, caches.way) if stride >= caches.line else MANY
+        sets = caches.way // gcd(stride, caches.way) if stride >= caches.line else MAX_IN_USE
         if shape[d] > 1 and sets * caches.l1_ways < count:
             return False
     return True

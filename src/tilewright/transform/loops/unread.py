@@ -31,7 +31,7 @@ from tilewright.arith.forms import to_expr
 from tilewright.arith.symbolic import Eliminator
 from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, as_int, const, is_const, minimum
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store
-from tilewright.ir.notes import ColdWeights, Prefetch, find
+from tilewright.ir.notes import NonresidentWeights, Prefetch, find
 from tilewright.ir.rewrite import exprs_of, loads, map_stmt, own_loads, variables, walk, walk_expr, with_children
 from tilewright.transform.loops.copies import conjuncts
 from tilewright.transform.loops.remainder import MAX_REMAINDER
@@ -43,7 +43,7 @@ def leave_out_unread(func: PrimFunc) -> PrimFunc:
     """The function without the iterations at the end of loops whose results are not read."""
     if not any(isinstance(s, If) for s in walk(func.body)):
         return func
-    nonresident = ColdWeights("memory") in func.notes and not func.symbols
+    nonresident = NonresidentWeights("memory") in func.notes and not func.symbols
     body = _statement(func.body, {}, nonresident, bool(func.symbols))
     return func if body is func.body else func.with_body(body)
 
@@ -128,10 +128,10 @@ def _updates(access: Load, s: Stmt) -> bool:
 class _Stopper:
     """Ends loops that fill a buffer where its `place`th index reaches the limit."""
 
-    __slots__ = ("buffer", "cold", "even", "limit", "place")
+    __slots__ = ("buffer", "even", "limit", "nonresident", "place")
 
     def __init__(self, buffer: Buffer, place: int, limit: Expr, nonresident: bool, even: bool) -> None:
-        self.buffer, self.place, self.limit, self.cold, self.even = buffer, place, limit, nonresident, even
+        self.buffer, self.place, self.limit, self.nonresident, self.even = buffer, place, limit, nonresident, even
 
     def statement(self, s: Stmt, outer: Loops) -> Stmt:
         if not s.children:
@@ -150,7 +150,7 @@ class _Stopper:
         own = {s.buffer for s in inside if isinstance(s, Allocate)} | {self.buffer}
         others = any(isinstance(s, Intrinsic) or (isinstance(s, Store) and s.buffer not in own) for s in inside)
         small = not any(isinstance(s, For) and s.kind == "serial" for s in inside)
-        if loop.kind != "serial" or isinstance(loop.body, If) or small or (self.cold and _sharing(inside)):
+        if loop.kind != "serial" or isinstance(loop.body, If) or small or (self.nonresident and _sharing(inside)):
             return None
         if not stores or others:
             return None

@@ -24,7 +24,7 @@ from tilewright.support.errors import Problems, VerifyError
 from tilewright.transform.loops.simplify import contradict
 from tilewright.transform.loops.workspace import STACK_LIMIT
 
-Around = tuple[For, ...]
+Loops = tuple[For, ...]
 """The loops around a statement, the outermost first."""
 
 
@@ -39,7 +39,7 @@ class Known:
     extents   of the last function's loops, with their analyzer and what it said of indices
     """
 
-    inside: dict[tuple[int, ...], tuple[Stmt, Around]] = field(default_factory=dict)
+    inside: dict[tuple[int, ...], tuple[Stmt, Loops]] = field(default_factory=dict)
     believed: set[tuple[object, ...]] = field(default_factory=set)
     extents: dict[Var, Expr] = field(default_factory=dict)
     analyzer: Analyzer = field(default_factory=Analyzer)
@@ -123,7 +123,7 @@ class _Bounds:
         self.problems = problems
         self.known = known
 
-    def statement(self, s: Stmt, enclosing: Around, conditions: Conditions) -> bool:
+    def statement(self, s: Stmt, enclosing: Loops, conditions: Conditions) -> bool:
         """Check a statement; whether no access in it can leave its buffer, wherever it stands in these loops."""
         if not isinstance(s, For):
             return self._statement(s, enclosing, conditions)
@@ -135,7 +135,7 @@ class _Bounds:
             self.known.inside[key] = s, enclosing
         return inside
 
-    def _statement(self, s: Stmt, enclosing: Around, conditions: Conditions) -> bool:
+    def _statement(self, s: Stmt, enclosing: Loops, conditions: Conditions) -> bool:
         inside = _every(self.expr(e, enclosing, conditions) for e in exprs_of(s))
         match s:
             case Store():
@@ -151,7 +151,7 @@ class _Bounds:
                 return inside
         return _every(self.statement(child, enclosing, conditions) for child in s.children) and inside
 
-    def expr(self, e: Expr, enclosing: Around, conditions: Conditions) -> bool:
+    def expr(self, e: Expr, enclosing: Loops, conditions: Conditions) -> bool:
         """The loads of an expression. Where one may be outside, conditions inside of the expression count too."""
         suspects = {x for x in loads(e) if not self.inside(x.buffer, x.indices)}
         if suspects:
@@ -159,7 +159,7 @@ class _Bounds:
                 self.access(load.buffer, load.indices, enclosing, known)
         return not suspects
 
-    def region(self, r: Region, enclosing: Around, conditions: Conditions) -> bool:
+    def region(self, r: Region, enclosing: Loops, conditions: Conditions) -> bool:
         conditions = (*conditions, *(extent > 0 for _, extent in r.ranges if as_int(extent) is None))
         if any(is_const(extent, 0) for _, extent in r.ranges):
             return True  # nothing is touched
@@ -179,7 +179,7 @@ class _Bounds:
             self.known.indices[index, extent] = known
         return known
 
-    def access(self, buffer: Buffer, indices: Sequence[Expr], enclosing: Around, conditions: Conditions) -> bool:
+    def access(self, buffer: Buffer, indices: Sequence[Expr], enclosing: Loops, conditions: Conditions) -> bool:
         """Report an access that is proven out of bounds; returns whether it is proven within them."""
         inside = True
         for d, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
@@ -202,7 +202,7 @@ class _Bounds:
                 )
         return inside
 
-    def outside(self, index: Expr, extent: Expr, enclosing: Around, conditions: Conditions) -> bool:
+    def outside(self, index: Expr, extent: Expr, enclosing: Loops, conditions: Conditions) -> bool:
         """Whether an iteration that is reached for all values of the symbols, if the loops run at all, leaves
         `0..extent`."""
         if not self._reached(index, extent, enclosing, conditions):
@@ -224,7 +224,7 @@ class _Bounds:
         lo = self.analyzer.form_range(form).lo
         return lo is not None and lo >= 0
 
-    def _greatest(self, form: Form, enclosing: Around) -> Form:
+    def _greatest(self, form: Form, enclosing: Loops) -> Form:
         """The form at the iteration where it is greatest; the form itself where it is not linear in a loop, so that it
         counts as outside only if it always is."""
         best = form
@@ -237,7 +237,7 @@ class _Bounds:
                 best = add(add(best, ({loop.var: 1}, 0), -factor), scale(last, factor if factor > 0 else 0))
         return best
 
-    def _reached(self, index: Expr, extent: Expr, enclosing: Around, conditions: Conditions) -> bool:
+    def _reached(self, index: Expr, extent: Expr, enclosing: Loops, conditions: Conditions) -> bool:
         """Whether all iterations are reached, as far as the index goes: no condition is about its variables, and no
         loop has iterations in some turns of another only."""
         loops = {loop.var: loop for loop in enclosing}

@@ -277,7 +277,7 @@ def log1p(x: Expr) -> Expr:
 
 # trigonometric functions
 
-_NEAR = 2.0**16
+_REDUCED_LIMIT = 2.0**16
 """Up to here the reduction of arguments is in f32; beyond, it takes a table."""
 _HALF_PI = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100059e-15)
 """pi/2 as a sum of three f32."""
@@ -351,7 +351,7 @@ def _odd(q: Expr) -> Expr:
 def _trigonometric(x: Expr, of_reduced: Callable[[Expr, Expr], Expr]) -> Expr:
     """`of_reduced(q, r)`; where x is great, infinite or NaN on a way of its own, which is taken if a lane needs it."""
     outer = select(call("abs", x) < math.inf, of_reduced(*_reduced_outer(x)), _NAN)
-    return select(call("abs", x) <= _NEAR, of_reduced(*_reduced_inner(x)), outer)
+    return select(call("abs", x) <= _REDUCED_LIMIT, of_reduced(*_reduced_inner(x)), outer)
 
 
 def _sin_of_reduced(q: Expr, r: Expr) -> Expr:

@@ -241,7 +241,7 @@ def log1p(x: Expr) -> Expr:
 
 # trigonometric functions
 
-_NEAR = 2.0**19
+_REDUCED_LIMIT = 2.0**19
 """Up to here arguments are reduced by a few steps; beyond, the C library computes the function."""
 _HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)
 """pi/2 as a sum of three f64."""
@@ -271,7 +271,7 @@ def _odd(q: Expr) -> Expr:
 
 def _trigonometric(x: Expr, name: str, of_reduced: Callable[[Expr, Expr], Expr]) -> Expr:
     """`of_reduced(q, r)`; the C library's function, taken if a lane needs it, where x is great, infinite or NaN."""
-    return select(call("abs", x) <= _NEAR, of_reduced(*_reduced_inner(x)), Op(name, (x,)))
+    return select(call("abs", x) <= _REDUCED_LIMIT, of_reduced(*_reduced_inner(x)), Op(name, (x,)))
 
 
 def _sin_of_reduced(q: Expr, r: Expr) -> Expr:

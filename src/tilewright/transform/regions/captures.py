@@ -158,7 +158,7 @@ def hoisted(node: Node, used_names: set[str], wanted: Callable[[Node], bool]) ->
     """Nodes of the bodies that depend on params alone, for the graph around, and the node that captures their results.
 
     Args:
-        taken: names of the graph around; the hoisted nodes' are added.
+        used_names: names of the graph around; the hoisted nodes' are added.
         wanted: whether a node may leave its body.
     """
     result = region(node)

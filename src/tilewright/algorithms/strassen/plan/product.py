@@ -28,7 +28,7 @@ from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all, lanes_of, vectorize_spatial
 from tilewright.plans.framework.cost import (
     EXPOSED,
-    FAR,
+    SHARED_LEVELS,
     Cost,
     fetch_cycles,
     level,
@@ -76,7 +76,9 @@ def sums(quarter: Product, width: int, target: Target) -> Cost:
     x, y = (quarter.rows * size * quarter.itemsize for size in (quarter.depth, quarter.columns))
     panels = -(-quarter.columns // width)
     held = PRODUCTS * (x + (quarter.rows + quarter.depth) * width * quarter.itemsize)
-    arrive = fetch_cycles(PRODUCTS * (panels * x + 2 * y), held, target) if level(held, target) in FAR else 0.0
+    arrive = (
+        fetch_cycles(PRODUCTS * (panels * x + 2 * y), held, target) if level(held, target) in SHARED_LEVELS else 0.0
+    )
     before = Cost(
         load=load_cycles(4 * x, target),
         store=store_cycles(PRODUCTS * x, target),

@@ -34,7 +34,7 @@ MIN_GAIN = 1.03
 """How many times as long the best single layout must take in the mean to be worth a second one in memory and code: the
 temporaries of both versions are in a call's arena."""
 
-KEPT = 4
+PAIRED = 4
 """The best layouts over all sizes that are looked at in pairs, beside the best one for each size."""
 
 Layout = Direct | Winograd
@@ -82,7 +82,7 @@ def best_pair(
     if len(sizes) < 2 or len({(s.height, s.width) for s in sizes}) != len(sizes):
         return None
     times = {layout: tuple(_cycles(s, shapes, layout, target) for s in sizes) for layout in options}
-    retained = dict.fromkeys(options[:KEPT])
+    retained = dict.fromkeys(options[:PAIRED])
     retained.update((min(options, key=lambda o: times[o][k]), None) for k in range(len(sizes)))
     lines = [_line(sizes, layout, times[layout]) for layout in retained]
     pairs = [

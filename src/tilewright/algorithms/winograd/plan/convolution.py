@@ -59,7 +59,16 @@ from tilewright.plans.convolution.direct import body_steps
 from tilewright.plans.framework.analysis import Operator, Stage, Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, inline_all, own_loops, stream_outputs
-from tilewright.plans.framework.cost import FAR, Cost, level, nbytes_of, number, outside, roofline, working_set
+from tilewright.plans.framework.cost import (
+    SHARED_LEVELS,
+    Cost,
+    level,
+    nbytes_of,
+    number,
+    outside,
+    roofline,
+    working_set,
+)
 from tilewright.plans.framework.restate import restate
 from tilewright.plans.idioms.conversions import contiguous_output, read_contiguous, transpose_in, transpose_out
 from tilewright.plans.idioms.panels import packed_operand, panel_width
@@ -86,7 +95,7 @@ class WinogradStages:
     upright: Stage
     result: Stage
     rest: tuple[Stage, ...]
-    plain: Stage | None
+    nchw: Stage | None
     blocks: Stage | None
 
     @property
@@ -121,7 +130,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     result = stages(structure)
     assert result is not None
     shapes, choice = problems(result, structure, target), transform(result)
-    ranked = [option for option in blocked(shapes, choice, target) if option[1].columns or result.plain is None]
+    ranked = [option for option in blocked(shapes, choice, target) if option[1].columns or result.nchw is None]
     images = number(_result(result).shape[0])
     after = outside(structure, result.operator.stages, target)
 
@@ -182,9 +191,9 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     assert result is not None
     if result.blocks is not None:
         s.compute_inline(s.block(result.blocks.name))
-    inline_all(s, structure, result.rest[:-1] if result.plain is not None else result.rest)
+    inline_all(s, structure, result.rest[:-1] if result.nchw is not None else result.rest)
     out = s.block(result.rest[-1].name)
-    if result.plain is None:
+    if result.nchw is None:
         row_block, column_block, group, panel, channel, p = output_loops(s, result, out, candidate)
     else:
         row_block, column_block, group, panel, channel, p = ordinary_loops(s, result, out, candidate, target)
@@ -296,7 +305,7 @@ def products(
     sharing = min(least or count, count)
     # Where there are fewer than share, two register tiles of about equal size may be all, each with half of the lines.
     fewer = sharing if sharing == count else min(sharing, 2 * rows - 1)
-    away = level(working_set(nbytes_of(weights.buffer), s.func.notes, target), target) in FAR
+    away = level(working_set(nbytes_of(weights.buffer), s.func.notes, target), target) in SHARED_LEVELS
     nbytes = target.costs.prefetching.filter_bytes if away else 0
     share = 1.0 if nbytes else min(rows, fewer) / fewer
     while 4 * width * steps * share >= MAX_LINES * target.caches.line and steps % 2 == 0:
@@ -315,7 +324,9 @@ def products(
         part = ceil(4 * width * steps * share / target.caches.line)
         following, lines = 4 * blocks * lanes * width, part if strip is not None else None
         alone = target.costs.prefetching.shared_panel_rows_memory if strip is not None else None
-        note = Prefetch(buffer_names([weights.buffer]), following, lines=lines, rows=sharing, strip=strip, few=alone)
+        note = Prefetch(
+            buffer_names([weights.buffer]), following, lines=lines, rows=sharing, strip=strip, fewer_than=alone
+        )
         s.annotate(prefetching, note)
     init = s.decompose_reduction(tile, co)
     for block in (tile, init, product):
@@ -399,9 +410,9 @@ def ordinary_loops(
 ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef, LoopRef, LoopRef]:
     """The loops where the output is NCHW: the tiles of a row, a block of channels of them, are transposed together when
     they are complete. The loops over tiles and their rows are those of `out`, the blocked result."""
-    assert result.plain is not None
+    assert result.nchw is not None
     m, lanes = result.attrs.tile, target.lanes(4)
-    ordinary, panels = s.block(result.plain.name), as_int(result.product.spatial[-3].extent)
+    ordinary, panels = s.block(result.nchw.name), as_int(result.product.spatial[-3].extent)
     assert panels is not None
     vectors = candidate.knob("width") // lanes
     n, k, h, w = s.loops(ordinary)

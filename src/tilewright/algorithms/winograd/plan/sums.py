@@ -118,7 +118,7 @@ def cost(problem: SumsProblem, tile: int, way: SumsWay, target: Target) -> Cost:
     product = tiles * (count * tile_steps(way.rows, way.vectors, target) + ends)
     retained = size * size * (data + gradient + sums)
     cached = max(retained, target.l2 / 2)
-    repeated = way.filters // way.vectors if data + gradient > target.costs.traffic.kept_l1 * target.l1 else 1
+    repeated = way.filters // way.vectors if data + gradient > target.costs.traffic.resident_l1 * target.l1 else 1
     read = repeated * data + gradient + (sums if chunks > 1 else 0.0)
     passing = fetch_cycles(read, cached, target) + write_cycles(sums, cached, target)
     # Sums that do not stay in the second level wait for its lines to be written back.

@@ -31,7 +31,7 @@ from tilewright.algorithms.winograd.operators.convolution import ConvWinogradAtt
 from tilewright.algorithms.winograd.operators.correlation import MAX_POINTS, points, products, reach
 from tilewright.algorithms.winograd.selection import Winograd
 from tilewright.ir.expr import Expr, as_int
-from tilewright.ir.notes import Far
+from tilewright.ir.notes import SharedLevel
 from tilewright.ir.selection import Direct
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import tile_steps
@@ -53,7 +53,7 @@ PART = 128
 """Channels that are summed in registers, about: filters of so many stay in the first level of cache, and an error grows
 with the length of a sum."""
 
-NEAR = 2.0
+MAX_SHARE_RATIO = 2.0
 """How many times as many channels as `PART`, or as few, a part may have to be an equal share of all."""
 
 SHORT_COLUMNS = 8
@@ -94,7 +94,7 @@ class WinogradProblem:
         """Outputs of an image, of one channel."""
         return self.height * self.width
 
-    def away(self, size: int, target: Target) -> Far | None:
+    def away(self, size: int, target: Target) -> SharedLevel | None:
         """Where a call finds its weights if layers like this keep `size` x `size` elements of each filter."""
         return weights_level(self.other + (self.model - self.other) * (size / self.window) ** 2, target)
 
@@ -384,14 +384,14 @@ def heights(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winogra
 
 def part_of(blocks: int, lanes: int) -> int:
     """How many of `blocks` blocks of `lanes` channels make a part, of which the products are summed separately: an
-    equal share of about `PART` channels. Where no equal share is within `NEAR` of it, as with a prime number of blocks,
-    the last part is smaller."""
+    equal share of about `PART` channels. Where no equal share is within `MAX_SHARE_RATIO` of it, as with a prime
+    number of blocks, the last part is smaller."""
 
     def outer(n: int) -> float:
         return max(n * lanes, PART) / min(n * lanes, PART)
 
     best = min((n for n in range(1, blocks + 1) if blocks % n == 0), key=lambda n: (outer(n), n))
-    if blocks * lanes <= PART or outer(best) <= NEAR:
+    if blocks * lanes <= PART or outer(best) <= MAX_SHARE_RATIO:
         return best
     return ceil(blocks / ceil(blocks * lanes / PART))
 
@@ -407,14 +407,14 @@ def most_rows(count: int, vectors: int, target: Target) -> int:
     return min(most, max(ceil(count / 2), ceil(costs.accumulators / vectors)))
 
 
-def _arrival(weights: float, target: Target, away: Far | None, hinted: bool) -> float:
+def _arrival(weights: float, target: Target, away: SharedLevel | None, hinted: bool) -> float:
     """Cycles in which filters arrive at the core. `hinted`: register tiles prefetch them for each other."""
     rate = _bandwidth(weights, target, away)
     lines = weights / target.caches.line if hinted and rate < target.l2_bandwidth else 0.0
     return max(weights / rate, lines * target.costs.prefetching.hinted_line)
 
 
-def _bandwidth(size: float, target: Target, away: Far | None = None) -> float:
+def _bandwidth(size: float, target: Target, away: SharedLevel | None = None) -> float:
     if away is None and size <= target.costs.traffic.reader_l2 * target.l2:
         return target.l2_bandwidth
     return target.memory_bandwidth if away == "memory" or from_memory(size, target) else target.l3_bandwidth

@@ -102,7 +102,7 @@ def range_(n: Call) -> Value:
         if not whole <= MAX_ELEMENTS:
             raise ShapeError("there are too many elements, or NaN", expected=f"at most {MAX_ELEMENTS}", got=whole)
         count = 0 if whole < 0 else int(whole)
-    return n.emit("range", start=_plain(start), step=_plain(delta), size=dims((count,))[0], dtype=t)
+    return n.emit("range", start=_python_number(start), step=_python_number(delta), size=dims((count,))[0], dtype=t)
 
 
 def _range_of_data(n: Call) -> Value:
@@ -156,7 +156,7 @@ def _one(n: Call, i: int) -> Any:
     return array.reshape(-1)[0]
 
 
-def _plain(v: Any) -> Any:
+def _python_number(v: Any) -> Any:
     return v if isinstance(v, Expr) else v.item() if hasattr(v, "item") else v
 
 

@@ -21,7 +21,7 @@ from tilewright.support.errors import UnsupportedError
 
 # The opset from which the axes are an input.
 _AXES_AS_INPUT = {"ReduceSum": 13}
-_PLAIN = {
+_DIRECT = {
     "ReduceSum": "sum",
     "ReduceMean": "mean",
     "ReduceMax": "max",
@@ -96,12 +96,12 @@ def _limit(t: DType, which: str) -> Any:
     return info.min if which == "least" else info.max
 
 
-@rule(*_PLAIN)
-def plain(n: Call) -> Value:
+@rule(*_DIRECT)
+def direct(n: Call) -> Value:
     axes, keepdims = _axes(n), bool(n.integer("keepdims", 1))
     if not axes:
         return n.emit("identity", n.value(0))
-    return _reduced(n, n.value(0), _PLAIN[n.node.op_type], axes, keepdims)
+    return _reduced(n, n.value(0), _DIRECT[n.node.op_type], axes, keepdims)
 
 
 @rule("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare")

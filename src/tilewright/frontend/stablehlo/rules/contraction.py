@@ -108,7 +108,7 @@ def _right(
 ) -> tuple[Value, bool]:
     """The right operand as matrices of the summed dimension by the rest, or the other way round if it lies so."""
     lead, deep, wide = sizes
-    transposed = call.made_by(b, "transpose") if not batch and b.type.rank == 2 and list(depth) == [0] else None
+    transposed = call.producer(b, "transpose") if not batch and b.type.rank == 2 and list(depth) == [0] else None
     if transposed is not None and transposed.inputs[0] is not None:  # weights [out, in], as PyTorch has them
         return transposed.inputs[0], True
     if [*batch, *rest, *depth] == list(range(b.type.rank)) and rest:

@@ -84,7 +84,7 @@ def branch(call: Call) -> list[Item]:
         if choice.number is not None:
             return call.walk(regions[0 if choice.number else 1], [], False)
         yes, no = (call.walk(r, [], False) for r in regions)
-        return [_chosen(call, call.near(0), a, b) for a, b in zip(yes, no, strict=True)]
+        return [_chosen(call, call.unbroadcast(0), a, b) for a, b in zip(yes, no, strict=True)]
     last = len(regions) - 1
     if choice.number is not None:
         k = int(choice.number)
@@ -92,7 +92,7 @@ def branch(call: Call) -> list[Item]:
     results = [call.walk(r, [], False) for r in regions]
     result = results[last]
     for k in range(last):
-        mine = call.emit("eq", call.near(0), call.like(k, call.near(0)))
+        mine = call.emit("eq", call.unbroadcast(0), call.like(k, call.unbroadcast(0)))
         result = [_chosen(call, mine, a, b) for a, b in zip(results[k], result, strict=True)]
     return result
 
@@ -141,5 +141,5 @@ WORK = frozenset(f"stablehlo.{name}" for name in _NAMES.split())
 
 
 def _chosen(call: Call, condition: Value, a: Item, b: Item) -> Item:
-    y = call.emit("select", condition, call.near(a), call.near(b))
+    y = call.emit("select", condition, call.unbroadcast(a), call.unbroadcast(b))
     return call.lazy(y, a.shape)

@@ -55,7 +55,7 @@ def _assertion(call: Call) -> list[Item]:
 @rule("custom_call.tilewright.stop_gradient")
 def stop_gradient(call: Call) -> Item:
     """The mark that `train/jax_marks.py` writes for a value through which no gradient flows."""
-    return call.lazy(call.emit("stop_gradient", call.near(0)), call.item(0).shape)
+    return call.lazy(call.emit("stop_gradient", call.unbroadcast(0)), call.item(0).shape)
 
 
 @rule("custom_call.tilewright.surrogate")

@@ -106,10 +106,10 @@ def positions(
 
 def counted_from_end(call: Call, start: Value, extent: Expr) -> Value | None:
     """`i` of `select(i < 0, i + extent, i)`: starts as NumPy, JAX and our own writer count them; None of others."""
-    chosen = call.made_by(_source(call, start, "reshape"), "select")
+    chosen = call.producer(_source(call, start, "reshape"), "select")
     match chosen and chosen.inputs:
         case Value() as condition, Value() as moved, Value() as ordinary:
-            below, sum_ = call.made_by(condition, "lt"), call.made_by(moved, "add")
+            below, sum_ = call.producer(condition, "lt"), call.producer(moved, "add")
         case _:
             return None
     if below is None or sum_ is None or below.inputs[0] is not ordinary or sum_.inputs[0] is not ordinary:
@@ -122,7 +122,7 @@ def _is_size(call: Call, x: Value | None, size: Expr) -> bool:
     """Whether a value is this size: a constant, or what `Emitter.symbols` makes of an expression."""
     if x is None or x in call.constants:
         return x is not None and bool((call.constants[x] == as_int(size)).all())
-    line = call.made_by(_source(call, x, "reshape", "cast"), "range")
+    line = call.producer(_source(call, x, "reshape", "cast"), "range")
     if line is None or not is_const(as_expr(line.of(RangeAttrs).step), 0):
         return False
     return same_dim(as_expr(line.of(RangeAttrs).start), size)
@@ -130,7 +130,7 @@ def _is_size(call: Call, x: Value | None, size: Expr) -> bool:
 
 def _source(call: Call, x: Value, *through: str) -> Value:
     """The value from which another one is computed by these operators of one input."""
-    while node := next((n for op in through if (n := call.made_by(x, op))), None):
+    while node := next((n for op in through if (n := call.producer(x, op))), None):
         (source,) = node.inputs
         assert source is not None
         x = source

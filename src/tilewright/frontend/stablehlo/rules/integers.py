@@ -22,7 +22,7 @@ def _as(call: Call, x: Value, t: DType) -> Value:
 def shift(call: Call) -> Item:
     """Shifts by the width or more leave zeros, or the sign."""
     shape = shape_of(call)
-    x, by = call.near(0), call.near(1)
+    x, by = call.unbroadcast(0), call.unbroadcast(1)
     t = x.dtype
     name = call.op.name.rpartition(".")[2]
     unsigned = _unsigned(t)
@@ -47,7 +47,7 @@ def _is_small(call: Call, t: DType) -> bool:
 
 @rule("popcnt")
 def population(call: Call) -> Item:
-    x = call.near(0)
+    x = call.unbroadcast(0)
     y = _ones(call, _as(call, x, _unsigned(x.dtype)))
     return call.lazy(_as(call, y, x.dtype), call.item(0).shape)
 
@@ -66,7 +66,7 @@ def _ones(call: Call, x: Value) -> Value:
 @rule("count_leading_zeros")
 def leading_zeros(call: Call) -> Item:
     """Every bit below the first one is set; the others are counted."""
-    operand = call.near(0)
+    operand = call.unbroadcast(0)
     x = _as(call, operand, _unsigned(operand.dtype))
     width = 1
     while width < x.dtype.bits:

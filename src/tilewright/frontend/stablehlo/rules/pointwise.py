@@ -33,7 +33,7 @@ def shape_of(call: Call) -> tuple[Expr, ...]:
 def element(call: Call, op: str, *values: Value, **attrs: Any) -> Item:
     """An operator of ours on the operands, as they are before they are broadcast."""
     shape = shape_of(call)
-    return call.lazy(call.emit(op, *(values or [call.near(k) for k in range(len(call.items))]), **attrs), shape)
+    return call.lazy(call.emit(op, *(values or [call.unbroadcast(k) for k in range(len(call.items))]), **attrs), shape)
 
 
 _SAME = by_name_in("stablehlo") | {
@@ -64,7 +64,7 @@ def maximum(call: Call) -> Item:
     for k in (0, 1):
         zero, x = call.item(k), call.item(1 - k)
         if zero.number is not None and zero.number == 0 and x.known is None and x.dtype.kind in ("float", "int"):
-            return element(call, "relu", call.near(1 - k))
+            return element(call, "relu", call.unbroadcast(1 - k))
     return element(call, "max")
 
 
@@ -76,7 +76,7 @@ def absolute(call: Call) -> Item:
 @rule("sign")
 def sign(call: Call) -> Item:
     """The sign of NaN is NaN, that of a zero the zero."""
-    x = call.near(0)
+    x = call.unbroadcast(0)
     y = call.emit("sign", x)
     if x.dtype.is_float:
         y = call.emit("select", call.emit("or", call.emit("isnan", x), call.emit("eq", x, call.like(0, x))), x, y)
@@ -87,7 +87,7 @@ def sign(call: Call) -> Item:
 def divide(call: Call) -> Item:
     """Integers truncate; by zero, every bit of the quotient is set."""
     shape_of(call)  # sizes that must be equal are found before anything is emitted
-    a, b = call.near(0), call.near(1)
+    a, b = call.unbroadcast(0), call.unbroadcast(1)
     if a.dtype.is_float:
         return _mean_pool(call) or element(call, "div")
     return _guarded(call, call.emit("truncdiv", a, b), call.like(-1 if a.dtype.kind == "int" else a.dtype.max, a))
@@ -96,7 +96,7 @@ def divide(call: Call) -> Item:
 def _mean_pool(call: Call) -> Item | None:
     """A sum over windows (which `window.py` says as a mean times a count) divided by that count."""
     total, count = call.item(0), call.item(1).number
-    node = None if total.value is None else call.made_by(total.value, "mul")
+    node = None if total.value is None else call.producer(total.value, "mul")
     if count is None or node is None:
         return None
     mean, times = node.inputs
@@ -107,25 +107,25 @@ def _mean_pool(call: Call) -> Item | None:
 
 def _is_pool(call: Call, x: Value) -> bool:
     """Whether a value is a mean over windows, perhaps with its dimensions in another order."""
-    transposed = call.made_by(x, "transpose")
+    transposed = call.producer(x, "transpose")
     source = x if transposed is None else transposed.inputs[0]
-    return source is not None and call.made_by(source, "avg_pool") is not None
+    return source is not None and call.producer(source, "avg_pool") is not None
 
 
 @rule("remainder")
 def remainder(call: Call) -> Item:
     shape_of(call)
-    a = call.near(0)
+    a = call.unbroadcast(0)
     if a.dtype.is_float:
         return element(call, "fmod")
-    return _guarded(call, call.emit("truncmod", a, call.near(1)), a)
+    return _guarded(call, call.emit("truncmod", a, call.unbroadcast(1)), a)
 
 
 def _guarded(call: Call, quotient: Value, instead: Value) -> Item:
     """The result of an integer division, `instead` where the divisor is 0."""
     b = call.item(1)
     if b.number is None or b.number == 0:
-        zero = call.emit("eq", call.near(1), call.like(0, quotient))
+        zero = call.emit("eq", call.unbroadcast(1), call.like(0, quotient))
         quotient = call.emit("select", zero, instead, quotient)
     return call.lazy(quotient, shape_of(call))
 
@@ -133,7 +133,7 @@ def _guarded(call: Call, quotient: Value, instead: Value) -> Item:
 @rule("power")
 def power(call: Call) -> Item:
     shape_of(call)
-    a, b = call.near(0), call.near(1)
+    a, b = call.unbroadcast(0), call.unbroadcast(1)
     if a.dtype.is_float:
         return element(call, "pow")
     # By squaring. A negative exponent gives 0, but of 1 and -1, whose odd powers are themselves.
@@ -168,11 +168,11 @@ def select(call: Call) -> Item:
 def clamp(call: Call) -> Item:
     """min, x, max: the outer ones may be scalars."""
     low, high = call.item(0).number, call.item(2).number
-    x = call.near(1)
+    x = call.unbroadcast(1)
     shape = shape_of(call)
     if low is not None and high is not None and x.dtype.is_float:
         return call.lazy(call.emit("clip", x, min=float(low), max=float(high)), shape)
-    return call.lazy(call.emit("min", call.emit("max", call.near(0), x), call.near(2)), shape)
+    return call.lazy(call.emit("min", call.emit("max", call.unbroadcast(0), x), call.unbroadcast(2)), shape)
 
 
 @rule("compare", "chlo.broadcast_compare")
@@ -181,7 +181,7 @@ def compare(call: Call) -> Item:
     if direction not in ("eq", "ne", "lt", "le", "gt", "ge"):
         raise ModelError("there is no such comparison", got=direction)
     if call.op.attributes.get("compare_type") == "TOTALORDER" and call.item(0).dtype.is_float:
-        a, b = (total_order(call, call.near(k)) for k in (0, 1))
+        a, b = (total_order(call, call.unbroadcast(k)) for k in (0, 1))
         return element(call, direction, a, b)
     return element(call, direction)
 
@@ -196,7 +196,7 @@ def total_order(call: Call, x: Value) -> Value:
 
 @rule("is_finite")
 def is_finite(call: Call) -> Item:
-    x = call.near(0)
+    x = call.unbroadcast(0)
     return call.lazy(call.emit("lt", call.emit("abs", x), call.like(math.inf, x)), call.item(0).shape)
 
 
@@ -208,7 +208,7 @@ def is_inf(call: Call) -> Item:
 @rule("round_nearest_afz")
 def round_away(call: Call) -> Item:
     """Halves go away from zero."""
-    x = call.near(0)
+    x = call.unbroadcast(0)
     whole = call.emit("trunc", x)
     half = call.emit("ge", call.emit("abs", call.emit("sub", x, whole)), call.like(0.5, x))
     return call.lazy(
@@ -219,7 +219,7 @@ def round_away(call: Call) -> Item:
 @rule("cbrt")
 def cube_root(call: Call) -> Item:
     """A power, made exact by one step of Newton's method."""
-    x = call.near(0)
+    x = call.unbroadcast(0)
     wide = call.cast(x, f32) if x.dtype.bits < 32 else x
     size = call.emit("abs", wide)
     y = call.emit("pow", size, call.like(1 / 3, wide))
@@ -235,8 +235,8 @@ def cube_root(call: Call) -> Item:
 @rule("chlo.erfc")
 def erfc(call: Call) -> Item:
     """1 - erf(x) where it is a part of GELU, whose other factor makes the cancellation harmless; else as CHLO says."""
-    x = call.near(0)
-    node = call.made_by(x, "mul") or call.made_by(x, "div")
+    x = call.unbroadcast(0)
+    node = call.producer(x, "mul") or call.producer(x, "div")
     if node is not None and x.dtype is f32:
         for v in node.inputs:
             if v in call.constants and _is_root_half(call.constants[v]):
@@ -252,7 +252,7 @@ def _is_root_half(array: Any) -> bool:
 
 @rule("chlo.square")
 def square(call: Call) -> Item:
-    x = call.near(0)
+    x = call.unbroadcast(0)
     return element(call, "mul", x, x)
 
 
@@ -264,7 +264,7 @@ def expand(call: Call) -> Item:
 @rule("convert")
 def convert(call: Call) -> Item:
     """Floats to integers truncate and saturate; whatever is not 0 is true."""
-    x, t = call.near(0), call.dtype
+    x, t = call.unbroadcast(0), call.dtype
     if x.dtype is t:
         return call.item(0)
     if t is boolean:
@@ -275,7 +275,7 @@ def convert(call: Call) -> Item:
 @rule("bitcast_convert")
 def bitcast(call: Call) -> Item:
     """The bits of an element as another type; of another width, the last dimension has the parts."""
-    x, t = call.near(0), call.dtype
+    x, t = call.unbroadcast(0), call.dtype
     if boolean in (x.dtype, t):
         if x.dtype is t:
             return call.item(0)
@@ -311,7 +311,7 @@ def _parts(call: Call, source: DType, t: DType) -> Item:
 @rule("reduce_precision")
 def reduce_precision(call: Call) -> Item:
     """Round to a format of fewer bits of exponent and mantissa, and back."""
-    x = call.near(0)
+    x = call.unbroadcast(0)
     exponent, mantissa = call.integer("exponent_bits"), call.integer("mantissa_bits")
     own = {"f32": (8, 23), "f64": (11, 52), "bf16": (8, 7), "f16": (5, 10)}
     if own.get(x.dtype.name) == (exponent, mantissa):

@@ -81,9 +81,9 @@ def reduce(call: Call) -> list[Value | Item]:
 def _simple(call: Call, kind: str, axes: Sequence[int]) -> Value | Item:
     start = call.item(1)
     if not axes:
-        return as_item(combine(call, kind, call.value(0), call.near(1)))
+        return as_item(combine(call, kind, call.value(0), call.unbroadcast(1)))
     y = call.emit(OPERATORS[kind], call.value(0), axes=tuple(axes), keepdims=False)
-    return y if is_identity(kind, start) else combine(call, kind, y, call.near(1))
+    return y if is_identity(kind, start) else combine(call, kind, y, call.unbroadcast(1))
 
 
 def _arg(call: Call, axes: Sequence[int]) -> list[Value] | None:
@@ -128,7 +128,7 @@ def folded(call: Call, body: Block, items: list[Item], starts: Sequence[Item], a
         raise UnsupportedError("a reduction of this kind along a symbolic dimension is not supported")
     if size == 0:
         shape = [d for k, d in enumerate(items[0].shape) if k != axis]
-        return [as_item(call.broadcast(call.near(s), shape)) for s in starts]
+        return [as_item(call.broadcast(call.unbroadcast(s), shape)) for s in starts]
     while size > 1:
         half = size // 2
         low = [_part(call, i, axis, 0, half) for i in items]
@@ -152,11 +152,11 @@ def apply_body(call: Call, body: Block, a: Sequence[Item], b: Sequence[Item]) ->
     """The body on tensors, element by element."""
     shape = b[0].shape
     results = call.walk(body, [*a, *b], True)
-    return [call.broadcast(call.near(r), shape) for r in results]
+    return [call.broadcast(call.unbroadcast(r), shape) for r in results]
 
 
 @rule("map")
 def map_elements(call: Call) -> list[Item]:
     shape = call.item(0).shape
     results = call.walk(call.op.regions[0], [as_item(v) for v in call.values()], True)
-    return [call.lazy(call.near(r), shape) for r in results]
+    return [call.lazy(call.unbroadcast(r), shape) for r in results]

@@ -57,7 +57,7 @@ def _is_whole(call: Call, w: Window, k: int) -> bool:
 
 
 def _started(call: Call, kind: str, y: Value) -> list[Value | Item]:
-    return [y if is_identity(kind, call.item(1)) else combine(call, kind, y, call.near(1))]
+    return [y if is_identity(kind, call.item(1)) else combine(call, kind, y, call.unbroadcast(1))]
 
 
 def _applied(call: Call, totals: Sequence[Value], count: int) -> list[Value | Item]:

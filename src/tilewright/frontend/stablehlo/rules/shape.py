@@ -33,7 +33,7 @@ def placed(call: Call, x: Item, places: Sequence[int], shape: Sequence[Any]) -> 
             call.dimensions.equal(d, target[p])
     if x.value is None and x.known.size == 1:
         return known_item(x.known.reshape(()), x.dtype, target)
-    unbroadcast = call.near(x)
+    unbroadcast = call.unbroadcast(x)
     sizes = (*[1] * (len(places) - unbroadcast.type.rank), *unbroadcast.shape)
     order = sorted(range(len(places)), key=lambda k: places[k])
     if order != list(range(len(places))):
@@ -90,7 +90,7 @@ def reshaped(call: Call, x: Item, shape: Sequence[Any]) -> Item:
         return known_item(x.known.reshape(()), x.dtype, target)
     retained = [d for d in target if not is_const(d, 1)]
     if same_shape([d for d in x.shape if not is_const(d, 1)], retained):  # only dimensions of one element come or go
-        unbroadcast = call.near(x)
+        unbroadcast = call.unbroadcast(x)
         whole = (*[1] * (len(x.shape) - unbroadcast.type.rank), *unbroadcast.shape)
         sizes = iter([n for n, d in zip(whole, x.shape, strict=True) if not is_const(d, 1)])
         return call.lazy(
@@ -164,7 +164,7 @@ def sliced(call: Call, x: Item, begin: Sequence[Any], sizes: Sequence[Any], step
     s = [1 if r else v for r, v in zip(repeated, target, strict=True)]
     steps = [1 if r or is_const(dim(v), 1) else int(t) for r, t, v in zip(repeated, step, target, strict=True)]
     if same_shape(dims(s), unbroadcast.shape) and all(t == 1 for t in steps):
-        return call.lazy(call.near(x), target)
+        return call.lazy(call.unbroadcast(x), target)
     y = call.emit("slice", unbroadcast, begin=dims(b), size=dims(s), step=tuple(steps))
     return call.lazy(call.unbroadcast_as(y, y.shape) if any(repeated) else y, target)
 
@@ -237,7 +237,7 @@ def _surrounded(call: Call, x: Value, fill: Item, low: Sequence[Expr], high: Seq
     if number is not None and x.dtype.kind != "bool" and not (x.dtype.is_int and x.dtype.bits < 8):
         value = float(number) if x.dtype.is_float else int(number)
         return call.emit("pad", x, before=low, after=high, mode="constant", value=value)
-    filler = call.reshape(call.near(fill), ())
+    filler = call.reshape(call.unbroadcast(fill), ())
     for k in range(x.type.rank):
         parts = []
         for size in (low[k], None, high[k]):

@@ -34,7 +34,7 @@ def _starts(call: Call, first: int, shape: Sequence[Expr], sizes: Sequence[Expr]
             e = e if prove(e <= last) else dim(minimum(e, last))
             results.append(e if prove(e >= 0) else dim(maximum(e, 0)))
         else:
-            x = call.near(first + k)
+            x = call.unbroadcast(first + k)
             x = call.cast(x, i64 if x.dtype.bits == 64 or x.dtype.name == "u32" else i32)
             results.append(call.clamped(x, 0, last))
     return results

@@ -110,7 +110,7 @@ def reduced(call: Call, w: Window) -> list[Value | Item]:
     if kind not in OPERATORS:
         raise UnsupportedError(f"the reduction {kind} over windows is not supported")
     y = _pool(call, call.value(0), w, kind) or _whole(call, w, kind) or _separable(call, w, kind)
-    return [y if is_identity(kind, call.item(1)) else combine(call, kind, y, call.near(1))]
+    return [y if is_identity(kind, call.item(1)) else combine(call, kind, y, call.unbroadcast(1))]
 
 
 def _whole(call: Call, w: Window, kind: str) -> Value | None:
@@ -288,4 +288,4 @@ def _spread_back(call: Call, operand: Value, source: Value, start: Item, chosen:
         part = padded(call, part, zero, low, high, [s - 1 for s in w.strides])
         total = part if total is None else call.emit("add", total, part)
     assert total is not None
-    return total if is_identity("add", start) else call.emit("add", total, call.near(start))
+    return total if is_identity("add", start) else call.emit("add", total, call.unbroadcast(start))

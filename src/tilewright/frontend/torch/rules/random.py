@@ -26,7 +26,7 @@ SATURATED = -SELU_ALPHA * SELU_SCALE
 def dropout(n: Call, x: Value, p: float, train: bool) -> Value:
     if not train or not p:
         return x
-    return n.emit("mul", x, _scaled(n, _kept(n, _channels(n, x), 1 - p), 1 - p, x))
+    return n.emit("mul", x, _scaled(n, _retained(n, _channels(n, x), 1 - p), 1 - p, x))
 
 
 @rule("native_dropout")
@@ -34,7 +34,7 @@ def native_dropout(n: Call, x: Value, p: float, train: bool | None) -> list[Valu
     """Also the mask of what is kept."""
     if train is False or not p:
         return [x, n.filled(True, boolean, x.shape)]
-    retained = _kept(n, x.shape, 1 - p)
+    retained = _retained(n, x.shape, 1 - p)
     return [n.emit("mul", x, _scaled(n, retained, 1 - p, x)), retained]
 
 
@@ -43,7 +43,7 @@ def alpha_dropout(n: Call, x: Value, p: float, train: bool) -> Value:
     """Dropped elements become SELU's limit; a scale and a shift keep mean and variance (Klambauer et al., 2017)."""
     if not train or not p:
         return x
-    retained = _kept(n, _channels(n, x), 1 - p)
+    retained = _retained(n, _channels(n, x), 1 - p)
     if p == 1:
         return n.emit("mul", x, n.like(0, x))
     scale = 1 / math.sqrt((1 - p) * (1 + p * SATURATED**2))
@@ -63,7 +63,7 @@ def _scaled(n: Call, retained: Value, share: float, x: Value) -> Value:
     return n.emit("select", retained, n.like(1 / share if share else 0, x), n.like(0, x))
 
 
-def _kept(n: Call, shape: Sequence[Expr], share: float) -> Value:
+def _retained(n: Call, shape: Sequence[Expr], share: float) -> Value:
     return n.emit("lt", _uniform(n, shape), n.constant(share, f32))
 
 
@@ -88,7 +88,7 @@ def uniform(n: Call, x: Value, low: float = 0.0, high: float = 1.0, **_: Any) ->
 
 @rule("bernoulli.p", table=SAMPLING)
 def bernoulli(n: Call, x: Value, p: float = 0.5, **_: Any) -> Value:
-    return n.cast(_kept(n, n.shape, p), n.dtype)
+    return n.cast(_retained(n, n.shape, p), n.dtype)
 
 
 @rule("bernoulli", table=SAMPLING)

@@ -112,7 +112,7 @@ def unfold(n: Call, x: Value, dimension: int, size: int, step: int) -> Value:
 
 def _memory(n: Call, x: Value) -> Value:
     """The elements of a tensor in the order of its memory. Raises UnsupportedError where that has holes or overlaps."""
-    fake = n.given[0]
+    fake = n.operands[0]
     if fake is None or any(as_int(d) is None for d in x.shape):
         raise n.unsupported("of symbolic sizes")
     strides = [int(s) for s in fake.stride()]
@@ -158,7 +158,7 @@ def as_strided_scatter(n: Call, x: Value, part: Value, size: Any, stride: Any, o
         raise n.unsupported("with elements that overlap")
     updates = n.reshape(n.cast(part, x.dtype), (len(places),))
     y = n.emit("scatter_elements", flat, n.constant(places, i64), updates, axis=0, reduction="none")
-    if [int(s) for s in n.given[0].stride()] != _dense([as_int(d) or 0 for d in x.shape]):
+    if [int(s) for s in n.operands[0].stride()] != _dense([as_int(d) or 0 for d in x.shape]):
         raise n.unsupported("into a tensor that is not contiguous")
     return n.reshape(y, x.shape)
 

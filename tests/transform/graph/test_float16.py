@@ -17,7 +17,7 @@ from tilewright.ir.graph import GraphBuilder, TensorType
 from tilewright.ops import parse_graph
 from tilewright.runtime.model import Model
 from tilewright.targets.target import Target
-from tilewright.transform.graph.halves import widen_float16
+from tilewright.transform.graph.float16 import widen_float16
 
 rng = np.random.default_rng(11)
 F16, BF16 = np.float16, ml_dtypes.bfloat16
