@@ -47,7 +47,7 @@ def test_shared_values_are_no_worse_than_even_levels(values: int) -> None:
     assert np.sum((shared - w) ** 2) <= np.sum((even - retained) ** 2) * (1 + 1e-6)
 
 
-def test_values_that_are_a_small_number_of_already_stay() -> None:
+def test_values_that_fit_the_table_stay() -> None:
     w = RNG.choice(np.asarray([-2, -0.5, 0, 1, 3], np.float32), (20, 20))
     np.testing.assert_array_equal(share_values(w, 8), w)
     np.testing.assert_array_equal(share_values(np.zeros((3, 3), np.float32), 4), 0)

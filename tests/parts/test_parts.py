@@ -641,7 +641,7 @@ def test_strings_pass() -> None:
 # --- the cut --------------------------------------------------------------------------------------------------------
 
 
-def test_parts_are_a_small_number_of() -> None:
+def test_the_number_of_parts_is_small() -> None:
     """Two branches with a foreign operator each are cut into two compiled parts, not four."""
     nodes = []
     for side in "pq":

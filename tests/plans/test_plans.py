@@ -181,7 +181,7 @@ def test_tiles_fit_the_registers_and_the_work() -> None:
         assert tile.width < columns + 16
 
 
-def test_rows_a_cache_way_separate_are_a_small_number_of() -> None:
+def test_rows_at_the_distance_of_a_cache_way_are_limited() -> None:
     assert row_limit(4096, ZEN4) == 6
     assert row_limit(3072, ZEN4) > 14
 

@@ -69,7 +69,7 @@ def test_each_is_sound_and_a_verified_gain(path: Path) -> None:
     assert not record.provenance.author
 
 
-def test_they_are_a_small_number_of_and_no_decision_has_two() -> None:
+def test_they_are_small_and_no_decision_has_two() -> None:
     records = [read(path) for path in FILES]
     assert sum(path.stat().st_size for path in FILES) <= MAX_BYTES
     assert len({(r.decision, r.target) for r in records}) == len(records)

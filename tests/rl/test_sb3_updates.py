@@ -197,7 +197,7 @@ def test_saved_restored_and_loaded_models_go_on(kind: Any, tmp_path: Path) -> No
         compare(model, theirs)
 
 
-def test_what_others_write_is_selected_over() -> None:
+def test_values_that_others_write_are_adopted() -> None:
     """Weights and optimizers' states that are loaded between updates."""
     theirs, ours = (on_policy(PPO, "vector", "box", batch_size=16) for _ in range(2))
     sb3.accelerate(ours, updates=True)

@@ -271,7 +271,7 @@ def test_an_index_of_a_narrow_type_is_bounded_by_it() -> None:
         f(np.arange(4, dtype=np.float32), np.array([3, 4], np.uint8), y)
 
 
-def test_an_intermediate_is_read_as_distant_as_it_is_needed() -> None:
+def test_an_intermediate_is_read_only_where_it_is_needed() -> None:
     """A read beyond the end, if all of a stage were computed, is no fault of a call that needs less."""
     a = te.placeholder((N,), name="A")
     b = te.compute((M,), lambda i: a[i] * 2, name="B")

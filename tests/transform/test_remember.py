@@ -72,7 +72,7 @@ def test_equal_layers_are_lowered_once(lowered_names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("values", [(0.0, -0.0), (0, False), (1.0, 2.0)])
-def test_what_differs_in_attributes_alone_is_lowered_separate(
+def test_nodes_that_differ_in_attributes_are_lowered_separately(
     lowered_names: list[str], values: tuple[float, float]
 ) -> None:
     b = GraphBuilder("pads")
@@ -84,7 +84,7 @@ def test_what_differs_in_attributes_alone_is_lowered_separate(
     assert len(lowered_names) == 2
 
 
-def test_not_excess_are_remembered(lowered_names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limited_number_is_remembered(lowered_names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remember, "MAX_GROUPS", 2)
     groups = {name: fuse(product(width))[0] for name, width in (("a", 32), ("b", 40), ("c", 48))}
     known: Lowered = {}

@@ -28,7 +28,7 @@ def test_luck_does_not_count() -> None:
     assert average == worst == alone.regret and timed == 0
 
 
-def test_finals_decide_among_the_best_a_small_number_of() -> None:
+def test_finals_decide_among_the_best() -> None:
     """Finals decide as the tuner's: luck in the search is no win, and what is not worth a change stays out."""
 
     def chosen(*finals: float) -> str:

@@ -397,7 +397,7 @@ def test_what_records_decide_is_verified_and_not_searched(tmp_path: Path, monkey
     assert len(result[2].asked) > len(result[1].asked) and third.timed > 0
 
 
-def test_records_of_close_to_sizes_guide_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_similar_sizes_guide_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records propose what won there, and where the estimates' choice stood the estimates' choice here; far ones
     are only where a search begins."""
     untuned = preferred()

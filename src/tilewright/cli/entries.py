@@ -85,7 +85,7 @@ class Entry:
 
 
 def entry(path: Path, choices: Choices, folder: Path) -> Entry:
-    """A model, compiled as `tilewright compile` does it. Raises what that raises."""
+    """The entry of a model that is compiled as by `tilewright compile`, and raises the same errors."""
     options = choices.precision, choices.fast, choices.target
     if path.suffix == ".tw":
         model = open_model(path, choices.threads, choices.dims, *options)

@@ -133,7 +133,7 @@ def _name(port: Any, arrays: Mapping[str, Array]) -> str:
 
 
 class Streams:
-    """Callers side by side, each with a thread of its own that stays."""
+    """Concurrent callers, each with a thread of its own that stays for all calls."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self._calls = calls

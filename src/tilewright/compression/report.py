@@ -48,7 +48,7 @@ class CompressionReport:
 
     @property
     def ratio(self) -> float:
-        """Times smaller than the original's weights."""
+        """The size of the original's weights divided by the compressed size."""
         return self.nbytes[0] / max(self.nbytes[1], 1)
 
     def __str__(self) -> str:

@@ -122,7 +122,8 @@ class Worker:
 
 
 def enter_worker(state: State, name: str, host: str, target: str, result: SelfTest, why: str) -> None:
-    """Enter what a worker's machine has shown; `why` it is refused, empty if it is not."""
+    """Store the self-test of a worker's machine. `why` is the reason for which it is refused, empty if it is
+    accepted."""
     values = (result.noise, result.neighbours, result.ghz, "refused" if why else "ready", why)
     with state.database.transaction() as t:
         t.run(

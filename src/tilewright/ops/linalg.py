@@ -153,7 +153,7 @@ register(OpDef("lu", "opaque", Attrs, _lu_infer, _lu_numpy, loops=_lu_loops))
 
 @dataclass(frozen=True, slots=True)
 class TriangularAttrs(Attrs):
-    """The triangle that is read; with `unit`, its diagonal is taken for ones."""
+    """Attributes of a triangular operand: which triangle is read; with `unit` its diagonal counts as ones."""
 
     upper: bool
     unit: bool = False

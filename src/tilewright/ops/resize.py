@@ -75,7 +75,7 @@ def _infer(types: Types, attrs: ResizeAttrs) -> Out:
 
 
 def taps(attrs: ResizeAttrs) -> int:
-    """How many input samples one output sample reads."""
+    """The number of input samples that one output sample reads."""
     if attrs.mode == "nearest":
         return 1
     radius = 1 if attrs.mode == "linear" else 2

@@ -31,7 +31,8 @@ def _at(point: Sequence[Expr], axis: int, index: Expr) -> tuple[Expr, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RunningExtremeAttrs(Attrs):
-    """The `largest` or the smallest of an element and those before it."""
+    """Attributes of a running maximum (`largest`) or minimum: element k of the result is that of elements 0 to k along
+    `axis`."""
 
     axis: int
     largest: bool

@@ -54,7 +54,7 @@ def equal(a: Number, b: Number) -> Number:
 
 
 def polynomial(x: Number, coefficients: Sequence[float]) -> Number:
-    """By Horner's rule, the highest power's coefficient first."""
+    """A polynomial by Horner's rule; the coefficient of the highest power comes first."""
     total: Number = coefficients[0]
     for c in coefficients[1:]:
         total = total * x + c

@@ -185,8 +185,8 @@ class _Forest:
                 nest.store(self.y, (first + u, g * self.width + w), total[u, w])
 
     def descend(self, at: Buffer, row: Callable[[Expr], Expr], tree: Callable[[Expr], Expr], deepest: Expr) -> None:
-        """From the roots to the leaves, which `at` has in the end. Groups have their trees by depth, the last the
-        deepest."""
+        """Walk from the roots to the leaves; at the end `at` holds the leaves. The trees of a group are sorted by
+        depth, the deepest last."""
         nest, walk = self.nest, self.walk
         with nest.loop("u", SIDE_BY_SIDE, kind="unrolled") as u:
             nest.store(at, (u,), walk.root[tree(u)])

@@ -82,7 +82,7 @@ class Difference:
 
 
 def difference(left: Store, right: Store) -> Difference:
-    """Compare two stores."""
+    """The records that only one of two stores has, and those that differ."""
     a, b = dict(everything(left)), dict(everything(right))
     mine, theirs = standing(a.items()), standing(b.items())
     both = sorted(mine.keys() & theirs.keys())

@@ -67,7 +67,7 @@ def form_of(about: str) -> tuple[str, tuple[int, ...]]:
 
 
 def distance(a: tuple[int, ...], b: tuple[int, ...]) -> float:
-    """The distance of sizes: 1.0 is a factor of two in one of them."""
+    """The distance of two tuples of sizes: the root of the sum of squared logarithms of their ratios, to base 2."""
     return sqrt(sum(log2((abs(x) + 1) / (abs(y) + 1)) ** 2 for x, y in zip(a, b, strict=True)))
 
 

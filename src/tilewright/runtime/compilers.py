@@ -291,7 +291,8 @@ def failure(number: int) -> Error:
 
 
 def raise_noted() -> None:
-    """Raise what a part failed with that this thread has called since it was last asked."""
+    """Raise the error of a part that has failed in this thread since the last call of `raise_noted`; nothing if none
+    has."""
     number = getattr(_noted, "number", 0)
     _noted.number = 0
     if number and number in _failures:

@@ -60,7 +60,8 @@ _REGISTRY: dict[str, External] = {}
 
 
 def register_external(external: External) -> External:
-    """Make a function known. One of other content that has its name gives this one another name."""
+    """Register an external function, and return it. If its name belongs to a function of other content it gets a number
+    after its name."""
     count, result = 0, external
     while _REGISTRY.setdefault(result.name, result) != result:
         count += 1

@@ -18,13 +18,13 @@ def check_option(
 
 
 def check_several(name: str, value: Any, expected: str, error: type[Error] = ModelError) -> None:
-    """Raises `error` where an argument is not several things; a text is one."""
+    """Raises `error` unless the argument `name` can be iterated over; a text counts as one thing."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise error("the argument makes no sense", where=name, expected=expected, got=described(value))
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str], error: type[Error] = ModelError) -> None:
-    """Raises `error` where an argument is none of these words."""
+    """Raises `error` unless the argument `name` is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
         raise error(f"no such setting of {name}", expected=", ".join(choices), got=described(value))
 

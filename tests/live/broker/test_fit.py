@@ -184,7 +184,7 @@ def test_shapes_are_those_that_are_stated() -> None:
             check_rows(model, spec_of(), 8)  # type: ignore[arg-type]
 
 
-def test_a_ring_that_is_selected_over_asks_once_more(tmp_path: Path) -> None:
+def test_an_adopted_ring_repeats_its_requests(tmp_path: Path) -> None:
     """The requests that stand in the ring, and those that the last server had begun, are ready, with their bits;
     nothing else is."""
     tensor = RingTensor("x", "f32", ("n", 2))

@@ -599,7 +599,7 @@ def test_several_random_files(store: Path) -> None:
             tw.attach(name)
 
 
-def test_one_reader_excess(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_reader_beyond_the_limit(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that finds no place is told so, and leaves nothing open."""
     monkeypatch.setattr("tilewright.live.store.epoch.MAX_READERS", 1)
     with tw.Publisher("policy", Model(affine())), tw.attach("policy"):

@@ -622,9 +622,7 @@ def test_an_operand_from_the_second_level_is_read_once_by_a_small_number_of_rows
 
 
 @pytest.mark.parametrize(("size", "short_count", "level"), [(1024, 9, 1), (4096, 4, None)])
-def test_a_small_number_of_of_a_symbolic_number_of_rows_prefetch_as_a_known_a_small_number_of_do(
-    size: int, short_count: int, level: int | None
-) -> None:
+def test_short_symbolic_numbers_of_rows_prefetch_as_known_ones(size: int, short_count: int, level: int | None) -> None:
     """From the last level of cache and from memory."""
     target = Target.parse("emeraldrapids").adjusted(l2=1 << 20, l3=32 << 20)
     planned = plan(product(ROWS, size, size, target), target)

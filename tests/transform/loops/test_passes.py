@@ -184,7 +184,7 @@ def test_partition_is_bounded() -> None:
     assert two < four
 
 
-def test_what_only_bounds_a_loop_enclosing_loops_makes_no_versions() -> None:
+def test_a_condition_that_only_bounds_a_loop_makes_no_versions() -> None:
     """The bound becomes the loop's extent, where more than a statement is in the loop."""
     long, short = (
         parse_func(

@@ -29,7 +29,7 @@ class Shared:
         self.turn = 0
 
     def memoised(self, compute: Thunk) -> Thunk:
-        """The closure that computes a part once a turn."""
+        """A closure that computes a part once a turn, and gives the same value again until the next turn."""
         turn, value = -1, None
 
         def get() -> Any:

@@ -38,7 +38,8 @@ class Meetings:
         return units
 
     def until(self, who: Array, now: Array) -> Array:
-        """The intervals in which what is begun in interval `now` ends: a copy may take some more than a thread."""
+        """The intervals in which an access that begins in interval `now` may end: a copy may last longer than a
+        thread's."""
         return np.where(who >= 2 * self.threads, now + self.pending, now) if self.pending else now
 
 

@@ -439,7 +439,7 @@ def from_memory(s: State, raw: str, t: DType, width: int) -> str:
 
 
 def to_memory(s: State, value: str, t: DType, width: int) -> str:
-    """An element in a register to what is stored."""
+    """Convert an element from its type in registers to its type in memory."""
     if t is boolean or t.bits < 8:
         extend = "sext" if t.kind == "int" else "zext"
         return s.out.inst(f"{extend} {register_type(t, width)} {value} to {memory_type(t, width)}")

@@ -129,6 +129,6 @@ def vector_literal(values: tuple[int, ...], element: str) -> str:
 
 def widths(extent: int, native: int) -> tuple[int, ...]:
     """Vector widths that cover `extent` lanes: full vectors of `native` lanes, then one of what is left, which LLVM
-    computes in a register with idle lanes. Pieces of it would each take a register, of tiles that fill all."""
+    computes in a register with idle lanes. Narrower pieces would take a register each, and tiles fill all registers."""
     whole, rest = divmod(extent, native)
     return (native,) * whole + ((rest,) if rest else ())

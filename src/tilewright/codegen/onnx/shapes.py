@@ -32,7 +32,7 @@ from tilewright.support.errors import UnsupportedError
 
 
 def operand(node: Node, k: int) -> Value:
-    """An operand that is there."""
+    """An operand, which must not be None."""
     value = node.inputs[k]
     assert value is not None, f"{node.op} lacks operand {k}"
     return value

@@ -282,7 +282,7 @@ _KINDS: dict[str, tuple[str, Callable[[DType], Any]]] = {
 
 
 def reduced(w: Writer, x: Ref, op: str, axes: Sequence[int]) -> Ref:
-    """A reduction whose dimensions stay, with extent one."""
+    """A reduction that keeps its dimensions, with extent one."""
     kind, start = _KINDS[op]
     if x.dtype is boolean:
         kind = {"maximum": "or", "minimum": "and"}.get(kind, kind)

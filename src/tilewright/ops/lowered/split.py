@@ -49,7 +49,7 @@ TERMS = {3: ((0, 1), (0, 0), (1, 0)), 6: ((0, 2), (0, 1), (0, 0), (2, 0), (1, 0)
 
 
 def count_of(terms: int) -> int:
-    """Pieces of each factor of a product of so many terms."""
+    """The number of pieces of each factor if their product has so many terms."""
     return 1 + max(left for left, _ in TERMS[terms])
 
 

@@ -47,7 +47,7 @@ class DirectLoops:
             self.values(scores, state, b, h, g)
 
     def tiles(self) -> Iterator[tuple[Expr, int]]:
-        """The first row of each tile and how many rows it has: equal ones in a loop, then a lower one."""
+        """The first row of each tile and its number of rows: tiles of equal height in a loop, then one of the rest."""
         whole, rest = self.task.rows // self.together, (as_int(self.task.rows) or 0) % self.together
         with self.nest.loop("t", whole) as t:
             yield t * self.together, self.together

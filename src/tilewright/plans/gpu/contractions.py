@@ -48,7 +48,7 @@ class Contraction:
 
 
 def extent_of(iters: Sequence[BlockIter]) -> Expr:
-    """How many points iterators have together."""
+    """The product of the iterators' extents."""
     return product([it.extent for it in iters])
 
 

@@ -96,7 +96,7 @@ class Control:
 
     @classmethod
     def private(cls) -> Control:
-        """One in the memory of this process, with a single reader."""
+        """A control page in the memory of this process, with a single reader."""
         memory = Memory(control_nbytes(1))
         control = cls(memory.words, 1)
         control.initialize(0, bytes(16))

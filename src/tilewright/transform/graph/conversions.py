@@ -35,7 +35,8 @@ def never(conv: Node, conversion: Node) -> bool:
 
 
 def absorbs(conv: Node, conversion: Node, target: Target, away: SharedLevel | None = None) -> bool:
-    """Whether a conversion is best made inside. `away`: the level from which each call reads the weights."""
+    """Whether a convolution had best make a change of layout by itself. `away`: the level from which each call reads
+    the weights."""
     inward = conversion.op == "lowered.block_channels"
     ordinary = conversion.inputs[0] if inward else conversion.output
     count = strips().get(conv.op)
