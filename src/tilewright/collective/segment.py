@@ -94,7 +94,7 @@ class Segment:
         return is_locked(self.file, rank)
 
     def close(self) -> None:
-        """Drop the lock. The mapping goes with the last array that looks into it."""
+        """Release the lock. The memory stays mapped as long as an array refers to it."""
         if self.file >= 0:
             os.close(self.file)
             self.file = -1

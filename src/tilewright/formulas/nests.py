@@ -290,7 +290,7 @@ class _Reader:
     def lifted(
         self, node: Node, scope: tuple[str, ...], s: Statement, ranges: tuple[Range, ...], conditions: list[Node]
     ) -> tuple[Node, list[Node]]:
-        """The node with each reduction in it read from a nest of its own, and the conditions that none of them took."""
+        """The node in which each reduction is read from a nest of its own, and the conditions that no nest has."""
         if isinstance(node, Reduction):
             return self.nest(node, scope, s, ranges, conditions)
         result: list[Node] = []

@@ -177,8 +177,8 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Graph:
-    """Inputs and weights to outputs. `nodes` are in execution order; outputs may be inputs or params themselves.
-    Bodies assume nothing: what they rely on, the graph around them assumes."""
+    """A function from inputs and weights to outputs. `nodes` are in execution order; outputs may be inputs or params
+    themselves. Bodies assume nothing: what they rely on, the graph around them assumes."""
 
     name: str
     inputs: tuple[Value, ...]

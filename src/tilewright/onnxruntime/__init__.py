@@ -61,11 +61,11 @@ def get_default_session_options() -> SessionOptions:
 
 
 def set_default_logger_severity(level: int) -> None:
-    """Nothing: what is logged is set by TILEWRIGHT_DEBUG."""
+    """Do nothing: TILEWRIGHT_DEBUG sets what is logged."""
 
 
 def set_default_logger_verbosity(level: int) -> None:
-    """Nothing: what is logged is set by TILEWRIGHT_DEBUG."""
+    """Do nothing: TILEWRIGHT_DEBUG sets what is logged."""
 
 
 def set_seed(seed: int) -> None:

@@ -45,7 +45,7 @@ class Absorbed:
 
 
 def export(records: Iterable[tuple[str, Record]], path: Path) -> int:
-    """Write records, by their digests, to an archive, which appears whole or not at all; how many they are."""
+    """Write records, by their digests, to an archive, which appears whole or not at all. Returns their number."""
     contents = {digest: record.to_bytes() for digest, record in records}
     temporary = path.parent / f"{UNFINISHED}{os.getpid()}-{path.name}"
     try:

@@ -107,8 +107,8 @@ def default_offset(shape: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
 
 
 def bind_views(tensors: Sequence[Tensor | None], arguments: Sequence[Any]) -> tuple[list[Any], Values]:
-    """The arguments of native code for these of the caller: of each tensor with strides the memory of the view that is
-    given, and the values of all symbols that shapes, strides and offsets say.
+    """The arguments of native code for those of the caller: the memory of a view for each tensor with strides, and the
+    values of all symbols in shapes, strides and offsets.
 
     Raises CallError where a view is not what its placeholder says.
     """

@@ -95,7 +95,7 @@ def within(e: Expr, lo: Expr, hi: Expr) -> Expr:
 
 
 class AttentionLoops:
-    """The statements, from a row's arithmetic and the way in which factors are multiplied."""
+    """The statements of attention, built of a row's arithmetic and the way in which factors are multiplied."""
 
     def __init__(self, task: AttentionRows, factors: Factors) -> None:
         self.task, self.factors = task, factors

@@ -250,11 +250,11 @@ def _tiling(shape: DirectProblem, blocking: Blocking, target: Target) -> _Tiling
     panel = itemsize * shape.steps * width
     strip = shape.source / strips * (1.0 if pixel else 1.0 + (kh - 1) / max(1.0, lines * shape.stride))
     # While a strip of pixels is in use the next one arrives in the second level, and the last one has not left it.
-    passing = pixel and strips > 1 and strip + panel > retained.kept_l1 * l1
+    passing = pixel and strips > 1 and strip + panel > retained.resident_l1 * l1
     held = strip * (3.0 if passing else 1.0)
     # Of many channels the pixels of a tile and the narrowest panel do not stay there together.
     pixels = shape.channels * kh * ((MAX_ROWS - 1) * shape.stride + kw)
-    is_long = itemsize * (pixels + shape.steps * target.lanes(4)) > retained.kept_l1 * l1
+    is_long = itemsize * (pixels + shape.steps * target.lanes(4)) > retained.resident_l1 * l1
     total = float(panels * panel)
     copy = 0.0
     if shape.copied:

@@ -20,7 +20,7 @@ from tilewright.ops.lowered.mmla import MATMUL_MMLA, SIDE
 from tilewright.plans.framework.analysis import Stage, Structure, factors
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, own_loops, parallelize
-from tilewright.plans.framework.cost import Cost, surrounding, number, roofline
+from tilewright.plans.framework.cost import Cost, number, roofline, surrounding
 from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
 from tilewright.plans.idioms.panels import schedule_prologue, unroll_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_mmla

@@ -30,7 +30,7 @@ EXP = op("exp", op("sub", "x", _reduced("reduce_max", "x"), name="difference"), 
 
 
 def recognise_softmax(graph: Graph) -> Graph:
-    """The graph with softmax as one operator in place of the quotients that are one."""
+    """The graph in which each quotient that computes a softmax is that one operator."""
     return rewrite(graph, [Rule(op("div", EXP, _reduced("reduce_sum", "e")), _softmax)])
 
 

@@ -458,4 +458,4 @@ class _Product:
         return self.emit("mul", total, self.number(OFFSET, i32), name="correction")
 
 
-__all__ = ["attention", "by_codes", "conv_in_matrices", "conv_in_pairs", "halves", "reduced"]
+__all__ = ["attention", "bf16_product", "by_codes", "conv_in_matrices", "conv_in_pairs", "reduced"]
