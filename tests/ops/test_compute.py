@@ -66,6 +66,14 @@ for transposed in (False, True):
         columns=11,
         transposed=transposed,
     )
+case(
+    "sparse_window_matmul",
+    x(3, 21),
+    x(2, 5, 4),
+    np.array([[0, 1, 4, 4, 5], [0, 2, 5, 6, 65535]], np.uint16),  # the last windows begin at row 5
+    rng.integers(0, 256, (2, 5, 4)).astype(np.uint8),
+    window=16,
+)
 case("lowered.entry", np.arange(0, 256, 5, dtype=np.uint8), rng.standard_normal(256).astype(F))
 case("book_levels", np.arange(16, dtype=np.uint8), book=rng.standard_normal(16).astype(F))
 case("lowered.entry", np.arange(-128, 128, 5, dtype=np.int8).reshape(4, 13), np.arange(256, dtype=np.uint8))

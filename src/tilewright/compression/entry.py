@@ -198,7 +198,9 @@ class _Work:
         self, graph: Graph, weights: dict[str, Any], dense: tuple[Program, Model]
     ) -> tuple[Program, Model]:
         """The program that leaves out the zeros of weights, if it is faster than the dense one."""
-        read = patterned(replace(self.maker.read, graph=graph, weights=weights), MIN_ZEROS)
+        read = patterned(
+            replace(self.maker.read, graph=graph, weights=weights), MIN_ZEROS, self.maker.options["target"]
+        )
         maker = replace(self.maker, read=read)
         program = maker.program(read.graph, read.weights)
         model = Model(program, threads=maker.threads)

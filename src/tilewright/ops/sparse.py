@@ -6,6 +6,16 @@
 
 With V = 1 single elements are left out, with wider blocks 1xV of them. A row of the activations is read by an index, so
 that nothing is computed of what is not there. The padding of panels reads any row, times 0.
+
+Single elements that one row of activations multiplies come in windows: V columns advance together, at each step each
+with an element of its own from the W rows that the panel's window begins at.
+
+    values[P, J, V]   elements; 0 where a column has none in the window
+    index[P, J]       u16, the first row of each window
+    place[P, J, V]    u8, the row of each element in its window
+    y[m, p V + v] = sum over j of x[m, index[p, j] + place[p, j, v]] * values[p, j, v]
+
+W rows of the activations are one or two vectors, from which one or two instructions pick the elements of all V lanes.
 """
 
 from __future__ import annotations
@@ -17,8 +27,8 @@ import numpy as np
 
 from tilewright import te
 from tilewright.ir.attributes import Attrs, Dim
-from tilewright.ir.dtype import f32, i32, i64
-from tilewright.ir.expr import Expr, as_expr, as_int, cast
+from tilewright.ir.dtype import f32, i32, i64, u8, u16
+from tilewright.ir.expr import Expr, as_expr, as_int, call, cast, const, minimum
 from tilewright.ir.graph import TensorType
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
@@ -76,3 +86,59 @@ def _reference(arrays: Sequence[Any], attrs: SparseAttrs) -> tuple[Any, ...]:
 
 
 SPARSE_MATMUL = register(OpDef("sparse_matmul", "contraction", SparseAttrs, _infer, _reference, _compute))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowAttrs(Attrs):
+    """Rows of a window, a power of two."""
+
+    window: int
+
+
+def _infer_windows(types: Types, attrs: WindowAttrs) -> tuple[TensorType, ...]:
+    x, values, index, place = types
+    assert x is not None and values is not None and index is not None and place is not None
+    if (x.dtype, values.dtype, index.dtype, place.dtype) != (f32, f32, u16, u8):
+        got = [str(t) for t in types]
+        raise DTypeError("a product by windows has other types", expected="f32, f32, u16, u8", got=got)
+    depth = as_int(x.shape[-1]) if x.rank > 1 else None
+    fit = values.rank == 3 and index.shape == values.shape[:2] and place.shape == values.shape
+    if not fit or depth is None or not 0 < attrs.window <= depth or attrs.window & (attrs.window - 1):
+        got = [*(str(t) for t in types), f"windows of {attrs.window}"]
+        expected = "[.., M, K], [P, J, V], [P, J], [P, J, V], and a power of two up to K"
+        raise ShapeError("the parts of a product by windows do not fit", expected=expected, got=got)
+    return (TensorType(f32, (*x.shape[:-1], values.shape[0] * values.shape[2])),)
+
+
+def _compute_windows(
+    inputs: Sequence[Tensor | None], attrs: WindowAttrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
+    """Indices are clamped, whatever the numbers: whole windows may be read."""
+    x, values, index, place = inputs
+    assert x is not None and values is not None and index is not None and place is not None
+    width = as_int(values.shape[2]) or 1
+    last = const((as_int(x.shape[-1]) or 0) - attrs.window)
+    j = te.reduce_axis(values.shape[1], "j")
+
+    def element(*at: Expr) -> Expr:
+        *rows, column = at
+        panel, lane = column // width, column % width
+        first = minimum(cast(index[(panel, j.var)], i64), last)
+        inside = call("bitand", cast(place[(panel, j.var, lane)], i32), const(attrs.window - 1, i32))
+        read = x[(*rows, first + cast(inside, i64))]
+        return te.sum(read * values[(panel, j.var, lane)], axis=j)  # type: ignore[no-any-return]
+
+    return (te.compute(types[0].shape, element, name="sparse"),)
+
+
+def _reference_windows(arrays: Sequence[Any], attrs: WindowAttrs) -> tuple[Any, ...]:
+    x, values, index, place = arrays
+    first = np.minimum(index.astype(np.int64), x.shape[-1] - attrs.window)
+    rows = first[:, :, None] + place % attrs.window
+    y = np.einsum("...pjv,pjv->...pv", x[..., rows], values)
+    return (np.ascontiguousarray(y.reshape(*x.shape[:-1], -1)),)
+
+
+WINDOW_MATMUL = register(
+    OpDef("sparse_window_matmul", "contraction", WindowAttrs, _infer_windows, _reference_windows, _compute_windows)
+)

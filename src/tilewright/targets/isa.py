@@ -89,6 +89,8 @@ class Isa:
             are in registers at the same time, so that a tile leaves room for all operands of a step.
         single_steps: whether the body of a product's loop is one step, for operands of several that are read together
             would have no room in registers.
+        scalar_lookups: whether elements at places that data says are loaded one by one and put into a vector, and each
+            place is extended as a scalar: gathers are slow, and what LLVM makes of them is.
         compact: whether memory is what is scarce, not time: weights are read where they are, functions are libm's,
             kernels know of no threads, and LLVM makes the smallest code.
     """
@@ -110,6 +112,7 @@ class Isa:
     dots: tuple[Dot, ...] = ()
     reads_first: bool = False
     single_steps: bool = False
+    scalar_lookups: bool = False
     compact: bool = False
 
 

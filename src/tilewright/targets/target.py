@@ -201,7 +201,7 @@ def _fingerprint(target: Target) -> str:
     return blake2b(f"{same!r}{gpu}".encode(), digest_size=16).hexdigest()
 
 
-LATER = frozenset(("byte_tables", "elements", "compact", "reads_first", "single_steps"))
+LATER = frozenset(("byte_tables", "elements", "compact", "reads_first", "single_steps", "scalar_lookups"))
 """Capabilities that came when there were records already: a machine without them stays in its class."""
 
 

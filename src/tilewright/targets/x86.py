@@ -143,6 +143,7 @@ def isa(features: tuple[str, ...]) -> Isa:
         # LLVM's vectoriser likes scatters, which are several times slower than scalar stores on most CPUs.
         tuning="+prefer-no-scatter",
         dots=offered(DOTS, features),
+        scalar_lookups=bits == 256,
     )
 
 

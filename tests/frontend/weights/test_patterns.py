@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright.compression.steps import pruning_mask
-from tilewright.frontend.weights.patterns import pattern_of
+from tilewright.frontend.weights.patterns import pattern_of, windows_of
 from tilewright.runtime.specs import PatternSpec
 from tilewright.support.errors import ArtifactError, WeightError
 from tilewright.targets.target import Target
@@ -47,6 +47,7 @@ def test_zeros_are_left_out(block: tuple[int, int], width: int, rows: int | str,
     rng = np.random.default_rng(11)
     w = weights(rng, 96, 80, block)
     assert pattern_of(w).width == width
+    assert pattern_of(w, 16).width == (width if width % 16 == 0 else 1)
     read = tw.with_patterns(network(w, rows, transposed))
     model = tw.compile(read)
     assert "sparse" in " ".join(step.label for step in model.manifest.run_steps)
@@ -56,6 +57,38 @@ def test_zeros_are_left_out(block: tuple[int, int], width: int, rows: int | str,
         np.testing.assert_allclose(model(x), wanted, rtol=0, atol=2e-5)
     model.update({"w": np.ascontiguousarray((w * 2).T if transposed else w * 2), "b": np.zeros(80, np.float32)})
     x = rng.standard_normal((1 if rows == "n" else int(rows), 96)).astype(np.float32)
+    np.testing.assert_allclose(model(x), np.maximum(x @ (w * 2.0), 0), rtol=0, atol=4e-5)
+
+
+@pytest.mark.parametrize("lanes,window", [(16, 32), (8, 16)])
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.2, 1.0])
+def test_windows_hold_each_element_once(lanes: int, window: int, share: float) -> None:
+    rng = np.random.default_rng(15)
+    nonzero = rng.random((70, 37)) < share
+    windows = windows_of(nonzero, lanes, window)
+    assert windows.first.shape == (-(-37 // lanes), windows.rows.shape[1])
+    held = np.zeros((71, 37), int)
+    np.add.at(held, (windows.rows, np.arange(37)[:, None]), 1)
+    np.testing.assert_array_equal(held[:70], nonzero)
+    first = windows.first.repeat(lanes, axis=0)[:37].astype(int)
+    inside = (windows.rows >= first) & (windows.rows < first + window) & (first + window <= 70)
+    assert (inside | (windows.rows == 70)).all()
+
+
+@pytest.mark.parametrize("name", ["x86-64-v4", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_one_row_reads_windows_of_the_target_s_vectors(name: str, transposed: bool) -> None:
+    """Blocks narrower than its vectors too; machines without such instructions compute the same."""
+    rng = np.random.default_rng(16)
+    w, x = weights(rng, 96, 70, (1, 1)), rng.standard_normal((1, 96)).astype(np.float32)
+    read = tw.with_patterns(network(w, 1, transposed), target=Target.parse(name))
+    windows = [node for node in read.graph.nodes if node.op == "sparse_window_matmul"]
+    assert [n.inputs[1].shape[2].value for n in windows] == {"x86-64-v4": [16], "x86-64-v3": [8]}.get(name, [])
+    model = tw.compile(read)
+    wanted = np.maximum(x @ w.astype(np.float64) + np.linspace(-1, 1, 70), 0)
+    np.testing.assert_allclose(model(x), wanted, rtol=0, atol=2e-5)
+    other = {"w": (w.T if transposed else w) * 2, "b": np.zeros(70, np.float32)}
+    model.update({n: np.ascontiguousarray(a) for n, a in other.items()})
     np.testing.assert_allclose(model(x), np.maximum(x @ (w * 2.0), 0), rtol=0, atol=4e-5)
 
 
@@ -117,7 +150,7 @@ def test_numbers_outside_of_the_pattern_are_refused(
 
 def test_patterns_that_do_not_fit_their_weight_are_refused() -> None:
     w = weights(np.random.default_rng(14), 48, 37, (1, 8))
-    manifest = tw.compile(tw.with_patterns(network(w, 4, False))).manifest
+    manifest = tw.compile(tw.with_patterns(network(w, 4, False), target=Target.parse("x86-64-v3"))).manifest
     (fitting,) = manifest.patterns
     assert fitting == PatternSpec("w", "w.pattern", 8)
     for change in ({"weight": "b"}, {"rows": "nobody"}, {"width": 0}, {"width": 16}, {"transposed": True}):

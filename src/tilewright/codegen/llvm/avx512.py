@@ -33,9 +33,13 @@ def scaleb(out: Writer, x: str, n: str, t: DType, width: int) -> str:
     return _in_registers(out, [(x, t), (n, t)], width, least, most, call)
 
 
-def permuted(out: Writer, index: str, entries: Sequence[str], width: int) -> str:
+def literal_table(entries: Sequence[str]) -> str:
+    """A vector of f32 literals."""
+    return f"<{', '.join(f'float {entry}' for entry in entries)}>"
+
+
+def permuted(out: Writer, index: str, table: str, width: int) -> str:
     """Entries of a table of 16 f32, at the low four bits of i32 numbers, by VPERMPS."""
-    table = f"<{', '.join(f'float {entry}' for entry in entries)}>"
     ty, word = register_type(f32, TABLE), register_type(i32, TABLE)
 
     def call(parts: list[str], size: int) -> str:
@@ -44,19 +48,29 @@ def permuted(out: Writer, index: str, entries: Sequence[str], width: int) -> str
     return _in_registers(out, [(index, i32)], width, TABLE, TABLE, call, f32)
 
 
-def permuted_by_eights(out: Writer, index: str, entries: Sequence[str], width: int) -> str:
+def permuted_of_two(out: Writer, index: str, low: str, high: str, width: int) -> str:
+    """Entries of a table of 32 f32 in two registers, at the low five bits of i32 numbers, by VPERMI2PS."""
+    ty, word = register_type(f32, TABLE), register_type(i32, TABLE)
+
+    def call(parts: list[str], size: int) -> str:
+        operands = [(ty, low), (word, parts[0]), (ty, high)]
+        return out.intrinsic("llvm.x86.avx512.vpermi2var.ps.512", ty, operands)
+
+    return _in_registers(out, [(index, i32)], width, TABLE, TABLE, call, f32)
+
+
+def permuted_by_eights(out: Writer, index: str, low: str, high: str, width: int) -> str:
     """Entries of a table of 16 f32, at the low four bits of i32 numbers, by AVX2's VPERMPS, which picks among eight by
     three bits: once in either half, and the fourth bit says which."""
     half = TABLE // 2
     ty, word = register_type(f32, half), register_type(i32, half)
-    tables = [f"<{', '.join(f'float {e}' for e in part)}>" for part in (entries[:half], entries[half:])]
 
     def call(parts: list[str], size: int) -> str:
         (x,) = parts
-        low, high = (out.intrinsic("llvm.x86.avx2.permps", ty, [(ty, table), (word, x)]) for table in tables)
+        below, above = (out.intrinsic("llvm.x86.avx2.permps", ty, [(ty, table), (word, x)]) for table in (low, high))
         sign = out.inst(f"shl {word} {x}, splat (i32 28)")
-        above = out.inst(f"icmp slt {word} {sign}, zeroinitializer")
-        return out.inst(f"select <{size} x i1> {above}, {ty} {high}, {ty} {low}")
+        fourth = out.inst(f"icmp slt {word} {sign}, zeroinitializer")
+        return out.inst(f"select <{size} x i1> {fourth}, {ty} {above}, {ty} {below}")
 
     return _in_registers(out, [(index, i32)], width, half, half, call, f32)
 

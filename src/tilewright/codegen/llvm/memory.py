@@ -18,7 +18,8 @@ from tilewright.codegen.llvm.address import (
     is_own,
     lane_pointers,
 )
-from tilewright.codegen.llvm.avx512 import byte_entries, permuted, permuted_by_eights
+from tilewright.codegen.llvm.avx512 import byte_entries, literal_table, permuted, permuted_by_eights
+from tilewright.codegen.llvm.lookups import looked_up
 from tilewright.codegen.llvm.masks import place_bits, places_within, step_of
 from tilewright.codegen.llvm.ops import suffix
 from tilewright.codegen.llvm.polynomial import Poly, add, as_constant, constant
@@ -35,8 +36,8 @@ from tilewright.codegen.llvm.values import (
     splat_literal,
     vector_literal,
 )
-from tilewright.ir.dtype import DType, boolean, f32, i32, i64, u8, u16
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, as_int
+from tilewright.ir.dtype import DType, boolean, f32, i64, u8
+from tilewright.ir.expr import Buffer, Const, Expr, as_int
 
 ENTRIES = 1 << u8.bits
 """Bytes of a table that has one for each number of 8 bits."""
@@ -128,10 +129,13 @@ def lookup_lanes(s: State, index: Expr, table: Sequence[Const]) -> Value | None:
 def lookup_register(s: State, index: Value, table: Sequence[Const]) -> Value:
     """An entry of a table of sixteen f32 for each lane, at the low bits of an i32."""
     assert s.lanes is not None
-    pick = permuted if s.target.isa.tables >= len(table) else permuted_by_eights
-    entries = [literal(entry.value, f32) for entry in table]
-    ends = zip(index.parts, s.lanes.widths, strict=True)
-    return Value(f32, tuple(pick(s.out, part, entries, width) for part, width in ends), True)
+    entries, half = [literal(entry.value, f32) for entry in table], len(table) // 2
+    ends = list(zip(index.parts, s.lanes.widths, strict=True))
+    if s.target.isa.tables >= len(table):
+        whole = literal_table(entries)
+        return Value(f32, tuple(permuted(s.out, part, whole, width) for part, width in ends), True)
+    low, high = literal_table(entries[:half]), literal_table(entries[half:])
+    return Value(f32, tuple(permuted_by_eights(s.out, part, low, high, width) for part, width in ends), True)
 
 
 def lookup(s: State, index: Value, table: Sequence[Const]) -> Value:
@@ -230,42 +234,11 @@ def _load_vector(s: State, buffer: Buffer, access: Access, k: int, start: int, w
     if access.stride is not None:
         offsets = [add(access.base, access.stride, start + lane) for lane in range(width)]
         return _collect(s, buffer, offsets, width)
-    looked_up = _looked_up(s, buffer, access, k, width)
-    if looked_up:
-        return looked_up
+    picked = looked_up(s, buffer, access, k, width)
+    if picked:
+        return picked
     pointers = lane_pointers(s, buffer, access, k, start, width)
     return _gather(s, t, pointers, width, splat_literal("true", "i1"))
-
-
-def _looked_up(s: State, buffer: Buffer, access: Access, k: int, width: int) -> str:
-    """Elements at places that a table of integers in memory says, on processors for which LLVM makes scalar loads of a
-    gather: each place is read and extended as a scalar (docs/decisions/one-sparse-row.md). Empty for any other access.
-    """
-    table = _table_of(s, access.varying or {})
-    gathers = s.target.isa.vector_bits != 256 or not s.target.cpu.startswith("znver")
-    if table is None or gathers or _is_part_of_a_byte(buffer.dtype):
-        return ""
-    integers, kind = s.parts(s.evaluate(table))[k], register_type(table.dtype)
-    base, _ = address(s, buffer, access.base)
-    ty, element, memory = register_type(buffer.dtype, width), register_type(buffer.dtype), memory_type(buffer.dtype)
-    vector = "poison"
-    for lane in range(width):
-        place_of = s.out.inst(f"extractelement <{width} x {kind}> {integers}, i64 {lane}")
-        wide = s.out.inst(f"{'sext' if table.dtype is i32 else 'zext'} {kind} {place_of} to i64")
-        where = s.out.inst(f"getelementptr {memory}, ptr {base}, i64 {wide}")
-        raw = from_memory(s, s.out.inst(f"load {memory}, ptr {where}, align {buffer.dtype.itemsize}"), buffer.dtype, 1)
-        vector = s.out.inst(f"insertelement {ty} {vector}, {element} {raw}, i64 {lane}")
-    return vector
-
-
-def _table_of(s: State, varying: Poly) -> Load | None:
-    """The access to 16 or 32 bits that alone says where lanes are; None for other places."""
-    if len(varying) != 1:
-        return None
-    ((monomial, factor),) = varying.items()
-    place = s.atoms.exprs[monomial[0]] if factor == 1 and len(monomial) == 1 else None
-    source = place.args[0] if isinstance(place, Op) and place.name == "cast" else None
-    return source if isinstance(source, Load) and source.dtype in (u16, i32) else None
 
 
 def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: int, *, whole: bool = True) -> str | None:

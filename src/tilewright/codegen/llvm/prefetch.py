@@ -192,11 +192,11 @@ def _rank(s: State, load: Load, tiles: int) -> Expr | None:
     moving = {v for index in load.indices for v in variables(index)}
     rank: Expr = const(0)
     count = 1
-    for enclosing in dropwhile(lambda loop: loop.var in moving, reversed(s.enclosing)):
-        extent = as_int(enclosing.extent)
-        if enclosing.var in moving or extent is None:
+    for outer in dropwhile(lambda loop: loop.var in moving, reversed(s.enclosing)):
+        extent = as_int(outer.extent)
+        if outer.var in moving or extent is None:
             break
-        rank, count = rank + enclosing.var * count, count * extent
+        rank, count = rank + outer.var * count, count * extent
     return rank if count == tiles else None
 
 

@@ -2,6 +2,8 @@
 
     y = matmul(x, w)    ->    values = gather(blocks of w, the pattern);  y = sparse_matmul(x, values, index)
 
+Where one row meets single elements, these are arranged in windows for the target's vectors (`ops/sparse.py`).
+
 The pattern, which blocks of 1xV of a weight are not all 0, is read from its numbers and becomes part of the program;
 the numbers stay weights, which updates replace. Weights that have numbers outside of the pattern are refused
 (`runtime/weights/check.py`), as these would not be multiplied.
@@ -19,7 +21,7 @@ from tilewright.frontend.common.emitter import Emitter
 from tilewright.frontend.read import Dynamic, import_model
 from tilewright.frontend.weights.coded import Array
 from tilewright.ir.dim import DimSizes
-from tilewright.ir.dtype import f32, i32, i64, u16
+from tilewright.ir.dtype import f32, i32, i64, u8, u16
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.expr import product as product_of
 from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
@@ -28,12 +30,16 @@ from tilewright.ops.matmul import MatmulAttrs
 from tilewright.runtime.specs import PatternSpec
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
+from tilewright.targets.target import Target
 from tilewright.transform.regions.captures import names_of
 
 WIDTHS = (16, 8)
-"""Columns of a block, of which the widest is taken that keeps hardly more than the elements themselves."""
+"""Columns of a block, of which the widest is used that keeps hardly more than the elements themselves."""
 MORE = 1.25
 """How many times the elements a block may keep."""
+WINDOW_STEPS = 3.0
+"""How many times the elements windows may hold, padding included, and still be faster than single elements: 22 us for
+353,000 places of 236,000 elements where those took 61 us (one row, 3072 x 768, Zen 5, 30 November 2026)."""
 
 
 def with_patterns(
@@ -43,26 +49,28 @@ def with_patterns(
     least: float = 0.6,
     dims: DimSizes | None = None,
     dynamic: Dynamic = "auto",
+    target: Target | None = None,
 ) -> Imported:
     """A model, to be given to `tw.compile`, whose products leave out the zeros of their weights.
 
     Args:
         model, example, dims, dynamic: as for `tw.compile`.
         least: the share of zeros from which on a weight is taken as sparse.
+        target: for whose vectors elements are arranged, this machine by default; others compute the same.
 
     The pattern is part of the program: weights with numbers outside of it, given when the program is compiled or
     loaded, updated or published, are refused with a WeightError. They need another call of this function.
     """
     if isinstance(least, bool) or not (isinstance(least, int | float) and 0 < least <= 1):
         raise CallError("no such share of zeros", where="least", expected="more than 0, 1 at the most", got=least)
-    return patterned(import_model(model, dims, example, dynamic), least)
+    return patterned(import_model(model, dims, example, dynamic), least, target)
 
 
-def patterned(read: Imported, least: float) -> Imported:
+def patterned(read: Imported, least: float, target: Target | None = None) -> Imported:
     """`with_patterns` of a model that is read."""
     graph, weights = read.graph, dict(read.weights)
     builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), reserved=names_of(graph))
-    work = _Work(builder, weights, _sparse(graph, read.weights, least), {}, [])
+    work = _Work(builder, weights, _sparse(graph, read.weights, least), {}, [], target or Target.host())
     for node in graph.nodes:
         work.write(node)
     new = replace(graph, params=tuple(builder.params), nodes=tuple(builder.nodes))
@@ -81,15 +89,45 @@ class Pattern:
     index: Array
 
 
-def pattern_of(matrix: Array) -> Pattern:
-    """The pattern of a weight, in the widest blocks that keep hardly more than its elements."""
+def pattern_of(matrix: Array, lanes: int = 1) -> Pattern:
+    """The pattern of a weight, in the widest blocks that keep hardly more than its elements and fill vectors of so many
+    lanes: narrower ones were up to 20 times slower than dense (Zen 5, 30 November 2026)."""
     nonzero = matrix != 0
     own = max(int(nonzero.sum()), 1)
     for width in WIDTHS:
         blocks = _blocks(nonzero, width)
-        if width <= matrix.shape[1] and int(blocks.sum()) * width <= MORE * own:
+        if width % lanes == 0 and width <= matrix.shape[1] and int(blocks.sum()) * width <= MORE * own:
             return Pattern(width, _index(blocks))
     return Pattern(1, _index(nonzero.T))
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The elements of a weight [K, N] step by step: the row of each, u16[N, J], K where a column has none, and the
+    first row of the panels' windows, u16[P, J]."""
+
+    rows: Array
+    first: Array
+
+
+def windows_of(nonzero: Array, lanes: int, window: int) -> Windows:
+    """Elements arranged in panels of `lanes` columns: the window of a panel begins at the first row that is left, and
+    every column takes its next element if that is inside."""
+    depth, columns = nonzero.shape
+    counts = nonzero.sum(axis=0)
+    left = np.full((columns + -columns % lanes, int(counts.max(initial=0)) + 1), depth, np.int64)
+    column, row = np.nonzero(nonzero.T)
+    left[column, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)] = row
+    every, used = np.arange(len(left)), np.zeros(len(left), np.int64)
+    rows: list[Array] = []
+    first: list[Array] = []
+    while (head := left[every, used]).min() < depth or not rows:
+        begin = np.minimum(head.reshape(-1, lanes).min(axis=1), depth - window)
+        inside = head < np.minimum(begin + window, depth).repeat(lanes)
+        rows.append(np.where(inside, head, depth)[:columns].astype(np.uint16))
+        first.append(begin.astype(np.uint16))
+        used += inside
+    return Windows(np.stack(rows, axis=1), np.stack(first, axis=1))
 
 
 def _blocks(nonzero: Array, width: int) -> Array:
@@ -128,8 +166,9 @@ class _Work:
     builder: GraphBuilder
     weights: dict[str, Any]
     sparse: Mapping[Value, bool]
-    blocked: dict[Value, tuple[Pattern, Value, Value]]
+    blocked: dict[tuple[Value, bool], _Parts]
     patterns: list[PatternSpec]
+    target: Target
 
     def write(self, node: Node) -> None:
         w = node.inputs[1] if node.op == "matmul" else None
@@ -137,43 +176,107 @@ class _Work:
         if w is None or x is None or w not in self.sparse or x.dtype is not f32 or x.type.rank < 2:
             self.builder.nodes.append(node)
             return
-        n = Emitter(self.builder, self.weights, node.output.name)
-        if w not in self.blocked:
-            self.blocked[w] = self.blocks(n, w)
-        pattern, values, index = self.blocked[w]
-        columns = node.output.shape[-1]
-        if pattern.width > 1 or as_int(x.shape[-2]) == 1:
-            n.emit("sparse_matmul", x, values, index, columns=as_int(columns))
+        n, alone = Emitter(self.builder, self.weights, node.output.name), all(as_int(d) == 1 for d in x.shape[:-1])
+        if (w, alone) not in self.blocked:
+            self.blocked[w, alone] = self.parts(n, w, alone)
+        parts, columns = self.blocked[w, alone], node.output.shape[-1]
+        if parts.place is not None:
+            whole = n.emit("sparse_window_matmul", x, parts.values, parts.index, parts.place, window=self.window)
+            n.emit("slice", whole, begin=(0,) * x.type.rank, size=node.output.shape, step=(1,) * x.type.rank)
+        elif parts.width > 1 or as_int(x.shape[-2]) == 1:
+            n.emit("sparse_matmul", x, parts.values, parts.index, columns=as_int(columns))
         else:
             rows = n.reshape(x, (product_of(x.shape[:-1]), x.shape[-1]))
             columns_first = n.emit("transpose", rows, perm=(1, 0))
-            y = n.emit("sparse_matmul", columns_first, values, index, columns=as_int(columns), transposed=True)
+            y = n.emit(
+                "sparse_matmul", columns_first, parts.values, parts.index, columns=as_int(columns), transposed=True
+            )
             n.emit("reshape", n.emit("transpose", y, perm=(1, 0)), shape=node.output.shape)
         self.builder.nodes.append(replace(self.builder.nodes.pop(), outputs=node.outputs))
 
-    def blocks(self, n: Emitter, w: Value) -> tuple[Pattern, Value, Value]:
-        """The pattern of a weight, its blocks f32[P, J, V] and their rows, i32[P, J]."""
+    @property
+    def window(self) -> int:
+        """Rows among which the target picks an element for each lane of a vector; 0 if it cannot."""
+        return 2 * self.target.isa.tables or self.target.isa.half_tables
+
+    def parts(self, n: Emitter, w: Value, alone: bool) -> _Parts:
+        """The operands that stand for a weight in the product with one row, `alone`, or with more."""
         array = np.asarray(self.weights[w.name])
-        transposed = self.sparse[w]
-        pattern = pattern_of(array.T if transposed else array)
-        depth, columns = array.shape[::-1] if transposed else array.shape
-        (panels, count), width = pattern.index.shape, pattern.width
-        stored = pattern.index.astype(np.uint16) if depth < 1 << 16 else pattern.index
+        matrix = array.T if self.sparse[w] else array
+        lanes = self.target.lanes(f32.itemsize)
+        pattern = pattern_of(matrix, lanes)
+        if alone and pattern.width == 1 and self.window and self.window <= len(matrix) < 1 << 16:
+            windows = windows_of(matrix != 0, lanes, self.window)
+            if windows.first.size * lanes <= WINDOW_STEPS * pattern.index.size * pattern.width:
+                return self.in_windows(n, w, windows, lanes)
+        return self.in_blocks(n, w, pattern)
+
+    def in_blocks(self, n: Emitter, w: Value, pattern: Pattern) -> _Parts:
+        """The blocks of a weight, f32[P, J, V], and their rows, i32[P, J]."""
+        depth, _ = self.sizes(w)
+        index, values = self.elements(n, w, pattern.index, pattern.width)
+        return _Parts(pattern.width, values, n.emit("min", n.cast(index, i32), n.constant(depth - 1, i32)))
+
+    def in_windows(self, n: Emitter, w: Value, windows: Windows, lanes: int) -> _Parts:
+        """The elements of a weight, f32[P, J, V], the first rows of their windows, u16[P, J], and their rows in these,
+        u8[P, J, V]."""
+        panels, steps = windows.first.shape
+        _, columns = self.sizes(w)
+        index, values = self.elements(n, w, windows.rows, 1)
+        first = n.builder.param(f"{w.name}.windows", TensorType(u16, (const(panels), const(steps))))
+        self.weights[first.name] = windows.first
+        beyond = n.emit(
+            "sub",
+            n.cast(index, i32),
+            n.emit("slice", self.repeated(n, first, lanes), begin=(0, 0), size=(columns, steps), step=(1, 1)),
+        )
+        place = n.cast(n.emit("min", beyond, n.constant(self.window - 1, i32)), u8)
+
+        def in_panels(x: Value) -> Value:
+            if columns % lanes:
+                zeros = n.emit("broadcast", n.constant(0, x.dtype), shape=(-columns % lanes, steps))
+                x = n.emit("concat", x, zeros, axis=0)
+            return n.emit("transpose", n.reshape(x, (panels, lanes, steps)), perm=(0, 2, 1))
+
+        return _Parts(1, in_panels(n.reshape(values, (columns, steps))), first, in_panels(place))
+
+    def repeated(self, n: Emitter, first: Value, lanes: int) -> Value:
+        """The first row of each column's windows, i32[P lanes, J]."""
+        panels, steps = first.shape
+        each = n.emit("broadcast", n.reshape(n.cast(first, i32), (panels, 1, steps)), shape=(panels, lanes, steps))
+        return n.reshape(each, (panels * lanes, steps))
+
+    def sizes(self, w: Value) -> tuple[int, int]:
+        """Rows and columns of a weight as products see it."""
+        shape = np.asarray(self.weights[w.name]).shape
+        return shape[::-1] if self.sparse[w] else shape
+
+    def elements(self, n: Emitter, w: Value, rows: Array, width: int) -> tuple[Value, Value]:
+        """The rows of a weight's blocks as a parameter, and the blocks themselves: zeros where there is none."""
+        (depth, columns), (panels, count), transposed = self.sizes(w), rows.shape, self.sparse[w]
+        stored = rows.astype(np.uint16) if depth < 1 << 16 else rows
         kind = u16 if stored.dtype == np.uint16 else i32
         index = n.builder.param(f"{w.name}.pattern", TensorType(kind, (const(panels), const(count))))
         self.weights[index.name] = stored
         self.patterns.append(PatternSpec(w.name, index.name, width, transposed))
-        rows = n.emit("transpose", w, perm=(1, 0)) if transposed else w
+        whole = n.emit("transpose", w, perm=(1, 0)) if transposed else w
         if columns % width:
-            rows = n.emit("concat", rows, _zeros(n, (depth, -columns % width)), axis=1)
-        rows = n.emit("concat", rows, _zeros(n, (1, panels * width)), axis=0)
-        flat = n.reshape(rows, ((depth + 1) * panels, width))
-        wide = n.cast(index, i64)
+            whole = n.emit("concat", whole, _zeros(n, (depth, -columns % width)), axis=1)
+        whole = n.emit("concat", whole, _zeros(n, (1, panels * width)), axis=0)
+        flat = n.reshape(whole, ((depth + 1) * panels, width))
         place = n.emit("range", start=0, step=1, size=panels, dtype=i64)
-        places = n.emit("add", n.emit("mul", wide, n.constant(panels, i64)), n.reshape(place, (panels, 1)))
-        values = n.emit("gather", flat, places, axis=0)
-        inside = n.emit("min", n.cast(index, i32), n.constant(depth - 1, i32))
-        return pattern, values, inside
+        along = n.emit("mul", n.cast(index, i64), n.constant(panels, i64))
+        return index, n.emit("gather", flat, n.emit("add", along, n.reshape(place, (panels, 1))), axis=0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The operands that stand for a sparse weight, in blocks of so many columns; `place` if it has windows."""
+
+    width: int
+    values: Value
+    index: Value
+    place: Value | None = None
 
 
 def _zeros(n: Emitter, shape: tuple[int, int]) -> Value:

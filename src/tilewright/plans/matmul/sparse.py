@@ -3,7 +3,7 @@
 for panel group, row tile:                                  parallel
     tile[rows, panels, V] = 0                               registers
     for j in the panel's blocks:
-        tile[r, p, :] += x[r, index[p, j]] * values[p, j, :]
+        tile[r, p, :] += x[r, index[p, j]] * values[p, j, :]       or, of windows, x[r, index[p, j] + place[p, j, :]]
     out[...] = epilogue(tile)
 
 Panels beside each other are sums that do not wait for each other. Narrower blocks with many rows are multiplied
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.notes import Unroll
-from tilewright.ops.sparse import SPARSE_MATMUL
+from tilewright.ops.sparse import SPARSE_MATMUL, WINDOW_MATMUL
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all, lanes_of, parallelize
@@ -31,7 +31,15 @@ STEPS = 2
 
 def _total(structure: Structure) -> Stage | None:
     reductions = [st for st in structure.stages if st.block.is_reduction]
-    return reductions[0] if len(reductions) == 1 and reductions[0].attributes(SPARSE_MATMUL) is not None else None
+    if len(reductions) != 1:
+        return None
+    (total,) = reductions
+    blocks, by_window = total.attributes(SPARSE_MATMUL), _by_window(total)
+    return total if by_window or (blocks is not None and not blocks.transposed) else None
+
+
+def _by_window(total: Stage) -> bool:
+    return total.attributes(WINDOW_MATMUL) is not None
 
 
 def _width(total: Stage) -> int:
@@ -42,8 +50,7 @@ def _width(total: Stage) -> int:
 def fits(structure: Structure, target: Target) -> bool:
     """One such product, not transposed, with blocks of whole vectors and whole panels, and pointwise work after it."""
     total = _total(structure)
-    attrs = None if total is None else total.attributes(SPARSE_MATMUL)
-    if total is None or attrs is None or attrs.transposed or structure.before(total):
+    if total is None or structure.before(total):
         return False
     width, columns = _width(total), as_int(total.spatial[-1].extent) or 1
     after = structure.after(total)
@@ -63,7 +70,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
             sums = tall * panels * vectors
             if sums + vectors + 2 > target.registers or tall > max(rows, 1) or columns // width % panels:
                 continue
-            loads = panels * (vectors + tall + 1) / target.costs.arithmetic.loads_per_cycle
+            reads = vectors * (1 + 2 * tall) if _by_window(total) else vectors + tall
+            loads = panels * (reads + 1) / target.costs.arithmetic.loads_per_cycle
             step = max(sums / target.fma_per_cycle, loads, LATENCY)
             tiles = -(-rows // tall) * columns / (width * panels)
             cost = Cost(compute=tiles * depth * step, memory=memory)
