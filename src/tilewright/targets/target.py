@@ -201,7 +201,7 @@ def _fingerprint(target: Target) -> str:
     return blake2b(f"{same!r}{gpu}".encode(), digest_size=16).hexdigest()
 
 
-LATER = frozenset(("byte_tables", "elements", "compact", "reads_first", "single_steps", "scalar_lookups"))
+LATER = frozenset(("byte_tables", "elements", "compact", "reads_first", "single_steps"))
 """Capabilities that came when there were records already: a machine without them stays in its class."""
 
 
@@ -211,7 +211,7 @@ def _kind(target: Target) -> str:
     # What the compiler uses of the instructions, not all that LLVM knows: hypervisors mask some that no kernel has, and
     # a dot's cost is a constant that is fitted again. Records would never match for either.
     values = {f.name: getattr(replace(isa, dots=()), f.name) for f in fields(isa)}
-    del values["half_tables"]  # it follows from the width of vectors
+    del values["half_tables"], values["scalar_lookups"]  # they follow from the width of vectors
     own = ", ".join(f"{name}={value!r}" for name, value in values.items() if value or name not in LATER)
     used = f"(Isa({own}), {tuple(dot.name for dot in isa.dots)!r})"
     digest = blake2b(used.encode(), digest_size=4).hexdigest()
