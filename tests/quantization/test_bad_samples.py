@@ -160,3 +160,8 @@ def test_files_that_are_none_of_numpy(suffix: str, tmp_path: Path) -> None:
     path.write_bytes(b"hello")
     with pytest.raises(CallError, match=rf"cannot be read: is no {suffix} file of NumPy"):
         read_arrays(path)
+
+
+def test_a_file_without_arrays_is_told_which_there_should_be() -> None:
+    with pytest.raises(CallError, match="there are no samples: expected an array for each of x, got no arrays"):
+        list(rows_of({}, import_model(dense(np.random.default_rng(1))).graph, ["x"]))

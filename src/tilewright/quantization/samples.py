@@ -175,8 +175,10 @@ def rows_of(arrays: Mapping[str, Any], graph: Graph, names: Sequence[str], most:
         if not np.size(array) or not np.ndim(array):
             expected = "an array whose first dimension counts samples"
             raise CallError(f"{name!r} holds no samples", expected=expected, got=f"shape {list(np.shape(array))}")
+    if not arrays:
+        raise CallError("there are no samples", expected=f"an array for each of {', '.join(names)}", got="no arrays")
     fixed = {n for n in firsts.values() if n is not None}
-    if len(fixed) > 1 or count == 0:
+    if len(fixed) > 1:
         raise CallError("samples cannot be cut along the first dimension", expected="one number of rows", got=firsts)
     step = next(iter(fixed), min(most, count))
     if not 0 < step <= count:
