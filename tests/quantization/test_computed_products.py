@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
@@ -25,7 +26,7 @@ def normal(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def model_of(nodes: list[Any], weights: dict[str, Any], shape: list[int]) -> onnx.ModelProto:
+def model_of(nodes: list[Any], weights: dict[str, Any], shape: list[Any]) -> onnx.ModelProto:
     info = helper.make_tensor_value_info
     arrays = [numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()]
     ends = [info("x", TensorProto.FLOAT, shape)], [info("y", TensorProto.FLOAT, None)]
@@ -33,7 +34,7 @@ def model_of(nodes: list[Any], weights: dict[str, Any], shape: list[int]) -> onn
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
-def attention() -> onnx.ModelProto:
+def attention(length: int | str = LENGTH) -> onnx.ModelProto:
     weights: dict[str, Any] = {name: normal(WIDTH, WIDTH, seed=k) / 6 for k, name in enumerate("qkvo")}
     weights |= {"split": np.int64([0, 0, HEADS, DEPTH]), "join": np.int64([0, 0, WIDTH]), "c": np.float32(0.25)}
     op, nodes = helper.make_node, []
@@ -44,7 +45,7 @@ def attention() -> onnx.ModelProto:
     nodes += [op("MatMul", ["q3", "k3"], ["scores"]), op("Mul", ["scores", "c"], ["scaled"])]
     nodes += [op("Softmax", ["scaled"], ["shares"], axis=-1), op("MatMul", ["shares", "v3"], ["mixed"])]
     nodes += [op("Transpose", ["mixed"], ["turned"], perm=[0, 2, 1, 3]), op("Reshape", ["turned", "join"], ["rows"])]
-    return model_of([*nodes, op("MatMul", ["rows", "o"], ["y"])], weights, [1, LENGTH, WIDTH])
+    return model_of([*nodes, op("MatMul", ["rows", "o"], ["y"])], weights, [1, length, WIDTH])
 
 
 def by_onnx_runtime(report: Any, x: Any) -> Any:
@@ -66,6 +67,23 @@ def test_attention_is_calibrated_and_multiplies_bytes() -> None:
     after = passed(graph, Target.parse("znver4"))
     assert sum(n.op == "lowered.matmul_dot" for n in after.nodes) == 6
     assert not any(n.op in ("matmul", "lowered.matmul_packed", "lowered.attention") for n in after.nodes)
+
+
+@pytest.mark.parametrize("most,in_bytes", [(512, 6), (1 << 18, 5), (None, 5)])
+def test_attention_of_open_length_multiplies_bytes_where_sums_fit(most: int | None, in_bytes: int) -> None:
+    """The depth of the second product is the length: its sums fit 32 bits where the length is bounded."""
+    samples = [normal(1, LENGTH, WIDTH, seed=k) for k in range(4)]
+    dims = {} if most is None else {"s": tw.dim(1, most)}
+    model = tw.quantize(attention("s"), calibrate=samples, attention=True, dims=dims, **OPTIONS)
+    graph = hoist_constants(model.report.graph, ())[0]
+    after = passed(graph, Target.parse("znver4"))
+    assert sum(n.op == "lowered.matmul_dot" for n in after.nodes) == in_bytes
+    codes = onnx.load_from_string(model.report.onnx())
+    for length in (1, 3, 12, 17, 33):
+        x = normal(1, length, WIDTH, seed=99)
+        y = model(x)
+        np.testing.assert_array_equal(y, tw.compile(codes, dims={"s": length})(x))
+        assert np.abs(by_onnx_runtime(model.report, x) - y).max() < 0.02 * np.abs(y).max()
 
 
 def test_attention_is_left_out_unless_it_is_asked_for() -> None:

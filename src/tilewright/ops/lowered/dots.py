@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from tilewright import te
+from tilewright.arith import prove_equal
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import DType, f32, i32
 from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import dim, static
+from tilewright.ops.dims import dim
 from tilewright.ops.lowered.packed import ColumnsAttrs, batch_of, cropped, only, present
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
@@ -55,11 +56,11 @@ def _pack_infer(types: Types, attrs: PackDotAttrs) -> Out:
     *batch, k, n = w.shape
     if attrs.transpose:
         k, n = n, k
-    depth = static(k, "the depth of packed weights")
-    if depth % group:
-        raise ShapeError("the depth is no multiple of the group", expected=group, got=depth)
+    steps = dim(ceildiv(k, group))
+    if not prove_equal(steps * group, k):
+        raise ShapeError("the depth is no multiple of the group", expected=group, got=k)
     count = ceildiv(n, width * attrs.panels) * attrs.panels
-    return (TensorType(w.dtype, (*batch, dim(count), const(depth // group), const(width), const(group))),)
+    return (TensorType(w.dtype, (*batch, dim(count), steps, const(width), const(group))),)
 
 
 def _pack_compute(inputs: Tensors, attrs: PackDotAttrs, out: Out) -> tuple[Tensor, ...]:
@@ -99,8 +100,7 @@ def _matmul_infer(types: Types, attrs: ColumnsAttrs) -> Out:
     A batch dimension of w is that of x, or 1, or absent.
     """
     x, w = only(types), only(types, 1)
-    depth = static(w.shape[-3] * w.shape[-1], "the depth")
-    if as_int(x.shape[-1]) != depth or x.dtype.is_float is not w.dtype.is_float:
+    if not prove_equal(x.shape[-1], w.shape[-3] * w.shape[-1]) or x.dtype.is_float is not w.dtype.is_float:
         raise ShapeError("the packed weights do not fit the rows", expected=w, got=x)
     return (TensorType(accumulator(x.dtype), (*x.shape[:-1], as_expr(attrs.columns))),)
 

@@ -93,7 +93,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     dot, row = instruction(anchor, target), row_iter(anchor)
     assert dot is not None
     counts = (1,) if row is None else values_of(row.extent, SYMBOLIC_ROWS)
-    panels = -(-(as_int(anchor.spatial[-1].extent) or 64) // dot.lanes)
+    columns = as_int(anchor.spatial[-1].extent)
+    panels = OPEN_PANELS if columns is None else -(-columns // dot.lanes)
     steps = as_int(anchor.reduce[0].extent) or 64
     times = prod(number(it.extent) for it in anchor.spatial[:-1])
     rest, result = surrounding(structure, anchor, target), []
@@ -118,6 +119,10 @@ def _tiles(rows: int, panels: int, target: Target) -> Iterator[tuple[int, int]]:
             # An instruction cannot do a part of a panel.
             if panels % wide == 0 and tall * wide + (1 if tall == 1 else wide) + 2 <= target.registers:
                 yield tall, wide
+
+
+OPEN_PANELS = 2
+"""To a multiple of how many panels columns are rounded up whose number is known only at a call."""
 
 
 def panel_multiple(columns: int, lanes: int) -> int:

@@ -9,8 +9,9 @@ four groups of several channels are one without groups, with zeros where these d
 
     y = conv(p, q), 2 groups       ->      y = conv(p, concat(pad(q[:f / 2]), pad(q[f / 2:])))
 
-Products of two computed values, as attention has them, are those of their integers too, where both have one scale. An
-attention whose softmax stays in floats is left for its own kernel:
+Products of two computed values, as attention has them, are those of their integers too, where both have one scale.
+Their lengths may be open, the depth where it is bounded so that sums fit. An attention whose softmax stays in floats is
+left for its own kernel:
 
     y = matmul(softmax(matmul(a, b)), c)   stays
 
@@ -26,6 +27,7 @@ from dataclasses import field, replace
 from math import prod
 
 from tilewright import ops
+from tilewright.arith import bounds as limits
 from tilewright.ir.attributes import Attrs, AttrValue
 from tilewright.ir.dtype import DType, f32, i8, i16, i32, u8
 from tilewright.ir.expr import as_int, const, is_const
@@ -156,7 +158,7 @@ class _Rewriter:
         ):
             return False
         rows, columns = (as_int(d) for d in node.output.shape[-2:])
-        if rows == 1 or not columns or not _depth(node) or node.of(MatmulAttrs).transpose_a:
+        if rows == 1 or columns == 0 or not _depth(node) or node.of(MatmulAttrs).transpose_a:
             return False
         return multiplies_alike(x.integers, w.integers) and not self.is_attended(node.output)
 
@@ -314,11 +316,11 @@ def _is_single(value: Value) -> bool:
 
 
 def _depth(node: Node) -> int | None:
-    """Products of a sum; None if that is not known."""
+    """Products of a sum at most; None if that is not known."""
     x, w = node.inputs
     if x is None or w is None:
         return None
     if node.op == "matmul":
-        return as_int(x.shape[-2 if node.of(MatmulAttrs).transpose_a else -1])
+        return limits(x.shape[-2 if node.of(MatmulAttrs).transpose_a else -1]).hi
     sizes = [as_int(d) for d in w.shape[1:]]
     return None if None in sizes else prod(d or 0 for d in sizes)

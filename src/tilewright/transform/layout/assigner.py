@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from tilewright import ops
-from tilewright.ir.attributes import Attrs
+from tilewright.ir.attributes import Attrs, Dim
 from tilewright.ir.expr import as_int, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.support.classes import dataclass
@@ -155,7 +155,7 @@ class Assigner:
             self.fixed.add(value)
         return value
 
-    def longer(self, x: Value, axis: int, more: int) -> Value:
+    def longer(self, x: Value, axis: int, more: Dim) -> Value:
         """`x` with so many zeros after an axis."""
         rank = x.type.rank
         after = tuple(more if k == axis else 0 for k in range(rank))

@@ -21,9 +21,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
-from tilewright.ir.attributes import Attrs, ConstantArray
+from tilewright.arith import simplify
+from tilewright.ir.attributes import Attrs, ConstantArray, Dim
 from tilewright.ir.dtype import DType, i8, i16, i32, u8
-from tilewright.ir.expr import Expr, as_int, const, is_const
+from tilewright.ir.expr import Expr, as_expr, as_int, ceildiv, const, is_const
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.dot_conv import ConvDotAttrs
@@ -32,7 +33,7 @@ from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.plans.convolution.tile_dots import convolution_cycles, crosses_lines, gatherings
 from tilewright.plans.matmul import dots, tile_dots
-from tilewright.plans.matmul.dots import panel_multiple
+from tilewright.plans.matmul.dots import OPEN_PANELS, panel_multiple
 from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot, has_pairs
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.bounds import bounds, holds
@@ -55,11 +56,11 @@ def integer_matmul(a: Assigner, node: Node) -> bool:
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attrs, depth = node.of(MatmulAttrs), as_int(x.shape[-1])
-    if attrs.transpose_a or not depth:
+    if attrs.transpose_a or depth == 0:
         return False
     if w not in a.fixed:
-        return _computed_matmul(a, node, x, w, depth)
-    if w.type.rank != 2:
+        return _computed_matmul(a, node, x, w)
+    if w.type.rank != 2 or depth is None:
         return False
     result = _factors(a, node, a.as_row_major)
     if result is None:
@@ -82,10 +83,12 @@ def integer_matmul(a: Assigner, node: Node) -> bool:
     return True
 
 
-def _computed_matmul(a: Assigner, node: Node, x: Value, w: Value, depth: int) -> bool:
-    """A product of two factors that are computed, each with one zero point."""
-    columns, transpose = as_int(node.output.shape[-1]), node.of(MatmulAttrs).transpose_b
-    if node.output.dtype is not i32 or not columns or x in a.fixed or not multiplies_alike(x, w):
+def _computed_matmul(a: Assigner, node: Node, x: Value, w: Value) -> bool:
+    """A product of two factors that are computed, each with one zero point. Depth and columns may be open, as those of
+    attention are: the depth is rounded up to whole groups."""
+    last, transpose = node.output.shape[-1], node.of(MatmulAttrs).transpose_b
+    columns = last if (known := as_int(last)) is None else known
+    if node.output.dtype is not i32 or known == 0 or x in a.fixed or not multiplies_alike(x, w):
         return False
     axis = w.type.rank - (1 if transpose else 2)
     factors, point = _computed_factors(a, x, w)
@@ -99,7 +102,7 @@ def _computed_matmul(a: Assigner, node: Node, x: Value, w: Value, depth: int) ->
         wide = a.derive("cast", factors.weights, dtype=i32)
         wide = wide if point is None else a.derive("sub", wide, point)
         sums = a.derive("reduce_sum", wide, axes=(axis,), keepdims=True)
-        sums = a.derive("reshape", sums, shape=(*w.shape[:-2], const(1), const(columns)))
+        sums = a.derive("reshape", sums, shape=(*w.shape[:-2], const(1), as_expr(columns)))
         total = a.derive("sub", total, a.derive("mul", sums, factors.zero))
     keep(a, node.output, total)
     return True
@@ -325,19 +328,21 @@ def _by_windows(a: Assigner, node: Node, result: _Factors) -> Value:
     return a.derive("reshape", moved, shape=node.output.shape)
 
 
-def _product(a: Assigner, node: Node, dot: Dot, rows: Value, w: Value, transpose: bool, columns: int) -> Value:
-    """A product in vectors, row by row or by pairs of rows."""
-    depth = as_int(rows.shape[-1]) or 0
-    if find_tile_dot(dot.a, dot.b, a.target) is None:
-        if (pair := in_pairs(a, node, rows, depth, columns, dot)) is not None:
-            return product_of_pairs(a, pair, rows, w, transpose, columns)
-    if more := -depth % dot.group:
+def _product(a: Assigner, node: Node, dot: Dot, rows: Value, w: Value, transpose: bool, columns: Dim) -> Value:
+    """A product in vectors, row by row, or by pairs of rows where its sizes are known."""
+    depth, known, deep = rows.shape[-1], as_int(columns), as_int(rows.shape[-1])
+    if known is not None and deep is not None and find_tile_dot(dot.a, dot.b, a.target) is None:
+        if (pair := in_pairs(a, node, rows, deep, known, dot)) is not None:
+            return product_of_pairs(a, pair, rows, w, transpose, known)
+    more = -deep % dot.group if deep is not None else simplify(ceildiv(depth, dot.group) * dot.group - depth)
+    if isinstance(more, Expr) or more:
         rows, w = a.longer(rows, rows.type.rank - 1, more), a.longer(w, w.type.rank - (1 if transpose else 2), more)
     return a.derive("lowered.matmul_dot", rows, _packed(a, dot, w, transpose, columns), columns=columns)
 
 
-def _packed(a: Assigner, dot: Dot, w: Value, transpose: bool, columns: int) -> Value:
-    count = panel_multiple(columns, dot.lanes)
+def _packed(a: Assigner, dot: Dot, w: Value, transpose: bool, columns: Dim) -> Value:
+    known = as_int(columns)
+    count = OPEN_PANELS if known is None else panel_multiple(known, dot.lanes)
     return a.derive("lowered.pack_dot", w, width=dot.lanes, group=dot.group, panels=count, transpose=transpose)
 
 
