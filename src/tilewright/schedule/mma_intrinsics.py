@@ -16,6 +16,7 @@ from tilewright.ir.dtype import DType, bf16, f16, f32, i8, i32
 from tilewright.ir.expr import Buffer, Load, Op, Var, const, select
 from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, Stmt, Store
 from tilewright.schedule.intrinsics import TensorIntrin, describe, register
+from tilewright.targets.gpu import COPY_BYTES
 
 DEPTH = {f32: 8, f16: 16, bf16: 16, i8: 32}
 """Products of each sum that one instruction adds, by the type of the factors; f32 are rounded to TF32."""
@@ -168,8 +169,6 @@ def _held_product(t: DType) -> TensorIntrin:
 MMA_HELD = {t: register(_held_product(t)) for t in (f32, f16, bf16)}
 """Products (`mma.sync`) whose first factor is in registers as sums of an earlier one are, by the type of factors."""
 
-COPY_BYTES = 16
-"""Bytes that a thread moves at once."""
 COPY_ASYNC = {t: register(_copy(t, COPY_BYTES // t.itemsize)) for t in DEPTH}
 """Copies of 16 bytes from a parameter to shared memory that go on while the thread does other things, by type. They are
 complete after the next barrier of the block that waits for them (`Barrier.pending`), for all of its threads; until then
@@ -192,7 +191,6 @@ def is_async(name: str) -> bool:
 
 __all__ = [
     "COPY_ASYNC",
-    "COPY_BYTES",
     "COPY_ONE_ASYNC",
     "COPY_TILE",
     "DEPTH",

@@ -5,6 +5,9 @@ from __future__ import annotations
 from tilewright.ir.dtype import DType
 from tilewright.support.classes import dataclass
 
+COPY_BYTES = 16
+"""Bytes that a thread moves at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class MatrixUnit:

@@ -43,8 +43,9 @@ from tilewright.plans.attention.rows import AttentionRows
 from tilewright.plans.attention.rows import Tile as RowTile
 from tilewright.plans.gpu.copies import Copier, Side
 from tilewright.plans.gpu.product_tiles import WARP, Moving, Shared, shape_of
-from tilewright.schedule.mma_intrinsics import COPY_BYTES, DEPTH, MMA, MMA_HELD, QUAD, QUAD_REDUCE
+from tilewright.schedule.mma_intrinsics import DEPTH, MMA, MMA_HELD, QUAD, QUAD_REDUCE
 from tilewright.support.classes import dataclass
+from tilewright.targets.gpu import COPY_BYTES
 
 ROWS = 16
 """Rows of a warp."""

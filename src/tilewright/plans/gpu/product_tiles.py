@@ -16,8 +16,9 @@ from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, as_int, const, is_co
 from tilewright.ir.loops import BlockIter, Region
 from tilewright.ir.rewrite import variables
 from tilewright.plans.gpu.contractions import Contraction, Factor, extent_of
-from tilewright.schedule.mma_intrinsics import COPY_BYTES, STEP, group_of
+from tilewright.schedule.mma_intrinsics import STEP, group_of
 from tilewright.support.classes import dataclass
+from tilewright.targets.gpu import COPY_BYTES
 
 WARP = 32
 ROW_BYTES = 64

@@ -21,7 +21,7 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.matmul import MatmulAttrs
-from tilewright.schedule.mma_intrinsics import COPY_BYTES
+from tilewright.targets.gpu import COPY_BYTES
 from tilewright.transform.layout import joined
 from tilewright.transform.layout.assigner import Assigner
 
