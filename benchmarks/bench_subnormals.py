@@ -55,9 +55,8 @@ class Row:
     expected: int
 
 
-def machines() -> dict[str, Target]:
-    """This machine as one on which subnormal numbers cost nothing, and as one on which they do."""
-    host = Target.host()
+def machines(host: Target) -> dict[str, Target]:
+    """A machine as one on which subnormal numbers cost nothing, and as one on which they do."""
     cycles = {"free": 0.0, "slow": 150.0}
     return {
         name: replace(host, costs=host.costs.fitted(Origin("here"), subnormal=cost)) for name, cost in cycles.items()
@@ -110,14 +109,19 @@ def cases() -> dict[str, tuple[Sequence[Any], Mapping[str, Any]]]:
 
 
 def sweep(
-    op: str, arrays: Sequence[Any], keywords: Mapping[str, Any], kinds: Sequence[str] = tuple(SCALES)
+    op: str,
+    arrays: Sequence[Any],
+    keywords: Mapping[str, Any],
+    kinds: Sequence[str] = tuple(SCALES),
+    host: Target | None = None,
 ) -> Iterator[Row]:
-    """The rows of an operator, by machine and kind of input."""
+    """The rows of an operator, by machine and kind of input. `host` has instructions of this machine; all of them if
+    None."""
     attrs, flags = ops.attributes(op, keywords), Flags()
     builder = GraphBuilder("one")
     values = [None if a is None else builder.input(f"x{i}", type_of(a)) for i, a in enumerate(arrays)]
     graph = builder.finish(ops.emit(builder, op, *values, attrs=attrs))
-    for machine, target in machines().items():
+    for machine, target in machines(host or Target.host()).items():
         model = tw.compile((graph, {}), target=target)
         for kind in kinds:
             scaled_arrays = [scaled(a, SCALES[kind]) for a in arrays]

@@ -11,7 +11,7 @@ import ctypes
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from tests.codegen.c.c_run import COMPILER
 from tilewright import builder, kernels
 from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.ir.loops import PrimFunc
+from tilewright.plans.framework.decisions import Context, deciding, forcing
 from tilewright.targets import x86
 from tilewright.targets.target import Target
 
@@ -85,3 +86,11 @@ def amx(monkeypatch: pytest.MonkeyPatch) -> Target:
     for module in (kernels, builder):
         monkeypatch.setattr(module, "emit_llvm", emulated)
     return replace(host, isa=replace(host.isa, dots=(*host.isa.dots, *TILES)))
+
+
+def forced(label: str, compiled: Callable[[], object]) -> AbstractContextManager[Context]:
+    """A context in which each decision of a compile that may take a setting takes it: estimates are those of the
+    machine that runs the test."""
+    with deciding() as record:
+        compiled()
+    return forcing({d.key.name: label for d in record.decisions if label in d.space.labels})

@@ -17,7 +17,7 @@ from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.compiler import graph_passes
 from tilewright.ir.attributes import ConstantArray
-from tilewright.ir.dtype import DType, bf16, f32, i8, i32, u8
+from tilewright.ir.dtype import DType, bf16, f16, f32, i8, i32, u8
 from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.loops import PrimFunc
@@ -26,7 +26,7 @@ from tilewright.ops.lowered.by_rows import MatmulByRowsAttrs, versions
 from tilewright.plans import plan
 from tilewright.plans.framework.decisions import deciding, forcing
 from tilewright.plans.matmul.dots import panel_multiple
-from tilewright.schedule.dot_intrinsics import find_dot, find_tile_dot
+from tilewright.schedule.dot_intrinsics import find_dot, find_tile_dot, named_dot
 from tilewright.schedule.intrinsics import find_intrinsic
 from tilewright.schedule.tile_intrinsics import STORE, ZERO
 from tilewright.targets import x86
@@ -38,6 +38,7 @@ from tilewright.transform.loops import lower_loops
 from tilewright.transform.lower import lower_group
 
 AMX = x86.processor("sapphirerapids", (*x86.V4_DOTS, "amx-tile", "amx-int8", "amx-bf16"))
+TILES = OF_U8, OF_BF16, OF_F16 = "amx_16x16x64_u8i8", "amx_16x16x32_bf16bf16", "amx_16x16x32_f16f16"
 CASES: dict[str, dict[str, Any]] = {
     "padded": {"x": (2, 20, 6, 7), "filters": 19, "window": (3, 3), "pads": (1, 1, 1, 1)},
     "strided": {"x": (1, 5, 9, 8), "filters": 40, "window": (3, 2), "strides": (2, 2), "pads": (0, 1, 2, 0)},
@@ -327,19 +328,20 @@ def test_targets_without_such_registers_compute_in_memory() -> None:
 
 
 def test_only_machines_that_have_them_are_offered_them() -> None:
-    assert find_tile_dot(u8, i8, AMX) is x86.DOTS[-2] and find_tile_dot(bf16, bf16, AMX) is x86.DOTS[-1]
-    assert find_dot(u8, i8, AMX) is x86.DOTS[1]
+    assert find_tile_dot(u8, i8, AMX) is named_dot(OF_U8)
+    assert find_tile_dot(bf16, bf16, AMX) is named_dot(OF_BF16)
+    assert find_dot(u8, i8, AMX) is named_dot("vnni_16x4_u8i8i32") and find_tile_dot(f16, f16, AMX) is None
+    with_fp16 = x86.processor("graniterapids", (*AMX.features, "amx-fp16"))
+    assert find_tile_dot(f16, f16, with_fp16) is named_dot(OF_F16)
     for name in ("x86-64-v3", "x86-64-v4", "znver4", "sapphirerapids", "generic-aarch64"):
-        assert find_tile_dot(u8, i8, Target.parse(name)) is None
-        assert find_tile_dot(bf16, bf16, Target.parse(name)) is None
+        assert all(find_tile_dot(dot.a, dot.b, Target.parse(name)) is None for dot in map(named_dot, TILES))
     assert AMX.kind != Target.parse("sapphirerapids").kind
     assert AMX.fingerprint != Target.parse("sapphirerapids").fingerprint
 
 
 def test_intrinsics_say_what_they_compute() -> None:
     a, b, sums = values(u8, (16, 64)), values(i8, (16, 16, 4)), np.ones((16, 16), np.int32)
-    intrinsic = find_intrinsic(x86.DOTS[-2].name)
-    interpret(intrinsic.description, [a, b, sums])
+    interpret(find_intrinsic(OF_U8).description, [a, b, sums])
     flat = b.transpose(0, 2, 1).reshape(64, 16).astype(np.int64)
     np.testing.assert_array_equal(sums, a.astype(np.int64) @ flat + 1)
     copy = np.zeros((16, 16), np.int32)
@@ -349,9 +351,12 @@ def test_intrinsics_say_what_they_compute() -> None:
     assert not sums.any()
 
 
-def test_the_intrinsic_of_float16_says_what_it_computes() -> None:
-    a, b, sums = bf16_array(16, 32), bf16_array(16, 16, 2), np.ones((16, 16), np.float32)
-    interpret(find_intrinsic(x86.DOTS[-1].name).description, [a, b, sums])
+@pytest.mark.parametrize("name", [OF_BF16, OF_F16])
+def test_intrinsics_of_float16_say_what_they_compute(name: str) -> None:
+    kind = named_dot(name).a.numpy
+    a, b = (bf16_array(*shape).astype(kind) for shape in ((16, 32), (16, 16, 2)))
+    sums = np.ones((16, 16), np.float32)
+    interpret(find_intrinsic(name).description, [a, b, sums])
     flat = b.astype(np.float64).transpose(0, 2, 1).reshape(32, 16)
     np.testing.assert_allclose(sums, a.astype(np.float64) @ flat + 1, rtol=1e-5, atol=1e-5)
 
@@ -407,7 +412,7 @@ def test_native_precisions(kind: DType, precision: Precision, bound: float) -> N
 
 
 def test_instructions_that_are_slower_than_single_precision_are_not_selected() -> None:
-    assert find_dot(bf16, bf16, Target.parse("znver4")) is x86.DOTS[0]
+    assert find_dot(bf16, bf16, Target.parse("znver4")) is named_dot("dot_16x2_bf16")
     assert find_dot(bf16, bf16, Target.parse("sapphirerapids")) is None
 
 

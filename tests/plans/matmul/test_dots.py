@@ -15,7 +15,7 @@ from tilewright.ir.expr import const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.plans import plan
 from tilewright.plans.matmul.dots import panel_multiple
-from tilewright.schedule.dot_intrinsics import find_dot
+from tilewright.schedule.dot_intrinsics import find_dot, named_dot
 from tilewright.targets import x86
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
@@ -122,8 +122,8 @@ def test_every_target_finds_what_it_has() -> None:
     assert find_dot(bf16, bf16, Target.parse("x86-64-v3")) is None
     result = find_dot(i16, i8, Target.parse("x86-64-v3"))
     assert result is not None and result.lanes == 8
-    assert find_dot(u8, i8, Target.parse("znver4")) is x86.DOTS[1]
-    assert find_dot(u8, i8, Target.parse("alderlake")) is x86.DOTS[2]
+    assert find_dot(u8, i8, Target.parse("znver4")) is named_dot("vnni_16x4_u8i8i32")
+    assert find_dot(u8, i8, Target.parse("alderlake")) is named_dot("vnni_8x4_u8i8i32")
     assert all(find_dot(d.a, d.b, Target.parse("generic-aarch64")) is None for d in x86.DOTS)
 
 

@@ -7,8 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tests.codegen.llvm.amx_run import amx, needs_compiler, products
-from tilewright.plans.framework.decisions import deciding, forcing
+from tests.codegen.llvm.amx_run import amx, forced, needs_compiler, products
 
 STEPS, BATCH, INPUTS, HIDDEN = 16, 4, 64, 64
 
@@ -32,10 +31,7 @@ def test_the_inputs_of_a_recurrent_layer(fast: str, terms: int, monkeypatch: pyt
     model, x = lstm()
     usual = np.asarray(tw.compile(model)(x))
     target, label = amx(monkeypatch), f"split terms={terms},least=16"
-    with deciding() as record:
-        tw.compile(model, target=target, fast=fast)
-    # The estimate is of the machine of the test.
-    with forcing({d.key.name: label for d in record.decisions if label in d.space.labels}):
+    with forced(label, lambda: tw.compile(model, target=target, fast=fast)):
         split = tw.compile(model, target=target, fast=fast)
     assert any(f"matmul_x{terms}" in step.label for step in split.manifest.run_steps)
     before = products()

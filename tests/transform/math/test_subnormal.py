@@ -123,11 +123,15 @@ def test_machines_that_may_be_intels_pay() -> None:
 @pytest.mark.parametrize("op", ["softmax", "log_softmax", "softplus", "elu", "gelu", "mish", "cumulative_logsumexp"])
 def test_the_sweep(op: str) -> None:
     """`python -m benchmarks.bench_subnormals`: no result underflows where no operand is subnormal. On a
-    machine where that costs nothing, some do."""
+    machine where that costs nothing, some do; polynomials whose coefficients come from tables in registers (GELU's on
+    AVX-512) multiply nothing that vanishes, so this is asked of the machine without such tables."""
     arrays, keywords = cases()[op]
-    rows = list(sweep(op, arrays, keywords, ("ordinary", "vanishing", "steep")))
-    assert {row.machine for row in rows} == {"free", "slow"}
-    assert not any(row.denormal or row.underflow or row.outputs for row in rows if row.machine == "slow")
+    host = Target.host()
+    without = replace(host, isa=replace(host.isa, tables=0, half_tables=0))
+    for machine in dict.fromkeys((host, without)):
+        rows = list(sweep(op, arrays, keywords, ("ordinary", "vanishing", "steep"), machine))
+        assert {row.machine for row in rows} == {"free", "slow"}
+        assert not [row for row in rows if row.machine == "slow" and (row.denormal or row.underflow or row.outputs)]
     if op not in ("softmax", "log_softmax"):
         assert any(row.underflow for row in rows if row.machine == "free")
 
