@@ -247,7 +247,7 @@ def test_who_has_none_does_not_pay(tmp_path: Path) -> None:
     from tilewright.support import plugins
     from tilewright.ops import get
     get("relu")
-    assert plugins.found() == () and plugins.digests() == ()
+    assert plugins.installed() == () and plugins.digests() == ()
     print(json.dumps("importlib.metadata" in sys.modules))
     """
     assert answer(code, cache=tmp_path) is False

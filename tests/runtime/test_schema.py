@@ -100,3 +100,12 @@ def test_a_key_outlives_the_name_of_its_field() -> None:
         decode(Renamed, {"branch": 3}, "x")
     with pytest.raises(SchemaError, match=r"x\.strand"):
         decode(Renamed, {"strand": "a"}, "x")
+
+
+@pytest.mark.parametrize("data", [{"strand": 3}, {"made": "here"}, {}])
+def test_a_renamed_field_can_be_left_out_and_so_can_its_neighbour(data: dict[str, Any]) -> None:
+    assert decode(Renamed, data, "x") == Renamed(data.get("strand"), data.get("made", ""))
+
+
+def test_an_order_of_keys_of_its_own_is_read_by_them() -> None:
+    assert decode(Renamed, {"made": "here", "strand": 3}, "x") == Renamed(3, "here")

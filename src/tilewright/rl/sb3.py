@@ -70,7 +70,7 @@ def accelerate(model: Any, *, threads: int = 1, updates: bool = False, precision
             and weights are copied to the CPU, and actions are drawn from the CPU's generator.
         threads: how many threads a call uses, the caller included.
         updates: whether to compile what `train()` does, too.
-        precision: of the products of acting, as for `tw.compile`: "bf16", "int8", "int8w" or "int4w".
+        precision: of the products of acting, as for `tw.compile`: "bf16", "fp16", "int8", "int8w" or "int4w".
 
     Raises:
         UnsupportedError: it holds something that is not compiled; all that stands in the way is listed.

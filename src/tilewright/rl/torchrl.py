@@ -67,7 +67,7 @@ def publish(
         threads: of a call in each worker.
         version_key: where collected data shall say which version of the weights gave the action, int64 (*batch, 1).
         directory, wait: as for `tw.Publisher`.
-        precision: of the products, as for `tw.compile`: "bf16", "int8", "int8w" or "int4w".
+        precision: of the products, as for `tw.compile`: "bf16", "fp16", "int8", "int8w" or "int4w".
 
     Raises:
         UnsupportedError: something with parameters depends on what was sampled; all such modules are listed.

@@ -125,7 +125,7 @@ def _object(kind: Any) -> Callable[[Any], Any]:
                 return checked(data)  # which says where
         if type(data) is dict and least <= data.keys() <= names:
             try:
-                return kind(**{name: decoders[name](value) for name, value in data.items()})
+                return kind(**{attributes[key]: decoders[key](value) for key, value in data.items()})
             except SchemaError:
                 pass  # it is said where
         return checked(data)

@@ -63,7 +63,7 @@ def test_every_unsupported_node_is_listed() -> None:
         ([node("Relu", ["x"], ["x"]), node("Relu", ["x"], ["y"])], ["exists already"]),
         ([node("Relu", ["x"], ["a"])], ["output 'y'"]),
         ([node("Relu", [], ["y"])], ["input 0 is missing"]),
-        ([node("MatMul", ["x", "x"], ["y"])], ["inner dimensions", "n"]),
+        ([node("MatMul", ["x", "w"], ["y"])], ["inner dimensions", "3"]),
         ([node("Add", ["x", "w"], ["y"])], ["broadcast", "[3]"]),
         ([node("Transpose", ["x"], ["y"], perm=[0, 0])], ["permutation"]),
         ([node("Concat", ["x", "w"], ["y"], axis=0)], ["rank"]),

@@ -125,6 +125,25 @@ def test_sizes_of_another_input_are_numbers_too() -> None:
     assert [str(v.type) for v in import_onnx(file).graph.inputs] == ["f32[a, 3]", "f32[3, c]"]
 
 
+def test_a_matrix_that_multiplies_itself_is_square() -> None:
+    """The rows of x[n, 4] are as many as its columns in a product with itself: n is 4."""
+    file = model([node("MatMul", ["x", "x"], ["y"])], [info("x", ("n", 4))], ["y"])
+    compiled = tw.compile(file, fallback="never")
+    x = weight(4, 4)
+    np.testing.assert_allclose(compiled(x), x.astype(np.float64) @ x, rtol=1e-5, atol=1e-5)
+    for rows in (3, 5):
+        with pytest.raises(CallError, match=r"wrong dimension 0: expected f32\[4, 4\]"):
+            compiled(weight(rows, 4))
+
+
+def test_two_squares_of_one_size_are_refused() -> None:
+    """n rows would be 4 and 5."""
+    nodes = [node("MatMul", ["x", "x"], ["y"]), node("MatMul", ["w", "w"], ["z"])]
+    file = model(nodes, [info("x", ("n", 4)), info("w", ("n", 5))], ["y", "z"])
+    with pytest.raises(ModelError, match="inner dimensions"):
+        tw.compile(file, fallback="never")
+
+
 def test_two_numbers_for_one_size_are_refused() -> None:
     nodes = [node("MatMul", ["x", "w"], ["y"]), node("MatMul", ["x", "v"], ["z"])]
     file = model(nodes, [info("x", ("a", "b"))], ["y", "z"], {"w": weight(3, 2), "v": weight(4, 2)})
