@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,9 +90,13 @@ def forked(function: Callable[..., None], *arguments: object) -> int:
     """The number of a process that runs a function and ends."""
     number = os.fork()
     if number == 0:
-        with contextlib.suppress(BaseException):
+        try:
             function(*arguments)
-        os._exit(1)
+        except BaseException:  # the reason for which the trial fails
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(1)
     return number
 
 
@@ -109,8 +114,10 @@ def killed(address: str, key: Path, decisions: int, points: int, seed: int) -> t
                 raise SystemExit(f"not done after {end:.0f} s: {Queue(State(address)).counts()}")
             time.sleep(draw.expovariate(1 / 0.08))
             for place, number in enumerate(running):  # one that ended by itself would be a failure of its own
-                if os.waitpid(number, os.WNOHANG)[0]:
-                    raise SystemExit(f"process {jobs[place]} ended by itself")
+                ended, status = os.waitpid(number, os.WNOHANG)
+                if ended:
+                    del running[place]  # its number may be another process's now
+                    raise SystemExit(f"process {jobs[place]} ended by itself: {os.waitstatus_to_exitcode(status)}")
             if kills < points:
                 place = draw.randrange(len(running))
                 os.kill(running[place], signal.SIGKILL)

@@ -10,14 +10,15 @@
 
 For groups whose channels fill no blocks, and wherever maps are in NCHW on both sides (`transform/layout/pixels.py`): no
 layout is converted, and lanes are wasted only at the end of a map. A run is copied where enough panels read it, or
-where its channels would take too many pages; sampled pixels (strides) always are.
+where its channels would take too many pages; sampled pixels (strides) always are, and floats of 16 bits, which the copy
+widens.
 """
 
 from __future__ import annotations
 
 from math import ceil, gcd, prod
 
-from tilewright.ir.expr import as_int
+from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.notes import Prefetch
 from tilewright.ops.lowered.packed_groups import CONV_POINTWISE_GROUPS
 from tilewright.plans.convolution.tiles import share_of, side
@@ -45,12 +46,12 @@ class PixelProblem:
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """Products over the pixels of maps, pointwise work after."""
+    """Products over the pixels of maps, pointwise work before and after."""
     conv = structure.operator(CONV_POINTWISE_GROUPS)
     if conv is None or any(st.role == "reduction" for st in structure.stages):
         return False
     anchor = conv.stage("pointwise")
-    if structure.anchors != (anchor,) or structure.before(anchor) != (conv.stage("maps"),):
+    if structure.anchors != (anchor,) or structure.before(anchor)[-1:] != (conv.stage("maps"),):
         return False
     return len(structure.after(anchor)[-1].spatial) == 4
 
@@ -65,6 +66,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     results = [
         Candidate((("filters", width), ("vectors", vectors), ("copied", int(copied))), (cost + after) * calls)
         for vectors, copied, cost in estimates(shape, width, target)
+        if copied or len(structure.before(anchor)) == 1  # what is done on the way is done once, not for each panel
     ]
     return sorted(results, key=lambda c: c.cycles)
 
@@ -184,8 +186,8 @@ def filters_of(structure: Structure) -> int:
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
     anchor = structure.anchors[0]
-    (maps,) = structure.before(anchor)
-    after = structure.after(anchor)
+    *_, maps = structure.before(anchor)
+    after, source = structure.after(anchor), structure.before(anchor)[0].reads[0]
     copied = bool(candidate.knob("copied"))
     inline_all(s, structure, tuple(st for st in structure.stages if st is not anchor and not (copied and st is maps)))
     block, out = s.block(anchor.name), s.block(after[-1].name)
@@ -214,9 +216,9 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         if extent(s, lane) != 1:
             s.vectorize(vector)
     if copied:
-        copy_run(s, maps, run, 4 * size, target)
+        copy_run(s, maps, source, run, size, target)
     elif prefetches(shape_of(structure), candidate.knob("filters"), target) and extent(s, lane) != 1:
-        s.annotate(channel, prefetch(maps, 4 * size, target))
+        s.annotate(channel, prefetch(source, size, target))
     parallelize(s, [n, group, run])
 
 
@@ -231,20 +233,21 @@ def runs_together(shape: PixelProblem, candidate: Candidate, size: int, target: 
     return min(ceil(lines * target.caches.line / (4 * size)), ceil(shape.pixels / size))
 
 
-def copy_run(s: Schedule, maps: Stage, run: LoopRef, nbytes: int, target: Target) -> None:
-    """Copy what a run of `nbytes` reads, and prefetch what the next one will: too many lines of the map, each in a page
-    of its own, for the hardware to see where they lead."""
+def copy_run(s: Schedule, maps: Stage, source: Buffer, run: LoopRef, size: int, target: Target) -> None:
+    """Copy what a run of `size` pixels reads of its source, and prefetch what the next one will: too many lines of the
+    map, each in a page of its own, for the hardware to see where they lead."""
     copy = s.block(maps.name)
     s.compute_at(copy, run)
     *_, channels, pixels = s.loops(copy)
     if extent(s, pixels) != 1:
         s.vectorize(pixels)
-        s.annotate(channels, prefetch(maps, nbytes, target))
+        s.annotate(channels, prefetch(source, size, target))
 
 
-def prefetch(maps: Stage, nbytes: int, target: Target) -> Prefetch:
-    """Prefetch the part of a channel that the next run reads, `nbytes` of it, while this one is read."""
-    return Prefetch(buffer_names(maps.reads[:1]), nbytes, lines=-(-nbytes // target.caches.line))
+def prefetch(source: Buffer, size: int, target: Target) -> Prefetch:
+    """Prefetch the part of a channel that the next run reads, `size` elements of it, while this one is read."""
+    nbytes = size * source.dtype.itemsize
+    return Prefetch(buffer_names((source,)), nbytes, lines=-(-nbytes // target.caches.line))
 
 
 def beyond_l2(shape: PixelProblem, target: Target) -> bool:

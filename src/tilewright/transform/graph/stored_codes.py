@@ -41,7 +41,7 @@ MOVES = frozenset(("lowered.unblock_channels", "transpose"))
 """Operators that give each element another place and make no elements of their own."""
 ANCHORS = frozenset(("lowered.conv_depthwise", "lowered.conv_transposed"))
 """Contractions that take pointwise work on their data into their kernel."""
-WIDENS = ANCHORS | {"lowered.conv_blocked", "lowered.conv_winograd"}
+WIDENS = ANCHORS | {"lowered.conv_blocked", "lowered.conv_pointwise_groups", "lowered.conv_winograd"}
 """Contractions that widen floats of 16 bits: processors do so as fast as they read."""
 OF_F32 = frozenset(("lowered.block_channels",))
 """Moves that are fast for elements of 32 bits: of others they took four times as long."""
