@@ -105,6 +105,19 @@ def test_no_subnormal_gradients(name: str) -> None:
     np.testing.assert_allclose(saturated, usual, rtol=1e-6, atol=2e-36)
 
 
+@pytest.mark.parametrize("columns", [3, 7, 8, 11, 16, 23])
+def test_exponentials_that_vanish_underflow_at_no_number_of_lanes(columns: int) -> None:
+    """Differences of -87 to -103, whose exponentials are subnormal, beside zeros: softmax takes them for zero."""
+    x = np.zeros((4, columns), np.float32)
+    x[1:] = np.linspace(-103, -88, 3 * columns).reshape(3, columns)
+    builder = GraphBuilder("softmax")
+    logits = builder.input("x", TensorType(f32, (const(4), const(columns))))
+    graph = builder.finish((ops.emit1(builder, "softmax", logits, axis=0),))
+    result, underflows = computed(graph, x, machines()[1])
+    assert not underflows
+    np.testing.assert_array_equal(result, np.repeat([[1.0], [0.0], [0.0], [0.0]], columns, axis=1))
+
+
 def test_the_flag_tells() -> None:
     """On a machine where subnormal numbers cost nothing, results are subnormal and the flag that the tests above check
     is set."""

@@ -12,7 +12,8 @@ from tilewright.codegen.llvm.state import State, is_foreign_call
 from tilewright.codegen.llvm.values import Value, literal, register_type, vector_literal
 from tilewright.codegen.llvm.vector import has_registers_for, is_seldom, sixteenth
 from tilewright.ir.dtype import DType, boolean, f32, f64, i32, i64
-from tilewright.ir.expr import Const, Expr, Load, Op, Var, all_of, cast, const
+from tilewright.ir.expr import Const, Expr, Load, Op, Var, all_of, call, cast, const
+from tilewright.ir.expr import select as choose
 from tilewright.ir.rewrite import substitute, variables
 from tilewright.support.errors import CompileError
 
@@ -164,6 +165,7 @@ def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
         if node in common:
             evaluate(s, node)
     if not _pending(s, then) and not _pending(s, orelse):
+        orelse = _scaled_where_it_counts(s, condition, then, orelse)
         if s.known(orelse) is None and is_seldom(orelse, s.seldom):
             return _seldom(s, chosen, then, orelse)
         return blend(s, chosen, evaluate(s, then), evaluate(s, orelse))
@@ -179,6 +181,19 @@ def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
     a = _under_mask(s, both(s, s.mask, chosen), then)
     b = _under_mask(s, both(s, s.mask, negated), orelse)
     return blend(s, chosen, a, b)
+
+
+def _scaled_where_it_counts(s: State, condition: Expr, then: Expr, orelse: Expr) -> Expr:
+    """Zero or a number times a power of two: LLVM puts the choice into the mask of the instruction that scales, so that
+    what is not chosen underflows nowhere, but does not see it through the shuffles of a vector that is no power of two
+    of lanes. There the power of what is not chosen is one."""
+    costs = s.target.isa.scales and s.target.costs.arithmetic.subnormal
+    if not costs or s.lanes is None or all(w.bit_count() == 1 for w in s.lanes.widths):
+        return orelse
+    match then, orelse:
+        case Const(0.0), Op("scaleb", (x, n)):
+            return call("scaleb", x, choose(condition, Const(0.0, n.dtype), n))
+    return orelse
 
 
 def _undecided(s: State, condition: Expr) -> Expr:
