@@ -24,7 +24,7 @@ def test_an_operator_that_no_one_knows() -> None:
     assert [p.runs_by for p in report.parts] == ["Tilewright", "PyTorch", "Tilewright"]
     (lacking,) = report.uncompiled
     assert lacking.reason == "the operator tilewright_tests.turned is not supported"
-    assert lacking.where.startswith("test_torch_compile.py:") and lacking.where.endswith("y = turned(y)")
+    assert lacking.where.startswith("test_torch_compile.py:") and lacking.where.endswith("y = flipped(y)")
 
 
 def test_a_lone_cheap_operator_is_no_part() -> None:

@@ -164,7 +164,7 @@ def test_served_mutants(tmp_path: Path) -> None:
 def test_work_without_end_is_ended() -> None:
     """By the processor's time: a process that others keep waiting has as much of it as one that is alone."""
     script = (
-        "from tests.mutate import server\nserver.PATIENCE = 1e3\nwith server.limited(0.2, 2):\n    while True: pass"
+        "from tests.mutate import server\nserver.WALL_SECONDS = 1e3\nwith server.limited(0.2, 2):\n    while True: pass"
     )
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=600).returncode == -signal.SIGPROF
 

@@ -91,7 +91,7 @@ class ExportedBackend(TilewrightBackend):
         try:
             session = onnxruntime.InferenceSession(written.SerializeToString(), providers=["CPUExecutionProvider"])
         except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented as error:
-            raise tw.UnsupportedError(f"ONNX Runtime: {error}") from error
+            raise tw.errors.UnsupportedError(f"ONNX Runtime: {error}") from error
 
         class Exported:
             def run(self, feeds: dict[str, np.ndarray]) -> dict[str, Any]:
