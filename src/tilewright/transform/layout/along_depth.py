@@ -46,14 +46,9 @@ def in_groups(a: Assigner, value: Value) -> Value:
     missing = -channels % group
     if not missing:
         return a.as_blocked(value)
-    name = f"{value.name}_filled"
     if channels == 1:
-        enclosing = {"before": (0,) * 5, "after": (0, 0, 0, 0, missing), "mode": "constant"}
-        (filled,) = a.emit("pad", (a.as_blocked(value),), enclosing, name)
-    else:
-        (filled,) = a.emit("lowered.block_channels", (a.as_row_major(value),), {"block": channels + missing}, name)
-    a.follow(value, filled)
-    return filled
+        return a.longer(a.as_blocked(value), 4, missing)
+    return a.derive("lowered.block_channels", a.as_row_major(value), block=channels + missing)
 
 
 def matmul(a: Assigner, node: Node) -> bool:
@@ -65,19 +60,10 @@ def matmul(a: Assigner, node: Node) -> bool:
         return False
     weights = a.as_row_major(w)
     if not attrs.transpose_b:
-        weights = with_depth_last(a, w, weights)
+        weights = a.derive("transpose", weights, perm=(*range(w.type.rank - 2), w.type.rank - 1, w.type.rank - 2))
     rows = a.as_row_major(x)
     if x.type.rank > 2 and w.type.rank == 2 and joined.stays(a, node.output):
         rows = joined.join(a, rows)
     (y,) = a.emit("matmul", (rows, weights), replace(attrs, transpose_b=True), node.output.name)
     joined.keep(a, node.output, y)
     return True
-
-
-def with_depth_last(a: Assigner, w: Value, weights: Value) -> Value:
-    """Weights with their last two dimensions exchanged."""
-    rank = w.type.rank
-    perm = (*range(rank - 2), rank - 1, rank - 2)
-    (result,) = a.emit("transpose", (weights,), {"perm": perm}, f"{w.name}_by_rows")
-    a.follow(w, result)
-    return result
