@@ -82,7 +82,9 @@ def test_attention_of_open_length_multiplies_bytes_where_sums_fit(most: int | No
     for length in (1, 3, 12, 17, 33):
         x = normal(1, length, WIDTH, seed=99)
         y = model(x)
-        np.testing.assert_array_equal(y, tw.compile(codes, dims={"s": length})(x))
+        # Machines without instructions for bytes sum numbers of f32, in an order that is each kernel's own.
+        atol = 0 if any("matmul_dot" in step.label for step in model.manifest.run_steps) else 1e-6 * np.abs(y).max()
+        np.testing.assert_allclose(y, tw.compile(codes, dims={"s": length})(x), rtol=0, atol=atol)
         assert np.abs(by_onnx_runtime(model.report, x) - y).max() < 0.02 * np.abs(y).max()
 
 
