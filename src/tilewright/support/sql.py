@@ -14,6 +14,7 @@ it; in Postgres `locking` after a SELECT says the same of its rows.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sqlite3
 import threading
@@ -74,10 +75,15 @@ class Transaction:
 class Database:
     """A database; every thread has its own connection, which is opened when it is first used.
 
+    A connection closes with `close`, with its thread, or with the last reference to the Database. Drop or close a
+    Database before a fork: SQLite keeps its locks by process, so that a child of a process with an open file believes
+    that it holds locks that it does not hold, and transactions are lost (https://sqlite.org/howtocorrupt.html, 2.6).
+
     Args:
         address: path of a SQLite file, on a disk of this machine, or "postgresql://...".
 
-    Raises DatabaseError where it cannot be opened, MissingPackageError for Postgres without psycopg.
+    Raises DatabaseError where it cannot be opened or was opened before a fork, MissingPackageError for Postgres without
+    psycopg.
     """
 
     def __init__(self, address: str) -> None:
@@ -110,8 +116,7 @@ class Database:
         except BaseException as error:
             self._undo(connection)
             if isinstance(error, _errors(self.postgres)):
-                what = " ".join(str(error).split())
-                raise DatabaseError(f"the database refuses: {what}", where=shown(self.address)) from error
+                raise DatabaseError(f"the database refuses: {_reason(error)}", where=shown(self.address)) from error
             raise
 
     def script(self, statements: Sequence[str]) -> None:
@@ -124,31 +129,48 @@ class Database:
 
     def close(self) -> None:
         """Close this thread's connection."""
-        connection = getattr(self._own, "connection", None)
-        self._own.connection = None
-        if connection is not None:
-            connection.close()
+        self._own.open = None
 
     def _undo(self, connection: Any) -> None:
         try:
             connection.rollback()
         except Exception:  # the connection is gone; the next transaction opens another one
-            self._own.connection = None
-            with contextlib.suppress(Exception):
-                connection.close()
+            self._own.open = None
 
     def _connection(self) -> Any:
-        connection = getattr(self._own, "connection", None)
-        if connection is None or (self.postgres and connection.closed):
-            connection = self._own.connection = self._opened()
-        return connection
+        connection = getattr(self._own, "open", None)
+        if connection is None or (self.postgres and connection.raw.closed):
+            connection = self._own.open = _Connection(self._opened())
+        if connection.process != os.getpid():
+            raise DatabaseError(
+                f"process {os.getpid()} uses a connection that process {connection.process} opened before a fork",
+                where=shown(self.address),
+                hint="close the Database before the fork, and open one in each process",
+            )
+        return connection.raw
 
     def _opened(self) -> Any:
         try:
             return _open_postgres(self.address) if self.postgres else _open_sqlite(self.address)
         except _errors(self.postgres) as error:
-            what = " ".join(str(error).split())
-            raise DatabaseError(f"the database cannot be opened: {what}", where=shown(self.address)) from error
+            where = shown(self.address)
+            raise DatabaseError(f"the database cannot be opened: {_reason(error)}", where=where) from error
+
+
+class _Connection:
+    """A connection that closes with the last reference to it, in the process that opened it. CPython's own connection
+    to SQLite waits for a garbage collection, because its cache of statements refers to it."""
+
+    __slots__ = ("process", "raw")
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self.process = os.getpid()
+
+    def __del__(self) -> None:
+        if self.process == os.getpid():
+            with contextlib.suppress(Exception):
+                self.raw.close()
 
 
 def is_postgres(address: str) -> bool:
@@ -164,7 +186,8 @@ def shown(address: str) -> str:
 def _open_sqlite(address: str) -> sqlite3.Connection:
     path = Path(address).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)
+    # It is used by one thread; another one may be the last to refer to it, and closes it.
+    connection = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False)
     # Readers go on while one writes. A process that is killed loses nothing; a loss of power may undo the last commits.
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     connection.execute("PRAGMA journal_mode = WAL")
@@ -190,6 +213,12 @@ def _errors(postgres: bool) -> tuple[type[Exception], ...]:
     if not postgres:
         return (sqlite3.Error, OSError)
     return (_psycopg().Error,)
+
+
+def _reason(error: BaseException) -> str:
+    """The message of a database's error on one line, with SQLite's exact code: a disk I/O error has thirty of them."""
+    code = getattr(error, "sqlite_errorname", None)
+    return " ".join(str(error).split()) + (f" ({code})" if code else "")
 
 
 def _for_postgres(statement: str) -> str:
