@@ -1,6 +1,8 @@
 """Updates of policies whose products have fewer bits, against f32's: `python -m benchmarks.bench_updates`.
 
-Codes and scales of weights are computed by each `update`, and by each `publish` to a store. Bar: twice f32's time.
+Codes and scales of weights are computed by each `update`, and by each `publish` to a store; an actor that attaches to
+the store maps the result. Bar: twice f32's time.
+Times are the process's own on a processor, so that other work beside it counts as little as can be.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ POLICIES = {
     "1700-1024-512-200": (1700, 1024, 512, 200),
 }
 PRECISIONS = ("fp32", "int8", "int8w", "int4w")
-ROUNDS = 40
+ROUNDS = 200
 
 
 def policy(sizes: tuple[int, ...]) -> tuple[onnx.ModelProto, dict[str, Any]]:
@@ -45,23 +47,24 @@ def policy(sizes: tuple[int, ...]) -> tuple[onnx.ModelProto, dict[str, Any]]:
 
 
 def ratios(calls: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """Seconds of each call over f32's, in turns; under f32's own name its seconds."""
+    """Seconds on a processor of each call over f32's, in turns; under f32's own name its seconds."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
-            start = time.perf_counter()
+            start = time.process_time()
             call()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(time.process_time() - start)
     base = np.asarray(times["fp32"])
     return {n: list(np.asarray(t) / base) if n != "fp32" else t for n, t in times.items()}
 
 
 def calls_of(models: dict[str, Any], weights: dict[str, Any], folder: str) -> dict[str, dict[str, Callable[[], Any]]]:
-    """Updates of models, and publications to a store of each."""
+    """Updates of models, publications to a store of each, and actors that attach to it."""
     publishers = {p: tw.Publisher(f"updates-{p}", m, directory=folder) for p, m in models.items()}
     return {
         "update": {p: lambda m=m: m.update(weights) for p, m in models.items()},
         "publish": {p: lambda u=u: u.publish(weights) for p, u in publishers.items()},
+        "attach": {p: lambda p=p: tw.attach(f"updates-{p}", directory=folder).close() for p in models},
     }
 
 

@@ -181,7 +181,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
     passes: list[tuple[str, Callable[[Graph], Graph]]] = [
         ("canonicalise", canonicalise),
         ("index rows", index_rows),
-        ("move quantised", move_quantised),
+        ("move quantised", lambda g: move_quantised(g, target)),
         ("canonicalise", canonicalise),
         ("multiply quantised", lambda g: multiply_quantised(g, target)),
         ("keep reduced dimensions", keep_reduced),

@@ -93,6 +93,22 @@ def transposed(q: Qdq, h: str) -> str:
     return q.op("ConvTranspose", h, q.weight(32, 32, 2, 2, axis=1), strides=[2, 2])
 
 
+def parted(q: Qdq, h: str) -> str:
+    first, second = f"v{len(q.nodes)}", f"v{len(q.nodes)}.2"
+    q.nodes.append(helper.make_node("Split", [h], [first, second], num_outputs=2, axis=1))
+    return q.op("Concat", q.coded(q.op("Add", first, second), 0.04, 110), first, axis=1)
+
+
+def shuffled(q: Qdq, h: str) -> str:
+    h = q.op("Transpose", q.op("Reshape", h, q.constant(np.int64([0, 2, 16, 6, 6]))), perm=[0, 2, 1, 3, 4])
+    return q.op("Reshape", h, q.constant(np.int64([0, 32, 6, 6])))
+
+
+def pooled(q: Qdq, h: str) -> str:
+    most = q.coded(q.op("MaxPool", h, kernel_shape=[3, 3], pads=[1] * 4), 0.02, 0)
+    return q.op("Add", most, q.coded(q.op("MaxPool", most, kernel_shape=[3, 3], pads=[1] * 4), 0.02, 0))
+
+
 MAPS: dict[str, tuple[Callable[[Qdq, str], str], int]] = {
     "add of two scales": (added, 1),
     "concat of two scales": (joined, 3),
@@ -108,6 +124,15 @@ MAPS: dict[str, tuple[Callable[[Qdq, str], str], int]] = {
     "groups": (lambda q, h: q.conv(h, 32, 8, group=4), 1),
     "depthwise": (lambda q, h: q.conv(h, 32, 1, group=32), 1),
     "function": (lambda q, h: q.op("Sigmoid", h), 1),
+    "greatest": (lambda q, h: q.op("MaxPool", h, kernel_shape=[3, 3], pads=[1] * 4), 2),
+    "greatest twice": (pooled, 6),
+    "split": (parted, 5),
+    "shuffle": (shuffled, 5),
+    "pixels in channels": (lambda q, h: q.conv(q.coded(q.op("DepthToSpace", h, blocksize=2), 0.03, 0), 32, 8), 7),
+    "resize by a half": (
+        lambda q, h: q.op("Resize", h, "", q.constant(np.float32([1, 1, 1.5, 1.5])), mode="nearest"),
+        3,
+    ),
 }
 """Operators between two convolutions, and the most kernels that they may take beside these."""
 

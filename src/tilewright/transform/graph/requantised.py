@@ -8,7 +8,13 @@ within a half of that number, for scales that are positive numbers, as the opera
     y = cast(round(concat(a, b) / s) + z)     ->     y = concat(cast(round(a / s) + z), cast(round(b / s) + z))
 
 So parts of several scales are rounded where they are computed, and bytes are put together. What copies elements to
-several places, as resizing to the nearest ones does, copies bytes likewise.
+several places, as resizing to the nearest ones does, copies bytes likewise, and what is dequantised, moved and
+quantised by another scale is quantised again before it is moved.
+
+    y = max_pool(cast(cast(q) - z) * s)       ->     y = cast(cast(max_pool(q)) - z) * s
+
+So are the parts that `slice` and `gather` pick: a code goes to memory, not its number. Scales are positive numbers, so
+that the greatest code is the greatest number's.
 """
 
 from __future__ import annotations
@@ -17,7 +23,10 @@ from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import f32, i8, i32, u8
 from tilewright.ir.expr import is_const
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ops.pool import MaxPoolAttrs
 from tilewright.ops.resize import ResizeAttrs
+from tilewright.schedule.dot_intrinsics import find_dot
+from tilewright.targets.target import Target
 from tilewright.transform.graph.bounds import MOVES
 from tilewright.transform.graph.matching import Number, Operand, either, op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
@@ -33,22 +42,49 @@ REAL = op("mul", "scale", op("cast", _shifted("sub", INTEGERS)), name="real", th
 LEVELS = op("round", op("div", REAL, "scale", name="division"))
 
 
+SHAPING = ("reshape", "transpose", "broadcast")
+"""Operators that move all elements of one input."""
+
+
 def _copies(node: Node) -> bool:
     """Whether a node only copies elements of its inputs."""
-    return node.op == "concat" or (node.op == "resize" and _is_nearest(node.of(ResizeAttrs)))
+    return node.op in ("concat", *SHAPING) or (node.op == "resize" and _is_nearest(node.of(ResizeAttrs)))
 
 
 def _is_nearest(attrs: ResizeAttrs) -> bool:
     return attrs.mode == "nearest" and attrs.roi is None and not attrs.antialias
 
 
-COPY = op(("concat", "resize"), name="copy", where=_copies, private=True)
-COPIED = op("round", op("div", COPY, "scale", name="division"))
+def _copied(*shaping: str) -> Operand:
+    """Levels of what such operators, `concat` and `resize` copy."""
+    copy = op(("concat", "resize", *shaping), name="copy", where=_copies, private=True)
+    return op("round", op("div", copy, "scale", name="division"))
 
 
-def move_quantised(graph: Graph) -> Graph:
-    """The graph with numbers moved as they are where they would be dequantised and quantised in between."""
-    rules = [Rule(op("cast", _shifted("add", COPIED)), _before), Rule(op("cast", _shifted("add", LEVELS)), _moved)]
+def _picks(node: Node) -> bool:
+    """Whether each element of a node's result is an element of its first input."""
+    if node.op != "max_pool":
+        return node.op in ("slice", "gather")
+    attrs = node.of(MaxPoolAttrs)
+    spans = [(k - 1) * d + 1 for k, d in zip(attrs.kernel, attrs.dilations, strict=True)]
+    inside = all(pad < span for pad, span in zip(attrs.pads, spans * 2, strict=True))
+    return inside and set(attrs.dilations) == {1} and not attrs.ceil_mode  # else a window may have no element
+
+
+DEQUANTISED = op("mul", "scale", op("cast", _shifted("sub", INTEGERS)), name="real")
+
+
+def move_quantised(graph: Graph, target: Target) -> Graph:
+    """The graph with numbers moved as they are where they would be dequantised and quantised in between. Without dot
+    instructions of bytes, numbers of 32 bits are as fast to slice and to transpose."""
+    multiplies = any(find_dot(t, i8, target) is not None for t in (u8, i8))
+    copied = _copied(*SHAPING) if multiplies else _copied()
+    picks = ("max_pool", "slice", "gather") if multiplies else ("max_pool",)
+    rules = [
+        Rule(op("cast", _shifted("add", LEVELS)), _moved),
+        Rule(op("cast", _shifted("add", copied)), _before),
+        Rule(op(picks, DEQUANTISED, where=_picks), _codes_picked),
+    ]
     while (after := rewrite(graph, rules)) is not graph:
         graph = after
     return graph
@@ -72,6 +108,23 @@ def _before(m: Match) -> Value | None:
         return m.emit("cast", levels, dtype=to)
 
     return m.emit(copy.op, *(codes(x) for x in copy.inputs), attrs=copy.attrs)
+
+
+def _codes_picked(m: Match) -> Value | None:
+    """Numbers of the codes that are picked in place of the numbers."""
+    (codes,), scale, real = m.producer("integers").inputs, m["scale"], m["real"]
+    assert codes is not None
+    if codes.dtype not in (u8, i8) or real.dtype is not f32 or real in m.rewriter.fixed:
+        return None
+    if codes.shape != real.shape or not all(is_const(d, 1) for d in scale.shape):
+        return None
+    if scale.type.rank > m.node.output.type.rank:
+        return None
+    codes = m.emit(m.node.op, codes, *m.node.inputs[1:], attrs=m.node.attrs)
+    integers = m.emit("cast", codes, dtype=i32)
+    if (zero := m.bound.get("sub")) is not None:
+        integers = m.emit("sub", integers, m.emit("constant", value=ConstantArray(i32.numpy.type(zero))))
+    return m.emit("mul", m.emit("cast", integers, dtype=f32), scale)
 
 
 def _is_real(m: Match, value: Value | None) -> bool:
