@@ -209,7 +209,7 @@ onnx: $(STAMP) ## ONNX's own backend tests and real models, each skip with its r
 onnx-releases: $(STAMP) ## the node tests of every ONNX release since 1.5, each that does not pass with its reason; ARGS="-k 'test_resize*'"
 	$(PY) -m tests.onnx.releases $(ARGS)
 
-.PHONY: ort-sessions ort-releases
+.PHONY: ort-sessions ort-releases ort-own
 ort-sessions: $(STAMP) ## 10,000 sessions on the execution provider, opened and closed: nothing may stay of them; ARGS="--count 1000"
 	$(PY) -m tests.ort.sessions $(ARGS)
 
@@ -219,6 +219,9 @@ ort-releases: $(STAMP) ## the execution provider's tests with every release of O
 	for release in $$($(PY) -c 'import tilewright.ort; print(*tilewright.ort.TESTED)'); do \
 	  build/ort-env/bin/pip install --quiet "onnxruntime==$$release.*" && build/ort-env/bin/python -m pytest $(PYTEST_ARGS) tests/ort || exit 1; \
 	done
+
+ort-own: $(STAMP) ## ONNX Runtime's own tests of sessions on tw.Session; ARGS=.../onnxruntime/test/python/onnxruntime_test_python.py
+	$(PY) -m tests.onnxruntime.own $(ARGS)
 
 .PHONY: bench-ort
 bench-ort: $(STAMP) ## models in ONNX Runtime's sessions on our provider against the same alone; ARGS="--models m64,az6"

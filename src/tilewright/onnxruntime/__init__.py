@@ -15,6 +15,15 @@ from tilewright.onnxruntime.allocators import create_and_register_allocator as c
 from tilewright.onnxruntime.binding import IOBinding as IOBinding
 from tilewright.onnxruntime.description import ModelMetadata as ModelMetadata
 from tilewright.onnxruntime.description import NodeArg as NodeArg
+from tilewright.onnxruntime.devices import OrtAllocatorType as OrtAllocatorType
+from tilewright.onnxruntime.devices import OrtDevice as OrtDevice
+from tilewright.onnxruntime.devices import OrtDeviceMemoryType as OrtDeviceMemoryType
+from tilewright.onnxruntime.devices import OrtDeviceVendorId as OrtDeviceVendorId
+from tilewright.onnxruntime.devices import OrtMemoryInfo as OrtMemoryInfo
+from tilewright.onnxruntime.devices import OrtMemoryInfoDeviceType as OrtMemoryInfoDeviceType
+from tilewright.onnxruntime.devices import OrtMemType as OrtMemType
+from tilewright.onnxruntime.logs import set_default_logger_callback as set_default_logger_callback
+from tilewright.onnxruntime.logs import set_default_logger_severity as set_default_logger_severity
 from tilewright.onnxruntime.options import ExecutionMode as ExecutionMode
 from tilewright.onnxruntime.options import ExecutionOrder as ExecutionOrder
 from tilewright.onnxruntime.options import GraphOptimizationLevel as GraphOptimizationLevel
@@ -23,10 +32,6 @@ from tilewright.onnxruntime.options import SessionOptions as SessionOptions
 from tilewright.onnxruntime.providers import PROVIDERS
 from tilewright.onnxruntime.session import InferenceSession as InferenceSession
 from tilewright.onnxruntime.session import SessionIOBinding as SessionIOBinding
-from tilewright.onnxruntime.values import OrtAllocatorType as OrtAllocatorType
-from tilewright.onnxruntime.values import OrtDevice as OrtDevice
-from tilewright.onnxruntime.values import OrtMemoryInfo as OrtMemoryInfo
-from tilewright.onnxruntime.values import OrtMemType as OrtMemType
 from tilewright.onnxruntime.values import OrtValue as OrtValue
 
 
@@ -60,12 +65,8 @@ def get_default_session_options() -> SessionOptions:
     return SessionOptions()
 
 
-def set_default_logger_severity(level: int) -> None:
-    """Do nothing: TILEWRIGHT_DEBUG sets what is logged."""
-
-
 def set_default_logger_verbosity(level: int) -> None:
-    """Do nothing: TILEWRIGHT_DEBUG sets what is logged."""
+    """Nothing: sessions have no messages of several verbosities."""
 
 
 def set_seed(seed: int) -> None:

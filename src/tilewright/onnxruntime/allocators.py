@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.onnxruntime.values import OrtMemoryInfo
+from tilewright.onnxruntime.devices import OrtMemoryInfo
 
 
 class OrtArenaCfg:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.onnxruntime.description import NodeArg
-from tilewright.onnxruntime.values import OrtDevice, OrtValue, OrtValueVector, check_device, view_memory
+from tilewright.onnxruntime.devices import OrtDevice, check_device
+from tilewright.onnxruntime.values import OrtValue, OrtValueVector, view_memory
 from tilewright.runtime.interop import Array
 
 if TYPE_CHECKING:

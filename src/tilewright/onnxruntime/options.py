@@ -63,6 +63,7 @@ class SessionOptions(_Entries):
         optimized_model_filepath: write the model, as it was read and with these options, to this file.
         add_free_dimension_override_by_name, ..._by_denotation: a dimension is this number.
         add_initializer, add_external_initializers: other values for initializers of the model.
+        add_external_initializers_from_files_in_memory: files of such values, which need not be on a disk.
     """
 
     __slots__ = (
@@ -72,6 +73,7 @@ class SessionOptions(_Entries):
         "enable_profiling",
         "execution_mode",
         "execution_order",
+        "files",
         "graph_optimization_level",
         "initializers",
         "inter_op_num_threads",
@@ -105,11 +107,15 @@ class SessionOptions(_Entries):
         self.profile_file_prefix = "onnxruntime_profile_"
         self.use_deterministic_compute = False
         self.use_per_session_threads = True
+        self.files: dict[str, Any] = {}
         self.initializers: dict[str, OrtValue] = {}
         self.sizes_by_name: dict[str, int] = {}
         self.sizes_by_denotation: dict[str, int] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
+        kind = _ENUMERATIONS.get(name)
+        if kind is not None and not isinstance(value, kind):
+            raise TypeError(f"{name} is a {kind.__name__}: got {value!r}")
         if name in _WHOLE_NUMBERS and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
             raise TypeError(f"{name} is a whole number, 0 or more: got {value!r}")
         super().__setattr__(name, value)
@@ -139,6 +145,24 @@ class SessionOptions(_Entries):
         if len(names) != len(values):
             raise RuntimeError("Names and values must have the same length")
         self.initializers.update(zip(names, values, strict=True))
+
+    def add_external_initializers_from_files_in_memory(
+        self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
+    ) -> None:
+        """Give the contents of files, in which initializers have their elements, that are not read from their folder.
+
+        Args:
+            names: the files as the model names them.
+            buffers: for each file bytes, or another object with the buffer protocol.
+            lengths: how many of those bytes are the file.
+        """
+        if not len(names) == len(buffers) == len(lengths):
+            raise RuntimeError("Names, buffers and lengths must have the same length")
+        for name, buffer, length in zip(names, buffers, lengths, strict=True):
+            view = memoryview(buffer).cast("B")
+            if not 0 <= length <= len(view):
+                raise RuntimeError(f"the file {name!r} has {length} bytes, but its buffer has {len(view)}")
+            self.files[name] = view[:length]
 
     def register_custom_ops_library(self, path: str) -> None:
         """Refused: such a library is made for ONNX Runtime's own memory and kernels."""
@@ -188,6 +212,11 @@ class RunOptions(_Entries):
         raise Fail("adapters are not supported", hint="add their product to the weights, and model.update(weights)")
 
 
+_ENUMERATIONS: dict[str, type[IntEnum]] = {
+    "execution_mode": ExecutionMode,
+    "execution_order": ExecutionOrder,
+    "graph_optimization_level": GraphOptimizationLevel,
+}
 _WHOLE_NUMBERS = ("inter_op_num_threads", "intra_op_num_threads")
 
 

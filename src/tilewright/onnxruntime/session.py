@@ -19,12 +19,14 @@ import numpy as np
 from tilewright.onnxruntime.binding import IOBinding
 from tilewright.onnxruntime.calls import CallLog
 from tilewright.onnxruntime.description import ModelMetadata, NodeArg
+from tilewright.onnxruntime.devices import OrtMemoryInfo
 from tilewright.onnxruntime.errors import Fail, InvalidArgument
 from tilewright.onnxruntime.feed import as_input, check_names
+from tilewright.onnxruntime.logs import log
 from tilewright.onnxruntime.options import RunOptions, SessionOptions
 from tilewright.onnxruntime.providers import PROVIDERS, chosen_providers
 from tilewright.onnxruntime.source import Compiled, source_of
-from tilewright.onnxruntime.values import OrtMemoryInfo, OrtValue, OrtValueVector
+from tilewright.onnxruntime.values import OrtValue, OrtValueVector
 from tilewright.runtime.model import Model
 from tilewright.support.errors import CallError
 
@@ -74,6 +76,9 @@ class InferenceSession:
         if options.enable_profiling:
             self._log = CallLog(options.profile_file_prefix)
             self._log.add("session_initialization", max(began, self._log.start_ns))
+        what = "a session of %s: %d inputs, %d outputs, ready in %.1f ms"
+        took = (time.monotonic_ns() - began) / 1e6
+        log.info(what, self._model.name, len(source.inputs), len(source.outputs), took, extra={"logid": options.logid})
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -237,6 +242,10 @@ class InferenceSession:
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
         """Where each output lies: in main memory."""
         return [OrtMemoryInfo() for _ in self._source.outputs]
+
+    def get_input_epdevices(self) -> list[None]:
+        """The device that each input should lie on: none in particular."""
+        return [None for _ in self._source.inputs]
 
     def get_tuning_results(self) -> list[dict[str, Any]]:
         """No results: tuning records are files of their own (`tw.tune`, docs/records.md)."""

@@ -85,9 +85,9 @@ def _read(value: Any, options: SessionOptions, from_model: bool, compile_options
     changed.CopyFrom(proto)
     sizes = _fix_sizes(changed.graph, options)
     replaced = _replace_initializers(changed.graph, options)
-    is_changed = bool(sizes or replaced)
+    is_changed = bool(sizes or replaced or options.files)
     if is_changed or options.optimized_model_filepath:
-        _embed_external(changed, loaded)
+        _embed_external(changed, loaded, options)
     if options.optimized_model_filepath:
         _write(changed, options)
     threads = _threads(options)
@@ -96,7 +96,7 @@ def _read(value: Any, options: SessionOptions, from_model: bool, compile_options
         return compile(model, threads=threads, **compile_options)
 
     def variant(names: frozenset[str]) -> Compiled:
-        _embed_external(changed, loaded)
+        _embed_external(changed, loaded, options)
         other = onnx.ModelProto()
         other.CopyFrom(changed)
         _drop_initializers(other.graph, names)
@@ -150,10 +150,12 @@ def _replace_initializers(graph: onnx.GraphProto, options: SessionOptions) -> bo
     return bool(options.initializers)
 
 
-def _embed_external(model: onnx.ModelProto, loaded: Loaded) -> None:
-    """Put the elements of tensors that lie in files of their own into the model."""
+def _embed_external(model: onnx.ModelProto, loaded: Loaded, options: SessionOptions) -> None:
+    """Put the elements of tensors that lie in files of their own, on a disk or in memory, into the model."""
     for tensor in tensors_of(model):
-        embed(tensor, f"{loaded.label}: tensor {tensor.name!r}", loaded.folder)
+        location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+        files = options.files if location in options.files else loaded.folder
+        embed(tensor, f"{loaded.label}: tensor {tensor.name!r}", files)
 
 
 def _drop_initializers(graph: onnx.GraphProto, names: frozenset[str]) -> None:
@@ -171,6 +173,9 @@ def _write(model: onnx.ModelProto, options: SessionOptions) -> None:
     if not file:
         onnx.save(written, options.optimized_model_filepath)
         return
+    for tensor in written.graph.initializer:  # onnx.save moves those alone whose elements are bytes
+        if not tensor.HasField("raw_data") and tensor.data_type != onnx.TensorProto.STRING:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name))
     onnx.save(
         written,
         options.optimized_model_filepath,

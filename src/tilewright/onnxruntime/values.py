@@ -1,103 +1,18 @@
-"""Values with ONNX's types and the place where they lie: `OrtValue`, `OrtDevice`. All memory is the processor's."""
+"""Values with ONNX's types: `OrtValue`. All memory is the processor's."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
 from tilewright.onnxruntime.description import CODES, ELEMENTS, dtype_of, element_name
+from tilewright.onnxruntime.devices import OrtDevice, check_device
 from tilewright.onnxruntime.errors import InvalidArgument
 from tilewright.runtime.interop import Array
 from tilewright.support.classes import dataclass
-
-
-class OrtAllocatorType(IntEnum):
-    """Kinds of ONNX Runtime's allocators."""
-
-    INVALID = -1
-    ORT_DEVICE_ALLOCATOR = 0
-    ORT_ARENA_ALLOCATOR = 1
-
-
-class OrtMemType(IntEnum):
-    """Kinds of ONNX Runtime's memory."""
-
-    CPU_INPUT = -2
-    CPU_OUTPUT = -1
-    DEFAULT = 0
-
-
-@dataclass(frozen=True, slots=True)
-class OrtMemoryInfo:
-    """Where memory lies, and which allocator it comes from."""
-
-    name: str = "Cpu"
-    allocator_type: OrtAllocatorType = OrtAllocatorType.ORT_DEVICE_ALLOCATOR
-    device_id: int = 0
-    mem_type: OrtMemType = OrtMemType.DEFAULT
-
-
-class OrtDevice:
-    """A device; there is but one, the processor.
-
-    Args:
-        kind: a number of ONNX Runtime's, `OrtDevice.cpu()`.
-    """
-
-    def __init__(self, kind: int, memory: int = 0, index: int = 0) -> None:
-        self._kind, self._memory, self._index = kind, memory, index
-
-    @staticmethod
-    def make(name: str, index: int = 0, vendor: int = -1) -> OrtDevice:
-        """The device of a name; InvalidArgument for any but "cpu"."""
-        return OrtDevice(_number(name), 0, index)
-
-    @staticmethod
-    def cpu() -> int:
-        return 0
-
-    @staticmethod
-    def cuda() -> int:
-        return 1
-
-    @staticmethod
-    def dml() -> int:
-        return 3
-
-    @staticmethod
-    def cann() -> int:
-        return 3
-
-    @staticmethod
-    def default_memory() -> int:
-        return 0
-
-    def device_type(self) -> str:
-        """The name of the device."""
-        return "cpu" if self._kind == 0 else "gpu"
-
-    def device_id(self) -> int:
-        """The number of the device among those of its kind."""
-        return self._index
-
-    def _get_c_device(self) -> OrtDevice:
-        return self
-
-
-def check_device(device: str | OrtDevice) -> None:
-    """Raise InvalidArgument for a device other than the processor."""
-    if (_number(device) if isinstance(device, str) else device._kind) != 0:
-        raise InvalidArgument("programs run on the processor", expected="device 'cpu'", got="another device")
-
-
-def _number(name: str) -> int:
-    if name.lower() != "cpu":
-        raise InvalidArgument("programs run on the processor", expected="device 'cpu'", got=repr(name))
-    return 0
 
 
 class OrtValue:
@@ -260,4 +175,4 @@ def view_memory(address: int, shape: Sequence[int], kind: Any) -> Array:
     return view
 
 
-__all__ = ["OrtDevice", "OrtMemoryInfo", "OrtValue", "OrtValueVector", "check_device", "view_memory"]
+__all__ = ["OrtValue", "OrtValueVector", "view_memory"]

@@ -6,6 +6,7 @@ A file may name any path, and its author need not be trusted: the place is check
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,17 +57,24 @@ class Folder:
         return path
 
 
-def read_external(tensor: onnx.TensorProto, where: str, folder: Folder | None, expected: int | None) -> Any:
+def read_external(
+    tensor: onnx.TensorProto, where: str, folder: Folder | Mapping[str, Any] | None, expected: int | None
+) -> Any:
     """The bytes of a tensor that are in another file, mapped rather than read; `expected` of them, if the tensor's type
-    says how many. Raises ModelError."""
+    says how many. Raises ModelError.
+
+    Args:
+        folder: where files may lie, or the contents of files by their names.
+    """
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
     if folder is None:
         raise ModelError(
             "the tensor's data is in another file, but the model was not read from a file", where=where, got=location
         )
-    path = folder.find(location, where)
-    size = path.stat().st_size
+    path = folder.find(location, where) if isinstance(folder, Folder) else None
+    contents = memoryview(folder[location]).cast("B") if isinstance(folder, Mapping) else None
+    size = path.stat().st_size if path is not None else len(contents or b"")
     try:
         offset = int(entries.get("offset") or 0)
         length = int(entries.get("length") or (size - offset if expected is None else expected))
@@ -80,6 +88,9 @@ def read_external(tensor: onnx.TensorProto, where: str, folder: Folder | None, e
             expected=f"{needed} bytes at {offset} within {size} of {location!r}",
             got=length,
         )
+    if contents is not None:
+        return contents[offset : offset + length]
+    assert path is not None
     if not length:
         return b""
     if not os.access(path, os.R_OK):

@@ -6,7 +6,7 @@ The number of elements that a tensor claims is compared with the bytes that are 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -141,8 +141,12 @@ def _from_field(tensor: onnx.TensorProto, t: DType, shape: tuple[int, ...], coun
     return array.astype(t.numpy).reshape(shape)
 
 
-def embed(tensor: onnx.TensorProto, where: str, folder: Folder | None) -> None:
-    """Put the data of a tensor that is in another file into its message; nothing for others. Raises ModelError."""
+def embed(tensor: onnx.TensorProto, where: str, folder: Folder | Mapping[str, Any] | None) -> None:
+    """Put the data of a tensor that is in another file into its message; nothing for others. Raises ModelError.
+
+    Args:
+        folder: where files may lie, or the contents of files by their names.
+    """
     if tensor.data_location != _T.EXTERNAL:
         return
     t = DTYPES.get(tensor.data_type)

@@ -5,6 +5,13 @@ from tilewright.onnxruntime import get_available_providers as get_available_prov
 from tilewright.onnxruntime import get_default_session_options as get_default_session_options
 from tilewright.onnxruntime.description import ModelMetadata as ModelMetadata
 from tilewright.onnxruntime.description import NodeArg as NodeArg
+from tilewright.onnxruntime.devices import OrtAllocatorType as OrtAllocatorType
+from tilewright.onnxruntime.devices import OrtDevice as OrtDevice
+from tilewright.onnxruntime.devices import OrtDeviceMemoryType as OrtDeviceMemoryType
+from tilewright.onnxruntime.devices import OrtDeviceVendorId as OrtDeviceVendorId
+from tilewright.onnxruntime.devices import OrtMemoryInfo as OrtMemoryInfo
+from tilewright.onnxruntime.devices import OrtMemoryInfoDeviceType as OrtMemoryInfoDeviceType
+from tilewright.onnxruntime.devices import OrtMemType as OrtMemType
 from tilewright.onnxruntime.errors import EngineError as EngineError
 from tilewright.onnxruntime.errors import EPFail as EPFail
 from tilewright.onnxruntime.errors import Fail as Fail
@@ -20,7 +27,5 @@ from tilewright.onnxruntime.options import RunOptions as RunOptions
 from tilewright.onnxruntime.options import SessionOptions as SessionOptions
 from tilewright.onnxruntime.session import InferenceSession as InferenceSession
 from tilewright.onnxruntime.session import SessionIOBinding as SessionIOBinding
-from tilewright.onnxruntime.values import OrtDevice as OrtDevice
-from tilewright.onnxruntime.values import OrtMemoryInfo as OrtMemoryInfo
 from tilewright.onnxruntime.values import OrtValue as OrtValue
 from tilewright.onnxruntime.values import OrtValueVector as OrtValueVector
