@@ -25,6 +25,7 @@ ELSEWHERE = {
     "runtime/weights": "runtime",
     "serve/protocol": "serve",
     "serve/protocol/generated": "serve",
+    "transform/passes": "transform/graph",  # one list, one file of goldens
     "transform/regions": "frontend/onnx",  # test_control.py, by models with loops and branches
 }
 """Folders of the source whose tests are in the folder of others, with the reason where it is not that of a part."""

@@ -1,4 +1,4 @@
-"""The compiler: every pass by name, in order.
+"""The compiler: every pass by name, in order, but for those of `transform/passes/`, which state their own place.
 
 model --import--> Graph --graph_passes--> Graph --split prepare--> prepare + run --PREPARE_PASSES, RUN_PASSES-->
       --fuse--> groups --lower--> PrimFunc --plan--> scheduled --loop_passes--> flat loops --emit--> LLVM text
@@ -65,31 +65,24 @@ from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.batch_first import batch_first
 from tilewright.transform.graph.canonical import canonicalise
 from tilewright.transform.graph.constant_operands import hoist_constants
-from tilewright.transform.graph.decoded_rows import decode_rows
-from tilewright.transform.graph.divisions import divide_by_products
-from tilewright.transform.graph.extra import extended
+from tilewright.transform.graph.extra import extended, placed
 from tilewright.transform.graph.feature_maps import keep_maps
 from tilewright.transform.graph.float16 import widen_float16
-from tilewright.transform.graph.indexed import index_rows
 from tilewright.transform.graph.materialize import materialize_outputs
 from tilewright.transform.graph.memory import Place, touched
 from tilewright.transform.graph.norms import keep_reduced, recognise_norms
 from tilewright.transform.graph.options import DEFAULTS, Options
-from tilewright.transform.graph.pooling import separate_pooling
 from tilewright.transform.graph.projected import attend_to_sources
 from tilewright.transform.graph.quantised import multiply_quantised
 from tilewright.transform.graph.ragged import check_ragged, with_ragged
 from tilewright.transform.graph.recurrences import recognise_recurrences
 from tilewright.transform.graph.requantised import move_quantised
-from tilewright.transform.graph.resampled import resample_known
 from tilewright.transform.graph.rows import compute_read_rows
-from tilewright.transform.graph.sampled import sample_once
 from tilewright.transform.graph.scales import fold_scales
 from tilewright.transform.graph.softmax import recognise_softmax
 from tilewright.transform.graph.split import SplitGraph, split_prepare
 from tilewright.transform.graph.state import check_state, with_state
 from tilewright.transform.graph.sum_first import sum_rows_first
-from tilewright.transform.graph.tabulate import tabulate
 from tilewright.transform.graph.unit import simplify_units
 from tilewright.transform.graph.verify import graph_stage
 from tilewright.transform.graph.views import place_views
@@ -177,10 +170,10 @@ def _called(model: Any) -> str:
 
 
 def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str, Callable[[Graph], Graph]]]:
-    """The passes over the whole graph, in order, with those from outside at their places."""
+    """The passes over the whole graph, in order, with those of `transform/passes/` and those from outside at their
+    places: `tilewright opt --list` shows all."""
     passes: list[tuple[str, Callable[[Graph], Graph]]] = [
         ("canonicalise", canonicalise),
-        ("index rows", index_rows),
         ("move quantised", lambda g: move_quantised(g, target)),
         ("canonicalise", canonicalise),
         ("multiply quantised", lambda g: multiply_quantised(g, target)),
@@ -189,7 +182,6 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("recognise activations", recognise_activations),
         ("recognise softmax", recognise_softmax),
         ("recognise norms", recognise_norms),
-        ("decode rows", decode_rows),
         ("simplify units", simplify_units),
         ("keep maps", keep_maps),
         ("recognise attention", partial(recognise_attention, all_floats=target.gpu is not None)),
@@ -199,16 +191,12 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("attend to sources", attend_to_sources),
         ("fold scales", fold_scales),
         ("widen halves", widen_float16),
-        ("divide by products", lambda g: divide_by_products(g, target)),
         ("choose algorithms", lambda g: choose_algorithms(g, target, in_blocks(), options)),
         ("assign layouts", lambda g: assign_layouts(g, target)),
-        ("separate pooling", lambda g: separate_pooling(g, target)),
-        ("tabulate", lambda g: tabulate(g, target)),
-        ("resample known", resample_known),
-        ("sample once", lambda g: sample_once(g, target)),
         ("canonicalise", canonicalise),
         ("materialize outputs", materialize_outputs),
     ]
+    passes = placed(passes, target)
     if options.compilers:
         from tilewright.transform.graph.partition import partition  # of rooms that few compiles need
 
@@ -236,7 +224,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
 CPU_ALONE = frozenset(
     (
         *("multiply quantised", "attend batch first", "attend to sources", "widen halves"),
-        *("choose algorithms", "separate pooling", "tabulate", "sample once"),
+        "choose algorithms",
     )
 )
 """Passes that make what CPUs' plans ask for."""

@@ -1,4 +1,5 @@
-"""Modules that are known by their place: whatever folder of a package has a file of a certain name takes part.
+"""Modules that are known by their place: whatever file of a package, or folder of it that has a file of a certain name,
+takes part.
 
 A list of them elsewhere would be a second file to change with each new folder.
 """
@@ -19,3 +20,9 @@ def modules(package: str, name: str) -> tuple[ModuleType, ...]:
     folders = sorted(m.name for m in iter_modules(import_module(package).__path__) if m.ispkg)
     paths = (f"{package}.{folder}.{name}" for folder in folders)
     return tuple(import_module(path) for path in paths if find_spec(path) is not None)
+
+
+@cache
+def members(package: str) -> tuple[ModuleType, ...]:
+    """All modules of a package, in the order of their names; they are imported now."""
+    return tuple(import_module(f"{package}.{m.name}") for m in iter_modules(import_module(package).__path__))

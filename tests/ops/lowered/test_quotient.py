@@ -11,7 +11,7 @@ from tilewright.compiler import compile_graph
 from tilewright.ops import parse_graph
 from tilewright.runtime.model import Model
 from tilewright.targets.target import Target
-from tilewright.transform.graph.divisions import divide_by_products
+from tilewright.transform.passes.divisions import divide_by_products
 
 ODD = np.array(
     [0.0, -0.0, 1.0, -3.0, 1e-3, 7e30, -2e-30, np.inf, -np.inf, np.nan, 3.4e38, 1e-38, 5e-39, 2.0**-126, 255.0],

@@ -12,7 +12,7 @@ from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ops.interpret import run_graph
 from tilewright.targets.target import Target
-from tilewright.transform.graph.pooling import separate_pooling
+from tilewright.transform.passes.pooling import separate_pooling
 
 TARGET = Target.parse("znver4")
 

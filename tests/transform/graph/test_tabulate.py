@@ -17,9 +17,9 @@ from tilewright.plans import plan
 from tilewright.plans.framework.decisions import deciding, forcing
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
-from tilewright.transform.graph.tabulate import tabulate
 from tilewright.transform.loops import lower_loops
 from tilewright.transform.lower import lower_group
+from tilewright.transform.passes.tabulate import tabulate
 
 ZEN4 = Target.parse("znver4")
 SCALES = {"s": np.float32(0.05), "r": np.array([0.03], np.float32)}

@@ -1,4 +1,5 @@
-"""Graph passes from outside: those that a program registers, and those that plug-ins bring, each at its place."""
+"""Graph passes that state their own place: those of `transform/passes/`, a file each, those that a program registers,
+and those that plug-ins bring."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Literal
 from tilewright.ir.graph import Graph
 from tilewright.support import plugins
 from tilewright.support.classes import dataclass
+from tilewright.support.discover import members
 from tilewright.support.errors import PluginError
 from tilewright.targets.target import Target
 
@@ -23,11 +25,13 @@ class GraphPass:
         name: by which logs, TILEWRIGHT_DUMP and other passes' places call it.
         run: from the graph and the target to a graph of the same meaning.
         place: before or after the first pass of a name: `("after", "fold scales")`.
+        where: whether it is run for a target; None: for all.
     """
 
     name: str
     run: Callable[[Graph, Target], Graph]
     place: tuple[Literal["before", "after"], str]
+    where: Callable[[Target], bool] | None = None
 
 
 _extra: list[GraphPass] = []
@@ -48,6 +52,11 @@ def unregister(name: str) -> None:
     plugins.discount(extra.run)
 
 
+def placed(passes: Sequence[Named], target: Target) -> list[Named]:
+    """The passes, those of `transform/passes/` (each module's `PASS`) at their places."""
+    return _inserted(passes, [m.PASS for m in members("tilewright.transform.passes")], target)
+
+
 def extended(passes: Sequence[Named], target: Target) -> list[Named]:
     """The passes, those from outside at their places. Raises PluginError for a place that there is not."""
     known = [name for name, _ in passes]
@@ -65,19 +74,23 @@ def extended(passes: Sequence[Named], target: Target) -> list[Named]:
 
 
 def _inserted(passes: Sequence[Named], extra: Sequence[GraphPass], target: Target) -> list[Named]:
-    result = list(passes)
-    for each in extra:
-        side, beside = each.place
+    result, waiting = list(passes), list(extra)
+    while waiting:
         names = [name for name, _ in result]
-        if side not in ("before", "after") or beside not in names:
-            expected = f'"before" or "after" one of {", ".join(dict.fromkeys(names))}'
-            raise PluginError("there is no such place", where=f"pass {each.name!r}", expected=expected, got=each.place)
+        each = next((p for p in waiting if p.place[0] in ("before", "after") and p.place[1] in names), None)
+        if each is None:
+            expected, got = f'"before" or "after" one of {", ".join(dict.fromkeys(names))}', waiting[0].place
+            where = f"pass {waiting[0].name!r}"
+            raise PluginError("there is no such place", where=where, expected=expected, got=got)
+        waiting.remove(each)
+        side, beside = each.place
         result.insert(names.index(beside) + (side == "after"), (each.name, partial(_run, each.run, target)))
-    return result
+    absent = {p.name for p in extra if p.where is not None and not p.where(target)}
+    return [(name, run) for name, run in result if name not in absent]
 
 
 def _run(run: Callable[[Graph, Target], Graph], target: Target, graph: Graph) -> Graph:
     return run(graph, target)
 
 
-__all__ = ["GraphPass", "extended", "register", "unregister"]
+__all__ = ["GraphPass", "extended", "placed", "register", "unregister"]

@@ -21,6 +21,7 @@ from tilewright.ops.lowered.sampled import SampledAttrs, SampleTapsAttrs
 from tilewright.ops.sample import GridSampleAttrs
 from tilewright.targets.costs import Copies
 from tilewright.targets.target import Target
+from tilewright.transform.graph.extra import GraphPass
 from tilewright.transform.graph.matching import op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
@@ -28,6 +29,9 @@ from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 def sample_once(graph: Graph, target: Target) -> Graph:
     """The graph with `lowered.sampled` in the place of `grid_sample` of several channels."""
     return rewrite(graph, [Rule(op("grid_sample", "x", "grid"), partial(_sampled, target.costs.copies))])
+
+
+PASS = GraphPass("sample once", sample_once, ("after", "resample known"), lambda target: target.gpu is None)
 
 
 def _sampled(costs: Copies, m: Match) -> Value | None:

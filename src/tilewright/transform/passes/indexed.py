@@ -20,6 +20,7 @@ from tilewright.ops.dims import axis_of, dims, same_shape
 from tilewright.ops.index import AxisAttrs, GatherNdAttrs
 from tilewright.ops.scatter import ScatterAttrs, ScatterElementsAttrs
 from tilewright.ops.shape import ConstantAttrs
+from tilewright.transform.graph.extra import GraphPass
 from tilewright.transform.graph.matching import op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
@@ -27,6 +28,9 @@ from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 def index_rows(graph: Graph) -> Graph:
     """The graph with scatters and gathers of rows wherever an index is the same for all elements of one."""
     return rewrite(graph, [Rule(op(("scatter_elements", "gather_elements"), "x", "index"), _of_rows)])
+
+
+PASS = GraphPass("index rows", lambda graph, _: index_rows(graph), ("before", "move quantised"))
 
 
 def _of_rows(m: Match) -> Value | None:

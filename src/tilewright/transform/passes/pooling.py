@@ -24,6 +24,7 @@ from tilewright.ops.dims import accumulator
 from tilewright.ops.pool import PoolAttrs
 from tilewright.plans.framework.symbolic import instances_of, where
 from tilewright.targets.target import Target
+from tilewright.transform.graph.extra import GraphPass
 from tilewright.transform.graph.matching import op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
@@ -45,6 +46,9 @@ def separate_pooling(graph: Graph, target: Target) -> Graph:
     """The graph with maxima and means over large windows as one pooling for each dimension. Blocks of channels are a
     last dimension without windows by now."""
     return rewrite(graph, [Rule(op(tuple(LARGE), "x"), partial(_separated, target))])
+
+
+PASS = GraphPass("separate pooling", separate_pooling, ("after", "assign layouts"), lambda target: target.gpu is None)
 
 
 def _separated(target: Target, m: Match) -> Value | None:

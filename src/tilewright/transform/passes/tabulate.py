@@ -26,6 +26,7 @@ from tilewright.plans.framework.cost import fma_cycles, number, operations
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import cheapest
 from tilewright.targets.target import Target
+from tilewright.transform.graph.extra import GraphPass
 from tilewright.transform.graph.fixed import fixed_values
 from tilewright.transform.graph.fuse import same_shape
 from tilewright.transform.regions.captures import builder_for
@@ -53,6 +54,9 @@ def tabulate(graph: Graph, target: Target) -> Graph:
         entry = (chains.source[y], tables.of(y))
         builder.nodes.append(Node("lowered.entry", entry, (y,), ops.attributes("lowered.entry", {})))
     return replace(graph, nodes=tuple(builder.nodes))
+
+
+PASS = GraphPass("tabulate", tabulate, ("after", "separate pooling"), lambda target: target.gpu is None)
 
 
 class _Chains:

@@ -22,6 +22,7 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.ops.dims import dims
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.shape import TransposeAttrs
+from tilewright.transform.graph.extra import GraphPass
 from tilewright.transform.graph.fixed import fixed_values
 from tilewright.transform.graph.heads import repeated_heads
 from tilewright.transform.graph.matching import op
@@ -42,6 +43,9 @@ def decode_rows(graph: Graph) -> Graph:
         return graph
     fixed = fixed_values(graph)
     return rewrite(graph, [Rule(op("matmul", "x", NUMBERS), lambda m: None if m["codes"] in fixed else _summed(m))])
+
+
+PASS = GraphPass("decode rows", lambda graph, _: decode_rows(graph), ("after", "recognise norms"))
 
 
 def _summed(m: Match) -> Value | None:

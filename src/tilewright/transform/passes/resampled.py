@@ -15,6 +15,7 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.index import AxisAttrs
 from tilewright.ops.resize import ResampleAttrs, ResizeTapsAttrs
+from tilewright.transform.graph.extra import GraphPass
 from tilewright.transform.graph.matching import either, op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
@@ -32,6 +33,9 @@ def resample_known(graph: Graph) -> Graph:
         Rule(op("gather", "x", either(TAPS, op("reshape", TAPS))), _resampled),
     ]
     return rewrite(graph, rules)
+
+
+PASS = GraphPass("resample known", lambda graph, _: resample_known(graph), ("after", "tabulate"))
 
 
 def _resampled(m: Match) -> Value | None:

@@ -17,6 +17,7 @@ from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int, const, is_const
 from tilewright.ir.graph import Graph, Value
 from tilewright.targets.target import Target
+from tilewright.transform.graph.extra import GraphPass
 from tilewright.transform.graph.matching import op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
@@ -27,6 +28,9 @@ SHARED = 8
 def divide_by_products(graph: Graph, target: Target) -> Graph:
     """The graph with products in place of divisions by what depends on weights alone."""
     return rewrite(graph, [Rule(op("div", "x", "divisor"), _quotient)]) if target.isa.fma else graph
+
+
+PASS = GraphPass("divide by products", divide_by_products, ("after", "widen halves"))
 
 
 def _quotient(m: Match) -> Value | None:
