@@ -36,7 +36,6 @@ from tilewright.ir.loops import (
     seq,
 )
 from tilewright.ir.notes import (
-    NOTES,
     SCOPES,
     THREADS,
     BlockNote,
@@ -45,14 +44,15 @@ from tilewright.ir.notes import (
     LoopNote,
     Note,
     Origin,
-    StorageAlign,
     Workspaces,
+    all_notes,
     with_note,
 )
 from tilewright.ir.notetable import fields_of, renamed
 from tilewright.ir.rewrite import map_stmt, rebuild, substitute_stmt
 from tilewright.ir.scalar_ops import OPS
 from tilewright.ir.selection import PRECISIONS, Selection, algorithms
+from tilewright.schedule.storage import StorageAlign
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -180,7 +180,7 @@ def origins(draw: Any, dims: Sequence[Var]) -> Origin:
 def notes(draw: Any, place: type[Note], buffers: Sequence[Buffer], dims: Sequence[Var] = ()) -> tuple[Any, ...]:
     """Up to two notes for a place, of classes that need nothing else to be right."""
     results: tuple[Note, ...] = ()
-    kinds = [kind for kind in NOTES.values() if issubclass(kind, place) and kind is not Workspaces]
+    kinds = [kind for kind in all_notes().values() if issubclass(kind, place) and kind is not Workspaces]
     for kind in draw(st.lists(st.sampled_from(kinds), max_size=2)) if kinds else ():
         fitting = origins(dims) if kind is Origin else notes_of(kind, [b.name for b in buffers])
         results = with_note(results, draw(fitting))

@@ -12,12 +12,12 @@ import tilewright as tw
 from tilewright import te
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.loops import Allocate, For
-from tilewright.ir.notes import DoubleBuffer, Prefetch, StorageAlign, find
+from tilewright.ir.notes import DoubleBuffer, Prefetch, find
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import walk
 from tilewright.schedule import parse_trace
 from tilewright.schedule.stages import StageSchedule
-from tilewright.schedule.storage import MAX_FACTOR
+from tilewright.schedule.storage import MAX_FACTOR, StorageAlign
 from tilewright.support.errors import ScheduleError
 
 

@@ -1,8 +1,9 @@
 """The notes: what schedules and passes tell later passes and code generation about loops, blocks and functions.
 
-One class a note; its docstring says who writes and who reads it. To add one, add its class here (or in a plug-in, with
-`register`), its writer and its reader; text, verifier, keys and the table in docs/ir.md follow. What a processor of
-graphics needs stands here as well: the scopes of buffers and the hardware indices of loops.
+One class a note; its docstring says who writes and who reads it. To add one, add its class, with `register`, to its
+writer's or its reader's file, whichever the other may import, or here if several do; text, verifier, keys and the table
+in docs/ir.md follow. What a processor of graphics needs stands here as well: the scopes of buffers and the hardware
+indices of loops.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tilewright.ir.notetable import (
     FuncNote,
     LoopNote,
     Note,
+    all_notes,
     find,
     register,
     signature,
@@ -162,59 +164,6 @@ class InOrder(LoopNote):
 
 @register
 @dataclass(frozen=True, slots=True)
-class Defer(LoopNote):
-    """A loop over tiles computes what follows a tile's products between the products of the next tile.
-
-    Args:
-        lanes: elements of a vector of the tile.
-
-    Written by `plans/matmul/contraction.py`, read and removed by `transform/loops/defer.py`.
-    """
-
-    lanes: Count
-
-
-@register
-@dataclass(frozen=True, slots=True)
-class LastTile(LoopNote):
-    """The last tile of a symbolic number of rows may have more of them than a tile: what is left is then part of it.
-
-    Args:
-        rows: the most rows that it has, one more than a tile.
-
-    Written by `plans/matmul/contraction.py`, read by `transform/loops/even.py`.
-    """
-
-    rows: Count
-
-
-@register
-@dataclass(frozen=True, slots=True)
-class EvenBlocks(LoopNote):
-    """A loop over blocks of a symbolic number of rows has as many of them in each, instead of a rest in the last one.
-
-    Args:
-        size: the most rows of a block.
-        unit: rows of a block but the last are a multiple of these.
-
-    Written by `algorithms/winograd/plan/convolution.py`, read and removed by `transform/loops/portions.py`.
-    """
-
-    size: Count
-    unit: Count = 1
-
-
-@register
-@dataclass(frozen=True, slots=True)
-class Pipeline(LoopNote):
-    """A loop over rows works on several rows at once, each in another stage.
-
-    Written by `plans/rows/plan.py`, read and removed by `transform/loops/pipeline.py`.
-    """
-
-
-@register
-@dataclass(frozen=True, slots=True)
 class DoubleBuffer(LoopNote):
     """Each iteration fills some buffers for the next one, in another half of their memory, before it reads its own.
 
@@ -225,15 +174,6 @@ class DoubleBuffer(LoopNote):
     """
 
     buffers: tuple[BufferName, ...]
-
-
-@register
-@dataclass(frozen=True, slots=True)
-class DmaCopy(LoopNote):
-    """The loop, with those inside, copies between memories of an accelerator, by transfers of whole rows.
-
-    Written by `te`'s `dma_copy`, read by `codegen/vta/emit.py`, which refuses a loop that is more than that.
-    """
 
 
 # Blocks
@@ -312,20 +252,6 @@ class NonresidentWeights(FuncNote):
 
 @register
 @dataclass(frozen=True, slots=True)
-class Versions(FuncNote):
-    """The unscheduled function is written several times, for sizes of which `if` tells: each is planned by itself.
-
-    Args:
-        count: how many times.
-
-    Written by `transform/lower.py`, read by `plans/framework/variants.py`.
-    """
-
-    count: Count
-
-
-@register
-@dataclass(frozen=True, slots=True)
 class Workspaces(FuncNote):
     """The last parameters are memory that the function needs and nothing else reads.
 
@@ -336,32 +262,6 @@ class Workspaces(FuncNote):
     """
 
     count: Count
-
-
-@register
-@dataclass(frozen=True, slots=True)
-class StorageAlign(FuncNote):
-    """Rows of some buffers lie a number of elements apart that leaves a certain remainder.
-
-        B: f32[8, 64] @storage_align(buffers=[B], dimensions=[0], factors=[16], offsets=[1])      ->      B: f32[8, 65]
-
-    Args:
-        buffers: whose memory is enlarged.
-        dimensions: for each, the one whose indices lie at that distance.
-        factors: by which this is divided.
-        offsets: what remains.
-
-    Written by `schedule/storage.py`, read and removed by `transform/loops/compact.py`.
-    """
-
-    buffers: tuple[BufferName, ...]
-    dimensions: tuple[int, ...]
-    factors: tuple[Count, ...]
-    offsets: tuple[int, ...]
-
-    def conflicts(self) -> Iterator[str]:
-        if len({len(x) for x in (self.buffers, self.dimensions, self.factors, self.offsets)}) != 1:
-            yield "there is not one of each for each buffer"
 
 
 # Scopes of buffers and hardware indices (`ir/scopes.py`): their names in text
@@ -395,7 +295,7 @@ def _one_of(what: str, name: str, known: tuple[K, ...]) -> K:
 
 def markdown() -> str:
     """The table of all notes, scopes and hardware indices for docs/ir.md."""
-    rows = [(f"@{signature(kind)}", kind.place, _summary(kind)) for kind in NOTES.values()]
+    rows = [(f"@{signature(kind)}", kind.place, _summary(kind)) for _, kind in sorted(all_notes().items())]
     rows += [(f"in {scope}", "buffer", meaning) for scope, meaning in SCOPES.items()]
     rows.append((f"thread({' | '.join(THREADS)})", "loop", "An index of a GPU runs through the loop."))
     lines = [f"| `{text.replace('|', chr(92) + '|')}` | {place} | {meaning} |" for text, place, meaning in rows]
@@ -415,27 +315,23 @@ __all__ = [
     "BufferName",
     "NonresidentWeights",
     "Count",
-    "Defer",
     "DoubleBuffer",
-    "EvenBlocks",
     "FuncNote",
     "LoopNote",
     "MayAlias",
     "Note",
     "Origin",
     "PastCaches",
-    "Pipeline",
     "Prefetch",
     "PrefetchShare",
     "PrefetchTile",
     "Scope",
     "SingleThread",
-    "StorageAlign",
     "Streaming",
     "Thread",
     "Unroll",
-    "Versions",
     "Workspaces",
+    "all_notes",
     "find",
     "group_named",
     "markdown",

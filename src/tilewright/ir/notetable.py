@@ -4,7 +4,8 @@ they know.
 A note is a frozen dataclass: a fact or a wish about one loop, block or function, which one pass writes and another
 reads. Its name in text is the class's in small letters (`PrefetchTile` is `@prefetch_tile`). A field holds a number, a
 truth value, text, the name of a buffer, one of several literals, a tuple of those, None, or an operator's attributes.
-The notes themselves are in `ir/notes.py`; `register` adds those of a plug-in.
+Notes that several write or read are in `ir/notes.py`; one of a single writer and a single reader stands with the lower
+of these, so that it is two files in all. `register` adds each, those of a plug-in as well.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Annotated, Any, ClassVar, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tilewright.ir.attributes import Attrs
@@ -70,7 +72,13 @@ class FuncNote(Note):
 N = TypeVar("N", bound=Note)
 
 NOTES: dict[str, type[Note]] = {}
-"""The classes of notes by their names in text."""
+"""The classes of notes by their names in text, of modules that were imported."""
+
+
+def all_notes() -> dict[str, type[Note]]:
+    """The classes of all notes, by their names in text: what writes and reads notes is imported now."""
+    import_module("tilewright.compiler")
+    return NOTES
 
 
 def register(kind: type[N]) -> type[N]:
@@ -248,7 +256,7 @@ def check(note: Note, place: type[N]) -> N:
 
 def make(name: str, place: type[N], values: Sequence[object] = (), named: Mapping[str, object] | None = None) -> N:
     """The note that a text names, its fields given in order or by name. Raises VerifyError."""
-    kind = NOTES.get(name)
+    kind = NOTES.get(name) or all_notes().get(name)
     if kind is None:
         raise unknown(name, place)
     fields, named = [f.name for f in fields_of(kind)], named or {}
@@ -270,14 +278,14 @@ def make(name: str, place: type[N], values: Sequence[object] = (), named: Mappin
 
 def known(place: type[Note]) -> str:
     """The names of all notes for a place."""
-    names = sorted(name for name, kind in NOTES.items() if issubclass(kind, place))
+    names = sorted(name for name, kind in all_notes().items() if issubclass(kind, place))
     return f"one of {', '.join(names)}" if names else "none"
 
 
 def unknown(name: str, place: type[Note]) -> VerifyError:
     """The error for a name that no note has."""
     what = f"no note for a {place.place} is called {name!r}"
-    return VerifyError(what, expected=known(place), hint=similar_name(name, NOTES))
+    return VerifyError(what, expected=known(place), hint=similar_name(name, all_notes()))
 
 
 def similar_name(name: str, names: Sequence[str] | Mapping[str, object]) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
 from tilewright.ir.expr import Var
 from tilewright.ir.loops import Block, IterKind, PrimFunc
-from tilewright.ir.notes import DmaCopy, Note
+from tilewright.ir.notes import LoopNote, Note, register
 from tilewright.schedule import groups
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.inline import is_elementwise, is_injective
@@ -37,6 +37,15 @@ from tilewright.schedule.state import (
 )
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class DmaCopy(LoopNote):
+    """The loop, with those inside, copies between memories of an accelerator, by transfers of whole rows.
+
+    Written by `te`'s `dma_copy`, read by `codegen/vta/emit.py`, which refuses a loop that is more than that.
+    """
 
 
 class HasVar(Protocol):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import gcd
 
 from tilewright.ir.expr import Buffer, as_int, product
 from tilewright.ir.loops import Block, For, PrimFunc
-from tilewright.ir.notes import BufferName, DoubleBuffer, InOrder, StorageAlign, with_note
+from tilewright.ir.notes import BufferName, Count, DoubleBuffer, FuncNote, InOrder, register, with_note
 from tilewright.ir.notes import find as find_note
 from tilewright.schedule.dependence import reduce_iters_using
 from tilewright.schedule.memory import written_by
@@ -28,9 +29,36 @@ from tilewright.schedule.state import (
     writers_of,
     written_buffers,
 )
+from tilewright.support.classes import dataclass
 
 MAX_FACTOR = 1 << 16
 """The largest number of elements to which rows are aligned."""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class StorageAlign(FuncNote):
+    """Rows of some buffers lie a number of elements apart that leaves a certain remainder.
+
+        B: f32[8, 64] @storage_align(buffers=[B], dimensions=[0], factors=[16], offsets=[1])      ->      B: f32[8, 65]
+
+    Args:
+        buffers: whose memory is enlarged.
+        dimensions: for each, the one whose indices lie at that distance.
+        factors: by which this is divided.
+        offsets: what remains.
+
+    Written by `schedule/storage.py`, read and removed by `transform/loops/compact.py`.
+    """
+
+    buffers: tuple[BufferName, ...]
+    dimensions: tuple[int, ...]
+    factors: tuple[Count, ...]
+    offsets: tuple[int, ...]
+
+    def conflicts(self) -> Iterator[str]:
+        if len({len(x) for x in (self.buffers, self.dimensions, self.factors, self.offsets)}) != 1:
+            yield "there is not one of each for each buffer"
 
 
 def storage_align(

@@ -37,7 +37,7 @@ from tilewright.compiler import compile_graph
 from tilewright.ir.expr import Var, as_int
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.loops import For
-from tilewright.ir.notes import EvenBlocks, Prefetch, find
+from tilewright.ir.notes import Prefetch, find
 from tilewright.ir.rewrite import walk
 from tilewright.plans import plan
 from tilewright.runtime.model import Model
@@ -46,6 +46,7 @@ from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.split import split_prepare
 from tilewright.transform.loops import lower_loops, remainder
+from tilewright.transform.loops.portions import EvenBlocks
 from tilewright.transform.lower import lower_group
 from tilewright.transform.select.convolution import ERRORS
 

@@ -17,7 +17,7 @@ from tilewright.arith import simplify
 from tilewright.ir.attributes import AttrValue
 from tilewright.ir.expr import Buffer, Expr, Var, all_of, as_int, const, equal
 from tilewright.ir.loops import Block, BlockIter, For, If, Let, PrimFunc, Stmt
-from tilewright.ir.notes import Origin, Versions, find, with_note, without
+from tilewright.ir.notes import Count, FuncNote, Origin, find, register, with_note, without
 from tilewright.ir.rewrite import (
     buffers_in,
     fresh_name,
@@ -31,11 +31,26 @@ from tilewright.ir.rewrite import (
     walk,
 )
 from tilewright.plans.framework.symbolic import estimated_at
+from tilewright.support.classes import dataclass
 
 Values = Mapping[Var, int]
 
 MIN_SIZES = 2
 """Sizes at which a version is estimated, at least."""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Versions(FuncNote):
+    """The unscheduled function is written several times, for sizes of which `if` tells: each is planned by itself.
+
+    Args:
+        count: how many times.
+
+    Written by `transform/lower.py`, read by `plans/framework/variants.py`.
+    """
+
+    count: Count
 
 
 def specialize(func: PrimFunc, values: Values) -> PrimFunc:

@@ -20,7 +20,7 @@ from typing import Literal
 from tilewright.arith import Analyzer
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import Block, Store
-from tilewright.ir.notes import Defer, LastTile, Note, Prefetch, PrefetchTile, Unroll
+from tilewright.ir.notes import Count, LoopNote, Note, Prefetch, PrefetchTile, Unroll, register
 from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
@@ -53,6 +53,7 @@ from tilewright.plans.matmul.tiles import (
 )
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 VERSIONED_ROWS = (2, 3)
@@ -61,6 +62,34 @@ SHORT_GAIN = 1.08
 """How many times as fast they must be in it, by estimate, to be worth its code,"""
 SHORT_CYCLES = 500
 """and how many cycles they must gain, for each version takes some 30 ms to compile."""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class LastTile(LoopNote):
+    """The last tile of a symbolic number of rows may have more of them than a tile: what is left is then part of it.
+
+    Args:
+        rows: the most rows that it has, one more than a tile.
+
+    Written by `plans/matmul/contraction.py`, read by `transform/loops/even.py`.
+    """
+
+    rows: Count
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Defer(LoopNote):
+    """A loop over tiles computes what follows a tile's products between the products of the next tile.
+
+    Args:
+        lanes: elements of a vector of the tile.
+
+    Written by `plans/matmul/contraction.py`, read and removed by `transform/loops/defer.py`.
+    """
+
+    lanes: Count
 
 
 def fits(structure: Structure, target: Target) -> bool:

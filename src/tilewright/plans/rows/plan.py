@@ -23,7 +23,7 @@ from math import prod
 
 from tilewright.ir.expr import Buffer, Op, Var, as_int, product
 from tilewright.ir.loops import Store
-from tilewright.ir.notes import Pipeline, Prefetch
+from tilewright.ir.notes import LoopNote, Prefetch, register
 from tilewright.ir.rewrite import exprs_of, loads, walk, walk_expr
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
@@ -55,6 +55,7 @@ from tilewright.plans.rows.stages import Rows, materialised, shared_rows, vector
 from tilewright.plans.rows.transposed import is_transposed, schedule_transposed, turning
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
+from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 SPREAD = 1 << 16
@@ -66,6 +67,15 @@ SHORT_SUMS = 6
 """Rows that are folded onto each other up to which results stay in registers, a strip of eight vectors at a time: of 2
 to 6 rows of 6,400 and 50,000 numbers 0.5 to 0.75 of the time of strips of 1,024 with AVX2, 0.83 to 1.11 with AVX-512
 (sums, means, norms, maxima; Zen 5, 27 November 2026)."""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Pipeline(LoopNote):
+    """A loop over rows works on several rows at once, each in another stage.
+
+    Written by `plans/rows/plan.py`, read and removed by `transform/loops/pipeline.py`.
+    """
 
 
 def fits(structure: Structure, target: Target) -> bool:

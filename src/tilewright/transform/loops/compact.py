@@ -23,9 +23,10 @@ from tilewright.arith.regions import Access, Collector
 from tilewright.arith.symbolic import eliminate
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, as_int, const, minimum, product
 from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
-from tilewright.ir.notes import StorageAlign, find, without
+from tilewright.ir.notes import find, without
 from tilewright.ir.rewrite import map_expr, map_exprs_of, own_loads, variables, walk, with_children
 from tilewright.ir.scopes import sharing
+from tilewright.schedule.storage import StorageAlign
 from tilewright.support.classes import dataclass
 from tilewright.targets.memory import USUAL, Caches
 from tilewright.transform.loops.coverage import is_self_contained

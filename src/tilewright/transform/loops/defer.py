@@ -34,8 +34,9 @@ from math import prod
 
 from tilewright.ir.expr import Buffer, Expr, Var, as_int, const
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store, seq
-from tilewright.ir.notes import Defer, Unroll, find, without
+from tilewright.ir.notes import Unroll, find, without
 from tilewright.ir.rewrite import fresh_name, map_stmt, names_of, replace_buffers, substitute_stmt, walk
+from tilewright.plans.matmul.contraction import Defer
 from tilewright.support.classes import dataclass
 from tilewright.transform.loops.copies import copy_fresh, stored_tile
 from tilewright.transform.loops.merge import parts, touched, written

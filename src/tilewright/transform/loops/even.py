@@ -41,7 +41,7 @@ from tilewright.ir.expr import (
     select,
 )
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Seq, Stmt, Store, seq
-from tilewright.ir.notes import LastTile, find, without
+from tilewright.ir.notes import find, without
 from tilewright.ir.rewrite import (
     exprs_of,
     fresh_name,
@@ -57,6 +57,7 @@ from tilewright.ir.rewrite import (
     walk_expr,
     with_children,
 )
+from tilewright.plans.matmul.contraction import LastTile
 from tilewright.support.classes import dataclass
 from tilewright.transform.loops.conditions import bound_loops_of
 from tilewright.transform.loops.copies import copy_fresh, stored_tile

@@ -43,7 +43,7 @@ from functools import partial, reduce
 from tilewright.arith import Analyzer
 from tilewright.ir.expr import Buffer, Expr, Load, Var, all_of, as_int, const, product
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store, seq
-from tilewright.ir.notes import Pipeline, find, with_note, without
+from tilewright.ir.notes import find, with_note, without
 from tilewright.ir.rewrite import (
     fresh_name,
     map_expr,
@@ -53,6 +53,7 @@ from tilewright.ir.rewrite import (
     substitute_stmt,
     walk,
 )
+from tilewright.plans.rows.plan import Pipeline
 from tilewright.support.classes import dataclass
 from tilewright.targets.memory import USUAL, Caches
 from tilewright.transform.loops.conditions import bound_loops_of

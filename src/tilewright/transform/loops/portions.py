@@ -24,7 +24,7 @@ from tilewright.arith.forms import to_expr
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Buffer, Expr, Op, Var, all_of, ceildiv, is_const, maximum, minimum
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Stmt, Store
-from tilewright.ir.notes import EvenBlocks, find, without
+from tilewright.ir.notes import Count, LoopNote, find, register, without
 from tilewright.ir.rewrite import (
     fresh_name,
     map_exprs_of,
@@ -35,7 +35,24 @@ from tilewright.ir.rewrite import (
     walk,
     with_children,
 )
+from tilewright.support.classes import dataclass
 from tilewright.transform.loops.copies import conjuncts
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class EvenBlocks(LoopNote):
+    """A loop over blocks of a symbolic number of rows has as many of them in each, instead of a rest in the last one.
+
+    Args:
+        size: the most rows of a block.
+        unit: rows of a block but the last are a multiple of these.
+
+    Written by `algorithms/winograd/plan/convolution.py`, read and removed by `transform/loops/portions.py`.
+    """
+
+    size: Count
+    unit: Count = 1
 
 
 def even_blocks(func: PrimFunc) -> PrimFunc:

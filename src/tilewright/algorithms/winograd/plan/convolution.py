@@ -54,7 +54,7 @@ from tilewright.algorithms.winograd.selection import Winograd
 from tilewright.codegen.llvm.prefetch import MAX_LINES
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.notes import EvenBlocks, Prefetch, Unroll
+from tilewright.ir.notes import Prefetch, Unroll
 from tilewright.plans.convolution.direct import body_steps
 from tilewright.plans.framework.analysis import Operator, Stage, Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan
@@ -80,6 +80,7 @@ from tilewright.schedule.state import refuse
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.te import Tensor
+from tilewright.transform.loops.portions import EvenBlocks
 
 
 @dataclass(frozen=True, slots=True)
