@@ -4,8 +4,8 @@
                                                                   y = transpose(reduce_sum((x' * s) * cast(codes)))
 
 The scale of a vector leaves the sum along that vector, or goes with the row before the sum over vectors. `codes` are
-computed, such as a decoder's keys and values (`state.py`); otherwise a kernel would write all of them as numbers, four
-times as many bytes as there are codes, for each token.
+computed, such as a decoder's keys and values (`transform/graph/state.py`); otherwise a kernel would write all of them
+as numbers, four times as many bytes as there are codes, for each token.
 
 Fewer heads of keys and values than of queries are repeated for each group of these:
 
