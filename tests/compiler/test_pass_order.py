@@ -9,9 +9,11 @@ import pytest
 from tilewright.compiler import pass_names
 from tilewright.support.errors import PluginError
 from tilewright.targets.target import Target
-from tilewright.transform.graph import extra
+from tilewright.transform.graph import extra, vta
 from tilewright.transform.graph.extra import GraphPass
 from tilewright.transform.graph.options import Options
+
+assert vta  # imported here: a memory that is described within a test is gone after it
 
 MACHINES = {
     "x86-64-v3": "CPUs",
