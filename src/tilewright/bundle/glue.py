@@ -99,8 +99,8 @@ def _prepare(m: Module, binding: Binding, pointer: int) -> None:
             for k, offset in enumerate(binding.workspace, len(binding.weights) + len(manifest.packed)):
                 slots.put(k, workspace + offset)
             steps = f.space(16)
-            f.put(0, I64, steps)
-            f.put(len(manifest.prepare_steps), I64, steps, 8)
+            steps[0] = 0
+            steps[8] = len(manifest.prepare_steps)
             _call(f, "tw_prepare", table, steps, binding.threads)
         f.ret(OK, I32)
 
@@ -129,14 +129,14 @@ def _run(m: Module, binding: Binding, pointer: int) -> None:
         _fill(f, binding, arguments, slots)
         control = activations + places.control
         if binding.has_loops:
-            f.put(MAX_ITERATIONS, I64, control, CONTROL.limit)
-            f.put(0, I64, control, CONTROL.status)
+            control[CONTROL.limit] = MAX_ITERATIONS
+            control[CONTROL.status] = 0
             poll = control + CONTROL.poll
             f.emit(f"store ptr @tw_poll, ptr {poll.text}, align {pointer}")
         slots.put(manifest.run_slots, control)
         _call(f, "tw_run", slots.table, dims, 1 if manifest.alone else binding.threads)
         if binding.has_loops:
-            _refuse(f, f.load(I64, control, CONTROL.status).ne(0), ENDLESS)
+            _refuse(f, control[CONTROL.status].ne(0), ENDLESS)
         _finish(f, binding, arguments, dims)
         f.ret(OK, I32)
 
@@ -150,15 +150,15 @@ def _sizes(f: Function, binding: Binding, arguments: dict[str, Value], dims: Val
         _refuse(f, value > size.spec.hi, BAD_SIZE)
         if size.spec.multiple > 1:
             _refuse(f, (value % size.spec.multiple).ne(0), BAD_SIZE)
-        f.store(value, dims, 8 * size.number)
+        dims[8 * size.number] = value
     for number, rows in binding.rooms.items():
-        f.put(rows, I64, dims, 8 * number)
+        dims[8 * number] = rows
     if binding.state is not None:
-        f.put(binding.state.capacity, I64, dims, 8 * binding.state.room)
-        length = f.load(I64, arguments["state"])
+        dims[8 * binding.state.room] = binding.state.capacity
+        length = arguments["state"][0]
         _refuse(f, length < 0, FULL)
         _refuse(f, length > binding.state.capacity, FULL)
-        f.store(length, dims, 8 * binding.state.length)
+        dims[8 * binding.state.length] = length
         _refuse(f, length + _rows(f, binding, arguments) > binding.state.capacity, FULL)
     if not manifest.symbols:
         return
@@ -167,10 +167,10 @@ def _sizes(f: Function, binding: Binding, arguments: dict[str, Value], dims: Val
     limits = f.symbol("tw_limits")
     with f.each(len(binding.limits)) as k:
         # As unsigned, what is negative is too large.
-        fits = f.load(I64, result, k * 8).below(f.load(I64, limits, k * 8) + 1)
+        fits = result[k * 8].below(limits[k * 8] + 1)
         _refuse(f, fits.eq(0), BAD_SIZE)
     for place in range(len(binding.limits), len(binding.limits) + len(manifest.assumptions)):
-        _refuse(f, f.load(I64, result, 8 * place).ne(1), BAD_SIZE)
+        _refuse(f, result[8 * place].ne(1), BAD_SIZE)
 
 
 def _rows(f: Function, binding: Binding, arguments: dict[str, Value]) -> Value:
@@ -210,22 +210,22 @@ def _finish(f: Function, binding: Binding, arguments: dict[str, Value], dims: Va
     manifest, places = binding.manifest, binding.activations
     result = arguments["activations"] + places.extents
     for k in range(len(binding.extents)):
-        f.store(f.load(I64, result, 8 * k), arguments["extents"], 8 * k)
+        arguments["extents"][8 * k] = result[8 * k]
     number = {name: k for k, name in enumerate(binding.extents)}
     for room, rows in zip(manifest.rooms, binding.rooms.values(), strict=True):
-        wanted = f.load(I64, result, 8 * number[room.extent])
+        wanted = result[8 * number[room.extent]]
         _refuse(f, wanted.below(rows + 1).eq(0), FULL)
     if binding.state is not None:
-        length = f.load(I64, dims, 8 * binding.state.length)
-        f.store(length + _rows(f, binding, arguments), arguments["state"])
+        length = dims[8 * binding.state.length]
+        arguments["state"][0] = length + _rows(f, binding, arguments)
 
 
 def _poll(m: Module) -> None:
     """`tw_poll`: all iterations that a call may make at once, and then no more (`runtime/limits.py`)."""
     with m.function("tw_poll", I64, [("control", PTR), ("spent", I64)], local=True) as (f, (control, spent)):
-        left = f.load(I64, control, CONTROL.limit) - spent
+        left = control[CONTROL.limit] - spent
         with f.when(left <= 0):
-            f.put(ENDLESS, I64, control, CONTROL.status)
+            control[CONTROL.status] = ENDLESS
             f.ret(0)
         f.ret(left)
 

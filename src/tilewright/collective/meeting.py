@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable
 from functools import cache
 
-from tilewright.live.broker.signals import ALL, copy, define_sleeping, least, modify, now
+from tilewright.live.broker.signals import ALL, copy, define_sleeping, least, now
 from tilewright.native.assembler import I32, I64, PTR, VOID, Module
 from tilewright.native.link import Library, compile_text, host_triple
 from tilewright.runtime.layout import Struct
@@ -37,7 +37,7 @@ DIED, ABSENT = 1, 2
 """The reasons that a rank states when it breaks its group: another one has died or left, or did not come in time."""
 WORDS = 5
 """Words of what a rank calls."""
-PLACE = Struct("header", "rank", "ranks", "timeout", "window", "other_window", "table", "other_table")
+PLACE = Struct("header*", "rank", "ranks", "timeout", "window*", "other_window", "table*", "other_table")
 """A rank as `tw_reduce` is told of it, once: addresses of the shared memory, and for each turn of the rank's window and
 of the table of all ranks' windows."""
 
@@ -59,7 +59,7 @@ def meeting_text() -> str:
     define_sleeping(m)
     with m.function("tw_ring", I64, [("header", PTR)]) as (f, (header,)):
         with f.when(f.load(I64, header + BELL.asleep, order="seq_cst").ne(0)):
-            modify(f, "add", header + BELL.bell, 1, I32)
+            f.modify("add", header + BELL.bell, 1, I32)
             f.call(VOID, "tw_wake", header + BELL.bell, (I64, 1 << 30), (I64, ALL))
         f.ret(0)
     with m.function("tw_post", I64, [("header", PTR), ("word", PTR), ("count", I64)]) as (f, (header, word, count)):
@@ -82,12 +82,12 @@ def meeting_text() -> str:
                 with f.when(looks.get() <= LOOKS + YIELDS):
                     f.call(I32, "sched_yield")
                 with f.when(looks.get() > LOOKS + YIELDS):
-                    modify(f, "add", header + BELL.asleep, 1)
+                    f.modify("add", header + BELL.asleep, 1)
                     heard = f.load(I32, header + BELL.bell, order="seq_cst")
                     with f.when(f.load(I64, word, order="seq_cst") < count):
                         end = least(f, until.get(), now(f) + NAP_NS)
                         f.call(I64, "tw_sleep", header + BELL.bell, heard.cast(I64), end, (I64, ALL))
-                    modify(f, "sub", header + BELL.asleep, 1)
+                    f.modify("sub", header + BELL.asleep, 1)
         f.ret(0)
     with m.function("tw_meet", I64, [(n, PTR if n == "header" else I64) for n in _MEET]) as (f, values):
         header, rank, ranks, count, timeout = values
@@ -113,13 +113,13 @@ def meeting_text() -> str:
         with f.when(words.cast(I64).ne(0)), f.each(ranks) as other:
             theirs = lines + (other * LINE_SIZE + line)
             for k in range(WORDS):
-                with f.when(f.load(I64, theirs, 8 * k).ne(f.load(I64, words, 8 * k))):
+                with f.when(theirs[8 * k].ne(words[8 * k])):
                     f.ret(DIFFERENT)
         f.ret(0)
     with m.function("tw_reduce", I64, [(n, PTR if n in _POINTERS else I64) for n in _REDUCE]) as (f, values):
         place, count, turn, words, line, data, nbytes, kernel, elements = values
-        header = f.load(PTR, place, PLACE.header)
-        rank, ranks, timeout = (f.load(I64, place, at) for at in (PLACE.rank, PLACE.ranks, PLACE.timeout))
+        header = place[PLACE.header]
+        rank, ranks, timeout = (place[at] for at in (PLACE.rank, PLACE.ranks, PLACE.timeout))
         window, table = (f.load(PTR, place + turn * 8, at) for at in (PLACE.window, PLACE.table))
         shown = f.call(I64, "tw_show", header, rank, ranks, count, timeout, words, line, window, data, nbytes)
         with f.when(shown.ne(0)):

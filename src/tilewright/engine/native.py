@@ -21,7 +21,7 @@ from tilewright.engine.native_code import (
     ENGINE_SIZE,
     EXPORTS,
     NO_MEMORY,
-    OPERATION_WORDS,
+    OPERATION,
     SIGNALS,
     STATUS_BITS,
     VARIABLE,
@@ -95,7 +95,7 @@ def available() -> bool:
 class _Record(ctypes.Structure):
     """An operation as native code has it."""
 
-    _fields_ = [(name, _WORD) for name in OPERATION_WORDS]
+    _fields_ = [(name, _WORD) for name in OPERATION.names]
 
 
 class Handle:

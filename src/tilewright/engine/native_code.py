@@ -17,25 +17,24 @@ from tilewright.runtime.layout import Struct
 from tilewright.runtime.limits import now
 from tilewright.runtime.threads import FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE, futex
 
-ENGINE = Struct("lock", "pushed", "free", "finished", "heap", "count", "room", "recording")
+ENGINE = Struct("lock", "pushed", "free*", "finished*", "heap*", "count", "room", "recording")
 SIGNALS = Struct("bell", "asleep", "ended", "stop", "heard", "waiters", "all", offset=128)
 """`bell` is rung (changed) for workers that sleep, of which there are `asleep`, `heard` for the `waiters` for an
 operation and those for `all`; `ended` is how many operations have."""
 ENGINE_SIZE = 256
 
-VARIABLE = Struct("head", "tail", "readers", "writing", "version", "failure", "deleted")
+VARIABLE = Struct("head*", "tail*", "readers", "writing", "version", "failure", "deleted")
 """`head` and `tail` are the entries that wait, `failure` is the failure that the variable carries."""
 VARIABLE_SIZE = 64
 
-OPERATION_WORDS = (
-    "function", "argument", "token", "priority", "clears", "reads", "writes",
-    "number", "waiting", "failure", "done", "begin", "end", "worker", "next", "room",
+OPERATION = Struct(
+    "function*", "argument*", "token", "priority", "clears", "reads", "writes",
+    "number", "waiting", "failure", "done", "begin", "end", "worker", "next*", "room",
 )  # fmt: skip
-OPERATION = Struct(*OPERATION_WORDS)
 """`token` is what Python knows it by; one without a token is freed when it has ended. Entries of its variables follow,
 those that it reads first; it has `room` for so many."""
-ENTRY = Struct("variable", "next", "operation", "writes")
-REQUEST = Struct("function", "argument", "token", "priority", "clears", "reads", "writes", "deletes")
+ENTRY = Struct("variable*", "next*", "operation*", "writes")
+REQUEST = Struct("function", "argument", "token", "priority", "clears", "reads", "writes", "deletes*")
 """An operation that is pushed. The addresses of its variables follow, each once, those that it reads first; `deletes`
 is the address of one to be deleted, or 0."""
 
@@ -64,20 +63,20 @@ def _lock(m: Module) -> None:
                 f.ret()
             f.pause()
         with f.loop() as taking:
-            taking.leave_if(f.let(I32, f"atomicrmw xchg ptr {word.text}, i32 2 seq_cst").eq(0))
+            taking.leave_if(f.modify("xchg", word, 2, I32).eq(0))
             futex(f, word, FUTEX_WAIT_PRIVATE, 2)
         f.ret()
     with m.function("tw_engine_unlock", VOID, [("engine", PTR)], local=True) as (f, (word,)):
-        with f.when(f.let(I32, f"atomicrmw xchg ptr {word.text}, i32 0 seq_cst").eq(2)):
+        with f.when(f.modify("xchg", word, 0, I32).eq(2)):
             futex(f, word, FUTEX_WAKE_PRIVATE, 1)
         f.ret()
 
 
 def _each_entry(f: Function, operation: Value) -> Iterator[tuple[Value, Value, Value]]:
     """Write a loop over the entries of an operation, once: an entry, its variable, and whether it writes that."""
-    with f.each(f.load(I64, operation, OPERATION.reads) + f.load(I64, operation, OPERATION.writes)) as k:
+    with f.each(operation[OPERATION.reads] + operation[OPERATION.writes]) as k:
         entry = operation + (k * ENTRY.size + OPERATION.size)
-        yield entry, f.load(PTR, entry, ENTRY.variable), f.load(I64, entry, ENTRY.writes).ne(0)
+        yield entry, entry[ENTRY.variable], entry[ENTRY.writes].ne(0)
 
 
 def _queues(m: Module) -> None:
@@ -85,8 +84,8 @@ def _queues(m: Module) -> None:
     with m.function("tw_enter", I64, [("operation", PTR)]) as (f, (operation,)):
         waiting = f.var(I64, 0)
         for entry, variable, writes in _each_entry(f, operation):
-            head = f.load(PTR, variable, VARIABLE.head)
-            writing, readers = (f.load(I64, variable, at) for at in (VARIABLE.writing, VARIABLE.readers))
+            head = variable[VARIABLE.head]
+            writing, readers = (variable[at] for at in (VARIABLE.writing, VARIABLE.readers))
             busy = f.var(I64, head.cast(I64) | writing)
             with f.when(writes):
                 busy.set(busy.get() | readers)
@@ -94,46 +93,46 @@ def _queues(m: Module) -> None:
             with f.when(queued.get()):
                 f.put(0, I64, entry, ENTRY.next)
                 with f.when(head.eq(0)):
-                    f.store(entry, variable, VARIABLE.head)
+                    variable[VARIABLE.head] = entry
                 with f.when(head.ne(0)):
-                    f.store(entry, f.load(PTR, variable, VARIABLE.tail), ENTRY.next)
-                f.store(entry, variable, VARIABLE.tail)
+                    variable[VARIABLE.tail][ENTRY.next] = entry
+                variable[VARIABLE.tail] = entry
                 waiting.add(1)
             with f.when(queued.get().eq(0)):
                 _grant(f, variable, writes)
-        f.store(waiting.get(), operation, OPERATION.waiting)
+        operation[OPERATION.waiting] = waiting.get()
         f.ret(waiting.get().eq(0).cast(I64))
     with m.function("tw_leave", PTR, [("operation", PTR)]) as (f, (operation,)):
         chain = f.var(PTR, 0)
-        failure = f.load(I64, operation, OPERATION.failure)
+        failure = operation[OPERATION.failure]
         for _, variable, writes in _each_entry(f, operation):
             with f.when(writes.eq(0)):
-                f.store(f.load(I64, variable, VARIABLE.readers) - 1, variable, VARIABLE.readers)
+                variable[VARIABLE.readers] -= 1
             with f.when(writes):
-                f.put(0, I64, variable, VARIABLE.writing)
-                f.store(f.load(I64, variable, VARIABLE.version) + 1, variable, VARIABLE.version)
-                f.store(failure, variable, VARIABLE.failure)
+                variable[VARIABLE.writing] = 0
+                variable[VARIABLE.version] += 1
+                variable[VARIABLE.failure] = failure
             with f.loop() as advancing:
-                first = f.load(PTR, variable, VARIABLE.head)
+                first = variable[VARIABLE.head]
                 advancing.leave_if(first.eq(0))
-                advancing.leave_if(f.load(I64, variable, VARIABLE.writing).ne(0))
-                wants = f.load(I64, first, ENTRY.writes).ne(0)
+                advancing.leave_if(variable[VARIABLE.writing].ne(0))
+                wants = first[ENTRY.writes].ne(0)
                 with f.when(wants):
-                    advancing.leave_if(f.load(I64, variable, VARIABLE.readers).ne(0))
+                    advancing.leave_if(variable[VARIABLE.readers].ne(0))
                 _grant(f, variable, wants)
-                f.store(f.load(PTR, first, ENTRY.next), variable, VARIABLE.head)
-                other = f.load(PTR, first, ENTRY.operation)
-                left = f.load(I64, other, OPERATION.waiting) - 1
-                f.store(left, other, OPERATION.waiting)
+                variable[VARIABLE.head] = first[ENTRY.next]
+                other = first[ENTRY.operation]
+                left = other[OPERATION.waiting] - 1
+                other[OPERATION.waiting] = left
                 with f.when(left.eq(0)):
-                    f.store(chain.get(), other, OPERATION.next)
+                    other[OPERATION.next] = chain.get()
                     chain.set(other)
         f.ret(chain.get())
     with m.function("tw_inherited", I64, [("operation", PTR)]) as (f, (operation,)):
-        with f.when(f.load(I64, operation, OPERATION.clears).ne(0)):
+        with f.when(operation[OPERATION.clears].ne(0)):
             f.ret(0)
         for _, variable, _ in _each_entry(f, operation):
-            failure = f.load(I64, variable, VARIABLE.failure)
+            failure = variable[VARIABLE.failure]
             with f.when(failure.ne(0)):
                 f.ret(failure)
         f.ret(0)
@@ -141,20 +140,20 @@ def _queues(m: Module) -> None:
 
 def _grant(f: Function, variable: Value, writes: Value) -> None:
     with f.when(writes):
-        f.put(1, I64, variable, VARIABLE.writing)
+        variable[VARIABLE.writing] = 1
     with f.when(writes.eq(0)):
-        f.store(f.load(I64, variable, VARIABLE.readers) + 1, variable, VARIABLE.readers)
+        variable[VARIABLE.readers] += 1
 
 
 def _heap(m: Module) -> None:
     """Operations that may run: the highest priority first, of equal ones the earliest push."""
     with m.function("tw_before", I1, [("a", PTR), ("b", PTR)], local=True) as (f, (a, b)):
-        mine, theirs = (f.load(I64, o, OPERATION.priority) for o in (a, b))
+        mine, theirs = (o[OPERATION.priority] for o in (a, b))
         with f.when(mine.ne(theirs)):
             f.ret(mine > theirs, I1)
-        f.ret(f.load(I64, a, OPERATION.number) < f.load(I64, b, OPERATION.number), I1)
+        f.ret(a[OPERATION.number] < b[OPERATION.number], I1)
     with m.function("tw_put", VOID, [("engine", PTR), ("operation", PTR)], local=True) as (f, (engine, operation)):
-        heap, count = f.load(PTR, engine, ENGINE.heap), f.load(I64, engine, ENGINE.count)
+        heap, count = engine[ENGINE.heap], engine[ENGINE.count]
         f.store(count + 1, engine, ENGINE.count, order="monotonic")
         at = f.var(I64, count)
         with f.loop() as rising:
@@ -162,12 +161,12 @@ def _heap(m: Module) -> None:
             parent = (at.get() - 1) >> 1
             above = f.load(PTR, heap, parent * 8)
             rising.leave_if(f.call(I1, "tw_before", operation, above).eq(0))
-            f.store(above, heap, at.get() * 8)
+            heap[at.get() * 8] = above
             at.set(parent)
-        f.store(operation, heap, at.get() * 8)
+        heap[at.get() * 8] = operation
         f.ret()
     with m.function("tw_first", PTR, [("engine", PTR)], local=True) as (f, (engine,)):
-        heap, count = f.load(PTR, engine, ENGINE.heap), f.load(I64, engine, ENGINE.count)
+        heap, count = engine[ENGINE.heap], engine[ENGINE.count]
         with f.when(count.eq(0)):
             f.ret(0, PTR)
         rest = count - 1
@@ -183,42 +182,42 @@ def _heap(m: Module) -> None:
                     child.add(1)
             below = f.load(PTR, heap, child.get() * 8)
             sinking.leave_if(f.call(I1, "tw_before", below, last).eq(0))
-            f.store(below, heap, at.get() * 8)
+            heap[at.get() * 8] = below
             at.set(child.get())
-        f.store(last, heap, at.get() * 8)
+        heap[at.get() * 8] = last
         f.ret(top)
 
 
 def _memory(m: Module) -> None:
     """Room in the heap for all operations that have not ended, memory of operations, and its return."""
     with m.function("tw_room", I64, [("engine", PTR)], local=True) as (f, (engine,)):
-        live = f.load(I64, engine, ENGINE.pushed) - f.load(I64, engine, SIGNALS.ended)
-        room = f.load(I64, engine, ENGINE.room)
+        live = engine[ENGINE.pushed] - engine[SIGNALS.ended]
+        room = engine[ENGINE.room]
         with f.when(live < room):
             f.ret(1)
         larger = room * 2 + 64
-        heap = f.call(PTR, "realloc", f.load(PTR, engine, ENGINE.heap), larger * 8)
+        heap = f.call(PTR, "realloc", engine[ENGINE.heap], larger * 8)
         with f.when(heap.eq(0)):
             f.ret(0)
-        f.store(heap, engine, ENGINE.heap)
-        f.store(larger, engine, ENGINE.room)
+        engine[ENGINE.heap] = heap
+        engine[ENGINE.room] = larger
         f.ret(1)
     with m.function("tw_new_operation", PTR, [("engine", PTR), ("count", I64)], local=True) as (f, (engine, count)):
-        spare = f.load(PTR, engine, ENGINE.free)
+        spare = engine[ENGINE.free]
         with f.when(count <= SMALL), f.when(spare.ne(0)):
-            f.store(f.load(PTR, spare, OPERATION.next), engine, ENGINE.free)
+            engine[ENGINE.free] = spare[OPERATION.next]
             f.ret(spare)
         room = f.call(I64, "llvm.smax.i64", count, (I64, SMALL))
         new = f.call(PTR, "malloc", room * ENTRY.size + OPERATION.size)
         with f.when(new.ne(0)):
-            f.store(room, new, OPERATION.room)
+            new[OPERATION.room] = room
         f.ret(new)
     with m.function("tw_drop", VOID, [("engine", PTR), ("operation", PTR)], local=True) as (f, (engine, operation)):
-        with f.when(f.load(I64, operation, OPERATION.room) > SMALL):
+        with f.when(operation[OPERATION.room] > SMALL):
             f.call(VOID, "free", operation)
             f.ret()
-        f.store(f.load(PTR, engine, ENGINE.free), operation, OPERATION.next)
-        f.store(operation, engine, ENGINE.free)
+        operation[OPERATION.next] = engine[ENGINE.free]
+        engine[ENGINE.free] = operation
         f.ret()
     with m.function("tw_engine_drop", I64, [("engine", PTR), ("list", PTR), ("count", I64)]) as (f, values):
         engine, operations, count = values
@@ -226,23 +225,23 @@ def _memory(m: Module) -> None:
             f.call(VOID, "tw_drop", engine, f.load(PTR, operations, k * 8))
         f.ret(0)
     with m.function("tw_engine_free", I64, [("engine", PTR)]) as (f, (engine,)):
-        f.call(VOID, "free", f.load(PTR, engine, ENGINE.heap))
+        f.call(VOID, "free", engine[ENGINE.heap])
         with f.loop() as freeing:
-            spare = f.load(PTR, engine, ENGINE.free)
+            spare = engine[ENGINE.free]
             freeing.leave_if(spare.eq(0))
-            f.store(f.load(PTR, spare, OPERATION.next), engine, ENGINE.free)
+            engine[ENGINE.free] = spare[OPERATION.next]
             f.call(VOID, "free", spare)
         f.ret(0)
     with m.function("tw_engine_finished", PTR, [("engine", PTR)]) as (f, (engine,)):
         with _locked(f, engine):
-            finished = f.load(PTR, engine, ENGINE.finished)
+            finished = engine[ENGINE.finished]
             f.put(0, I64, engine, ENGINE.finished)
         f.ret(finished)
 
 
 def _push(m: Module) -> None:
     with m.function("tw_engine_push", I64, [("engine", PTR), ("request", PTR)]) as (f, (engine, request)):
-        reads, writes = f.load(I64, request, REQUEST.reads), f.load(I64, request, REQUEST.writes)
+        reads, writes = request[REQUEST.reads], request[REQUEST.writes]
         variables = request + REQUEST.size
 
         def refuse(code: int) -> None:
@@ -250,7 +249,7 @@ def _push(m: Module) -> None:
             f.ret(code)
 
         f.call(VOID, "tw_engine_lock", engine)
-        with f.when(f.load(I64, engine, SIGNALS.stop).ne(0)):
+        with f.when(engine[SIGNALS.stop].ne(0)):
             refuse(CLOSED)
         with f.each(reads + writes) as k, f.when(f.load(I64, f.load(PTR, variables, k * 8), VARIABLE.deleted).ne(0)):
             refuse(DELETED)
@@ -259,21 +258,21 @@ def _push(m: Module) -> None:
         operation = f.call(PTR, "tw_new_operation", engine, reads + writes)
         with f.when(operation.eq(0)):
             refuse(NO_MEMORY)
-        deletes = f.load(PTR, request, REQUEST.deletes)
+        deletes = request[REQUEST.deletes]
         with f.when(deletes.ne(0)):
-            f.put(1, I64, deletes, VARIABLE.deleted)
+            deletes[VARIABLE.deleted] = 1
         for name in ("function", "argument", "token", "priority", "clears", "reads", "writes"):
-            f.store(f.load(I64, request, getattr(REQUEST, name)), operation, getattr(OPERATION, name))
+            operation[getattr(OPERATION, name)] = request[getattr(REQUEST, name)]
         for at in (OPERATION.failure, OPERATION.done, OPERATION.begin, OPERATION.end):
-            f.put(0, I64, operation, at)
-        number = f.load(I64, engine, ENGINE.pushed)
-        f.store(number, operation, OPERATION.number)
+            operation[at] = 0
+        number = engine[ENGINE.pushed]
+        operation[OPERATION.number] = number
         f.store(number + 1, engine, ENGINE.pushed, order="release")
         with f.each(reads + writes) as k:
             entry = operation + (k * ENTRY.size + OPERATION.size)
-            f.store(f.load(PTR, variables, k * 8), entry, ENTRY.variable)
-            f.store(operation, entry, ENTRY.operation)
-            f.store((k >= reads).cast(I64), entry, ENTRY.writes)
+            entry[ENTRY.variable] = f.load(PTR, variables, k * 8)
+            entry[ENTRY.operation] = operation
+            entry[ENTRY.writes] = (k >= reads).cast(I64)
         ready = f.call(I64, "tw_enter", operation)
         with f.when(ready.ne(0)):
             f.call(VOID, "tw_put", engine, operation)
@@ -291,11 +290,11 @@ def _push(m: Module) -> None:
         futex(f, engine + SIGNALS.bell, FUTEX_WAKE_PRIVATE, 1 << 30)
         f.ret(0)
     with m.function("tw_model", I64, [("bound", PTR)]) as (f, (bound,)):
-        call = f.load(PTR, bound, BOUND.call)
+        call = bound[BOUND.call]
         model, io, dims = (f.load(PTR, bound, at) for at in (BOUND.model, BOUND.io, BOUND.dims))
         with f.loop():
             status = f.call(I64, call, model, io, dims)
-            f.store(status, bound, BOUND.status)
+            bound[BOUND.status] = status
             with f.when(status.ne(NO_EXECUTOR)):
                 f.ret(status)
             f.call(I32, "sched_yield")  # as many calls of this program go on as it has memory for
@@ -338,28 +337,28 @@ def _work(m: Module) -> None:
                     f.ret(chosen.get(), PTR)
     params = [("engine", PTR), ("operation", PTR), ("status", I64)]
     with m.function("tw_ended", VOID, params, local=True) as (f, (engine, operation, status)):
-        failed = f.load(I64, operation, OPERATION.failure)
+        failed = operation[OPERATION.failure]
         with f.when(failed.eq(0)), f.when(status.ne(0)):
-            code = (f.load(I64, operation, OPERATION.number) + 1) * (1 << STATUS_BITS)
-            f.store(code | (status & ((1 << STATUS_BITS) - 1)), operation, OPERATION.failure)
+            code = (operation[OPERATION.number] + 1) * (1 << STATUS_BITS)
+            operation[OPERATION.failure] = code | (status & ((1 << STATUS_BITS) - 1))
         ready = f.var(I64, 0)
         with _locked(f, engine):
-            with f.when(f.load(I64, engine, ENGINE.recording).ne(0)):
-                f.store(now(f), operation, OPERATION.end)
+            with f.when(engine[ENGINE.recording].ne(0)):
+                operation[OPERATION.end] = now(f)
             chain = f.var(PTR, f.call(PTR, "tw_leave", operation))
             with f.loop() as putting:
                 one = chain.get()
                 putting.leave_if(one.eq(0))
-                chain.set(f.load(PTR, one, OPERATION.next))
+                chain.set(one[OPERATION.next])
                 f.call(VOID, "tw_put", engine, one)
                 ready.add(1)
             f.put(1, I64, operation, OPERATION.done, order="release")
-            with f.when(f.load(I64, operation, OPERATION.token).ne(0)):
-                f.store(f.load(PTR, engine, ENGINE.finished), operation, OPERATION.next)
-                f.store(operation, engine, ENGINE.finished)
-            with f.when(f.load(I64, operation, OPERATION.token).eq(0)):
+            with f.when(operation[OPERATION.token].ne(0)):
+                operation[OPERATION.next] = engine[ENGINE.finished]
+                engine[ENGINE.finished] = operation
+            with f.when(operation[OPERATION.token].eq(0)):
                 f.call(VOID, "tw_drop", engine, operation)
-            f.store(f.load(I64, engine, SIGNALS.ended) + 1, engine, SIGNALS.ended, order="seq_cst")
+            f.store(engine[SIGNALS.ended] + 1, engine, SIGNALS.ended, order="seq_cst")
         f.call(VOID, "tw_engine_call", engine, ready.get() - 1)  # this worker takes one itself
         wakes = f.var(I64, f.load(I64, engine, SIGNALS.waiters, order="seq_cst"))
         with f.when(f.call(I1, "tw_is_done", engine, (PTR, 0))):
@@ -377,19 +376,19 @@ def _work(m: Module) -> None:
             operation = f.call(PTR, "tw_take", engine, sleeps)
             with f.when(operation.eq(0)):
                 f.ret(0)
-            f.store(worker, operation, OPERATION.worker)
+            operation[OPERATION.worker] = worker
             failure = f.call(I64, "tw_inherited", operation)
-            f.store(failure, operation, OPERATION.failure)
-            with f.when(f.load(I64, engine, ENGINE.recording).ne(0)):
-                f.store(now(f), operation, OPERATION.begin)
-            function = f.load(PTR, operation, OPERATION.function)
+            operation[OPERATION.failure] = failure
+            with f.when(engine[ENGINE.recording].ne(0)):
+                operation[OPERATION.begin] = now(f)
+            function = operation[OPERATION.function]
             result = f.var(I64, 0)
             with f.when(failure.eq(0)):
                 with f.when(function.eq(0)):
-                    f.store(operation, slot)
-                    f.store(f.load(I64, operation, OPERATION.token), slot, 8)
+                    slot[0] = operation
+                    slot[8] = operation[OPERATION.token]
                     f.ret(1)
-                result.set(f.call(I64, function, f.load(PTR, operation, OPERATION.argument)))
+                result.set(f.call(I64, function, operation[OPERATION.argument]))
             f.call(VOID, "tw_ended", engine, operation, result.get())
 
 
@@ -418,8 +417,8 @@ def _wait(m: Module) -> None:
             waiting.leave_if(result.get().ne(0))
             left = until - now(f)
             waiting.leave_if(left <= 0)
-            f.store(left // 1_000_000_000, rest)
-            f.store(left % 1_000_000_000, rest, 8)
+            rest[0] = left // 1_000_000_000
+            rest[8] = left % 1_000_000_000
             futex(f, engine + SIGNALS.heard, FUTEX_WAIT_PRIVATE, heard.cast(I64), rest)
         f.add_atomic(counter.get(), -1)
         f.ret(result.get())

@@ -4,11 +4,11 @@
     with m.function("sum", I64, [("p", PTR), ("n", I64)]) as (f, p, n):
         total = f.var(I64, 0)
         with f.each(n) as i:
-            total.set(total.get() + f.load(I64, p, i * 8))
+            total.add(p[i * 8])
         f.ret(total.get())
 
 Variables live in `alloca`s, which LLVM turns into registers. `Value`s are single assignments; a Python int stands for a
-constant of the type that the other operand has.
+constant of the type that the other operand has. `p[offset]` is memory of eight bytes, at an offset in bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,17 @@ from tilewright.native.text import Writer
 from tilewright.support.classes import dataclass
 
 VOID, I1, I8, I32, I64, PTR = "void", "i1", "i8", "i32", "i64", "ptr"
+
+
+class Field(int):
+    """An offset in bytes that knows the type of what stands there."""
+
+    type: str
+
+    def __new__(cls, offset: int, type: str) -> Field:
+        field = super().__new__(cls, offset)
+        field.type = type
+        return field
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +52,9 @@ class Value:
     def __sub__(self, other: Value | int) -> Value:
         return self._binary("sub", other)
 
+    def __rsub__(self, other: int) -> Value:
+        return self.fn.value(other, self.type) - self
+
     def __mul__(self, other: Value | int) -> Value:
         return self._binary("mul", other)
 
@@ -56,8 +70,14 @@ class Value:
     def __or__(self, other: Value | int) -> Value:
         return self._binary("or", other)
 
+    def __invert__(self) -> Value:
+        return self._binary("xor", -1)
+
     def __lshift__(self, other: Value | int) -> Value:
         return self._binary("shl", other)
+
+    def __rlshift__(self, other: int) -> Value:
+        return self.fn.value(other, self.type) << self
 
     def __rshift__(self, other: Value | int) -> Value:
         return self._binary("lshr", other)
@@ -93,6 +113,16 @@ class Value:
         else:
             op = "zext" if int(to[1:]) > int(self.type[1:]) else "trunc"
         return self.fn.let(to, f"{op} {self.type} {self.text} to {to}")
+
+    def __getitem__(self, offset: Value | int) -> Value:
+        """Memory at an offset in bytes from this address: a value of the type of a `Field`, else an i64."""
+        return self.fn.load(_type_at(offset), self, offset)
+
+    def __setitem__(self, offset: Value | int, value: Value | int) -> None:
+        stored = self.fn.value(value, _type_at(offset))
+        if _size(stored.type) != 8:
+            raise TypeError(f"{stored.text} is {stored.type}: memory by subscripts is of eight bytes, use `store`")
+        self.fn.store(stored, self, offset)
 
     def signed(self, to: str) -> Value:
         """A wider integer, sign extended."""
@@ -203,13 +233,18 @@ class Function:
         """Store a constant."""
         self.store(self.value(value, type), pointer, offset, order)
 
-    def add_atomic(self, pointer: Value, value: int, type: str = I64) -> Value:
-        """Fetch and add, sequentially consistent; gives the value before."""
-        return self.let(type, f"atomicrmw add ptr {pointer.text}, {type} {value} seq_cst")
+    def modify(self, op: str, pointer: Value, value: Value | int, type: str = I64) -> Value:
+        """Read, modify (as an `atomicrmw` of LLVM does) and write, sequentially consistent; gives the value before."""
+        return self.let(type, f"atomicrmw {op} ptr {pointer.text}, {type} {self.operand(value, type)} seq_cst")
 
-    def swap_if(self, pointer: Value, expected: int, wanted: int, type: str = I64) -> Value:
-        """Compare and swap; gives whether it did."""
-        pair = self.let("", f"cmpxchg ptr {pointer.text}, {type} {expected}, {type} {wanted} seq_cst seq_cst")
+    def add_atomic(self, pointer: Value, value: Value | int, type: str = I64) -> Value:
+        """Fetch and add, sequentially consistent; gives the value before."""
+        return self.modify("add", pointer, value, type)
+
+    def swap_if(self, pointer: Value, expected: Value | int, wanted: Value | int, type: str = I64) -> Value:
+        """Compare and swap, sequentially consistent; gives whether it did."""
+        old, new = self.operand(expected, type), self.operand(wanted, type)
+        pair = self.let("", f"cmpxchg ptr {pointer.text}, {type} {old}, {type} {new} seq_cst seq_cst")
         return self.let(I1, f"extractvalue {{ {type}, i1 }} {pair.text}, 1")
 
     def symbol(self, name: str) -> Value:
@@ -327,6 +362,10 @@ class Module:
     def text(self) -> str:
         declarations = [d for name, d in self._declared.items() if name not in self._defined]
         return "\n\n".join([*declarations, *self._parts]) + "\n"
+
+
+def _type_at(offset: Value | int) -> str:
+    return offset.type if isinstance(offset, Field) else I64
 
 
 def _size(type: str) -> int:

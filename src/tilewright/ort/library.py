@@ -45,7 +45,7 @@ SUPPORT = ("tw_find", "tw_in_range", "tw_overlap", "tw_take_dl_input")
 """Functions of the runtime that a call needs."""
 TABLE = Struct("api", "name", "vendor", "version", *HOOKS, *SUPPORT)
 """The table that Python fills in: the address of `OrtApi`, three texts, functions of Python, those of the runtime."""
-NODE_INFO = Struct("version", *NODE, "model", "inputs", "outputs")
+NODE_INFO = Struct("version", *NODE, "model*", "inputs*", "outputs*")
 """An `OrtNodeComputeInfo`, then our own fields: the program's descriptor, null if all calls are made by Python, and for
 each of its arguments the number of the node's input or output."""
 
@@ -68,7 +68,7 @@ def library_text() -> str:
             f.ret(_word(f, getattr(TABLE, field)))
     for name, count in _NULL_RESULT.items():
         with m.function(name, PTR, _words(count)) as (f, values):
-            f.put(0, I64, values[-1])
+            values[-1][0] = 0
             f.ret(0, PTR)
     _answers(m)
     _entries(m)
@@ -131,7 +131,7 @@ def _answers(m: Module) -> None:
         f.put(0, I32, values[-1])  # OrtCompiledModelCompatibility_EP_NOT_APPLICABLE
         f.ret(0, PTR)
     with m.function("tw_ort_state", PTR, _words(3)) as (f, (info, _, out)):
-        f.store(info, out)
+        out[0] = info
         f.ret(0, PTR)
 
 
@@ -153,16 +153,16 @@ class _Compute:
 
     def emit(self) -> None:
         f = self.f
-        self.model = f.load(PTR, self.info, NODE_INFO.model)
+        self.model = self.info[NODE_INFO.model]
         self.api = _word(f, TABLE.api)
         self.slow_if(self.model.eq(0))
         self.slow_if(_word(f, TABLE.compute_slowly).eq(0))
-        self.inputs, self.outputs = f.load(I64, self.model, MODEL.inputs), f.load(I64, self.model, MODEL.outputs)
+        self.inputs, self.outputs = self.model[MODEL.inputs], self.model[MODEL.outputs]
         self.io = f.dynamic_space((self.inputs + self.outputs) * 2 + 1)
-        symbols = f.load(I64, self.model, MODEL.symbols)
+        symbols = self.model[MODEL.symbols]
         self.dims = f.dynamic_space(symbols + 1)
         with f.each(symbols) as i:
-            f.put(-1, I64, self.dims, i * 8)
+            self.dims[i * 8] = -1
         self.value, self.data = f.space(8), f.space(8)
         self.take_inputs()
         self.slow_if(f.call(I1, _word(f, TABLE.tw_in_range), self.model, self.dims).eq(0))
@@ -172,8 +172,8 @@ class _Compute:
         overlap = f.call(I1, _word(f, TABLE.tw_overlap), self.model, self.io, self.inputs + self.outputs)
         self.slow_if(overlap, layout)
         with f.each(self.inputs + self.outputs) as i:
-            f.store(f.load(I64, self.io, i * 16), self.io, i * 8)
-        status = f.call(I64, f.load(PTR, self.model, MODEL.execute), self.model, layout, self.io)
+            self.io[i * 8] = self.io[i * 16]
+        status = f.call(I64, self.model[MODEL.execute], self.model, layout, self.io)
         f.add_atomic(layout + LAYOUT.users, -1)
         self.slow_if(status.ne(OK))
         f.ret(0, PTR)
@@ -197,39 +197,38 @@ class _Compute:
     def take_inputs(self) -> None:
         f = self.f
         view, type, shape, rank = f.space(DL_SIZE), f.space(8), f.space(8), f.space(8)
-        f.put(DL_CPU, I64, view, DL_DEVICE)
-        f.put(0, I64, view, DL_STRIDES)
-        f.put(0, I64, view, DL_OFFSET)
-        numbers = f.load(PTR, self.info, NODE_INFO.inputs)
+        view[DL_DEVICE] = DL_CPU
+        view[DL_STRIDES] = view[DL_OFFSET] = 0
+        numbers = self.info[NODE_INFO.inputs]
         with f.each(self.inputs) as i:
-            self.ask("KernelContext_GetInput", self.context, f.load(I64, numbers, i * 8), self.value)
+            self.ask("KernelContext_GetInput", self.context, numbers[i * 8], self.value)
             value = f.load(PTR, self.value)
             self.slow_if(value.eq(0))
             self.ask("GetTensorElementTypeAndShapeDataReference", value, type, shape, rank)
             self.ask("GetTensorMutableData", value, self.data)
-            tensor = f.load(PTR, self.model, MODEL.tensors) + i * TENSOR.size
-            f.store(f.load(PTR, self.data), view, DL_DATA)
-            f.store(f.load(I64, rank).cast(I32), view, DL_RANK)
-            f.store(f.load(I64, tensor, TENSOR.code).cast(I32), view, DL_CODE)
-            f.store(f.load(PTR, shape), view, DL_SHAPE)
+            tensor = self.model[MODEL.tensors] + i * TENSOR.size
+            view[DL_DATA] = f.load(PTR, self.data)
+            f.store(rank[0].cast(I32), view, DL_RANK)
+            f.store(tensor[TENSOR.code].cast(I32), view, DL_CODE)
+            view[DL_SHAPE] = f.load(PTR, shape)
             accepted = f.call(I64, _word(f, TABLE.tw_take_dl_input), tensor, view, self.dims, self.io + i * 16)
             self.slow_if(accepted.eq(0))
 
     def take_outputs(self, layout: Value) -> None:
         f = self.f
-        numbers, shape = f.load(PTR, self.info, NODE_INFO.outputs), f.var(PTR, f.load(PTR, layout, LAYOUT.outputs))
+        numbers, shape = self.info[NODE_INFO.outputs], f.var(PTR, layout[LAYOUT.outputs])
         with f.each(self.outputs) as i:
             index = self.inputs + i
-            tensor = f.load(PTR, self.model, MODEL.tensors) + index * TENSOR.size
-            rank, dims = f.load(I64, tensor, TENSOR.rank), shape.get()
-            number = f.load(I64, numbers, i * 8)
+            tensor = self.model[MODEL.tensors] + index * TENSOR.size
+            rank, dims = tensor[TENSOR.rank], shape.get()
+            number = numbers[i * 8]
             self.ask("KernelContext_GetOutput", self.context, number, dims, rank, self.value, layout=layout)
             self.ask("GetTensorMutableData", f.load(PTR, self.value), self.data, layout=layout)
-            nbytes = f.var(I64, f.load(I64, tensor, TENSOR.itemsize))
+            nbytes = f.var(I64, tensor[TENSOR.itemsize])
             with f.each(rank) as k:
-                nbytes.set(nbytes.get() * f.load(I64, dims, k * 8))
-            f.store(f.load(I64, self.data), self.io, index * 16)
-            f.store(nbytes.get(), self.io, index * 16 + 8)
+                nbytes.set(nbytes.get() * dims[k * 8])
+            self.io[index * 16] = self.data[0]
+            self.io[index * 16 + 8] = nbytes.get()
             shape.set(dims + rank * 8)
 
 

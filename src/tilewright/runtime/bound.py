@@ -15,7 +15,7 @@ from tilewright.runtime.limits import ENDLESS, REFUSED
 from tilewright.runtime.model import Model
 from tilewright.support.errors import CallError, Error
 
-BOUND = Struct("call", "model", "io", "dims", "status")
+BOUND = Struct("call*", "model*", "io*", "dims*", "status")
 """A bound call in memory: the function `call(model, io, dims)`, and what it gave."""
 
 

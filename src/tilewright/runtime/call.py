@@ -47,24 +47,25 @@ RELEASE_GIL_NS = 10_000
 """Calls at least this long give up the GIL; for shorter ones, getting it back may cost more than the call."""
 
 MODEL = Struct(
-    "run", "threads", "inputs", "outputs", "packed", "temps", "symbols",
-    "tensors", "ranges",
-    "layouts", "layout_size", "layout_hint", "clock",
-    "executors", "executor_size", "executor_count",
-    "weights", "weights_size", "slots", "current", "reader",
-    "ensure", "writes", "execute",
-    "shapes", "promised", "outdims", "assumed", "places", "tags", "call_error", "endless_message", "delayed_message",
+    "run*", "threads", "inputs", "outputs", "packed", "temps", "symbols",
+    "tensors*", "ranges",
+    "layouts*", "layout_size", "layout_hint", "clock",
+    "executors*", "executor_size", "executor_count",
+    "weights*", "weights_size", "slots", "current*", "reader*",
+    "ensure*", "writes", "execute*",
+    "shapes*", "promised*", "outdims", "assumed", "places*", "tags",
+    "call_error*", "endless_message*", "delayed_message*",
 )  # fmt: skip
 """`execute` is what a call runs once arguments are checked: `tw_execute`, or an agent's way to its broker. `promised`
 is what `shapes` must give, or -1, word for word; the last `assumed` of the words say that what is assumed of sizes
 holds. `places` is null until memory is planned; `tags` counts layouts that were made. `call_error` is the class that
 the native face raises where loops do not end, with one of the two texts
 at `endless_message` and `delayed_message`."""
-TENSOR = Struct("descr", "code", "itemsize", "rank", "dims", "message", "written")
+TENSOR = Struct("descr*", "code", "itemsize", "rank", "dims*", "message*", "written")
 RANGE = Struct("lo", "hi", "multiple")
-LAYOUT = Struct("users", "tag", "arena", "stamp", "measured", "least_ns", "outputs", "offsets", *TRIAL_FIELDS, "dims")
-EXECUTOR = Struct("busy", "tag", "arena", "capacity", "generation", *CONTROL_FIELDS, "device", "slots")
-WEIGHTS = Struct("version", "generation", "addresses")
+LAYOUT = Struct("users", "tag", "arena", "stamp", "measured", "least_ns", "outputs*", "offsets*", *TRIAL_FIELDS, "dims")
+EXECUTOR = Struct("busy", "tag", "arena*", "capacity", "generation", *CONTROL_FIELDS, "device*", "slots")
+WEIGHTS = Struct("version*", "generation", "addresses")
 """`device` is for calls on a GPU (`gpu/native.py`). `dims`, `slots` and `addresses` are where the array begins that
 ends the struct. EXECUTOR's fields from `limit` on are the control words that `tw_run` finds through its last slot.
 MODEL's `current` and WEIGHTS' `version` are addresses of words of the control page, MODEL's `reader` that of this
@@ -72,12 +73,12 @@ process's entry in it."""
 
 
 def _layout_at(f: Function, model: Value, index: Value) -> Value:
-    return f.load(PTR, model, MODEL.layouts) + index * f.load(I64, model, MODEL.layout_size)
+    return model[MODEL.layouts] + index * model[MODEL.layout_size]
 
 
 def _same_dims(m: Module) -> None:
     with m.function("tw_same", I1, [("a", PTR), ("b", PTR), ("n", I64)], local=True) as (f, (a, b, n)):
-        with f.each(n) as i, f.when(f.load(I64, a, i * 8).ne(f.load(I64, b, i * 8))):
+        with f.each(n) as i, f.when(a[i * 8].ne(b[i * 8])):
             f.ret(0, I1)
         f.ret(1, I1)
 
@@ -85,25 +86,25 @@ def _same_dims(m: Module) -> None:
 def _find(m: Module) -> None:
     """`tw_find(model, dims)`: the layout for these values of the symbols, found or made, and pinned."""
     with m.function("tw_pin", I1, [("layout", PTR), ("dims", PTR), ("n", I64)], local=True) as (f, (layout, dims, n)):
-        with f.when(f.load(I64, layout, LAYOUT.tag).eq(0)):
+        with f.when(layout[LAYOUT.tag].eq(0)):
             f.ret(0, I1)
         with f.when(f.call(I1, "tw_same", layout + LAYOUT.dims, dims, n).eq(0)):
             f.ret(0, I1)
         # Pin, then look again: it may have been refilled in between.
         before = f.add_atomic(layout + LAYOUT.users, 1)
-        with f.when(before >= 0), f.when(f.load(I64, layout, LAYOUT.tag).ne(0)):
+        with f.when(before >= 0), f.when(layout[LAYOUT.tag].ne(0)):
             with f.when(f.call(I1, "tw_same", layout + LAYOUT.dims, dims, n)):
                 f.ret(1, I1)
         f.add_atomic(layout + LAYOUT.users, -1)
         f.ret(0, I1)
     with m.function("tw_find", PTR, [("model", PTR), ("dims", PTR)]) as (f, (model, dims)):
-        symbols = f.load(I64, model, MODEL.symbols)
-        hint = _layout_at(f, model, f.load(I64, model, MODEL.layout_hint))
+        symbols = model[MODEL.symbols]
+        hint = _layout_at(f, model, model[MODEL.layout_hint])
 
         def result(layout: Value) -> None:
-            clock = f.load(I64, model, MODEL.clock) + 1
-            f.store(clock, model, MODEL.clock)
-            f.store(clock, layout, LAYOUT.stamp)
+            clock = model[MODEL.clock] + 1
+            model[MODEL.clock] = clock
+            layout[LAYOUT.stamp] = clock
             f.ret(layout)
 
         with f.when(f.call(I1, "tw_pin", hint, dims, symbols)):
@@ -113,7 +114,7 @@ def _find(m: Module) -> None:
             index = (first + way) & (LAYOUTS - 1)
             layout = _layout_at(f, model, index)
             with f.when(f.call(I1, "tw_pin", layout, dims, symbols)):
-                f.store(index, model, MODEL.layout_hint)
+                model[MODEL.layout_hint] = index
                 result(layout)
         created = f.call(PTR, "tw_make", model, dims, first)
         with f.when(created.ne(0)):
@@ -125,7 +126,7 @@ def _hash(m: Module) -> None:
     with m.function("tw_hash", I64, [("dims", PTR), ("n", I64)], local=True) as (f, (dims, n)):
         mixed = f.var(I64, 0)
         with f.each(n) as i:
-            mixed.set((mixed.get() + f.load(I64, dims, i * 8)) * MIX)
+            mixed.set((mixed.get() + dims[i * 8]) * MIX)
             mixed.set(mixed.get() + (mixed.get() >> 32))
         f.ret(mixed.get())
 
@@ -143,11 +144,11 @@ def _make(m: Module) -> None:
         f.ret(f.swap_if(layout + LAYOUT.users, 0, -REFILLING))
     params = [("model", PTR), ("dims", PTR), ("first", I64)]
     with m.function("tw_make", PTR, params) as (f, (model, dims, first)):
-        with f.when(f.load(PTR, model, MODEL.places).eq(0)):
+        with f.when(model[MODEL.places].eq(0)):
             f.ret(0, PTR)
         oldest, stamp = f.var(I64, first), f.var(I64, (1 << 62) - 1)
         with f.each(WAYS) as way:
-            result = f.load(I64, _layout_at(f, model, (first + way) & (LAYOUTS - 1)), LAYOUT.stamp)
+            result = _layout_at(f, model, (first + way) & (LAYOUTS - 1))[LAYOUT.stamp]
             with f.when(result < stamp.get()):
                 stamp.set(result)
                 oldest.set(first + way)
@@ -163,13 +164,13 @@ def _sized(m: Module) -> None:
     have. No product here overflows."""
     with m.function("tw_sized", I1, [("model", PTR), ("dims", PTR)], local=True) as (f, (model, dims)):
         at, size = f.var(PTR, dims), f.var(I64, 0)
-        first = f.load(PTR, model, MODEL.tensors) + f.load(I64, model, MODEL.inputs) * TENSOR.size
-        with f.each(f.load(I64, model, MODEL.outputs)) as k:
+        first = model[MODEL.tensors] + model[MODEL.inputs] * TENSOR.size
+        with f.each(model[MODEL.outputs]) as k:
             tensor = first + k * TENSOR.size
-            size.set(f.load(I64, tensor, TENSOR.itemsize))
-            rank = f.load(I64, tensor, TENSOR.rank)
+            size.set(tensor[TENSOR.itemsize])
+            rank = tensor[TENSOR.rank]
             with f.each(rank) as j:
-                d = f.load(I64, at.get(), j * 8)
+                d = at.get()[j * 8]
                 with f.when(size.get() > HALF), f.when(d > HALF):
                     f.ret(0, I1)
                 with f.when((size.get() >> HALF_BITS) * d > HALF):
@@ -189,13 +190,13 @@ HALF = 1 << HALF_BITS
 def _fill(m: Module) -> None:
     params = [("model", PTR), ("layout", PTR), ("dims", PTR)]
     with m.function("tw_fill", PTR, params, local=True) as (f, (model, layout, dims)):
-        temps, outdims = f.load(I64, model, MODEL.temps), f.load(I64, model, MODEL.outdims)
-        symbols = f.load(I64, model, MODEL.symbols)
-        supplied = temps + outdims + f.load(I64, model, MODEL.assumed)
+        temps, outdims = model[MODEL.temps], model[MODEL.outdims]
+        symbols = model[MODEL.symbols]
+        supplied = temps + outdims + model[MODEL.assumed]
         values = f.dynamic_space(supplied + 1)
-        f.put(0, I64, layout, LAYOUT.tag)
-        f.call(VOID, f.load(PTR, model, MODEL.shapes), dims, values)
-        promised = f.load(PTR, model, MODEL.promised)
+        layout[LAYOUT.tag] = 0
+        f.call(VOID, model[MODEL.shapes], dims, values)
+        promised = model[MODEL.promised]
         with f.when(f.call(I1, "tw_promised", promised, values, supplied).eq(0)):
             f.add_atomic(layout + LAYOUT.users, REFILLING)
             f.ret(0, PTR)
@@ -206,14 +207,14 @@ def _fill(m: Module) -> None:
         outputs = layout + (symbols * 8 + LAYOUT.dims)
         offsets = outputs + outdims * 8
         f.call(VOID, "tw_copy", outputs, values + temps * 8, outdims)
-        arena = f.call(I64, "tw_place", f.load(PTR, model, MODEL.places), temps, values, offsets)
+        arena = f.call(I64, "tw_place", model[MODEL.places], temps, values, offsets)
         for field, value in ((LAYOUT.arena, arena), (LAYOUT.outputs, outputs), (LAYOUT.offsets, offsets)):
-            f.store(value, layout, field)
-        f.put(0, I64, layout, LAYOUT.measured)
-        f.put((1 << 62) - 1, I64, layout, LAYOUT.least_ns)
+            layout[field] = value
+        layout[LAYOUT.measured] = 0
+        layout[LAYOUT.least_ns] = (1 << 62) - 1
         for k in range(len(TRIAL_FIELDS)):
-            f.put(0, I64, layout, LAYOUT.threads + 8 * k)
-        f.store(f.add_atomic(model + MODEL.tags, 1) + 1, layout, LAYOUT.tag)
+            layout[LAYOUT.threads + 8 * k] = 0
+        layout[LAYOUT.tag] = f.add_atomic(model + MODEL.tags, 1) + 1
         f.add_atomic(layout + LAYOUT.users, REFILLING + 1)
         f.ret(layout)
 
@@ -226,17 +227,17 @@ def _claim(m: Module) -> None:
         f.ret(f.swap_if(executor + EXECUTOR.busy, 0, 1))
     with m.function("tw_claim", PTR, [("model", PTR), ("layout", PTR)], local=True) as (f, (model, layout)):
         count = f.load(I64, model, MODEL.executor_count, order="acquire")
-        size = f.load(I64, model, MODEL.executor_size)
-        tag = f.load(I64, layout, LAYOUT.tag)
-        arena = f.load(I64, layout, LAYOUT.arena)
+        size = model[MODEL.executor_size]
+        tag = layout[LAYOUT.tag]
+        arena = layout[LAYOUT.arena]
         for exact in (True, False):
-            at = f.var(PTR, f.load(PTR, model, MODEL.executors))
+            at = f.var(PTR, model[MODEL.executors])
             with f.each(count):
                 e = at.get()
-                fits = f.load(I64, e, EXECUTOR.tag).eq(tag) if exact else f.load(I64, e, EXECUTOR.capacity) >= arena
+                fits = e[EXECUTOR.tag].eq(tag) if exact else e[EXECUTOR.capacity] >= arena
                 with f.when(fits), f.when(f.call(I1, "tw_take", e)):
                     # Its arena may have been exchanged before we took it.
-                    with f.when(f.load(I64, e, EXECUTOR.capacity) >= arena):
+                    with f.when(e[EXECUTOR.capacity] >= arena):
                         f.ret(e)
                     f.put(0, I64, e, EXECUTOR.busy, order="release")
                 at.set(e + size)
@@ -247,46 +248,46 @@ def _load_layout(m: Module) -> None:
     """Make an executor's temporaries those of a layout."""
     params = [("model", PTR), ("layout", PTR), ("executor", PTR), ("first", I64)]
     with m.function("tw_load", VOID, params, local=True) as (f, (model, layout, executor, first)):
-        arena = f.load(PTR, executor, EXECUTOR.arena)
-        offsets = f.load(PTR, layout, LAYOUT.offsets)
+        arena = executor[EXECUTOR.arena]
+        offsets = layout[LAYOUT.offsets]
         slots = executor + (first * 8 + EXECUTOR.slots)
-        with f.each(f.load(I64, model, MODEL.temps)) as i:
-            f.store(arena + f.load(I64, offsets, i * 8), slots, i * 8)
-        f.store(f.load(I64, layout, LAYOUT.tag), executor, EXECUTOR.tag)
+        with f.each(model[MODEL.temps]) as i:
+            slots[i * 8] = arena + offsets[i * 8]
+        executor[EXECUTOR.tag] = layout[LAYOUT.tag]
         f.ret()
 
 
 def _copy_words(m: Module) -> None:
     with m.function("tw_copy", VOID, [("to", PTR), ("source", PTR), ("n", I64)]) as (f, (to, source, n)):
         with f.each(n) as i:
-            f.store(f.load(I64, source, i * 8), to, i * 8)
+            to[i * 8] = source[i * 8]
         f.ret()
 
 
 def _pin_weights(f: Function, model: Value, give_up: Callable[[], None]) -> tuple[Value, Value]:
     """Pin the current slot; gives its WEIGHTS and the address of the pins."""
     pinned, pins = f.var(I64), f.var(PTR)
-    current = f.load(PTR, model, MODEL.current)
+    current = model[MODEL.current]
     with f.loop() as loop:
         index = f.load(I64, current, order="seq_cst")
         # A negative number, or one that a damaged page holds.
-        with f.when(index.below(f.load(I64, model, MODEL.slots)).eq(0)):
+        with f.when(index.below(model[MODEL.slots]).eq(0)):
             give_up()
         pinned.set(index)
-        pins.set(f.load(PTR, model, MODEL.reader) + READER.pins + index * 8)
+        pins.set(model[MODEL.reader] + READER.pins + index * 8)
         f.add_atomic(pins.get(), 1)
         loop.leave_if(f.load(I64, current, order="seq_cst").eq(index))
         f.add_atomic(pins.get(), -1)
-    return f.load(PTR, model, MODEL.weights) + pinned.get() * f.load(I64, model, MODEL.weights_size), pins.get()
+    return model[MODEL.weights] + pinned.get() * model[MODEL.weights_size], pins.get()
 
 
 def _load_weights(f: Function, model: Value, weights: Value, executor: Value, first: Value) -> None:
     """Bring the addresses of pinned weights into the slots."""
-    generation = f.load(I64, weights, WEIGHTS.generation)
-    with f.when(generation.ne(f.load(I64, executor, EXECUTOR.generation))):
+    generation = weights[WEIGHTS.generation]
+    with f.when(generation.ne(executor[EXECUTOR.generation])):
         slots = executor + (first * 8 + EXECUTOR.slots)
-        f.call(VOID, "tw_copy", slots, weights + WEIGHTS.addresses, f.load(I64, model, MODEL.packed))
-        f.store(generation, executor, EXECUTOR.generation)
+        f.call(VOID, "tw_copy", slots, weights + WEIGHTS.addresses, model[MODEL.packed])
+        executor[EXECUTOR.generation] = generation
 
 
 def _note_call(f: Function, model: Value, weights: Value, io: Value, arguments: Value) -> None:
@@ -294,9 +295,9 @@ def _note_call(f: Function, model: Value, weights: Value, io: Value, arguments: 
 
     Threads of one reader may lose counts to each other: the number of calls is for people.
     """
-    version = f.load(I64, f.load(PTR, weights, WEIGHTS.version), order="monotonic")
+    version = f.load(I64, weights[WEIGHTS.version], order="monotonic")
     f.store(version, io + arguments * 8)
-    reader = f.load(PTR, model, MODEL.reader)
+    reader = model[MODEL.reader]
     f.store(version, reader, READER.version, order="monotonic")
     f.store(f.load(I64, reader, READER.calls, order="monotonic") + 1, reader, READER.calls, order="monotonic")
 
@@ -304,7 +305,7 @@ def _note_call(f: Function, model: Value, weights: Value, io: Value, arguments: 
 def _run(m: Module) -> None:
     params = [("model", PTR), ("slots", PTR), ("dims", PTR), ("threads", I64)]
     with m.function("tw_run_model", VOID, params, local=True) as (f, (model, slots, dims, threads)):
-        run = f.load(PTR, model, MODEL.run)
+        run = model[MODEL.run]
         with f.when(threads <= 1):
             f.call(VOID, run, slots, dims, (I64, 0), (I64, 1), f.value(0, PTR))
             f.ret()
@@ -314,15 +315,15 @@ def _run(m: Module) -> None:
 
 def _run_timed(f: Function, model: Value, layout: Value, slots: Value, dims: Value) -> None:
     """Run with as many threads as the layout's trials found best; look at the clock where that is to be learnt."""
-    most, trial = f.load(I64, model, MODEL.threads), layout + LAYOUT.threads
-    measured = f.load(I64, layout, LAYOUT.measured)
+    most, trial = model[MODEL.threads], layout + LAYOUT.threads
+    measured = layout[LAYOUT.measured]
     threads, trying, checked = f.var(I64, 1), f.var(I1, 0), f.var(I1, 0)
     timed = f.var(I1, measured < MEASURED_CALLS)
     with f.when(most > 1):
-        wait = f.load(I64, layout, LAYOUT.wait)
-        threads.set(f.load(I64, layout, LAYOUT.threads))
+        wait = layout[LAYOUT.wait]
+        threads.set(layout[LAYOUT.threads])
         with f.when(wait > 0):
-            f.store(wait - 1, layout, LAYOUT.wait)
+            layout[LAYOUT.wait] = wait - 1
             with f.when((wait & (EACH - 1)).eq(0)), f.when(threads.get() > 1):
                 checked.set(1)
                 timed.set(1)
@@ -336,10 +337,10 @@ def _run_timed(f: Function, model: Value, layout: Value, slots: Value, dims: Val
         start = now(f)
         f.call(VOID, "tw_run_model", model, slots, dims, threads.get())
         took = now(f) - start
-        with f.when(took < f.load(I64, layout, LAYOUT.least_ns)):
-            f.store(took, layout, LAYOUT.least_ns)
+        with f.when(took < layout[LAYOUT.least_ns]):
+            layout[LAYOUT.least_ns] = took
         with f.when(measured < MEASURED_CALLS):
-            f.store(measured + 1, layout, LAYOUT.measured)
+            layout[LAYOUT.measured] = measured + 1
         with f.when(trying.get()):
             f.call(VOID, "tw_note", trial, most, took)
         with f.when(checked.get()):
@@ -352,9 +353,9 @@ def _execute(m: Module) -> None:
         executor = f.call(PTR, "tw_claim", model, layout)
         with f.when(executor.eq(0)):
             f.ret(NO_EXECUTOR)
-        arguments = f.load(I64, model, MODEL.inputs) + f.load(I64, model, MODEL.outputs)
-        temps = arguments + f.load(I64, model, MODEL.packed)
-        with f.when(f.load(I64, executor, EXECUTOR.tag).ne(f.load(I64, layout, LAYOUT.tag))):
+        arguments = model[MODEL.inputs] + model[MODEL.outputs]
+        temps = arguments + model[MODEL.packed]
+        with f.when(executor[EXECUTOR.tag].ne(layout[LAYOUT.tag])):
             f.call(VOID, "tw_load", model, layout, executor, temps)
 
         def give_up() -> None:
@@ -368,11 +369,11 @@ def _execute(m: Module) -> None:
         _note_call(f, model, weights, io, arguments)
         _run_timed(f, model, layout, slots, dims)
         f.add_atomic(pins, -1)
-        status = f.load(I64, executor, EXECUTOR.status)
+        status = executor[EXECUTOR.status]
         with f.when(status.ne(0)):
             with f.when(status >= REFUSED):
-                f.store(f.load(I64, executor, EXECUTOR.got), io, arguments * 8)
-            f.put(0, I64, executor, EXECUTOR.status)
+                io[arguments * 8] = executor[EXECUTOR.got]
+            executor[EXECUTOR.status] = 0
             f.put(0, I64, executor, EXECUTOR.busy, order="release")
             f.ret(status)
         f.put(0, I64, executor, EXECUTOR.busy, order="release")
@@ -386,7 +387,7 @@ def _call(m: Module) -> None:
         layout = f.call(PTR, "tw_find", model, dims)
         with f.when(layout.eq(0)):
             f.ret(NO_LAYOUT)
-        status = f.call(I64, f.load(PTR, model, MODEL.execute), model, layout, io)
+        status = f.call(I64, model[MODEL.execute], model, layout, io)
         f.add_atomic(layout + LAYOUT.users, -1)
         f.ret(status)
 
@@ -394,10 +395,9 @@ def _call(m: Module) -> None:
 def _python_side(m: Module) -> None:
     """Atomics for Python."""
     with m.function("tw_swap", I64, [("p", PTR), ("old", I64), ("new", I64)]) as (f, (p, old, new)):
-        pair = f.let("", f"cmpxchg ptr {p.text}, i64 {old.text}, i64 {new.text} seq_cst seq_cst")
-        f.ret(f.let(I1, f"extractvalue {{ i64, i1 }} {pair.text}, 1").cast(I64))
+        f.ret(f.swap_if(p, old, new).cast(I64))
     with m.function("tw_add", I64, [("p", PTR), ("n", I64)]) as (f, (p, n)):
-        f.ret(f.let(I64, f"atomicrmw add ptr {p.text}, i64 {n.text} seq_cst"))
+        f.ret(f.add_atomic(p, n))
     with m.function("tw_set", VOID, [("p", PTR), ("n", I64)]) as (f, (p, n)):
         f.store(n, p, order="seq_cst")
         f.ret()

@@ -39,7 +39,7 @@ def define_foreign(m: Module) -> None:
     m.string("tw_moved_message", "tilewright: the weight store has another structure now; ask for its function again")
     params = [("model", PTR), ("raise", PTR), ("args", PTR), ("count", I32)]
     with m.function("tw_foreign", I32, params) as (f, (model, report, args, count)):
-        inputs, outputs = f.load(I64, model, MODEL.inputs), f.load(I64, model, MODEL.outputs)
+        inputs, outputs = model[MODEL.inputs], model[MODEL.outputs]
 
         def refuse(condition: Any, kind: str, message: Any, pinned: Any = None) -> None:
             with f.when(condition):
@@ -50,9 +50,9 @@ def define_foreign(m: Module) -> None:
 
         refuse(count.signed(I64).ne(inputs + outputs), "tw_type_error", f.symbol("tw_count_message"))
         io = f.dynamic_space((inputs + outputs) * 2 + 1)
-        dims = f.dynamic_space(f.load(I64, model, MODEL.symbols) + 1)
-        with f.each(f.load(I64, model, MODEL.symbols)) as i:
-            f.put(-1, I64, dims, i * 8)
+        dims = f.dynamic_space(model[MODEL.symbols] + 1)
+        with f.each(model[MODEL.symbols]) as i:
+            dims[i * 8] = -1
         shape = f.var(PTR, 0)
         layout = f.var(PTR, 0)
         for suffix in ("input", "output"):
@@ -61,16 +61,16 @@ def define_foreign(m: Module) -> None:
                 refuse(f.call(I1, "tw_in_range", model, dims).eq(0), "tw_value_error", f.symbol("tw_range_message"))
                 layout.set(f.call(PTR, "tw_ensured", model, dims))
                 refuse(layout.get().eq(0), "tw_value_error", f.symbol("tw_memory_message"))
-                shape.set(f.load(PTR, layout.get(), LAYOUT.outputs))
+                shape.set(layout.get()[LAYOUT.outputs])
             with f.each(several) as i:
                 index = first + i
-                tensor = f.load(PTR, model, MODEL.tensors) + index * TENSOR.size
+                tensor = model[MODEL.tensors] + index * TENSOR.size
                 argument = args + index * ANY_SIZE
                 kind, view = f.load(I32, argument), f.var(PTR, f.load(PTR, argument, ANY_VALUE))
                 is_object = kind.eq(TENSOR_OBJECT)
                 with f.when(is_object):
                     view.set(view.get() + OBJECT_HEADER)
-                message = f.load(PTR, tensor, TENSOR.message)
+                message = tensor[TENSOR.message]
                 pinned = layout.get() if suffix == "output" else None
                 with f.when(is_object.eq(0)):
                     refuse(kind.ne(DL_TENSOR_PTR), "tw_type_error", message, pinned)
@@ -78,16 +78,16 @@ def define_foreign(m: Module) -> None:
                 consumed = f.call(I64, f"tw_take_dl_{suffix}", tensor, view.get(), against, io + index * 16)
                 refuse(consumed.eq(0), "tw_type_error", message, pinned)
                 if suffix == "output":
-                    shape.set(shape.get() + f.load(I64, tensor, TENSOR.rank) * 8)
+                    shape.set(shape.get() + tensor[TENSOR.rank] * 8)
         overlap = f.call(I1, "tw_overlap", model, io, inputs + outputs)
         refuse(overlap, "tw_value_error", f.symbol("tw_overlap_message"), layout.get())
         with f.each(inputs + outputs) as i:
-            f.store(f.load(I64, io, i * 16), io, i * 8)
+            io[i * 8] = io[i * 16]
         _execute(f, model, layout.get(), io, dims, refuse)
     with m.function("tw_ensured", PTR, [("model", PTR), ("dims", PTR)], local=True) as (f, (model, dims)):
         layout = f.var(PTR, f.call(PTR, "tw_find", model, dims))
         with f.when(layout.get().eq(0)):
-            f.call(I64, f.load(PTR, model, MODEL.ensure), model, dims)
+            f.call(I64, model[MODEL.ensure], model, dims)
             layout.set(f.call(PTR, "tw_find", model, dims))
         f.ret(layout.get())
 
@@ -96,7 +96,7 @@ def _execute(f: Function, model: Value, layout: Value, io: Value, dims: Value, r
     """Run the model in `layout`, which it gives back, over the addresses `io`; again where memory had to grow first."""
     tries = f.var(I64, 0)
     with f.loop() as loop:
-        status = f.call(I64, f.load(PTR, model, MODEL.execute), model, layout, io)
+        status = f.call(I64, model[MODEL.execute], model, layout, io)
         loop.leave_if(status.eq(OK))
         refuse(status.eq(SUPERSEDED), "tw_value_error", f.symbol("tw_moved_message"), layout)
         for ended, message in ((ENDLESS, "endless"), (TIMED_OUT, "late"), (INTERRUPTED, "signal")):
@@ -104,7 +104,7 @@ def _execute(f: Function, model: Value, layout: Value, io: Value, dims: Value, r
         refuse(status >= REFUSED, "tw_value_error", f.symbol("tw_refused_message"), layout)
         tries.add(1)
         refuse(tries.get() > _RETRIES, "tw_value_error", f.symbol("tw_memory_message"), layout)
-        f.call(I64, f.load(PTR, model, MODEL.ensure), model, dims)
+        f.call(I64, model[MODEL.ensure], model, dims)
     f.add_atomic(layout + LAYOUT.users, -1)
     f.ret(0, I32)
 

@@ -40,7 +40,7 @@ WRITABLE = READABLE | 0x400
 
 MAX_TYPES = 16
 """Tensor types of other frameworks that a process may bring."""
-GLOBALS = Struct("array_type", "tuple_type", "out", "is_neg", "types", "table")
+GLOBALS = Struct("array_type*", "tuple_type*", "out*", "is_neg*", "types", "table")
 """Addresses of NumPy's array type, Python's tuple type and the interned names "out" and "is_neg"; then `types` pairs
 (type, API)."""
 GLOBALS_SIZE = 256 + MAX_TYPES * 16
@@ -66,7 +66,7 @@ def _api(m: Module) -> None:
     with m.function("tw_api", PTR, [("obj", PTR)]) as (f, (obj,)):
         type = _type_of(f, obj)
         table = _globals(f) + GLOBALS.table
-        with f.each(f.load(I64, _globals(f), GLOBALS.types)) as i, f.when(f.load(PTR, table, i * 16).eq(type)):
+        with f.each(_globals(f)[GLOBALS.types]) as i, f.when(f.load(PTR, table, i * 16).eq(type)):
             f.ret(f.load(PTR, table, i * 16 + 8))
         f.ret(0, PTR)
 
@@ -75,18 +75,18 @@ def _fits(m: Module) -> None:
     """Compare a shape with an input's template, binding symbols on the way; gives the number of elements or -1."""
     params = [("tensor", PTR), ("shape", PTR), ("dims", PTR)]
     with m.function("tw_bind", I64, params, local=True) as (f, (tensor, shape, dims)):
-        template = f.load(PTR, tensor, TENSOR.dims)
+        template = tensor[TENSOR.dims]
         count = f.var(I64, 1)
-        with f.each(f.load(I64, tensor, TENSOR.rank)) as i:
-            want, got = f.load(I64, template, i * 8), f.load(I64, shape, i * 8)
+        with f.each(tensor[TENSOR.rank]) as i:
+            want, got = template[i * 8], shape[i * 8]
             with f.when(want >= 0), f.when(want.ne(got)):
                 f.ret(-1)
             with f.when(want < 0):
                 # ~k stands for symbol k.
-                at = dims + (f.value(-1, I64) - want) * 8
-                bound = f.load(I64, at)
+                at = dims + (-1 - want) * 8
+                bound = at[0]
                 with f.when(bound < 0):
-                    f.store(got, at)
+                    at[0] = got
                 with f.when(bound >= 0), f.when(bound.ne(got)):
                     f.ret(-1)
             count.set(count.get() * got)
@@ -94,9 +94,9 @@ def _fits(m: Module) -> None:
     # The same for an output, whose dimensions the layout knows.
     with m.function("tw_equal", I64, params, local=True) as (f, (tensor, shape, dims)):
         count = f.var(I64, 1)
-        with f.each(f.load(I64, tensor, TENSOR.rank)) as i:
-            got = f.load(I64, shape, i * 8)
-            with f.when(got.ne(f.load(I64, dims, i * 8))):
+        with f.each(tensor[TENSOR.rank]) as i:
+            got = shape[i * 8]
+            with f.when(got.ne(dims[i * 8])):
                 f.ret(-1)
             count.set(count.get() * got)
         f.ret(count.get())
@@ -112,10 +112,10 @@ def _contiguous(m: Module) -> None:
         expected, dense = f.var(I64, 1), f.var(I1, 1)
         with f.each(rank) as i:
             at = (rank - 1 - i) * 8
-            dim = f.load(I64, shape, at)
+            dim = shape[at]
             with f.when(dim.eq(0)):
                 f.ret(1, I1)
-            with f.when(dim.ne(1)), f.when(f.load(I64, strides, at).ne(expected.get())):
+            with f.when(dim.ne(1)), f.when(strides[at].ne(expected.get())):
                 dense.set(0)
             expected.set(expected.get() * dim)
         f.ret(dense.get())
@@ -126,8 +126,8 @@ def _accept(f: Function, kind: int, tensor: Value, shape: Value, dims: Value, da
     count = f.call(I64, "tw_bind" if kind == _INPUT else "tw_equal", tensor, shape, dims)
     with f.when(count < 0):
         f.ret(0)
-    f.store(data, io)
-    f.store(count * f.load(I64, tensor, TENSOR.itemsize), io, 8)
+    io[0] = data
+    io[8] = count * tensor[TENSOR.itemsize]
     f.ret(1)
 
 
@@ -135,8 +135,8 @@ def _negative(m: Module) -> None:
     """Whether an object says that it `is_neg()`, which the exchange functions do not tell."""
     with m.function("tw_negative", I1, [("obj", PTR)], local=True) as (f, (obj,)):
         arguments = f.space(8)
-        f.store(obj, arguments)
-        name = f.load(PTR, _globals(f), GLOBALS.is_neg)
+        arguments[0] = obj
+        name = _globals(f)[GLOBALS.is_neg]
         said = f.call(PTR, "PyObject_VectorcallMethod", name, arguments, (I64, 1), (PTR, 0))
         with f.when(said.eq(0)):
             f.call(VOID, "PyErr_Clear")
@@ -152,12 +152,12 @@ def _take(m: Module) -> None:
         with m.function(f"tw_take_dl_{suffix}", I64, params) as (f, (tensor, view, dims, io)):
             rank = f.load(I32, view, DL_RANK).signed(I64)
             shape = f.load(PTR, view, DL_SHAPE)
-            address = f.load(PTR, view, DL_DATA) + f.load(I64, view, DL_OFFSET)
-            itemsize = f.load(I64, tensor, TENSOR.itemsize)
+            address = f.load(PTR, view, DL_DATA) + view[DL_OFFSET]
+            itemsize = tensor[TENSOR.itemsize]
             for bad in (
                 f.load(I32, view, DL_DEVICE).ne(DL_CPU),
-                f.load(I32, view, DL_CODE).cast(I64).ne(f.load(I64, tensor, TENSOR.code)),
-                rank.ne(f.load(I64, tensor, TENSOR.rank)),
+                f.load(I32, view, DL_CODE).cast(I64).ne(tensor[TENSOR.code]),
+                rank.ne(tensor[TENSOR.rank]),
                 (address.cast(I64) % itemsize).ne(0),
             ):
                 with f.when(bad):
@@ -182,11 +182,11 @@ def _take(m: Module) -> None:
                 with f.when(count.ne(0)), f.when(f.call(I1, "tw_negative", obj)):
                     f.ret(0)
                 f.ret(count)
-            written = f.load(I64, tensor, TENSOR.written).cast(I32)
+            written = tensor[TENSOR.written].cast(I32)
             need = written * (WRITABLE - READABLE) + READABLE
             for bad in (
-                f.load(PTR, obj, ARRAY_DESCR).ne(f.load(PTR, tensor, TENSOR.descr)),
-                f.load(I32, obj, ARRAY_RANK).signed(I64).ne(f.load(I64, tensor, TENSOR.rank)),
+                f.load(PTR, obj, ARRAY_DESCR).ne(tensor[TENSOR.descr]),
+                f.load(I32, obj, ARRAY_RANK).signed(I64).ne(tensor[TENSOR.rank]),
                 (f.load(I32, obj, ARRAY_FLAGS) & need).ne(need),
             ):
                 with f.when(bad):
@@ -197,12 +197,12 @@ def _take(m: Module) -> None:
 def _ranges(m: Module) -> None:
     with m.function("tw_in_range", I1, [("model", PTR), ("dims", PTR)]) as (f, (model, dims)):
         ranges = f.load(PTR, model, MODEL.ranges)
-        with f.each(f.load(I64, model, MODEL.symbols)) as i:
-            r, d = ranges + i * RANGE.size, f.load(I64, dims, i * 8)
+        with f.each(model[MODEL.symbols]) as i:
+            r, d = ranges + i * RANGE.size, dims[i * 8]
             for bad in (
-                d < f.load(I64, r, RANGE.lo),
-                d > f.load(I64, r, RANGE.hi),
-                (d % f.load(I64, r, RANGE.multiple)).ne(0),
+                d < r[RANGE.lo],
+                d > r[RANGE.hi],
+                (d % r[RANGE.multiple]).ne(0),
             ):
                 with f.when(bad):
                     f.ret(0, I1)
@@ -213,17 +213,17 @@ def _overlaps(m: Module) -> None:
     """Whether what is written shares memory with another argument; `io` holds (address, bytes) pairs."""
     with m.function("tw_overlap", I1, [("model", PTR), ("io", PTR), ("count", I64)]) as (f, values):
         model, io, count = values
-        tensors = f.load(PTR, model, MODEL.tensors)
+        tensors = model[MODEL.tensors]
 
         def written(k: Value) -> Value:
             return f.load(I64, tensors + k * TENSOR.size, TENSOR.written)
 
         with f.each(count) as k, f.when(written(k).ne(0)):
-            start = f.load(I64, io, k * 16)
-            end = start + f.load(I64, io, k * 16 + 8)
+            start = io[k * 16]
+            end = start + io[k * 16 + 8]
             with f.each(count) as i:
-                other = f.load(I64, io, i * 16)
-                with f.when(i.ne(k)), f.when(other < end), f.when(start < other + f.load(I64, io, i * 16 + 8)):
+                other = io[i * 16]
+                with f.when(i.ne(k)), f.when(other < end), f.when(start < other + io[i * 16 + 8]):
                     f.ret(1, I1)
         f.ret(0, I1)
 
@@ -232,30 +232,30 @@ def _new_outputs(m: Module) -> None:
     """A new array of the framework of `api` (null: NumPy), its address noted in `io`; null with an exception set."""
     params = [("api", PTR), ("tensor", PTR), ("shape", PTR), ("io", PTR)]
     with m.function("tw_new", PTR, params) as (f, (api, tensor, shape, io)):
-        rank = f.load(I64, tensor, TENSOR.rank).cast(I32)
+        rank = tensor[TENSOR.rank].cast(I32)
         null = f.value(0, PTR)
         with f.when(api.eq(0)):
-            descr = f.load(PTR, tensor, TENSOR.descr)
+            descr = tensor[TENSOR.descr]
             f.call(VOID, "Py_IncRef", descr)
-            array_type = f.load(PTR, _globals(f), GLOBALS.array_type)
+            array_type = _globals(f)[GLOBALS.array_type]
             array = f.call(PTR, "PyArray_NewFromDescr", array_type, descr, rank, shape, null, null, (I32, 0), null)
             with f.when(array.ne(0)):
-                f.store(f.load(PTR, array, ARRAY_DATA), io)
+                io[0] = f.load(PTR, array, ARRAY_DATA)
             f.ret(array)
         prototype = f.space(DL_SIZE)
         for at in (DL_DATA, DL_STRIDES, DL_OFFSET):
-            f.put(0, I64, prototype, at)
-        f.put(DL_CPU, I64, prototype, DL_DEVICE)
+            prototype[at] = 0
+        prototype[DL_DEVICE] = DL_CPU
         f.store(rank, prototype, DL_RANK)
-        f.store(f.load(I64, tensor, TENSOR.code).cast(I32), prototype, DL_CODE)
-        f.store(shape, prototype, DL_SHAPE)
+        f.store(tensor[TENSOR.code].cast(I32), prototype, DL_CODE)
+        prototype[DL_SHAPE] = shape
         out = f.space(16)
         failed = f.call(I32, f.load(PTR, api, API_ALLOCATE), prototype, out, null, f.symbol("tw_set_error"))
         with f.when(failed.ne(0)):
             f.ret(0, PTR)
         managed = f.load(PTR, out)
         view = managed + DL_MANAGED_TENSOR
-        f.store(f.load(PTR, view, DL_DATA) + f.load(I64, view, DL_OFFSET), io)
+        io[0] = f.load(PTR, view, DL_DATA) + view[DL_OFFSET]
         with f.when(f.call(I32, f.load(PTR, api, API_TO_PYTHON), managed, out).ne(0)):
             f.ret(0, PTR)
         f.ret(f.load(PTR, out))
@@ -287,18 +287,18 @@ class _CallEmitter:
     def emit(self) -> None:
         f = self.f
         self.model = f.call(PTR, "PyLong_AsVoidPtr", f.call(PTR, "PyTuple_GetItem", self.self, (I64, 0)))
-        self.inputs = f.load(I64, self.model, MODEL.inputs)
-        self.outputs = f.load(I64, self.model, MODEL.outputs)
+        self.inputs = self.model[MODEL.inputs]
+        self.outputs = self.model[MODEL.outputs]
         self.out = f.var(PTR, 0)
         self.read_keywords()
         if self.watching:
             table = f.call(PTR, "PyLong_AsVoidPtr", f.call(PTR, "PyTuple_GetItem", self.self, (I64, 2)))
-            self.slow_if(self.nargs.ne(self.inputs + f.load(I64, table, WATCH.count)))
+            self.slow_if(self.nargs.ne(self.inputs + table[WATCH.count]))
             self.slow_if(f.call(I64, "tw_unchanged", table, self.args + self.inputs * 8).eq(0))
         else:
             self.slow_if(self.nargs.ne(self.inputs))
         self.io = f.dynamic_space((self.inputs + self.outputs) * 2 + 1)
-        self.dims = f.dynamic_space(f.load(I64, self.model, MODEL.symbols) + 1)
+        self.dims = f.dynamic_space(self.model[MODEL.symbols] + 1)
         self.api = f.var(PTR, 0)
         self.take_inputs()
         self.layout = f.call(PTR, "tw_find", self.model, self.dims)
@@ -309,7 +309,7 @@ class _CallEmitter:
             f.call(VOID, "Py_IncRef", self.out.get())
             result.set(self.out.get())
         with f.when(self.out.get().eq(0)):
-            with f.when(f.load(I64, self.model, MODEL.writes).ne(0)):
+            with f.when(self.model[MODEL.writes].ne(0)):
                 self.slow_if_overlap(self.inputs)
             result.set(self.new_outputs())
         self.run(result.get())
@@ -339,18 +339,18 @@ class _CallEmitter:
             with f.when(count.eq(1)):
                 # Names of keywords in calls are interned, so the same name is the same object.
                 name = f.call(PTR, "PyTuple_GetItem", self.kwnames, (I64, 0))
-                self.slow_if(name.ne(f.load(PTR, _globals(f), GLOBALS.out)))
+                self.slow_if(name.ne(_globals(f)[GLOBALS.out]))
                 operand = f.load(PTR, self.args, self.nargs * 8)
                 with f.when(operand.ne(f.symbol("_Py_NoneStruct"))):
                     self.out.set(operand)
 
     def tensor(self, index: Value) -> Value:
-        return self.f.load(PTR, self.model, MODEL.tensors) + index * TENSOR.size
+        return self.model[MODEL.tensors] + index * TENSOR.size
 
     def take_inputs(self) -> None:
         f = self.f
-        with f.each(f.load(I64, self.model, MODEL.symbols)) as i:
-            f.put(-1, I64, self.dims, i * 8)
+        with f.each(self.model[MODEL.symbols]) as i:
+            self.dims[i * 8] = -1
         with f.each(self.inputs) as i:
             obj = f.load(PTR, self.args, i * 8)
             count = f.call(I64, "tw_take_input", self.tensor(i), obj, self.dims, self.io + i * 16)
@@ -365,7 +365,7 @@ class _CallEmitter:
     def take_outputs(self) -> None:
         f = self.f
         out = self.out.get()
-        shape = f.var(PTR, f.load(PTR, self.layout, LAYOUT.outputs))
+        shape = f.var(PTR, self.layout[LAYOUT.outputs])
         is_tuple = _is(f, out, GLOBALS.tuple_type)
         with f.when(is_tuple.eq(0)), self.slow_unpinned_if(self.outputs.ne(1)):
             pass
@@ -381,7 +381,7 @@ class _CallEmitter:
             count = f.call(I64, "tw_take_output", tensor, obj.get(), shape.get(), self.io + index * 16)
             with self.slow_unpinned_if(count.eq(0)):
                 pass
-            shape.set(shape.get() + f.load(I64, tensor, TENSOR.rank) * 8)
+            shape.set(shape.get() + tensor[TENSOR.rank] * 8)
         self.slow_if_overlap(self.inputs + self.outputs)
 
     def slow_if_overlap(self, count: Value) -> None:
@@ -391,7 +391,7 @@ class _CallEmitter:
     def new_outputs(self) -> Value:
         f = self.f
         result = f.var(PTR, 0)
-        shape = f.var(PTR, f.load(PTR, self.layout, LAYOUT.outputs))
+        shape = f.var(PTR, self.layout[LAYOUT.outputs])
         single = self.outputs.eq(1)
         with f.when(self.outputs.eq(0)):
             result.set(f.symbol("_Py_NoneStruct"))
@@ -411,7 +411,7 @@ class _CallEmitter:
                 result.set(array)
             with f.when(single.eq(0)):
                 f.call(I32, "PyTuple_SetItem", result.get(), i, array)
-            shape.set(shape.get() + f.load(I64, tensor, TENSOR.rank) * 8)
+            shape.set(shape.get() + tensor[TENSOR.rank] * 8)
         return result.get()
 
     def fail_if(self, condition: Value, drop: Value | None) -> None:
@@ -427,7 +427,7 @@ class _CallEmitter:
         f = self.f
         for ended, message in ((ENDLESS, MODEL.endless_message), (TIMED_OUT, MODEL.delayed_message)):
             with f.when(status.eq(ended)):
-                kind, text = f.load(PTR, self.model, MODEL.call_error), f.load(PTR, self.model, message)
+                kind, text = self.model[MODEL.call_error], f.load(PTR, self.model, message)
                 f.call(VOID, "PyErr_SetString", kind, text)
                 self.fail_if(status.eq(ended), result)
 
@@ -435,15 +435,15 @@ class _CallEmitter:
         f = self.f
         # The core wants addresses alone; compacting in place only moves words down.
         with f.each(self.inputs + self.outputs) as i:
-            f.store(f.load(I64, self.io, i * 16), self.io, i * 8)
-        measured = f.load(I64, self.layout, LAYOUT.measured)
+            self.io[i * 8] = self.io[i * 16]
+        measured = self.layout[LAYOUT.measured]
         release = f.var(I1, measured < MEASURED_CALLS)
-        with f.when(f.load(I64, self.layout, LAYOUT.least_ns) > RELEASE_GIL_NS):
+        with f.when(self.layout[LAYOUT.least_ns] > RELEASE_GIL_NS):
             release.set(1)
         state, status = f.var(PTR, 0), f.var(I64)
         with f.when(release.get()):
             state.set(f.call(PTR, "PyEval_SaveThread"))
-        status.set(f.call(I64, f.load(PTR, self.model, MODEL.execute), self.model, self.layout, self.io))
+        status.set(f.call(I64, self.model[MODEL.execute], self.model, self.layout, self.io))
         with f.when(release.get()):
             f.call(VOID, "PyEval_RestoreThread", state.get())
         if not self.watching:
@@ -456,7 +456,7 @@ class _CallEmitter:
             return
         with f.when(self.pair[0].eq(0)):
             f.ret(result)
-        version = f.call(PTR, "PyLong_FromLongLong", f.load(I64, self.io, (self.inputs + self.outputs) * 8))
+        version = f.call(PTR, "PyLong_FromLongLong", self.io[(self.inputs + self.outputs) * 8])
         pair = f.call(PTR, "PyTuple_New", (I64, 2))
         with f.when(version.eq(0)):
             f.ret(0, PTR)

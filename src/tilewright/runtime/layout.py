@@ -10,16 +10,26 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.native.assembler import I64, PTR, Field
+
 HUGE_PAGE = 2 << 20
 """Bytes of a huge page: what one address translation covers there."""
 
 
 class Struct:
-    """Offsets by name: `Struct("head", "tail").tail == 8`. `size` is that of the fixed part."""
+    """Offsets by name: `Struct("head*", "tail").tail == 8`. `size` is that of the fixed part. Native code takes fields
+    with a star for addresses (`p[STRUCT.head]`), others for integers."""
 
     def __init__(self, *fields: str, offset: int = 0) -> None:
-        self._offsets = {name: offset + 8 * i for i, name in enumerate(fields)}
+        self._offsets = {
+            name.rstrip("*"): Field(offset + 8 * i, PTR if name[-1] == "*" else I64) for i, name in enumerate(fields)
+        }
         self.size = offset + 8 * len(fields)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields, in order."""
+        return tuple(self._offsets)
 
     def __getattr__(self, name: str) -> int:
         try:

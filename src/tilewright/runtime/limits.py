@@ -43,44 +43,44 @@ def now(f: Function) -> Value:
     """Nanoseconds of a clock that only goes forward."""
     spec = f.space(16)
     f.call(I32, "clock_gettime", (I32, 1), spec)
-    return f.load(I64, spec) * 1_000_000_000 + f.load(I64, spec, 8)
+    return spec[0] * 1_000_000_000 + spec[8]
 
 
 def define_time_limit(m: Module) -> None:
     """Add `tw_poll(control, spent)`: how many more iterations a call may make that was allowed `spent` so far; 0 ends
     it, with `status` saying why. It calls `tw_interrupted`."""
     with m.function("tw_poll", I64, [("control", PTR), ("spent", I64)]) as (f, (control, spent)):
-        left = f.load(I64, control, CONTROL.limit) - spent
+        left = control[CONTROL.limit] - spent
         _end_if(f, control, left <= 0, ENDLESS)
         time = now(f)
         stride = f.var(I64, 1)
         stride.set(1)
         with f.when(spent.eq(0)):
-            f.store(time, control, CONTROL.began)
-            f.store(time, control, CONTROL.looked)
+            control[CONTROL.began] = time
+            control[CONTROL.looked] = time
         with f.when(spent > 0):
-            took = time - f.load(I64, control, CONTROL.polled)
-            before = f.load(I64, control, CONTROL.stride)
+            took = time - control[CONTROL.polled]
+            before = control[CONTROL.stride]
             with f.when(took < POLL_NS):
                 stride.set(before << 1)
             with f.when(took >= POLL_NS), f.when(before > 1):
                 stride.set(before >> 1)
-        iteration_limit = f.load(I64, control, CONTROL.budget)
+        iteration_limit = control[CONTROL.budget]
         with f.when(iteration_limit > 0):
-            _end_if(f, control, time - f.load(I64, control, CONTROL.began) >= iteration_limit, TIMED_OUT)
-        with f.when(time - f.load(I64, control, CONTROL.looked) >= SIGNAL_NS):
-            f.store(time, control, CONTROL.looked)
+            _end_if(f, control, time - control[CONTROL.began] >= iteration_limit, TIMED_OUT)
+        with f.when(time - control[CONTROL.looked] >= SIGNAL_NS):
+            control[CONTROL.looked] = time
             _end_if(f, control, f.call(I64, "tw_interrupted").ne(0), INTERRUPTED)
         with f.when(stride.get() > left):
             stride.set(left)
-        f.store(stride.get(), control, CONTROL.stride)
-        f.store(time, control, CONTROL.polled)
+        control[CONTROL.stride] = stride.get()
+        control[CONTROL.polled] = time
         f.ret(stride.get())
 
 
 def _end_if(f: Function, control: Value, condition: Value, status: int) -> None:
     with f.when(condition):
-        f.put(status, I64, control, CONTROL.status)
+        control[CONTROL.status] = status
         f.ret(0)
 
 

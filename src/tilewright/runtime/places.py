@@ -89,20 +89,20 @@ def define_places(m: Module) -> None:
     the arena's size."""
     params = [("places", PTR), ("temps", I64), ("sizes", PTR), ("offsets", PTR)]
     with m.function("tw_place", I64, params) as (f, (places, temps, sizes, offsets)):
-        blocks = f.load(I64, places, PLACES.blocks)
+        blocks = places[PLACES.blocks]
         index = places + PLACES.table
         times = index + temps * 8
         selected, at = f.dynamic_space(blocks + 1), f.dynamic_space(blocks + 1)
         with f.each(blocks) as b:
-            f.put(0, I64, selected, b * 8)
+            selected[b * 8] = 0
         with f.each(temps) as k:
-            size = f.load(I64, sizes, k * 8) * f.load(I64, times, k * 8)
+            size = sizes[k * 8] * times[k * 8]
             whole = (size + (ALIGNMENT - 1)) & -ALIGNMENT
-            place = selected + f.load(I64, index, k * 8) * 8
-            with f.when(whole > f.load(I64, place)):
-                f.store(whole, place)
+            place = selected + index[k * 8] * 8
+            with f.when(whole > place[0]):
+                place[0] = whole
         least, next_word = f.var(I64, -1), f.var(PTR, times + temps * 8)
-        with f.each(f.load(I64, places, PLACES.orders)):
+        with f.each(places[PLACES.orders]):
             top = _pass(f, blocks, next_word, selected, at)
             better = f.var(I64, 0)
             with f.when(least.get() < 0):
@@ -112,7 +112,7 @@ def define_places(m: Module) -> None:
             with f.when(better.get().ne(0)):
                 least.set(top)
                 with f.each(temps) as k:
-                    f.store(f.load(I64, at, f.load(I64, index, k * 8) * 8), offsets, k * 8)
+                    offsets[k * 8] = at[index[k * 8] * 8]
         f.ret(least.get())
 
 
@@ -121,15 +121,15 @@ def _pass(f: Function, blocks: Value, next_word: Variable, selected: Value, at: 
     top = f.var(I64, 0)
     with f.each(blocks):
         head = next_word.get()
-        block, count = f.load(I64, head), f.load(I64, head, 8)
+        block, count = head[0], head[8]
         offset = f.var(I64, 0)
         with f.each(count) as j:
-            other = f.load(I64, head, j * 8 + 16) * 8
-            end = f.load(I64, at, other) + f.load(I64, selected, other)
+            other = head[j * 8 + 16] * 8
+            end = at[other] + selected[other]
             with f.when(end > offset.get()):
                 offset.set(end)
-        f.store(offset.get(), at, block * 8)
-        end = offset.get() + f.load(I64, selected, block * 8)
+        at[block * 8] = offset.get()
+        end = offset.get() + selected[block * 8]
         with f.when(end > top.get()):
             top.set(end)
         next_word.set(head + (count * 8 + 16))
@@ -145,7 +145,7 @@ def define_check(m: Module) -> None:
     ):
         promised, values, count = arguments
         with f.each(count) as k:
-            value, wanted = f.load(I64, values, k * 8), f.load(I64, promised, k * 8)
+            value, wanted = values[k * 8], promised[k * 8]
             # As unsigned, what is negative is too large.
             with f.when(value.below(MAX_BYTES + 1).eq(0)):
                 f.ret(0, I1)

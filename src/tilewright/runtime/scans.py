@@ -95,12 +95,12 @@ def define_scans(m: Module) -> None:
     params = [("addresses", PTR), ("counts", PTR), ("n", I64)]
     with m.function("tw_first_unfit", I64, params) as (f, (addresses, counts, n)):
         with f.each(n) as i:
-            p, count = f.load(PTR, addresses, i * 8), f.load(I64, counts, i * 8)
+            p, count = f.load(PTR, addresses, i * 8), counts[i * 8]
             with f.when(f.call(I64, "tw_finite", p, count).eq(0)):
                 f.ret(i)
         f.ret(-1)
     params = [("places", PTR), ("offset", I64), ("n", I64), ("out", PTR)]
     with m.function("tw_words_at", VOID, params) as (f, (places, offset, n, out)):
         with f.each(n) as i:
-            f.store(f.load(I64, f.load(PTR, places, i * 8) + offset), out, i * 8)
+            out[i * 8] = f.load(I64, f.load(PTR, places, i * 8) + offset)
         f.ret()

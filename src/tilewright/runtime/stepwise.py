@@ -99,8 +99,8 @@ class Stepper:
         self.invoke(k)
         with f.when(self.tid.eq(0) if branch is None else self.is_mine(branch[1])):
             now, place = self.now(), f.value(self.times + 8 * k, PTR)
-            f.store(f.load(I64, place) + now - self.last.get(), place)
-            f.store(f.load(I64, place, 8 * len(self.steps)) + 1, place, 8 * len(self.steps))
+            place[0] = place[0] + now - self.last.get()
+            place[8 * len(self.steps)] += 1
             self.last.set(now)
         if self.ends_fork(k):
             self.wait()
@@ -134,7 +134,7 @@ class Stepper:
 
     def symbol(self, index: int) -> Value:
         if index < len(self.values):
-            return self.f.load(I64, self.dims, 8 * index)
+            return self.dims[8 * index]
         return self.extents[index - len(self.values)].get()
 
     def extent(self, region: RegionSpec) -> None:
@@ -143,7 +143,7 @@ class Stepper:
         f = self.f
         self.wait()
         result = f.var(I64, 0)
-        result.set(f.load(I64, self.pointer(region.count, region.shift(0))))
+        result.set(self.pointer(region.count, region.shift(0))[0])
         self.wait()
         bound = self.number(region.trip)
         with f.when(result.get() > bound):
@@ -172,7 +172,7 @@ class Stepper:
         if region.count is not None or region.condition is not None:
             self.wait()
         limits = [] if region.trip is None else [self.number(region.trip)]
-        limits += [] if region.count is None else [f.load(I64, self.pointer(region.count, region.shift(0)))]
+        limits += [] if region.count is None else [self.pointer(region.count, region.shift(0))[0]]
         if region.condition is not None:
             alive.set(self.flag(region.condition, region.shift(1)))
         self.wait()
@@ -223,7 +223,7 @@ class Stepper:
     def write(self, slot: int, shift: Work, value: Value) -> None:
         """Let thread 0 write a number, and the others wait for it."""
         with self.f.when(self.tid.eq(0)):
-            self.f.store(value, self.pointer(slot, shift))
+            self.pointer(slot, shift)[0] = value
         self.wait()
 
     def pointer(self, slot: int, shift: Work) -> Value:
@@ -251,4 +251,4 @@ def clock(f: Function) -> Value:
     """Nanoseconds of the monotonic clock, which is `time.perf_counter_ns` in Python."""
     spec = f.space(16)
     f.call(I32, "clock_gettime", (I32, 1), spec)
-    return f.load(I64, spec) * 1_000_000_000 + f.load(I64, spec, 8)
+    return spec[0] * 1_000_000_000 + spec[8]

@@ -41,12 +41,12 @@ WEB_SPINS_BEFORE_SLEEP = 5010
 
 # Each group has a cache line (or two) of its own: workers poll `epoch`, and writing `done` must not disturb them.
 _EPOCH = Struct("epoch")
-_JOB = Struct("function", "slots", "dims", "lock", "workers", "stop", offset=128)
+_JOB = Struct("function*", "slots*", "dims*", "lock", "workers", "stop", offset=128)
 _DONE = Struct("done", offset=256)
 _BARRIER = Struct("count", "phase", offset=384)
 _WORKERS = 512
 """Offset, in bytes, of the workers in the pool."""
-_WORKER = Struct("asleep", "seen", "handle")
+_WORKER = Struct("asleep", "seen", "handle*")
 _WORKER_SIZE = 128
 """Bytes of a worker: two cache lines, for cores fetch lines in pairs."""
 _POOL_SIZE = _WORKERS + MAX_THREADS * _WORKER_SIZE
@@ -126,7 +126,7 @@ def _worker_main(m: Module) -> None:
     with m.function("tw_worker", PTR, [("arg", PTR)], local=not m.is_web) as (f, (arg,)):
         index = arg.cast(I64)
         pool, me = _pool(f), _worker(f, index)
-        seen = f.var(I32, f.load(I64, me, _WORKER.seen).cast(I32))
+        seen = f.var(I32, me[_WORKER.seen].cast(I32))
         asleep = me + _WORKER.asleep
         with f.loop() as forever:
             spins = f.var(I64, 0)
@@ -171,16 +171,16 @@ def _start_workers(f: Function, wanted: Value) -> None:
     """Start workers until there are `wanted`, or as many as the system allows."""
     pool = _pool(f)
     with f.loop() as loop:
-        index = f.load(I64, pool, _JOB.workers) + 1
+        index = pool[_JOB.workers] + 1
         loop.leave_if(index > wanted)
         me = _worker(f, index)
-        f.store(f.load(I32, pool).cast(I64), me, _WORKER.seen)
-        f.put(0, I64, me, _WORKER.asleep)
+        me[_WORKER.seen] = f.load(I32, pool).cast(I64)
+        me[_WORKER.asleep] = 0
         failed = f.call(
             I32, "pthread_create", me + _WORKER.handle, f.value(0, PTR), f.symbol("tw_worker"), index.cast(PTR)
         )
         loop.leave_if(failed.ne(0))
-        f.store(index, pool, _JOB.workers)
+        pool[_JOB.workers] = index
 
 
 def _parallel(m: Module) -> None:
@@ -193,7 +193,7 @@ def _parallel(m: Module) -> None:
             threads.set(nthreads)
             if not _is_web(f):
                 _start_workers(f, nthreads - 1)
-            available = f.load(I64, pool, _JOB.workers) + 1
+            available = pool[_JOB.workers] + 1
             with f.when(available < nthreads):
                 threads.set(available)
             with f.when(threads.get() <= 1):
@@ -203,9 +203,9 @@ def _parallel(m: Module) -> None:
             f.call(VOID, fn, slots, dims, (I64, 0), (I64, 1), f.value(0, PTR))
             f.ret()
         for value, at in ((fn, _JOB.function), (slots, _JOB.slots), (dims, _JOB.dims)):
-            f.store(value, pool, at)
+            pool[at] = value
         for at in (_DONE.done, _BARRIER.count):
-            f.put(0, I64, pool, at)
+            pool[at] = 0
         _next_epoch(f, n)
         with f.each(n - 1) as i:
             _wake(f, i + 1)
@@ -223,10 +223,10 @@ def _parallel(m: Module) -> None:
 
 def _control(m: Module) -> None:
     with m.function("tw_pool_workers", I64, []) as (f, _):
-        f.ret(f.load(I64, _pool(f), _JOB.workers))
+        f.ret(_pool(f)[_JOB.workers])
     with m.function("tw_pool_forget", VOID, []) as (f, _):
         for at in (_JOB.workers, _JOB.lock, _BARRIER.count):
-            f.put(0, I64, _pool(f), at)
+            _pool(f)[at] = 0
         f.ret()
     with m.function("tw_pool_stop", I64, []) as (f, _):
         # Ends the workers; gives 0 if a region is running, which then keeps them.
@@ -235,13 +235,13 @@ def _control(m: Module) -> None:
             f.ret(0)
         f.put(1, I64, pool, _JOB.stop, order="seq_cst")
         _next_epoch(f, f.value(0, I64))
-        workers = f.load(I64, pool, _JOB.workers)
+        workers = pool[_JOB.workers]
         with f.each(workers) as i:
             _wake(f, i + 1)
         with f.each(workers) as i:
-            f.call(I32, "pthread_join", f.load(PTR, _worker(f, i + 1), _WORKER.handle), f.value(0, PTR))
+            f.call(I32, "pthread_join", _worker(f, i + 1)[_WORKER.handle], f.value(0, PTR))
         for at in (_JOB.workers, _JOB.stop):
-            f.put(0, I64, pool, at)
+            pool[at] = 0
         f.put(0, I64, pool, _JOB.lock, order="seq_cst")
         f.ret(1)
 
@@ -249,7 +249,7 @@ def _control(m: Module) -> None:
 def _started(m: Module) -> None:
     """`tw_pool_started`: workers 1 to `count` are there, which others have started."""
     with m.function("tw_pool_started", VOID, [("count", I64)]) as (f, (count,)):
-        f.store(count, _pool(f), _JOB.workers)
+        _pool(f)[_JOB.workers] = count
         f.ret()
 
 

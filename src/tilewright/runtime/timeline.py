@@ -37,21 +37,21 @@ MAX_NOTES = 1 << 15
 """Notes of one thread; later ones are lost, and counted."""
 WARM_CALLS = 2
 
-_LOG = Struct("barrier", "step", "count", "lost", "notes", offset=0)
+_LOG = Struct("barrier*", "step", "count", "lost", "notes", offset=0)
 """The log of one thread; `notes` is where they begin: step (~step for a wait in it), begin, end."""
 _NOTE_WORDS = 3
 _LOG_SIZE = -(-(_LOG.notes + 8 * _NOTE_WORDS * MAX_NOTES) // 128) * 128
 
 
 def _append(f: Function, log: Value, code: Value, begin: Value, end: Value) -> None:
-    count = f.load(I64, log, _LOG.count)
+    count = log[_LOG.count]
     with f.when(count >= MAX_NOTES):
-        f.store(f.load(I64, log, _LOG.lost) + 1, log, _LOG.lost)
+        log[_LOG.lost] += 1
     with f.when(count < MAX_NOTES):
         note = log + (count * (8 * _NOTE_WORDS) + _LOG.notes)
         for k, value in enumerate((code, begin, end)):
-            f.store(value, note, 8 * k)
-        f.store(count + 1, log, _LOG.count)
+            note[8 * k] = value
+        log[_LOG.count] = count + 1
 
 
 def _barrier_text() -> str:
@@ -61,8 +61,8 @@ def _barrier_text() -> str:
         with f.when(nthreads <= 1):
             f.ret()
         begin = clock(f)
-        f.call(VOID, "tw_unnoted_barrier", f.load(PTR, log, _LOG.barrier), nthreads)
-        _append(f, log, f.value(-1, I64) - f.load(I64, log, _LOG.step), begin, clock(f))
+        f.call(VOID, "tw_unnoted_barrier", log[_LOG.barrier], nthreads)
+        _append(f, log, -1 - log[_LOG.step], begin, clock(f))
         f.ret()
     return m.text()
 
@@ -74,12 +74,12 @@ class _Tracer(Stepper):
         """Let the log of the thread be what kernels take for the barrier."""
         f = self.f
         log = f.value(logs, PTR) + self.tid * _LOG_SIZE
-        f.store(self.barrier, log, _LOG.barrier)
+        log[_LOG.barrier] = self.barrier
         self.barrier = log
 
     def call(self, k: int) -> None:
         f, branch = self.f, self.steps[k].branch
-        f.put(k, I64, self.barrier, _LOG.step)
+        self.barrier[_LOG.step] = k
         begin = self.now()
         self.invoke(k)
         with f.when(self.is_mine(branch[1]) if branch is not None else f.value(1, I1)):

@@ -64,12 +64,12 @@ _OF_A_NUMBER = (TRIAL.turn, TRIAL.total, TRIAL.longest, TRIAL.second)
 def _turn(m: Module) -> None:
     """The number of threads of the next call, which is part of a trial; `most` is the user's."""
     with m.function("tw_turn", I64, [("trial", PTR), ("most", I64)]) as (f, (trial, most)):
-        tried = f.load(I64, trial, TRIAL.tried)
+        tried = trial[TRIAL.tried]
         with f.when(tried > 0), f.when(tried <= most):
             f.ret(tried)
-        f.store(most, trial, TRIAL.tried)
+        trial[TRIAL.tried] = most
         for field in (*_OF_A_NUMBER, TRIAL.best, TRIAL.spent, TRIAL.numbers):
-            f.put(0, I64, trial, field)
+            trial[field] = 0
         f.ret(most)
 
 
@@ -77,21 +77,21 @@ def _note(m: Module) -> None:
     """Take in how long a call of a trial took."""
     params = [("trial", PTR), ("most", I64), ("took", I64)]
     with m.function("tw_note", VOID, params) as (f, (trial, most, took)):
-        f.store(f.load(I64, trial, TRIAL.total) + took, trial, TRIAL.total)
-        longest = f.load(I64, trial, TRIAL.longest)
+        trial[TRIAL.total] += took
+        longest = trial[TRIAL.longest]
         with f.when(took > longest):
-            f.store(longest, trial, TRIAL.second)
-            f.store(took, trial, TRIAL.longest)
-        with f.when(took <= longest), f.when(took > f.load(I64, trial, TRIAL.second)):
-            f.store(took, trial, TRIAL.second)
-        f.store(f.load(I64, trial, TRIAL.turn) + 1, trial, TRIAL.turn)
-        tried = f.load(I64, trial, TRIAL.tried)
-        with f.when(tried < most), f.when(f.load(I64, trial, TRIAL.best) >= COUNTED * LARGE_NS):
+            trial[TRIAL.second] = longest
+            trial[TRIAL.longest] = took
+        with f.when(took <= longest), f.when(took > trial[TRIAL.second]):
+            trial[TRIAL.second] = took
+        trial[TRIAL.turn] += 1
+        tried = trial[TRIAL.tried]
+        with f.when(tried < most), f.when(trial[TRIAL.best] >= COUNTED * LARGE_NS):
             _end(f, trial, tried, took * COUNTED)
-        with f.when(f.load(I64, trial, TRIAL.turn) < CALLS):
+        with f.when(trial[TRIAL.turn] < CALLS):
             f.ret()
-        slow = f.load(I64, trial, TRIAL.longest) + f.load(I64, trial, TRIAL.second)
-        time = f.load(I64, trial, TRIAL.total) - slow
+        slow = trial[TRIAL.longest] + trial[TRIAL.second]
+        time = trial[TRIAL.total] - slow
         with f.when(tried >= most):
             _count(f, trial, time)
             _take(f, trial, tried, time)
@@ -107,9 +107,9 @@ def _note(m: Module) -> None:
 
 def _next(f: Function, trial: Value, threads: Value) -> None:
     """Go on with so many threads."""
-    f.store(threads, trial, TRIAL.tried)
+    trial[TRIAL.tried] = threads
     for field in _OF_A_NUMBER:
-        f.put(0, I64, trial, field)
+        trial[field] = 0
     f.ret()
 
 
@@ -117,63 +117,61 @@ def _end(f: Function, trial: Value, tried: Value, time: Value) -> None:
     """End a trial with what the calls with one thread took."""
     _count(f, trial, time)
     _compare(f, trial, tried, time)
-    f.store(time, trial, TRIAL.one)
-    f.put(0, I64, trial, TRIAL.tried)
-    f.store(f.call(I64, "tw_until_next", trial), trial, TRIAL.wait)
+    trial[TRIAL.one] = time
+    trial[TRIAL.tried] = 0
+    trial[TRIAL.wait] = f.call(I64, "tw_until_next", trial)
     f.ret()
 
 
 def _count(f: Function, trial: Value, time: Value) -> None:
     """Add a number of threads' calls to what the trial took."""
-    f.store(f.load(I64, trial, TRIAL.spent) + time, trial, TRIAL.spent)
-    f.store(f.load(I64, trial, TRIAL.numbers) + 1, trial, TRIAL.numbers)
+    trial[TRIAL.spent] += time
+    trial[TRIAL.numbers] += 1
 
 
 def _compare(f: Function, trial: Value, tried: Value, time: Value) -> None:
     """Take this number of threads if more are not faster by a sixteenth."""
-    with f.when(f.load(I64, trial, TRIAL.best) * 16 >= time * 15):
+    with f.when(trial[TRIAL.best] * 16 >= time * 15):
         _take(f, trial, tried, time)
 
 
 def _check(m: Module) -> None:
     """Let there be a trial at once where calls have become slow, and one thread where they are so on average."""
     with m.function("tw_check", VOID, [("trial", PTR), ("took", I64)]) as (f, (trial, took)):
-        timed, total = f.load(I64, trial, TRIAL.timed) + 1, f.load(I64, trial, TRIAL.sum) + took
-        f.store(timed, trial, TRIAL.timed)
-        f.store(total, trial, TRIAL.sum)
+        timed, total = trial[TRIAL.timed] + 1, trial[TRIAL.sum] + took
+        trial[TRIAL.timed] = timed
+        trial[TRIAL.sum] = total
         with f.when(timed >= MEAN):
-            f.put(0, I64, trial, TRIAL.timed)
-            f.put(0, I64, trial, TRIAL.sum)
-            one = f.load(I64, trial, TRIAL.one)
+            trial[TRIAL.timed] = trial[TRIAL.sum] = 0
+            one = trial[TRIAL.one]
             with f.when(one > 0), f.when(total * COUNTED > one * MEAN):
-                f.put(1, I64, trial, TRIAL.threads)
-                f.put(RESTING_CALLS, I64, trial, TRIAL.wait)
+                trial[TRIAL.threads] = 1
+                trial[TRIAL.wait] = RESTING_CALLS
                 f.ret()
-        with f.when(took * (2 * COUNTED) <= f.load(I64, trial, TRIAL.best) * 3):
-            f.put(0, I64, trial, TRIAL.slow)
+        with f.when(took * (2 * COUNTED) <= trial[TRIAL.best] * 3):
+            trial[TRIAL.slow] = 0
             f.ret()
-        slow = f.load(I64, trial, TRIAL.slow) + 1
-        f.store(slow, trial, TRIAL.slow)
+        slow = trial[TRIAL.slow] + 1
+        trial[TRIAL.slow] = slow
         with f.when(slow >= SLOW):
-            f.put(0, I64, trial, TRIAL.slow)
-            f.put(0, I64, trial, TRIAL.wait)
+            trial[TRIAL.slow] = trial[TRIAL.wait] = 0
         f.ret()
 
 
 def _take(f: Function, trial: Value, tried: Value, time: Value) -> None:
     """Let this number of threads be the best so far."""
-    f.store(tried, trial, TRIAL.threads)
-    f.store(time, trial, TRIAL.best)
+    trial[TRIAL.threads] = tried
+    trial[TRIAL.best] = time
 
 
 def _until_next(m: Module) -> None:
     """Calls until the next trial: what this one lost, compared with as many of the best calls."""
     with m.function("tw_until_next", I64, [("trial", PTR)], local=True) as (f, (trial,)):
-        best = f.load(I64, trial, TRIAL.best) + 1  # never zero
-        lost = f.load(I64, trial, TRIAL.spent) - best * f.load(I64, trial, TRIAL.numbers)
+        best = trial[TRIAL.best] + 1  # never zero
+        lost = trial[TRIAL.spent] - best * trial[TRIAL.numbers]
         with f.when(lost <= 0):
             f.ret(SHARE)
-        calls = f.let(I64, f"udiv i64 {(lost * (SHARE * COUNTED)).text}, {best.text}")
+        calls = lost * (SHARE * COUNTED) // best
         with f.when(calls > MAX_CALLS):
             f.ret(MAX_CALLS)
         f.ret(calls + SHARE)

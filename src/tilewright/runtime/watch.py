@@ -14,9 +14,9 @@ from tilewright.native.assembler import I32, I64, PTR, VOID, Module
 from tilewright.runtime.dlpack import API_VIEW, DL_DATA, DL_OFFSET, DL_RANK, DL_SHAPE, DL_SIZE, DL_STRIDES
 from tilewright.runtime.layout import Struct
 
-WATCH = Struct("count", "nbytes", "digest")
+WATCH = Struct("count", "nbytes", "digest*")
 """The head of a table of watched tensors: how many, how many bytes are digested, and by which function."""
-WATCHED = Struct("address", "nbytes", "digest", "rank", "sizes")
+WATCHED = Struct("address", "nbytes", "digest", "rank", "sizes*")
 """A tensor: `nbytes` are digested (0: only its address counts), `sizes` is where its dimensions and strides are."""
 RELEASE_GIL_BYTES = 1 << 20
 """Digests of at least so many bytes let other Python threads run."""
@@ -108,21 +108,21 @@ def _define_same_place(m: Module) -> None:
         with f.when(f.call(I32, f.load(PTR, api, API_VIEW), obj, view).ne(0)):
             f.call(VOID, "PyErr_Clear")
             f.ret(0)
-        address = f.load(I64, view, DL_DATA) + f.load(I64, view, DL_OFFSET)
+        address = view[DL_DATA] + view[DL_OFFSET]
         rank = f.load(I32, view, DL_RANK).signed(I64)
         strides = f.load(PTR, view, DL_STRIDES)
         for bad in (
-            address.ne(f.load(I64, watched, WATCHED.address)),
-            rank.ne(f.load(I64, watched, WATCHED.rank)),
+            address.ne(watched[WATCHED.address]),
+            rank.ne(watched[WATCHED.rank]),
             strides.eq(0),
         ):
             with f.when(bad):
                 f.ret(0)
-        sizes, shape = f.load(PTR, watched, WATCHED.sizes), f.load(PTR, view, DL_SHAPE)
+        sizes, shape = watched[WATCHED.sizes], f.load(PTR, view, DL_SHAPE)
         with f.each(rank) as i:
-            with f.when(f.load(I64, shape, i * 8).ne(f.load(I64, sizes, i * 8))):
+            with f.when(shape[i * 8].ne(sizes[i * 8])):
                 f.ret(0)
-            with f.when(f.load(I64, strides, i * 8).ne(f.load(I64, sizes + rank * 8, i * 8))):
+            with f.when(strides[i * 8].ne(f.load(I64, sizes + rank * 8, i * 8))):
                 f.ret(0)
         f.ret(1)
 
@@ -130,13 +130,13 @@ def _define_same_place(m: Module) -> None:
 def _define_same_numbers(m: Module) -> None:
     """Whether the watched tensors' digests are what they were."""
     with m.function("tw_same_numbers", I64, [("table", PTR)], local=True) as (f, (table,)):
-        digest = f.load(PTR, table, WATCH.digest)
-        with f.each(f.load(I64, table, WATCH.count)) as i:
+        digest = table[WATCH.digest]
+        with f.each(table[WATCH.count]) as i:
             watched = table + (i * WATCHED.size + WATCH.size)
-            nbytes = f.load(I64, watched, WATCHED.nbytes)
+            nbytes = watched[WATCHED.nbytes]
             with f.when(nbytes.ne(0)):
                 result = f.call(I64, digest, f.load(PTR, watched, WATCHED.address), nbytes)
-                with f.when(result.ne(f.load(I64, watched, WATCHED.digest))):
+                with f.when(result.ne(watched[WATCHED.digest])):
                     f.ret(0)
         f.ret(1)
 
@@ -144,11 +144,11 @@ def _define_same_numbers(m: Module) -> None:
 def _define_unchanged(m: Module) -> None:
     """Whether tensors are as a table states."""
     with m.function("tw_unchanged", I64, [("table", PTR), ("tensors", PTR)]) as (f, (table, tensors)):
-        with f.each(f.load(I64, table, WATCH.count)) as i:
+        with f.each(table[WATCH.count]) as i:
             watched = table + (i * WATCHED.size + WATCH.size)
             with f.when(f.call(I64, "tw_same_place", watched, f.load(PTR, tensors, i * 8)).eq(0)):
                 f.ret(0)
-        with f.when(f.load(I64, table, WATCH.nbytes) < RELEASE_GIL_BYTES):
+        with f.when(table[WATCH.nbytes] < RELEASE_GIL_BYTES):
             f.ret(f.call(I64, "tw_same_numbers", table))
         state = f.call(PTR, "PyEval_SaveThread")
         same = f.call(I64, "tw_same_numbers", table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.live.broker.signals import ALL, EINTR, ETIMEDOUT, copy, modify, now, swap_if
+from tilewright.live.broker.signals import ALL, EINTR, ETIMEDOUT, copy, now
 from tilewright.live.broker.structs import (
     BELL,
     BUSY,
@@ -30,33 +30,33 @@ _F_OFD_GETLK, _F_UNLCK = 36, 2
 def _post(m: Module) -> None:
     """Ask: the inputs are in the slot. Wakes the server if it sleeps and now has as many requests as it wants."""
     with m.function("tw_post", VOID, [("client", PTR), ("rows", I64)], local=True) as (f, (client, rows)):
-        header, slot = f.load(PTR, client, CLIENT.header), f.load(PTR, client, CLIENT.slot)
-        f.store(rows, slot, SLOT.rows)
+        header, slot = client[CLIENT.header], client[CLIENT.slot]
+        slot[SLOT.rows] = rows
         f.put(READY, I32, slot, SLOT.state, order="seq_cst")
-        word = header + (f.load(I64, client, CLIENT.word) * 8 + READY_AT)
-        before = modify(f, "or", word, f.load(I64, client, CLIENT.bit))
+        word = header + (client[CLIENT.word] * 8 + READY_AT)
+        before = f.modify("or", word, client[CLIENT.bit])
         with f.when(before.eq(0)):
-            f.store(now(f), header, BELL.first_ns)
+            header[BELL.first_ns] = now(f)
         with f.when(f.load(I32, header, BELL.asleep, order="seq_cst").ne(0)):
-            with f.when(f.call(I64, "tw_ready", header) >= f.load(I64, header, BELL.wake_at)):
-                with f.when(swap_if(f, header + BELL.asleep, 1, 0)):
+            with f.when(f.call(I64, "tw_ready", header) >= header[BELL.wake_at]):
+                with f.when(f.swap_if(header + BELL.asleep, 1, 0, I32)):
                     f.add_atomic(header + BELL.bell, 1, I32)
                     f.call(VOID, "tw_wake", header + BELL.bell, (I64, 1), (I64, ALL))
         f.ret()
 
 
 def _cancel(f: Function, slot: Value, outcome: int) -> None:
-    with f.when(swap_if(f, slot + SLOT.state, READY, IDLE)):
+    with f.when(f.swap_if(slot + SLOT.state, READY, IDLE, I32)):
         f.ret(outcome)
 
 
 def _served(m: Module) -> None:
     """Whether a process serves the ring: it holds the lock on its first byte."""
     with m.function("tw_served", I1, [("client", PTR)], local=True) as (f, (client,)):
-        wanted = f.load(PTR, client, CLIENT.lock)
+        wanted = client[CLIENT.lock]
         lock = f.space(32)
         copy(f, lock, wanted, f.value(32, I64))
-        ring = f.load(I64, client, CLIENT.ring).cast(I32)
+        ring = client[CLIENT.ring].cast(I32)
         failed = f.call(I32, "fcntl", ring, (I32, _F_OFD_GETLK), lock)
         with f.when(failed.ne(0)):
             f.ret(0, I1)
@@ -66,17 +66,17 @@ def _served(m: Module) -> None:
 def _await(m: Module) -> None:
     """Sleep until the answer is there; gives how it ended. The request is taken back if it ends badly, where it can."""
     with m.function("tw_await", I64, [("client", PTR)], local=True) as (f, (client,)):
-        header, slot = f.load(PTR, client, CLIENT.header), f.load(PTR, client, CLIENT.slot)
-        answer, mask = f.load(PTR, client, CLIENT.answer), f.load(I64, client, CLIENT.mask)
+        header, slot = client[CLIENT.header], client[CLIENT.slot]
+        answer, mask = client[CLIENT.answer], client[CLIENT.mask]
         start = now(f)
-        deadline = start + f.load(I64, client, CLIENT.timeout_ns)
+        deadline = start + client[CLIENT.timeout_ns]
         tick = f.var(I64, start + TICK_NS)
         with f.loop():
             turn = f.load(I32, answer, order="seq_cst")
             f.put(1, I32, slot, SLOT.sleeping, order="seq_cst")
             with f.when(f.load(I32, slot, SLOT.state, order="seq_cst").eq(DONE)):
                 f.put(0, I32, slot, SLOT.sleeping)
-                f.ret(f.load(I64, slot, SLOT.status))
+                f.ret(slot[SLOT.status])
             ended = f.call(I64, "tw_sleep", answer, turn.cast(I64), tick.get(), mask)
             time = now(f)
             up = f.var(I1, ended.eq(EINTR))
@@ -101,13 +101,13 @@ def _await(m: Module) -> None:
 def _exchange(m: Module) -> None:
     """`tw_execute` of an agent: arguments have been checked. `model.run` holds the agent's CLIENT."""
     with m.function("tw_exchange", I64, [("model", PTR), ("layout", PTR), ("io", PTR)]) as (f, (model, layout, io)):
-        client = f.load(PTR, model, MODEL.run)
-        rows = f.load(I64, layout, LAYOUT.dims)
+        client = model[MODEL.run]
+        rows = layout[LAYOUT.dims]
         with f.when(f.swap_if(client + CLIENT.busy, 0, 1).eq(0)):
             f.ret(BUSY)
         status = f.var(I64, DETACHED)
-        slot = f.load(PTR, client, CLIENT.slot)
-        with f.when(slot.ne(0)), f.when(rows <= f.load(I64, client, CLIENT.rows)):
+        slot = client[CLIENT.slot]
+        with f.when(slot.ne(0)), f.when(rows <= client[CLIENT.rows]):
             status.set(LOST)
             with f.when(f.load(I32, slot, SLOT.state, order="acquire").eq(IDLE)):
                 status.set(f.call(I64, "tw_request", client, io, rows))
@@ -115,12 +115,12 @@ def _exchange(m: Module) -> None:
         f.ret(status.get())
     params = [("client", PTR), ("io", PTR), ("rows", I64)]
     with m.function("tw_request", I64, params, local=True) as (f, (client, io, rows)):
-        slot, table = f.load(PTR, client, CLIENT.slot), f.load(PTR, client, CLIENT.table)
-        inputs, outputs = f.load(I64, client, CLIENT.inputs), f.load(I64, client, CLIENT.outputs)
+        slot, table = client[CLIENT.slot], client[CLIENT.table]
+        inputs, outputs = client[CLIENT.inputs], client[CLIENT.outputs]
 
         def place(k: Value) -> tuple[Value, Value]:
             entry = table + k * COPY.size
-            return slot + f.load(I64, entry, COPY.offset), f.load(I64, entry, COPY.row_bytes) * rows
+            return slot + entry[COPY.offset], entry[COPY.row_bytes] * rows
 
         with f.each(inputs) as k:
             at, nbytes = place(k)
@@ -132,7 +132,7 @@ def _exchange(m: Module) -> None:
                 with f.each(outputs) as k:
                     at, nbytes = place(inputs + k)
                     copy(f, f.load(PTR, io, (inputs + k) * 8), at, nbytes)
-                f.store(f.load(I64, slot, SLOT.version), io, (inputs + outputs) * 8)
+                io[(inputs + outputs) * 8] = slot[SLOT.version]
             f.put(IDLE, I32, slot, SLOT.state, order="release")
         f.ret(outcome)
 

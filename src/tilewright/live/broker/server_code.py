@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.live.broker.signals import ALL, copy, least, lowest_bit, modify, most, now, swap_if
+from tilewright.live.broker.signals import ALL, copy, least, lowest_bit, most, now
 from tilewright.live.broker.structs import (
     ANSWER_SIZE,
     ANSWERS_AT,
@@ -35,14 +35,14 @@ _RETRIES = 1000
 def _collector_lock(m: Module) -> None:
     """One lane at a time collects. 0 free, 1 taken, 2 taken and awaited."""
     with m.function("tw_collector_take", VOID, [("lock", PTR)], local=True) as (f, (lock,)):
-        with f.when(swap_if(f, lock, 0, 1)):
+        with f.when(f.swap_if(lock, 0, 1, I32)):
             f.ret()
         with f.loop() as loop:
-            loop.leave_if(modify(f, "xchg", lock, 2, I32).eq(0))
+            loop.leave_if(f.modify("xchg", lock, 2, I32).eq(0))
             f.call(I64, "tw_sleep", lock, (I64, 2), now(f) + IDLE_NS, (I64, ALL))
         f.ret()
     with m.function("tw_collector_give", VOID, [("lock", PTR)], local=True) as (f, (lock,)):
-        with f.when(modify(f, "xchg", lock, 0, I32).eq(2)):
+        with f.when(f.modify("xchg", lock, 0, I32).eq(2)):
             f.call(VOID, "tw_wake", lock, (I64, 1), (I64, ALL))
         f.ret()
 
@@ -55,25 +55,25 @@ def _target(m: Module) -> None:
     it steps a long episode, and waiting for it would be in vain.
     """
     with m.function("tw_target", I64, [("server", PTR), ("time", I64)], local=True) as (f, (server, time)):
-        seen, active = f.load(PTR, server, SERVER.seen), f.var(I64, 0)
-        wait_ns = f.load(I64, server, SERVER.max_wait_ns) * 4 + f.load(I64, server, SERVER.batch_ns)
-        with f.each(f.load(I64, server, SERVER.slot_count)) as k:
-            with f.when(f.load(I64, seen, k * 8) >= time - wait_ns):
+        seen, active = server[SERVER.seen], f.var(I64, 0)
+        wait_ns = server[SERVER.max_wait_ns] * 4 + server[SERVER.batch_ns]
+        with f.each(server[SERVER.slot_count]) as k:
+            with f.when(seen[k * 8] >= time - wait_ns):
                 active.add(1)
-        lanes = f.load(I64, server, SERVER.lanes)
-        share = f.let(I64, f"udiv i64 {(active.get() + lanes - 1).text}, {lanes.text}")
+        lanes = server[SERVER.lanes]
+        share = (active.get() + lanes - 1) // lanes
         awake = active.get() - f.load(I64, server, SERVER.inflight, order="monotonic")
         # `max_batch` counts rows: as many requests as would fill it if they were like the last ones.
-        room = f.load(I64, server, SERVER.max_batch) * f.load(I64, server, SERVER.last_requests)
-        fill = f.let(I64, f"udiv i64 {room.text}, {f.load(I64, server, SERVER.last_rows).text}")
+        room = server[SERVER.max_batch] * server[SERVER.last_requests]
+        fill = room // server[SERVER.last_rows]
         f.ret(most(f, least(f, least(f, share, fill), awake), 1))
 
 
 def _gather_time(m: Module) -> None:
     """`tw_collect`: sleep until a batch shall start; 0 if the server shall stop."""
     with m.function("tw_collect", I1, [("server", PTR)], local=True) as (f, (server,)):
-        header = f.load(PTR, server, SERVER.header)
-        max_wait = f.load(I64, server, SERVER.max_wait_ns)
+        header = server[SERVER.header]
+        max_wait = server[SERVER.max_wait_ns]
         began = now(f)
         with f.loop():
             with f.when(f.load(I64, server, SERVER.stop, order="seq_cst").ne(0)):
@@ -89,12 +89,12 @@ def _gather_time(m: Module) -> None:
                 until.set(time + IDLE_NS)
                 wake_at.set(1)
             with f.when(count > 0):
-                first = f.load(I64, header, BELL.first_ns)
+                first = header[BELL.first_ns]
                 until.set(least(f, most(f, first, time - max_wait), time) + max_wait)
                 with f.when(time >= until.get()):
                     f.ret(1, I1)
             bell = f.load(I32, header, BELL.bell, order="seq_cst")
-            f.store(wake_at.get(), header, BELL.wake_at)
+            header[BELL.wake_at] = wake_at.get()
             f.put(1, I32, header, BELL.asleep, order="seq_cst")
             with f.when(f.call(I64, "tw_ready", header) < wake_at.get()):
                 f.call(I64, "tw_sleep", header + BELL.bell, bell.cast(I64), until.get(), (I64, ALL))
@@ -105,57 +105,56 @@ def _claim(m: Module) -> None:
     """Take what is ready, as far as a batch has room, going on after the slot where the last one ended."""
     with m.function("tw_claim_slot", I1, [("lane", PTR), ("index", I64)], local=True) as (f, (lane, index)):
         # Gives 0 if the batch has no room for it.
-        server = f.load(PTR, lane, LANE.server)
-        slot = f.load(PTR, server, SERVER.slots) + index * f.load(I64, server, SERVER.slot_size)
-        requests, first = f.load(I64, lane, LANE.requests), f.load(I64, lane, LANE.rows)
-        with f.when(swap_if(f, slot + SLOT.state, READY, CLAIMED)):
+        server = lane[LANE.server]
+        slot = server[SERVER.slots] + index * server[SERVER.slot_size]
+        requests, first = lane[LANE.requests], lane[LANE.rows]
+        with f.when(f.swap_if(slot + SLOT.state, READY, CLAIMED, I32)):
             rows = f.load(I64, slot, SLOT.rows, order="monotonic")
             fits = f.var(I1, rows >= 1)
-            with f.when(rows > f.load(I64, server, SERVER.max_rows)):
+            with f.when(rows > server[SERVER.max_rows]):
                 fits.set(0)
             with f.when(fits.get().eq(0)):
-                f.put(FAILED, I64, slot, SLOT.status)
+                slot[SLOT.status] = FAILED
                 f.put(DONE, I32, slot, SLOT.state, order="seq_cst")
                 f.ret(1, I1)
-            with f.when(first + rows > f.load(I64, server, SERVER.max_batch)):
+            with f.when(first + rows > server[SERVER.max_batch]):
                 f.put(READY, I32, slot, SLOT.state, order="seq_cst")
                 f.ret(0, I1)
-            entry = f.load(PTR, lane, LANE.claimed) + requests * CLAIM.size
+            entry = lane[LANE.claimed] + requests * CLAIM.size
             for value, at in ((slot.cast(I64), CLAIM.slot), (index, CLAIM.index), (rows, CLAIM.rows)):
-                f.store(value, entry, at)
-            f.store(first, entry, CLAIM.first)
-            f.store(requests + 1, lane, LANE.requests)
-            f.store(first + rows, lane, LANE.rows)
-            f.store(index + 1, server, SERVER.cursor)
-            f.put(IN_FLIGHT, I64, f.load(PTR, server, SERVER.seen), index * 8)
+                entry[at] = value
+            entry[CLAIM.first] = first
+            lane[LANE.requests] = requests + 1
+            lane[LANE.rows] = first + rows
+            server[SERVER.cursor] = index + 1
+            server[SERVER.seen][index * 8] = IN_FLIGHT
         f.ret(1, I1)
     with m.function("tw_claim_batch", VOID, [("lane", PTR)], local=True) as (f, (lane,)):
-        server = f.load(PTR, lane, LANE.server)
-        ready = f.load(PTR, server, SERVER.header) + READY_AT
-        slots = f.load(I64, server, SERVER.slot_count)
-        cursor = f.var(I64, f.load(I64, server, SERVER.cursor))
+        server = lane[LANE.server]
+        ready = server[SERVER.header] + READY_AT
+        slots = server[SERVER.slot_count]
+        cursor = f.var(I64, server[SERVER.cursor])
         with f.when(cursor.get() >= slots):
             cursor.set(0)
-        start, high = cursor.get() >> 6, f.let(I64, f"shl i64 -1, {(cursor.get() & 63).text}")
-        f.put(0, I64, lane, LANE.requests)
-        f.put(0, I64, lane, LANE.rows)
+        start, high = cursor.get() >> 6, -1 << (cursor.get() & 63)
+        lane[LANE.requests] = lane[LANE.rows] = 0
         with f.each(WORDS + 1) as k:
             # The first word is visited twice: from the cursor on, and at the end what is before it.
             mask = f.var(I64, -1)
             with f.when(k.eq(0)):
                 mask.set(high)
             with f.when(k.eq(WORDS)):
-                mask.set(f.let(I64, f"xor i64 {high.text}, -1"))
+                mask.set(~high)
             w = (start + k) & (WORDS - 1)
             word = ready + w * 8
-            before = modify(f, "and", word, f.let(I64, f"xor i64 {mask.get().text}, -1"))
+            before = f.modify("and", word, ~mask.get())
             left = f.var(I64, before & mask.get())
             with f.loop() as loop:
                 now = left.get()
                 loop.leave_if(now.eq(0))
                 index = (w << 6) + lowest_bit(f, now)
                 with f.when(index < slots), f.when(f.call(I1, "tw_claim_slot", lane, index).eq(0)):
-                    modify(f, "or", word, now)
+                    f.modify("or", word, now)
                     f.ret()
                 left.set(now & (now - 1))
         f.ret()
@@ -166,12 +165,12 @@ def _move(m: Module) -> None:
     params = [("lane", PTR), ("copy", PTR), ("batch", PTR)]
     for name, gather in (("tw_gather", True), ("tw_scatter", False)):
         with m.function(name, VOID, params, local=True) as (f, (lane, entry, batch)):
-            offset, inner = f.load(I64, entry, COPY.offset), f.load(I64, entry, COPY.inner)
-            outer, total = f.load(I64, entry, COPY.outer), f.load(I64, lane, LANE.rows)
-            with f.each(f.load(I64, lane, LANE.requests)) as r:
-                claim = f.load(PTR, lane, LANE.claimed) + r * CLAIM.size
-                rows, first = f.load(I64, claim, CLAIM.rows), f.load(I64, claim, CLAIM.first)
-                theirs = f.load(PTR, claim, CLAIM.slot) + offset
+            offset, inner = entry[COPY.offset], entry[COPY.inner]
+            outer, total = entry[COPY.outer], lane[LANE.rows]
+            with f.each(lane[LANE.requests]) as r:
+                claim = lane[LANE.claimed] + r * CLAIM.size
+                rows, first = claim[CLAIM.rows], claim[CLAIM.first]
+                theirs = claim[CLAIM.slot] + offset
                 nbytes = rows * inner
                 with f.each(outer) as o:
                     a, b = batch + (o * total + first) * inner, theirs + o * nbytes
@@ -182,24 +181,24 @@ def _move(m: Module) -> None:
 def _run_batch(m: Module) -> None:
     """Run the model on the claimed requests; gives its status. The version is in the last word of `io` then."""
     with m.function("tw_run_batch", I64, [("lane", PTR)], local=True) as (f, (lane,)):
-        server = f.load(PTR, lane, LANE.server)
-        inputs, outputs = f.load(I64, server, SERVER.inputs), f.load(I64, server, SERVER.outputs)
-        table, io = f.load(PTR, server, SERVER.table), f.load(PTR, lane, LANE.io)
-        alone = f.load(I64, lane, LANE.requests).eq(1)
+        server = lane[LANE.server]
+        inputs, outputs = server[SERVER.inputs], server[SERVER.outputs]
+        table, io = server[SERVER.table], lane[LANE.io]
+        alone = lane[LANE.requests].eq(1)
         # One request needs no copies: the model reads and writes its slot.
-        slot = f.load(PTR, f.load(PTR, lane, LANE.claimed), CLAIM.slot)
+        slot = lane[LANE.claimed][CLAIM.slot]
         with f.each(inputs + outputs) as k:
             entry = table + k * COPY.size
-            batch = f.var(PTR, slot + f.load(I64, entry, COPY.offset))
+            batch = f.var(PTR, slot + entry[COPY.offset])
             with f.when(alone.eq(0)):
-                batch.set(f.load(PTR, f.load(PTR, lane, LANE.buffers), k * 8))
+                batch.set(f.load(PTR, lane[LANE.buffers], k * 8))
                 with f.when(k < inputs):
                     f.call(VOID, "tw_gather", lane, entry, batch.get())
-            f.store(batch.get(), io, k * 8)
-        model, tries = f.load(PTR, server, SERVER.model), f.var(I64, 0)
+            io[k * 8] = batch.get()
+        model, tries = server[SERVER.model], f.var(I64, 0)
         dims = f.space(16)
         with f.loop() as loop:
-            f.store(f.load(I64, lane, LANE.rows), dims)
+            dims[0] = lane[LANE.rows]
             status = f.call(I64, "tw_call", model, io, dims)
             with f.when(status.eq(SUPERSEDED)):
                 f.ret(SUPERSEDED)
@@ -207,7 +206,7 @@ def _run_batch(m: Module) -> None:
                 tries.add(1)
                 with f.when(tries.get() > _RETRIES):
                     f.ret(FAILED)
-                f.call(I64, f.load(PTR, model, MODEL.ensure), model, dims)
+                f.call(I64, model[MODEL.ensure], model, dims)
             loop.leave_if(status.eq(OK))
         with f.when(alone.eq(0)):
             with f.each(outputs) as k:
@@ -219,27 +218,27 @@ def _run_batch(m: Module) -> None:
 def _answer(m: Module) -> None:
     """Say that the batch is done, and wake who sleeps: one system call for 32 slots."""
     with m.function("tw_answer", VOID, [("lane", PTR), ("status", I64)], local=True) as (f, (lane, status)):
-        server = f.load(PTR, lane, LANE.server)
-        arguments = f.load(I64, server, SERVER.inputs) + f.load(I64, server, SERVER.outputs)
-        version = f.load(I64, f.load(PTR, lane, LANE.io), arguments * 8)
-        answers = f.load(PTR, server, SERVER.header) + ANSWERS_AT
-        masks, time, seen = f.space(8 * GROUPS), now(f), f.load(PTR, server, SERVER.seen)
+        server = lane[LANE.server]
+        arguments = server[SERVER.inputs] + server[SERVER.outputs]
+        version = lane[LANE.io][arguments * 8]
+        answers = server[SERVER.header] + ANSWERS_AT
+        masks, time, seen = f.space(8 * GROUPS), now(f), server[SERVER.seen]
         with f.each(GROUPS) as g:
-            f.put(0, I64, masks, g * 8)
-        with f.each(f.load(I64, lane, LANE.requests)) as r:
-            claim = f.load(PTR, lane, LANE.claimed) + r * CLAIM.size
-            slot, index = f.load(PTR, claim, CLAIM.slot), f.load(I64, claim, CLAIM.index)
-            f.store(time, seen, index * 8)
-            f.store(version, slot, SLOT.version)
-            f.store(status, slot, SLOT.status)
+            masks[g * 8] = 0
+        with f.each(lane[LANE.requests]) as r:
+            claim = lane[LANE.claimed] + r * CLAIM.size
+            slot, index = claim[CLAIM.slot], claim[CLAIM.index]
+            seen[index * 8] = time
+            slot[SLOT.version] = version
+            slot[SLOT.status] = status
             f.put(DONE, I32, slot, SLOT.state, order="seq_cst")
             with f.when(f.load(I32, slot, SLOT.sleeping, order="seq_cst").ne(0)):
                 at = (index >> 5) * 8
-                bit = f.let(I64, f"shl i64 1, {(index & (GROUP_SLOTS - 1)).text}")
-                f.store(f.load(I64, masks, at) | bit, masks, at)
-        modify(f, "sub", server + SERVER.inflight, f.load(I64, lane, LANE.requests))
+                bit = 1 << (index & (GROUP_SLOTS - 1))
+                masks[at] |= bit
+        f.modify("sub", server + SERVER.inflight, lane[LANE.requests])
         with f.each(GROUPS) as g:
-            mask = f.load(I64, masks, g * 8)
+            mask = masks[g * 8]
             with f.when(mask.ne(0)):
                 word = answers + g * ANSWER_SIZE
                 f.add_atomic(word, 1, I32)
@@ -250,45 +249,45 @@ def _answer(m: Module) -> None:
 def _give_back(m: Module) -> None:
     """Make the claimed requests ready again, for the next server."""
     with m.function("tw_give_back", VOID, [("lane", PTR)], local=True) as (f, (lane,)):
-        server = f.load(PTR, lane, LANE.server)
-        ready = f.load(PTR, server, SERVER.header) + READY_AT
-        with f.each(f.load(I64, lane, LANE.requests)) as r:
-            claim = f.load(PTR, lane, LANE.claimed) + r * CLAIM.size
-            index = f.load(I64, claim, CLAIM.index)
-            f.put(READY, I32, f.load(PTR, claim, CLAIM.slot), SLOT.state, order="seq_cst")
-            modify(f, "or", ready + (index >> 6) * 8, f.let(I64, f"shl i64 1, {(index & 63).text}"))
-        modify(f, "sub", server + SERVER.inflight, f.load(I64, lane, LANE.requests))
+        server = lane[LANE.server]
+        ready = server[SERVER.header] + READY_AT
+        with f.each(lane[LANE.requests]) as r:
+            claim = lane[LANE.claimed] + r * CLAIM.size
+            index = claim[CLAIM.index]
+            f.put(READY, I32, claim[CLAIM.slot], SLOT.state, order="seq_cst")
+            f.modify("or", ready + (index >> 6) * 8, 1 << (index & 63))
+        f.modify("sub", server + SERVER.inflight, lane[LANE.requests])
         f.ret()
 
 
 def _count(f: Function, lane: Value, start: Value) -> None:
-    requests, rows = f.load(I64, lane, LANE.requests), f.load(I64, lane, LANE.rows)
-    f.store(f.load(I64, lane, LANE.batches) + 1, lane, LANE.batches)
-    f.store(f.load(I64, lane, LANE.all_requests) + requests, lane, LANE.all_requests)
-    f.store(f.load(I64, lane, LANE.all_rows) + rows, lane, LANE.all_rows)
+    requests, rows = lane[LANE.requests], lane[LANE.rows]
+    lane[LANE.batches] += 1
+    lane[LANE.all_requests] += requests
+    lane[LANE.all_rows] += rows
     took = now(f) - start
-    f.store(f.load(I64, lane, LANE.busy_ns) + took, lane, LANE.busy_ns)
-    f.store(took, f.load(PTR, lane, LANE.server), SERVER.batch_ns)
+    lane[LANE.busy_ns] += took
+    lane[LANE.server][SERVER.batch_ns] = took
 
 
 def _serve(m: Module) -> None:
     """`tw_serve(lane)`: collect, run, answer, until the server shall stop (OK) or has to look where the weights are
     now (SUPERSEDED). Touches no Python object."""
     with m.function("tw_serve", I64, [("lane", PTR)]) as (f, (lane,)):
-        server = f.load(PTR, lane, LANE.server)
+        server = lane[LANE.server]
         lock = server + SERVER.collector
         with f.loop() as loop:
             f.call(VOID, "tw_collector_take", lock)
             goes_on = f.call(I1, "tw_collect", server)
             with f.when(goes_on):
                 f.call(VOID, "tw_claim_batch", lane)
-                with f.when(f.load(I64, lane, LANE.requests) > 0):
-                    modify(f, "add", server + SERVER.inflight, f.load(I64, lane, LANE.requests))
-                    f.store(f.load(I64, lane, LANE.requests), server, SERVER.last_requests)
-                    f.store(f.load(I64, lane, LANE.rows), server, SERVER.last_rows)
+                with f.when(lane[LANE.requests] > 0):
+                    f.modify("add", server + SERVER.inflight, lane[LANE.requests])
+                    server[SERVER.last_requests] = lane[LANE.requests]
+                    server[SERVER.last_rows] = lane[LANE.rows]
             f.call(VOID, "tw_collector_give", lock)
             loop.leave_if(goes_on.eq(0))
-            with f.when(f.load(I64, lane, LANE.requests) > 0):
+            with f.when(lane[LANE.requests] > 0):
                 start = now(f)
                 status = f.call(I64, "tw_run_batch", lane)
                 with f.when(status.eq(SUPERSEDED)):
@@ -298,7 +297,7 @@ def _serve(m: Module) -> None:
                 f.call(VOID, "tw_answer", lane, status)
         f.ret(OK)
     with m.function("tw_stop", VOID, [("server", PTR)]) as (f, (server,)):
-        header = f.load(PTR, server, SERVER.header)
+        header = server[SERVER.header]
         f.put(1, I64, server, SERVER.stop, order="seq_cst")
         f.put(0, I32, header, BELL.asleep, order="seq_cst")
         f.add_atomic(header + BELL.bell, 1, I32)

@@ -16,16 +16,7 @@ EINTR, ETIMEDOUT = 4, 110
 def now(f: Function) -> Value:
     spec = f.space(16)
     f.call(I32, "clock_gettime", (I32, 1), spec)
-    return f.load(I64, spec) * 1_000_000_000 + f.load(I64, spec, 8)
-
-
-def modify(f: Function, op: str, pointer: Value, value: Value | int, type: str = I64) -> Value:
-    """Read, modify, write, sequentially consistent; gives the value before."""
-    return f.let(type, f"atomicrmw {op} ptr {pointer.text}, {type} {f.operand(value, type)} seq_cst")
-
-
-def swap_if(f: Function, pointer: Value, expected: int, wanted: int) -> Value:
-    return f.swap_if(pointer, expected, wanted, I32)
+    return spec[0] * 1_000_000_000 + spec[8]
 
 
 def count_bits(f: Function, word: Value) -> Value:
@@ -58,8 +49,8 @@ def define_sleeping(m: Module) -> None:
     with m.function("tw_sleep", I64, params, local=True) as (f, (word, value, until, mask)):
         spec = f.space(16)
         seconds = f.let(I64, f"sdiv i64 {until.text}, 1000000000")
-        f.store(seconds, spec)
-        f.store(until - seconds * 1_000_000_000, spec, 8)
+        spec[0] = seconds
+        spec[8] = until - seconds * 1_000_000_000
         number, null = _futex_number(), f.value(0, PTR)
         result = f.call(I64, "syscall", (I64, number), word, (I64, _WAIT_BITSET), value, spec, null, mask)
         with f.when(result.eq(0)):

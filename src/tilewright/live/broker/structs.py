@@ -49,18 +49,18 @@ SLOT_DATA = 128
 """Offset, in bytes, of a slot's arrays after its words."""
 
 CLIENT = Struct(
-    "busy", "header", "slot", "word", "bit", "answer", "mask", "rows", "timeout_ns", "ring", "lock",
-    "inputs", "outputs", "table",
+    "busy", "header*", "slot*", "word", "bit", "answer*", "mask", "rows", "timeout_ns", "ring", "lock*",
+    "inputs", "outputs", "table*",
 )  # fmt: skip
 """`ring` is the file, `lock` a `struct flock` that asks for the server's byte, `table` has COPY for every tensor."""
 COPY = Struct("offset", "row_bytes", "outer", "inner")
 SERVER = Struct(
     "stop", "collector", "inflight", "cursor", "last_requests", "last_rows",
-    "header", "slots", "slot_size", "slot_count", "lanes", "max_rows", "max_batch", "max_wait_ns",
-    "model", "inputs", "outputs", "table", "seen", "batch_ns",
+    "header*", "slots*", "slot_size", "slot_count", "lanes", "max_rows", "max_batch", "max_wait_ns",
+    "model*", "inputs", "outputs", "table*", "seen*", "batch_ns",
 )  # fmt: skip
 LANE = Struct(
-    "server", "requests", "rows", "io", "claimed", "buffers", "batches", "all_requests", "all_rows", "busy_ns"
+    "server*", "requests", "rows", "io*", "claimed*", "buffers*", "batches", "all_requests", "all_rows", "busy_ns"
 )
 """`requests` and `rows` are those of the present batch; `claimed` has CLAIM for each, `buffers` the batch's tensors."""
-CLAIM = Struct("slot", "index", "rows", "first")
+CLAIM = Struct("slot*", "index", "rows", "first")

@@ -20,7 +20,7 @@ from tilewright.ir.dtype import DType, i64
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Node, TensorType
 from tilewright.ir.loops import PrimFunc
-from tilewright.native.assembler import I1, I8, I64, PTR, VOID, Module
+from tilewright.native.assembler import I8, I64, PTR, VOID, Module
 from tilewright.ops.control import TRUTH
 from tilewright.ops.dims import present
 from tilewright.ops.interpret import run_graph
@@ -113,12 +113,12 @@ def _text(symbol: str, data: bytes, arrays: int, sizes: int) -> str:
         fine, failure = values[arrays : arrays + 2]
         addresses, extents = f.space(8 * arrays), f.space(8 * max(1, sizes))
         for k, value in enumerate(values[:arrays]):
-            f.store(value, addresses, 8 * k)
+            addresses[8 * k] = value
         for k, value in enumerate(values[arrays + 2 :]):
-            f.store(value, extents, 8 * k)
+            extents[8 * k] = value
         number = f.call(I64, SYMBOL, f.symbol("descriptor"), addresses, extents)
-        f.store(number, failure)
-        f.store(f.let(I8, f"zext {I1} {number.eq(0).text} to {I8}"), fine)
+        failure[0] = number
+        f.store(number.eq(0).cast(I8), fine)
         f.emit("ret void")
         f.start(f.label())
     return m.text()

@@ -22,8 +22,8 @@ from tilewright.runtime.layout import Struct
 from tilewright.runtime.limits import DEVICE
 
 CALL = Struct(
-    "launch", "encode", "driver", "context", "stream", "graph", "last", "failed", "symbol", "modules",
-    "model", "run", "entries", "entry_size", "next", "slots", "gone",
+    "launch", "encode", "driver*", "context*", "stream*", "graph", "last", "failed", "symbol", "modules*",
+    "model*", "run*", "entries*", "entry_size", "next", "slots*", "gone",
 )  # fmt: skip
 """The context that launchers get, with all that one call in flight needs. `launch` and `encode` are called by the
 program's launchers; `graph` is the one that is being made, 0 where kernels are launched at once, `last` its last node.
@@ -31,7 +31,7 @@ program's launchers; `graph` is the one that is being made, 0 where kernels are 
 child of a fork, where the device is lost."""
 GRAPH = Struct("tag", "generation", "graph", "memory", "words")
 """`words` begin an array: of each input and output its place on the device and its bytes."""
-MODULES = Struct("lock", "count", "room", "log", "list")
+MODULES = Struct("lock", "count", "room", "log*", "list")
 """Modules of a program that were loaded: `list` begins an array of `room`. `log` is where the driver's compiler says
 what is wrong."""
 
@@ -57,13 +57,13 @@ _NODE_BYTES = 72
 
 
 def _address(f: Function, call: Value, symbol: str) -> Value:
-    return f.load(PTR, f.load(PTR, call, CALL.driver), getattr(DRIVER, symbol))
+    return f.load(PTR, call[CALL.driver], getattr(DRIVER, symbol))
 
 
 def _driver(f: Function, call: Value, symbol: str, *arguments: Value | tuple[str, int]) -> Value:
     """Call a function of the driver, unless one has failed; gives whether all went well so far."""
     fine = f.var(I1, 0)
-    with f.when(f.load(I64, call, CALL.failed).eq(0)):
+    with f.when(call[CALL.failed].eq(0)):
         code = f.call(I32, _address(f, call, symbol), *arguments)
         fine.set(code.eq(0))
         with f.when(code.ne(0)):
@@ -72,8 +72,8 @@ def _driver(f: Function, call: Value, symbol: str, *arguments: Value | tuple[str
 
 
 def _fail(f: Function, call: Value, code: Value | int, symbol: str) -> None:
-    f.store(f.value(code, I64), call, CALL.failed)
-    f.put(FUNCTIONS.index(symbol), I64, call, CALL.symbol)
+    call[CALL.failed] = f.value(code, I64)
+    call[CALL.symbol] = FUNCTIONS.index(symbol)
 
 
 def _load_function(m: Module) -> None:
@@ -81,30 +81,30 @@ def _load_function(m: Module) -> None:
     One thread at a time."""
     params = [("call", PTR), ("ptx", PTR), ("module", PTR), ("name", PTR), ("function", PTR), ("shared", I64)]
     with m.function("tw_gpu_function", VOID, params, local=True) as (f, (call, ptx, module, name, function, shared)):
-        modules = f.load(PTR, call, CALL.modules)
+        modules = call[CALL.modules]
         with f.loop() as wait:
             wait.leave_if(f.swap_if(modules + MODULES.lock, 0, 1))
             f.pause()
-        with f.when(f.load(I64, module).eq(0)):
-            count = f.load(I64, modules, MODULES.count)
-            with f.when(count >= f.load(I64, modules, MODULES.room)):
+        with f.when(module[0].eq(0)):
+            count = modules[MODULES.count]
+            with f.when(count >= modules[MODULES.room]):
                 _fail(f, call, FULL, "cuModuleLoadDataEx")
             options, values, out = f.space(8), f.space(16), f.space(8)
-            f.put(_LOG | _LOG_SIZE << 32, I64, options)
-            f.store(f.load(PTR, modules, MODULES.log), values)
-            f.put(LOG_BYTES, I64, values, 8)
+            options[0] = _LOG | _LOG_SIZE << 32
+            values[0] = modules[MODULES.log]
+            values[8] = LOG_BYTES
             loaded = _driver(f, call, "cuModuleLoadDataEx", out, ptx, (I32, 2), options, values)
             with f.when(loaded):
-                f.store(f.load(I64, out), modules + MODULES.list + count * 8)
-                f.store(count + 1, modules, MODULES.count)
-                f.store(f.load(I64, out), module)
-        with f.when(f.load(I64, function).eq(0)):
+                f.store(out[0], modules + MODULES.list + count * 8)
+                modules[MODULES.count] = count + 1
+                module[0] = out[0]
+        with f.when(function[0].eq(0)):
             place = f.space(8)
             _driver(f, call, "cuModuleGetFunction", place, f.load(PTR, module), name)
             with f.when(shared > STATED_BYTES):
                 _driver(f, call, "cuFuncSetAttribute", f.load(PTR, place), (I32, _MAX_DYNAMIC), shared.cast(I32))
-            with f.when(f.load(I64, call, CALL.failed).eq(0)):
-                f.store(f.load(I64, place), function, order="release")
+            with f.when(call[CALL.failed].eq(0)):
+                f.store(place[0], function, order="release")
         f.put(0, I64, modules, MODULES.lock, order="release")
         f.ret()
 
@@ -114,36 +114,36 @@ def _launch(m: Module) -> None:
     (`codegen/ptx/launcher.py`). A node of the graph that is being made, or a launch at once."""
     params = [(n, PTR) for n in ("call", "ptx", "module", "name", "function", "sizes", "arguments")]
     with m.function("tw_gpu_launch", VOID, params) as (f, (call, ptx, module, name, function, sizes, arguments)):
-        with f.when(f.load(I64, call, CALL.failed).ne(0)):
+        with f.when(call[CALL.failed].ne(0)):
             f.ret()
         for k, most in enumerate(GRID_LIMITS):
-            blocks = f.load(I64, sizes, 8 * k)
+            blocks = sizes[8 * k]
             with f.when(blocks <= 0):
                 f.ret()
             with f.when(blocks > most):
                 _fail(f, call, GRID, "cuLaunchKernel")
                 f.ret()
         with f.when(f.load(I64, function, order="acquire").eq(0)):
-            f.call(VOID, "tw_gpu_function", call, ptx, module, name, function, f.load(I64, sizes, 48))
-        with f.when(f.load(I64, call, CALL.failed).ne(0)):
+            f.call(VOID, "tw_gpu_function", call, ptx, module, name, function, sizes[48])
+        with f.when(call[CALL.failed].ne(0)):
             f.ret()
-        kernel, stream = f.load(PTR, function), f.load(PTR, call, CALL.stream)
-        numbers = [f.load(I64, sizes, 8 * k).cast(I32) for k in range(7)]
-        with f.when(f.load(I64, call, CALL.graph).eq(0)):
+        kernel, stream = f.load(PTR, function), call[CALL.stream]
+        numbers = [sizes[8 * k].cast(I32) for k in range(7)]
+        with f.when(call[CALL.graph].eq(0)):
             _driver(f, call, "cuLaunchKernel", kernel, *numbers, stream, arguments, (PTR, 0))
             f.ret()
         node, out = f.space(_NODE_BYTES), f.space(8)
         for at in range(0, _NODE_BYTES, 8):
-            f.put(0, I64, node, at)
-        f.store(kernel, node)
+            node[at] = 0
+        node[0] = kernel
         for k, number in enumerate(numbers):
             f.store(number, node, 8 + 4 * k)
-        f.store(arguments, node, 40)
+        node[40] = arguments
         last = call + CALL.last
-        count = f.load(I64, last).ne(0).cast(I64)
+        count = last[0].ne(0).cast(I64)
         added = _driver(f, call, "cuGraphAddKernelNode_v2", out, f.load(PTR, call, CALL.graph), last, count, node)
         with f.when(added):
-            f.store(f.load(I64, out), last)
+            last[0] = out[0]
         f.ret()
 
 
@@ -154,16 +154,16 @@ def _encode(m: Module) -> None:
     params = [(n, PTR) for n in ("call", "map", "about", "address")]
     with m.function("tw_gpu_encode", VOID, params) as (f, (call, out, about, array)):
         steps, boxes, ones = f.space(8 * _MAX_RANK), f.space(4 * _MAX_RANK), f.space(4 * _MAX_RANK)
-        step = f.var(I64, f.load(I64, about, 16))
+        step = f.var(I64, about[16])
         for k in range(_MAX_RANK):
-            size = f.load(I64, about, 8 * (3 + k))
+            size = about[8 * (3 + k)]
             with f.when(size <= 0):
                 f.ret()
             step.set(step.get() * size)
-            f.store(step.get(), steps, 8 * k)
-            f.store(f.load(I64, about, 8 * (3 + _MAX_RANK + k)).cast(I32), boxes, 4 * k)
+            steps[8 * k] = step.get()
+            f.store(about[8 * (3 + _MAX_RANK + k)].cast(I32), boxes, 4 * k)
             f.put(1, I32, ones, 4 * k)
-        kind, rank = f.load(I64, about).cast(I32), f.load(I64, about, 8).cast(I32)
+        kind, rank = about[0].cast(I32), about[8].cast(I32)
         options = [(I32, n) for n in (_NOT_INTERLEAVED, _SWIZZLE_128, _PROMOTE_128, _ZEROS)]
         _driver(f, call, "cuTensorMapEncodeTiled", out, kind, rank, array, about + 24, steps, boxes, ones, *options)
         f.ret()
@@ -173,14 +173,14 @@ def _clear(m: Module) -> None:
     """`tw_gpu_clear(call, entry)`: give back what an entry of the table has; errors are dropped, as no call has any."""
     with m.function("tw_gpu_clear", VOID, [("call", PTR), ("item", PTR)], local=True) as (f, (call, entry)):
         for field, symbol in ((GRAPH.graph, "cuGraphExecDestroy"), (GRAPH.memory, "cuMemFree_v2")):
-            with f.when(f.load(I64, entry, field).ne(0)):
+            with f.when(entry[field].ne(0)):
                 f.call(I32, _address(f, call, symbol), f.load(PTR, entry, field))
-            f.put(0, I64, entry, field)
-        f.put(0, I64, entry, GRAPH.tag)
+            entry[field] = 0
+        entry[GRAPH.tag] = 0
         f.ret()
     with m.function("tw_gpu_forget", VOID, [("call", PTR)]) as (f, (call,)):
         with f.each(ENTRIES) as k:
-            entry = f.load(PTR, call, CALL.entries) + k * f.load(I64, call, CALL.entry_size)
+            entry = call[CALL.entries] + k * call[CALL.entry_size]
             f.call(VOID, "tw_gpu_clear", call, entry)
         f.ret()
 
@@ -190,25 +190,25 @@ def _sizes(m: Module) -> None:
     places one after another; gives the bytes of all. The layout has the dimensions of the outputs."""
     with m.function("tw_gpu_sizes", I64, [("model", PTR), ("dims", PTR), ("item", PTR)], local=True) as (f, values):
         model, dims, entry = values
-        inputs, total = f.load(I64, model, MODEL.inputs), f.var(I64, 0)
+        inputs, total = model[MODEL.inputs], f.var(I64, 0)
         shape = f.var(PTR, f.load(PTR, dims + -LAYOUT.dims, LAYOUT.outputs))
-        with f.each(inputs + f.load(I64, model, MODEL.outputs)) as k:
-            tensor = f.load(PTR, model, MODEL.tensors) + k * TENSOR.size
-            rank, size = f.load(I64, tensor, TENSOR.rank), f.var(I64)
-            size.set(f.load(I64, tensor, TENSOR.itemsize))
+        with f.each(inputs + model[MODEL.outputs]) as k:
+            tensor = model[MODEL.tensors] + k * TENSOR.size
+            rank, size = tensor[TENSOR.rank], f.var(I64)
+            size.set(tensor[TENSOR.itemsize])
             with f.when(k < inputs), f.each(rank) as j:
-                d = f.load(I64, f.load(PTR, tensor, TENSOR.dims), j * 8)
+                d = tensor[TENSOR.dims][j * 8]
                 with f.when(d >= 0):
                     size.set(size.get() * d)
                 with f.when(d < 0):
-                    size.set(size.get() * f.load(I64, dims, (f.value(-1, I64) - d) * 8))
+                    size.set(size.get() * dims[(-1 - d) * 8])
             with f.when(k >= inputs):
                 with f.each(rank) as j:
-                    size.set(size.get() * f.load(I64, shape.get(), j * 8))
+                    size.set(size.get() * shape.get()[j * 8])
                 shape.set(shape.get() + rank * 8)
             words = entry + k * 16 + GRAPH.words
-            f.store(total.get(), words)
-            f.store(size.get(), words, 8)
+            words[0] = total.get()
+            words[8] = size.get()
             total.set((total.get() + size.get() + (ALIGN - 1)) & -ALIGN)
         f.ret(total.get())
 
@@ -218,33 +218,33 @@ def _make(m: Module) -> None:
     oldest one; null where the driver fails."""
     params = [("call", PTR), ("slots", PTR), ("dims", PTR), ("tag", I64), ("generation", I64)]
     with m.function("tw_gpu_make", PTR, params, local=True) as (f, (call, slots, dims, tag, generation)):
-        model, number = f.load(PTR, call, CALL.model), f.load(I64, call, CALL.next)
-        f.store(number + 1, call, CALL.next)
-        entry = f.load(PTR, call, CALL.entries) + (number & (ENTRIES - 1)) * f.load(I64, call, CALL.entry_size)
+        model, number = call[CALL.model], call[CALL.next]
+        call[CALL.next] = number + 1
+        entry = call[CALL.entries] + (number & (ENTRIES - 1)) * call[CALL.entry_size]
         f.call(VOID, "tw_gpu_clear", call, entry)
         total = f.call(I64, "tw_gpu_sizes", model, dims, entry)
         _driver(f, call, "cuMemAlloc_v2", entry + GRAPH.memory, total + ALIGN)
-        base, own = f.load(I64, entry, GRAPH.memory), f.load(PTR, call, CALL.slots)
-        arguments = f.load(I64, model, MODEL.inputs) + f.load(I64, model, MODEL.outputs)
+        base, own = entry[GRAPH.memory], call[CALL.slots]
+        arguments = model[MODEL.inputs] + model[MODEL.outputs]
         with f.each(arguments) as k:
             place = entry + k * 16 + GRAPH.words
-            f.store(f.load(I64, place) + base, place)
-            f.store(f.load(I64, place), own + k * 8)
-        others = f.load(I64, model, MODEL.packed) + f.load(I64, model, MODEL.temps)
+            place[0] += base
+            f.store(place[0], own + k * 8)
+        others = model[MODEL.packed] + model[MODEL.temps]
         f.call(VOID, "tw_copy", own + arguments * 8, slots + arguments * 8, others + 1)
         created = _driver(f, call, "cuGraphCreate", call + CALL.graph, (I32, 0))
         with f.when(created):
-            f.put(0, I64, call, CALL.last)
-            f.call(VOID, f.load(PTR, call, CALL.run), own, dims, (I64, 0), (I64, 1), call)
+            call[CALL.last] = 0
+            f.call(VOID, call[CALL.run], own, dims, (I64, 0), (I64, 1), call)
             graph = f.load(PTR, call, CALL.graph)
             _driver(f, call, "cuGraphInstantiateWithFlags", entry + GRAPH.graph, graph, (I64, 0))
             f.call(I32, _address(f, call, "cuGraphDestroy"), graph)
-        f.put(0, I64, call, CALL.graph)
-        with f.when(f.load(I64, call, CALL.failed).ne(0)):
+        call[CALL.graph] = 0
+        with f.when(call[CALL.failed].ne(0)):
             f.call(VOID, "tw_gpu_clear", call, entry)
             f.ret(0, PTR)
-        f.store(generation, entry, GRAPH.generation)
-        f.store(tag, entry, GRAPH.tag)
+        entry[GRAPH.generation] = generation
+        entry[GRAPH.tag] = tag
         f.ret(entry)
 
 
@@ -252,9 +252,9 @@ def _find(m: Module) -> None:
     params = [("call", PTR), ("tag", I64), ("generation", I64)]
     with m.function("tw_gpu_find", PTR, params, local=True) as (f, (call, tag, generation)):
         with f.each(ENTRIES) as k:
-            entry = f.load(PTR, call, CALL.entries) + k * f.load(I64, call, CALL.entry_size)
-            with f.when(f.load(I64, entry, GRAPH.tag).eq(tag)):
-                with f.when(f.load(I64, entry, GRAPH.generation).eq(generation)):
+            entry = call[CALL.entries] + k * call[CALL.entry_size]
+            with f.when(entry[GRAPH.tag].eq(tag)):
+                with f.when(entry[GRAPH.generation].eq(generation)):
                     f.ret(entry)
         f.ret(0, PTR)
 
@@ -264,10 +264,10 @@ def _copies(f: Function, call: Value, entry: Value, slots: Value, first: Value, 
     be on either side."""
     with f.each(count) as k:
         words = entry + (first + k) * 16 + GRAPH.words
-        place, size, array = f.load(PTR, words), f.load(I64, words, 8), f.load(PTR, slots, (first + k) * 8)
+        place, size, array = f.load(PTR, words), words[8], f.load(PTR, slots, (first + k) * 8)
         with f.when(size > 0):
             to, source = (array, place) if back else (place, array)
-            _driver(f, call, "cuMemcpyAsync", to, source, size, f.load(PTR, call, CALL.stream))
+            _driver(f, call, "cuMemcpyAsync", to, source, size, call[CALL.stream])
 
 
 def _run(m: Module) -> None:
@@ -276,32 +276,32 @@ def _run(m: Module) -> None:
     params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
     with m.function("tw_gpu_run", VOID, params) as (f, (slots, dims, _tid, _nthreads, _barrier)):
         executor = slots + -EXECUTOR.slots
-        call = f.load(PTR, executor, EXECUTOR.device)
-        with f.when(f.load(I64, call, CALL.gone).ne(0)):
-            f.put(DEVICE, I64, executor, EXECUTOR.status)
-            f.put(GONE & 0xFFFFFFFF, I64, executor, EXECUTOR.got)
+        call = executor[EXECUTOR.device]
+        with f.when(call[CALL.gone].ne(0)):
+            executor[EXECUTOR.status] = DEVICE
+            executor[EXECUTOR.got] = GONE & 0xFFFFFFFF
             f.ret()
-        f.put(0, I64, call, CALL.failed)
-        pushed = _driver(f, call, "cuCtxPushCurrent_v2", f.load(PTR, call, CALL.context))
+        call[CALL.failed] = 0
+        pushed = _driver(f, call, "cuCtxPushCurrent_v2", call[CALL.context])
         with f.when(pushed):
-            model = f.load(PTR, call, CALL.model)
-            tag, generation = f.load(I64, executor, EXECUTOR.tag), f.load(I64, executor, EXECUTOR.generation)
+            model = call[CALL.model]
+            tag, generation = executor[EXECUTOR.tag], executor[EXECUTOR.generation]
             entry = f.var(PTR, f.call(PTR, "tw_gpu_find", call, tag, generation))
             with f.when(entry.get().eq(0)):
                 entry.set(f.call(PTR, "tw_gpu_make", call, slots, dims, tag, generation))
             with f.when(entry.get().ne(0)):
-                inputs, outputs = f.load(I64, model, MODEL.inputs), f.load(I64, model, MODEL.outputs)
-                stream = f.load(PTR, call, CALL.stream)
+                inputs, outputs = model[MODEL.inputs], model[MODEL.outputs]
+                stream = call[CALL.stream]
                 _copies(f, call, entry.get(), slots, f.value(0, I64), inputs, back=False)
                 _driver(f, call, "cuGraphLaunch", f.load(PTR, entry.get(), GRAPH.graph), stream)
                 _copies(f, call, entry.get(), slots, inputs, outputs, back=True)
                 # Even where a step failed: those before it read the caller's memory.
                 _always(f, call, "cuStreamSynchronize", stream)
             _always(f, call, "cuCtxPopCurrent_v2", f.space(8))
-        with f.when(f.load(I64, call, CALL.failed).ne(0)):
-            f.put(DEVICE, I64, executor, EXECUTOR.status)
-            code = f.load(I64, call, CALL.failed) & 0xFFFFFFFF
-            f.store(code | f.load(I64, call, CALL.symbol) << 32, executor, EXECUTOR.got)
+        with f.when(call[CALL.failed].ne(0)):
+            executor[EXECUTOR.status] = DEVICE
+            code = call[CALL.failed] & 0xFFFFFFFF
+            executor[EXECUTOR.got] = code | call[CALL.symbol] << 32
         f.ret()
 
 
@@ -310,12 +310,12 @@ def _repeat(m: Module) -> None:
     measurements do; nothing is waited for."""
     params = [("call", PTR), ("graph", PTR), ("dims", PTR), ("count", I64)]
     with m.function("tw_gpu_repeat", VOID, params) as (f, (call, graph, dims, count)):
-        f.put(0, I64, call, CALL.failed)
+        call[CALL.failed] = 0
         with f.each(count):
             with f.when(graph.ne(0)):
-                _driver(f, call, "cuGraphLaunch", graph, f.load(PTR, call, CALL.stream))
+                _driver(f, call, "cuGraphLaunch", graph, call[CALL.stream])
             with f.when(graph.eq(0)):
-                own, run = f.load(PTR, call, CALL.slots), f.load(PTR, call, CALL.run)
+                own, run = call[CALL.slots], call[CALL.run]
                 f.call(VOID, run, own, dims, (I64, 0), (I64, 1), call)
         f.ret()
 
@@ -323,7 +323,7 @@ def _repeat(m: Module) -> None:
 def _always(f: Function, call: Value, symbol: str, *arguments: Value) -> None:
     """Call a function of the driver whatever has failed; its error is noted if it is the first."""
     code = f.call(I32, _address(f, call, symbol), *arguments)
-    with f.when(code.ne(0)), f.when(f.load(I64, call, CALL.failed).eq(0)):
+    with f.when(code.ne(0)), f.when(call[CALL.failed].eq(0)):
         _fail(f, call, code.signed(I64), symbol)
 
 

@@ -48,9 +48,9 @@ def kernel_text(
         nbytes = [*sizes, uops.size]
         for k, (address, size) in enumerate(zip(addresses, nbytes, strict=True)):
             where = operands[k] if k < len(operands) else f.symbol("uops")
-            f.put(address, I64, segments, 24 * k)
-            f.put(size, I64, segments, 24 * k + 8)
-            f.store(where, segments, 24 * k + 16)
+            segments[24 * k] = address
+            segments[24 * k + 8] = size
+            segments[24 * k + 16] = where
         table = _machine(f, memory, segments, len(addresses), config)
         f.call(I64, "tw_vta_run", f.symbol("words"), (I64, len(words)), table, (I64, 0))
         f.emit("ret void")
@@ -63,13 +63,13 @@ def _machine(f: Function, memory: Value, segments: Value, count: int, config: Co
     table = f.space(8 * len(MACHINE))
     counts = f.space(8 * (len(COUNTERS) + 4))
     for k in range(len(COUNTERS) + 4):
-        f.put(0, I64, counts, 8 * k)
+        counts[8 * k] = 0
     at = 0
     for name, kind in _BUFFERS:
-        f.store(memory + at, table, MACHINE[name])
+        table[MACHINE[name]] = memory + at
         at += config.rows(kind) * config.dram_bytes(kind)
-    f.store(segments, table, MACHINE["segments"])
-    f.put(count, I64, table, MACHINE["count"])
-    f.store(counts, table, MACHINE["counters"])
-    f.store(counts + 8 * len(COUNTERS), table, MACHINE["tokens"])
+    table[MACHINE["segments"]] = segments
+    table[MACHINE["count"]] = count
+    table[MACHINE["counters"]] = counts
+    table[MACHINE["tokens"]] = counts + 8 * len(COUNTERS)
     return table

@@ -64,7 +64,7 @@ def _get(f: Function, word: Value, layout: Fields, name: str) -> Value:
     for candidate, bits in layout:
         width = abs(bits)
         if candidate == name:
-            half = f.load(I64, word, at // 64 * 8)
+            half = word[at // 64 * 8]
             low = half >> (at % 64) if at % 64 else half
             if bits > 0:
                 return low & ((1 << width) - 1)
@@ -79,7 +79,7 @@ def _part(f: Function, machine: Value, name: str) -> Value:
 
 def _count(f: Function, machine: Value, name: str, by: Value) -> None:
     counters, at = _part(f, machine, "counters"), 8 * COUNTERS.index(name)
-    f.store(f.load(I64, counters, at) + by, counters, at)
+    counters[at] += by
 
 
 def _segment(m: Module) -> None:
@@ -88,8 +88,8 @@ def _segment(m: Module) -> None:
         segments = _part(f, machine, "segments")
         with f.each(_part(f, machine, "count")) as k:
             segment = segments + k * 24
-            offset = at - f.load(I64, segment)
-            with f.when(offset >= 0), f.when(offset + size <= f.load(I64, segment, 8)):
+            offset = at - segment[0]
+            with f.when(offset >= 0), f.when(offset + size <= segment[8]):
                 f.ret(f.load(PTR, segment, 16) + offset)
         f.ret(0, PTR)
 
@@ -364,18 +364,18 @@ def _ready(m: Module) -> None:
         # The queue that has no such side reads the count of another, by 0.
         left = tokens + counts(f, queue, (L2C, L2C, C2S))
         right = tokens + counts(f, queue, (C2L, S2C, S2C))
-        with f.when(f.load(I64, left) < prev):
+        with f.when(left[0] < prev):
             f.ret(-1)
-        with f.when(f.load(I64, right) < following):
+        with f.when(right[0] < following):
             f.ret(-1)
-        f.store(f.load(I64, left) - prev, left)
-        f.store(f.load(I64, right) - following, right)
+        left[0] -= prev
+        right[0] -= following
         f.ret(0)
     with m.function("tw_vta_push", I64, params, local=True) as (f, (word, queue, tokens)):
         left = tokens + counts(f, queue, (C2L, C2L, S2C))
         right = tokens + counts(f, queue, (L2C, C2S, C2S))
-        f.store(f.load(I64, left) + _get(f, word, head, "push_prev"), left)
-        f.store(f.load(I64, right) + _get(f, word, head, "push_next"), right)
+        left[0] += _get(f, word, head, "push_prev")
+        right[0] += _get(f, word, head, "push_next")
         f.ret(0)
 
 
@@ -384,7 +384,7 @@ def _run(m: Module) -> None:
     with m.function("tw_vta_run", I64, params) as (f, (words, count, machine, first)):
         places = f.space(24)
         for k in range(3):
-            f.put(0, I64, places, 8 * k)
+            places[8 * k] = 0
         tokens = _part(f, machine, "tokens")
         queue, rested = f.var(I64, first), f.var(I64, 0)
         with f.loop() as rounds:
@@ -393,12 +393,12 @@ def _run(m: Module) -> None:
             with f.loop() as loop:
                 # The next instruction of this queue.
                 with f.loop() as search:
-                    search.leave_if(f.load(I64, place) >= count)
-                    here = words + f.load(I64, place) * 16
+                    search.leave_if(place[0] >= count)
+                    here = words + place[0] * 16
                     search.leave_if(f.call(I64, "tw_vta_queue", here).eq(queue.get()))
-                    f.store(f.load(I64, place) + 1, place)
-                loop.leave_if(f.load(I64, place) >= count)
-                number = f.load(I64, place)
+                    place[0] += 1
+                loop.leave_if(place[0] >= count)
+                number = place[0]
                 word = words + number * 16
                 popped = f.call(I64, "tw_vta_pop", word, queue.get(), tokens)
                 with f.when(popped > 0):
@@ -408,12 +408,12 @@ def _run(m: Module) -> None:
                 with f.when(status.ne(0)):
                     f.ret(status | (number << 8))
                 f.call(I64, "tw_vta_push", word, queue.get(), tokens)
-                f.store(number + 1, place)
+                place[0] = number + 1
                 rested.set(0)
             rested.add(1)
             queue.set((queue.get() + 1) % 3)
         for last in range(3):
-            number = f.load(I64, places, 8 * last)
+            number = places[8 * last]
             with f.when(number < count):
                 f.ret(f.value(_STUCK, I64) | (number << 8))
         f.ret(0)
