@@ -12,7 +12,7 @@ from tilewright import ops
 from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Var, as_expr
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
-from tilewright.ops.rnn_loops import GATES
+from tilewright.ops.recurrent import cell as formula
 from tilewright.support.errors import ShapeError
 from tilewright.targets.target import Target
 from tilewright.transform.layout.recurrence import WIDEST, recurrent_tile
@@ -36,7 +36,7 @@ class Layer:
         **attrs: Any,
     ) -> None:
         rng = np.random.default_rng(time * 100 + batch)
-        width = GATES[cell] * hidden
+        width = len(formula(cell).gates) * hidden
 
         def random(*shape: int) -> Any:
             return rng.standard_normal(shape).astype(kind)

@@ -7,23 +7,27 @@ order of ONNX: input, output, forget, cell).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
-from tilewright import ops, te
+from tilewright import te
 from tilewright.ir.attributes import Attrs, Dim
-from tilewright.ir.expr import Expr, maximum, minimum
+from tilewright.ir.dtype import dtype
+from tilewright.ir.expr import Expr
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import check_kind, dim, need, number, present, same_dim, same_dtype, scalar
+from tilewright.ops.dims import check_kind, dim, need, number, present, same_dim, same_dtype
 from tilewright.ops.pointwise import Functions
+from tilewright.ops.recurrent import LSTM, program
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.ops.steps import Apply, Program, of_arrays, of_expressions, run
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
 
 Out = tuple[TensorType, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,56 +56,56 @@ def _infer(types: Types, attrs: LstmCellAttrs) -> Out:
     return state, state
 
 
+def steps_of(attrs: LstmCellAttrs) -> Program:
+    """An LSTM's step without its products: each gate's argument has the product in it."""
+    return program(LSTM, attrs.activations, attrs.clip)
+
+
+def lstm_states(
+    attrs: LstmCellAttrs,
+    gates: Sequence[T],
+    c: T | None,
+    apply: Apply[T],
+    memory: Callable[[T], T] = lambda value: value,
+) -> tuple[T, T]:
+    """h and c after a step whose gates have these arguments; `memory` gives what h reads of the new c."""
+    steps = steps_of(attrs)
+    cell = steps.results[1]
+
+    def then(number: int, value: T) -> T:
+        return memory(value) if number == cell else value
+
+    arguments = [*gates, None, c, *[None] * steps.vectors]
+    values = run(steps, arguments, apply, lambda _, state, __: state, then=then)
+    new_h, new_c = (values[k] for k in steps.results)
+    assert new_h is not None and new_c is not None
+    return new_h, new_c
+
+
 def _compute(inputs: Sequence[Tensor | None], attrs: LstmCellAttrs, out: Out) -> tuple[Tensor, ...]:
     x, product, c = need(inputs[0]), inputs[1], inputs[2]
     batch, hidden = out[0].shape
     first = batch * attrs.step
 
-    def gate(k: int, b: Expr, j: Expr) -> Expr:
-        value = x[first + b, hidden * k + j]
-        value = value if product is None else value + product[b, hidden * k + j]
-        if attrs.clip is not None:
-            limit = attrs.clip
-            value = minimum(maximum(value, scalar(-limit, x.dtype)), scalar(limit, x.dtype))
-        return activation(attrs, 1 if k == 3 else 0, value)
+    def states(b: Expr, j: Expr, memory: Callable[[Expr], Expr] = lambda value: value) -> tuple[Expr, Expr]:
+        gates: list[Expr] = [x[first + b, hidden * k + j] for k in range(4)]
+        if product is not None:
+            gates = [gate + product[b, hidden * k + j] for k, gate in enumerate(gates)]
+        return lstm_states(attrs, gates, None if c is None else c[b, j], of_expressions(x.dtype), memory)
 
-    def cell(b: Expr, j: Expr) -> Expr:
-        value = gate(0, b, j) * gate(3, b, j)
-        return value if c is None else gate(2, b, j) * c[b, j] + value
-
-    new_c: Tensor = te.compute(out[1].shape, cell, name="cell")
-    new_h: Tensor = te.compute(
-        out[0].shape, lambda b, j: gate(1, b, j) * activation(attrs, 2, new_c[b, j]), name="state"
-    )
+    new_c: Tensor = te.compute(out[1].shape, lambda b, j: states(b, j)[1], name="cell")
+    new_h: Tensor = te.compute(out[0].shape, lambda b, j: states(b, j, lambda _: new_c[b, j])[0], name="state")
     return new_h, new_c
-
-
-def activation(attrs: LstmCellAttrs, k: int, x: Expr) -> Expr:
-    """The gates' function of an element, the cell's or the output's: 0, 1, 2."""
-    from tilewright.ops.pointwise import BODIES
-
-    name, values = attrs.activations[k]
-    body: Expr = BODIES[name]((x,), ops.attributes(name, dict(values)))
-    return body
 
 
 def _numpy(arrays: Sequence[Any], attrs: LstmCellAttrs) -> tuple[Any, ...]:
     x, product, c = (None if v is None else np.asarray(v) for v in arrays)
     assert x is not None
-    hidden = x.shape[1] // 4
     batch = number(attrs.batch)
     gates = x[batch * attrs.step : batch * (attrs.step + 1)]
     gates = gates if product is None else gates + product
-    if attrs.clip is not None:
-        gates = np.clip(gates, -attrs.clip, attrs.clip)
-
-    def f(k: int, v: Any) -> Any:
-        name, values = attrs.activations[k]
-        return ops.get(name).reference([v], ops.attributes(name, dict(values)))[0]
-
-    i, o, forget, g = (f(1 if k == 3 else 0, gates[:, k * hidden : (k + 1) * hidden]) for k in range(4))
-    new_c = i * g if c is None else forget * c + i * g
-    return (o * f(2, new_c)).astype(x.dtype), new_c.astype(x.dtype)
+    states = lstm_states(attrs, np.split(gates, 4, axis=1), c, of_arrays(dtype(x.dtype)))
+    return tuple(state.astype(x.dtype) for state in states)
 
 
 register(OpDef("lstm_cell", "opaque", LstmCellAttrs, _infer, _numpy, compute=_compute))

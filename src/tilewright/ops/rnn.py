@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilewright import ops
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Buffer, Expr, as_int, const, select
@@ -20,10 +19,10 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import check_kind, present, same_dim, same_dtype, scalar
 from tilewright.ops.loopnest import Nest, buffers
 from tilewright.ops.pointwise import Functions
+from tilewright.ops.recurrent import cell, program
 from tilewright.ops.registry import OpDef, Types, register
-from tilewright.ops.rnn_loops import GATES, Operands, RecurrentLoops, Tile, Weight
-from tilewright.ops.steps import Steps, check_steps
-from tilewright.ops.steps import arrays as step_arrays
+from tilewright.ops.rnn_loops import Operands, RecurrentLoops, Tile, Weight
+from tilewright.ops.steps import Program, Steps, check_steps, multiplying, of_arrays, run
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 
@@ -74,13 +73,18 @@ def results(types: Types, hidden: Expr, attrs: RecurrenceAttrs) -> Out:
 
 
 def retained_parts(attrs: RecurrenceAttrs) -> int:
-    """How many values of each element of the state the way back needs: of an LSTM the gates input, output, forget and
-    cell after their functions, c before the step and its last function after it; of a GRU update, reset, candidate
-    and what reset scales."""
-    parts = {"lstm": 6, "gru": 4 if attrs.linear_before_reset else 0, "rnn": 0, "steps": 0}[attrs.cell]
+    """How many values of each element of the state the backward pass reads, beside the states."""
+    parts = 0 if attrs.cell == "steps" else len(cell(attrs.cell, attrs.linear_before_reset).retained)
     if not parts:
         raise ShapeError("only an LSTM and a GRU with linear_before_reset keep more than their states", got=attrs.cell)
     return parts
+
+
+def program_of(attrs: RecurrenceAttrs, products: int, shares: int, vectors: int, states: int) -> Program:
+    """The steps of a cell; one that the user wrote has so many gates, parts of gates_x, vectors and states."""
+    if attrs.cell == "steps":
+        return multiplying(attrs.steps, products, shares, shares + states + vectors, states)
+    return program(cell(attrs.cell, attrs.linear_before_reset), attrs.activations, attrs.clip)
 
 
 def _infer(types: Types, attrs: RecurrenceAttrs) -> Out:
@@ -95,7 +99,7 @@ def _infer(types: Types, attrs: RecurrenceAttrs) -> Out:
     hidden = weights.shape[0]
     if attrs.cell == "steps":
         _check_steps(types, attrs)
-    elif not (same_dim(weights.shape[1], width) and same_dim(hidden * GATES[attrs.cell], width)):
+    elif not (same_dim(weights.shape[1], width) and same_dim(hidden * len(cell(attrs.cell).gates), width)):
         raise ShapeError("the recurrent weights do not fit the gates", expected=gates, got=weights)
     if not (same_dim(h0.shape[0], batch) and same_dim(h0.shape[1], hidden)):
         raise ShapeError("the initial state does not fit the gates", expected=gates, got=h0)
@@ -114,7 +118,7 @@ def _check_steps(types: Types, attrs: RecurrenceAttrs) -> None:
 
 def gates_of(attrs: RecurrenceAttrs, weights: TensorType, hidden: Expr) -> int:
     """How many gates the state is multiplied for."""
-    return parts(weights.shape[1], hidden) if attrs.cell == "steps" else GATES[attrs.cell]
+    return parts(weights.shape[1], hidden) if attrs.cell == "steps" else len(cell(attrs.cell).gates)
 
 
 UNPACKED = Tile(rows=1, width=16, tiles=1, steps=1)
@@ -135,13 +139,15 @@ def recurrent_loops(
     inputs, outputs = buffers(types, out)
     x, weights, h0, c0, lengths, peephole, deferred, scale = (*inputs, *[None] * 5)[:8]
     assert x is not None and weights is not None and h0 is not None
+    vectors = peephole if peephole is not None else deferred
+    shares, count = gates, 0
+    if attrs.cell == "steps":
+        shares, count = parts(x.shape[-1], hidden), 0 if vectors is None else parts(vectors.shape[0], hidden)
+    steps = program_of(attrs, gates, shares, count, 1 + has_cell(attrs, types))
     leading_outputs = outputs[:-1] if attrs.keeps else outputs
-    operands = Operands(
-        x, h0, c0, lengths, peephole, deferred, leading_outputs, outputs[-1] if attrs.keeps else None, scale
-    )
-    cell = (attrs.cell, attrs.activations, attrs.steps, attrs.clip, attrs.reverse, attrs.linear_before_reset)
+    operands = Operands(x, h0, c0, lengths, vectors, leading_outputs, outputs[-1] if attrs.keeps else None, scale)
     nest = Nest("recurrence", [*(b for b in inputs if b is not None), *outputs])
-    return RecurrentLoops(*cell, operands, weight(weights), hidden, gates, tile, nest).build()
+    return RecurrentLoops(steps, attrs.reverse, operands, weight(weights), hidden, gates, tile, nest).build()
 
 
 def _loops(types: Types, attrs: RecurrenceAttrs, out: Out) -> PrimFunc:
@@ -161,61 +167,38 @@ def _loops(types: Types, attrs: RecurrenceAttrs, out: Out) -> PrimFunc:
 
 
 def reference(arrays: Sequence[Any], attrs: RecurrenceAttrs) -> tuple[Any, ...]:
-    x, weights, h, c, lengths, peephole, deferred = (*arrays, *[None] * 4)[:7]
-    second = has_cell(attrs, arrays)
-    x, weights, h = np.asarray(x), np.asarray(weights), np.asarray(h)
-    c = np.zeros_like(h) if c is None else np.asarray(c)
-    hidden = weights.shape[0]
+    x, weights, h, c, lengths, peephole, deferred = (
+        None if a is None else np.asarray(a) for a in (*arrays, *[None] * 4)[:7]
+    )
+    assert x is not None and weights is not None and h is not None
+    hidden, states = weights.shape[0], [h]
+    if has_cell(attrs, arrays):
+        states.append(np.zeros_like(h) if c is None else c)
     y = np.zeros((x.shape[0], *h.shape), x.dtype)
     retained = np.zeros((x.shape[0], retained_parts(attrs) if attrs.keeps else 0, *h.shape), x.dtype)
 
-    def f(k: int, v: Any, clip: bool = True) -> Any:
-        if clip and attrs.clip is not None:
-            v = np.clip(v, -attrs.clip, attrs.clip)
-        name, values = attrs.activations[k]
-        return ops.get(name).reference([v], ops.attributes(name, dict(values)))[0]
+    def split(v: Any) -> list[Any]:
+        return [v[..., k * hidden : (k + 1) * hidden] for k in range(v.shape[-1] // hidden if hidden else 0)]
 
-    def part(v: Any, k: int) -> Any:
-        return v[..., k * hidden : (k + 1) * hidden]
+    columns, vectors = split(weights), peephole if peephole is not None else deferred
+    shares = split(x)
+    own = [] if vectors is None else split(vectors)
+    steps = program_of(attrs, len(columns), len(shares), len(own), len(states))
+    own = own or [None] * steps.vectors
 
-    parts: tuple[Any, ...]
+    def multiply(addend: Any, state: Any, gate: int) -> Any:
+        return state @ columns[gate] if addend is None else addend + state @ columns[gate]
+
     for t in range(x.shape[0])[:: -1 if attrs.reverse else 1]:
-        if attrs.cell == "lstm":
-            gates = x[t] + h @ weights
-            p = np.zeros(3 * hidden, x.dtype) if peephole is None else np.asarray(peephole)
-            i, forget = f(0, part(gates, 0) + part(p, 0) * c), f(0, part(gates, 2) + part(p, 2) * c)
-            g = f(1, part(gates, 3))
-            new_c = forget * c + i * g
-            o, seen = f(0, part(gates, 1) + part(p, 1) * new_c), f(2, new_c, clip=False)
-            new_h, parts = o * seen, (i, o, forget, g, c, seen)
-        elif attrs.cell == "gru":
-            gates = x[t] + np.concatenate([h @ weights[:, : 2 * hidden], np.zeros_like(h)], axis=-1)
-            z, r = f(0, part(gates, 0)), f(0, part(gates, 1))
-            last = weights[:, 2 * hidden :]
-            scaled = h @ last + (0 if deferred is None else np.asarray(deferred))
-            inner = r * scaled if attrs.linear_before_reset else (r * h) @ last
-            candidate = f(1, part(gates, 2) + inner)
-            new_c, new_h, parts = c, (1 - z) * candidate + z * h, (z, r, candidate, scaled)
-        elif attrs.cell == "steps":
-            rows = [
-                h @ weights,
-                x[t],
-                h,
-                *([c] if second else []),
-                *([] if deferred is None else [np.asarray(deferred)]),
-            ]
-            arguments = [part(row, k) for row in rows for k in range(row.shape[-1] // hidden)]
-            created = [np.broadcast_to(v, h.shape) for v in step_arrays(attrs.steps, arguments, dtype(x.dtype))]
-            new_h, new_c, parts = (created[-2], created[-1], ()) if second else (created[-1], c, ())
-        else:
-            new_c, new_h, parts = c, f(0, x[t] + h @ weights), ()
-        alive = np.ones((h.shape[0], 1), bool) if lengths is None else (t < np.asarray(lengths))[:, None]
-        h, c = np.where(alive, new_h, h), np.where(alive, new_c, c)
-        y[t] = np.where(alive, new_h, 0)
+        arguments = [*(share[t] for share in shares), *states, *own]
+        values = run(steps, arguments, of_arrays(dtype(x.dtype)), multiply, (*steps.results, *steps.retained))
+        new = [np.broadcast_to(np.asarray(values[k]), h.shape) for k in steps.results]
+        alive = np.ones((h.shape[0], 1), bool) if lengths is None else (t < lengths)[:, None]
+        states = [np.where(alive, value, old).astype(x.dtype) for value, old in zip(new, states, strict=True)]
+        y[t] = np.where(alive, new[0], 0)
         if attrs.keeps:
-            retained[t] = parts
-    ends = (h.astype(x.dtype), c.astype(x.dtype)) if second else (h.astype(x.dtype),)
-    return (y, *ends, *((retained,) if attrs.keeps else ()))
+            retained[t] = [values[k] for k in steps.retained]
+    return (y, *states, *((retained,) if attrs.keeps else ()))
 
 
 register(OpDef("recurrence", "opaque", RecurrenceAttrs, _infer, reference, loops=_loops))

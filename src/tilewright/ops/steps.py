@@ -1,13 +1,14 @@
-"""Straight-line programs of pointwise operators, as attributes: what a recurrence's step does between its products.
+"""Straight-line programs of pointwise operators: what a recurrence's step does, its products included.
 
-    (("sigmoid", (0,), ()), ("mul", (4, 1), ()))        values 0 to 3 are given; 4 = sigmoid(0), 5 = mul(4, 1)
+    (("sigmoid", (0,), ()), ("mul", (4, 1), ()))        values 0 to 3 are arguments; 4 = sigmoid(0), 5 = mul(4, 1)
 
-All values have one floating element type. A step `constant` has its number as the attribute `value`.
+All values have one floating element type. A step `constant` has its number as the attribute `value`. A step `product`
+has an addend, unless that is left out, and a state, which it multiplies by the recurrent weights of a `gate`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from tilewright.ir.expr import Expr
 from tilewright.ops import registry
 from tilewright.ops.dims import scalar
 from tilewright.ops.pointwise import BODIES
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import VerifyError
 
 Step = tuple[str, tuple[int, ...], tuple[tuple[str, Number], ...]]
@@ -25,6 +27,51 @@ Step = tuple[str, tuple[int, ...], tuple[tuple[str, Number], ...]]
 Steps = tuple[Step, ...]
 
 T = TypeVar("T")
+Apply = Callable[[str, Sequence[T], dict[str, Any]], T]
+"""The value of an operator with attributes."""
+Multiply = Callable[[T | None, T, int], T]
+"""An addend, if there is one, plus a state times the recurrent weights of a gate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The step `number` of a program: value `addend` (None: nothing) plus value `state` times a gate's weights."""
+
+    number: int
+    addend: int | None
+    state: int
+    gate: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Steps with what they take and give.
+
+    shares      how many arguments are parts of the inputs' share; the state h follows, then c if there is one, then
+                the vectors
+    arguments   how many arguments there are
+    results     the numbers of the new states
+    retained    the numbers of values that the backward pass reads
+    """
+
+    shares: int
+    arguments: int
+    steps: Steps
+    results: tuple[int, ...]
+    retained: tuple[int, ...] = ()
+
+    @property
+    def vectors(self) -> int:
+        """How many arguments are the same for all rows."""
+        return self.arguments - self.shares - len(self.results)
+
+    @property
+    def products(self) -> list[Product]:
+        return [
+            Product(number, operands[0] if len(operands) > 1 else None, operands[-1], int(dict(attrs)["gate"]))
+            for number, (op, operands, attrs) in enumerate(self.steps, self.arguments)
+            if op == "product"
+        ]
 
 
 def check_steps(steps: Steps, count: int) -> None:
@@ -36,33 +83,78 @@ def check_steps(steps: Steps, count: int) -> None:
             raise VerifyError("a step reads what no step before has made", got=f"step {k}: {list(operands)}")
 
 
-def expressions(steps: Steps, shape: Sequence[Expr], dtype: DType) -> list[Expr]:
-    """The values of all steps as expressions of the given ones."""
+def multiplying(steps: Steps, products: int, shares: int, arguments: int, states: int) -> Program:
+    """The program of steps whose first arguments are `products` of the state h, those of each gate in order."""
 
-    def apply(op: str, operands: list[Expr], attrs: dict[str, Any]) -> Expr:
+    def number(v: int) -> int:
+        return v + arguments if v < products else v - products if v < products + arguments else v
+
+    own = tuple((op, tuple(map(number, operands)), attrs) for op, operands, attrs in steps)
+    first: Steps = tuple(("product", (shares,), (("gate", k),)) for k in range(products))
+    end = arguments + products + len(steps)
+    return Program(shares, arguments, first + own, tuple(range(end - states, end)))
+
+
+def run(
+    program: Program,
+    arguments: Sequence[T | None],
+    apply: Apply[T],
+    multiply: Multiply[T],
+    wanted: Iterable[int] | None = None,
+    *,
+    known: Mapping[int, T] | None = None,
+    then: Callable[[int, T], T] = lambda _, value: value,
+) -> list[T | None]:
+    """All values of a program of which `wanted` (the results, if that is None) are needed; None for the others.
+
+    Arguments that are None are zeros, which no step reads. Values in `known` are not computed. `then` is called with
+    each step's number and value, in the order of the steps, and gives what later steps read.
+    """
+    known = known or {}
+    values: list[T | None] = list(arguments)
+    zero = [v is None for v in values]
+    for number, (op, operands, _) in enumerate(program.steps, len(values)):
+        zeros = [zero[v] for v in operands]
+        vanishes = any(zeros) if op == "mul" else op in ("add", "product") and all(zeros)
+        zero.append(vanishes and number not in known)
+    needed = set(program.results if wanted is None else wanted)
+    for number, (_, operands, _) in reversed([*enumerate(program.steps, len(values))]):
+        if number in needed and number not in known and not zero[number]:
+            needed.update(operands)
+    for number, (op, operands, attrs) in enumerate(program.steps, len(values)):
+        x = [v for k in operands if (v := values[k]) is not None]
+        value = known.get(number)
+        if value is None and number in needed and not zero[number]:
+            if op == "product":
+                addend = values[operands[0]] if len(operands) > 1 else None
+                state = values[operands[-1]]
+                value = addend if state is None else multiply(addend, state, int(dict(attrs)["gate"]))
+            else:
+                value = x[0] if op == "add" and len(x) == 1 else apply(op, x, dict(attrs))
+            assert value is not None
+            value = then(number, value)
+        values.append(value)
+    return values
+
+
+def of_expressions(dtype: DType) -> Apply[Expr]:
+    """The elements of operators as expressions."""
+
+    def apply(op: str, operands: Sequence[Expr], attrs: dict[str, Any]) -> Expr:
+        if op == "constant":
+            return scalar(attrs["value"], dtype)
         result: Expr = BODIES[op](tuple(operands), registry.attributes(op, attrs))
         return result
 
-    return _run(steps, shape, apply, lambda number: scalar(number, dtype))
+    return apply
 
 
-def arrays(steps: Steps, arguments: Sequence[Any], dtype: DType) -> list[Any]:
-    """The values of all steps as arrays."""
+def of_arrays(dtype: DType) -> Apply[Any]:
+    """The values of operators as arrays."""
 
-    def apply(op: str, operands: list[Any], attrs: dict[str, Any]) -> Any:
-        return registry.get(op).reference(operands, registry.attributes(op, attrs))[0]
+    def apply(op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        if op == "constant":
+            return np.asarray(attrs["value"], dtype.numpy)
+        return registry.get(op).reference(list(operands), registry.attributes(op, attrs))[0]
 
-    return _run(steps, arguments, apply, lambda number: np.asarray(number, dtype.numpy))
-
-
-def _run(
-    steps: Steps,
-    arguments: Sequence[T],
-    apply: Callable[[str, list[T], dict[str, Any]], T],
-    constant: Callable[[Any], T],
-) -> list[T]:
-    values = list(arguments)
-    for op, operands, attrs in steps:
-        known = dict(attrs)
-        values.append(constant(known["value"]) if op == "constant" else apply(op, [values[v] for v in operands], known))
-    return values[len(arguments) :]
+    return apply

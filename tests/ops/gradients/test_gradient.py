@@ -368,13 +368,25 @@ def test_a_step_of_an_lstm() -> None:
     common = {"batch": 2, "step": 1, "activations": (SIGMOID, TANH, TANH)}
     for product, cell in ((None, None), (normal(2, 12), None), (normal(2, 12), normal(2, 3))):
         check("lstm_cell", [normal(6, 12), product, cell], **common)
+    check("lstm_cell", [normal(6, 12), normal(2, 12), normal(2, 3)], clip=0.8, **common)
+    common["activations"] = (("hard_sigmoid", (("alpha", 0.2), ("beta", 0.5))), ("softsign", ()), ("softplus", ()))
+    check("lstm_cell", [normal(6, 12), normal(2, 12), normal(2, 3)], **common)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_recurrences_of_other_functions(reverse: bool) -> None:
+    """The slopes of these follow from their values, which are all that the forward pass stores."""
+    relu, more = ("relu", ()), {"reverse": reverse}
+    check("recurrence", [normal(3, 2, 3), normal(3, 3), normal(2, 3)], cell="rnn", activations=(relu,), **more)
+    lstm = (SIGMOID, SIGMOID, ("exp", ()))
+    check("recurrence", [normal(3, 2, 8), normal(2, 8), normal(2, 2)], cell="lstm", activations=lstm, **more)
 
 
 WITHOUT_GRADIENTS: dict[str, tuple[str, list[Array | None], dict[str, Any]]] = {
     "peepholes": ("lstm", [None, normal(6)], {"activations": (SIGMOID, TANH, TANH)}),
     "lengths": ("lstm", [np.array([2])], {"activations": (SIGMOID, TANH, TANH)}),
     "bounds": ("lstm", [], {"activations": (SIGMOID, TANH, TANH), "clip": 1.0}),
-    "functions": ("lstm", [], {"activations": (SIGMOID, SIGMOID, TANH)}),
+    "functions": ("lstm", [], {"activations": (("softplus", ()), TANH, TANH)}),
     "bias inside": ("gru", [], {"activations": (SIGMOID, TANH)}),
 }
 

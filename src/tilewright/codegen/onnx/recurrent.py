@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from tilewright.codegen.onnx.writer import Writer
 from tilewright.ir.dtype import i32
 from tilewright.ir.expr import as_expr, as_int
 from tilewright.ir.graph import Node
-from tilewright.ops.cells import LstmCellAttrs
+from tilewright.ops.cells import LstmCellAttrs, lstm_states
 from tilewright.ops.rnn import RecurrenceAttrs
 from tilewright.support.errors import UnsupportedError
 
@@ -74,17 +75,11 @@ def lstm_cell(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
     ends = [w.size(batch * a.step), w.size(batch * (a.step + 1)), w.ints([0])]
     row = w.op("Slice", [gates, *ends])
     row = row if product is None else w.op("Add", [row, product])
-    if a.clip is not None:
-        row = w.op("Clip", [row, w.scalar(-a.clip, t), w.scalar(a.clip, t)])
 
-    def function(k: int, value: str) -> str:
-        name, values = a.activations[k]
-        return called(w, name, dict(values), value, t)
+    def apply(op: str, x: Sequence[str], attrs: dict[str, Any]) -> str:
+        if op == "clip":
+            return w.op("Clip", [*x, w.scalar(attrs["min"], t), w.scalar(attrs["max"], t)])
+        return called(w, op, attrs, x[0], t) if len(x) == 1 else w.op(DIRECT[op], x)
 
-    def gate(k: int) -> str:
-        part = w.op("Slice", [row, w.size(hidden * k), w.size(hidden * (k + 1)), w.ints([1])])
-        return function(1 if k == 3 else 0, part)
-
-    memory = w.op("Mul", [gate(0), gate(3)])
-    memory = memory if c is None else w.op("Add", [w.op("Mul", [gate(2), c]), memory])
-    return w.op("Mul", [gate(1), function(2, memory)]), memory
+    parts = [w.op("Slice", [row, w.size(hidden * k), w.size(hidden * (k + 1)), w.ints([1])]) for k in range(4)]
+    return lstm_states(a, parts, c, apply)

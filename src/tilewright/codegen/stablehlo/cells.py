@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from tilewright.codegen.stablehlo.rules import between, several
 from tilewright.codegen.stablehlo.scalars import elementwise
 from tilewright.codegen.stablehlo.writer import Ref, Writer
-from tilewright.ir.expr import Expr, Var, as_expr, maximum, minimum
+from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.ir.graph import Node
-from tilewright.ops.cells import LstmCellAttrs, activation
-from tilewright.ops.dims import scalar
+from tilewright.ops.cells import LstmCellAttrs, lstm_states
+from tilewright.ops.steps import of_expressions
 
 
 @several("lstm_cell")
@@ -35,12 +35,14 @@ def lstm_cell(w: Writer, node: Node, inputs: Sequence[Ref | None]) -> tuple[Ref,
         value: Expr = element(f"gate{k}", between(w, row, *bounds, [1, 1], (batch, hidden)))
         if product is not None:
             value = value + element(f"product{k}", between(w, product, *bounds, [1, 1], (batch, hidden)))
-        if attrs.clip is not None:
-            value = minimum(maximum(value, scalar(-attrs.clip, t)), scalar(attrs.clip, t))
-        return activation(attrs, 1 if k == 3 else 0, value)
+        return value
 
-    new = gate(0) * gate(3)
-    new = new if c is None else gate(2) * element("c", c) + new
-    cell = elementwise(w, new, arguments, (batch, hidden))
-    state = gate(1) * activation(attrs, 2, element("new", cell))
-    return elementwise(w, state, arguments, (batch, hidden)), cell
+    old = None if c is None else element("c", c)
+    cells: list[Ref] = []
+
+    def memory(new: Expr) -> Expr:
+        cells.append(elementwise(w, new, arguments, (batch, hidden)))
+        return element("new", cells[0])
+
+    state, _ = lstm_states(attrs, [gate(k) for k in range(4)], old, of_expressions(t), memory)
+    return elementwise(w, state, arguments, (batch, hidden)), cells[0]

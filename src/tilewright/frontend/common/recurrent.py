@@ -7,7 +7,8 @@ where the products are the caller's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.frontend.common.loops import cut, loop
@@ -15,11 +16,12 @@ from tilewright.ir.dtype import f32, f64, i64
 from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.graph import TensorType, Value
 from tilewright.ops.control import NUMBER
+from tilewright.ops.recurrent import cell, program
+from tilewright.ops.steps import Program, run
 from tilewright.support.classes import dataclass
 
 MAX_UNROLLED = 16
 """Steps of a recurrent layer up to which each is nodes of its own; longer sequences are a scan."""
-GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 Activation = tuple[str, tuple[tuple[str, float], ...]]
 """One of our operators with its attributes."""
@@ -28,15 +30,13 @@ Product = Callable[[Value], Value]
 """Rows times the transpose of weights."""
 
 SIGMOID: Activation = ("sigmoid", ())
-TANH: Activation = ("tanh", ())
-STANDARD = {"lstm": (SIGMOID, TANH, TANH), "gru": (SIGMOID, TANH), "rnn": (TANH,)}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """The cell that a step computes.
 
-    kind          "lstm" (gates in the order input, output, forget, cell), "gru" (update, reset, candidate), "rnn"
+    kind          "lstm", "gru" or "rnn", with the gates in the order of `ops/recurrent.py`
     activations   of the gates, the cell and the output
     clip          bound of what goes into the activations
     linear_first  GRU: the reset gate scales the candidate's product instead of the state before it
@@ -48,6 +48,10 @@ class Cell:
     clip: float | None = None
     linear_first: bool = False
     reverse: bool = False
+
+    @property
+    def program(self) -> Program:
+        return program(cell(self.kind, self.linear_first), self.activations, self.clip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,6 @@ def recurrent_layer(
 
 def _unrolled(n: Emitter, d: Layer, lengths: Value | None, time: int) -> tuple[Value, list[Value]]:
     batch = d.batch
-    step = {"lstm": _lstm_step, "gru": _gru_step, "rnn": _rnn_step}[d.cell.kind]
     h, c = d.state, d.memory
     outputs: dict[int, Value] = {}
     mask = None if lengths is None else n.reshape(n.cast(lengths, i64), (batch, 1))
@@ -130,7 +133,7 @@ def _unrolled(n: Emitter, d: Layer, lengths: Value | None, time: int) -> tuple[V
             new_h, new_c = _lstm_cell(n, d, t, h, c)
         else:
             gates = n.slice(d.gates_x, 0, batch * t, batch)
-            new_h, new_c = step(n, d, gates, h, c)
+            new_h, new_c = _step(n, d, gates, h, c)
         outputs[t] = new_h
         if mask is not None:
             alive = n.emit("gt", mask, n.constant(t, i64))
@@ -149,21 +152,6 @@ def _zeros(n: Emitter, like: Value) -> Value:
     return n.emit("broadcast", n.like(0.0, like), shape=like.shape)
 
 
-def _gate(n: Emitter, gates: Value, k: int, hidden: int) -> Value:
-    return n.slice(gates, 1, k * hidden, hidden)
-
-
-def _activate(n: Emitter, d: Layer, k: int, x: Value) -> Value:
-    if d.cell.clip is not None:
-        x = n.emit("clip", x, min=-d.cell.clip, max=d.cell.clip)
-    op, attrs = d.cell.activations[k]
-    return n.emit(op, x, **dict(attrs))
-
-
-def _recur(n: Emitter, d: Layer, gates: Value, h: Value | None) -> Value:
-    return gates if h is None else n.emit("add", _multiplied(n, d, h), gates)
-
-
 def _multiplied(n: Emitter, d: Layer, h: Value) -> Value:
     return n.emit("matmul", h, d.recurrence, transpose_b=True) if d.product is None else d.product(h)
 
@@ -178,59 +166,40 @@ def _lstm_cell(n: Emitter, d: Layer, step: int, h: Value | None, c: Value | None
     return new_h, new_c
 
 
-def _lstm_step(
-    n: Emitter, d: Layer, gates: Value, h: Value | None, c: Value | None, seen: Value | None = None
-) -> tuple[Value, Value | None]:
-    """Gates i, o, f, c; a peephole lets i and f see the old cell and o the new one. States of sequences that are not
-    `seen` are zeros in the product: of those that ended before the last step, as ONNX Runtime has them."""
-    if seen is not None and h is not None:
-        h = n.emit("select", seen, h, _zeros(n, h))
-    gates = _recur(n, d, gates, h)
-    i, o, f, g = (_gate(n, gates, k, d.hidden) for k in range(4))
-
-    def peep(gate: Value, k: int, cell: Value | None) -> Value:
-        if d.peephole is None or cell is None:
-            return gate
-        return n.emit("add", gate, n.emit("mul", n.slice(d.peephole, 0, k * d.hidden, d.hidden), cell))
-
-    i = _activate(n, d, 0, peep(i, 0, c))
-    g = _activate(n, d, 1, g)
-    new_c = n.emit("mul", i, g)
-    if c is not None:
-        f = _activate(n, d, 0, peep(f, 2, c))
-        new_c = n.emit("add", n.emit("mul", f, c), new_c)
-    o = _activate(n, d, 0, peep(o, 1, new_c))
-    op, attrs = d.cell.activations[2]
-    return n.emit("mul", o, n.emit(op, new_c, **dict(attrs))), new_c
-
-
-def _gru_step(n: Emitter, d: Layer, gates: Value, h: Value | None, c: Value | None) -> tuple[Value, Value | None]:
-    """Gates z, r, h."""
-    z, r, g = (_gate(n, gates, k, d.hidden) for k in range(3))
-    hidden, linear_first = d.hidden, d.cell.linear_first
-    if h is not None:
-        weights = n.slice(d.recurrence, 0, 0, 3 * hidden if linear_first else 2 * hidden)
-        products = n.emit("matmul", h, weights, transpose_b=True)
-        z = n.emit("add", z, _gate(n, products, 0, d.hidden))
-        r = n.emit("add", r, _gate(n, products, 1, d.hidden))
-    z, r = _activate(n, d, 0, z), _activate(n, d, 0, r)
-    if linear_first:
-        inner = None if h is None else _gate(n, products, 2, d.hidden)
-        if d.deferred_bias is not None:
-            inner = d.deferred_bias if inner is None else n.emit("add", inner, d.deferred_bias)
-        if inner is not None:
-            g = n.emit("add", g, n.emit("mul", r, inner))
+def _step(n: Emitter, d: Layer, gates_x: Value, h: Value | None, c: Value | None) -> tuple[Value, Value | None]:
+    """One step as operators of its own: one product of h for all of its gates. States that are None are zeros."""
+    steps = d.cell.program
+    shares, vector = steps.shares, d.peephole if d.peephole is not None else d.deferred_bias
+    of_h = [p for p in steps.products if p.state == shares]
+    joined = h is not None and all(p.addend == p.gate for p in of_h) and len(of_h) == shares
+    products = None
+    if joined:
+        assert h is not None
+        gates_x = n.emit("add", _multiplied(n, d, h), gates_x)
     elif h is not None:
-        candidate = n.slice(d.recurrence, 0, 2 * hidden, hidden)
-        g = n.emit("add", g, n.emit("matmul", n.emit("mul", r, h), candidate, transpose_b=True))
-    g = _activate(n, d, 1, g)
-    retained = n.emit("sub", n.like(1.0, z), z)
-    new = n.emit("mul", retained, g)
-    return (new if h is None else n.emit("add", new, n.emit("mul", z, h))), None
+        products = n.emit("matmul", h, n.slice(d.recurrence, 0, 0, len(of_h) * d.hidden), transpose_b=True)
 
+    def gate(x: Value, k: int, axis: int = 1) -> Value:
+        return n.slice(x, axis, k * d.hidden, d.hidden)
 
-def _rnn_step(n: Emitter, d: Layer, gates: Value, h: Value | None, c: Value | None) -> tuple[Value, Value | None]:
-    return _activate(n, d, 0, _recur(n, d, gates, h)), None
+    def multiply(addend: Value | None, state: Value, k: int) -> Value:
+        if joined and addend is not None:
+            return addend
+        if state is h and products is not None:
+            product = gate(products, k)
+        else:
+            product = n.emit("matmul", state, gate(d.recurrence, k, 0), transpose_b=True)
+        return product if addend is None else n.emit("add", addend, product)
+
+    def apply(op: str, x: Sequence[Value], attrs: dict[str, Any]) -> Value:
+        return n.like(attrs["value"], gates_x) if op == "constant" else n.emit(op, *x, **attrs)
+
+    vectors = [None if vector is None else gate(vector, k, 0) for k in range(steps.vectors)]
+    parts = [gate(gates_x, k) for k in range(shares)]
+    values = run(steps, [*parts, h, c, *vectors] if len(steps.results) > 1 else [*parts, h, *vectors], apply, multiply)
+    new_h, *new_c = (values[k] for k in steps.results)
+    assert new_h is not None
+    return new_h, new_c[0] if new_c else None
 
 
 def _loop(n: Emitter, d: Layer, lengths: Value | None) -> tuple[Value, list[Value]]:
@@ -273,7 +242,9 @@ def _own_loop(n: Emitter, d: Layer, lengths: Value | None) -> tuple[Value, list[
         alive = seen = None
         if mask is not None:
             alive, seen = n.emit("gt", mask, number), n.emit("ge", mask, number)
-        h, c = _lstm_step(n, d, gates, carried[0], carried[1], seen)
+        # The product of a sequence that ended before the last step is that of zeros, as ONNX Runtime has it.
+        read = carried[0] if seen is None else n.emit("select", seen, carried[0], _zeros(n, carried[0]))
+        h, c = _step(n, d, gates, read, carried[1])
         assert c is not None
         results = [h, c, h]
         if alive is not None:

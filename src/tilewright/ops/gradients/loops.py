@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.control import NUMBER
@@ -35,22 +33,9 @@ class Steps:
     def add(self, a: Value, b: Value) -> Value:
         return self.emit("add", a, b)
 
-    def sub(self, a: Value, b: Value) -> Value:
-        return self.emit("sub", a, b)
-
     def sum(self, a: Value, b: Value | None) -> Value:
         """Both together where there are two."""
         return a if b is None else self.add(a, b)
-
-    def rest(self, x: Value) -> Value:
-        """The number of iterations that are left of one value."""
-        return self.sub(self.emit("constant", value=np.ones((), x.dtype.numpy)), x)
-
-    def sigmoid_slope(self, y: Value) -> Value:
-        return self.mul(y, self.rest(y))
-
-    def tanh_slope(self, y: Value) -> Value:
-        return self.rest(self.mul(y, y))
 
     def split(self, x: Value) -> list[Value]:
         """The parts [B, H] of [n, B, H]."""

@@ -6,21 +6,26 @@ product that cannot wait; the gradient of the weights is a single product over a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from tilewright.ir.expr import Expr
-from tilewright.ir.graph import Value
-from tilewright.ops.cells import LstmCellAttrs
+from tilewright.ir.graph import GraphBuilder, Node, TensorType, Value
+from tilewright.ops.cells import LstmCellAttrs, steps_of
 from tilewright.ops.dims import dims
 from tilewright.ops.gradients.loops import Body, Steps, loop
 from tilewright.ops.gradients.registry import Backward, gradient
-from tilewright.ops.rnn import RecurrenceAttrs, results
+from tilewright.ops.gradients.reverse import backward
+from tilewright.ops.registry import emit1
+from tilewright.ops.rnn import RecurrenceAttrs, program_of, results
+from tilewright.ops.steps import Program, run
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
 Result = Sequence[Value | None]
-STANDARD = {"lstm": ("sigmoid", "tanh", "tanh"), "gru": ("sigmoid", "tanh"), "rnn": ("tanh",)}
 
 
 @dataclass(slots=True)
@@ -71,112 +76,136 @@ class Layer:
     def by_weights(self, states: Value, gates: Value) -> Value:
         return self.b.emit("matmul", self.rows(states), self.rows(gates), transpose_a=True, transpose_b=False)
 
-    def sigmoid_slope(self, y: Value) -> Value:
-        return self.b.mul(y, self.b.sub(self.b.like(1, y), y))
-
-    def tanh_slope(self, y: Value) -> Value:
-        return self.b.sub(self.b.like(1, y), self.b.mul(y, y))
-
     def joined(self, *parts: Value) -> Value:
         return self.b.emit("concat", *parts, axis=parts[0].type.rank - 1)
 
 
+def through(
+    builder: GraphBuilder,
+    steps: Program,
+    arguments: Sequence[Value | None],
+    sums: Mapping[int, Value],
+    known: Mapping[int, Value],
+    seeds: Mapping[int, Value],
+) -> tuple[dict[int, Value | None], list[Node]]:
+    """The gradients of a cell's arguments and products, by their numbers, from those of some of its values (`seeds`),
+    and the nodes that they need.
+
+    `sums` are the results of the products. Values in `known` are there, all others are computed once more.
+    """
+    inner = GraphBuilder("cell", reserved=builder.reserved, last_numbers=builder.last_numbers)
+
+    def apply(op: str, x: Sequence[Value], attrs: dict[str, Any]) -> Value:
+        if op == "constant":
+            like = next(v for v in arguments if v is not None)
+            attrs = {"value": np.asarray(attrs["value"], like.dtype.numpy)}
+        return emit1(inner, op, *x, **attrs)
+
+    numbers = {p.gate: p.number for p in steps.products}
+    values = run(steps, arguments, apply, lambda _, __, gate: sums[numbers[gate]])
+    sources = {**{k: v for k, v in enumerate(arguments) if v is not None}, **sums}
+    flowing = {value: seed for k, seed in seeds.items() if (value := values[k]) is not None}
+    flows = backward(inner, list(inner.nodes), flowing, sources.values())
+    same = {value: v for k, v in known.items() if (value := values[k]) is not None}
+    first: dict[Any, Node] = {}
+    nodes: list[Node] = []
+    for old in inner.nodes:
+        node = replace(old, inputs=tuple(None if v is None else same.get(v, v) for v in old.inputs))
+        earlier = first.setdefault((node.op, node.inputs, node.attrs), node)
+        if earlier is node:
+            nodes.append(node)
+        else:
+            same.update((v, same.get(w, w)) for v, w in zip(node.outputs, earlier.outputs, strict=True))
+    result = {k: None if (flow := flows.get(v)) is None else same.get(flow, flow) for k, v in sources.items()}
+    needed = {v for v in result.values() if v is not None}
+    live: list[Node] = []
+    for node in reversed(nodes):
+        if any(v in needed and v not in same for v in node.outputs):
+            live.append(node)
+            needed.update(v for v in node.inputs if v is not None)
+    return result, live[::-1]
+
+
 @gradient("recurrence")
 def recurrence(b: Backward) -> Result:
-    attrs = b.of(RecurrenceAttrs)
-    names = tuple(name for name, _ in attrs.activations)
-    ordinary = names == STANDARD.get(attrs.cell) and attrs.clip is None
-    if not ordinary or b.has(4) or b.has(5) or (attrs.cell == "gru" and not attrs.linear_before_reset):
-        what = "a recurrent layer with lengths, peepholes, bounds or unusual functions has no gradient yet"
-        raise UnsupportedError(what, where=b.y.name, got=attrs.cell)
-    ends = len(b.node.outputs) - attrs.keeps
+    """By the gates that the forward pass stored, or by its states where it stores none."""
+    attrs, layer = b.of(RecurrenceAttrs), Layer(b, b.x(2).shape[1])
+    refused = UnsupportedError(
+        "a recurrent layer with lengths, peepholes, bounds or unusual functions has no gradient yet",
+        where=b.y.name,
+        got=attrs.cell,
+    )
+    if attrs.cell == "steps" or b.has(4) or b.has(5):
+        raise refused
+    steps = program_of(attrs, 0, 0, 0, 0)
+    if any(p.state != steps.shares for p in steps.products):
+        raise refused
+    ends, states = len(b.node.outputs) - attrs.keeps, len(steps.results)
     flows = [
         b.zeros(v.shape, v) if g is None else g for g, v in zip(b.output_gradients[:ends], b.node.outputs, strict=False)
     ]
     by_retained = [g for g in b.output_gradients[ends:] if g is not None]
-    way = {"lstm": _lstm, "gru": _gru, "rnn": _rnn}[attrs.cell]
-    by_x, by_weights, by_h, by_c, by_deferred = way(Layer(b, b.x(2).shape[1]), flows, by_retained)
-    return [by_x, by_weights, by_h, by_c if b.has(3) else None, None, None, by_deferred if b.has(6) else None]
-
-
-Parts = tuple[Value, Value, Value, Value | None, Value | None]
-
-
-def _lstm(layer: Layer, flows: Sequence[Value], by_retained: Sequence[Value]) -> Parts:
-    """Gates: input, output, forget, cell. Kept are those, c before the step, and tanh(c) after it."""
+    begun = layer.begun()
+    h, gates = steps.shares, len(steps.products)
+    reads_h = any(h in operands for op, operands, _ in steps.steps if op != "product")
+    separate = [p.gate for p in steps.products if p.addend != p.gate]
 
     def back(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
-        i, o, f, g, before, seen = s.split(parts[1])
-        dh = s.add(held[0], parts[0])
-        by_i, by_o, by_f, by_g, by_c, by_seen = s.split(parts[2]) if by_retained else [None] * 6
-        dc = s.add(held[1], s.mul(s.sum(s.mul(dh, o), by_seen), s.tanh_slope(seen)))
-        gates = s.emit(
-            "concat",
-            s.mul(s.sum(s.mul(dc, g), by_i), s.sigmoid_slope(i)),
-            s.mul(s.sum(s.mul(dh, seen), by_o), s.sigmoid_slope(o)),
-            s.mul(s.sum(s.mul(dc, before), by_f), s.sigmoid_slope(f)),
-            s.mul(s.sum(s.mul(dc, i), by_g), s.tanh_slope(g)),
-            axis=1,
+        flow, stored, *others = parts
+        known = (
+            dict(zip(steps.retained, s.split(stored), strict=True)) if steps.retained else {steps.results[0]: stored}
         )
-        return [s.back(gates), s.sum(s.mul(dc, f), by_c)], [s.emit("identity", gates)]
+        absent = [Value(s.builder.fresh("absent"), TensorType(flow.dtype, flow.shape)) for _ in range(h + gates + 1)]
+        arguments: list[Value | None] = [*absent[:h], others.pop(0) if reads_h else absent[h], *[None] * steps.vectors]
+        if states > 1:
+            arguments.insert(h + 1, known[h + 1])
+        if b.has(6):
+            arguments[-1] = absent[h]
+        sums = {p.number: absent[h + 1 + p.gate] for p in steps.products}
+        seeds = dict(zip(steps.retained, s.split(others[0]), strict=True)) if by_retained else {}
+        seeds |= dict(zip(steps.results, [s.add(held[0], flow), *held[1:]], strict=True))
+        by, nodes = through(s.builder, steps, arguments, sums, known, seeds)
+        if any(v in absent for node in nodes for v in node.inputs):
+            raise refused
+        s.builder.nodes += nodes
+        products = sorted(steps.products, key=lambda p: p.gate)
+        of_gates = [_present(by[p.number]) for p in products]
+        joined = of_gates[0] if gates == 1 else s.emit("concat", *of_gates, axis=1)
+        by_states = [
+            s.sum(s.back(joined), by[h] if reads_h else None),
+            *(_present(by[h + k]) for k in range(1, states)),
+        ]
+        return by_states, [s.emit("identity", v) for v in (joined, *(_present(by[k]) for k in separate))]
 
-    by_h, by_c, gates = layer.back([flows[1], flows[2]], [flows[0], layer.stored(), *by_retained], back)
-    return gates, layer.by_weights(layer.begun(), gates), by_h, by_c, None
+    sequences = [flows[0], layer.stored() if steps.retained else b.y, *([begun] if reads_h else []), *by_retained]
+    by_h, *rest = layer.back(flows[1:], sequences, back)
+    by_c, (by_gates, *by_separate) = rest[: states - 1], rest[states - 1 :]
+    by_x = layer.joined(layer.gate(by_gates, 0, gates - len(separate)), *by_separate) if separate else by_gates
+    by_deferred = b.sum(layer.gate(by_gates, gates - 1), [0, 1], keepdims=False) if b.has(6) else None
+    return [by_x, layer.by_weights(begun, by_gates), by_h, by_c[0] if b.has(3) else None, None, None, by_deferred]
 
 
-def _gru(layer: Layer, flows: Sequence[Value], by_retained: Sequence[Value]) -> Parts:
-    """Gates: update, reset, candidate; the reset gate scales the candidate's product. Kept are those four."""
-    b, begun = layer.b, layer.begun()
-
-    def back(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
-        z, r, new, inner = s.split(parts[1])
-        dh = s.add(held[0], parts[0])
-        by_z, by_r, by_new, by_inner = s.split(parts[3]) if by_retained else [None] * 4
-        dn = s.mul(s.sum(s.mul(dh, s.rest(z)), by_new), s.tanh_slope(new))
-        dz = s.mul(s.sum(s.mul(dh, s.sub(parts[2], new)), by_z), s.sigmoid_slope(z))
-        dr = s.mul(s.sum(s.mul(dn, inner), by_r), s.sigmoid_slope(r))
-        gates = s.emit("concat", dz, dr, s.sum(s.mul(dn, r), by_inner), axis=1)
-        on = s.add(s.mul(dh, z), s.back(gates))
-        return [on], [s.emit("identity", gates), s.emit("identity", dn)]
-
-    by_h, gates, dn = layer.back([flows[1]], [flows[0], layer.stored(), begun, *by_retained], back)
-    by_x = layer.joined(layer.gate(gates, 0, 2), dn)
-    by_deferred = b.sum(layer.gate(gates, 2), [0, 1], keepdims=False)
-    return by_x, layer.by_weights(begun, gates), by_h, None, by_deferred
-
-
-def _rnn(layer: Layer, flows: Sequence[Value], by_retained: Sequence[Value]) -> Parts:
-    def back(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
-        gates = s.mul(s.add(held[0], parts[0]), s.tanh_slope(parts[1]))
-        return [s.back(gates)], [s.emit("identity", gates)]
-
-    by_h, gates = layer.back([flows[1]], [flows[0], layer.b.y], back)
-    return gates, layer.by_weights(layer.begun(), gates), by_h, None, None
+def _present(value: Value | None) -> Value:
+    assert value is not None
+    return value
 
 
 @gradient("lstm_cell")
 def lstm_cell(b: Backward) -> Result:
     """One step: gates of rows of gates_x and the state's product, computed once more."""
     attrs, x = b.of(LstmCellAttrs), b.x()
-    if tuple(name for name, _ in attrs.activations) != STANDARD["lstm"] or attrs.clip is not None:
-        raise UnsupportedError("an LSTM's step with bounds or other functions has no gradient yet", where=b.y.name)
     h, c = b.node.outputs
     layer = Layer(b, h.shape[1])
     batch, wide = h.shape[0], x.shape[1]
     first = batch * attrs.step
     z = b.emit("slice", x, begin=dims((first, 0)), size=dims((batch, wide)), step=(1, 1))
     z = b.add(z, b.x(1)) if b.has(1) else z
-    i, o, f = (b.emit("sigmoid", layer.gate(z, k)) for k in range(3))
-    g, seen = b.emit("tanh", layer.gate(z, 3)), b.emit("tanh", c)
-    dh, dc = b.output_gradients
-    if dh is not None:
-        through = b.mul(b.mul(dh, o), layer.tanh_slope(seen))
-        dc = through if dc is None else b.add(dc, through)
-    assert dc is not None
-    of_o = b.zeros(h.shape, x) if dh is None else b.mul(b.mul(dh, seen), layer.sigmoid_slope(o))
-    of_f = b.mul(b.mul(dc, b.x(2)), layer.sigmoid_slope(f)) if b.has(2) else b.zeros(h.shape, x)
-    pieces = [b.mul(b.mul(dc, g), layer.sigmoid_slope(i)), of_o, of_f, b.mul(b.mul(dc, i), layer.tanh_slope(g))]
-    gates = layer.joined(*pieces)
+    steps = steps_of(attrs)
+    arguments = [*(layer.gate(z, k) for k in range(4)), None, b.x(2) if b.has(2) else None, *[None] * steps.vectors]
+    seeds = {k: g for k, g in zip(steps.results, b.output_gradients, strict=True) if g is not None}
+    by, nodes = through(b.builder, steps, arguments, {}, dict(zip(steps.results, (h, c), strict=True)), seeds)
+    b.builder.nodes += nodes
+    gates = layer.joined(*(v if (v := by[k]) is not None else b.zeros(h.shape, x) for k in range(4)))
     after = (x.shape[0] - first - batch, 0)
     by_x = b.emit("pad", gates, before=dims((first, 0)), after=dims(after), mode="constant")
-    return [by_x, gates if b.has(1) else None, b.mul(dc, f) if b.has(2) else None]
+    return [by_x, gates if b.has(1) else None, by[steps.shares + 1] if b.has(2) else None]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.frontend.common.recurrent import GATES, SIGMOID, Activation, Cell, Weights, recurrent_layer
+from tilewright.frontend.common.recurrent import SIGMOID, Activation, Cell, Weights, recurrent_layer
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.expr import const
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import is_size, static
+from tilewright.ops.recurrent import cell as formula
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
-
-ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 # Name of an activation -> our operator, names of its attributes with defaults.
 _OPS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
@@ -92,7 +91,7 @@ def _weights(n: Call, kind: str, d: int, hidden: int, first: Activation) -> Weig
     peephole = part(n, n.value(7), d) if kind == "LSTM" and n.has(7) else None
     biases: list[Value | None] = [None, None]
     if n.has(3):
-        bias, width = part(n, n.value(3), d), GATES[kind.lower()] * hidden
+        bias, width = part(n, n.value(3), d), len(formula(kind.lower()).gates) * hidden
         biases = [n.slice(bias, 0, 0, width), n.slice(bias, 0, width, width)]
     if kind == "LSTM" and n.integer("input_forget", 0):
         if first not in (SIGMOID, ("hard_sigmoid", (("alpha", 0.2), ("beta", 0.5)))):
@@ -118,8 +117,9 @@ def part(n: Call, x: Value, d: int) -> Value:
 def _activations(n: Call, kind: str, d: int) -> tuple[Activation, ...]:
     """Our operators with their attributes, one for each of the cell's functions."""
     specified = n.attr("activations")
-    names = [v.decode() if isinstance(v, bytes) else v for v in specified] if specified else ACTIVATIONS[kind] * 2
-    per = len(ACTIVATIONS[kind])
+    functions = formula(kind.lower()).functions
+    names = [v.decode() if isinstance(v, bytes) else v for v in specified] if specified else [*functions] * 2
+    per = len(functions)
     if len(names) < per * (d + 1):
         raise ModelError("activations has too few entries", expected=per * (d + 1), got=len(names))
     alphas, betas = list(n.attr("activation_alpha") or []), list(n.attr("activation_beta") or [])

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilewright.frontend.common.recurrent import STANDARD, Cell, Weights, recurrent_layer
+from tilewright.frontend.common.recurrent import Cell, Weights, recurrent_layer
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
 from tilewright.frontend.torch.rules.random import dropout as dropped
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import static
+from tilewright.ops.recurrent import cell as formula
+from tilewright.ops.recurrent import standard
 from tilewright.ops.shape import ConstantAttrs
 
-# PyTorch keeps the gates as (input, forget, cell, output) and (reset, update, candidate).
-_ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
+_GATES = {"lstm": "ifgo", "gru": "rzn", "rnn": "x"}
+"""PyTorch's order of the gates."""
 _RELU = Cell("rnn", (("relu", ()),))
 
 
@@ -22,7 +24,7 @@ def _cell(name: str) -> Cell:
     kind = name.removeprefix("aten.").split(".")[0].split("_")[0]
     if "relu" in name:
         return _RELU
-    return Cell(kind, STANDARD[kind], linear_first=kind == "gru")
+    return Cell(kind, standard(kind), linear_first=kind == "gru")
 
 
 @rule("lstm.input")
@@ -98,7 +100,7 @@ def _direction(
 ) -> tuple[Value, list[Value]]:
     """One direction of one layer; `params` are its weights and biases."""
     hidden = static(params[1].shape[1], "the hidden size")
-    order = _ORDER[cell.kind]
+    order = [_GATES[cell.kind].index(gate) for gate in formula(cell.kind).gates]
     inputs, recurrence, *biases = (_reordered(n, p, order, hidden) for p in params)
     first, second = (*biases, None, None)[:2]
     weights = Weights(inputs, recurrence, first, second)
