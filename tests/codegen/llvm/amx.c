@@ -11,6 +11,10 @@ static _Thread_local union { uint8_t bytes[8][ROWS][BYTES]; float sums[8][ROWS][
 static _Thread_local int configured;
 long tw_amx_products, tw_amx_loads;
 
+/* Where this is not 0, registers of f32 have sums in double precision beside them, which are what is stored. */
+long tw_amx_exact;
+static _Thread_local double wide[8][ROWS][WORDS];
+
 /* A second level of cache of so many sets of 16 ways, which only loads of registers fill: the lines that it lacked. */
 enum { WAYS = 16, MOST_SETS = 4096 };
 long tw_amx_sets, tw_amx_misses;
@@ -51,7 +55,7 @@ static int ready(void) {
     return 1;
 }
 
-void tw_amx_tilezero(uint8_t t) { ready(); memset(tiles.bytes[t], 0, sizeof tiles.bytes[t]); }
+void tw_amx_tilezero(uint8_t t) { ready(); memset(tiles.bytes[t], 0, sizeof tiles.bytes[t]); memset(wide[t], 0, sizeof wide[t]); }
 
 void tw_amx_tileloadd64(uint8_t t, const char *from, int64_t stride) {
     ready();
@@ -62,6 +66,8 @@ void tw_amx_tileloadd64(uint8_t t, const char *from, int64_t stride) {
 
 void tw_amx_tilestored64(uint8_t t, char *to, int64_t stride) {
     ready();
+    for (int i = 0; i < ROWS && tw_amx_exact; i++)
+        for (int n = 0; n < WORDS; n++) tiles.sums[t][i][n] = (float)wide[t][i][n];
     for (int i = 0; i < ROWS; i++) memcpy(to + i * stride, tiles.bytes[t][i], BYTES);
 }
 
@@ -98,6 +104,8 @@ static void multiply(uint8_t c, uint8_t a, uint8_t b, int half) {
             float left[2] = {number(pair, 0, half), number(pair, 1, half)};
             for (int s = 0; s < 2; s++)
                 for (int n = 0; n < WORDS; n++) sums[s][n] = flush(fmaf(left[s], right[k][s][n], sums[s][n]));
+            for (int s = 0; s < 2 && tw_amx_exact; s++)
+                for (int n = 0; n < WORDS; n++) wide[c][m][n] += (double)left[s] * right[k][s][n];
         }
         for (int n = 0; n < WORDS; n++)
             tiles.sums[c][m][n] = flush(flush(tiles.sums[c][m][n]) + flush(sums[0][n] + sums[1][n]));

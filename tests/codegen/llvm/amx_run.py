@@ -62,6 +62,17 @@ def cached(nbytes: int) -> Iterator[Callable[[], int]]:
         sets.value = 0
 
 
+@contextmanager
+def exact_sums() -> Iterator[None]:
+    """Registers sum in double precision and round once, where they are stored: no machine does."""
+    exact = ctypes.c_long.in_dll(library(), "tw_amx_exact")
+    exact.value = 1
+    try:
+        yield
+    finally:
+        exact.value = 0
+
+
 def amx(monkeypatch: pytest.MonkeyPatch) -> Target:
     """The host with registers of matrices."""
     library()

@@ -52,12 +52,14 @@ def test_blocks_fit_half_of_the_second_level(sizes: tuple[int, int, int], option
     assert dict(decision.selected.knobs).get("block", 0) == block
 
 
-@pytest.mark.parametrize(("options", "loads"), [(Options("bf16"), 1.0), (Options(), 0.75)])
-def test_loads_for_each_multiply(options: Options, loads: float) -> None:
+@pytest.mark.parametrize(
+    ("options", "multiplies", "loads"), [(Options("bf16"), 4, 4), (Options(), 12, 8), (Options(fast="exact"), 24, 16)]
+)
+def test_loads_of_a_step(options: Options, multiplies: int, loads: int) -> None:
     """Blocks change nothing inside a tile."""
     _, func = planned((1024, 1024, 1024), options)
     text = assembly(emit_llvm(lower_loops(func, AMX), AMX), AMX)
-    assert text.count("\ttileloadd\t") == loads * text.count("\ttdpbf16ps\t") > 0
+    assert [text.count(f"\t{word}\t") for word in ("tdpbf16ps", "tileloadd")] == [multiplies, loads]
 
 
 @needs_compiler

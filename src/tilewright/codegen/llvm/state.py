@@ -37,11 +37,12 @@ class Pointer:
 @dataclass(slots=True)
 class Tiles:
     """Registers that hold matrices: the buffer of sums, in the first `sums` of them, and what was loaded into others,
-    the one that was used last after: its number, the address and the stride, in the basic block `block`."""
+    the one that was used last after: its number, the address and the stride, and which factor it is (0: rows), in the
+    basic block `block`."""
 
     buffer: str
     sums: int
-    loaded: list[tuple[int, tuple[str, str]]] = field(default_factory=list)
+    loaded: list[tuple[int, tuple[str, str], int]] = field(default_factory=list)
     block: str = ""
 
 

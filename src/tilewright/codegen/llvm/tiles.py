@@ -81,7 +81,8 @@ def emit_tiles(s: State, intrin: TensorIntrin, stmt: Intrinsic) -> bool:
     (_, (row,)), (_, (step, lane)), _ = result
     if as_int(lane) != dot.group:
         raise CompileError("columns of a panel do not lie side by side", where=f"buffer {b.buffer.name!r}")
-    numbers = [_loaded(s, _memory(s, region, stride)) for region, stride in ((a, row), (b, step))]
+    places = [_memory(s, region, stride) for region, stride in ((a, row), (b, step))]
+    numbers = [_loaded(s, where, side) for side, where in enumerate(places)]
     _call(s, dot.llvm, _number(s, sums), *(("i8", str(n)) for n in numbers))
     return True
 
@@ -114,8 +115,9 @@ def _memory(s: State, region: Region, stride: Expr) -> tuple[Argument, Argument]
     return ("ptr", where), ("i64", evaluate(s, stride * region.buffer.dtype.itemsize).scalar)
 
 
-def _loaded(s: State, where: tuple[Argument, Argument]) -> int:
-    """The register that holds the rows at an address: one that does already, or the one that was not used longest."""
+def _loaded(s: State, where: tuple[Argument, Argument], side: int) -> int:
+    """The register that holds the rows at an address: one that does already, or the one of this factor that was not
+    used longest, so that those of the other factor stay for the products that follow."""
     tiles = s.tiles
     assert tiles is not None
     if tiles.block != s.out.block:
@@ -127,11 +129,12 @@ def _loaded(s: State, where: tuple[Argument, Argument]) -> int:
         tiles.loaded.remove(known)
         tiles.loaded.append(known)
         return known[0]
-    used = {number for number, _ in tiles.loaded}
+    used = {number for number, *_ in tiles.loaded}
     free = [n for n in range(tiles.sums, REGISTERS) if n not in used]
-    number = free[0] if free else tiles.loaded.pop(0)[0]
+    same = [k for k, (*_, factor) in enumerate(tiles.loaded) if factor == side]
+    number = free[0] if free else tiles.loaded.pop(same[0] if same else 0)[0]
     _call(s, "llvm.x86.tileloadd64", ("i8", str(number)), *where)
-    tiles.loaded.append((number, key))
+    tiles.loaded.append((number, key, side))
     return number
 
 

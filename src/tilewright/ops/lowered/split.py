@@ -44,8 +44,19 @@ from tilewright.te import Tensor
 Tensors = Sequence[Tensor | None]
 Out = tuple[TensorType, ...]
 
-TERMS = {3: ((0, 1), (0, 0), (1, 0)), 6: ((0, 2), (0, 1), (0, 0), (2, 0), (1, 0), (1, 1))}
+TERMS = {3: ((0, 1), (0, 0), (1, 0)), 6: ((0, 2), (0, 1), (1, 1), (1, 0), (2, 0), (0, 0))}
 """The pieces of both factors that are multiplied, in an order in which one of the two stays where it is."""
+
+TOGETHER = {3: 3, 6: 5}
+"""How many of the terms are summed step by step of the depth. The last one of six is summed after these: to sums that
+are small it adds a rounding of their whole size once a step, instead of each term one. Three terms would gain nothing,
+what they leave out is more."""
+
+
+def passes(terms: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """The terms by passes over the depth."""
+    first = TOGETHER[terms]
+    return tuple(part for part in (TERMS[terms][:first], TERMS[terms][first:]) if part)
 
 
 def count_of(terms: int) -> int:
@@ -280,4 +291,13 @@ for _terms in TERMS:
         )
     )
 
-__all__ = ["MATMUL_PIECES", "PIECES", "TERMS", "MatmulPiecesAttrs", "MatmulSplitAttrs", "count_of"]
+__all__ = [
+    "MATMUL_PIECES",
+    "PIECES",
+    "TERMS",
+    "TOGETHER",
+    "MatmulPiecesAttrs",
+    "MatmulSplitAttrs",
+    "count_of",
+    "passes",
+]

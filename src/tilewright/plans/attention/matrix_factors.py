@@ -13,20 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 
 from tilewright.arith import prove_equal
 from tilewright.ir.dtype import DType, bf16
 from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, ceildiv, const, select
 from tilewright.ir.loops import LoopKind, Region
 from tilewright.ops.lowered.attention import has_pieces as bounded
-from tilewright.ops.lowered.split import TERMS, count_of, pieces_of
+from tilewright.ops.lowered.split import count_of, passes, pieces_of
 from tilewright.plans.attention.rows import AttentionRows
 from tilewright.schedule.dot_intrinsics import Dot
 from tilewright.schedule.tile_intrinsics import STORE, ZERO
 
 ONE = const(1)
-SINGLE = ((0, 0),)
-"""The term of a product of rounded factors."""
+SINGLE = (((0, 0),),)
+"""The term of a product of rounded factors, which is all of one pass over the depth."""
 
 
 class MatrixFactors:
@@ -38,7 +39,7 @@ class MatrixFactors:
 
     def __init__(self, rows: AttentionRows, dot: Dot, terms: tuple[int, ...] = ()) -> None:
         self.rows, self.nest, self.tile, self.dot = rows, rows.nest, rows.tile, dot
-        self.terms = tuple(TERMS[n] for n in terms) if terms else (SINGLE, SINGLE)
+        self.passes = tuple(passes(n) for n in terms) if terms else (SINGLE, SINGLE)
         self.counts = tuple(count_of(n) for n in terms) if terms else (1, 1)
 
     @property
@@ -153,9 +154,9 @@ class MatrixFactors:
         with nest.allocate("sums", f32, acc.shape, "tiles") as sums:
             for r, c in registers:
                 nest.call(ZERO[f32].name, (matrix(sums, r, c),), ())
-            with nest.loop("k", count // dot.depth) as k:
-                for one, other in self.terms[which]:
-                    for r, c in registers:
+            for terms in self.passes[which]:
+                with nest.loop("k", count // dot.depth) as k:
+                    for (one, other), (r, c) in product(terms, registers):
                         at = ((t, ONE), (const(one), ONE), (const(r), const(dot.rows)))
                         factor = Region(left, (*at, (k * dot.depth, const(dot.depth))))
                         step = start // dot.group + k * dot.steps

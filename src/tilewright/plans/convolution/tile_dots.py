@@ -200,7 +200,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         line, inner = s.split(line, factor=high)
         s.reorder(line, tile, inner)
     prefetched = _prefetched(s, structure, candidate, dot, target)
-    multiply_tiles(s, anchor, blocked.block, place, dot, prefetched, terms=terms_of(anchor) > 1)
+    multiply_tiles(s, anchor, blocked.block, place, dot, prefetched, terms=terms_of(anchor))
     unroll_tile(s, blocked.out, 2)
     shared = [blocked.image, blocked.strip, blocked.panel]
     copied, by_strips = s.block(prologue[-1].name), extent(s, blocked.strip) != 1

@@ -17,7 +17,7 @@ from math import prod
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.notes import Origin, Prefetch, find
-from tilewright.ops.lowered.split import MATMUL_PIECES, MatmulPiecesAttrs
+from tilewright.ops.lowered.split import MATMUL_PIECES, TOGETHER, MatmulPiecesAttrs, passes
 from tilewright.ops.lowered.split_conv import ConvPiecesAttrs
 from tilewright.ops.lowered.tiles import MATMUL_TILES
 from tilewright.plans.framework.analysis import Stage, Structure
@@ -129,10 +129,10 @@ def terms_of(anchor: Stage) -> int:
 def tile_cycles(tall: int, wide: int, steps: int, dot: Dot, target: Target, terms: int = 1) -> float:
     """Estimated cycles of tall x wide registers of sums over so many registers of the depth: products start one after
     another, loads beside them, a row at a time; sums are stored a row at a time too. From one of the `terms` to the
-    next one side's pieces stay in registers."""
-    loads = loading(tall, wide, 1, dot, target)
-    if terms > 1:
-        loads += (terms - 1) * max(tall, wide) * dot.rows / target.costs.arithmetic.loads_per_cycle
+    next one of a pass over the depth one side's pieces stay in registers."""
+    count = len(passes(terms)) if terms > 1 else 1
+    loads = count * loading(tall, wide, 1, dot, target)
+    loads += (terms - count) * max(tall, wide) * dot.rows / target.costs.arithmetic.loads_per_cycle
     step = max(terms * tall * wide * dot.cost / target.fma_per_cycle, loads)
     return (steps + 1) * step + target.costs.arithmetic.tile_overhead
 
@@ -178,7 +178,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         outer, tile = s.split(order.pop(), factor=rows // candidate.knob("rows"))
         s.reorder(outer, *order)
         order, shared = [outer, *order, tile], shared + 1
-    multiply_tiles(s, anchor, block, order[-1], dot, terms=terms_of(anchor) > 1)
+    multiply_tiles(s, anchor, block, order[-1], dot, terms=terms_of(anchor))
     *_, panel, lane = s.loops(out)[-inner:]
     s.unroll(panel)
     s.vectorize(lane)
@@ -196,11 +196,11 @@ def multiply_tiles(
     dot: Dot,
     prefetch: Prefetch | None = None,
     *,
-    terms: bool = False,
+    terms: int = 1,
 ) -> None:
     """Sums in registers, from which they go to memory that the stages after them read; `prefetch` is what each step of
-    the depth prefetches. `terms`: the reduction's loop before the depth's is over the terms of a product of
-    pieces, all of which are multiplied at each step."""
+    the depth prefetches. Of more than one of the `terms` the reduction's loop before the depth's is over those of a
+    product of pieces: those of a pass over the depth are multiplied at each step of it."""
     dtype = anchor.writes[0].dtype
     stored = s.cache_write(block, "tiles")
     s.set_scope(stored, "local")
@@ -210,14 +210,14 @@ def multiply_tiles(
     *windows, step, member = [loop for it, loop in own_loops(s, block) if it.kind == "reduce"]
     step, depth = s.split(step, factor=dot.steps)
     matrices, points = _matrices(s, own, dot)
-    inner = [windows.pop()] if terms else []
-    steps = [*windows, step, *inner]
+    by_pass = s.split(windows.pop(), factor=TOGETHER[terms]) if terms > 1 else ()
+    steps = [*by_pass[:1], *windows, step, *by_pass[1:]]
     s.reorder(*steps, *matrices, points[0], depth, points[1], member)
     if prefetch is not None:
         s.annotate(step, prefetch)
     zero = s.decompose_reduction(block, steps[0])
-    for term in inner:
-        s.unroll(term)
+    for loop in by_pass:
+        s.unroll(loop)
     _tensorize(s, matrices, points[0], dot.name)
     *matrices, row, _ = _inside(s, zero, place)
     _tensorize(s, matrices, row, ZERO[dtype].name)
