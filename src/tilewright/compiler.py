@@ -82,6 +82,7 @@ from tilewright.transform.graph.scales import fold_scales
 from tilewright.transform.graph.softmax import recognise_softmax
 from tilewright.transform.graph.split import SplitGraph, split_prepare
 from tilewright.transform.graph.state import check_state, with_state
+from tilewright.transform.graph.stored_16_bits import store_in_16_bits
 from tilewright.transform.graph.sum_first import sum_rows_first
 from tilewright.transform.graph.unit import simplify_units
 from tilewright.transform.graph.verify import graph_stage
@@ -193,6 +194,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("widen halves", widen_float16),
         ("choose algorithms", lambda g: choose_algorithms(g, target, in_blocks(), options)),
         ("assign layouts", lambda g: assign_layouts(g, target)),
+        ("store in 16 bits", lambda g: store_in_16_bits(g, options)),
         ("canonicalise", canonicalise),
         ("materialize outputs", materialize_outputs),
     ]

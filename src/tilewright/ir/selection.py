@@ -75,6 +75,13 @@ class Pairs(Algorithm):
 
 
 @dataclass(frozen=True, slots=True)
+class Dots(Algorithm):
+    """A convolution as it is defined, of bf16 by instructions that multiply neighbouring channels, summed in f32."""
+
+    name: ClassVar[str] = "dots"
+
+
+@dataclass(frozen=True, slots=True)
 class SplitMatrices(Algorithm):
     """A convolution of f32 as it is defined, by `terms` products of bf16 pieces in registers of matrices, `flat` as of
     `Matrices`."""

@@ -32,5 +32,5 @@ def conv(x: str, w: str, y: str, attrs: str = "", weights: bool = True, kind: st
     attributes = {"dilations": "[1, 1]", "groups": "1", "pads": "[1, 1, 1, 1]", "strides": "[1, 1]"}
     attributes |= dict(part.split(" = ") for part in attrs.split("; ") if part)
     heads = f"(%x: {kind}[{x}]) params(%w: {kind}[{w}])" if weights else f"(%x: {kind}[{x}], %w: {kind}[{w}])"
-    text = ", ".join(f"{k} = {v}" for k, v in attributes.items())
+    text = ", ".join(f"{k} = {v}" for k, v in sorted(attributes.items()))
     return f"graph @g{heads} where n in 1.. {{ %y = conv(%x, %w) {{{text}}} : {kind}[{y}] return %y }}"

@@ -12,14 +12,14 @@ from tilewright.algorithms.winograd.selection import Winograd, WinogradSums
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, TensorType, Value
-from tilewright.ir.selection import Algorithm, Direct, Pixels
+from tilewright.ir.selection import Algorithm, Direct, Dots, Pixels
 from tilewright.ops import parse_graph
 from tilewright.plans.framework.cost import Cost
 from tilewright.plans.framework.decisions import deciding
 from tilewright.targets.target import Target
 from tilewright.transform.algorithm import offered
 from tilewright.transform.select.choose import selection
-from tilewright.transform.select.convolution import convolution_algorithm, one_pixel
+from tilewright.transform.select.convolution import convolution_algorithm, one_pixel, with_dots
 from tilewright.transform.select.nchw import conversion, row_major_uses
 from tilewright.transform.select.product import (
     attention_precision,
@@ -334,3 +334,25 @@ def test_what_other_folders_offer_stays_beside_the_transforms() -> None:
     others = [(7.0, Pixels())]
     result = offers.with_transforms(a, a.graph.nodes[-1], [(0.0, Direct()), *others])
     assert result[-1:] == others and sum(isinstance(way, Direct) for _, way in result) == 1
+
+
+@pytest.mark.parametrize(
+    ("channels", "precision", "target", "attrs", "expected"),
+    [
+        (64, "bf16", "znver4", "", True),
+        (64, "fp32", "znver4", "", False),
+        (40, "bf16", "znver4", "", False),  # no whole blocks
+        (64, "bf16", "x86-64-v3", "", False),
+        (64, "bf16", "emeraldrapids", "", False),  # whose instruction takes as long as nine multiply-adds
+        (64, "bf16", "znver4", 'exactness = "f32"', False),
+    ],
+)
+def test_which_convolutions_may_multiply_bf16_in_vectors(
+    channels: int, precision: str, target: str, attrs: str, expected: bool
+) -> None:
+    attributes = "; ".join(("pads = [0, 0, 0, 0]", *([attrs] if attrs else [])))
+    text = conv(f"1, {channels}, 14, 14", f"128, {channels}, 1, 1", "1, 128, 14, 14", attributes)
+    a = surroundings(text, Target.parse(target), precision=precision)
+    options = with_dots(a, a.graph.nodes[-1], [(0.0, Direct())])
+    assert any(isinstance(way, Dots) for _, way in options) == expected
+    assert not expected or isinstance(convolution_algorithm(a, a.graph.nodes[-1]), Dots)

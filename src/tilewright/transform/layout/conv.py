@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import Matrices, Pairs, Pixels, SplitGathered, SplitMatrices
+from tilewright.ir.selection import Dots, Matrices, Pairs, Pixels, SplitGathered, SplitMatrices
 from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.convolution.tiles import Blocking
 from tilewright.plans.framework.decision_key import key_of_nodes
@@ -13,7 +13,7 @@ from tilewright.plans.framework.space import Setting
 from tilewright.transform.algorithm import record_of
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import pointwise
-from tilewright.transform.layout.precision import conv_in_matrices, conv_in_pairs
+from tilewright.transform.layout.precision import conv_in_dots, conv_in_matrices, conv_in_pairs
 from tilewright.transform.layout.split import split_conv
 from tilewright.transform.problems import blockings_of
 
@@ -39,6 +39,8 @@ def conv(a: Assigner, node: Node) -> bool:
             return conv_in_matrices(a, node, choice)
         case Pairs():
             return conv_in_pairs(a, node)
+        case Dots():
+            return conv_in_dots(a, node)
         case SplitMatrices() | SplitGathered() as choice:
             return split_conv(a, node, choice)
     blocking = panels_of(a, node)

@@ -27,6 +27,7 @@ from tilewright.ir.selection import Matrices
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.attention import AttentionAttrs
 from tilewright.ops.lowered.codes import MAX_DECODED_ROWS, ZERO
+from tilewright.ops.lowered.dot_conv import ConvDotAttrs
 from tilewright.ops.lowered.tiles import ConvTilesAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.decision_key import Key, key_of_nodes
@@ -132,6 +133,21 @@ def conv_in_pairs(a: Assigner, node: Node) -> bool:
     assert x is not None and w is not None and way is not None
     factors = _narrow(a, x, a.as_blocked), _narrow(a, w, a.as_row_major)
     a.blocked[node.output] = convolution_of_pairs(a, way, *factors)
+    return True
+
+
+def conv_in_dots(a: Assigner, node: Node) -> bool:
+    """A convolution of bf16 by dot instructions, in blocks of as many channels as these have."""
+    x, w = node.inputs[:2]
+    dot, conv = find_dot(bf16, bf16, a.target), node.of(ConvAttrs)
+    assert x is not None and w is not None and dot is not None
+    filters = as_int(w.shape[0]) or 1
+    packing = {"block": a.block, "width": dot.lanes, "group": dot.group, "panels": panel_multiple(filters, dot.lanes)}
+    (packed,) = a.emit("lowered.pack_conv_dot", (_narrow(a, w, a.as_row_major),), packing, f"{w.name}_packed")
+    a.follow(w, packed)
+    how = ConvDotAttrs(conv.strides, conv.dilations, conv.pads, filters)
+    operands = (_narrow(a, x, a.as_blocked), packed)
+    (a.blocked[node.output],) = a.emit("lowered.conv_dot", operands, how, node.output.name)
     return True
 
 

@@ -10,15 +10,17 @@ from math import prod
 from tilewright.ir.dtype import bf16
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.selection import Algorithm, Direct, Matrices, Pairs, Pixels, SplitGathered, SplitMatrices
+from tilewright.ir.selection import Algorithm, Direct, Dots, Matrices, Pairs, Pixels, SplitGathered, SplitMatrices
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.split import count_of
 from tilewright.ops.lowered.tiles import ConvTilesAttrs
 from tilewright.plans.convolution.pixels import panels
 from tilewright.plans.convolution.tile_dots import convolution_cycles, crosses_lines, gatherings
+from tilewright.plans.convolution.tiles import side
 from tilewright.plans.framework.cost import Cost, bandwidth
+from tilewright.plans.matmul.dots import product_cycles
 from tilewright.plans.matmul.split import pieces_cost, terms_within
-from tilewright.schedule.dot_intrinsics import find_tile_dot
+from tilewright.schedule.dot_intrinsics import find_dot, find_tile_dot
 from tilewright.transform.algorithm import Option, cheapest_algorithm, offered
 from tilewright.transform.problems import blockings_of, convolution_in_pairs, is_pointwise, pixel_problem, sampling
 from tilewright.transform.select.nchw import conversion
@@ -40,6 +42,7 @@ def convolution_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | No
         return grouped_algorithm(enclosing, node)
     options: list[Option] = one_pixel(enclosing, node) if sizes[2:] == [1, 1] else [(0.0, Direct())]
     options = with_pairs(enclosing, node, with_matrices(enclosing, node, offered(enclosing, node, options)))
+    options = with_dots(enclosing, node, options)
     return cheapest_algorithm(enclosing, node, options)
 
 
@@ -141,6 +144,23 @@ def with_pairs(enclosing: Surroundings, node: Node, options: list[Option]) -> li
     return [
         *estimated(enclosing, node, options, enclosing.block),
         ((Cost(compute=way.cycles) | arrival).cycles, Pairs()),
+    ]
+
+
+def with_dots(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
+    """The options, and products of bf16 by dot instructions of vectors, over whole blocks of channels."""
+    w, dot = node.inputs[1], find_dot(bf16, bf16, enclosing.target)
+    if dot is None or w is None or w not in enclosing.fixed or dot.lanes != enclosing.block:
+        return options
+    filters, channels, *window = (as_int(d) or 1 for d in w.shape)
+    if channels % enclosing.block or not narrow(enclosing, node):
+        return options
+    lines, columns = map(side, node.output.shape[2:])
+    cycles = lines * product_cycles(columns, channels * prod(window), filters, dot, enclosing.target)
+    arrival = Cost(memory=2 * w.known_bytes / 4 / bandwidth(enclosing.weight_bytes, enclosing.target))
+    return [
+        *estimated(enclosing, node, options, enclosing.block),
+        ((Cost(compute=cycles) | arrival).cycles, Dots()),
     ]
 
 
