@@ -29,21 +29,13 @@ from tilewright.ops.pointwise import BODIES
 from tilewright.ops.shape import ConcatAttrs, ConstantAttrs, SliceAttrs
 from tilewright.ops.steps import Step
 from tilewright.support.classes import dataclass
-from tilewright.transform.regions.captures import builder_for
+from tilewright.transform.graph.matching import op
+from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 
 def recognise_recurrences(graph: Graph) -> Graph:
     """The graph with `recurrence` in place of each loop that is one."""
-    if not any(n.op == "loop" for n in graph.nodes):
-        return graph
-    builder = builder_for(graph)
-    for node in graph.nodes:
-        cell = recurrent_cell(node) if node.op == "loop" else None
-        if cell is None:
-            builder.nodes.append(node)
-        else:
-            _emit(builder, node, cell)
-    return replace(graph, nodes=tuple(builder.nodes)) if builder.nodes != list(graph.nodes) else graph
+    return rewrite(graph, [Rule(op("loop"), _recurrence)])
 
 
 class _NoCell(Exception):
@@ -279,8 +271,11 @@ class _Reader:
         return known // self.cell.hidden
 
 
-def _emit(builder: GraphBuilder, node: Node, cell: Cell) -> None:
+def _recurrence(m: Match) -> list[Value] | None:
     """`recurrence` and what it takes, in place of a loop."""
+    node, builder, cell = m.node, m.rewriter.builder, recurrent_cell(m.node)
+    if cell is None:
+        return None
     attrs = node.of(LoopAttrs)
     body, carried, scanned = attrs.body, attrs.carried, attrs.scanned
     own = 2 + carried + scanned
@@ -333,9 +328,7 @@ def _emit(builder: GraphBuilder, node: Node, cell: Cell) -> None:
     )
     every, *last = results
     matches = [*(last[states.index(k)] for k in range(carried)), *[every] * (len(node.outputs) - carried)]
-    for value, result in zip(node.outputs, matches, strict=True):
-        ops.emit1(builder, "reshape", result, shape=value.shape)
-        builder.nodes.append(replace(builder.nodes.pop(), outputs=(value,)))
+    return [m.emit("reshape", r, shape=v.shape) for v, r in zip(node.outputs, matches, strict=True)]
 
 
 def _numbered(cell: Cell, order: Sequence[int], states: Sequence[int]) -> tuple[Step, ...]:
