@@ -10,16 +10,14 @@ same expressions make them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from tilewright import ops
 from tilewright.ir.attributes import ConstantArray
-from tilewright.ir.dtype import DType, i8, u8
+from tilewright.ir.dtype import i8, u8
 from tilewright.ir.expr import Var, is_const
-from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.lowered.entry import ENTRIES
 from tilewright.ops.pointwise import BODIES
 from tilewright.plans.framework.cost import fma_cycles, number, operations
@@ -29,7 +27,8 @@ from tilewright.targets.target import Target
 from tilewright.transform.graph.extra import GraphPass
 from tilewright.transform.graph.fixed import fixed_values
 from tilewright.transform.graph.fuse import same_shape
-from tilewright.transform.regions.captures import builder_for
+from tilewright.transform.graph.matching import any_op
+from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 NUMBERS = (u8, i8)
 
@@ -44,16 +43,13 @@ def tabulate(graph: Graph, target: Target) -> Graph:
     members = {v for v in chains.source if v.dtype in NUMBERS and _is_read(chains, v, target)}
     if not members:
         return graph
-    builder = builder_for(graph)
-    tables = _Tables(builder, chains)
-    for node in graph.nodes:
-        if node.outputs[0] not in members:
-            builder.nodes.append(node)
-            continue
-        y = node.output
-        entry = (chains.source[y], tables.of(y))
-        builder.nodes.append(Node("lowered.entry", entry, (y,), ops.attributes("lowered.entry", {})))
-    return replace(graph, nodes=tuple(builder.nodes))
+    tables: dict[Value, Value] = {}
+
+    def entry(m: Match) -> Value:
+        y = m.node.output
+        return m.emit("lowered.entry", chains.source[y], _table(chains, tables, m, y))
+
+    return rewrite(graph, [Rule(any_op(where=lambda node: node.outputs[0] in members), entry)])
 
 
 PASS = GraphPass("tabulate", tabulate, ("after", "separate pooling"), lambda target: target.gpu is None)
@@ -116,35 +112,16 @@ def _work(node: Node, target: Target) -> float:
     return 1.0 if body is None else operations(body(args, node.attrs), target)
 
 
-class _Tables:
-    """The chains for all numbers of 8 bits."""
-
-    def __init__(self, builder: GraphBuilder, chains: _Chains) -> None:
-        self.builder, self.chains = builder, chains
-        self.numbers: dict[DType, Value] = {}
-        self.scalars: dict[Value, Value] = {}
-        self.known: dict[Value, Value] = {}
-
-    def of(self, v: Value) -> Value:
-        """The values that `v`, which is in a chain, has for all numbers, [256]."""
-        if v not in self.known:
-            node = self.chains.producers[v]
-            inputs = [None if u is None else self.operand(u) for u in node.inputs]
-            self.known[v] = ops.emit1(self.builder, node.op, *inputs, attrs=node.attrs, name=f"{v.name}_table")
-        return self.known[v]
-
-    def operand(self, v: Value) -> Value:
-        if v in self.chains.producers:
-            return self.of(v)
-        return self.scalar(v) if self.chains.is_single(v) else self.all_of(v.dtype)
-
-    def scalar(self, v: Value) -> Value:
-        if v.type.rank and v not in self.scalars:
-            self.scalars[v] = ops.emit1(self.builder, "reshape", v, shape=())
-        return self.scalars.get(v, v)
-
-    def all_of(self, dtype: DType) -> Value:
-        if dtype not in self.numbers:
-            array = ConstantArray(np.arange(ENTRIES).astype(np.uint8).view(dtype.numpy))
-            self.numbers[dtype] = ops.emit1(self.builder, "constant", value=array)
-        return self.numbers[dtype]
+def _table(chains: _Chains, tables: dict[Value, Value], m: Match, v: Value) -> Value:
+    """The values that `v` has for all numbers of 8 bits, [256]; [] where it is one number."""
+    if v not in tables:
+        if v in chains.producers:
+            node = chains.producers[v]
+            inputs = [None if u is None else _table(chains, tables, m, u) for u in node.inputs]
+            tables[v] = m.emit(node.op, *inputs, attrs=node.attrs, name=f"{v.name}_table")
+        elif chains.is_single(v):
+            tables[v] = m.once("reshape", v, shape=()) if v.type.rank else v
+        else:
+            numbers = np.arange(ENTRIES).astype(np.uint8).view(v.dtype.numpy)
+            tables[v] = m.once("constant", value=ConstantArray(numbers))
+    return tables[v]
