@@ -11,15 +11,14 @@ after each. A reshape that gives a map back leaves nothing, and other readers ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Container
 
 from tilewright import ops
 from tilewright.ir.expr import Expr, const, is_const
-from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
-from tilewright.support.classes import dataclass
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.transform.graph.canonical import canonicalise
-from tilewright.transform.regions.captures import builder_for
+from tilewright.transform.graph.matching import any_op
+from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 WINDOWS = ("conv", "conv_transpose", "max_pool", "avg_pool")
 """Operators that make maps."""
@@ -27,60 +26,42 @@ MAP = 4
 """Dimensions of a map."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Map:
-    """The value with a dimension of one element in front of its last `following` ones."""
-
-    value: Value
-    following: int
-
-
 def keep_maps(graph: Graph) -> Graph:
     """The graph with pointwise operators on maps instead of on lines."""
-    builder = builder_for(graph)
-    produced: set[Value] = set()
-    maps: dict[Value, _Map] = {}
-    moved = False
-    for node in graph.nodes:
-        whole = _of_maps(node, maps, builder)
-        if whole is not None:
-            maps[node.output], moved = whole, True
-            ops.emit1(builder, "reshape", whole.value, shape=node.output.shape)
-            builder.nodes.append(replace(builder.nodes.pop(), outputs=node.outputs))
-            continue
-        builder.nodes.append(node)
-        if node.op in WINDOWS or (ops.is_pointwise(node) and not produced.isdisjoint(node.inputs)):
-            produced |= {v for v in node.outputs if v.type.rank == MAP}
-        elif node.op == "reshape" and node.inputs[0] in produced and (result := _lines(node.inputs[0], node.output)):
-            maps[node.output] = result
-    return canonicalise(replace(graph, nodes=tuple(builder.nodes))) if moved else graph
+    maps: set[Value] = set()
+
+    def on_maps(m: Match) -> Value | None:
+        node, facts = m.node, m.rewriter
+        sides = [_side(facts.producer(v, "reshape"), maps) for v in node.inputs]
+        if (after := next((s for s in sides if s is not None), None)) is None:
+            if node.op in WINDOWS or not maps.isdisjoint(node.inputs):
+                maps.update(v for v in node.outputs if v.type.rank == MAP)
+            return None
+        operands = [
+            v
+            if v is None or v.type.rank <= after
+            else facts.producers[v].inputs[0]
+            if side == after
+            else m.emit("reshape", v, shape=_with_side(v, after))
+            for v, side in zip(node.inputs, sides, strict=True)
+        ]
+        whole = m.emit(node.op, *operands, attrs=node.attrs)
+        maps.add(whole)
+        return m.emit("reshape", whole, shape=node.output.shape)
+
+    pattern = any_op(where=lambda node: node.op in WINDOWS or ops.is_pointwise(node))
+    result = rewrite(graph, [Rule(pattern, on_maps)])
+    return graph if result is graph else canonicalise(result)
 
 
-def _lines(whole: Value | None, lines: Value) -> _Map | None:
-    """A map of which another value leaves out a side of one element."""
-    if whole is None:
+def _side(node: Node | None, maps: Container[Value]) -> int | None:
+    """How many dimensions follow the side of one element that a reshape leaves out of a map; None if it does not."""
+    whole = None if node is None else node.inputs[0]
+    if node is None or whole is None or whole not in maps:
         return None
-    for at in range(MAP - 2, MAP):
-        if is_const(whole.shape[at], 1) and (*whole.shape[:at], *whole.shape[at + 1 :]) == lines.shape:
-            return _Map(whole, MAP - 1 - at)
-    return None
-
-
-def _of_maps(node: Node, maps: Mapping[Value, _Map], builder: GraphBuilder) -> _Map | None:
-    """A pointwise operator of maps, emitted; None if no operand is one's lines."""
-    results = [maps[v].following for v in node.inputs if v is not None and v in maps]
-    if not results or not ops.is_pointwise(node):
-        return None
-    after, operands = results[0], []
-    for v in node.inputs:
-        known = None if v is None else maps.get(v)
-        if v is None or v.type.rank <= after:
-            operands.append(v)
-        elif known is not None and known.following == after:
-            operands.append(known.value)
-        else:
-            operands.append(ops.emit1(builder, "reshape", v, shape=_with_side(v, after)))
-    return _Map(ops.emit1(builder, node.op, *operands, attrs=node.attrs), after)
+    sides = (at for at in range(MAP - 2, MAP) if is_const(whole.shape[at], 1))
+    shapes = ((at, (*whole.shape[:at], *whole.shape[at + 1 :])) for at in sides)
+    return next((MAP - 1 - at for at, shape in shapes if shape == node.output.shape), None)
 
 
 def _with_side(value: Value, after: int) -> tuple[Expr, ...]:
