@@ -105,3 +105,16 @@ def test_two_matches_have_names_of_their_own() -> None:
     after = recognise_attention(parse_graph(LAYERS))
     assert [n.op for n in after.nodes].count("lowered.attention") == 2
     verify_graph(after)
+
+
+def test_what_was_emitted_before_anyone_asks_may_depend_on_weights_alone() -> None:
+    graph = parse_graph("graph @g(%x: f32[4]) params(%w: f32[4]) { %y = mul(%x, %w) : f32[4] return %y }")
+    facts = []
+
+    def build(m: Match) -> None:
+        emitted = [m.emit("neg", m.emit("exp", m[name])) for name in ("w", "x")]
+        facts.extend(value in m.rewriter.fixed for value in emitted)
+        facts.append(m.emit("neg", emitted[0]) in m.rewriter.fixed)
+
+    assert rewrite(graph, [Rule(op("mul", "x", "w"), build)]) is graph
+    assert facts[:3] == [True, False, True]

@@ -23,7 +23,7 @@ few products are exact in f32, of integers too:
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import replace
 from math import prod
 
 from tilewright import ops
@@ -31,7 +31,7 @@ from tilewright.arith import bounds as limits
 from tilewright.ir.attributes import Attrs, AttrValue
 from tilewright.ir.dtype import DType, f32, i8, i16, i32, u8
 from tilewright.ir.expr import as_int, const, is_const
-from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.dims import dims
 from tilewright.ops.matmul import MatmulAttrs
@@ -40,9 +40,9 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.graph.bounds import MOVES, bounds, holds, largest
 from tilewright.transform.graph.channels import moved_shape
-from tilewright.transform.graph.fixed import depends_on_weights, fixed_values
+from tilewright.transform.graph.matching import op
+from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 from tilewright.transform.problems import convolution_in_pairs, multiplies_alike
-from tilewright.transform.regions.captures import builder_for
 
 EXACT: dict[DType, int] = {i32: 1 << 31, f32: 1 << 24}
 """Sums of integers that stay below are exact in a type."""
@@ -53,7 +53,7 @@ def multiply_quantised(graph: Graph, target: Target) -> Graph:
     for them."""
     if not any(node.op == "cast" and node.output.dtype in EXACT for node in graph.nodes):
         return graph
-    return _Rewriter(graph, target).run()
+    return rewrite(graph, [Rule(op(("conv", "matmul"), "x", "w"), lambda m: _Product(m, target).written())])
 
 
 MIN_CHANNELS = 4
@@ -72,69 +72,54 @@ class _Quantised:
     scale: Value | None
 
 
-@dataclass(slots=True)
-class _Rewriter:
-    graph: Graph
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A product of two factors that may be quantised, and the machine that computes it."""
+
+    match: Match
     target: Target
-    builder: GraphBuilder = field(init=False)
-    producers: dict[Value, Node] = field(init=False)
-    fixed: set[Value] = field(init=False)
-    readers: dict[Value, list[Node]] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.builder = builder_for(self.graph)
-        self.producers = {v: n for n in self.graph.nodes for v in n.outputs}
-        self.fixed = fixed_values(self.graph)
-        self.readers = self.graph.consumers()
+    @property
+    def fixed(self) -> set[Value]:
+        return self.match.rewriter.fixed
 
-    def run(self) -> Graph:
-        changed = False
-        for node in self.graph.nodes:
-            written = self.written(node)
-            changed |= written
-            if written:  # the last node made takes the old one's place
-                self.builder.nodes.append(replace(self.builder.nodes.pop(), outputs=node.outputs))
-            else:
-                self.builder.nodes.append(node)
-        return replace(self.graph, nodes=tuple(self.builder.nodes)) if changed else self.graph
-
-    def written(self, node: Node) -> bool:
-        """Emits what stands for a node, if anything does."""
-        if node.op not in ("conv", "matmul") or len(node.inputs) != 2:
-            return False
+    def written(self) -> Value | None:
+        """What stands for the product, if anything does."""
+        node = self.match.node
+        if len(node.inputs) != 2:
+            return None
         if node.output.dtype is i32:
-            return node.op == "conv" and self.in_floats(node)
-        return node.output.dtype is f32 and self.in_integers(node)
+            return self.in_floats(node) if node.op == "conv" else None
+        return self.in_integers(node) if node.output.dtype is f32 else None
 
-    def in_floats(self, node: Node) -> bool:
+    def in_floats(self, node: Node) -> Value | None:
         """A convolution of integers in groups, in single precision."""
         x, w = node.inputs
         if x is None or w is None or node.of(ConvAttrs).groups == 1 or not self.exact(x, w, _depth(node), f32):
-            return False
+            return None
         if self.goes_in_pairs(node, x, w):
-            return False
+            return None
         total = self.emit("conv", self.cast(x, f32), self.cast(w, f32), attrs=node.attrs)
-        self.cast(total, i32)
-        return True
+        return self.cast(total, i32)
 
-    def in_integers(self, node: Node) -> bool:
+    def in_integers(self, node: Node) -> Value | None:
         """A product of dequantised values."""
         x, w = (None if v is None else self.quantised(v) for v in node.inputs)
         if x is None or w is None or x.integers in self.fixed:
-            return False
+            return None
         if w.integers not in self.fixed and not self.are_computed(node, x, w):
-            return False
+            return None
         pairs = self.goes_in_pairs(node, x.integers, w.integers)
         dense = not pairs and self.is_dense(node)
         single = node.op == "conv" and node.of(ConvAttrs).groups != 1 and not dense and not pairs
         kind = f32 if single else i32
         if not single and all(find_dot(t, i8, self.target) is None for t in (u8, i8)):
-            return False
+            return None
         if not self.exact(x.integers, w.integers, _depth(node), kind):
-            return False
+            return None
         scales = self.scales(node, x, w)
         if scales is None:
-            return False
+            return None
         first, second = (self.cast(v.integers, kind) for v in (x, w))
         if dense:
             attrs = node.of(ConvAttrs)
@@ -144,10 +129,8 @@ class _Rewriter:
             total = self.emit(node.op, first, second, attrs=node.attrs)
         y = self.cast(total, f32)
         if not scales:
-            return True
-        scale = scales[0] if len(scales) == 1 else self.emit("mul", *scales)
-        self.emit("mul", y, scale)
-        return True
+            return y
+        return self.emit("mul", y, scales[0] if len(scales) == 1 else self.emit("mul", *scales))
 
     def are_computed(self, node: Node, x: _Quantised, w: _Quantised) -> bool:
         """Whether both factors of a product of matrices are computed ones that dot instructions take."""
@@ -164,7 +147,7 @@ class _Rewriter:
 
     def is_attended(self, value: Value, depth: int = FOLLOWED) -> bool:
         """Whether a value goes to a softmax and on to a product without being rounded."""
-        for node in self.readers.get(value, []):
+        for node in self.match.rewriter.readers.get(value, []):
             if node.op == "matmul":
                 return depth < FOLLOWED
             if depth and node.op != "round" and (node.op == "softmax" or ops.get(node.op).kind == "pointwise"):
@@ -251,7 +234,7 @@ class _Rewriter:
             case "cast":
                 integers = self.integers(value)
                 return None if integers is None else _Quantised(integers, None)
-            case op if op in MOVES and node.inputs[0] is not None:
+            case name if name in MOVES and node.inputs[0] is not None:
                 result = self.quantised(node.inputs[0])
                 if result is not None and (result.scale is None or _is_single(result.scale)):
                     return _Quantised(self.moved(node, result.integers), result.scale)
@@ -295,7 +278,7 @@ class _Rewriter:
         return depth * largest(of_x) * largest(of_w) < EXACT[kind]
 
     def producer(self, value: Value) -> Node | None:
-        return self.producers.get(value)
+        return self.match.rewriter.producer(value)
 
     def cast(self, value: Value, dtype: DType) -> Value:
         return value if value.dtype is dtype else self.emit("cast", value, dtype=dtype)
@@ -303,12 +286,8 @@ class _Rewriter:
     def reshape(self, value: Value, shape: tuple[int, ...]) -> Value:
         return self.emit("reshape", value, shape=shape)
 
-    def emit(self, op: str, *inputs: Value, attrs: Attrs | None = None, **values: AttrValue) -> Value:
-        value = ops.emit1(self.builder, op, *inputs, attrs=attrs, **values)
-        if depends_on_weights(inputs, self.fixed):
-            self.fixed.add(value)
-        self.producers[value] = self.builder.nodes[-1]
-        return value
+    def emit(self, name: str, *inputs: Value, attrs: Attrs | None = None, **values: AttrValue) -> Value:
+        return self.match.emit(name, *inputs, attrs=attrs, **values)
 
 
 def _is_single(value: Value) -> bool:

@@ -95,7 +95,8 @@ class Rewriter:
     def fixed(self) -> set[Value]:
         """The values that depend on weights alone."""
         if self._fixed is None:
-            self._fixed = fixed_values(self.graph)
+            nodes = (*self.graph.nodes, *self.builder.nodes)  # those that were emitted before anyone asked, too
+            self._fixed = fixed_values(replace(self.graph, nodes=nodes))
         return self._fixed
 
     # the result
