@@ -27,9 +27,10 @@ from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import SoftmaxAttrs
 from tilewright.ops.shape import ConcatAttrs, ConstantAttrs, SliceAttrs, TransposeAttrs
 from tilewright.support.classes import dataclass
-from tilewright.transform.graph.heads import equal, repeated_heads
+from tilewright.transform.graph.heads import equal, repeated_heads, transposed
+from tilewright.transform.graph.matching import Op, op
 from tilewright.transform.graph.multihead import sequence_first, stacked
-from tilewright.transform.graph.rewrite import Rewriter, eliminate_dead
+from tilewright.transform.graph.rewrite import Match, Rewriter, eliminate_dead
 
 SWAP = (0, 2, 1, 3)
 """The order of dimensions that brings heads before rows, and back."""
@@ -38,6 +39,10 @@ ROWS_LAST = (1, 2, 0, 3)
 RESULTS: dict[tuple[int, ...], str] = {SWAP: "s", (2, 0, 1, 3): "t"}
 """The orders of results after such a transposition."""
 ZERO = const(0)
+NAN = op("isnan", "p", private=True)
+GUARDED = op("select", NAN, "c", "p")
+SAFE = op("select", op("and", NAN, op("eq", "scores", -inf, name="low", private=True), private=True), 0.0, "p")
+FLAT = op("reshape", transposed((0, 2, 1), op("reshape", "x", name="inner")))
 
 
 Factor = tuple[Value, bool]
@@ -175,43 +180,26 @@ class _Recogniser(Rewriter):
 
     def guarded(self, p: Value) -> tuple[Value, bool, Value | None]:
         """Through `select(isnan(p), c, p)`; also c unless it is the number zero."""
-        users = {id(u): u for u in self.readers.get(p, [])}
-        tests = [u for u in users.values() if u.op == "isnan"]
-        if len(users) == 2 and len(tests) == 1 and p not in self.outputs:
-            chosen = next(u for u in users.values() if u.op != "isnan")
-            if (
-                chosen.op == "select"
-                and chosen.inputs[0] == tests[0].output
-                and chosen.inputs[2] == p
-                and self.only_reader(tests[0].output) is chosen
-            ):
-                c = chosen.inputs[1]
-                assert c is not None
-                if self.number(c) == 0.0:
-                    return chosen.output, True, None
-                if all(is_const(d, 1) for d in c.shape) and self.producer(c, "constant") is None:
-                    return chosen.output, True, c
+        m = self.selected(GUARDED, p)
+        if m is not None and self.number(m["c"]) == 0.0:
+            return m.node.output, True, None
+        if m is not None and all(is_const(d, 1) for d in m["c"].shape) and self.producer(m["c"], "constant") is None:
+            return m.node.output, True, m["c"]
         return p, False, None
+
+    def selected(self, pattern: Op, p: Value, **bound: Value) -> Match | None:
+        """The match of a pattern with a selection of a value, where two nodes read that: the selection and its test."""
+        users = {id(u): u for u in self.readers.get(p, [])}
+        if len(users) != 2 or p in self.outputs:
+            return None
+        results = (self.first_match(pattern, u.outputs[0], p=p, **bound) for u in users.values())
+        return next((m for m in results if m is not None), None)
 
     def safe(self, p: Value, scores: Value) -> tuple[Value, Node] | tuple[None, None]:
         """Through `select(and(isnan(p), eq(scores, -inf)), 0, p)`, and what compares the scores: a row that saw no key
         is zero; what sums one that is NaN for another reason is NaN, as such a row has an element that is not -inf."""
-        users = {id(u): u for u in self.readers.get(p, [])}
-        tests = [u for u in users.values() if u.op == "isnan"]
-        chosen = [u for u in users.values() if u.op == "select"]
-        if len(users) != 2 or len(tests) != 1 or len(chosen) != 1 or p in self.outputs:
-            return None, None
-        (test,), (choice,) = tests, chosen
-        both = self.producer(choice.inputs[0], "and")
-        if both is None or self.only_reader(both.output) is not choice or self.only_reader(test.output) is not both:
-            return None, None
-        other = both.inputs[1 if both.inputs[0] == test.output else 0]
-        low = self.producer(other, "eq")
-        if low is None or self.only_reader(low.output) is not both or low.inputs[0] != scores:
-            return None, None
-        if choice.inputs[2] != p or self.number(choice.inputs[1]) != 0.0 or self.number(low.inputs[1]) != -inf:
-            return None, None
-        return choice.output, low
+        m = self.selected(SAFE, p, scores=scores)
+        return (None, None) if m is None else (m.node.output, m.producer("low"))
 
     def scores(self, value: Value, other: Node | None = None) -> Scores | None:
         """The product after the softmax's input, or None. `other`: what may read the value beside one node."""
@@ -302,7 +290,7 @@ class _Recogniser(Rewriter):
         cached = self.cached(value, new)
         if cached is not None:
             return cached
-        source = sequence_first(value, self.producer)
+        source = sequence_first(value, self)
         if source is not None:
             return self.part_of_stack(value, source, new)
         node = self.producer(value, "transpose", "identity")
@@ -319,7 +307,7 @@ class _Recogniser(Rewriter):
         """A [batch, heads, sequence, depth] value that `source` [sequence, batch, heads * depth] has, perhaps as a part
         of what is projected together with others."""
         batch, heads, rows, depth = value.shape
-        result, count = stacked(source, self.producer), as_int(heads)
+        result, count = stacked(source, self), as_int(heads)
         if result is not None and count is not None:
             whole, index = result
             wide = dim(whole.shape[2] // depth)
@@ -328,7 +316,7 @@ class _Recogniser(Rewriter):
 
     def repeated(self, value: Value) -> tuple[Value, int] | None:
         """(x, n) where heads of x, n times each, are those of the value."""
-        return repeated_heads(self.producer, value) if self.with_repeats else None
+        return repeated_heads(self, value) if self.with_repeats else None
 
     def cached(self, value: Value, new: GraphBuilder) -> Operand | None:
         """Keys or values appended to those of a cache, where nothing else wants the two as one."""
@@ -402,19 +390,13 @@ class _Recogniser(Rewriter):
 
     def flat_transpose(self, value: Value) -> Value | None:
         """x of `reshape(transpose(reshape(x, [B*H, S, D]), [0, 2, 1]), [B, H, D, S])`."""
-        outer = self.producer(value, "reshape")
-        middle = None if outer is None else self.producer(outer.inputs[0], "transpose")
-        inner = None if middle is None else self.producer(middle.inputs[0], "reshape")
-        if middle is None or inner is None or middle.of(TransposeAttrs).perm != (0, 2, 1):
+        m = self.first_match(FLAT, value)
+        if m is None or m["x"].type.rank != 4:
             return None
-        x = inner.inputs[0]
-        assert x is not None
-        if x.type.rank != 4:
-            return None
-        batch, heads, rows, depth = x.shape
+        batch, heads, rows, depth = m["x"].shape
         wanted = (batch, heads, depth, rows, rows, depth)
-        results = (*value.shape, *inner.output.shape[1:])  # the two in the middle are those that change places
-        return x if all(equal(a, b) for a, b in zip(results, wanted, strict=True)) else None
+        results = (*value.shape, *m["inner"].shape[1:])  # the two in the middle are those that change places
+        return m["x"] if all(equal(a, b) for a, b in zip(results, wanted, strict=True)) else None
 
     # the new nodes
 

@@ -9,33 +9,32 @@ element here and there. All of it is P itself, from head `i * H` on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tilewright.arith import prove_equal
 from tilewright.ir.expr import Expr, as_int, is_const
-from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph import Value
 from tilewright.ops.shape import SliceAttrs, TransposeAttrs
+from tilewright.transform.graph.heads import transposed
+from tilewright.transform.graph.matching import op
+from tilewright.transform.graph.rewrite import Rewriter
 
-Producer = Callable[..., Node | None]
-"""The node that makes a value, if its operator has one of the names that follow."""
+SPLIT = op("reshape", transposed((1, 0, 2), op("reshape", "source", name="split")))
 
 
-def sequence_first(value: Value, producer: Producer) -> Value | None:
+def sequence_first(value: Value, facts: Rewriter) -> Value | None:
     """z, [S, B, E], of a value [B, H, S, D]; None where it is not made so."""
-    merged = producer(value, "reshape")
-    transposed = None if merged is None else producer(merged.inputs[0], "transpose")
-    split = None if transposed is None else producer(transposed.inputs[0], "reshape")
-    if transposed is None or split is None or transposed.of(TransposeAttrs).perm != (1, 0, 2) or value.type.rank != 4:
+    m = facts.first_match(SPLIT, value)
+    if m is None or value.type.rank != 4:
         return None
-    source = split.inputs[0]
     batch, heads, rows, depth = value.shape
-    if source is None or not _same(split.output.shape, (rows, batch * heads, depth)):
-        return None
-    return source if _same(source.shape, (rows, batch, heads * depth)) else None
+    whole = _same(m["split"].shape, (rows, batch * heads, depth))
+    return m["source"] if whole and _same(m["source"].shape, (rows, batch, heads * depth)) else None
 
 
-def stacked(value: Value, producer: Producer) -> tuple[Value, int] | None:
+def stacked(value: Value, facts: Rewriter) -> tuple[Value, int] | None:
     """(P, i) of z: the projection [S, B, n E] whose part i of E elements it is."""
+    producer = facts.producer
     dropped = producer(value, "reshape")
     cut = producer(value if dropped is None else dropped.inputs[0], "slice")
     if cut is None or (dropped is not None and not _same(_long(cut.output.shape), _long(value.shape))):

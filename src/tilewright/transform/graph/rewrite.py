@@ -25,7 +25,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.fixed import depends_on_weights, fixed_values
-from tilewright.transform.graph.matching import Bound, Op, matches_node
+from tilewright.transform.graph.matching import Bound, Op, Operand, matches, matches_node
 from tilewright.transform.regions.captures import builder_for, with_inputs
 
 MAX_STEPS = 16
@@ -98,6 +98,11 @@ class Rewriter:
             nodes = (*self.graph.nodes, *self.builder.nodes)  # those that were emitted before anyone asked, too
             self._fixed = fixed_values(replace(self.graph, nodes=nodes))
         return self._fixed
+
+    def first_match(self, pattern: Operand, value: Value, **bound: Value) -> Match | None:
+        """The first match of a pattern with what computes a value, some names being bound; None if there is none."""
+        first = next(matches(pattern, value, self, bound), None)
+        return None if first is None else Match(self, self.producers[value], first)
 
     # the result
 

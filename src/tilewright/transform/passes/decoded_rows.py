@@ -102,7 +102,7 @@ def _read(m: Match, value: Value | None, source: Value) -> tuple[tuple[int, ...]
         if node.op == "transpose":
             moves.append(node.of(TransposeAttrs).perm)
         elif node.op != "identity":
-            heads = repeated_heads(m.rewriter.producer, value)
+            heads = repeated_heads(m.rewriter, value)
             if heads is None or times > 1 or any(perm[:-2] != tuple(range(len(perm) - 2)) for perm in moves):
                 return None
             value, times = heads
