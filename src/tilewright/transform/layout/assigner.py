@@ -148,9 +148,10 @@ class Assigner:
         created = attrs if isinstance(attrs, Attrs) else ops.attributes(op, attrs)
         return ops.emit(self.builder, op, *inputs, names=(name,), attrs=created)
 
-    def derive(self, op: str, *inputs: Value, **attrs: object) -> Value:
-        """A value of one operator, named after it; one of weights alone is as fixed as they are."""
-        (value,) = self.emit(op, inputs, attrs, op)
+    def derive(self, op: str, *inputs: Value, name: str = "", **attrs: object) -> Value:
+        """A value of one operator, named after it if no name is passed; one of weights alone is as fixed as they
+        are."""
+        (value,) = self.emit(op, inputs, attrs, name or op)
         if depends_on_weights(inputs, self.fixed):
             self.fixed.add(value)
         return value

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from tilewright.arith import simplify
 from tilewright.ir.attributes import Attrs, ConstantArray, Dim
@@ -180,8 +181,8 @@ def _conv_by_dots(a: Assigner, node: Node, result: _Factors) -> Value:
         op, how = "lowered.conv_tiles", tiled
         weights = gathered(a, weights, result.x, tiled.gathered)
         block = (as_int(weights.shape[1]) or 1) + -(as_int(weights.shape[1]) or 1) % tile.depth
-    attrs = {"block": block, "width": dot.lanes, "group": dot.group, "panels": panel_multiple(filters, dot.lanes)}
-    packed = a.derive("lowered.pack_conv_dot", weights, **attrs)
+    panels = panel_multiple(filters, dot.lanes)
+    packed = a.derive("lowered.pack_conv_dot", weights, block=block, width=dot.lanes, group=dot.group, panels=panels)
     return a.emit(op, (result.x, packed, *_enclosing(a, result)), how, op)[0]
 
 
@@ -317,7 +318,7 @@ def _by_windows(a: Assigner, node: Node, result: _Factors) -> Value:
     """A convolution of any rank as a product of its windows."""
     attrs, (filters, *window) = node.of(ConvAttrs), (as_int(d) or 0 for d in result.weights.shape)
     elements = prod(window)
-    spatial = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": attrs.pads}
+    spatial: dict[str, Any] = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": attrs.pads}
     depth = elements + -elements % result.dot.group
     rows = a.derive("lowered.patches", result.x, kernel=tuple(window[1:]), depth=depth, **spatial)
     flat = a.derive("reshape", result.weights, shape=(const(filters), const(elements)))
@@ -366,7 +367,7 @@ def least_rows_of(a: Assigner, node: Node, rows: Expr, depth: int, columns: int,
 
 def in_tiles(a: Assigner, rows: Value, packed: Value, columns: int, tile: Dot, least: int) -> Value:
     """A product in registers of matrices, of fewer rows than `least` by dot instructions."""
-    attrs = {"columns": columns, "rows": tile.rows}
+    attrs: dict[str, Any] = {"columns": columns, "rows": tile.rows}
     if not least:
         return a.derive("lowered.matmul_tiles", rows, packed, **attrs)
     return a.derive("lowered.matmul_by_rows", rows, packed, **attrs, least=least)

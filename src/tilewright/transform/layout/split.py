@@ -41,23 +41,23 @@ def split(a: Assigner, node: Node, choice: Split) -> bool:
     rows = a.as_row_major(x)
     if node.of(MatmulAttrs).transpose_a:
         order = (*range(x.type.rank - 2), x.type.rank - 1, x.type.rank - 2)
-        rows = _emit(a, "transpose", rows, name=f"{x.name}_rows", perm=order)
+        rows = a.derive("transpose", rows, name=f"{x.name}_rows", perm=order)
     if x.type.rank > w.type.rank == 2:
         rows = join(a, rows)
-    pieces = _emit(a, "lowered.pieces", rows, name=f"{x.name}_pieces", count=count_of(choice.terms), first=False)
+    pieces = a.derive("lowered.pieces", rows, name=f"{x.name}_pieces", count=count_of(choice.terms), first=False)
     columns, depth = as_int(node.output.shape[-1]) or 1, as_int(rows.shape[-1]) or 1
     transpose, weights = node.of(MatmulAttrs).transpose_b, a.as_row_major(w)
     packed = weights
     if as_int(rows.shape[-2]) is None and w.type.rank == 2:
         key = partial(key_of_nodes, "panels", [node], a.target)
         width = matmul_tile(key, rows.shape[-2], columns, depth, f32, a.target).width
-        packed = _emit(a, "lowered.pack_matmul", weights, name=f"{w.name}_packed", width=width, transpose=transpose)
+        packed = a.derive("lowered.pack_matmul", weights, name=f"{w.name}_packed", width=width, transpose=transpose)
     panels = panels_of_pieces(a, weights, columns, transpose, choice.terms, tile)
     away = rows_if_large(a, largest(a, rows, -1), bound(a, weights, depth))
     attrs = {"columns": columns, "rows": tile.rows, "terms": choice.terms, "least": choice.least}
     attrs |= {"transpose": transpose}
     name, op = node.output.name, f"lowered.matmul_x{choice.terms}"
-    keep(a, node.output, _emit(a, op, rows, pieces, packed, panels, away, name=name, **attrs))
+    keep(a, node.output, a.derive(op, rows, pieces, packed, panels, away, name=name, **attrs))
     return True
 
 
@@ -75,23 +75,23 @@ def split_conv(a: Assigner, node: Node, choice: SplitMatrices | SplitGathered) -
     how: Ints = ()
     if isinstance(choice, SplitGathered):
         block, how = channels, gathering(window, choice.lines, channels, tile)
-        maps = _emit(a, "lowered.block_channels", a.as_row_major(x), name=f"{x.name}_pixels", block=block)
+        maps = a.derive("lowered.block_channels", a.as_row_major(x), name=f"{x.name}_pixels", block=block)
     else:
         maps, flat = a.as_blocked(x), bool(choice.flat)
     width = gcd(2 * a.block, filters // conv.groups) if conv.groups > 1 else 2 * a.block
-    packed = _emit(a, "lowered.pack_conv", weights, name=f"{w.name}_packed", block=block, width=width)
+    packed = a.derive("lowered.pack_conv", weights, name=f"{w.name}_packed", block=block, width=width)
     deep = gathered(a, weights, maps, how)
     depth, *taps = (as_int(d) or 1 for d in deep.shape[1:])
     if more := -depth % tile.depth:
         deep = a.longer(deep, 1, more)
     count = count_of(choice.terms)
-    rows = _emit(a, "reshape", deep, name="rows", shape=(filters, (depth + more) * prod(taps)))
-    pieces = _emit(a, "lowered.pieces", rows, name=f"{w.name}_pieces", count=count, first=False)
+    rows = a.derive("reshape", deep, name="rows", shape=(filters, (depth + more) * prod(taps)))
+    pieces = a.derive("lowered.pieces", rows, name=f"{w.name}_pieces", count=count, first=False)
     shape = (filters, count * (depth + more), *taps)
-    beside = _emit(a, "reshape", pieces, name=f"{w.name}_pieces", shape=shape)
+    beside = a.derive("reshape", pieces, name=f"{w.name}_pieces", shape=shape)
     packing = {"block": depth + more, "width": tile.lanes, "group": tile.group}
     packing["panels"] = panel_multiple(filters, tile.lanes) if conv.groups == 1 else 1
-    panels = _emit(a, "lowered.pack_conv_dot", beside, name=f"{w.name}_panels", **packing)
+    panels = a.derive("lowered.pack_conv_dot", beside, name=f"{w.name}_panels", **packing)
     away = rows_if_large(a, largest(a, maps, -1, -2), bound(a, weights, channels * prod(window)))
     attrs = ConvPiecesAttrs(
         conv.strides,
@@ -111,45 +111,35 @@ def split_conv(a: Assigner, node: Node, choice: SplitMatrices | SplitGathered) -
 
 def panels_of_pieces(a: Assigner, w: Value, columns: int, transpose: bool, terms: int, tile: Dot) -> Value:
     """Panels of whole registers of a weight's pieces, with zeros after the depth."""
-    pieces = _emit(a, "lowered.pieces", w, name=f"{w.name}_pieces", count=count_of(terms), first=True)
+    pieces = a.derive("lowered.pieces", w, name=f"{w.name}_pieces", count=count_of(terms), first=True)
     axis = pieces.type.rank - (1 if transpose else 2)
     if more := -(as_int(pieces.shape[axis]) or 0) % tile.depth:
         pieces = a.longer(pieces, axis, more)
     attrs = {"width": tile.lanes, "group": tile.group, "panels": panel_multiple(columns, tile.lanes)}
-    return _emit(a, "lowered.pack_dot", pieces, name=f"{w.name}_panels", transpose=transpose, **attrs)
+    return a.derive("lowered.pack_dot", pieces, name=f"{w.name}_panels", transpose=transpose, **attrs)
 
 
 def largest(a: Assigner, x: Value, *axes: int) -> Value:
     """The greatest magnitude along axes."""
-    size = _emit(a, "abs", x, name="size")
+    size = a.derive("abs", x, name="size")
     places = tuple(sorted(axis % x.type.rank for axis in axes))
-    return _emit(a, "reduce_max", size, name=f"{x.name}_most", axes=places, keepdims=False)
+    return a.derive("reduce_max", size, name=f"{x.name}_most", axes=places, keepdims=False)
 
 
 def bound(a: Assigner, w: Value, depth: int) -> Value:
     """The depth times the greatest magnitude of a weight: a row's greatest magnitude times this bounds each sum of
     products of the row with the weight."""
-    number = _emit(a, "constant", name="depth", value=ConstantArray(f32.numpy.type(depth)))
-    return _emit(a, "mul", largest(a, w, *range(w.type.rank)), number, name=f"{w.name}_bound")
+    number = a.derive("constant", name="depth", value=ConstantArray(f32.numpy.type(depth)))
+    return a.derive("mul", largest(a, w, *range(w.type.rank)), number, name=f"{w.name}_bound")
 
 
 def rows_if_large(a: Assigner, most: Value, limit: Value) -> Value:
     """A value of a row if sums of products may be beyond the largest number, of none if they are not: its size is what
     kernels ask."""
-    count = _emit(a, "lowered.too_large", most, limit, name="too_large")
-    one = _emit(a, "reshape", limit, name="row", shape=(1,))  # whatever is in it
+    count = a.derive("lowered.too_large", most, limit, name="too_large")
+    one = a.derive("reshape", limit, name="row", shape=(1,))  # whatever is in it
     symbol: Expr = Var(a.builder.fresh("_large"), lo=0, hi=1)
-    return _emit(a, "head", one, count, name="large", defines=symbol)
-
-
-def _emit(a: Assigner, op: str, *inputs: Value, name: str, **attrs: object) -> Value:
-    (value,) = a.emit(op, inputs, attrs, name)
-    if inputs:
-        for source in inputs:
-            if source not in a.fixed:
-                return value
-        a.fixed.add(value)
-    return value
+    return a.derive("head", one, count, name="large", defines=symbol)
 
 
 __all__ = ["split", "split_conv"]
