@@ -19,7 +19,6 @@ from tilewright.ir.expr import (
     Expr,
     Load,
     Op,
-    Sameness,
     Var,
     all_of,
     any_of,
@@ -39,6 +38,7 @@ from tilewright.ir.expr import (
     product,
     select,
 )
+from tilewright.ir.sameness import Sameness
 from tilewright.ir.scalar_ops import OPS
 from tilewright.support.errors import ExpressionError
 

@@ -23,6 +23,7 @@ from tilewright.ir import folding
 from tilewright.ir.dtype import DType, boolean, dtype, f32, i64
 from tilewright.ir.interning import keep, known
 from tilewright.ir.op_types import readable, result_type
+from tilewright.ir.sameness import Sameness
 from tilewright.ir.scalar_ops import OPS
 from tilewright.ir.scopes import Scope
 from tilewright.support.classes import dataclass
@@ -386,40 +387,6 @@ def _what_to_index(value: Any) -> str:
     if not hasattr(value, "shape") or not hasattr(value, "name"):
         return ""
     return f" {value.name!r}, which has elements: {value.name}[{', '.join(['...'] * len(value.shape))}]"
-
-
-class Sameness:
-    """The value of `a == b` (or `!=`) where neither mentions an element: a comparison as an expression; as a truth
-    value it says whether both are one expression, which holds for programs and shapes whose text is the same."""
-
-    __slots__ = ("a", "b", "name")
-
-    def __init__(self, name: str, a: Expr, b: Expr) -> None:
-        self.name, self.a, self.b = name, a, b
-
-    def __bool__(self) -> bool:
-        return (self.a is self.b) == (self.name == "eq")
-
-    def as_expr(self) -> Expr:
-        if self.a is self.b and not self.a.dtype.is_float:
-            return const(self.name == "eq")
-        return binary(self.name, self.a, self.b)
-
-    def __and__(self, other: Any) -> Expr:
-        return binary("and", self.as_expr(), other)
-
-    __rand__ = __and__
-
-    def __or__(self, other: Any) -> Expr:
-        return binary("or", self.as_expr(), other)
-
-    __ror__ = __or__
-
-    def __invert__(self) -> Expr:
-        return ~self.as_expr()
-
-    def __repr__(self) -> str:
-        return f"{self.as_expr()}"
 
 
 def _compared(name: str, a: Expr, b: object) -> Any:

@@ -21,8 +21,9 @@ from typing import TypeVar
 
 from tilewright.ir.attributes import NO_ATTRS, Attrs, AttrValue
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, Sameness, Var, as_expr, as_int, is_const, product
+from tilewright.ir.expr import Expr, Var, as_expr, as_int, is_const, product
 from tilewright.ir.rewrite import variables
+from tilewright.ir.sameness import Sameness
 from tilewright.ir.selection import Algorithm, Precision, Selection
 from tilewright.support.classes import dataclass
 

@@ -84,7 +84,7 @@ class _Product:
         return self.match.rewriter.fixed
 
     def written(self) -> Value | None:
-        """What stands for the product, if anything does."""
+        """The value in the place of the product, if another one is computed."""
         node = self.match.node
         if len(node.inputs) != 2:
             return None
