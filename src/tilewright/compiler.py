@@ -14,13 +14,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from tilewright.assemble import Part, assemble, outputs_are_hosts, stored
 from tilewright.compile_options import CompileOptions
-from tilewright.frontend.read import import_model
+from tilewright.frontend.read import import_model, is_onnx_file
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ir.interface import AS_GRAPH, Imported, Interface
@@ -41,7 +41,7 @@ from tilewright.plans.framework.decisions import (
     listed,
     selected_of,
 )
-from tilewright.programs import ProgramCache
+from tilewright.programs import ProgramCache, Source
 from tilewright.records import collecting
 from tilewright.records.lookup import check_recorded, lookup
 from tilewright.records.places import Records, stores
@@ -96,6 +96,9 @@ from tilewright.transform.regions.optimise import optimise_bodies
 from tilewright.transform.remember import remembering
 from tilewright.transform.select.choose import choose_algorithms
 
+if TYPE_CHECKING:
+    from tilewright.model_files import ModelFile
+
 Array = np.ndarray[Any, Any]
 Weights = Mapping[str, Array]
 
@@ -115,6 +118,10 @@ def compile_program(model: Any, example: Any = None, options: CompileOptions | N
         background.submit(compile_support)  # what the runtime links at the end
         if options.target is None:
             measure_outer_levels()
+        file = _file(model, example, options, log)
+        known = None if file is None else _known(file, options)
+        if known is not None:
+            return known
         read = log.run("import", import_model, model, options.dims, example, options.dynamic, options.params)
         read = replace(read, graph=fold_assumptions(read.graph))
         if target.accelerator:
@@ -130,7 +137,40 @@ def compile_program(model: Any, example: Any = None, options: CompileOptions | N
         program = compile_graph(
             graph, read.weights, target, log, choices, read.interface, options.records, require_records=required
         )
+        if file is not None and file.wants(read.data, len(graph.nodes)):
+            file.put(read.data, _source(graph, read.weights, read.interface).workload(), program.weights)
     return replace(program, private=read.private)
+
+
+def _file(model: Any, example: Any, options: CompileOptions, log: PassLog) -> ModelFile | None:
+    """The file that a model is, where its import depends on nothing else but stated sizes and may be left out."""
+    watched = log.level or log.wants_all or options.require_records or collecting.active() is not None
+    others = (example, options.params, options.state, options.ragged)
+    if watched or options.machine.accelerator or any(x is not None for x in others) or not is_onnx_file(model):
+        return None
+    from tilewright.model_files import ModelFile  # imports onnx
+
+    return ModelFile.of(Path(model).absolute(), options.dims, options.name)
+
+
+def _known(file: ModelFile, options: CompileOptions) -> Program | None:
+    """The program of a file from the cache, without an import, if the file was compiled before."""
+    known, target, choices = file.known(), options.machine, options.passes
+    if known is None:
+        return None
+
+    def source() -> Source:
+        read = import_model(file.path, options.dims)
+        if not known.is_of(read.data):
+            raise ModelError("the file is no longer the one that was compiled", where=str(file.path))
+        graph = read.graph if options.name is None else replace(read.graph, name=options.name)
+        return _source(fold_assumptions(graph), read.weights, read.interface)
+
+    with advised(lookup(stores(options.records), target), False):
+        program = ProgramCache(known.workload, target, choices).get(_rebuilt(source, target, choices))
+    if program is None or any(p.name not in known.weights for p in program.manifest.params):
+        return None
+    return replace(_with_weights(program, known.weights, source), private=True)
 
 
 def _with_fixed_scales(read: Imported) -> Imported:
@@ -298,8 +338,9 @@ def compile_graph(
     Raises RecordError if `require_records` and something was decided by an estimate.
     """
     log = log or PassLog()
+    source = _source(graph, weights, interface)
     with advised(lookup(stores(records), target), require_records) as context:
-        program = _compile(graph, weights, target, log, options, interface)
+        program = _compile(source, target, log, options)
         if require_records and context is not None:
             check_recorded(context.decisions, target)
     if program.manifest.records:
@@ -314,18 +355,13 @@ def passed(graph: Graph, target: Target, options: Options = DEFAULTS, records: R
         return run_passes(graph, graph_passes(target, options), graph_stage(), PassLog(f"passes {graph.name}"))
 
 
-def _compile(
-    graph: Graph, weights: Weights, target: Target, log: PassLog, options: Options, interface: Interface
-) -> Program:
-    """A graph and its weights to a program, from the cache if it was compiled before."""
-    if log.dumps:
-        check_names(log, [name for names in pass_names(target, options).values() for name in names])
-    source = graph = fold_assumptions(graph, _named(interface))
+def _source(graph: Graph, weights: Weights, interface: Interface) -> Source:
+    """A graph with its weights, as they are compiled."""
+    model = graph = fold_assumptions(graph, _named(interface))
     others = (*interface.ignored, *(name for pair in (*interface.tied, *interface.folded) for name in pair[:1]))
     graph, constants = hoist_constants(lift_constants(graph), others)
     seen = tuple(v.name for v in graph.outputs)
     graph, extents = with_extents(graph)
-    structure, fixed = key(graph), frozenset(constants) | interface.fixed
     names = replace(
         interface,
         inputs=interface.inputs or tuple(v.name for v in graph.inputs),
@@ -334,29 +370,46 @@ def _compile(
         extents=extents,
         rooms=_rooms(graph, interface.inputs),
     )
+    fixed = frozenset(constants) | interface.fixed
+    return Source(model, graph, key(graph), names, fixed, {**weights, **constants})
 
-    def build(log: PassLog) -> Program:
-        return _build(graph, structure, names, fixed, target, log, options)
 
-    settings = forced_settings()
-
-    def reloaded(known: Iterable[RecordUse]) -> Program:
-        with forcing(settings | selected_of(known)):  # texts may be asked for where nothing is forced or known any more
-            return build(PassLog())
-
-    retained = ProgramCache(graph, structure, names, fixed, target, options)
+def _compile(source: Source, target: Target, log: PassLog, options: Options) -> Program:
+    """A source's program, from the cache if it was compiled before."""
+    if log.dumps:
+        check_names(log, [name for names in pass_names(target, options).values() for name in names])
+    retained = ProgramCache(source.workload(), target, options)
     # Who wants to see the stages gets them.
-    with _collected(structure, target) as context:
-        program = retained.get(reloaded) if log.level < GRAPHS_SHOWN and not log.wants_all else None
+    with _collected(source.structure, target) as context:
+        program = None
+        if log.level < GRAPHS_SHOWN and not log.wants_all:
+            program = retained.get(_rebuilt(lambda: source, target, options))
         if program is None:
-            program = build(log)
+            program = _build(source, target, log, options)
             retained.put(program)
         if context is not None:
-            collecting.note(structure, target, context, program)
-    arrays = {**weights, **constants}
+            collecting.note(source.structure, target, context, program)
+    return _with_weights(program, source.weights, lambda: source)
+
+
+def _rebuilt(
+    source: Callable[[], Source], target: Target, options: Options
+) -> Callable[[Iterable[RecordUse]], Program]:
+    """How a program from the cache is made anew by the records that it was made with, for texts that are not stored."""
+    settings = forced_settings()
+
+    def rebuilt(known: Iterable[RecordUse]) -> Program:
+        with forcing(settings | selected_of(known)):  # texts may be asked for where nothing is forced or known any more
+            return _build(source(), target, PassLog(), options)
+
+    return rebuilt
+
+
+def _with_weights(program: Program, weights: Weights, source: Callable[[], Source]) -> Program:
+    """A program with its weights, and with its texts for other compilers, which are made when they are asked for."""
     exported = {name: partial(_exported, name, source) for name in ("stablehlo", "linalg")}
-    program = replace(program, texts={**program.texts, **exported})
-    return replace(program, weights={p.name: arrays[p.name] for p in program.manifest.params})
+    texts = {**program.texts, **exported}
+    return replace(program, texts=texts, weights={p.name: weights[p.name] for p in program.manifest.params})
 
 
 def _collected(structure: str, target: Target) -> AbstractContextManager[Context | None]:
@@ -369,19 +422,11 @@ def _collected(structure: str, target: Target) -> AbstractContextManager[Context
     return nullcontext() if collector.knows(name) else listed()
 
 
-def _build(
-    graph: Graph,
-    structure: str,
-    names: Interface,
-    fixed: frozenset[str],
-    target: Target,
-    log: PassLog,
-    options: Options,
-) -> Program:
-    """The program of a graph, without weights."""
+def _build(source: Source, target: Target, log: PassLog, options: Options) -> Program:
+    """The program of a source, without weights."""
     stage = graph_stage()
-    source = graph
-    graph = run_passes(graph, graph_passes(target, options), stage, log)
+    names = source.names
+    graph = run_passes(source.graph, graph_passes(target, options), stage, log)
     split = log.run("split prepare", split_prepare, graph)
     prepare = run_passes(split.prepare, PREPARE_PASSES, stage, log, "prepare")
     run = _with_params(split.run, split.prepare.outputs, prepare.outputs)
@@ -399,14 +444,14 @@ def _build(
             )
             if target.threads > 1 and run_part.is_small(target):
                 log.remark("too little for several threads: compiled for one")
-                return _build(source, structure, names, fixed, replace(target, threads=1), log, options)
+                return _build(source, replace(target, threads=1), log, options)
             if options.memory is not None:
                 calls, where = log.run("recompute", _recomputed, run_part, names, target, options.memory)
                 run_part = replace(run_part, calls=calls, places=where)
             split = SplitGraph(_with_created(split.prepare, run_part.created), run_part.graph)
             past = _past_caches(split, target)
             prepare_part = compile_part(split.prepare, "prepare", compiler, log, past, used_names=used_names)
-        program = assemble(split, run_part, prepare_part, names, fixed, structure, compiler, log, options)
+        program = assemble(split, run_part, prepare_part, names, source.fixed, source.structure, compiler, log, options)
     log.dump(1, "times", log.summary)
     return program
 
@@ -473,12 +518,13 @@ def _read_deferred(run: Graph, target: Target) -> int | None:
     return target.l2 if level(touched(run), target) == "memory" else None
 
 
-def _exported(dialect: str, graph: Graph) -> str:
+def _exported(dialect: str, source: Callable[[], Source]) -> str:
     """A graph for another compiler, by rooms that few compiles need."""
     from tilewright.codegen.linalg import linalg_text
     from tilewright.codegen.stablehlo import stablehlo_text
 
-    return linalg_text(graph) if dialect == "linalg" else stablehlo_text(graph)
+    text = linalg_text if dialect == "linalg" else stablehlo_text
+    return text(source().model)
 
 
 def _with_created(prepare: Graph, created: tuple[Node, ...]) -> Graph:

@@ -20,7 +20,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -96,21 +96,29 @@ def code_version() -> str:
     return stored_digest(Path(__file__).parent)
 
 
-def stored_digest(root: Path) -> str:
+@cache
+def import_version() -> str:
+    """A digest of all of this package's source, on which it depends what a model's file is read as."""
+    return stored_digest(Path(__file__).parent, unrelated=())
+
+
+def stored_digest(root: Path, unrelated: Collection[str] = UNRELATED) -> str:
     """`source_digest`, stored by the names, sizes, times and places of the files, so that they are read only when one
     of them has changed.
 
     That is what Python asks before it runs a module's byte code, and more: the time of a file's last change is the
     system's, which no program sets, and where one is a few seconds old at most, all files are read.
     """
-    marks = [(name, i.st_size, i.st_mtime_ns, i.st_ctime_ns, i.st_ino, i.st_dev) for name, i in _counted(root)]
+    marks = [
+        (name, i.st_size, i.st_mtime_ns, i.st_ctime_ns, i.st_ino, i.st_dev) for name, i in _counted(root, unrelated)
+    ]
     if max(mark[3] for mark in marks) > time.time_ns() - _RECENT:
-        return source_digest(root)
+        return source_digest(root, unrelated)
     store, name = ObjectCache(), f"source-{blake2b(repr(sorted(marks)).encode(), digest_size=16).hexdigest()}"
     digest = (store.get(name) or b"").decode("ascii", "replace")
     if re.fullmatch("[0-9a-f]{32}", digest):
         return digest
-    digest = source_digest(root)
+    digest = source_digest(root, unrelated)
     store.put(name, digest.encode())
     return digest
 
@@ -125,10 +133,10 @@ def llvm_version() -> str:
     return f"LLVM {'.'.join(map(str, llvm.llvm_version_info))}, llvmlite {llvmlite.__version__}"
 
 
-def source_digest(root: Path) -> str:
-    """A digest of those files of a package that can change what it makes, with their names."""
+def source_digest(root: Path, unrelated: Collection[str] = UNRELATED) -> str:
+    """A digest of a package's files without these folders, but with those that are related, and of their names."""
     digest = blake2b(digest_size=16)
-    for name in sorted((name for name, _ in _counted(root)), key=lambda name: name.split("/")):
+    for name in sorted((name for name, _ in _counted(root, unrelated)), key=lambda name: name.split("/")):
         with open(f"{root}/{name}", "rb", buffering=0) as file:  # a path and a buffer for each take as long again
             text = file.read()
         digest.update(f"{name} {len(text)}\n".encode())
@@ -136,9 +144,9 @@ def source_digest(root: Path) -> str:
     return digest.hexdigest()
 
 
-def _counted(root: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """The Python files of a package that can change what it makes: their names from there, and their marks."""
-    for name in RELATED:
+def _counted(root: Path, unrelated: Collection[str]) -> Iterator[tuple[str, os.stat_result]]:
+    """The Python files of a package that are digested: their names from there, and their marks."""
+    for name in RELATED if unrelated else ():
         with suppress(FileNotFoundError):
             yield name, os.stat(f"{root}/{name}")
     folders = [""]
@@ -147,5 +155,5 @@ def _counted(root: Path) -> Iterator[tuple[str, os.stat_result]]:
             for entry in entries:
                 if entry.name.endswith(".py"):
                     yield f"{inner}{entry.name}", entry.stat()
-                elif entry.is_dir() and (inner or entry.name not in UNRELATED) and entry.name != "__pycache__":
+                elif entry.is_dir() and (inner or entry.name not in unrelated) and entry.name != "__pycache__":
                     folders.append(f"{inner}{entry.name}/")

@@ -9,8 +9,11 @@ are made again when they are asked for.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from typing import Any
+
+import numpy as np
 
 from tilewright.identity import identity
 from tilewright.ir.graph import Graph
@@ -24,6 +27,7 @@ from tilewright.runtime.program import Program, Text
 from tilewright.runtime.recorded import RecordUse
 from tilewright.support import plugins
 from tilewright.support.cache import ObjectCache
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import ArtifactError
 from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
@@ -39,14 +43,53 @@ TRACES = 8
 """Answers of different sets of records that are kept for one graph."""
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A graph with its weights, as it is compiled.
+
+    Args:
+        model: as imported.
+        graph: its constants among the parameters.
+        structure: its key.
+        names: of inputs and outputs, as the user sees them.
+        fixed: the names of the parameters that are constants.
+        weights: the arrays of all parameters.
+    """
+
+    model: Graph
+    graph: Graph
+    structure: str
+    names: Interface
+    fixed: frozenset[str]
+    weights: Mapping[str, np.ndarray[Any, Any]]
+
+    def workload(self) -> str:
+        """The graph and its names as text that tells them from any other."""
+        graph, names = self.graph, self.names
+        values = [[v.name for v in group] for group in (graph.inputs, graph.params, graph.outputs, graph.symbols)]
+        seen = [
+            graph.name,
+            values,
+            names.inputs,
+            names.outputs,
+            names.ignored,
+            names.tied,
+            names.folded,
+            sorted(self.fixed),
+            *([a.reason for a in graph.assumptions]),
+            *([repr(names.rooms)] if names.rooms else []),
+            *([] if names.state is None else [repr(names.state)]),
+            *([repr(names.patterns)] if names.patterns else []),
+            *([] if names.ragged is None else [repr(names.ragged)]),
+        ]
+        return f"{self.structure} {json.dumps(seen)}"
+
+
 class ProgramCache:
     """The cache's entry for the program of one graph.
 
     Args:
-        graph: as imported, its constants among the parameters.
-        structure: its key.
-        names: of inputs and outputs, as the user sees them.
-        fixed: the names of the parameters that are constants.
+        workload: of its `Source`.
         store: where entries are; the user's cache if None.
 
     What is forced (`plans/framework/decisions.py`) is part of the key. While decisions are listed, nothing is found.
@@ -59,32 +102,12 @@ class ProgramCache:
 
     def __init__(
         self,
-        graph: Graph,
-        structure: str,
-        names: Interface,
-        fixed: Collection[str],
+        workload: str,
         target: Target,
         options: Options,
         store: ObjectCache | None = None,
     ) -> None:
-        values = [[v.name for v in group] for group in (graph.inputs, graph.params, graph.outputs, graph.symbols)]
-        seen = [
-            graph.name,
-            values,
-            names.inputs,
-            names.outputs,
-            names.ignored,
-            names.tied,
-            names.folded,
-            sorted(fixed),
-            *([a.reason for a in graph.assumptions]),
-            *([repr(names.rooms)] if names.rooms else []),
-            *([] if names.state is None else [repr(names.state)]),
-            *([repr(names.patterns)] if names.patterns else []),
-            *([] if names.ragged is None else [repr(names.ragged)]),
-        ]
         settings = [f"{name}: {label}" for name, label in sorted(forced_settings().items())]
-        workload = f"{structure} {json.dumps(seen)}"
         extensions = (*plugins.digests(), *versions(options.compilers))
 
         def name(answers: Mapping[str, str]) -> str:

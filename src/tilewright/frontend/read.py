@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tilewright.frontend import registry as frontends
@@ -57,6 +58,12 @@ def import_model(
     from tilewright.frontend.onnx import import_onnx
 
     return import_onnx(model, dims)
+
+
+def is_onnx_file(model: Any) -> bool:
+    """Whether a model is the path of a file that is read as ONNX."""
+    is_path = isinstance(model, str | Path) and "\n" not in str(model) and Path(model).is_file()
+    return is_path and not stablehlo.reads(model) and not tflite.reads(model) and frontends.find(model) is None
 
 
 def from_torch(model: Any) -> bool:

@@ -48,10 +48,12 @@ AS_GRAPH = Interface()
 class Imported:
     """A graph, the arrays of its parameters by name, and what else its user sees of it.
 
-    `private`: no one but the import has the arrays, so that a model may keep them.
+    `private`: no one but the import has the arrays, so that a model may keep them. `data`: the bytes of a small file
+    that was read, of which all of this comes.
     """
 
     graph: Graph
     weights: dict[str, Any]
     interface: Interface = AS_GRAPH
     private: bool = False
+    data: bytes = b""

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from tilewright.compile_options import CompileOptions
 from tilewright.compiler import compile_program
 from tilewright.frontend import registry as frontends
-from tilewright.frontend import stablehlo
-from tilewright.frontend.read import Dynamic, from_torch, import_model
+from tilewright.frontend.read import Dynamic, from_torch, import_model, is_onnx_file
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.interface import Imported
 from tilewright.ir.selection import Precision
@@ -196,8 +195,7 @@ def _loaded(model: Any) -> Loaded | None:
 
 def rereads(model: Any, dims: DimSizes | None) -> Reread | None:
     """How the weights of a model are read once more; None for what is no ONNX file, which its owner may change."""
-    is_path = isinstance(model, str | Path) and "\n" not in str(model) and Path(model).is_file()
-    if not is_path or frontends.find(model) is not None or stablehlo.reads(model):
+    if not is_onnx_file(model):
         return None
     where = Path(model).absolute()
 

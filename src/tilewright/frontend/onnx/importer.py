@@ -29,11 +29,11 @@ from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.control import CONTROL
 from tilewright.frontend.onnx.derived import folded_weights
 from tilewright.frontend.onnx.exported import Exported, exported
-from tilewright.frontend.onnx.left import LARGE, transposed_copy
+from tilewright.frontend.onnx.left import LARGE, initial_array, transposed_copy
 from tilewright.frontend.onnx.load import Loaded, load
 from tilewright.frontend.onnx.registry import CHECKS, check_storage, find
 from tilewright.frontend.onnx.scope import Item, Scope, Symbols, as_items, known_item, stated_sizes
-from tilewright.frontend.onnx.tensors import element_type, to_array
+from tilewright.frontend.onnx.tensors import element_type
 from tilewright.ir.dim import Dim, DimSizes
 from tilewright.ir.expr import Expr, Var, as_expr, as_int
 from tilewright.ir.graph import Assumption, Graph, GraphBuilder, TensorType, Value
@@ -41,7 +41,6 @@ from tilewright.ir.interface import Imported, Interface
 from tilewright.ir.rewrite import substitute
 from tilewright.ops.dims import assuming, stated, with_facts
 from tilewright.ops.registry import check_node
-from tilewright.runtime.layout import aligned_copy
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, ModelError, Problems, ShapeError, TooSmallError, UnsupportedError
 from tilewright.transform.graph.assume import fold_assumptions
@@ -60,7 +59,7 @@ def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: DimSizes | No
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
     with load(model, whole=False) as loaded:
-        return _imported(loaded, dims or {})
+        return replace(_imported(loaded, dims or {}), data=loaded.data)
 
 
 def _imported(loaded: Loaded, dims: DimSizes) -> Imported:
@@ -281,9 +280,7 @@ class Importer:
                 raise ModelError("the initializer's name is empty or used twice", where=where)
             left = self.loaded.left
             raw = left.read(tensor.name, where) if left is not None and tensor.name in left.places else None
-            array = to_array(tensor, where, self.loaded.folder, raw)
-            if array.nbytes >= LARGE and (raw is None or not np.may_share_memory(array, raw)):
-                array = aligned_copy(array)
+            array = initial_array(tensor, where, self.loaded.folder, raw)
             t = element_type(tensor.data_type, where)
             weight = t.is_float and (self.exported is None or self.exported.is_weight(tensor.name))
             scope.items[tensor.name] = known_item(array, t, scope.prefix + tensor.name, weight=weight)

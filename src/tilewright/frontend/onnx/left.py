@@ -13,8 +13,11 @@ from io import SEEK_END, BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
+from tilewright.frontend.onnx.external import Folder
+from tilewright.frontend.onnx.tensors import to_array
 from tilewright.runtime.layout import aligned_bytes, aligned_copy
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
@@ -38,6 +41,13 @@ _LONGEST = 10
 def transposed_copy(array: Any) -> Any:
     """A matrix's transpose, kept as weights are."""
     return aligned_copy(array.T) if array.nbytes >= LARGE else array.T.copy()
+
+
+def initial_array(tensor: onnx.TensorProto, where: str, folder: Folder | None, raw: Any = None) -> Any:
+    """A tensor's elements, from `raw` if they were left in the file, where a model can keep them. Raises ModelError."""
+    array = to_array(tensor, where, folder, raw)
+    stays = array.nbytes < LARGE or (raw is not None and np.may_share_memory(array, raw))
+    return array if stays else aligned_copy(array)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,15 @@ MAX_FILE = 1 << 31
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A parsed model, what to call it in messages, where its external data may lie, and the large initializers whose
-    elements are still in the file, which stays open as long as the `with` of this."""
+    elements are still in the file, which stays open as long as the `with` of this; `data` are the bytes of a small
+    file."""
 
     model: onnx.ModelProto
     label: str
     folder: Folder | None
     opsets: dict[str, int]
     left: Left | None = None
+    data: bytes = b""
 
     def __enter__(self) -> Loaded:
         return self
@@ -47,13 +49,14 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
     """
     folder: Folder | None = None
     left: Left | None = None
-    label = "model"
+    label, small = "model", b""
     if isinstance(model, str | Path):
         path = Path(model)
         label = path.name
         try:
             folder = Folder.of(path)
             model, left = _contents(path, whole)
+            small = model if len(model) < WALKED and left is None else b""
         except (OSError, ValueError) as error:  # a path with a character that no path has
             text = getattr(error, "strerror", None) or error
             raise ModelError(f"the file cannot be read: {text}", where=str(path)) from None
@@ -68,7 +71,7 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
     if not model.HasField("graph"):
         raise ModelError("the file holds no ONNX graph", where=label)
     _check_text(model, label)
-    return Loaded(model, label, folder, _opsets(model, label), left)
+    return Loaded(model, label, folder, _opsets(model, label), left, small)
 
 
 def _contents(path: Path, whole: bool) -> tuple[bytes, Left | None]:

@@ -1,0 +1,130 @@
+"""Model files that were compiled before: their programs are found by the files' bytes, without reading their nodes.
+
+What the import makes of an ONNX file is a function of its bytes, of the sizes that the caller states, of this package's
+source, ONNX's and NumPy's. So an entry says of a file what its program is called (`programs.py`), and which of its
+tensors are the program's weights. It is found by the file's size, so that no other file is read for it, and counts if
+the file's digest is the one in it. Files whose tensors lie in other files have none, as those may change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from tilewright.frontend.onnx.left import WALKED, initial_array
+from tilewright.identity import import_version
+from tilewright.ir.dim import DimSizes
+from tilewright.runtime.artifact import pack_blobs, unpack_blobs
+from tilewright.support import flags, plugins
+from tilewright.support.cache import ObjectCache
+from tilewright.support.classes import dataclass
+from tilewright.support.digest import blake2b
+from tilewright.support.errors import Error
+
+Array = np.ndarray[Any, Any]
+LARGEST = WALKED
+"""Bytes of a file from which on it is imported anew: its elements stay in the file until they are read to where a model
+can keep them, and packing them takes longer than its nodes do."""
+NODE = 1 << 15
+"""Bytes whose digest takes as long as the import of a node, 30 us on a Zen 5 (2026-11-30): with more of them for each
+node, an import is as quick."""
+DERIVED = 1 << 20
+"""Bytes of weights, computed by the import, that an entry may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A file that was compiled before: the digest of its bytes, the workload of its program (`programs.Source`), and
+    the arrays of its parameters."""
+
+    digest: str
+    workload: str
+    weights: Mapping[str, Array]
+
+    def is_of(self, data: bytes) -> bool:
+        """Whether the file had these bytes."""
+        return _digest(data) == self.digest
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A file of an ONNX model, and the key of its entry for the sizes and the name that the caller states."""
+
+    path: Path
+    key: str
+
+    @staticmethod
+    def of(path: Path, dims: DimSizes | None, name: str | None) -> ModelFile | None:
+        """The file at a path; None for large ones, where there is none, and where nothing is kept."""
+        if not flags.CACHE():
+            return None
+        try:
+            size = path.stat().st_size
+        except OSError:
+            return None
+        if size >= LARGEST:
+            return None
+        stated = [size, repr(dims or {}), name]
+        inputs = json.dumps([*stated, import_version(), onnx.__version__, np.__version__, plugins.digests()])
+        return ModelFile(path, f"file-{blake2b(inputs.encode(), digest_size=16).hexdigest()}")
+
+    def known(self) -> Known | None:
+        """The entry, if it is of the bytes that the file has now."""
+        entry = ObjectCache().get(self.key)
+        if entry is None:
+            return None
+        try:
+            blobs = unpack_blobs(memoryview(entry))
+            about = json.loads(blobs["about"])
+            data = self.path.read_bytes()
+            if _digest(data) != about["digest"]:
+                return None
+            tensors = onnx.ModelProto.FromString(data).graph.initializer
+            weights = {tensors[k].name: initial_array(tensors[k], self.path.name, None) for k in about["tensors"]}
+            for name, (kind, shape) in about["derived"].items():
+                weights[name] = np.frombuffer(blobs[name], np.dtype(kind)).reshape(shape)
+            return Known(about["digest"], about["workload"], weights)
+        except (Error, OSError, KeyError, IndexError, TypeError, ValueError):
+            return None  # by another version; it will be replaced
+
+    @staticmethod
+    def wants(data: bytes, nodes: int) -> bool:
+        """Whether a file of these bytes and so many nodes is to have an entry: nothing but the bytes was read, and an
+        import takes longer than their digest."""
+        return 0 < len(data) <= NODE * nodes and b"location" not in data
+
+    def put(self, data: bytes, workload: str, weights: Mapping[str, Array]) -> None:
+        """Keep the workload and the weights that these bytes of the file gave."""
+        tensors: dict[str, int] = {}
+        for k, tensor in enumerate(onnx.ModelProto.FromString(data).graph.initializer):
+            if tensor.name in weights and _same(initial_array(tensor, self.path.name, None), weights[tensor.name]):
+                tensors[tensor.name] = k
+        derived = {name: np.asarray(a) for name, a in weights.items() if name not in tensors}
+        storable = all(a.dtype.kind in "biuf" for a in derived.values())
+        if not storable or sum(a.nbytes for a in derived.values()) > DERIVED:
+            return
+        about = {
+            "digest": _digest(data),
+            "workload": workload,
+            "tensors": list(tensors.values()),
+            "derived": {name: (a.dtype.str, a.shape) for name, a in derived.items()},
+        }
+        blobs = {"about": json.dumps(about).encode()} | {name: a.tobytes() for name, a in derived.items()}
+        ObjectCache().put(self.key, b"".join(pack_blobs(blobs)))
+
+
+def _digest(data: bytes) -> str:
+    return blake2b(data, digest_size=32).hexdigest()
+
+
+def _same(a: Array, b: Array) -> bool:
+    """Whether two arrays have the same bits."""
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+__all__ = ["Known", "ModelFile"]
