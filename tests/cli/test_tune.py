@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from tilewright.cli.tune import _note, differences
+import tilewright.cli.tune as module
+from tilewright.cli.tune import _note, differences, left_text
 from tilewright.support.errors import Error
 from tilewright.tuning import entry
 from tilewright.tuning.result import Progress, Row, Tuned
@@ -105,6 +110,35 @@ def test_a_gain_that_is_not_verified_is_not_printed(cli: Cli, layer: Path, asked
 
 def test_the_bar_says_what_is_known() -> None:
     searching = Progress("kernels", 3, 9, 12.0, 1.0, "tiles rows=6")
-    assert _note(searching) == "search ends within 12 s  nothing verified yet  kernels: tiles rows=6"
+    assert _note(searching) == "nothing verified yet  kernels: tiles rows=6"
     finals = replace(searching, done=9, left=0.0, gain=1.02)
     assert _note(finals) == "verified 1.020 times faster  kernels: tiles rows=6"
+    texts = [left_text(seconds) for seconds in (12.3, 0.4, 0.0, -3.0, float("inf"))]
+    assert texts == ["12 s left", "0 s left", *["time is up"] * 2, ""]
+
+
+def test_the_bar_counts_down_between_two_steps_of_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A race may take longer than the time that is left: the bar must not stand at what it was before."""
+    now, screen = [100.0], StringIO()
+    console = Console(file=screen, force_terminal=True, width=150)
+    monkeypatch.setattr(module, "err", console)
+    monkeypatch.setattr(module, "is_quiet", lambda _json: False)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def until(text: str) -> None:
+        deadline = time.monotonic() + 20
+        while text not in screen.getvalue():
+            assert time.monotonic() < deadline, screen.getvalue()
+            time.sleep(0.02)
+
+    with module._shown("policy", json=False) as announce:
+        announce(Progress("kernels", 3, 9, 12.0, 1.0, "tiles rows=6"))
+        until("12 s left")
+        now[0] += 5
+        until("7 s left")
+        now[0] += 8
+        until("time is up")
+        announce(Progress("kernels", 9, 9, 0.0, 1.0, "finals"))
+        screen.truncate(0)
+        until("finals")
+    assert "time is up" not in screen.getvalue()[screen.getvalue().rindex("policy") :]

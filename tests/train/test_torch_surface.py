@@ -115,6 +115,31 @@ def test_errors_name_the_arrays_as_the_caller_does() -> None:
         assert not any(word in str(error.value) for word in ("arena", "scalars", "batch_"))
 
 
+def test_arrays_by_their_names() -> None:
+    def steps() -> list[Any]:
+        loss = lambda m, obs, aim: F.mse_loss(m(obs), aim)  # noqa: E731
+        more = {"accumulate": 2}, {}
+        whole = [tw.compile_step(model(), loss, SGD(0.1), example=(X, VALUES), **options) for options in more]
+        return [*whole, tw.compile_step(model(), loss, SGD(0.1), example=(X, VALUES), reduce=lambda _: None)]
+
+    for ordered, named in zip(steps(), steps(), strict=True):
+        want = ordered(X, VALUES), ordered(X, 2 * VALUES)
+        assert (named(X, aim=VALUES), named(aim=2 * VALUES, obs=X)) == want
+        with pytest.raises(tw.errors.CallError) as error:
+            named(X, target=VALUES)
+        assert "expected obs: f32[8, 4], aim: f32[8, 3], got 1 in order, target" in str(error.value)
+        for batch, names in (
+            ((X,), {"obs": X}),
+            ((X, VALUES), {"aim": VALUES}),
+            ((), {"obs": X}),
+            ((X,), {"arena": X}),
+        ):
+            with pytest.raises(tw.errors.CallError, match="the names are not those of the batch"):
+                named(*batch, **names)
+    step = tw.compile_step(model(), nn.MSELoss(), SGD(0.1), example=(X, VALUES))
+    np.testing.assert_allclose(step(X, target=VALUES)["loss"], F.mse_loss(model()(X), VALUES).item(), rtol=1e-6)
+
+
 def test_arrays_may_have_the_names_of_a_step() -> None:
     def loss(m: Any, arena: Any, scalars: Any) -> Any:
         return F.mse_loss(m(arena), scalars)

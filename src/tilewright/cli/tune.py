@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,24 +106,39 @@ def _shown(title: str, json: bool) -> Iterator[Callable[[Progress], None]]:
         yield lambda _progress: None
         return
     from rich import progress as rich
+    from rich.table import Column
+    from rich.text import Text
 
-    columns = [rich.SpinnerColumn(), rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn()]
-    columns += [rich.TimeElapsedColumn(), rich.TextColumn("{task.fields[note]}", markup=False)]
+    class Left(rich.ProgressColumn):
+        """How long the search may go on, by the clock: a race may take longer than the time between two steps."""
+
+        def render(self, task: rich.Task) -> Text:
+            return Text(left_text(task.fields["end"] - time.monotonic()))
+
+    columns = [rich.SpinnerColumn(), rich.TextColumn("{task.description}"), rich.BarColumn(20)]
+    columns += [rich.MofNCompleteColumn(), rich.TimeElapsedColumn(), Left(Column(no_wrap=True))]
+    columns += [rich.TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True))]
     with rich.Progress(*columns, console=err, transient=True) as bars:
-        task = bars.add_task(f"tune {title}", total=None, note="")
+        task = bars.add_task(f"tune {title}", total=None, note="", end=math.inf)
 
         def show(p: Progress) -> None:
-            bars.update(task, completed=p.done, total=p.total or None, note=_note(p))
+            end = time.monotonic() + p.left if p.done < p.total else math.inf
+            bars.update(task, completed=p.done, total=p.total or None, note=_note(p), end=end)
 
         yield show
 
 
+def left_text(seconds: float) -> str:
+    """How long a search may go on: 12.3 -> "12 s left"; nothing without a limit."""
+    if math.isinf(seconds):
+        return ""
+    return f"{seconds:.0f} s left" if seconds > 0 else "time is up"
+
+
 def _note(p: Progress) -> str:
-    """The text beside the bar: how long the search may go on, what is verified, what is timed."""
-    searches = p.done < p.total and not math.isinf(p.left)
-    left = f"search ends within {p.left:.0f} s  " if searches else ""
+    """The text beside the bar: what is verified, what is timed."""
     gain = f"verified {p.gain:.3f} times faster" if p.gain > 1.0 else "nothing verified yet"
-    return f"{left}{gain}  {p.level}: {p.next}"
+    return f"{gain}  {p.level}: {p.next}"
 
 
 def progress_line(p: Progress) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tilewright.ir.graph import Value
 from tilewright.runtime.model import Model
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
@@ -146,9 +147,10 @@ class Step:
         """How often parameters have moved."""
         return self.count // self._plan.batches
 
-    def __call__(self, *batch: Any) -> dict[str, float]:
-        """Take a step on a batch: arrays in the order of the example. Gives the loss, the metrics, and
-        `gradient_norm`, the norm of all gradients together before they were clipped.
+    def __call__(self, *batch: Any, **named: Any) -> dict[str, float]:
+        """Take a step on a batch: arrays in the order of the example, or the last of them by the names that the loss
+        (or the model, and "target") has for them. Gives the loss, the metrics, and `gradient_norm`, the norm of all
+        gradients together before they were clipped.
 
         With `accumulate=n`, parameters move at every n-th call, by the mean of the gradients of n batches; the norm is
         that of what has been gathered; with `reduce`, there is one when parameters move. Of several stages,
@@ -157,6 +159,8 @@ class Step:
         Raises CallError for arrays that do not fit, and with `on_nonfinite="raise"` where the loss or a gradient is
         NaN or infinite; parameters are then as they were.
         """
+        if named:
+            batch = self._in_order(batch, named)
         if self._update is not None:
             return self._reduced(self._update, batch)
         batches = self._batches
@@ -188,9 +192,23 @@ class Step:
         self.count += 1
         return result
 
+    def _expected(self) -> list[Value]:
+        """The arrays of a batch: a step's programs take more than those."""
+        return [v for v in self._objective.graph.inputs if v.name != self._objective.key]
+
+    def _in_order(self, batch: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """A batch of which some arrays came by their names, in order."""
+        expected = self._expected()
+        rest = [v.name for v in expected[len(batch) :]]
+        if named.keys() != set(rest):
+            shown = ", ".join(f"{v.name}: {v.type}" for v in expected)
+            got = f"{len(batch)} in order, {', '.join(named)}"
+            raise CallError("the names are not those of the batch", where="step", expected=shown, got=got)
+        return (*batch, *(named[name] for name in rest))
+
     def _misfit(self, batch: tuple[Any, ...], error: CallError) -> CallError:
-        """The error of a batch, by the names of its arrays alone: a step's programs take more than those."""
-        expected = [v for v in self._objective.graph.inputs if v.name != self._objective.key]
+        """The error of a batch, by the names of its arrays alone."""
+        expected = self._expected()
         if len(batch) == len(expected):
             return error
         shown = ", ".join(f"{v.name}: {v.type}" for v in expected)
