@@ -49,10 +49,9 @@ _CFunction: Any = type(ctypes.CFUNCTYPE(None)()).__mro__[1]
 
 
 def bind(func: PrimFunc, sources: Mapping[str, Source] | Source | None) -> PrimFunc:
-    """A function whose elements call what the user gave: by name, or one text or object for all that are unknown.
-
-    Raises CompileError, which lists them, for what is not used, of another type, or no function.
-    """
+    """A function whose calls of users' functions are bound to their sources: each by its name, or one text or object
+    for all unknown names. Raises CompileError that lists the sources which are not used, have another signature, or are
+    no function."""
     wanted = _wanted(func)
     unknown = [name for name in wanted if name not in LIBRARY]
     if sources is None:
@@ -112,8 +111,8 @@ def _renamed(func: PrimFunc, names: Mapping[str, str]) -> PrimFunc:
 
 
 def one_by_one(func: PrimFunc) -> tuple[PrimFunc, tuple[str, ...]]:
-    """A function with serial loops in the place of vectorized ones that call what a user gave, and their variables: an
-    element that is left out of a vector would be computed with others, and the function called for it."""
+    """A function in which vectorised loops that call a user's functions are serial, and the variables of these loops. A
+    vector would call the function for elements that a condition leaves out, too."""
     if not any(is_foreign(call.name) for call in c_calls_in(func.body)):
         return func, ()
     loops: list[str] = []

@@ -53,7 +53,7 @@ NATIVE_ELEMENTS = 4096
 
 
 def check_reduction(operation: str, dtype: str, where: Callable[[], str]) -> None:
-    """CollectiveError for an operation that there is not, or not for this type."""
+    """Raise CollectiveError if there is no such operation, or not for elements of this type."""
     if operation not in OPERATIONS:
         raise CollectiveError("no such reduction", where=where(), expected=sorted(OPERATIONS), got=str(operation)[:40])
     kind = DTYPES[dtype].kind if dtype != "bf16" else "f"
@@ -78,14 +78,15 @@ def reduce_into(out: Array, parts: Sequence[Array], dtype: str, operation: str) 
 
 
 def native(dtype: str, operation: str, elements: int) -> Callable[[int, int, int, int], int] | None:
-    """The native function for a reduction; None where there is none, or so little to do that it is not worth one."""
+    """The native function of a reduction; None where there is none, or where there are so few elements that calling it
+    does not pay."""
     if elements < (1 if dtype[-3:] in ("f32", "f16") and operation in ("sum", "avg") else NATIVE_ELEMENTS):
         return None
     return reduction(dtype, operation) if is_native(dtype, operation) else None
 
 
 def address_of(array: Array) -> int:
-    """Where an array begins."""
+    """The address of an array's first element."""
     if array.flags.writeable and array.nbytes:
         return addressof(c_char.from_buffer(array.data))  # a third of the time of the ways below
     address: int = array.ctypes.data
@@ -93,7 +94,7 @@ def address_of(array: Array) -> int:
 
 
 def reduce_in_numpy(out: Array, parts: Sequence[Array], dtype: str, operation: str) -> None:
-    """`reduce_into` without native code, which has its bits."""
+    """Do what `reduce_into` does in NumPy, with the same bits as native code."""
     function = OPERATIONS[operation]
     narrow = dtype in ("f16", "bf16")
     if len(parts) == 2 and not narrow:
@@ -109,14 +110,14 @@ def reduce_in_numpy(out: Array, parts: Sequence[Array], dtype: str, operation: s
 
 
 def widened(part: Array, dtype: str) -> Array:
-    """Halves as f32; others as they are."""
+    """An array of 16-bit floats as f32; other arrays as they are."""
     if dtype == "bf16":
         return (part.astype(np.uint32) << 16).view(np.float32)
     return part.astype(np.float32) if dtype == "f16" else part
 
 
 def narrowed(total: Array, dtype: str) -> Array:
-    """f32 rounded to nearest, ties to even."""
+    """An array of f32 rounded to a type of 16 bits, to nearest and ties to even; for other types the array itself."""
     if dtype != "bf16":
         return total.astype(np.float16) if dtype == "f16" else total
     bits = total.view(np.uint32)

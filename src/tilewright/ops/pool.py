@@ -37,8 +37,8 @@ Out = tuple[TensorType, ...]
 
 
 def pooled_extent(extent: Expr, kernel: int, before: int, after: int, stride: int, dilation: int, ceil: bool) -> Expr:
-    """Windows along one dimension. With `ceil` a last partial window counts if it starts inside the input or the
-    padding before it."""
+    """The number of windows along one dimension. With `ceil` a partial window at the end counts if it begins inside the
+    input or the padding before it."""
     span = dilation * (kernel - 1) + 1
     room = extent + (before + after - span)
     size = dim((room + (stride - 1)) // stride + 1 if ceil else room // stride + 1)
@@ -75,7 +75,8 @@ class PoolAttrs(Attrs):
 
 
 def infer_shape(types: Types, attrs: PoolAttrs) -> TensorType:
-    """Attributes `kernel`, `strides`, `dilations`, `pads` (befores, afters), `ceil_mode`."""
+    """The shape of a pooling's result. The attributes are `kernel`, `strides`, `dilations`, `pads` (those before all
+    dimensions, then those after) and `ceil_mode`."""
     x = present(types[0])
     rank = x.rank - 2
     if rank not in SPATIAL:
@@ -155,14 +156,14 @@ def _max_compute(inputs: Tensors, attrs: MaxPoolAttrs, out: Out) -> tuple[Tensor
 
 
 def compared(value: Expr, attrs: MaxPoolAttrs) -> Expr:
-    """The value of an element by which a maximum compares it."""
+    """The key by which a maximum compares an element: with `skips_nan` that of a NaN is less than every number."""
     if not attrs.skips_nan or not value.dtype.is_float:
         return value
     return select(call("isnan", value), const(value.dtype.min, value.dtype), value)
 
 
 def compared_numpy(x: Any, attrs: MaxPoolAttrs) -> Any:
-    """`compared` of an array."""
+    """The keys by which a maximum compares the elements of an array, as `compared` has them for expressions."""
     if not attrs.skips_nan or np.issubdtype(x.dtype, np.integer):
         return x
     return np.where(np.isnan(x), np.array(-np.inf, x.dtype), x)

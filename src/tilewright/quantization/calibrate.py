@@ -27,7 +27,8 @@ from tilewright.support.progress import expect, tell
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Compiles graphs that compute other things of the same model.
+    """Compiles variants of one model: graphs that read its inputs and weights but compute something else, such as
+    statistics.
 
     read     the model, its graph in canonical form
     options  of `compile_program`
@@ -48,8 +49,8 @@ class Maker:
         return dict(zip(inputs, self.names, strict=True)).get(value)
 
     def program(self, graph: Graph, weights: Mapping[str, Any], *, fixed: bool = True, **options: Any) -> Program:
-        """The model with another graph of the same outputs. Weights that it has beside its own are constants of the
-        program if `fixed`, else weights that an update gives."""
+        """The program of another graph with the model's outputs. Weights that the model does not have are constants of
+        the program if `fixed`, else weights that an update passes."""
         more = set(weights) - set(self.read.weights) if fixed else set()
         fixed_names = self.read.interface.fixed | more
         interface = replace(self.read.interface, fixed=frozenset(fixed_names))
@@ -58,11 +59,11 @@ class Maker:
         return compile_program(read, threads=self.threads, **{**self.options, **options})
 
     def model(self, graph: Graph, more: Mapping[str, Any] | None = None, **options: Any) -> Model:
-        """The model with another graph of the same outputs, and further weights, loaded."""
+        """Another graph with the model's outputs, compiled with further weights and loaded."""
         return Model(self.program(graph, {**self.read.weights, **(more or {})}, **options), threads=self.threads)
 
     def probe(self, graph: Graph) -> Model:
-        """A graph of the same inputs and other outputs."""
+        """A graph with the model's inputs and other outputs, compiled and loaded."""
         interface = Interface(inputs=self.read.interface.inputs)
         read = replace(self.read, graph=graph, interface=interface, private=False)
         return Model(compile_program(read, threads=self.threads, **self.options), threads=self.threads)

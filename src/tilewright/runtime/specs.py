@@ -276,7 +276,8 @@ class RegionSpec:
     check: CheckSpec | None = None
 
     def shift(self, k: int) -> Work:
-        """How many bytes after its slot the first, second or third of count, condition and counter stands."""
+        """The offset in bytes, from the beginning of its slot, of the count (k = 0), the condition (1) or the counter
+        (2), as a polynomial."""
         return self.shifts[k] if self.shifts else ()
 
     @property

@@ -24,7 +24,7 @@ _WORSE = 0.02
 
 @dataclass(slots=True)
 class Canary:
-    """A version on trial.
+    """A version on trial, which answers a share of the requests.
 
     Args:
         share: of the requests that name no version.
@@ -71,7 +71,7 @@ class Catalogue:
         return sorted(self._models)
 
     def add(self, served: Served, share: float = 1.0) -> Served | None:
-        """Serve a version from now on; gives the one of the same name that it takes the place of.
+        """Serve a version from now on, and return what was served under its name and number before, if anything was.
 
         Args:
             share: of requests without a version; below 1, it is a canary beside the version that had all of them.
@@ -87,7 +87,7 @@ class Catalogue:
         return replaced
 
     def remove(self, name: str, version: str = "") -> list[Served]:
-        """Stop serving a model, or one version of it; gives what was served."""
+        """Stop serving a model, or one version of it, and return the versions that were served."""
         versions = self._models.get(name)
         if versions is None or (version and version not in versions.by_name):
             raise missing(name, version)
@@ -99,7 +99,7 @@ class Catalogue:
         return gone
 
     def get(self, name: str, version: str = "") -> Served:
-        """The version that is asked for; without one, that which most requests get."""
+        """The version of this number; without a number the one that answers most requests."""
         versions = self._models.get(name)
         if versions is None:
             raise missing(name)
@@ -110,7 +110,8 @@ class Catalogue:
         return versions.by_name[version]
 
     def choose(self, name: str, version: str = "") -> Served:
-        """The version as by `get`, for a request: a canary gets its share."""
+        """The version that answers a request: the one that it names; without a name the canary for the canary's share
+        of requests, and the version before it for the others."""
         versions = self._models.get(name)
         if version or versions is None or versions.canary is None or versions.canary.abandoned:
             return self.get(name, version)

@@ -98,12 +98,13 @@ NATIVE = "Tilewright"
 
 
 def counted(operators: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    """Operators with their number, the most frequent first."""
+    """Each operator with the number of its nodes, the most frequent first."""
     return tuple(sorted(Counter(operators).items(), key=lambda item: (-item[1], item[0])))
 
 
 def totals(operators: Iterable[tuple[str, bool]]) -> tuple[tuple[str, int, int], ...]:
-    """Pairs of an operator's name and whether that node is compiled, as `Coverage.operators`."""
+    """For each operator its name, how many nodes it has, and how many of these are compiled, as `Coverage.operators`
+    lists them. `operators` has a pair for each node: its operator and whether it is compiled."""
     pairs = list(operators)
     counts = Counter(name for name, compiled in pairs if compiled)
     return tuple((name, count, counts[name]) for name, count in counted(name for name, _ in pairs))

@@ -97,8 +97,8 @@ def _through_reduction(result: Tensor, r: Reduce, flow: Expr) -> Expr:
 
 
 def reduction_of(reducer: Reducer) -> str | None:
-    """The name of the usual reduction that this is, by its formula: "sum", "prod", "max", "min"; None for another
-    one."""
+    """The name of a reduction, recognised by its formula: "sum", "prod", "max" or "min"; None for any other
+    reduction."""
     if len(reducer.result) != 1 or not isinstance(reducer.result[0], Op):
         return None
     combination = reducer.result[0]
@@ -267,7 +267,7 @@ def _conjuncts(condition: Expr) -> list[Expr]:
 
 
 def wide(kind: DType) -> DType:
-    """The type in which elements of a type are summed."""
+    """The type in which sums of elements of this type are computed."""
     return f32 if kind.is_float and kind.bits == 16 else kind
 
 

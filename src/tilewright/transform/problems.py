@@ -29,12 +29,13 @@ Cycles = Callable[[int], float]
 
 
 def rows_of(x: Value, rows: int) -> Expr:
-    """How many rows a product has that reads `x` in registers of so many."""
+    """The number of rows of a product that reads `x` in register tiles of `rows` rows: of all parts where their rows
+    are joined, else of one."""
     return all_rows(x) if joins(x, rows) else x.shape[-2]
 
 
 def all_rows(x: Value) -> Expr:
-    """How many rows `x` has, those of all its parts."""
+    """The number of rows of `x` over all its batch dimensions."""
     return product(x.shape[:-1])
 
 
@@ -46,13 +47,15 @@ def multiplies_alike(x: Value, w: Value) -> bool:
 
 
 def joins(x: Value, rows: int) -> bool:
-    """Whether the rows of `x` are best joined: in parts that do not fill registers of so many rows."""
+    """Whether the batch dimensions of `x` are best joined with its rows, because the rows of each part fill no register
+    tile of `rows` rows."""
     own = as_int(x.shape[-2])
     return x.type.rank > 2 and (own is None or own % rows != 0)
 
 
 def crossing(most: int, vectors: Cycles, matrices: Cycles) -> int:
-    """The least number of rows from which on matrices take less, up to `most`; one more than that if they do not."""
+    """The least number of rows, at most `most`, from which on registers of matrices take fewer cycles than vectors;
+    `most` + 1 if vectors are faster for all of these."""
     return next((m + 1 for m in range(most, 0, -1) if matrices(m) >= vectors(m)), 1)
 
 
@@ -67,7 +70,7 @@ def is_pointwise(node: Node) -> bool:
 
 
 def pixel_problem(node: Node) -> PixelProblem:
-    """One image and group of a convolution of one pixel."""
+    """The problem of a convolution with windows of one pixel, for one image and one group."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     filters, depth = (as_int(d) or 1 for d in w.shape[:2])
@@ -152,13 +155,14 @@ def data_side(node: Node, block: int) -> Literal["wide", "narrow"] | None:
 
 
 def waste(channels: int, block: int) -> float:
-    """How many lanes there are for each channel."""
+    """The lanes of whole blocks for each channel: 1.0 if channels fill their blocks."""
     return ceil(channels / block) * block / channels
 
 
 @dataclass(frozen=True, slots=True)
 class ConvInPairs:
-    """How a convolution goes by such an instruction, and its estimated cycles an image."""
+    """How a convolution uses an instruction that multiplies two pixels by two filters, and its estimated cycles per
+    image."""
 
     pair: Dot
     attrs: ConvMmlaAttrs
@@ -167,8 +171,9 @@ class ConvInPairs:
 
 
 def convolution_in_pairs(node: Node, a: DType, b: DType, target: Target) -> ConvInPairs | None:
-    """How a convolution of maps of numbers of type `a`, to blocks of a vector's channels, goes by pairs; None where the
-    machine has no such instruction, no tile fits, or groups have no whole panels."""
+    """How a convolution of elements of type `a` uses an instruction that multiplies two pixels by two filters, with
+    channels in blocks of a vector's width; None where the machine has no such instruction, no tile fits, or groups have
+    no whole panels."""
     pair, w, conv = find_mmla(a, b, target), node.inputs[1], node.of(ConvAttrs)
     if pair is None or w is None or w.type.rank != 4:
         return None

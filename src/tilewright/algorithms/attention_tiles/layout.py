@@ -13,7 +13,8 @@ from tilewright.transform.layout.assigner import Assigner
 
 
 def in_tiles(a: Assigner, node: Node) -> bool:
-    """Rewrite an attention.
+    """Rewrite an attention that notes this algorithm into one whose attributes name the instruction and the terms of
+    its products.
 
     y = attention(q, k, v)   ->   y = attention(q, k, v) {dot = amx_16x16x32_bf16bf16, terms = [6, 3]}
     """

@@ -68,8 +68,8 @@ _RELATIONS: dict[str, Callable[[Expr, Expr], Expr]] = {
 
 
 def guards_of(program: torch.export.ExportedProgram) -> list[Any]:
-    """The assumptions about sizes that PyTorch made while it traced a program, as SymPy conditions; of one that was
-    read from a file, nothing: it has ranges of symbols alone."""
+    """The assumptions about sizes that PyTorch made while it traced a program, as SymPy conditions. A program that was
+    read from a file has none: files hold the ranges of symbols alone."""
     for node in program.graph.nodes:
         held = node.meta.get("val") if node.op == "placeholder" else None
         mode = getattr(held, "fake_mode", None)
@@ -79,7 +79,8 @@ def guards_of(program: torch.export.ExportedProgram) -> list[Any]:
 
 
 def holds(guards: Iterable[Any], sizes: Mapping[Any, int]) -> bool:
-    """Whether none of the conditions is wrong of sizes, by their symbols; conditions on others are not looked at."""
+    """Whether no condition is false for these sizes, which are listed by their symbols. Conditions on other symbols are
+    ignored."""
     return not any(not _about_ones(g) and g.subs(sizes) == sympy.false for g in guards)
 
 
@@ -156,16 +157,16 @@ class Sizes:
         return low, None if high is None or high >= (1 << 31) - 1 else high
 
     def assume(self, guards: Iterable[Any], builder: GraphBuilder) -> None:
-        """The facts about sizes that PyTorch has established while it traced: each is assumed that speaks of known
-        symbols. That they are not 0 or 1 is no assumption: tracing takes that for granted, and what it makes mostly
-        serves these too."""
+        """Tell the builder what PyTorch's guards say of sizes, where all symbols of a guard are known. Guards that a
+        size is neither 0 nor 1 are left out: PyTorch adds them to every trace, and a traced program mostly computes
+        those sizes correctly, too."""
         for guard in guards:
             if not _about_ones(guard):
                 with contextlib.suppress(UnsupportedError):
                     builder.assume(as_expr(self.condition(guard)), "a guard of torch.export")
 
     def replace(self, table: Mapping[Var, Expr]) -> None:
-        """Put what is known of symbols in their place."""
+        """Replace symbols by what is known of them."""
         for sizes in (self.named, self.known):
             sizes.update({name: dim(substitute(size, table)) for name, size in sizes.items()})
 

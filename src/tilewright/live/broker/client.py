@@ -176,13 +176,13 @@ class BrokerClient(Runner):
             self._ring, self._slot = None, -1
 
     def close(self) -> None:
-        """Give the slot back. Later calls raise."""
+        """Return the agent's place to the broker. Later calls raise."""
         with self._lock:
             self._closed, self._fallback = True, False
             self._leave(self._agent)
 
     def forget(self) -> None:
-        """In the child of a fork: the slot is the parent's; the next call takes another."""
+        """Drop the place in the child of a fork: it belongs to the parent, and the child's next call takes another."""
         self._lock = threading.RLock()
         if self._ring is not None:
             self._ring.close()
@@ -205,7 +205,7 @@ class BrokerClient(Runner):
 
     @property
     def is_attached(self) -> bool:
-        """Whether it has a place at a broker. Without one, calls look for a broker, or fall back."""
+        """Whether this agent has a place at a broker. Without one, each call looks for a broker, or falls back."""
         return self._ring is not None
 
     def __repr__(self) -> str:

@@ -261,12 +261,12 @@ class Publisher:
 
     @property
     def manifest(self) -> Manifest:
-        """Everything that is known of the program."""
+        """The description of the published program: its inputs, outputs, parameters, memory and steps."""
         return self._manifest
 
     @property
     def program(self) -> Program:
-        """Manifest, code and constants, without weights."""
+        """The published program: manifest, code and constants, without weights."""
         return Program(self._manifest, self._program.objects, self._fixed)
 
     def stats(self) -> dict[str, Any]:
@@ -344,7 +344,8 @@ def _aliases(manifest: Manifest) -> dict[int, list[tuple[int, int]]]:
 
 
 def retire(path: Path) -> None:
-    """Tell the readers of an epoch that it is over, and remove it. They keep the memory that they have mapped."""
+    """Tell the readers of an epoch of the store that it has ended, and remove its file. Readers keep the memory that
+    they have mapped."""
     with contextlib.suppress(StoreError, OSError):
         open_control(path / "control").flip(SUPERSEDED)
     files.remove(path)

@@ -194,7 +194,8 @@ SINGLES = ("mask", "scale", "substitute")
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The stages of one attention, with sums in type `acc`; `rounded`: factors of the products go through bf16."""
+    """The stages of one attention, whose sums have the type `acc`. With `rounded` the factors of products are rounded
+    to bf16."""
 
     attrs: AttentionAttrs
     acc: DType
@@ -202,7 +203,7 @@ class Stages:
 
     @property
     def each(self) -> int:
-        """Query heads that share keys."""
+        """How many query heads share a head of keys and values."""
         return self.attrs.heads // self.attrs.groups
 
     def number(self, value: float) -> Expr:
@@ -223,7 +224,7 @@ class Stages:
         return stage((batch, dim(heads), length, depth), element, name)
 
     def appended(self, past: Tensor | None, new: Tensor) -> Tensor:
-        """Keys or values with what stands before them in a cache."""
+        """The keys or values of a cache followed by the new ones."""
         if past is None:
             return new
         batch, heads, length, depth = new.shape
@@ -296,7 +297,8 @@ class Stages:
         return stage(scores.shape, element, "scaled")
 
     def seen(self, scaled: Tensor, mask: Tensor | None, sequence: Tensor | None) -> Tensor:
-        """Scores where a mask that selects, causality and sequences leave them."""
+        """The scores, with those of keys that a row must not see replaced: by `fill` where a mask hides them, by `LOW`
+        where causality or packed sequences do."""
         rows, keys = scaled.shape[2:]
 
         def element(*at: Expr) -> Expr:
@@ -311,7 +313,7 @@ class Stages:
         return stage(scaled.shape, element, "seen")
 
     def softmax(self, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """e^(score - greatest) and its sums."""
+        """The exponentials e^(score - greatest score of the row), and their sum over each row."""
         *lines, keys = seen.shape
 
         def over_keys(t: Tensor, reduction: Any) -> Callable[..., Any]:
@@ -378,7 +380,8 @@ def has_pieces(q: Expr, k: Expr, v: Expr, depth: Expr, keys: Expr) -> Expr:
 
 
 def guarded(attrs: ScoresAttrs, total: Expr, value: Expr, otherwise: Expr) -> Expr:
-    """The result for a row whose exponentials sum to `total`: zero where it saw no key, else 1 at least, or NaN."""
+    """The result of a row whose exponentials sum to `total`: `value`, but `otherwise` where the row saw no key, so that
+    the sum is 0. Without `keeps_nan` also a row whose sum is NaN is `otherwise`."""
     zero = const(0.0, total.dtype)
     return select(equal(total, zero), otherwise, value) if attrs.keeps_nan else select(total > zero, value, otherwise)
 
@@ -390,19 +393,19 @@ def broadcast_index(mask: Tensor, at: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def stage(shape: Sequence[Expr], element: Callable[..., Any], name: str) -> Tensor:
-    """A stage of one result."""
+    """The tensor of a shape whose elements `element` gives, as one stage of the computation called `name`."""
     tensor = te.compute(shape, element, name=name)
     assert isinstance(tensor, Tensor)
     return tensor
 
 
 def summed(e: Expr, *axes: te.IterVar) -> Expr:
-    """The sum over axes of which there may be none."""
+    """The sum of an expression over some axes; the expression itself where there are none."""
     return as_expr(te.or_identity(te.sum(e, axis=[*axes])))
 
 
 def named(t: Tensor | None, name: str) -> Tensor | None:
-    """An operand as it is, by its name."""
+    """A copy of an operand as a stage called `name`, by which plans recognise the operand."""
     return None if t is None else te.compute(t.shape, lambda *i: t[i], name=name)
 
 

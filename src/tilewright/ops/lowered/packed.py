@@ -50,7 +50,7 @@ def present(inputs: Sequence[Tensor | None], k: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class BlockAttrs(Attrs):
-    """Channels of a block."""
+    """Attributes of `lowered.block_channels`: how many channels a block has."""
 
     block: int
 
@@ -95,7 +95,7 @@ register(OpDef("lowered.block_channels", "injective", BlockAttrs, _block_infer, 
 
 @dataclass(frozen=True, slots=True)
 class UnblockAttrs(Attrs):
-    """Channels of the result: a last block may have more."""
+    """Attributes of `lowered.unblock_channels`: how many channels the result has; the last block may have more."""
 
     channels: int
 
@@ -134,7 +134,7 @@ UNBLOCK_CHANNELS = register(
 
 @dataclass(frozen=True, slots=True)
 class PackMatmulAttrs(Attrs):
-    """Columns of a panel; whether the weights come as [N, K]."""
+    """Attributes of `lowered.pack_matmul`: the columns of a panel, and whether the weights come as [N, K]."""
 
     width: int
     transpose: bool
@@ -189,7 +189,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class ColumnsAttrs(Attrs):
-    """Columns of the result: a last panel may have more."""
+    """Attributes of products with packed weights: the columns of the result; the last panel may have more."""
 
     columns: Dim
 
@@ -229,7 +229,8 @@ def batch_of(lead: Sequence[Expr], batch: Sequence[Expr]) -> list[Expr]:
 
 
 def cropped(x: Tensor, shape: Sequence[Expr]) -> Tensor:
-    """Contractions compute whole panels, so that no register tile is ever cut; what is past the shape is dropped."""
+    """The first elements of a tensor, as many as the shape says: contractions compute whole panels, so that no register
+    tile is cut, and what follows the shape is dropped."""
     if all(a is b for a, b in zip(x.shape, shape, strict=True)):
         return x
     result: Tensor = te.compute(shape, lambda *at: x[at], name="crop")
@@ -253,7 +254,8 @@ register(OpDef("lowered.matmul_packed", "contraction", ColumnsAttrs, _matmul_inf
 
 @dataclass(frozen=True, slots=True)
 class PackConvAttrs(Attrs):
-    """Channels of a block (1 for an unblocked input), filters of a panel."""
+    """Attributes of `lowered.pack_conv`: the channels of a block (1 for an input without blocks) and the filters of a
+    panel."""
 
     block: int
     width: int

@@ -29,7 +29,7 @@ def _code() -> Library:
 
 
 class Block:
-    """Memory of the device, as arenas are: `address` and `nbytes`."""
+    """A piece of device memory, with the `address` and `nbytes` that arenas have."""
 
     __slots__ = ("_device", "address", "nbytes")
 
@@ -42,7 +42,7 @@ class Block:
         device.blocks.add(self.address)
 
     def free(self) -> None:
-        """Give it back; nothing may use it any more."""
+        """Free the memory; nothing may use it any more."""
         if self.address in self._device.blocks:
             self._device.blocks.discard(self.address)
             with self._device.current() as d:
@@ -104,11 +104,11 @@ class Device:
         return _code()["tw_gpu_run"]
 
     def allocate(self, nbytes: int) -> Block:
-        """Memory. TargetError if there is not as much."""
+        """Allocate device memory. Raises TargetError if there is not enough."""
         return Block(self, nbytes)
 
     def call_state(self) -> Memory:
-        """The state of one call in flight: `CALL`, without a model, with a stream of its own."""
+        """A new state (`CALL`) for one call in flight, with a stream of its own and no model yet."""
         call = Memory(CALL.size)
         call[CALL.launch], call[CALL.encode] = _code()["tw_gpu_launch"], _code()["tw_gpu_encode"]
         call[CALL.driver] = self.driver.table.address
@@ -119,7 +119,7 @@ class Device:
         return call
 
     def executor(self, model: int, run: int) -> Memory:
-        """`CALL` for an executor of the model at this address, whose entry is at `run`."""
+        """A new state (`CALL`) for an executor of the model at this address, whose entry is at `run`."""
         m = self.manifest
         call = self.call_state()
         size = -(-(GRAPH.words + 16 * (len(m.inputs) + len(m.outputs))) // 64) * 64
@@ -135,7 +135,8 @@ class Device:
             function(_code()["tw_gpu_forget"], None, _PTR)(call.address)
 
     def repeat(self, call: Memory, graph: int, dims: int, count: int) -> None:
-        """Launch a graph so often, or with 0 each kernel of the program that it was made for, without waiting."""
+        """Launch a graph `count` times without waiting; if `graph` is 0, each kernel of the program that the call was
+        made for."""
         function(_code()["tw_gpu_repeat"], None, *[_PTR] * 3, ctypes.c_int64)(call.address, graph, dims, count)
         if call[CALL.failed]:
             raise self.error(call[CALL.failed] & 0xFFFFFFFF | call[CALL.symbol] << 32)
@@ -188,7 +189,7 @@ class Device:
 
     @property
     def alive(self) -> bool:
-        """Whether there is something to be given back yet."""
+        """Whether the device still holds something of this program."""
         return self._close.alive
 
     def close(self) -> None:

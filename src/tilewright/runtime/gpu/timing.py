@@ -33,8 +33,8 @@ class DeviceTimes:
 
 
 def times(model: Model, *inputs: Any, repeat: int = 20, rounds: int = 5) -> DeviceTimes:
-    """The least times of some rounds of so many launches each. CallError for a model of another machine; nothing else
-    may call the model meanwhile."""
+    """The seconds of a model's call: for each way of launching it the least of `rounds` measurements, of `repeat`
+    launches each. Raises CallError for a model of another machine; nothing else may call the model meanwhile."""
     engine = model._engine
     device = engine.device
     if device is None:

@@ -10,7 +10,7 @@ from tilewright.serve.batching.policy import Batch, Job, Queue
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A batch that a lane begins now, and until when it is expected to take."""
+    """A batch that a lane computes, and the time at which it began."""
 
     model: Hashable
     lane: int
@@ -43,7 +43,8 @@ class Dispatcher:
         return self.queues[model].accept(job, now, start + others / lanes, lanes)
 
     def next(self, now: float) -> tuple[Start | None, list[tuple[Hashable, Job]]]:
-        """A batch for a free lane, of the model whose first job is the most urgent, and jobs that are dropped."""
+        """The batch for a free lane: of the model whose first job is the most urgent. Jobs that can no longer be done
+        in time are dropped, and returned as well."""
         dropped: list[tuple[Hashable, Job]] = []
         while self._free:
             waiting = [(head, name) for name, queue in self.queues.items() if (head := queue.head()) is not None]
@@ -58,11 +59,12 @@ class Dispatcher:
         return None, dropped
 
     def expect(self, start: Start, seconds: float) -> None:
-        """How long a batch that began will take, by the estimate."""
+        """Note that a batch which began is estimated to take so many seconds."""
         self._until[start.lane] = start.began + seconds
 
     def finished(self, start: Start, now: float) -> None:
-        """A lane is free again, and its batch took this long."""
+        """Note that a batch ended at the time `now`: its lane is free again, and its duration corrects the estimates of
+        its queue."""
         self._free.append(start.lane)
         queue = self.queues.get(start.model)
         if queue is not None:

@@ -28,7 +28,8 @@ from tilewright.transform.work import polynomial
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Slots of values; temporaries with their sizes; the calls as steps over slots."""
+    """The memory plan of a list of calls: the slot of each value, the size of each temporary, and the calls as steps
+    that name slots."""
 
     slots: dict[Value, int]
     temps: tuple[TempSpec, ...]
@@ -49,14 +50,15 @@ ZERO = const(0)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Memory of a value: that of `base` from its element `offset` on."""
+    """The memory of a value that has none of its own: that of `base`, from its element `offset` on."""
 
     base: Value
     offset: Expr = ZERO
 
 
 def places(nodes: Iterable[Node]) -> dict[Value, Place]:
-    """For each value without memory of its own where it is: outputs of aliases and slices, parts of concatenations."""
+    """The places of the values without memory of their own: results of aliases and slices, and parts of
+    concatenations."""
     result: dict[Value, Place] = {}
     for node in nodes:
         if not ops.is_alias(node):
@@ -141,8 +143,8 @@ UPDATES = ("scatter_nd", "scatter_elements")
 
 
 def overwritable(group: Group) -> tuple[tuple[Value, Value], ...]:
-    """(output, input) pairs of a kernel that may share memory, as each element is read at its place before it is
-    written there: of pointwise work, and of updates of a copy."""
+    """The pairs (output, input) of a kernel that may share memory, because each element is read before it is written at
+    the same place: of pointwise kernels, and of updates of a copy."""
     if len(group.nodes) == 1 and group.nodes[0].op in UPDATES:
         data, *others = group.nodes[0].inputs
         return ((group.outputs[0], data),) if data is not None and data not in others else ()
@@ -315,7 +317,7 @@ def _forks(calls: Sequence[Call]) -> dict[int, tuple[int, int]]:
 
 
 def bounded(size: Expr, bounds: Mapping[Var, Expr]) -> Expr:
-    """A size without the symbols that data decides: the greatest that it can be."""
+    """A size in which each symbol that data decides is replaced by its greatest value."""
     for symbol, bound in reversed(list(bounds.items())):  # a bound may mention symbols defined before
         if symbol in variables(size):
             result = symbolic_bounds(size, {symbol: bound + 1})

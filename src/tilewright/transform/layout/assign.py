@@ -130,7 +130,8 @@ def following() -> frozenset[str]:
 
 
 def in_blocks() -> InBlocks:
-    """The operators on channel blocks by these rules, as selection has to know them."""
+    """The operators for which some rule of this module uses channel blocks, as algorithm selection needs to know
+    them."""
     return InBlocks(blocking(), following())
 
 

@@ -67,7 +67,7 @@ class Surroundings:
 
     @property
     def block(self) -> int:
-        """Channels of a block."""
+        """The number of channels of a block."""
         return self.target.lanes(4)
 
     def fast(self, conv: Node) -> str:

@@ -46,7 +46,7 @@ from tilewright.te import Tensor
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """Whether it is such a gradient and nothing else."""
+    """Whether a function is a convolution's gradient by its weights over Winograd's tiles, and nothing else."""
     result = structure.operator(WINOGRAD_WEIGHT)
     return result is not None and len(result.stages) == len(structure.stages)
 
@@ -143,7 +143,7 @@ def products(s: Schedule, product: BlockRef, enclosing: LoopRef, candidate: Cand
 
 
 def transform(s: Schedule, operator: Operator[WinogradWeightAttrs], name: str, chunk: LoopRef, rows: int) -> None:
-    """A block of channels and a tile row at a time."""
+    """Schedule one of the two transforms: a block of channels and a row of tiles at a time."""
     strip, half, tiles = (s.block(operator.stage(f"{name}_{what}").name) for what in ("strip", "rows", "columns"))
     s.compute_at(tiles, chunk)
     s.set_scope(tiles, "padded")
