@@ -57,7 +57,7 @@ def plan_serving(
 
 
 def read(path: Path, headroom: float, *, quiet: bool) -> list[Demand]:
-    """The demands in a file. One error that lists what is wrong."""
+    """The demands that a file states. Raises one error that lists all problems of the file."""
     from tilewright.serve.packing.plan import Demand
 
     try:

@@ -124,7 +124,8 @@ def _run(external: External, inputs: Arrays, outputs: Arrays) -> None:
 
 
 def reference(call: Intrinsic) -> Callable[..., None] | None:
-    """The meaning of a call, as a function of its outputs and then its inputs; None if it is no external function."""
+    """The meaning of a call as a Python function of its outputs, then its inputs; None if the call is of no external
+    function."""
     external = find_external(call.name)
     if external is None:
         return None
@@ -166,18 +167,18 @@ def _callable(external: External, call: Intrinsic) -> Callable[..., None]:
 
 
 def texts(body: Stmt) -> tuple[str, ...]:
-    """The LLVM texts of what a function's body calls, those that functions share among them."""
+    """The LLVM texts of the functions that a function's body calls, with the texts that these share."""
     return (*own_texts(body), *shared_texts(body))
 
 
 def own_texts(body: Stmt) -> tuple[str, ...]:
-    """The LLVM texts of what a function's body calls itself."""
+    """The LLVM texts of the functions that a function's body calls, without the texts that these share."""
     all_texts = [*(x.llvm for x in externals_in(body)), *(f.llvm for f in functions_of(body))]
     return tuple(dict.fromkeys(text for text in all_texts if text is not None))
 
 
 def shared_texts(body: Stmt) -> tuple[str, ...]:
-    """The LLVM texts that these functions share with others."""
+    """The LLVM texts that the functions which a body calls share with others."""
     return tuple(dict.fromkeys(x.shared for x in externals_in(body) if x.shared is not None))
 
 

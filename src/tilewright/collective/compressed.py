@@ -90,7 +90,8 @@ class Method:
 
 
 class Half(Method):
-    """f16: half of the bytes. Numbers beyond 65504 become that."""
+    """Gradients as f16: half of the bytes. Larger numbers than 65504 are sent as that, and the difference with a later
+    step."""
 
     def _mean(self, group: Exchange, vector: Array, residual: Array, key: Any) -> None:
         vector += residual
@@ -100,7 +101,7 @@ class Half(Method):
 
 
 class Int8(Method):
-    """Codes of 8 bits, a scale for each `BLOCK` elements: a quarter of the bytes."""
+    """Gradients as codes of 8 bits with a scale for each `BLOCK` elements: a quarter of the bytes."""
 
     def _mean(self, group: Exchange, vector: Array, residual: Array, key: Any) -> None:
         vector += residual
@@ -120,7 +121,7 @@ class Int8(Method):
 
 
 class TopK(Method):
-    """The elements of largest size, with their places.
+    """The elements of largest magnitude, and their places.
 
     Args:
         share: of the elements that travel.
@@ -215,7 +216,7 @@ METHODS: dict[str, Callable[..., Method]] = {
 
 
 def method(name: str, **options: Any) -> Method:
-    """A method by its name, with its options."""
+    """The compression method of this name, with its options."""
     if name not in METHODS:
         raise CollectiveError("no such compression", where="compressed", expected=sorted(METHODS), got=str(name)[:40])
     return METHODS[name](**options)

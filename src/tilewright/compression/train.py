@@ -34,7 +34,8 @@ Batch = tuple[Feed, Mapping[str, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """An optimiser that takes gradients off. It holds what Adam holds, as all groups of a step must, and leaves it."""
+    """An optimiser that subtracts gradients from the parameters. Its state is that of Adam, because all parameter
+    groups of a step have the same state, and is never changed."""
 
     lr: float = 1.0
 
@@ -96,7 +97,7 @@ class Follower:
         )
 
     def batch(self, batch: Batch, parameters: Mapping[str, Any]) -> Iterator[Any]:
-        """The arrays of a step: inputs, masks, scores as they are, what outputs should be, labels."""
+        """The arrays of one step: inputs, masks, the present scores, the original's outputs and the labels."""
         feed, outputs, labels = batch
         keys = list(outputs)
         yield from (feed[name] for name in self.names)
@@ -134,7 +135,7 @@ class Follower:
         self.masks = {name: steps.mask_of(now[f"{name}.score"], share, self.recipe.block) for name in self.masks}
 
     def pruned(self) -> dict[str, Any]:
-        """The weights as they are now, with zeros where masks have them."""
+        """The weights as they are now, with zeros where their masks are zero."""
         now = self.step.parameters
         new = {name: np.array(now[name]) for name in self.weights if name in now}
         return {**self.weights, **{name: v * self.masks[name] if name in self.masks else v for name, v in new.items()}}

@@ -10,7 +10,7 @@ import time
 
 
 class CallLog:
-    """Events of a session, with the time since it began.
+    """The events of a session, with their times since the session began.
 
     Args:
         prefix: what the file's name begins with.
@@ -22,14 +22,14 @@ class CallLog:
         self._events: list[dict[str, object]] = []
 
     def add(self, name: str, began_ns: int) -> None:
-        """Note what began then and has ended now."""
+        """Record an event that began at `began_ns` of the monotonic clock and has ended now."""
         ended = time.monotonic_ns()
         where = {"pid": os.getpid(), "tid": threading.get_native_id()}
         times = {"dur": (ended - began_ns) // 1000, "ts": (began_ns - self.start_ns) // 1000}
         self._events.append({"cat": "Session", **where, **times, "ph": "X", "name": name, "args": {}})
 
     def write(self) -> str:
-        """Write the file; gives its name."""
+        """Write the events to a new file and return its name."""
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
         name = f"{self._prefix}_{stamp}_{os.getpid()}_{self.start_ns}.json"
         lines = ",\n".join(json.dumps(event) for event in self._events)

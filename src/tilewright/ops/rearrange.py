@@ -39,14 +39,16 @@ class LayoutTransformAttrs(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A layout's dimensions in order, (letter, None) or (letter, size of the block)."""
+    """The dimensions of a layout, outermost first: (letter, None) for a dimension, or (letter, size) for the block that
+    is its innermost part."""
 
     text: str
     parts: tuple[tuple[str, int | None], ...]
 
     @classmethod
     def parse(cls, text: str) -> Layout:
-        """Raises ShapeError: every letter stands once, and the blocks of a dimension after it."""
+        """The layout that a text names. Raises ShapeError unless each dimension has one capital letter, and its blocks
+        come after that."""
         if not re.fullmatch(r"([A-Z]|[1-9][0-9]*[a-z])+", text):
             raise ShapeError("a layout is capitals and numbers with small letters, such as NCHW8c", got=repr(text))
         result = re.findall(r"([0-9]*)([A-Za-z])", text)
@@ -63,11 +65,12 @@ class Layout:
         return tuple(letter for letter, size in self.parts if size is None)
 
     def block(self, letter: str) -> int | None:
-        """How many elements of a dimension are a block; None where it has none."""
+        """The number of elements of a dimension's block; None if the dimension has no blocks."""
         return next((size for part, size in self.parts if part == letter.lower()), None)
 
     def point(self, at: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Where the element at `at`, a place in each dimension, stands in memory."""
+        """The index in memory, a number for each dimension of the layout, of the element at `at`, a number for each
+        dimension of the tensor."""
         results = []
         for letter, size in self.parts:
             block = self.block(letter) if size is None else size
@@ -76,7 +79,7 @@ class Layout:
         return tuple(results)
 
     def place(self, point: Sequence[Any]) -> dict[str, Any]:
-        """The place in each dimension of what stands at a point of memory: the inverse of `point`."""
+        """The index in the tensor of the element at `point` in memory: the inverse of `point`."""
         index = {letter: p for (letter, _), p in zip(self.parts, point, strict=True)}
         result = {}
         for letter in self.dimensions:
@@ -85,7 +88,7 @@ class Layout:
         return result
 
     def shape(self, extents: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The shape of a tensor of these extents; last blocks are filled up."""
+        """The shape in memory of a tensor of these extents, in which last blocks are filled up."""
         results: list[Any] = []
         for letter, size in self.parts:
             block = self.block(letter) if size is None else None
@@ -167,8 +170,9 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class SpaceAttrs(Attrs):
-    """Squares (cubes) of `block` elements; a square's channels are block-major (`DCR`: place in the block, then
-    channel) or channel-major (`CRD`)."""
+    """Attributes of `depth_to_space` and `space_to_depth`. Squares (or cubes) of `block` elements a side become
+    channels and back. The channels of a square are ordered by the place in it, then by channel (`DCR`), or the other
+    way (`CRD`)."""
 
     block: int
     mode: Literal["DCR", "CRD"] = "DCR"

@@ -119,7 +119,7 @@ class RecurrentLoops:
 
     @property
     def has_cell(self) -> bool:
-        """Whether there is a second state, c."""
+        """Whether the cell has a second state, c, besides h."""
         return len(self.program.results) == 2
 
     @property

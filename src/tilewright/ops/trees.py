@@ -54,8 +54,9 @@ class ForestAttrs(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Nodes of all trees, leaves among them: `child` is the left child, its neighbour the right one. A leaf's threshold
-    is NaN and its child the node before it, so that it leads to itself. `leaf` is a row of the values."""
+    """The nodes of all trees, inner ones and leaves, as a walk from the roots reads them. `child` is a node's left
+    child; the right one follows it. A leaf leads to itself: its threshold is NaN, which sends every walk to the right,
+    and its child is the node before the leaf. `leaf` is the row of a leaf in the values."""
 
     feature: Buffer  # i32[nodes]
     threshold: Buffer  # [nodes]
@@ -67,7 +68,8 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """Inner nodes of all trees, tree by tree: the leaves that are left when the answer is no."""
+    """The inner nodes of all trees, tree by tree. `leaves` is a mask of the leaves that can still be reached when a
+    node's condition is false."""
 
     column: Buffer  # i32[columns]: the features that are asked for
     feature: Buffer  # i32[inner]: which of the columns
@@ -269,8 +271,8 @@ class _Forest:
 
 
 def lowest_bit(word: Expr) -> Expr:
-    """The place of the lowest bit of a word that is not zero: alone it is a power of two, whose exponent a float
-    tells."""
+    """The place of the lowest bit that is set in a word other than zero: alone, the bit is a power of two, whose
+    exponent a float has."""
     alone = call("bitand", word, const(0, word.dtype) - word)
     return (Op("bitcast", (cast(alone, f32),), i32) >> const(23, i32)) - const(127, i32)
 
@@ -279,7 +281,7 @@ COMBINE: dict[str, Callable[[Expr, Expr], Expr]] = {"sum": lambda a, b: a + b, "
 
 
 def start(combine: str, t: DType) -> float:
-    """The value of a group without trees."""
+    """The value of a group before its first tree is combined into it."""
     limits = np.finfo(t.numpy)
     return {"sum": 0.0, "min": float(limits.max), "max": float(limits.min)}[combine]
 

@@ -21,7 +21,8 @@ ALIGN = 16
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """Where each parameter stands, in elements."""
+    """The places of all parameters in one vector: names, shapes and the optimiser's states, each of which is such a
+    vector too."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -33,11 +34,12 @@ class Arena:
 
     @property
     def room(self) -> tuple[int, ...]:
-        """Elements of each parameter with what is left free after it."""
+        """For each parameter how many elements it occupies, rounded up to the alignment of the next one."""
         return tuple(-(-size // ALIGN) * ALIGN for size in self.sizes)
 
     def span(self, names: Sequence[str]) -> tuple[int, int]:
-        """Where parameters that stand one after the other begin and end, with what is left free after them."""
+        """The first element of the first of some consecutive parameters, and the end of the last one with its
+        alignment."""
         if not names:
             return 0, 0
         first, last = self.names.index(names[0]), self.names.index(names[-1])
@@ -50,7 +52,7 @@ class Arena:
 
     @property
     def part(self) -> int:
-        """Elements of the parameters, and of each state."""
+        """The number of elements that the parameters occupy together, and each state as well."""
         return sum(self.room)
 
     @property
@@ -58,7 +60,8 @@ class Arena:
         return self.part * (1 + len(self.state))
 
     def views(self, memory: Array, part: int = 0) -> dict[str, Array]:
-        """The parameters by name, or with part 1, 2, ... a state of theirs, in the arena's memory."""
+        """The parameters by name as views into the arena's memory; with `part` 1, 2, ... their first, second, ...
+        state."""
         first = part * self.part
         return {
             name: memory[first + start : first + start + size].reshape(shape)

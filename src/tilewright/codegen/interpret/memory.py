@@ -19,12 +19,13 @@ Thunk = Callable[[], Any]
 
 
 class InterpretError(Error):
-    """A program that reads or writes outside a buffer, or uses what is not defined."""
+    """The error of a program that reads or writes outside of a buffer, or uses a name that is not defined."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """A buffer's elements, flat, and its shape. `data` stays one list for life, so that closures may hold it."""
+    """The elements of a buffer as a flat list, and the buffer's shape. `data` is the same list as long as the buffer
+    lives, so that closures may hold it."""
 
     buffer: Buffer
     data: list[Any]
@@ -39,12 +40,12 @@ class Memory:
         return np.array(self.data, wide).astype(kind.numpy, copy=False).reshape(shape)
 
     def fill(self, shape: tuple[int, ...]) -> None:
-        """New unwritten content."""
+        """Replace the content by elements that were not written yet, for a buffer of this shape."""
         self.shape = shape
         self.data[:] = [poison(self.buffer.dtype)] * max(0, math.prod(shape))
 
     def position(self, index: tuple[int, ...]) -> int:
-        """The flat position of an index, checked."""
+        """The flat position of an index. Raises InterpretError outside of the shape."""
         at = 0
         for i, extent in zip(index, self.shape, strict=True):
             if not 0 <= i < extent:
@@ -75,7 +76,7 @@ def gather(memory: Memory, positions: Array) -> Array:
 
 
 def same_place(a: Array, b: Array) -> bool:
-    """Whether two arrays are the same memory. Raises CallError if they share but a part."""
+    """Whether two arrays lie in the same memory. Raises CallError if they overlap in part."""
     if a is b or (a.__array_interface__ == b.__array_interface__ and a.size):
         return True
     if np.may_share_memory(a, b) and a.size and b.size:
@@ -84,7 +85,8 @@ def same_place(a: Array, b: Array) -> bool:
 
 
 def position_in(memory: Memory, index: list[Thunk]) -> Thunk:
-    """The position in memory of fixed shape; one closure for each rank, since this is where the time goes."""
+    """A function that computes the flat position of an index in a buffer of fixed shape. Each rank has a closure of its
+    own, as the interpreter spends its time here."""
     shape = memory.shape
     match index:
         case [i0]:

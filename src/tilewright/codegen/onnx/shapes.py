@@ -70,8 +70,8 @@ def tile(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @rule("slice")
 def slices(w: Writer, node: Node, x: Sequence[str]) -> str:
-    """Ends may lie after the extent. Where steps are negative, both ends are counted from the extent back: then the
-    place before the first element is -extent - 1, and not the last one."""
+    """Write a slice. Its ends may lie after the extent. Where a step is negative, begin and end are counted back from
+    the extent: the place before the first element is -extent - 1 then, as -1 would mean the last element."""
     attrs, shape = node.of(SliceAttrs), operand(node, 0).shape
     begins: list[Expr] = []
     ends: list[Expr] = []
@@ -244,7 +244,8 @@ def head(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @rule("require")
 def require(w: Writer, node: Node, x: Sequence[str]) -> str:
-    """The operand: ONNX has no word for ending a call, but its runtimes check operators' numbers themselves."""
+    """The operand alone: ONNX has no operator that ends a call, but its runtimes check the operands of operators
+    themselves."""
     return w.op("Identity", [x[0]])
 
 

@@ -19,8 +19,8 @@ Result = Sequence[Value | None]
 
 @gradient("matmul")
 def matmul(b: Backward) -> Result:
-    """C = A B: dA = dC B', dB = A' dC, with the operands' own transpositions; broadcast batches are summed. The
-    gradient of sums that are wider than the factors is rounded to their type."""
+    """The gradients of C = A B: dA = dC B' and dB = A' dC, with the operands' own transpositions. Batches that were
+    broadcast are summed. Where sums are wider than the factors, the gradients are rounded to the factors' type."""
     x, y, attrs = b.x(0), b.x(1), b.of(MatmulAttrs)
     ta, tb = attrs.transpose_a, attrs.transpose_b
     g = b.g if b.g.dtype is x.dtype else b.emit("cast", b.g, dtype=x.dtype)
@@ -68,9 +68,10 @@ def einsum(b: Backward) -> Result:
 
 @gradient("conv")
 def conv(b: Backward) -> Result:
-    """The data's gradient is a transposed convolution (with strides of one a convolution by turned windows, of which
-    nothing is computed that padding cuts off again); the weight's one of the input by the result's gradient, with
-    batch and channels exchanged and strides and dilations too."""
+    """The gradients of a convolution. That of the data is a transposed convolution; with strides of one it is a
+    convolution by windows that are turned around, which computes nothing that the padding would cut off. That of the
+    weights is a convolution of the input by the result's gradient, in which batch and channels change places, and so do
+    strides and dilations."""
     attrs = b.of(ConvAttrs)
     x, w, rank = b.x(0), b.x(1), len(attrs.strides)
     extra = []
@@ -184,7 +185,8 @@ def _whole_windows(x: Value, g: Value, attrs: ConvAttrs, w: Value) -> bool:
 
 @gradient("conv_weight_gradient")
 def conv_weight_gradient(b: Backward) -> Result:
-    """The product is linear in both: the result's gradient is a weight, by which x is convolved and g transposed."""
+    """The gradients of a convolution's gradient by its weights, which is linear in both operands: x is convolved by the
+    result's gradient, and g convolved transposed by it."""
     attrs = b.of(ConvWeightGradientAttrs)
     x, g, rank = b.x(0), b.x(1), len(attrs.strides)
     kinds = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": attrs.pads, "groups": 1}

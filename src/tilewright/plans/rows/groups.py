@@ -53,8 +53,9 @@ FEWEST_TURNS = 4
 
 
 def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) -> int:
-    """Short rows that go through all stages together: folding the lanes of one takes as long as a chain of shuffles,
-    that of several hardly longer. Windows beside one another do so as they are, where nothing holds them up."""
+    """How many short rows go through all stages together; 1 if each goes by itself. The lanes of one row are folded by
+    a chain of shuffles, in which several rows take hardly longer than one. Windows that slide over a map go one by one:
+    nothing in them waits."""
     retained = [s for s in structure.stages if materialised(structure, s)]
     outputs = [s for s in structure.stages if structure.is_output(s)]
     folded = [s for s in retained if s.role != "spatial" and not vector_last(s)]

@@ -18,7 +18,8 @@ from tilewright.transform.problems import pixel_problem
 
 
 def pointwise(a: Assigner, node: Node) -> bool:
-    """A product over the NCHW map for each group."""
+    """Rewrite a convolution with windows of one pixel into a product over the pixels of an NCHW map, one for each group
+    of channels."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     width = decide(

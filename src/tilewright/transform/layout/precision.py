@@ -63,7 +63,7 @@ SMALLEST = 2.0**-100
 
 
 def reduced(a: Assigner, node: Node, x: Value) -> bool:
-    """A product of rows `x` with weights, in the precision that is noted."""
+    """Compute a product of rows `x` with weights in the precision that the node notes."""
     w = node.inputs[1]
     assert w is not None
     depth = as_int(x.shape[-1])
@@ -108,7 +108,7 @@ def bf16_product(a: Assigner, node: Node, x: Value) -> bool:
 
 
 def conv_in_matrices(a: Assigner, node: Node, choice: Matrices) -> bool:
-    """A convolution of bf16 in registers of matrices."""
+    """Rewrite a convolution of bf16 into one by registers of matrices; whether it was."""
     x, w = node.inputs[:2]
     tile, conv = find_tile_dot(bf16, bf16, a.target), node.of(ConvAttrs)
     assert x is not None and w is not None and tile is not None
@@ -127,7 +127,8 @@ def conv_in_matrices(a: Assigner, node: Node, choice: Matrices) -> bool:
 
 
 def conv_in_pairs(a: Assigner, node: Node) -> bool:
-    """A convolution of bf16 by pairs of pixels and filters."""
+    """Rewrite a convolution of bf16 into one by an instruction that multiplies two pixels by two filters; whether it
+    was."""
     x, w = node.inputs[:2]
     way = convolution_in_pairs(node, bf16, bf16, a.target)
     assert x is not None and w is not None and way is not None
@@ -137,7 +138,8 @@ def conv_in_pairs(a: Assigner, node: Node) -> bool:
 
 
 def conv_in_dots(a: Assigner, node: Node) -> bool:
-    """A convolution of bf16 by dot instructions, in blocks of as many channels as these have."""
+    """Rewrite a convolution of bf16 into one by dot instructions, whose blocks have as many channels as an instruction
+    has lanes; whether it was."""
     x, w = node.inputs[:2]
     dot, conv = find_dot(bf16, bf16, a.target), node.of(ConvAttrs)
     assert x is not None and w is not None and dot is not None
@@ -167,7 +169,8 @@ def _narrow(a: Assigner, value: Value, form: Callable[[Value], Value]) -> Value:
 
 
 def attention(a: Assigner, node: Node) -> bool:
-    """Both products of an attention by an algorithm of a folder, or by dot instructions, where that is noted."""
+    """Rewrite an attention whose node notes an algorithm of a folder, or dot instructions for both products; whether it
+    was."""
     if (record := record_of(node)) is not None:
         return record.lower(a, node)
     dot = find_dot(bf16, bf16, a.target)
@@ -181,8 +184,9 @@ def attention(a: Assigner, node: Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Weights as `ops/lowered/codes.py` has them, before they are packed: codes u8 or i8[K, N], which have 4 bits and
-    are from 0 to 15 if `paired`, scales f32[K/group, N] and offsets as the scales, or None, with the level of 0."""
+    """Weights that came as codes (`ops/lowered/codes.py`), before they are packed. The codes are u8 or i8 [K, N]; if
+    `paired` they are from 0 to 15, so that two fit into a byte. The scales are f32 [K / group, N], the offsets
+    likewise, or None; `zero` is the code of 0.0."""
 
     codes: Value
     scales: Value
@@ -193,7 +197,8 @@ class Codes:
 
 
 def by_codes(a: Assigner, node: Node, rows: Callable[[], Value]) -> bool:
-    """A product of rows with weights that came as codes, where few rows are, or may be, multiplied: they stay codes."""
+    """Multiply rows by weights that came as codes without widening the codes, if the number of rows is small or
+    unknown; whether this was done."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     count, depth = as_int(node.output.shape[-2]), as_int(x.shape[-1])
