@@ -151,6 +151,21 @@ def test_the_choice_is_a_decision() -> None:
         passed(graph, AMX, "exact")
 
 
+def test_a_layer_norm_has_the_largest_of_its_rows() -> None:
+    """In its own kernel, once for three products, whose rows are joined after."""
+    builder = GraphBuilder("layer")
+    x = builder.input("x", TensorType(f32, tuple(map(const, (1, 128, 768)))))
+    scale = [builder.param(name, TensorType(f32, (const(768),))) for name in ("scale", "bias")]
+    y = ops.emit1(builder, "layer_norm", x, *scale, axis=-1, epsilon=1e-5)
+    matrices = [builder.param(name, TensorType(f32, (const(768), const(768)))) for name in "qkv"]
+    graph = builder.finish(tuple(ops.emit1(builder, "matmul", y, w) for w in matrices))
+    for _, function in graph_passes(AMX, Options()):
+        graph = function(graph)
+    labels = [g.label for g in fuse(graph)]
+    assert labels.count("layer_norm + abs + reduce_max") == 1 and "abs + reduce_max" not in labels
+    assert sum(label.startswith("matmul_x3") for label in labels) == 3
+
+
 @pytest.mark.parametrize(("terms", "loads"), [(3, 8), (6, 16)])
 def test_the_hot_loop_is_products_of_registers(terms: int, loads: int) -> None:
     """Four sums in registers; each term changes the pieces of one side alone. The last of six terms is a loop of its

@@ -15,15 +15,26 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
+from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int
 from tilewright.ir.notes import Origin, Prefetch, find
-from tilewright.ops.lowered.split import MATMUL_PIECES, TOGETHER, MatmulPiecesAttrs, passes
+from tilewright.ops.lowered.split import MATMUL_PIECES, TOGETHER, MatmulPiecesAttrs, count_of, passes
 from tilewright.ops.lowered.split_conv import ConvPiecesAttrs
 from tilewright.ops.lowered.tiles import MATMUL_TILES
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, own_loops, parallelize
-from tilewright.plans.framework.cost import Cost, fetch_cycles, level, nbytes_of, number, roofline, surrounding
+from tilewright.plans.framework.cost import (
+    Cost,
+    fetch_cycles,
+    level,
+    load_cycles,
+    nbytes_of,
+    number,
+    roofline,
+    store_cycles,
+    surrounding,
+)
 from tilewright.plans.idioms.panels import schedule_prologue
 from tilewright.plans.matmul.dots import operands, tile_loops
 from tilewright.schedule.dot_intrinsics import Dot, find_tile_dot
@@ -36,6 +47,8 @@ SHAPES = ((2, 2), (1, 4), (4, 1), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
 """Registers of sums by rows and panels: four of eight, so that two operands of each side stay in the others."""
 
 REGISTERS = 8
+STORED = f32
+"""The type of sums in memory, of the size of those of 8 bits too."""
 BEYOND = ("l3", "memory")
 """Levels beyond the second one."""
 
@@ -87,6 +100,13 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
             reread = reread_cycles(anchor, block, panels // wide, target)
             own = (*knobs, ("block", block)) if block else knobs
             result.append(Candidate(own, Cost(compute=compute, memory=memory + reread) + rest))
+            for deep in depths(anchor, tall, wide, block or rows, dot, target):
+                parts = steps * dot.steps * dot.group // deep
+                each = tile_cycles(tall, wide, steps // parts, dot, target, terms)
+                sums = parts * times * tiles * dot.rows * panels * dot.lanes * STORED.itemsize
+                added = Cost(load=load_cycles(sums, target), store=store_cycles(sums, target))
+                multiplied = Cost(compute=times * tiles * panels / (tall * wide) * parts * each, memory=memory + reread)
+                result.append(Candidate((*own, ("depth", deep)), multiplied + added + rest))
     return sorted(result, key=lambda c: c.cycles)
 
 
@@ -100,6 +120,25 @@ def blocks(anchor: Stage, tile: int, target: Target) -> tuple[int, ...]:
         return (0,)
     fits_l2 = [n for n in range(tile, rows, tile) if rows % n == 0 and size * n // rows <= target.l2 // 2]
     return (0, *fits_l2[-1:])
+
+
+def depths(anchor: Stage, tall: int, wide: int, rows: int | None, dot: Dot, target: Target) -> tuple[int, ...]:
+    """Into blocks of which depth a product of several tiles of rows may fall, so that a group of panels stays in the
+    first level while tiles pass: as deep as fits it beside two tiles. Sums of all blocks are a quarter of the second
+    level at most."""
+    steps = as_int(anchor.reduce[-2].extent) or 1
+    if rows is None or rows <= tall * dot.rows:
+        return ()
+    count = count_of(terms_of(anchor)) if terms_of(anchor) > 1 else 1
+    across = (wide * dot.lanes * dot.b.itemsize + 2 * tall * dot.rows * dot.a.itemsize) * count
+    fitting = [
+        n * dot.group
+        for n in range(dot.steps, steps, dot.steps)
+        if steps % n == 0
+        and across * n * dot.group <= target.caches.l1
+        and steps // n * rows * wide * dot.lanes * STORED.itemsize <= target.l2 // 4
+    ]
+    return tuple(fitting[-1:])
 
 
 def reread_cycles(anchor: Stage, block: int, groups: int, target: Target) -> float:
@@ -178,7 +217,10 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         outer, tile = s.split(order.pop(), factor=rows // candidate.knob("rows"))
         s.reorder(outer, *order)
         order, shared = [outer, *order, tile], shared + 1
-    multiply_tiles(s, anchor, block, order[-1], dot, terms=terms_of(anchor))
+    stored, place = None, order[-1]
+    if deep := dict(candidate.knobs).get("depth"):
+        block, stored, place = _depth_blocks(s, block, order, deep // dot.group, candidate.knob("rows"), dot)
+    multiply_tiles(s, anchor, block, place, dot, terms=terms_of(anchor), stored=stored)
     *_, panel, lane = s.loops(out)[-inner:]
     s.unroll(panel)
     s.vectorize(lane)
@@ -186,6 +228,32 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     several = any(extent(s, loop) != 1 for loop in order)
     schedule_prologue(s, structure, prologue, target, parallel=several)
     parallelize(s, order[:shared])
+
+
+def _depth_blocks(
+    s: Schedule, block: BlockRef, order: list[LoopRef], steps: int, rows: int, dot: Dot
+) -> tuple[BlockRef, BlockRef, LoopRef]:
+    """Let every tile of rows take a block of the depth of a group of panels before the next one, so that these panels
+    stay in the first level. Sums of each block are stored, and added where a tile's result is made. Returns the block
+    that multiplies, the one that stores its registers and the loop over tiles of rows."""
+    step = [loop for it, loop in own_loops(s, block) if it.kind == "reduce"][-2]
+    outer, _ = s.split(step, factor=steps)
+    part = s.rfactor(block, outer)
+    stored = s.cache_write(part, "tiles")
+    s.compute_at(block, order[-1])
+    s.set_scope(block, "local")
+    *others, row, column, which = [loop for _, loop in own_loops(s, block)]
+    panel, lane = s.split(column, factor=dot.lanes)
+    s.reorder(*others, row, panel, which, lane)
+    for loop in (panel, which):
+        s.unroll(loop)
+    s.vectorize(lane)
+    s.compute_at(stored, order[-2])
+    s.set_scope(stored, "local")
+    *others, row, column = [loop for _, loop in own_loops(s, stored)]
+    tile, inner = s.split(row, factor=rows)
+    s.reorder(*others, tile, inner, column)
+    return part, stored, tile
 
 
 def multiply_tiles(
@@ -197,17 +265,23 @@ def multiply_tiles(
     prefetch: Prefetch | None = None,
     *,
     terms: int = 1,
+    stored: BlockRef | None = None,
 ) -> None:
     """Sums in registers, from which they go to memory that the stages after them read; `prefetch` is what each step of
     the depth prefetches. Of more than one of the `terms` the reduction's loop before the depth's is over those of a
-    product of pieces: those of a pass over the depth are multiplied at each step of it."""
+    product of pieces: those of a pass over the depth are multiplied at each step of it. `stored`: the block that stores
+    registers, where there is one, whose loop `place` is."""
     dtype = anchor.writes[0].dtype
-    stored = s.cache_write(block, "tiles")
-    s.set_scope(stored, "local")
-    s.compute_at(stored, place)
+    by_depth = stored is not None
+    if stored is None:
+        stored = s.cache_write(block, "tiles")
+        s.set_scope(stored, "local")
+        s.compute_at(stored, place)
     s.compute_at(block, place)
     own = [loop for it, loop in own_loops(s, block) if it.kind == "spatial"]
     *windows, step, member = [loop for it, loop in own_loops(s, block) if it.kind == "reduce"]
+    if by_depth and windows:
+        windows, step = [step], windows[0]  # rfactor puts the iterator first whose loop it takes
     step, depth = s.split(step, factor=dot.steps)
     matrices, points = _matrices(s, own, dot)
     by_pass = s.split(windows.pop(), factor=TOGETHER[terms]) if terms > 1 else ()

@@ -39,6 +39,7 @@ def split(a: Assigner, node: Node, choice: Split) -> bool:
     tile = find_tile_dot(bf16, bf16, a.target)
     assert x is not None and w is not None and tile is not None
     rows = a.as_row_major(x)
+    most = largest(a, rows, -1)  # not of joined rows: the kernel that computes rows may have it beside them
     if node.of(MatmulAttrs).transpose_a:
         order = (*range(x.type.rank - 2), x.type.rank - 1, x.type.rank - 2)
         rows = a.derive("transpose", rows, name=f"{x.name}_rows", perm=order)
@@ -53,7 +54,7 @@ def split(a: Assigner, node: Node, choice: Split) -> bool:
         width = matmul_tile(key, rows.shape[-2], columns, depth, f32, a.target).width
         packed = a.derive("lowered.pack_matmul", weights, name=f"{w.name}_packed", width=width, transpose=transpose)
     panels = panels_of_pieces(a, weights, columns, transpose, choice.terms, tile)
-    away = rows_if_large(a, largest(a, rows, -1), bound(a, weights, depth))
+    away = rows_if_large(a, most, bound(a, weights, depth))
     attrs = {"columns": columns, "rows": tile.rows, "terms": choice.terms, "least": choice.least}
     attrs |= {"transpose": transpose}
     name, op = node.output.name, f"lowered.matmul_x{choice.terms}"
