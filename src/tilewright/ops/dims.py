@@ -31,7 +31,7 @@ _whole: ContextVar[dict[Expr, Expr]] = ContextVar("whole", default={})  # noqa: 
 
 @contextmanager
 def with_facts(conditions: tuple[Expr, ...]) -> Iterator[None]:
-    """Inside, dimensions are known to be as these conditions over symbols say."""
+    """A context in which these conditions over symbols hold for all dimensions."""
     token, whole = _facts.set(conditions), _whole.set(_multiples(conditions))
     try:
         yield
@@ -41,7 +41,7 @@ def with_facts(conditions: tuple[Expr, ...]) -> Iterator[None]:
 
 
 def has_facts() -> bool:
-    """Whether dimensions are known by conditions now, of which types know nothing afterwards."""
+    """Whether a context of `with_facts` is active, whose facts are not a part of types."""
     return bool(_facts.get())
 
 
@@ -72,7 +72,7 @@ def known(condition: Expr) -> bool:
 
 
 def whole_quotient(a: Expr, b: Expr) -> Expr | None:
-    """`a / b` where that is a polynomial of sizes; what it is where b is 0 does not count."""
+    """`a / b` where that is a polynomial of sizes; the result for b = 0 does not matter."""
     quotient = exact_quotient(a, b, _facts.get())
     return None if quotient is None else dim(quotient)
 
@@ -122,8 +122,9 @@ _stated: ContextVar[frozenset[Expr]] = ContextVar("stated", default=frozenset())
 
 @contextmanager
 def stated(numbers: frozenset[Expr]) -> Iterator[None]:
-    """Numbers are sizes that a file states, as those of weights are: inside, `assuming` takes symbolic dimensions
-    to be equal to them. Numbers that come from one run of an exporter (as many steps as it unrolled) are none."""
+    """A context in which these numbers count as sizes that a file states, as the extents of its weights are: `assuming`
+    takes symbolic dimensions to be equal to them. Numbers that follow from one run of an exporter, such as the steps
+    that it unrolled, are not passed."""
     token = _stated.set(numbers)
     try:
         yield
@@ -145,12 +146,12 @@ def assuming(numbers: list[tuple[Expr, Expr]] | None = None) -> Iterator[list[tu
 
 
 def stated_numbers() -> frozenset[Expr]:
-    """The sizes that are `stated` around here."""
+    """The sizes of the enclosing contexts of `stated`."""
     return _stated.get()
 
 
 def collects() -> bool:
-    """Whether `assuming` collects sizes around here."""
+    """Whether an enclosing context of `assuming` collects sizes."""
     return _assumed.get() is not None
 
 

@@ -23,7 +23,7 @@ _A = onnx.AttributeProto
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A graph that was read.
+    """A graph of ONNX Runtime that was read.
 
     Args:
         model: it as a model.
@@ -37,7 +37,7 @@ class Read:
 
 
 def read_graph(api: Api, graph: int) -> Read:
-    """Read the graph of this handle."""
+    """The graph of this handle as an ONNX model."""
     model = onnx.ModelProto(ir_version=max(api.number("Graph_GetOnnxIRVersion", graph), 3))
     count = api.number("Graph_GetNumOperatorSets", graph)
     domains, versions = (ctypes.c_char_p * max(count, 1))(), (ctypes.c_int64 * max(count, 1))()

@@ -25,7 +25,7 @@ Named = tuple[str, Record]
 
 
 def everything(store: Store) -> Iterator[Named]:
-    """All records that are sound."""
+    """All records of a store but damaged ones."""
     for target in store.classes():
         for digest in sorted(store.digests(target)):
             record = store.get(digest, target)
@@ -34,7 +34,7 @@ def everything(store: Store) -> Iterator[Named]:
 
 
 def find(store: Store, text: str) -> list[Named]:
-    """The records whose digest begins with a text, or whose decision is called so."""
+    """The records whose digest begins with a text, or whose decision has this name."""
     return [(digest, r) for digest, r in everything(store) if digest.startswith(text) or text in (r.decision, r.about)]
 
 
@@ -93,7 +93,7 @@ def difference(left: Store, right: Store) -> Difference:
 
 @dataclass(slots=True)
 class Statistics:
-    """A store summed up.
+    """Counts of the records of a store.
 
     Args:
         records, bytes: all of them, and what their files take.
@@ -121,7 +121,7 @@ class Statistics:
 
 
 def statistics(store: Store) -> Statistics:
-    """Sum up a store."""
+    """Count the records of a store."""
     s = Statistics()
     results = list(everything(store))
     for digest, r in results:
@@ -146,7 +146,7 @@ def _groups(r: Record) -> tuple[str, str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Superfluous:
-    """A file that can go, and why."""
+    """A file that may be removed, and the reason."""
 
     path: Path
     why: str
@@ -184,7 +184,7 @@ def _same(r: Record) -> tuple[str, ...]:
 
 
 def remove(files: Iterable[Superfluous]) -> int:
-    """Remove files; how many there were."""
+    """Remove files, and return how many existed."""
     count = 0
     for each in files:
         try:

@@ -38,7 +38,7 @@ def class_name(folder: str) -> str:
 
 
 class Store:
-    """A folder of records. Who only reads needs no right to write; a folder that is not there is empty."""
+    """A folder of tuning records. Reading needs no right to write, and a folder that does not exist has no records."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
@@ -53,7 +53,7 @@ class Store:
         return self
 
     def put(self, record: Record, *, durable: bool = True) -> str:
-        """Keep a record; its digest. Raises RecordError if the folder cannot be written.
+        """Store a record and return its digest. Raises RecordError if the folder cannot be written.
 
         Args:
             durable: return only when it is on the disk; without, many are written faster.
@@ -63,7 +63,8 @@ class Store:
     def keep(
         self, content: bytes, target: str, *, durable: bool = False, there: Container[str] | None = None
     ) -> tuple[str, bool]:
-        """Keep the content of a record's file, which was checked before; its digest, and whether it is new.
+        """Store the content of a record's file, which the caller has checked; return its digest, and whether the record
+        is new.
 
         Args:
             there: the class's `digests`, where the caller has listed them: the files of others are not looked for,
@@ -80,24 +81,24 @@ class Store:
         return digest, new
 
     def path(self, digest: str, target: str) -> Path:
-        """Where a record is kept."""
+        """The path of a record's file."""
         return self.class_folder(target) / f"{digest}.json"
 
     def class_folder(self, target: str) -> Path:
-        """Where the records of a class of machines are."""
+        """The folder of the records of a class of machines."""
         return self.folder / folder_name(target)
 
     def classes(self) -> tuple[str, ...]:
-        """The classes of machines that there are records of."""
+        """The classes of machines that have records."""
         return tuple(sorted(class_name(name) for name in _names(self.folder) if " threads=" in class_name(name)))
 
     def digests(self, target: str) -> set[str]:
-        """The names of all records of a class."""
+        """The digests of all records of a class of machines, which are the names of their files."""
         matches = map(_FILE.fullmatch, _names(self.class_folder(target)))
         return {candidate[1] for candidate in matches if candidate is not None}
 
     def get(self, digest: str, target: str) -> Record | None:
-        """One record; None where there is no such file or, with a warning, where it is damaged."""
+        """One record; None if it has no file or, with a warning, if its file is damaged."""
         path = self.path(digest, target)
         try:
             record = read(path)
@@ -124,7 +125,7 @@ class Store:
         return tuple(sorted(results, key=lambda r: (r.provenance.time, r.digest), reverse=True))
 
     def remove(self, digest: str, target: str) -> bool:
-        """Remove a record; whether it was there."""
+        """Remove a record, and return whether there was one."""
         try:
             self.path(digest, target).unlink()
         except FileNotFoundError:

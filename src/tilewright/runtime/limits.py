@@ -1,4 +1,4 @@
-"""How loops end that nothing known bounds: after too many iterations, after too long a time, or by a signal.
+"""The end of loops that only data ends: after too many iterations, after too long a time, or by a signal.
 
 `tw_run` counts iterations down that it was allowed. Where none is left it calls `tw_poll`, in one of its threads, which
 allows some more: twice as many as before until those take about a millisecond, so that an iteration itself costs

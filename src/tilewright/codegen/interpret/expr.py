@@ -124,7 +124,7 @@ class Scope:
         raise InterpretError(f"{type(e).__name__} cannot be interpreted; lower it first", where=str(e))
 
     def cell(self, v: Var) -> list[Any]:
-        """Where the value of a variable is kept."""
+        """The list of one element that holds a variable's value."""
         cell = self.cells.get(v)
         if cell is None:
             raise InterpretError(f"the variable {v.name!r} is not defined", where=self.where)
@@ -273,5 +273,5 @@ class Scope:
         return position_in(memory, index)
 
     def is_fixed(self, buffer: Buffer) -> bool:
-        """Does the shape depend on symbols alone, so that it is known already?"""
+        """Whether a buffer's shape depends on symbols alone, so that it is known before the function runs."""
         return all(v in self.fixed for extent in buffer.shape for v in variables(extent))

@@ -135,8 +135,8 @@ LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(7)
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """The comparison that inner nodes make, before all of it is `<=`. NaN is answered no, by `NEQ` yes, and yes where
-    `nan_true`."""
+    """The conditions of inner nodes as a file has them, before all become `<=`. A NaN makes a condition false, except
+    `NEQ`, and except where `nan_true` says otherwise."""
 
     feature: Array  # int64[nodes]
     mode: Array  # int64[nodes]
@@ -147,7 +147,7 @@ class Questions:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column beside the features: 1 where the answer is yes, else 0."""
+    """A column that is computed beside the features: 1 where a condition holds, else 0."""
 
     feature: int
     members: tuple[float, ...]
@@ -168,8 +168,9 @@ class Comparisons:
 
 
 def comparisons(asked: Questions, features: int) -> Comparisons:
-    """Every question as a comparison. `x < v` asks for the number below v, `x > v` is `x <= v` with yes and no
-    exchanged; equality and membership need columns of their own, whose ones are above a half."""
+    """The conditions of all inner nodes in the form `x[feature] <= threshold`. `x < v` compares with the number below
+    v; `x > v` is `x <= v` with the two branches exchanged; equality and membership are columns that are computed, 0 or
+    1, and compared with a half."""
     mode, value = asked.mode, asked.value
     below = np.isin(mode, (LT, GTE))
     threshold = np.where(below, np.nextafter(value, -np.inf, dtype=value.dtype), value)

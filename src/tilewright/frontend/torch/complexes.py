@@ -59,14 +59,14 @@ def rule(*names: str) -> Callable[[F], F]:
 
 
 def involved(arguments: Any) -> bool:
-    """Whether a complex tensor or number is among arguments, in lists too."""
+    """Whether a complex tensor or number is among the arguments, or in a list among them."""
     if isinstance(arguments, list | tuple):
         return any(involved(a) for a in arguments)
     return isinstance(arguments, Complex | complex)
 
 
 def is_complex(results: Any) -> bool:
-    """Whether a complex tensor is among an operator's results."""
+    """Whether one of an operator's results is a complex tensor."""
     several = results if isinstance(results, list | tuple) else (results,)
     return any(isinstance(r, torch.Tensor) and r.is_complex() for r in several)
 
@@ -109,7 +109,8 @@ def _parts_of(fake: Any) -> Any:
 
 
 def pair(call: Call, x: Any) -> tuple[Any, Any]:
-    """An operand as its parts: tensors and numbers; None for an imaginary part that there is none."""
+    """The real and the imaginary part of an operand, as tensors or numbers; the imaginary part is None for a real
+    operand."""
     if isinstance(x, Complex):
         return x.parts
     return (x.real, x.imag) if isinstance(x, complex) else (x, None)
@@ -188,7 +189,8 @@ def exponential(n: Call, x: Complex) -> Complex:
 
 @rule("abs")
 def magnitude(n: Call, x: Complex) -> Value:
-    """Without overflow where the squares would: the larger part times the root of 1 + (smaller / larger)^2."""
+    """The absolute value of a complex tensor: the larger part times the root of 1 + (smaller / larger)^2, which does
+    not overflow where the sum of the squares would."""
     a, b = (n.emit("abs", p) for p in x.parts)
     large, small = n.emit("max", a, b), n.emit("min", a, b)
     share = n.emit("div", small, large)

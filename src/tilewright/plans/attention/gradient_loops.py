@@ -143,11 +143,11 @@ class GradientLoops:
                     nest.store(result, self.place(operand, b, j, g, d), cast(sums[j, d], result.dtype))
 
     def place(self, operand: int, b: Expr, s: Expr, h: Expr, d: Expr) -> tuple[Expr, ...]:
-        """Where an element of the gradient of an operand stands."""
+        """The place in memory of element (b, s, h, d) of the gradient of an operand."""
         return self.results.place(operand, b, s, h, d, self.task.rows, self.task.depth)
 
     def pack(self, b: Expr, g: Expr) -> None:
-        """Keys as they are, and panels of keys and values."""
+        """Copy the keys of a head, and pack its keys and values into panels."""
         task = self.task
         self.copied(self.kb, task.keys, task.depth, lambda j, d: task.load(task.k, 1, b, j, g, d))
         self.transposed_panels(self.kt, task.depth, lambda j, d: self.kb[j, d])
@@ -187,7 +187,7 @@ class GradientLoops:
             nest.store(buffer, (r, d), element(r, at))
 
     def rows(self, b: Expr, h: Expr, first: Expr, here: Expr, tiles: Expr) -> None:
-        """A block of rows of a query head."""
+        """Compute what a block of rows of a query head adds to all gradients."""
         task, last = self.task, self.task.rows - 1
         count = tiles * self.tall
         self.copied(self.q, count, task.depth, lambda r, d: task.load(task.q, 0, b, minimum(first + r, last), h, d))
@@ -292,7 +292,7 @@ class GradientLoops:
         return select(mask[self.task.mask_index(b, h, i, j)], value, self.task.number(0.0))
 
     def by_query(self, b: Expr, h: Expr, first: Expr, tiles: Expr) -> None:
-        """dq of the block."""
+        """Compute dq, the queries' gradient, of a block of rows."""
         nest, task, width, tall, dq = self.nest, self.task, self.width, self.tall, self.results.dq
         with (
             nest.loop("c", self.chunks) as c,
@@ -318,7 +318,7 @@ class GradientLoops:
     def by_key(
         self, operand: int, factors: Buffer, rows: Buffer, chunks: Expr, here: Expr, head: tuple[Expr, Expr]
     ) -> None:
-        """dk or dv, the gradients of operands 1 and 2: what the block's rows add."""
+        """Add what a block of rows contributes to dk or dv, the gradients of operands 1 and 2."""
         nest, task, width, tall = self.nest, self.task, self.width, self.tall_keys
         sums = None if self.single else self.dk if operand == 1 else self.dv
         result, depth = (self.results.dk, task.depth) if operand == 1 else (self.results.dv, task.out_depth)

@@ -38,7 +38,8 @@ MAX_VECTORS = 12
 
 @dataclass(frozen=True, slots=True)
 class PixelProblem:
-    """One image and group: `filters` over `pixels`, each from `depth` channels."""
+    """One image and group of a convolution with windows of one pixel: `filters` outputs of each of `pixels`, from
+    `depth` channels."""
 
     filters: int
     pixels: int
@@ -46,7 +47,7 @@ class PixelProblem:
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """Products over the pixels of maps, pointwise work before and after."""
+    """Whether a function is products over the pixels of maps, with pointwise stages before and after."""
     conv = structure.operator(CONV_POINTWISE_GROUPS)
     if conv is None or any(st.role == "reduction" for st in structure.stages):
         return False
@@ -99,8 +100,8 @@ def registers(filters: int, vectors: int, target: Target) -> int:
 
 
 def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target: Target) -> Cost:
-    """One image and group. A last vector of few lanes is several shorter ones; what a run reads comes from the second
-    level of cache when it takes more than the first."""
+    """The estimated cost of one image and group. A last vector of few lanes is computed as several shorter ones. A run
+    that reads more than the first level of cache holds reads from the second."""
     lanes, panels = target.lanes(4), -(-shape.filters // width)
     costs, traffic, caches = target.costs.arithmetic, target.costs.traffic, target.caches
     run, loads = 4 * shape.depth * vectors * lanes, costs.loads_per_cycle
@@ -178,7 +179,7 @@ def panel_of(structure: Structure) -> int:
 
 
 def filters_of(structure: Structure) -> int:
-    """Filters of a group, as the output has them."""
+    """The number of filters of a group in the function's output."""
     anchor = structure.anchors[0]
     out = structure.after(anchor)[-1]
     return (as_int(out.spatial[1].extent) or 1) // (as_int(anchor.spatial[1].extent) or 1)

@@ -1,4 +1,5 @@
-"""Vectors of a conditional loop one by one: those that are whole without their condition, those that are empty not.
+"""The vectors of a conditional loop one by one: a vector whose lanes all count loses the condition, and one without any
+is skipped.
 
     for v in 0..64 vectorized {                   if 16 <= n { for v in 0..16 vectorized { B[v] = A[2*v] } }
       if v < n { B[v] = A[2*v] }             ->   else if 0 < n { for v in 0..16 vectorized { if v < n { ... } } }

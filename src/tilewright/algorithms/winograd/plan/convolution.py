@@ -157,14 +157,14 @@ def _result(result: WinogradStages) -> Buffer:
 
 
 def transform(result: WinogradStages) -> Winograd:
-    """The transform that the layout of the filters is for."""
+    """The transform for which the filters are laid out."""
     width, panels = panel_width(result.product), as_int(result.product.spatial[-3].extent)
     assert width is not None and panels is not None
     return Winograd(result.attrs.tile, width, panels)
 
 
 def problems(result: WinogradStages, structure: Structure, target: Target) -> tuple[WinogradProblem, ...]:
-    """The layer as the estimate knows it, for each number of images."""
+    """The problems of the layer for the estimate, one for each number of images."""
     model = working_set(0.0, structure.func.notes, target)
     return problems_of(result.attrs, _result(result).shape, model)
 
@@ -340,8 +340,8 @@ def products(
 def register_tiles(
     s: Schedule, tile: BlockRef, group: LoopRef, rows: int, elements: int
 ) -> tuple[LoopRef, BlockRef, BlockRef]:
-    """The products of a register tile are complete when it is stored. Returns the loop over the elements of a tile, the
-    block that stores and the one that multiplies."""
+    """Schedule the products of register tiles whose sums are complete when they are stored. Returns the loop over the
+    elements of a tile, the block that stores and the block that multiplies."""
     product = s.cache_write(tile, "local")
     s.compute_at(product, group)
     *each, _, t, _ = s.loops(product)[-elements - 3 :]
@@ -434,7 +434,7 @@ def ordinary_loops(
 
 
 def fits_filters(structure: Structure, target: Target) -> bool:
-    """The transform of filters, with pointwise stages before it."""
+    """Whether a function is the transform of filters, with pointwise stages before it."""
     pack = structure.operator(PACK_WINOGRAD)
     if pack is None or structure.stages[-len(pack.stages) :] != pack.stages:
         return False

@@ -41,8 +41,8 @@ products."""
 
 @dataclass(frozen=True, slots=True)
 class SumsProblem:
-    """A convolution of stride one: `images` x (`height` x `width`) outputs, blocks of channels and of filters, taps of
-    the window, a side."""
+    """A gradient by the weights of a convolution with strides of one: `images` maps of `height` x `width` outputs, the
+    blocks of channels and of filters, and the side of the window."""
 
     images: int
     height: int
@@ -54,8 +54,8 @@ class SumsProblem:
 
 @dataclass(frozen=True, slots=True)
 class SumsWay:
-    """Tile rows of a chunk, blocks of filters and of channels of a group, register tile: blocks of filters by
-    channels."""
+    """One way to sum over tiles: the tile rows of a chunk, the blocks of filters and of channels in a group, and the
+    register tile, `vectors` blocks of filters by `rows` channels."""
 
     tilerows: int
     filters: int
@@ -70,7 +70,7 @@ class SumsWay:
 
 @lru_cache(maxsize=1024)
 def ranked(problem: SumsProblem, tile: int, target: Target) -> tuple[tuple[Cost, SumsWay], ...]:
-    """The ways to go by with their costs, the best first."""
+    """The ways to sum over tiles with their costs, the cheapest first."""
     results = [(cost(problem, tile, way, target), way) for way in ways(problem, tile, target)]
     return tuple(sorted(results, key=lambda option: option[0].cycles))
 
@@ -90,7 +90,7 @@ def ways(problem: SumsProblem, tile: int, target: Target) -> Iterator[SumsWay]:
 
 
 def lengths(problem: SumsProblem, tile: int, target: Target) -> set[tuple[int, int]]:
-    """Tiles that are summed at once and chunks of them whose sums are added then, of all ways."""
+    """For each way how many tiles are summed at once, and how many such sums are then added."""
     down, across = ceil(problem.height / tile), ceil(problem.width / tile)
     counts = {way.tilerows for way in ways(problem, tile, target)}
     return {(rows * across, ceil(problem.images * down / rows)) for rows in counts}
@@ -101,7 +101,7 @@ def divisors(n: int) -> list[int]:
 
 
 def cost(problem: SumsProblem, tile: int, way: SumsWay, target: Target) -> Cost:
-    """The estimate for all images."""
+    """The estimated cost of a way, for all images."""
     lanes, window = target.lanes(4), problem.window
     size, costs = tile + window - 1, target.costs.arithmetic
     down, across = ceil(problem.height / tile), ceil(problem.width / tile)
