@@ -1,8 +1,8 @@
 """Two processes that learn on halves of a batch, by gloo: `python -m benchmarks.bench_data_parallel`.
 
-Gradients in buckets that are reduced while the way back goes on, against buckets that are waited for, one bucket, and
-PyTorch's DistributedDataParallel: the same network, loss, clipping and Adam, a core each. A step takes as long as the
-slower process; contenders take turns in the same two processes.
+Gradients in buckets that are reduced while the backward pass goes on, against buckets that are waited for, one bucket,
+and PyTorch's DistributedDataParallel: the same network, loss, clipping and Adam, a core each. A step takes as long as
+the slower process; contenders take turns in the same two processes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Reductions over a slow link while the way back goes on: `python -m benchmarks.bench_overlap`.
+"""Reductions over a slow link while the backward pass goes on: `python -m benchmarks.bench_overlap`.
 
 Two processes of one machine learn with compiled steps; each reduction takes as long as a link of a given bandwidth
 would, which is simulated: a token bucket fills while the process sleeps, so that the link takes no core. All gradients
-need a given multiple of the time of a step without reductions. Steps whose buckets are reduced while the way back
+need a given multiple of the time of a step without reductions. Steps whose buckets are reduced while the backward pass
 computes the next, and steps that wait for each, take turns in the same two processes.
 
-The most that there is to gain: of a step of one unit, whose way back is two thirds and has a bucket a layer, waiting
-takes 1 + share, and overlapping 1/3 + 1/9 + share where the link is slower than the way back.
+The most that there is to gain: of a step of one unit, whose backward pass is two thirds and has a bucket a layer,
+waiting takes 1 + share, and overlapping 1/3 + 1/9 + share where the link is slower than the backward pass.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ CONTENDERS = ("buckets", "waiting", "one", "alone", "ddp")
 def contenders(case: str) -> dict[str, Callable[[], float]]:
     """A step of each; all but the last are ours:
 
-    buckets  reduced while the way back goes on
-    waiting  each waited for before the way back goes on
+    buckets  reduced while the backward pass goes on
+    waiting  each waited for before the backward pass goes on
     one      bucket of all gradients
     alone    nothing is reduced, in one bucket
     ddp      PyTorch's DistributedDataParallel, with its fused Adam

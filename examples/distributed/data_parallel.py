@@ -1,5 +1,6 @@
 """Two processes learn on halves of each batch: by PyTorch's DistributedDataParallel on our backend, and by compiled
-steps whose gradients are reduced while the way back goes on. They learn digits, by a small network and by ResNet-18."""
+steps whose gradients are reduced while the backward pass goes on. They learn digits, by a small network and by
+ResNet-18."""
 
 from __future__ import annotations
 

@@ -150,4 +150,9 @@ def test_recurrent_layers_are_trained_where_dynamo_allows_it(kind: str) -> None:
     assert len(reports) == 2
     assert not any(r.uncompiled for r in reports)
     left = {name for r in reports for name, native in r.operators if not native}
-    assert left <= {"aten.t", "aten.view", "aten.unbind.int", "aten.detach"}  # of weights, which the way back reads
+    assert left <= {
+        "aten.t",
+        "aten.view",
+        "aten.unbind.int",
+        "aten.detach",
+    }  # of weights, which the backward pass reads

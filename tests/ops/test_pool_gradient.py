@@ -150,7 +150,7 @@ def test_places_of_another_pooling() -> None:
 
 
 def test_the_way_back_does_not_read_the_map() -> None:
-    """The way forward says where maxima are; who follows it back twice has them once."""
+    """The forward pass says where maxima are; who follows it back twice has them once."""
     builder = GraphBuilder("net")
     x = builder.input("x", TensorType(f32, tuple(map(as_expr, (1, 2, 6, 6)))))
     y = ops.emit1(builder, "max_pool", ops.emit1(builder, "exp", x), **window(2, 2, strides=2))

@@ -1,7 +1,7 @@
 """Gradients of PyTorch's own operators and modules against autograd: `make torch-gradients`.
 
 Each entry of `op_db` that supports autograd (with --modules, of `module_db`, in training as in evaluation where these
-differ) is traced in f32 with a few of PyTorch's samples; `tw.gradient` makes the way back of a weighted sum of its
+differ) is traced in f32 with a few of PyTorch's samples; `tw.gradient` makes the backward pass of a weighted sum of its
 floating point results to its inputs and a module's parameters, which the operators' NumPy references run. An entry is
 as good as its worst sample:
 

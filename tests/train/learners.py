@@ -225,7 +225,7 @@ WHAT: dict[str, Callable[[int], dict[str, Any]]] = {
     "cases": cases,
     "refused": refused,
     "dies": dies,
-    "dies in the way back": lambda rank: dies(rank, 2),
+    "dies in the backward pass": lambda rank: dies(rank, 2),
 }
 
 

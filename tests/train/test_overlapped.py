@@ -1,4 +1,4 @@
-"""Reductions beside the way back: the bits of reductions in turn, errors, and that both go on at once."""
+"""Reductions beside the backward pass: the bits of reductions in turn, errors, and that both go on at once."""
 
 from __future__ import annotations
 

@@ -51,6 +51,6 @@ def test_loss_curves(monkeypatch: pytest.MonkeyPatch) -> None:
         before = products()
         split = curve(0, target=target)
     both = (ROWS // 16) * (WIDTH // 16) * (WIDTH // 32) * 3  # of one product, whichever sides are exchanged
-    assert products() - before == STEPS * 5 * both  # two forward, three on the way back
+    assert products() - before == STEPS * 5 * both  # two forward, three in the backward pass
     assert usual[-1] < 0.9 * usual[0]
     assert np.abs(split - usual).max() <= 1e-3 * np.abs(other - usual).max()

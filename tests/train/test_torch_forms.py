@@ -1,5 +1,6 @@
 """Forms of training against eager PyTorch: loss, gradients and one step of an optimiser, where operators have arguments
-that act on the way back alone, where elements are equal or stand at a corner, and where code says what has a gradient.
+that act in the backward pass alone, where elements are equal or stand at a corner, and where code says what has a
+gradient.
 
 What acts on gradients and is not traced is refused by its name (`test_hooks`).
 """
@@ -119,7 +120,7 @@ form("std of constants", lambda w, x: w.std(1), FLAT)
 form("std_mean of constants", lambda w, x: torch.stack(torch.std_mean(w, 1, correction=0)), FLAT)
 form("var of constants", lambda w, x: w.var(1), FLAT)
 
-# --- arguments that act on the way back ------------------------------------------------------------------------------
+# --- arguments that act in the backward pass ------------------------------------------------------------------------
 
 for _options in (
     {"padding_idx": 0},
@@ -311,7 +312,8 @@ def test_hooks_of_parameters_act_in_autograd() -> None:
 ])  # fmt: skip
 @pytest.mark.parametrize("door", DOORS)
 def test_tables_that_are_refused(door: str, make: Any) -> None:
-    """`max_norm` changes a parameter on the way forward; bags by frequency divide by other rows' numbers in PyTorch."""
+    """`max_norm` changes a parameter in the forward pass; bags by frequency divide by other rows' numbers in
+    PyTorch."""
     model = nn.Sequential(make(), nn.Flatten(), nn.LazyLinear(1))
     model(INDEX)
     with pytest.raises(tw.Error, match=r"parameters of the module|scale_grad_by_freq"):

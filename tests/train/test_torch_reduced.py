@@ -65,7 +65,7 @@ def test_ways_of_failing(tmp_path: Path) -> None:
     assert not np.array_equal(first["last"], first["shape after"])
 
 
-@pytest.mark.parametrize("what", ["dies", "dies in the way back"])
+@pytest.mark.parametrize("what", ["dies", "dies in the backward pass"])
 def test_a_process_that_dies(tmp_path: Path, what: str) -> None:
     """The other one has an error that says so, and its parameters."""
     first, _ = run(tmp_path, what, (0, 9))

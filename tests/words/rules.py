@@ -51,6 +51,9 @@ OPENINGS = (
 )
 """Words with which no docstring begins: it would lean on the docstring before it, or not say what the thing is."""
 
+PHRASES = re.compile(r"[Ww]ay\s+(?:back|forward)\b")
+"""Phrases that prose does not have."""
+
 ORDINARY = re.compile(r"[Aa]part from|(?:bytes|elements|lines|steps|rows) apart|[Cc]old (?:cache|start|compile)s?")
 """Phrases in which a refused word has its ordinary meaning."""
 
@@ -136,3 +139,5 @@ def _of_prose(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
             phrases = ORDINARY.finditer(text, start, end)
             if not any(phrase.start() <= word.start() < phrase.end() for phrase in phrases):
                 yield word[0].lower(), word.start()
+    for phrase in PHRASES.finditer(text, start, end):
+        yield " ".join(phrase[0].lower().split()), phrase.start()

@@ -27,6 +27,7 @@ def refused(text: str, path: str = "src/tilewright/example.py") -> list[str]:
         ("x = 'far behind'", []),
         ("x = 'a message that stands behind'", ["behind"]),
         ('def f():\n    """Nobody reads it."""', ["nobody"]),
+        ('def f():\n    """The way\n    back, or the way it goes."""', ["way back"]),
         ('def f():\n    """The same of rows."""', ["The same ..."]),
         ('x = """The same of rows."""', []),
         ('def f():\n    """Rows that lie 64 bytes apart, apart from the last."""', []),

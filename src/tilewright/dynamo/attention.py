@@ -1,9 +1,9 @@
-"""Attention's way back in a joint graph, without what PyTorch's own keeps for it.
+"""Attention's backward pass in a joint graph, without what PyTorch's own keeps for it.
 
     y, sums = flash(q, k, v)                           y, _ = flash(q, k, v)
     dq, dk, dv = flash_backward(g, q, k, v, y, sums)   dq, dk, dv = attention_backward(g, q, k, v)
 
-Ours computes the scores once more and reads neither result nor sums. So the way forward needs not give the sums, which
+Ours computes the scores once more and reads neither result nor sums. So the forward pass needs not give the sums, which
 it does not compute, and attention is compiled both ways. Where PyTorch runs the operator it makes both again.
 """
 

@@ -26,7 +26,7 @@ _said: set[str] = set()
 @contextlib.contextmanager
 def lstm_in_steps() -> Iterator[None]:
     """While this lasts PyTorch decomposes an LSTM into products, as it does a GRU, and not into oneDNN's layer: that
-    one has no rule, and saves for its way back what AOTAutograd (2.13, 2.14) refuses to save."""
+    one has no rule, and saves for its backward pass what AOTAutograd (2.13, 2.14) refuses to save."""
     before = decompositions.select_one_layer_lstm_function
 
     def steps(*operands: Any) -> Any:

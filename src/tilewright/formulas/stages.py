@@ -1,4 +1,4 @@
-"""A stage of a tensor expression as a statement: the way back from `lowering.py`.
+"""A stage of a tensor expression as a statement: the inverse of `lowering.py`.
 
     te.compute((4, 5), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k))   ->   y[i0, i1] +! x0[i0, i2] * x1[i2, i1]
 

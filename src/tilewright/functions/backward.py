@@ -1,4 +1,4 @@
-"""The gradient of a comprehension as a function of arrays: what PyTorch's autograd calls on the way back."""
+"""The gradient of a comprehension as a function of arrays: what PyTorch's autograd calls in the backward pass."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def torch_op(function: Comprehension, name: str) -> Any:
     """Register a comprehension as the operator "namespace::name" and give it. Traced sizes become numbers, as a
-    program is for sizes. On the way back it runs the comprehension's own gradient, which has none in turn."""
+    program is for sizes. In the backward pass it runs the comprehension's own gradient, which has none in turn."""
     import torch
 
     if not all(part.isidentifier() for part in name.split("::")) or name.count("::") != 1:
@@ -45,7 +45,7 @@ def torch_op(function: Comprehension, name: str) -> Any:
 
 
 def _register_gradient(op: Any, function: Comprehension, name: str, arguments: str) -> None:
-    """The way back as an operator of its own, "namespace::name_backward", so that it can be traced too."""
+    """The backward pass as an operator of its own, "namespace::name_backward", so that it can be traced too."""
     import torch
 
     flows = ", ".join(f"Tensor d_{n}" for n in function.outputs)

@@ -5,9 +5,9 @@
     f[i, j] = g[i] . v[j]                                 s[i, j] = scale * p[i, j] * (f[i, j] - sum_j p[i, j] f[i, j])
     dq[i] = sum_j s[i, j] k[j]      dk[j] = sum_i s[i, j] q[i]      dv[j] = sum_i p[i, j] g[i]
 
-Nothing is kept of the way forward: scores and their softmax are computed once more, so that neither way holds more than
-some rows of them (T. Dao et al., "FlashAttention", 2022, section 3.1; here rows are whole, and need no sums that were
-kept). Scheduled by `plans/attention/gradient.py`.
+Nothing is kept of the forward pass: scores and their softmax are computed once more, so that neither way holds more
+than some rows of them (T. Dao et al., "FlashAttention", 2022, section 3.1; here rows are whole, and need no sums that
+were kept). Scheduled by `plans/attention/gradient.py`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 As expressions these are gathers: no element is written by two windows. A program takes maxima the other way round,
 plane by plane: a window adds to the place of its first maximum. Planes have nothing in common, so that threads share
 them, and of windows that stand side by side in a vector no two add to one place at the same tap. Where a window's
-maximum is, `max_pool_places` says by the number of its tap, in a byte: the way back does not read the map.
+maximum is, `max_pool_places` says by the number of its tap, in a byte: the backward pass does not read the map.
 """
 
 from __future__ import annotations

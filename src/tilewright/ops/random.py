@@ -1,5 +1,5 @@
 """Random numbers that are functions of a key and a place: nothing is carried from one to the next, so that threads,
-vectors and the way back see the same ones.
+vectors and the backward pass see the same ones.
 
 The generator is Threefry-2x32 of 20 rounds (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011), the one
 of `jax.random`: additions, rotations and exclusive ors of 32 bits, which every machine has in vectors.

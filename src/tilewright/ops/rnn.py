@@ -32,7 +32,7 @@ Out = tuple[TensorType, ...]
 @dataclass(frozen=True, slots=True)
 class RecurrenceAttrs(Attrs):
     """`activations` has operator and attributes of each of the cell's functions; what they take is clipped to +-`clip`.
-    `linear_before_reset` is a GRU's. `keeps` gives, as a last output, what the way back needs of each step.
+    `linear_before_reset` is a GRU's. `keeps` gives, as a last output, what the backward pass needs of each step.
 
     The cell "steps" is what `steps` say, of values [B, H]: the state's products (as many as the weights have columns of
     H), the parts of gates_x, h, c if there is one, the parts of `deferred_bias`. The last steps give the new h (and c).

@@ -3,7 +3,7 @@
     fast = tw.differentiable(module, (x,))
     fast(x).square().mean().backward()          # the gradients are in module's own parameters
 
-The way forward gives, after the module's outputs, the values that the way back reads, as autograd keeps them. The
+The forward pass gives, after the module's outputs, the values that the backward pass reads, as autograd keeps them. The
 parameters are inputs of both programs, so that an optimiser may move them in place between two calls.
 """
 
@@ -31,7 +31,7 @@ from tilewright.train.rewritten import rewritten
 from tilewright.train.torch_loss import check_backward, ran, refuse_control, tensors
 
 REPEATED = frozenset({"constant", "range", "broadcast", "reshape", "eye"})
-"""Operators whose results are made again on the way back rather than kept."""
+"""Operators whose results are made again in the backward pass rather than kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Ways:
     forward   from the inputs and parameters to the outputs and what is kept
     back      from what it reads of inputs, parameters and kept values, and the gradients of the outputs of floating
               point types, to the gradients of the `moved`
-    reads     those of all values of the way forward, inputs first, that the way back takes
+    reads     those of all values of the forward pass, inputs first, that the backward pass takes
     moved     the inputs and parameters that have a gradient, by their number
     """
 
@@ -81,7 +81,7 @@ def divided(graph: Graph, movable: Sequence[str]) -> Ways:
 
 
 def _cut(nodes: Sequence[Node], results: Sequence[Value], earlier: set[Any]) -> tuple[list[Value], list[Node]]:
-    """The values that are kept for the way back, and its nodes: all that the results need, up to what is kept."""
+    """The values that are kept for the backward pass, and its nodes: all that the results need, up to what is kept."""
     retained: dict[Value, None] = {}
     wanted: set[Value | None] = set(results)
     matches: list[Node] = []
@@ -121,7 +121,7 @@ class Differentiable(torch.nn.Module):  # type: ignore[misc]
 
 
 class _Call(torch.autograd.Function):  # type: ignore[misc]
-    """One call; what is kept for the way back is kept as autograd keeps its own."""
+    """One call; what is kept for the backward pass is kept as autograd keeps its own."""
 
     @staticmethod
     def forward(ctx: Any, owner: Differentiable, *values: torch.Tensor) -> Any:

@@ -85,12 +85,12 @@ def compile_step(
         accumulate: how many batches make one update, by the mean of their gradients.
         reduce: what changes gradients before they move anything, as `tw.train.averaged()` does in each of several
             processes that learn on parts of a batch: it gets buckets of one vector of f32 as soon as each is there, in
-            the order of the way back, and changes them in place; what it returns may have a `wait`, which is called
-            once all are there, so that such work goes on during the way back. With `accumulate`, in those steps alone
-            in which parameters move; of several stages, each stage's before its update. Whether a step is finite is
-            told by the norm of gradients after it, so that all processes see the same. A process whose batch does not
-            fit hands over NaN, so that the others do not wait for it. Where reducing fails, as another process has
-            ended, the step raises CallError, once all that was begun has ended, and leaves all as it was.
+            the order of the backward pass, and changes them in place; what it returns may have a `wait`, which is
+            called once all are there, so that such work goes on during the backward pass. With `accumulate`, in those
+            steps alone in which parameters move; of several stages, each stage's before its update. Whether a step is
+            finite is told by the norm of gradients after it, so that all processes see the same. A process whose batch
+            does not fit hands over NaN, so that the others do not wait for it. Where reducing fails, as another process
+            has ended, the step raises CallError, once all that was begun has ended, and leaves all as it was.
         bucket: bytes from which on gradients are handed to `reduce`: whole parameters of one group. Each bucket is a
             native call, which keeps for those after it what they read.
         schedule: what the learning rates are multiplied by, from the number of updates so far (`tw.train.schedules`).
@@ -102,9 +102,9 @@ def compile_step(
         symbolic: whether one step serves batches of any size from 2 on: of a module, the first dimension of the
             example's arrays.
         memory: bytes that a step's temporaries may take, or a share of what they take otherwise ("0.5x"): activations
-            are computed again on the way back rather than kept, with the same bits. "auto": as much as costs hardly any
-            time (a hundredth of the estimate); None: nothing. `step.show("memory")` tells the plan's peak. Budgets are
-            not for symbolic batches.
+            are computed again in the backward pass rather than kept, with the same bits. "auto": as much as costs
+            hardly any time (a hundredth of the estimate); None: nothing. `step.show("memory")` tells the plan's peak.
+            Budgets are not for symbolic batches.
         threads, target: as for `tw.compile`.
         on_nonfinite: what becomes of a step whose loss or gradient is NaN or infinite: "raise" an error or "skip" it,
             both with parameters as they were, or "keep" it.

@@ -18,7 +18,7 @@ from tilewright.support.errors import UnsupportedError
 
 HINT = (
     "say it in operators: factor * x + ((1 - factor) * x).detach() has the value of x and factor times its gradient; "
-    "or leave the way back to PyTorch: torch.compile(module, backend='tilewright')"
+    "or leave the backward pass to PyTorch: torch.compile(module, backend='tilewright')"
 )
 _PLACES: tuple[tuple[Any, str, str], ...] = (
     (torch.Tensor, "register_hook", "Tensor.register_hook"),
@@ -34,9 +34,9 @@ _OF_NODES = ("register_hook", "register_prehook")
 
 @contextlib.contextmanager
 def watched() -> Iterator[list[str]]:
-    """While this lasts, what code registers that acts on the way back is noted in the list that this gives; each thing
-    once. Subclasses of PyTorch's own context managers, such as those of `torch.utils.checkpoint`, keep what they save
-    as it is and are let be."""
+    """While this lasts, what code registers that acts in the backward pass is noted in the list that this gives; each
+    thing once. Subclasses of PyTorch's own context managers, such as those of `torch.utils.checkpoint`, keep what they
+    save as it is and are let be."""
     seen: dict[str, None] = {}
     results: list[str] = []
     before = [(owner, name, owner.__dict__[name]) for owner, name, _ in _PLACES]
@@ -98,7 +98,7 @@ def of_parameters(several: Iterable[torch.nn.Module]) -> list[str]:
 
 
 def refuse(result: Iterable[str]) -> None:
-    """Raises UnsupportedError naming what acts on the way back, if anything does."""
+    """Raises UnsupportedError naming what acts in the backward pass, if anything does."""
     names = list(dict.fromkeys(result))
     if names:
         raise UnsupportedError("what acts on gradients alone is not traced", got=", ".join(names), hint=HINT)

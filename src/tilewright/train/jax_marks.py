@@ -6,7 +6,7 @@ operators that the importer makes of the values, the result becomes `surrogate(v
 
     y = f(x)   ->   y = surrogate(f(x), jvp(f)(stop_gradient(x), x))
 
-Such are `stop_gradient`, functions with derivatives of their own (`custom_jvp`, and `custom_vjp` whose way back is
+Such are `stop_gradient`, functions with derivatives of their own (`custom_jvp`, and `custom_vjp` whose backward pass is
 linear), and functions with corners.
 """
 
@@ -37,7 +37,7 @@ OURS = ("relu", "_softmax")
 def marked(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function with marks for our operators, of equal arguments and results, to be jitted.
 
-    Raises UnsupportedError while it is traced for a way back (`custom_vjp`) that is not linear in what comes back.
+    Raises UnsupportedError while it is traced for a backward pass (`custom_vjp`) that is not linear in what comes back.
     """
 
     def run(*arguments: Any) -> Any:
@@ -130,7 +130,7 @@ def _function(equation: Any, arguments: Values) -> tuple[Callable[..., list[Any]
 
 
 def _by_way_back(equation: Any, arguments: Values) -> list[Any]:
-    """The results, with gradients as a way back of one's own says: what that is the transpose of."""
+    """The results, with gradients as a backward pass of one's own says: what that is the transpose of."""
     moved, still, places = _function(equation, arguments)
     values, back = jax.vjp(moved, *still)
     try:
@@ -138,7 +138,7 @@ def _by_way_back(equation: Any, arguments: Values) -> list[Any]:
         (like,) = earlier(tuple(arguments[k] for k in places))
     except (NotImplementedError, TypeError, AssertionError, ValueError) as error:
         raise UnsupportedError(
-            "a way back of one's own that is not linear in what comes back is not supported",
+            "a backward pass of one's own that is not linear in what comes back is not supported",
             got=_called(equation.params.get("call_jaxpr", equation.params.get("fun_jaxpr"))),
             hint="say it in operators, or give the loss's gradient by JAX to an update of its own",
         ) from error

@@ -21,8 +21,8 @@ from tilewright.transform.regions.captures import builder_for
 
 
 def with_shared_rows(graph: Graph) -> Graph:
-    """A step's graph in which norms that its way back goes through have their rows in common with it. Half precision
-    stays, since an operator computes its rows in single precision."""
+    """A step's graph in which norms that its backward pass goes through have their rows in common with it. Half
+    precision stays, since an operator computes its rows in single precision."""
     users = graph.consumers()
     separate = {n.output: n for n in graph.nodes if n.op in NORMS and _goes_back(n, users)}
     if not separate:

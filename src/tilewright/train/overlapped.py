@@ -1,4 +1,4 @@
-"""Gradients reduced while the way back goes on."""
+"""Gradients reduced while the backward pass goes on."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tilewright.train.reduced import Array, Reduce
 
 
 class Overlapped:
-    """`reduce` of a step, in a thread of its own: parts one after another, in the order in which the way back gives
-    them, while it computes the next. Native code computes and others' reductions are awaited without the interpreter's
-    lock, so that both go on at once where there is a core for it.
+    """`reduce` of a step, in a thread of its own: parts one after another, in the order in which the backward pass
+    gives them, while it computes the next. Native code computes and others' reductions are awaited without the
+    interpreter's lock, so that both go on at once where there is a core for it.
 
         reduce = tw.train.overlapped(tw.train.averaged(group))
 

@@ -10,9 +10,9 @@ gradients of several batches are gathered, a third vector has their sum; the gra
 
     (batch..., arena, sum)  ->  (loss, metrics..., norm of the sum, new sum)
 
-Where others change gradients before they move anything (`train/reduced.py`), the way back of each stage is a graph that
-gives them in buckets, which is cut where they are ready (`train/cut.py`), and its update is a graph of its own, as is
-what follows the last stage:
+Where others change gradients before they move anything (`train/reduced.py`), the backward pass of each stage is a graph
+that gives them in buckets, which is cut where they are ready (`train/cut.py`), and its update is a graph of its own, as
+is what follows the last stage:
 
     (batch..., arena, buffers[, sum])  ->  (loss, metrics..., first bucket, [new buffers,] ..., last bucket)
     (arena, scalars, gradients)  ->  (norm of the gradients, new parameters, new state...), of the stage alone
@@ -77,7 +77,7 @@ def step_graph(plan: StepPlan, layout: Layout, active: Active, gathers: bool = F
 def back_graphs(
     plan: StepPlan, layout: Layout, stage: StagePlan, buckets: Sequence[Bucket], passed: Callable[[Graph], Graph]
 ) -> tuple[list[Graph], list[Bucket]]:
-    """A stage's way back in sections, one after the other, each of which gives a bucket of the gradients; and the
+    """A stage's backward pass in sections, one after the other, each of which gives a bucket of the gradients; and the
     buckets in the order in which they are ready. The first section gives the loss, metrics and new buffers, too, if the
     stage changes any: (loss, metrics..., bucket[, new buffers][, what later ones read]).
 
@@ -179,8 +179,8 @@ class _Growing:
         return results
 
     def back(self, stage: StagePlan) -> tuple[list[Value], list[Value | None]]:
-        """Add a stage's loss and the way back. Gives the loss with its metrics, and gradients in the arena's order,
-        with what has been gathered before."""
+        """Add a stage's loss and the backward pass. Gives the loss with its metrics, and gradients in the arena's
+        order, with what has been gathered before."""
         graph = self._instance(stage)
         self.builder.nodes += graph.nodes
         params = [self.held[name] for name in stage.names]

@@ -2,11 +2,11 @@
 
     step = tw.compile_step(model, loss, optimizer, example, reduce=tw.train.averaged())     # in every process
 
-Gradients are one vector, and come in buckets in the order of the way back: the last parameters' are there first. The
-way back is a native call for each of them (`train/cut.py`); after each, a function gets the bucket and changes it in
-place, or begins to: what it returns may have a `wait`, which is called before parameters move, so that such work goes
-on while the next bucket is computed. Of several stages each has a way back and an update of its own, as a later one's
-loss depends on what those before it have moved.
+Gradients are one vector, and come in buckets in the order of the backward pass: the last parameters' are there first.
+The backward pass is a native call for each of them (`train/cut.py`); after each, a function gets the bucket and changes
+it in place, or begins to: what it returns may have a `wait`, which is called before parameters move, so that such work
+goes on while the next bucket is computed. Of several stages each has a backward pass and an update of its own, as a
+later one's loss depends on what those before it have moved.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the way back, up to a bucket of gradients.
+    """A part of the backward pass, up to a bucket of gradients.
 
     inputs    the names of what it reads: the batch, the step's vectors, and what sections before it have kept
     fresh     whether it gives new buffers
@@ -61,7 +61,7 @@ class Section:
 
 @dataclass(slots=True)
 class Back:
-    """A stage's way back.
+    """A stage's backward pass.
 
     batch     the names of a batch's arrays
     sections  one after the other
@@ -184,7 +184,8 @@ def _unreduced(error: Exception) -> CallError:
 
 @dataclass(frozen=True, slots=True)
 class ReducedStage:
-    """A stage in several native calls: the way back, bucket by bucket, and the update by what a function made of them.
+    """A stage in several native calls: the backward pass, bucket by bucket, and the update by what a function made of
+    them.
 
     update  from the arena, scalars and gradients to the norm of these, new parameters and new state
     span    where its parameters begin and end among all
@@ -199,7 +200,7 @@ class ReducedStage:
 
     @property
     def changes(self) -> bool:
-        """Whether its way back gives new buffers."""
+        """Whether its backward pass gives new buffers."""
         return bool(self.plan.objective.changed)
 
     def last_metrics(self) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 What comes back through the parts of attention reads the softmax, which would then be kept, and with it the scores of
 all rows; what comes back through the whole (`ops/gradients/attention.py`) reads queries, keys and values alone. Rows
-that are summed before a linear layer (`transform/graph/sum_first.py`) spare its way back two products.
+that are summed before a linear layer (`transform/graph/sum_first.py`) spare its backward pass two products.
 """
 
 from __future__ import annotations

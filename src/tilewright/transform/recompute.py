@@ -1,4 +1,4 @@
-"""Recomputation: values of the way forward that the way back reads are computed once more rather than kept.
+"""Recomputation: values of the forward pass that the backward pass reads are computed once more rather than kept.
 
     a = f(x); b = g(a); ...; use(b); use(a)   ->   a = f(x); b = g(a); ...; a' = f(x); b' = g(a'); use(b'); use(a')
 
@@ -349,7 +349,7 @@ class _Program:
         return sum(self.cycles(i) for i in calls)
 
     def within(self, writers: Mapping[Value, list[int]], k: int) -> frozenset[Value]:
-        """The values that no later segment reads on the way forward, with segments of one 2^k-th of all bytes."""
+        """The values that no later segment reads in the forward pass, with segments of one 2^k-th of all bytes."""
         room = sum(self.sizes[r] for r in writers) / 2**k
         ends: dict[int, int] = {}
         number = dict(zip(writers, accumulate(self.sizes[r] for r in writers), strict=True))

@@ -335,7 +335,7 @@ def test_recurrences(steps: int, reverse: bool) -> None:
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_what_recurrences_keep(reverse: bool) -> None:
-    """Gates and what else the way back needs have gradients of their own, which second gradients ask for."""
+    """Gates and what else the backward pass needs have gradients of their own, which second gradients ask for."""
     lstm = {"cell": "lstm", "activations": (SIGMOID, TANH, TANH), "reverse": reverse, "keeps": True}
     check("recurrence", [normal(3, 2, 12), normal(3, 12), normal(2, 3), normal(2, 3)], **lstm)
     gru = {"cell": "gru", "activations": (SIGMOID, TANH), "reverse": reverse, "keeps": True}

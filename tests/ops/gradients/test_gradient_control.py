@@ -98,7 +98,7 @@ def test_a_loop_of_known_trips_and_a_loop_inside_of_it() -> None:
     x, w = builder.input("x", of(4)), builder.input("w", of(4))
     result = emit(builder, "loop", None, None, x, w, body=body, carried=1, trip=5)
     whole = check(summed(builder, list(result)), {"x": RNG.uniform(0.3, 1, 4), "w": RNG.uniform(0.3, 1, 4)})
-    assert sum(n.op == "loop" for n in whole.nodes) == 2, "the way forward is not run twice"
+    assert sum(n.op == "loop" for n in whole.nodes) == 2, "the forward pass is not run twice"
 
 
 def branch(op: str, both: bool) -> Graph:

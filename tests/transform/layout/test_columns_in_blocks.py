@@ -22,7 +22,7 @@ TARGET = Target.parse("x86-64-v4")
 def step(
     *, batch: str = "2, 64", rows: int = 128, wide: int = 96, between: str = "gelu(%hb)", more: str = "", seen: str = ""
 ) -> Graph:
-    """Two linear layers of weights that come with each call, and the way back through them."""
+    """Two linear layers of weights that come with each call, and the backward pass through them."""
     h = f"f32[{batch}, {wide}]"
     return ops.parse_graph(
         f"""
@@ -50,7 +50,7 @@ def step(
 
 
 def attention(*, batch: int = 2, length: int = 64, joined: bool = True, seen: str = "") -> Graph:
-    """The way back through attention to a linear layer that makes queries, keys and values."""
+    """The backward pass through attention to a linear layer that makes queries, keys and values."""
     rows = batch * length
     attrs = "causal = false, fill = 0.0, first = [0, 2, 4], groups = 2, guard = false, heads = 2"
     attrs = f'{attrs}, joined = {str(joined).lower()}, order = "ssss", scale = 0.25'

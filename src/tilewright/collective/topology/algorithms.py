@@ -94,8 +94,8 @@ def recursive_doubling(ranks: int, elements: int, chunks: int) -> Iterator[Round
 
 
 def halving_doubling(ranks: int, elements: int, chunks: int) -> Iterator[Round]:
-    """Pairs exchange halves of what they still reduce, at distances n/2, n/4, ..., then the reduced parts on the way
-    back: 2 log n rounds, and for powers of two as few bytes as a ring's."""
+    """Pairs exchange halves of what they still reduce, at distances n/2, n/4, ..., then the reduced parts in the
+    reverse order: 2 log n rounds, and for powers of two as few bytes as a ring's."""
     power = 1 << (ranks.bit_length() - 1)
     every = np.arange(power)
     begin, end = np.zeros(power, np.int64), np.full(power, elements, np.int64)

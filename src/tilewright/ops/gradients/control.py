@@ -1,10 +1,9 @@
 """Gradients of loops and branches.
 
 A loop whose number of iterations is known runs once more, from the last iteration to the first, and so the other way
-through its sequences. What each iteration
-began with is kept on the way forward, one stack for each carried value that is needed; what an iteration computes of it
-is computed once more. Gradients of what is carried are carried, those of sequences are collected, those of what is
-captured add up.
+through its sequences. What each iteration began with is kept in the forward pass, one stack for each carried value that
+is needed; what an iteration computes of it is computed once more. Gradients of what is carried are carried, those of
+sequences are collected, those of what is captured add up.
 
 A branch goes back through the branch that was taken, in one `cond` with the gradients of both.
 """
@@ -43,7 +42,7 @@ def loop(b: Backward) -> Result:
 
 @dataclass(slots=True)
 class _Loop:
-    """A loop on the way back. `body`'s values keep their names in the body of the way back."""
+    """A loop in the backward pass. `body`'s values keep their names in the body of the backward pass."""
 
     b: Backward
     attrs: LoopAttrs
@@ -144,7 +143,7 @@ class _Loop:
         return self.b.emit("range", start=start, step=step, size=self.extent, dtype=NUMBER.dtype)
 
     def stored_starts(self, starts: Sequence[Value]) -> list[Value]:
-        """Stacks of the carried values that iterations began with: the loop on the way forward collects them too."""
+        """Stacks of the carried values that iterations began with: the loop in the forward pass collects them too."""
         if not starts:
             return []
         b, body = self.b, self.attrs.body
@@ -197,7 +196,7 @@ def cond(b: Backward) -> Result:
 
 @dataclass(slots=True)
 class _Branch:
-    """A branch on the way back: from what it takes, and the gradients of its results by their number."""
+    """A branch in the backward pass: from what it takes, and the gradients of its results by their number."""
 
     body: Graph
     known: Mapping[int, Value]

@@ -19,7 +19,7 @@ Result = Sequence[Value | None]
 
 @gradient("max_pool", "max_pool_places")
 def max_pool(b: Backward) -> Result:
-    """Each window's first maximum gets the window's gradient. What stands on the way forward says where it is, too, so
+    """Each window's first maximum gets the window's gradient. What stands in the forward pass says where it is, too, so
     that nothing needs the map any more."""
     attrs = b.of(PoolAttrs)
     node = b.builder.nodes[b.place]

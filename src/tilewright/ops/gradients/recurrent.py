@@ -1,6 +1,6 @@
 """Gradients of recurrent layers, through time.
 
-The way forward keeps the gates of all steps. The way back is a loop from the last step to the first with the one
+The forward pass keeps the gates of all steps. The backward pass is a loop from the last step to the first with the one
 product that cannot wait; the gradient of the weights is a single product over all steps.
 """
 
@@ -30,8 +30,8 @@ Result = Sequence[Value | None]
 
 @dataclass(slots=True)
 class Layer:
-    """A recurrence on the way back. Its sequences stay in the order of the way forward, and are walked through the
-    other way."""
+    """A recurrence in the backward pass. Its sequences stay in the order of the forward pass, and are walked through
+    the other way."""
 
     b: Backward
     hidden: Expr

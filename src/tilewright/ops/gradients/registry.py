@@ -26,7 +26,7 @@ A = TypeVar("A", bound=Attrs)
 
 @dataclass(slots=True)
 class Backward:
-    """A node on the way back.
+    """A node in the backward pass.
 
     Args:
         builder: the graph that gradients are put into.
@@ -103,7 +103,7 @@ class Backward:
 
     @property
     def place(self) -> int:
-        """Where the node stands on the way forward; what stands there may give more than it by now."""
+        """Where the node stands in the forward pass; what stands there may give more than it by now."""
         return next(k for k, n in enumerate(self.builder.nodes) if n.outputs[:1] == self.node.outputs[:1])
 
     def reduced_to(self, g: Value, shape: Sequence[Expr]) -> Value:

@@ -1,5 +1,5 @@
-"""The way back through a list of nodes: each node's rule says how gradients flow back through it; values that several
-nodes read sum what comes back.
+"""The backward pass through a list of nodes: each node's rule says how gradients flow back through it; values that
+several nodes read sum what comes back.
 
 Normalisations divide what they have centred by its deviation, and their gradients read both what was divided and the
 quotient. One of them is enough: what was divided is the quotient times the deviation, which has few elements.
@@ -21,7 +21,8 @@ from tilewright.support.errors import Problems, UnsupportedError
 def backward(
     builder: GraphBuilder, nodes: Sequence[Node], seeds: Mapping[Value, Value], sources: Iterable[Value]
 ) -> dict[Value, Value]:
-    """Puts the way back through `nodes` into the builder; from gradients of some values to those of the sources."""
+    """Puts the backward pass through `nodes` into the builder; from gradients of some values to those of the
+    sources."""
     wanted = leading_from(nodes, set(sources))
     passed = _passed(nodes, seeds, wanted)
     problems = Problems()
@@ -56,8 +57,8 @@ MIN_RATIO = 8
 
 
 def _read_quotients(builder: GraphBuilder, nodes: Sequence[Node], first: int) -> None:
-    """Let the way back, the builder's nodes from `first` on, make again what was divided by a root, where it reads the
-    quotient too."""
+    """Let the backward pass, the builder's nodes from `first` on, make again what was divided by a root, where it reads
+    the quotient too."""
     after = builder.nodes[first:]
     producers = {v: n for n in nodes for v in n.outputs}
     read = {v for n in after for v in n.inputs}

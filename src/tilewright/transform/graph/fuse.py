@@ -273,9 +273,9 @@ class _Fuser:
         )
 
     def in_order(self, members: dict[int, list[int]]) -> list[list[int]]:
-        """The groups by their last nodes, and each before the first that reads from it: of one that begins in the way
-        forward and ends in the way back, what others need is there in time. Weights that come with each call are packed
-        only then, so that a copy takes memory no longer than it must and is read from a cache."""
+        """The groups by their last nodes, and each before the first that reads from it: of one that begins in the
+        forward pass and ends in the backward pass, what others need is there in time. Weights that come with each call
+        are packed only then, so that a copy takes memory no longer than it must and is read from a cache."""
         makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
         defined = {n.defines: n.output for n in self.nodes if n.defines is not None}
 

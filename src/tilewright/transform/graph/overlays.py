@@ -1,7 +1,7 @@
 """Temporaries that stand in another value's memory while that is not in use there.
 
     gradients = concat(g0, g1, ..., g9) as a view        g9 is computed first, g0 last: before g0 is computed, an
-                                                  ->      activation that the way back reads before stands in its part
+                                                  ->      activation that the gradient reads before stands in its part
 
 A value that is put together in place has all of its memory from its first part on. Such a host takes overlays: values
 that die before those parts are written that they stand in, or are born after these were last read. Then the host's

@@ -3,7 +3,7 @@
     A: c = mul(n, d) ...; s = sum(c * g)           A: c = mul(n, d) ...; s = sum(c * g)
     B: y = add(g, mul(s, c))                 ->     B: c' = mul(n, d); y = add(g, mul(s, c'))
 
-The way back through a batch norm reads what was centred twice, once for sums over all of it and once after them. A
+The backward pass through a batch norm reads what was centred twice, once for sums over all of it and once after them. A
 value that is few operations on one large value, of as many bytes, is as quickly computed as read. What is not written
 saves lines that are fetched and written back, and memory. Small values that it needs leave the first kernel.
 """

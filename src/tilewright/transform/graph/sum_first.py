@@ -3,7 +3,7 @@
     y = mean(x + h w + b) over rows     ->     y = mean(x) + mean(h) w + b
 
 A classifier that takes the mean over its tokens applies its last linear layer to each of them; applied to their mean,
-the layer gives the same but for the order of sums. Before a graph is differentiated this spares the way back two
+the layer gives the same but for the order of sums. Before a graph is differentiated this spares the backward pass two
 products as well: every row gets the same gradient, of which one row is multiplied.
 """
 

@@ -5,7 +5,7 @@
     y = matmul(a, v)          y = rows(conv_blocked(ab, q))
     d = matmul(a', g)         d = conv_weight(blocks(g), ab)
 
-A learning step multiplies what is between two linear layers three times: by the next weights, and on the way back
+A learning step multiplies what is between two linear layers three times: by the next weights, and in the backward pass
 transposed, as an operand of the gradients of both weights. Rows of it, kilobytes long, are written and read a line of
 each at a time, and must be transposed or packed for the gradients. In blocks of a vector's columns,
 `[n, C/b, R/n, 1, b]`, they are n maps of a pixel a row, which register tiles read and write as they lie, in all three
