@@ -58,8 +58,8 @@ class Pixels(Algorithm):
 
 @dataclass(frozen=True, slots=True)
 class Matrices(Algorithm):
-    """A convolution as it is defined, of bf16 in registers of matrices, summed in f32; `flat`: these hold pixels of all
-    lines in their order, else of one line each."""
+    """A convolution as it is defined, of bf16 or f16 in registers of matrices, summed in f32; `flat`: these hold pixels
+    of all lines in their order, else of one line each."""
 
     name: ClassVar[str] = "matrices"
 

@@ -108,20 +108,21 @@ def bf16_product(a: Assigner, node: Node, x: Value) -> bool:
 
 
 def conv_in_matrices(a: Assigner, node: Node, choice: Matrices) -> bool:
-    """Rewrite a convolution of bf16 into one by registers of matrices; whether it was."""
+    """Rewrite a convolution of bf16 or f16 into one by registers of matrices; whether it was."""
     x, w = node.inputs[:2]
-    tile, conv = find_tile_dot(bf16, bf16, a.target), node.of(ConvAttrs)
+    kind = f16 if node.precision == "fp16" else bf16
+    tile, conv = find_tile_dot(kind, kind, a.target), node.of(ConvAttrs)
     assert x is not None and w is not None and tile is not None
     filters, channels = (as_int(d) or 1 for d in w.shape[:2])
 
     packing = {"block": channels + -channels % tile.depth, "width": tile.lanes, "group": tile.group}
     packing["panels"] = panel_multiple(filters, tile.lanes) if conv.groups == 1 else 1
-    (packed,) = a.emit("lowered.pack_conv_dot", (_narrow(a, w, a.as_row_major),), packing, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_conv_dot", (_narrow(a, w, a.as_row_major, kind),), packing, f"{w.name}_packed")
     a.follow(w, packed)
     how = ConvTilesAttrs(
         conv.strides, conv.dilations, conv.pads, filters, tile.rows, bool(choice.flat), groups=conv.groups
     )
-    operands = (_narrow(a, x, a.as_blocked), packed)
+    operands = (_narrow(a, x, a.as_blocked, kind), packed)
     (a.blocked[node.output],) = a.emit("lowered.conv_tiles", operands, how, node.output.name)
     return True
 
@@ -153,17 +154,17 @@ def conv_in_dots(a: Assigner, node: Node) -> bool:
     return True
 
 
-def _narrow(a: Assigner, value: Value, form: Callable[[Value], Value]) -> Value:
-    """A factor in bf16: what was so before it was widened is taken as it was."""
+def _narrow(a: Assigner, value: Value, form: Callable[[Value], Value], kind: DType = bf16) -> Value:
+    """A factor in 16 bits: what was so before it was widened is taken as it was."""
     producer = a.producer(value)
     if (
         producer is not None
         and producer.op == "cast"
         and producer.inputs[0] is not None
-        and producer.inputs[0].dtype is bf16
+        and producer.inputs[0].dtype is kind
     ):
         return form(producer.inputs[0])
-    (result,) = a.emit("cast", (form(value),), {"dtype": bf16}, f"{value.name}_bf16")
+    (result,) = a.emit("cast", (form(value),), {"dtype": kind}, f"{value.name}_{kind.name}")
     a.follow(value, result)
     return result
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.ir.graph import Graph, Node
-from tilewright.ir.selection import Selection
+from tilewright.ir.selection import Matrices, Selection
 from tilewright.targets.target import Target
 from tilewright.transform.algorithm import cheapest_algorithm, offered
 from tilewright.transform.graph.options import DEFAULTS, Options
-from tilewright.transform.select.convolution import convolution_algorithm
+from tilewright.transform.select.convolution import convolution_algorithm, rounds_to_f16
 from tilewright.transform.select.product import (
     attention_algorithm,
     attention_precision,
@@ -45,7 +45,8 @@ def selection(enclosing: Surroundings, node: Node) -> Selection | None:
     match node.op:
         case "conv":
             algorithm = convolution_algorithm(enclosing, node)
-            return None if algorithm is None else Selection(algorithm)
+            rounded = isinstance(algorithm, Matrices) and rounds_to_f16(enclosing, node)
+            return None if algorithm is None else Selection(algorithm, "fp16" if rounded else "fp32")
         case "conv_transpose":
             algorithm = transposed_algorithm(enclosing, node)
             return None if algorithm is None else Selection(algorithm)

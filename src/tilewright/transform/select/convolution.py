@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-from tilewright.ir.dtype import bf16
+from tilewright.ir.dtype import bf16, f16
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.selection import Algorithm, Direct, Dots, Matrices, Pairs, Pixels, SplitGathered, SplitMatrices
@@ -82,13 +82,15 @@ def conversions(enclosing: Surroundings, node: Node, block: int) -> float:
 
 def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
     """The options, and products in registers of matrices, of maps of known size with weights, over whole blocks of
-    channels of each group, or over less than a block: of bf16 where factors are, or may be, else of pieces of f32."""
+    channels of each group, or over less than a block: of bf16 where factors are, or may be, of f16 where they may be,
+    else of pieces of f32."""
     x, w = node.inputs[:2]
-    tile, conv = find_tile_dot(bf16, bf16, enclosing.target), node.of(ConvAttrs)
+    kind = f16 if rounds_to_f16(enclosing, node) else bf16
+    tile, conv = find_tile_dot(kind, kind, enclosing.target), node.of(ConvAttrs)
     assert x is not None and w is not None
     filters, channels, *window = (as_int(d) or 1 for d in w.shape)
     sizes, block = [as_int(d) for d in (*x.shape[2:], *node.output.shape[2:])], enclosing.block
-    is_narrow = narrow(enclosing, node)
+    is_narrow = kind is f16 or narrow(enclosing, node)
     gathers = channels < block and conv.groups == 1 and not is_narrow
     if tile is None or not all(sizes) or w not in enclosing.fixed or (channels % block and not gathers):
         return options
@@ -162,6 +164,12 @@ def with_dots(enclosing: Surroundings, node: Node, options: list[Option]) -> lis
         *estimated(enclosing, node, options, enclosing.block),
         ((Cost(compute=cycles) | arrival).cycles, Dots()),
     ]
+
+
+def rounds_to_f16(enclosing: Surroundings, node: Node) -> bool:
+    """Whether the factors of a convolution of f32 may be rounded to f16, and the machine multiplies matrices of it."""
+    asked = enclosing.options.precision == "fp16" and not node.of(ConvAttrs).exactness
+    return asked and find_tile_dot(f16, f16, enclosing.target) is not None
 
 
 def narrow(enclosing: Surroundings, node: Node) -> bool:
