@@ -259,3 +259,31 @@ def test_weights_of_4_bits_where_the_metric_allows(rng: np.random.Generator, tmp
     assert report.chosen == "fp32" and report.drop == 0 and "metric falls" in report.reason
     mixed.save(tmp_path / "m.tw")
     np.testing.assert_array_equal(tw.load(tmp_path / "m.tw")(data[0]), mixed(data[0]))
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_is_added_to_a_block_are_the_numbers_of_the_norm(moved: bool, rng: np.random.Generator) -> None:
+    """y = product(norm(x)) + norm(x), as transformers with norms after their sums: the product alone reads codes."""
+    weights = {"g": rng.random(24).astype(np.float32) + 0.5, "b": rng.standard_normal(24).astype(np.float32)}
+    weights["w"] = (rng.standard_normal((24, 24)) / 5).astype(np.float32)
+    nodes = [helper.make_node("LayerNormalization", ["x", "g", "b"], ["m"])]
+    nodes.append(helper.make_node("Transpose", ["m"], ["n"], perm=[1, 0, 2] if moved else [0, 1, 2]))
+    nodes += [helper.make_node("MatMul", ["n", "w"], ["p"]), helper.make_node("Add", ["p", "n"], ["y"])]
+    model, data = model_of(nodes, weights, [4, 16, 24], None), samples(rng, 4, 16, 24)
+    q = tw.quantize(
+        model, calibrate=data, precision="int8", method="minmax", max_drop=1, correct_bias=False, smooth=False
+    )
+    norms = []
+    for x in data:
+        centred = x - x.mean(-1, keepdims=True, dtype=np.float64)
+        n = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * weights["g"] + weights["b"]
+        norms.append(n.swapaxes(0, 1) if moved else n)
+    low, high = min(n.min() for n in norms), max(n.max() for n in norms)
+    scale = np.float32((float(high) - float(low)) / 255)
+    step = np.abs(weights["w"]).max(0) / np.float32(127)
+    w = np.rint(weights["w"] / step) * step
+    for x, n in zip(data, norms, strict=True):
+        wanted = levels(n, float(scale), int(np.rint(-low / scale))).astype(np.float64) @ w + n
+        np.testing.assert_allclose(q(x), wanted, rtol=0, atol=4e-6 * np.abs(wanted).max())
+    (theirs,) = onnxruntime.InferenceSession(q.report.onnx()).run(None, {"x": data[0]})
+    np.testing.assert_allclose(q(data[0]), theirs, rtol=0, atol=1e-4 * np.abs(theirs).max())

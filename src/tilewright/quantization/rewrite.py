@@ -6,7 +6,12 @@
 
 The compiler multiplies the integers (`transform/graph/quantised.py`). Weights stay parameters of f32, so that new
 ones are quantised when they arrive. All readers of a quantised value read its codes, so that it is stored once, and
-codes are moved and pooled as codes.
+codes are moved and pooled as codes. But what a norm over rows gives, only layers read as codes:
+
+    n = layer_norm(x);  y = matmul(n, w) + n     ->     q = u8(round(n / s) + z);  y = matmul((q - z) * s, v * t) + n
+
+Where a transformer adds its blocks to norms of their sums, each block would round what all before it have added: of
+BERT's error that is half. The norm's kernel writes both, and takes no longer.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ LEVELS = 127
 """The greatest magnitude of a weight's code."""
 SMALLEST = 2.0**-100
 """The least magnitude that a scale of weights is made of: channels of zeros have a scale, too."""
+NORMS = ("layer_norm", "rms_norm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +76,12 @@ class _Writer:
     values: dict[Value, Value] = field(init=False, default_factory=dict)
     """The value that stands for another where it is read as numbers."""
     weights: dict[Value, Value] = field(init=False, default_factory=dict)
+    norms: set[Value] = field(init=False)
+    """The outputs of norms over rows, and what is moved from them."""
 
     def __post_init__(self) -> None:
         self.builder = builder_for(self.graph)
+        self.norms = {node.output for node in self.graph.nodes if node.op in NORMS}
 
     def run(self) -> Graph:
         sources = {v for site in self.sites.values() for v in site.activations}
@@ -92,15 +101,19 @@ class _Writer:
         site = self.sites.get(node.outputs[0])
         if node.op in MOVING and first is not None and first in self.codes and node.output not in self.graph.outputs:
             before = self.codes[first]
+            if first in self.norms:
+                self.norms.add(node.output)
+                self.builder.nodes.append(node)
             self.codes[node.output] = Codes(
                 ops.emit1(self.builder, node.op, before.codes, name=f"{node.output.name}_codes", attrs=node.attrs),
                 before.scale,
             )
             return
-        inputs = tuple(None if v is None else self.read(v) for v in node.inputs)
         if site is None:
+            inputs = tuple(v if v is None or v in self.norms else self.read(v) for v in node.inputs)
             self.builder.nodes.append(replace(node, inputs=inputs))
             return
+        inputs = tuple(None if v is None else self.read(v) for v in node.inputs)
         if site.axis is not None:
             inputs = (inputs[0], self.quantised_weights(site), *inputs[2:])
         correction = self.corrections.get(site.name)

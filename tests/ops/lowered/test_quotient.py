@@ -90,3 +90,24 @@ def test_divisors_of_a_batch_that_a_symbol_says() -> None:
         "graph @g(%x: f32[n, 8]) params(%d: f32[8]) where n in 1.. { %y = div(%x, %d) : f32[n, 8] return %y }"
     )
     assert divide_by_products(graph, Target.parse("x86-64-v4")) is not graph
+
+
+@pytest.mark.usefixtures("fma")
+@pytest.mark.parametrize("divisor", [0.024205387, -3.0, 1e-3, 0.0, 5e-39])
+def test_of_a_number_that_is_known_the_factors_are_numbers(divisor: float) -> None:
+    text = """
+    graph @g(%x: f32[64, 32]) params(%d: f32[]) {
+      %y = div(%x, %d) : f32[64, 32]
+      return %y
+    }"""
+    known = text.replace(" params(%d: f32[])", "").replace(
+        "%y =", f"%d = constant() {{value = array f32[] ({np.float32(divisor)!s})}} : f32[]\n      %y ="
+    )
+    graph = divide_by_products(parse_graph(known), Target.parse("x86-64-v4"))
+    assert [n.op for n in graph.nodes] == ["constant", "constant", "lowered.quotient"]
+    target = Target.host()
+    x = (np.random.default_rng(8).standard_normal((64, 32)) * 100).astype(np.float32)
+    ours = Model(compile_graph(parse_graph(known), {}, target, records=None))
+    of_weights = Model(compile_graph(parse_graph(text), {"d": np.float32(divisor)}, target, records=None))
+    np.testing.assert_array_equal(np.asarray(ours(x)), np.asarray(of_weights(x)))
+    assert len(ours.profile(x, repeat=1).kernels) == 1  # any machine: divided or multiplied, it is one kernel

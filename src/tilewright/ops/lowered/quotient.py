@@ -80,6 +80,13 @@ def _rest_numpy(d: Any, high: Any) -> Any:
         return np.where(np.isnan(rest), high, small)
 
 
+def factors(d: Any) -> tuple[Any, Any]:
+    """The results of `lowered.reciprocal` and `lowered.reciprocal_rest` for divisors of f32: arrays of f32, of their
+    shape."""
+    high = np.asarray(_reciprocal_numpy(d), np.float32)
+    return high, np.asarray(_rest_numpy(d, high), np.float32)
+
+
 def _quotient_numpy(x: Any, high: Any, low: Any) -> Any:
     with np.errstate(all="ignore"):
         return np.float64(x) * np.float64(high) + np.float64(x) * np.float64(low)

@@ -31,7 +31,9 @@ from tilewright.transform.regions.captures import names_of
 
 Array = np.ndarray[Any, Any]
 
-READABLE = frozenset({"add", "sub", "mul", "min", "max", "select", "eq", "ne", "lt", "le", "gt", "ge"})
+READABLE = frozenset(
+    {"add", "sub", "mul", "min", "max", "select", "eq", "ne", "lt", "le", "gt", "ge", "lowered.quotient"}
+)
 """Operators whose code is as good for a number that is read as for one that is known."""
 NUMBERS = "numbers"
 """The name of the arrays of numbers, before their type."""

@@ -6,16 +6,20 @@
 
 A vector of 16 numbers is divided in as much time as some twenty of them are multiplied, and files of 8 bits divide by a
 scale after every layer. The quotients are as good as a division's (`ops/lowered/quotient.py`). A divisor that only few
-numbers share stays: two factors would be read in its place.
+numbers share stays: two factors would be read in its place. Of a constant the factors are constants, too: in a small
+policy kernels for each would take as long as its products.
 """
 
 from __future__ import annotations
 
 from math import prod
 
+from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int, const, is_const
 from tilewright.ir.graph import Graph, Value
+from tilewright.ops.lowered.quotient import factors
+from tilewright.ops.shape import ConstantAttrs
 from tilewright.targets.target import Target
 from tilewright.transform.graph.extra import GraphPass
 from tilewright.transform.graph.matching import op
@@ -39,8 +43,15 @@ def _quotient(m: Match) -> Value | None:
         return None
     if not _is_shared(divisor, m.node.output):
         return None
-    high = m.once("lowered.reciprocal", divisor)
-    return m.emit("lowered.quotient", m["x"], high, m.once("lowered.reciprocal_rest", divisor, high))
+    constant = m.rewriter.producer(divisor, "constant")
+    if constant is not None:
+        high, rest = (
+            m.emit("constant", value=ConstantArray(a)) for a in factors(constant.of(ConstantAttrs).value.array)
+        )
+    else:
+        high = m.once("lowered.reciprocal", divisor)
+        rest = m.once("lowered.reciprocal_rest", divisor, high)
+    return m.emit("lowered.quotient", m["x"], high, rest)
 
 
 def _is_shared(divisor: Value, output: Value) -> bool:
