@@ -351,7 +351,6 @@ def test_docstrings_say_who_writes_and_reads_and_what_fields_mean(name: str) -> 
 
 
 OTHER_MEANINGS = {
-    ("schedule/schedule.py", "storage_align"): "a primitive",
     ("plans/matmul/contraction.py", "defer"): "a knob",
     ("plans/rows/plan.py", "pipeline"): "a knob",
     ("ops/sorting_digits.py", "origin"): "a variable",

@@ -9,8 +9,8 @@ import pytest
 from tilewright import te
 from tilewright.ir.loops import PrimFunc
 from tilewright.schedule import Schedule, parse_trace
-from tilewright.schedule.primitive import names, on_block, on_block_in_loop
-from tilewright.schedule.recording import BlockRef
+from tilewright.schedule.primitive import loop_on_block, names, on_block, on_block_in_loop
+from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import PRIMITIVES
 from tilewright.schedule.stages import Stage, StageSchedule
 from tilewright.support.errors import ScheduleError
@@ -37,14 +37,30 @@ def repeat(func: PrimFunc, block: str, loop: str, times: int = 2) -> tuple[PrimF
     return func, block
 
 
+@loop_on_block
+def outermost(func: PrimFunc, block: str) -> tuple[PrimFunc, str]:
+    """The program as it is; a loop around the block stands for what was made."""
+    return func, {"B": "i", "C": "i_2"}[block]
+
+
+@on_block
+def all_blocks(func: PrimFunc, block: str, least: int = 0) -> tuple[PrimFunc, tuple[str, ...]]:
+    """The program as it is; both blocks stand for what was made."""
+    return func, ("C", block)
+
+
 class Extended(Schedule):
     rename = rename
     repeat = repeat
+    outermost = outermost
+    all_blocks = all_blocks
 
 
 class ExtendedStage(Stage):
     rename = rename
     repeat = repeat
+    outermost = outermost
+    all_blocks = all_blocks
 
 
 def test_a_declared_function_is_a_method_of_both_and_a_step_of_the_trace():
@@ -67,6 +83,26 @@ def test_a_declared_function_is_a_method_of_both_and_a_step_of_the_trace():
     ]
 
 
+def test_a_declared_primitive_may_make_a_loop_or_several_blocks():
+    s = _schedule()
+    s.schedule = Extended(s.func)
+    stage = ExtendedStage(s, s["B"].block)
+    loop = stage.outermost()
+    assert loop == s.schedule.outermost("B") and isinstance(loop, LoopRef) and loop in s["B"].loops
+    stages = stage.all_blocks(3)
+    assert [x.name for x in stages] == ["C", "B"] and all(isinstance(x, Stage) for x in stages)
+    assert s.schedule.all_blocks("B") == tuple(x.block for x in stages)
+    steps = [line for line in str(s.schedule.trace).splitlines() if "outermost" in line or "all_blocks" in line]
+    assert [line.partition(" = ")[2] for line in steps] == [
+        "s.outermost(b0)",
+        "s.outermost(b0)",
+        "s.all_blocks(b1, 3)",
+        "s.all_blocks(b3, 0)",
+    ]
+    s.schedule.vectorize(loop)
+    assert "vectorized" in str(s.func)
+
+
 def test_signatures_are_those_of_the_functions_without_what_is_known():
     s = _schedule()
     assert list(inspect.signature(s.schedule.cache_write).parameters) == ["block", "scope", "buffer"]
@@ -84,6 +120,9 @@ def test_every_primitive_is_a_method_and_a_trace_of_declared_ones_replays():
     _, inner = s["C"].split(s["C"].loops[1], factor=3)
     s["C"].cache_write("local")
     s["C"].vectorize(inner)
+    s["B"].pad(1, 4)
+    s["B"].storage_align(0, 16, 1)
+    assert isinstance(s["B"].add_unit_loop(), LoopRef)
     Schedule.parallel(s.schedule, s["C"].loops[0])
     other = Schedule(_schedule().func)
     for step in parse_trace(str(s.schedule.trace)).instructions:

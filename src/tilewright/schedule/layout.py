@@ -27,6 +27,7 @@ from tilewright.ir.scalar_ops import OPS
 from tilewright.schedule.dependence import reduction_update
 from tilewright.schedule.index_map import IndexMap, index_map
 from tilewright.schedule.memory import copy_nest, root_path, swap_buffer
+from tilewright.schedule.primitive import on_block
 from tilewright.schedule.state import (
     block_names,
     block_path,
@@ -130,6 +131,7 @@ def transform_layout(
     return replace(func, params=params, body=body, buffers=buffers), mapping
 
 
+@on_block
 def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc, tuple[str, ...]]:
     """Enlarge a block's domain so that each extent is a multiple (one for each iterator; 1 leaves it).
 

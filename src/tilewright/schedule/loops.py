@@ -13,6 +13,7 @@ from tilewright.ir.expr import Expr, Var, as_expr, as_int, binary, ceildiv, cons
 from tilewright.ir.loops import TRUE, Block, For, PrimFunc, Stmt
 from tilewright.ir.rewrite import fresh_name, variables
 from tilewright.schedule.dependence import check_reduction_order, require_any_order
+from tilewright.schedule.primitive import loop_on_block
 from tilewright.schedule.state import (
     Path,
     block_path,
@@ -144,6 +145,7 @@ def fuse(func: PrimFunc, *loops: str) -> tuple[PrimFunc, str]:
     return replace_at(func, path, For(fused, extent, body)), fused.name
 
 
+@loop_on_block
 def add_unit_loop(func: PrimFunc, block: str) -> tuple[PrimFunc, str]:
     """Put a loop of one iteration around a block and the loops that are its alone: a place to move other blocks to, or
     to share among threads, where there is no loop, as around a stage without dimensions.
@@ -291,3 +293,10 @@ def _require_own_extent(func: PrimFunc, loop: For, chain: Sequence[For]) -> None
 
 
 __all__ = ["add_unit_loop", "fuse", "reorder", "split", "tile"]
+
+
+class LoopPrimitives:
+    """Loops made and changed."""
+
+    __slots__ = ()
+    add_unit_loop = add_unit_loop

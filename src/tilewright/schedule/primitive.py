@@ -10,8 +10,8 @@
     stage.double_buffer()           # the stage is the block, an axis is a loop
 
 The parameters after the program are blocks and loops by name, then others. A function gives the new program, or with it
-the name of the block that it made, which the methods return a reference to, or the stage of. In a trace the arguments
-stand in order; one whose default is None stands there by name, if it is given.
+the name of the block or loop that it made, or several, which the methods return references to, or the stages of. In a
+trace the arguments stand in order; one whose default is None stands there by name, if it is given.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class Primitive(Generic[Function, OfSchedule, OfStage]):
     the leading parameters are not the caller's.
     """
 
-    def __init__(self, function: Function, subjects: tuple[Subject, ...]) -> None:
+    def __init__(self, function: Function, subjects: tuple[Subject, ...], makes: Subject = "block") -> None:
         self.function = function
         self.subjects = subjects
+        self.makes = makes
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__wrapped__ = function
@@ -109,6 +110,7 @@ class Primitive(Generic[Function, OfSchedule, OfStage]):
 
 _Of = Callable[Concatenate[PrimFunc, str, P], PrimFunc]
 _Making = Callable[Concatenate[PrimFunc, str, P], tuple[PrimFunc, str]]
+_MakingSeveral = Callable[Concatenate[PrimFunc, str, P], tuple[PrimFunc, tuple[str, ...]]]
 _MakingIn = Callable[Concatenate[PrimFunc, str, str, P], tuple[PrimFunc, str]]
 
 
@@ -120,9 +122,24 @@ def on_block(
 def on_block(
     function: _Making[P],
 ) -> Primitive[_Making[P], Callable[Concatenate[BlockRef | str, P], BlockRef], Callable[P, Stage]]: ...
+@overload
+def on_block(
+    function: _MakingSeveral[P],
+) -> Primitive[
+    _MakingSeveral[P],
+    Callable[Concatenate[BlockRef | str, P], tuple[BlockRef, ...]],
+    Callable[P, tuple[Stage, ...]],
+]: ...
 def on_block(function: Callable[..., Any]) -> Any:
     """Declare a primitive whose parameters are the program, a block and others."""
     return Primitive(function, ("block",))
+
+
+def loop_on_block(
+    function: _Making[P],
+) -> Primitive[_Making[P], Callable[Concatenate[BlockRef | str, P], LoopRef], Callable[P, LoopRef]]:
+    """Declare a primitive whose parameters are the program, a block and others, and which makes a loop."""
+    return Primitive(function, ("block",), "loop")
 
 
 def on_loop(

@@ -8,7 +8,7 @@ says which primitive took it.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
@@ -36,6 +36,10 @@ class BlockRef:
 @dataclass(frozen=True, slots=True)
 class LoopRef(LoopId):
     """A loop: its variable's name, and the instruction that made it (0: it was there)."""
+
+
+Results = BlockRef | LoopRef | tuple[BlockRef | LoopRef, ...] | None
+"""The results of a primitive."""
 
 
 class Choice(int):
@@ -105,7 +109,8 @@ class Recording:
     def block(self, name: str) -> BlockRef:
         """The block of this name."""
         block_path(self.func, name)
-        return self._block_result("block", (name,), (), name)
+        result: BlockRef = self._results("b", "block", (name,), (), (name,))[0]
+        return result
 
     def loop(self, name: str) -> LoopRef:
         """The loop over the variable of this name."""
@@ -158,8 +163,9 @@ class Recording:
             self._refs.pop(key, None)
         self.func = func
 
-    def apply(self, primitive: AnyPrimitive, args: tuple[Any, ...], named: dict[str, Any]) -> BlockRef | None:
-        """Do what a declared primitive does to the program, and record it: the block that it made, if it makes one."""
+    def apply(self, primitive: AnyPrimitive, args: tuple[Any, ...], named: dict[str, Any]) -> Results:
+        """Do what a declared primitive does to the program, and record it. Results refer to blocks or loops that it
+        creates."""
         values = primitive.bind(args, named)
         subjects = dict(zip(values, primitive.subjects, strict=False))
         result = primitive.function(self.func, **{n: self._name(v) if n in subjects else v for n, v in values.items()})
@@ -176,8 +182,11 @@ class Recording:
         if isinstance(result, PrimFunc):
             self._record(primitive.__name__, *recorded, result)
             return None
-        new, name = result
-        return self._block_result(primitive.__name__, *recorded, name, new)
+        new, created = result
+        names = (created,) if isinstance(created, str) else created
+        kind: RefKind = "b" if primitive.makes == "block" else "l"
+        results: tuple[Any, ...] = self._results(kind, primitive.__name__, *recorded, names, new)
+        return results[0] if isinstance(created, str) else results
 
     def _new_ref(self, kind: RefKind) -> Ref:
         ref = Ref(kind, self._counts[kind])
@@ -197,40 +206,29 @@ class Recording:
             self._become(primitive, inputs, func)
         self._instructions.append(Instruction(primitive, inputs, attributes, outputs, decision))
 
-    def _block_result(
+    def _results(
         self,
-        primitive: str,
-        inputs: tuple[Value, ...],
-        attributes: tuple[tuple[str, Value], ...],
-        name: str,
-        func: PrimFunc | None = None,
-    ) -> BlockRef:
-        if func is not None:
-            self._become(primitive, inputs, func)
-        result = self._block_ref(name)
-        ref = self._new_ref("b")
-        self._refs["b", name] = ref
-        self._objects[ref] = result
-        self._record(primitive, inputs, attributes, None, (ref,))
-        return result
-
-    def _loop_results(
-        self,
+        kind: RefKind,
         primitive: str,
         inputs: tuple[Value, ...],
         attributes: tuple[tuple[str, Value], ...],
         names: Sequence[str],
         func: PrimFunc | None = None,
-    ) -> tuple[LoopRef, ...]:
+    ) -> tuple[Any, ...]:
+        """Record a primitive that creates blocks or loops of these names; gives references to them."""
         if func is not None:
             self._become(primitive, inputs, func)
-        results = tuple(map(self.find_loop, names))
-        refs = tuple(self._new_ref("l") for _ in names)
+        reference: Callable[[str], BlockRef | LoopRef] = self._block_ref if kind == "b" else self.find_loop
+        results = tuple(map(reference, names))
+        refs = tuple(self._new_ref(kind) for _ in names)
         for result, ref in zip(results, refs, strict=True):
-            self._refs["l", result.name] = ref
+            self._refs[kind, result.name] = ref
             self._objects[ref] = result
         self._record(primitive, inputs, attributes, None, refs)
         return results
+
+    def _loop_results(self, primitive: str, *recorded: Any) -> tuple[LoopRef, ...]:
+        return self._results("l", primitive, *recorded)
 
     def _choices(
         self,

@@ -40,6 +40,7 @@ from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.inline import InlinePrimitives
 from tilewright.schedule.intrinsics import find_intrinsic
 from tilewright.schedule.kinds import KindPrimitives
+from tilewright.schedule.loops import LoopPrimitives
 from tilewright.schedule.memory import MemoryPrimitives
 from tilewright.schedule.primitive import names
 from tilewright.schedule.recording import BlockRef, Choice, LoopRef, Recording, literal, present
@@ -65,7 +66,13 @@ Factor = int | Var | str | None
 
 
 class DeclaredPrimitives(
-    KindPrimitives, InlinePrimitives, ExpandPrimitives, MemoryPrimitives, StoragePrimitives, ReductionPrimitives
+    LoopPrimitives,
+    KindPrimitives,
+    InlinePrimitives,
+    ExpandPrimitives,
+    MemoryPrimitives,
+    StoragePrimitives,
+    ReductionPrimitives,
 ):
     """The primitives that are declared beside their functions, for `Schedule` and for `Stage`."""
 
@@ -74,6 +81,9 @@ class DeclaredPrimitives(
 
 class Schedule(DeclaredPrimitives, Recording):
     """See the module. `seed` feeds the sampling methods that are not given a decision."""
+
+    storage_align = storage.storage_align
+    pad = layout.pad
 
     # Finding
 
@@ -231,11 +241,6 @@ class Schedule(DeclaredPrimitives, Recording):
             self._history.steps.append(Fusion(olds, fused))
         return fused
 
-    def add_unit_loop(self, block: BlockRef | str) -> LoopRef:
-        """Put a loop of one iteration around a block's own loops: see `loops.add_unit_loop`."""
-        new, name = loops.add_unit_loop(self.func, self._name(block))
-        return self._loop_results("add_unit_loop", (self._ref("b", block),), (), (name,), new)[0]
-
     def reorder(self, *targets: LoopRef | str) -> None:
         """Put loops of one chain into this order: see `loops.reorder`."""
         new = loops.reorder(self.func, *map(self._name, targets))
@@ -276,14 +281,6 @@ class Schedule(DeclaredPrimitives, Recording):
 
     # Memory
 
-    def storage_align(
-        self, block: BlockRef | str, dimension: int, factor: int, offset: int = 0, buffer: str | None = None
-    ) -> None:
-        """Let rows of what a block writes lie a certain number of elements apart: see `storage.storage_align`."""
-        new = storage.storage_align(self.func, self._name(block), dimension, factor, offset, buffer)
-        inputs = (self._ref("b", block), literal(dimension), literal(factor), literal(offset))
-        self._record("storage_align", inputs, present(buffer=buffer), new)
-
     def cache_read(
         self, block: BlockRef | str, buffer: str, scope: str, consumers: Sequence[BlockRef | str] = ()
     ) -> BlockRef:
@@ -291,7 +288,8 @@ class Schedule(DeclaredPrimitives, Recording):
         new, name = memory.cache_read(self.func, self._name(block), buffer, scope, tuple(map(self._name, consumers)))
         others = tuple(self._ref("b", c) for c in consumers)
         inputs = (self._ref("b", block), buffer, scope)
-        return self._block_result("cache_read", inputs, present(consumers=others or None), name, new)
+        result: BlockRef = self._results("b", "cache_read", inputs, present(consumers=others or None), (name,), new)[0]
+        return result
 
     def transform_layout(
         self, block: BlockRef | str, index_map: IndexMap | Callable[..., Any], buffer: str | None = None
@@ -299,18 +297,6 @@ class Schedule(DeclaredPrimitives, Recording):
         """Store a buffer in another layout: see `layout.transform_layout`."""
         new, mapping = layout.transform_layout(self.func, self._name(block), index_map, buffer)
         self._record("transform_layout", (self._ref("b", block), mapping), present(buffer=buffer), new)
-
-    def pad(self, block: BlockRef | str, multiples: Sequence[int]) -> tuple[BlockRef, ...]:
-        """Enlarge a block's extents to multiples: see `layout.pad`."""
-        new, names = layout.pad(self.func, self._name(block), multiples)
-        inputs = (self._ref("b", block), literal(tuple(multiples)))
-        self._become("pad", inputs, new)
-        results = tuple(map(self._block_ref, names))
-        refs = tuple(self._new_ref("b") for _ in names)
-        for result, ref in zip(results, refs, strict=True):
-            self._refs["b", result.name], self._objects[ref] = ref, result
-        self._record("pad", inputs, (), None, refs)
-        return results
 
     def tensorize(self, target: BlockRef | LoopRef, intrin: str) -> None:
         """Replace loops (or the innermost loops of a block) by an intrinsic: see `tensorize.tensorize`."""
@@ -354,6 +340,6 @@ def _by_name(factor: Factor) -> int | str | None:
 
 PRIMITIVES = names(Schedule) | frozenset(
     """block loop loops sample_perfect_tile sample_categorical split tile fuse reorder annotate compute_at
-    reverse_compute_at storage_align cache_read transform_layout pad tensorize implement add_unit_loop""".split()
+    reverse_compute_at cache_read transform_layout tensorize implement""".split()
 )
 """The methods of `Schedule` that a trace may name."""

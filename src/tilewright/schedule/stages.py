@@ -23,7 +23,7 @@ from tilewright.schedule import groups
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.inline import is_elementwise, is_injective
 from tilewright.schedule.primitive import Subject
-from tilewright.schedule.recording import AnyPrimitive, BlockRef, LoopRef
+from tilewright.schedule.recording import AnyPrimitive, BlockRef, LoopRef, Results
 from tilewright.schedule.schedule import DeclaredPrimitives, Factor, Schedule
 from tilewright.schedule.state import (
     block_path,
@@ -302,10 +302,10 @@ class Stage(DeclaredPrimitives):
         return loops
 
     def fuse(self, *axes: Axis) -> LoopRef:
-        """Nested axes as one loop; of no axes a loop of one iteration around all of the stage's own: see
-        `loops.add_unit_loop`."""
+        """Nested axes as one loop; of no axes a loop of one iteration around all of the stage's own, as
+        `add_unit_loop` makes it."""
         if not axes:
-            return self._schedule.add_unit_loop(self.block)
+            return self.add_unit_loop()
         fused = self._schedule.fuse(*map(self._loop, axes))
         if len(axes) > 1:
             self.owner.used(axes, "fuse")
@@ -359,10 +359,11 @@ class Stage(DeclaredPrimitives):
         """Enlarge the stage's axes (reduction axes last) to multiples; the stages that this makes."""
         return tuple(Stage(self.owner, b) for b in self._schedule.pad(self.block, multiples))
 
-    def apply(self, primitive: AnyPrimitive, args: tuple[Any, ...], named: dict[str, Any]) -> Stage | None:
-        """Do what a declared primitive does to this stage, and record it: the stage of the block that it made."""
+    def apply(self, primitive: AnyPrimitive, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Do what a declared primitive does to this stage, and record it. Blocks that it creates are stages here."""
         result = _refusing(_apply, primitive.__name__)(self, primitive, args, named)
-        return None if result is None else Stage(self.owner, result)
+        created = tuple(Stage(self.owner, x) if isinstance(x, BlockRef) else x for x in _several(result))
+        return created if isinstance(result, tuple) else created[0] if created else None
 
     @property
     def _schedule(self) -> Schedule:
@@ -405,7 +406,11 @@ def _refusing(method: Callable[Concatenate[Stage, P], R], name: str) -> Callable
     return call  # type: ignore[return-value]
 
 
-def _apply(stage: Stage, primitive: AnyPrimitive, args: tuple[Any, ...], named: dict[str, Any]) -> BlockRef | None:
+def _several(result: Results) -> tuple[BlockRef | LoopRef, ...]:
+    return result if isinstance(result, tuple) else () if result is None else (result,)
+
+
+def _apply(stage: Stage, primitive: AnyPrimitive, args: tuple[Any, ...], named: dict[str, Any]) -> Results:
     own = (stage.block,) if primitive.subjects[0] == "block" else ()
     axes = len(primitive.subjects) - len(own)
     loops = map(stage.owner.axis, args[:axes])

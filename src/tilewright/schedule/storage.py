@@ -61,6 +61,7 @@ class StorageAlign(FuncNote):
             yield "there is not one of each for each buffer"
 
 
+@on_block
 def storage_align(
     func: PrimFunc, block: str, dimension: int, factor: int, offset: int = 0, buffer: str | None = None
 ) -> PrimFunc:
