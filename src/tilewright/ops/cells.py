@@ -8,6 +8,7 @@ order of ONNX: input, output, forget, cell).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,11 +17,11 @@ from tilewright import te
 from tilewright.ir.attributes import Attrs, Dim
 from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Expr
-from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import check_kind, dim, need, number, present, same_dim, same_dtype
+from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
+from tilewright.ops.dims import check_kind, dim, dims, need, number, present, same_dim, same_dtype
 from tilewright.ops.pointwise import Functions
 from tilewright.ops.recurrent import LSTM, program
-from tilewright.ops.registry import OpDef, Types, register
+from tilewright.ops.registry import OpDef, Types, emit1, register
 from tilewright.ops.steps import Apply, Program, of_arrays, of_expressions, run
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
@@ -106,6 +107,36 @@ def _numpy(arrays: Sequence[Any], attrs: LstmCellAttrs) -> tuple[Any, ...]:
     gates = gates if product is None else gates + product
     states = lstm_states(attrs, np.split(gates, 4, axis=1), c, of_arrays(dtype(x.dtype)))
     return tuple(state.astype(x.dtype) for state in states)
+
+
+def without_cells(graph: Graph) -> Graph:
+    """The graph with each `lstm_cell` as slices of its gates and pointwise operators."""
+    used = {v.name for v in (*graph.inputs, *graph.params, *(v for n in graph.nodes for v in n.outputs))}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node.op != "lstm_cell":
+            nodes.append(node)
+            continue
+        builder = GraphBuilder(reserved=used)
+        own = dict(zip(_emit(builder, node), node.outputs, strict=True))
+        for n in builder.nodes:
+            inputs = tuple(None if v is None else own.get(v, v) for v in n.inputs)
+            nodes.append(replace(n, inputs=inputs, outputs=tuple(own.get(v, v) for v in n.outputs)))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _emit(builder: GraphBuilder, node: Node) -> tuple[Value, Value]:
+    attrs = node.of(LstmCellAttrs)
+    x, product, c = (*node.inputs, None, None)[:3]
+    batch, hidden = node.outputs[0].shape
+
+    def part(v: Value | None, begin: tuple[Dim, Dim], width: Expr) -> Value:
+        return emit1(builder, "slice", v, begin=dims(begin), size=dims((batch, width)), step=(1, 1))
+
+    row = part(x, (batch * attrs.step, 0), hidden * 4)
+    row = row if product is None else emit1(builder, "add", row, product)
+    gates = [part(row, (0, hidden * k), hidden) for k in range(4)]
+    return lstm_states(attrs, gates, c, lambda op, operands, how: emit1(builder, op, *operands, **how))
 
 
 register(OpDef("lstm_cell", "opaque", LstmCellAttrs, _infer, _numpy, compute=_compute))

@@ -7,11 +7,13 @@ from tilewright.codegen.onnx.pointwise import RULES
 from tilewright.codegen.onnx.quantised import linear_nodes, unread, write_linear
 from tilewright.codegen.onnx.writer import Writer
 from tilewright.ir.graph import Graph, Node
+from tilewright.ops.cells import without_cells
 from tilewright.support.errors import Error, Problems, UnsupportedError
 
 
 def write_nodes(w: Writer, graph: Graph) -> None:
     """All nodes of a graph or of a body. Raises UnsupportedError."""
+    graph = without_cells(graph)
     problems = Problems()
     linear = linear_nodes(graph)
     inner = unread(graph, linear)

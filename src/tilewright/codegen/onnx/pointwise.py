@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from tilewright.codegen.onnx.writer import Writer, code
-from tilewright.ir.dtype import DType, boolean, i32, i64, u8
+from tilewright.ir.dtype import boolean, i32, i64, u8
 from tilewright.ir.functions import names_in
 from tilewright.ir.graph import Node
 from tilewright.ops.pointwise import ACTIVATIONS, AlphaBetaAttrs, CastAttrs, ClipAttrs
@@ -135,17 +135,11 @@ def swish(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @rule("affine", "scaled_tanh")
 def of_two_numbers(w: Writer, node: Node, x: Sequence[str]) -> str:
-    return called(w, node.op, node.of(AlphaBetaAttrs).values(), x[0], node.output.dtype)
-
-
-def called(w: Writer, name: str, attributes: dict[str, Any], x: str, t: DType) -> str:
-    """An activation of a cell. The operators that ONNX had for two of them are gone since its set 10."""
-    if name not in ("affine", "scaled_tanh"):
-        return w.op(DIRECT[name], [x], **attributes)
-    alpha, beta = (w.scalar(attributes[k], t) for k in ("alpha", "beta"))
-    if name == "affine":
-        return w.op("Add", [w.op("Mul", [x, alpha]), beta])
-    return w.op("Mul", [w.op("Tanh", [w.op("Mul", [x, beta])]), alpha])
+    attrs, t = node.of(AlphaBetaAttrs), node.output.dtype
+    alpha, beta = w.scalar(attrs.alpha, t), w.scalar(attrs.beta, t)
+    if node.op == "affine":
+        return w.op("Add", [w.op("Mul", [x[0], alpha]), beta])
+    return w.op("Mul", [w.op("Tanh", [w.op("Mul", [x[0], beta])]), alpha])
 
 
 @rule("rsqrt")

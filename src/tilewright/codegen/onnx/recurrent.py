@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from tilewright.codegen.onnx.layers import several
-from tilewright.codegen.onnx.pointwise import DIRECT, called
+from tilewright.codegen.onnx.pointwise import DIRECT
 from tilewright.codegen.onnx.shapes import operand
 from tilewright.codegen.onnx.writer import Writer
 from tilewright.ir.dtype import i32
-from tilewright.ir.expr import as_expr, as_int
+from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
-from tilewright.ops.cells import LstmCellAttrs, lstm_states
 from tilewright.ops.rnn import RecurrenceAttrs
 from tilewright.support.errors import UnsupportedError
 
@@ -64,22 +62,3 @@ def _deferred_bias(w: Writer, deferred: str | None, hidden: int, width: int, nod
 
 def _i32(w: Writer, lengths: str | None, node: Node) -> str | None:
     return None if lengths is None else w.cast(lengths, operand(node, 4).dtype, i32)
-
-
-@several("lstm_cell")
-def lstm_cell(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
-    """One step, written out: the gates are slices of one row, in ONNX's order."""
-    a, t = node.of(LstmCellAttrs), node.outputs[0].dtype
-    gates, product, c = (*x, None, None)[:3]
-    batch, hidden = as_expr(a.batch), node.outputs[0].shape[1]
-    ends = [w.size(batch * a.step), w.size(batch * (a.step + 1)), w.ints([0])]
-    row = w.op("Slice", [gates, *ends])
-    row = row if product is None else w.op("Add", [row, product])
-
-    def apply(op: str, x: Sequence[str], attrs: dict[str, Any]) -> str:
-        if op == "clip":
-            return w.op("Clip", [*x, w.scalar(attrs["min"], t), w.scalar(attrs["max"], t)])
-        return called(w, op, attrs, x[0], t) if len(x) == 1 else w.op(DIRECT[op], x)
-
-    parts = [w.op("Slice", [row, w.size(hidden * k), w.size(hidden * (k + 1)), w.ints([1])]) for k in range(4)]
-    return lstm_states(a, parts, c, apply)

@@ -5,15 +5,13 @@ Inputs come first, then the weights, all as arguments of `main`; symbolic dimens
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tilewright.codegen.stablehlo import cells as cells  # registers its rule
-from tilewright.codegen.stablehlo.rules import RULES, SEVERAL
+from tilewright.codegen.stablehlo.rules import RULES
 from tilewright.codegen.stablehlo.scalars import elementwise
 from tilewright.codegen.stablehlo.writer import Ref, Writer, tensor_type
 from tilewright.ir.dtype import f32, i32
 from tilewright.ir.expr import Expr, Var, as_expr, cast
 from tilewright.ir.graph import Graph, Node
+from tilewright.ops.cells import without_cells
 from tilewright.ops.pointwise import BODIES
 from tilewright.support.errors import Error, Problems, UnsupportedError
 
@@ -30,10 +28,10 @@ def stablehlo_text(graph: Graph) -> str:
                 attrs = f"{{dimension = {axis} : i64}}"
                 w.symbols[d] = w.op("get_dimension_size", [w.values[value]], i32, (), attrs)
     problems = Problems()
-    for node in graph.nodes:
+    for node in without_cells(graph).nodes:
         try:
             if all(v is None or v in w.values for v in node.inputs):
-                w.values.update(zip(node.outputs, _node(w, node), strict=False))
+                w.values[node.outputs[0]] = _node(w, node)
         except Error as error:
             error.where = error.where or f"operator {node.op}"
             problems.add(error)
@@ -47,16 +45,13 @@ def stablehlo_text(graph: Graph) -> str:
     return f"module @{name} {{\n  func.func public @main({inputs}) -> ({', '.join(about)}) {{\n{body}\n  }}\n}}\n"
 
 
-def _node(w: Writer, node: Node) -> Sequence[Ref]:
-    several = SEVERAL.get(node.op)
-    if several is not None:
-        return several(w, node, [None if v is None else w.values[v] for v in node.inputs])
+def _node(w: Writer, node: Node) -> Ref:
     inputs = [w.values[v] for v in node.inputs if v is not None]
     entry = RULES.get(node.op)
     if entry is not None:
-        return (entry(w, node, inputs),)
+        return entry(w, node, inputs)
     if node.op in BODIES:
-        return (_pointwise(w, node, inputs),)
+        return _pointwise(w, node, inputs)
     raise UnsupportedError(f"the operator {node.op} cannot be said in StableHLO")
 
 

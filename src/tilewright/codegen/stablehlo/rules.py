@@ -35,24 +35,13 @@ from tilewright.ops.shape import (
 from tilewright.support.errors import UnsupportedError
 
 Rule = Callable[[Writer, Node, Sequence[Ref]], Ref]
-Several = Callable[[Writer, Node, Sequence[Ref | None]], Sequence[Ref]]
-"""A rule of an operator with several results; of inputs that are missing it gets None."""
 
 RULES: dict[str, Rule] = {}
-SEVERAL: dict[str, Several] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
     def register(f: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, f))
-        return f
-
-    return register
-
-
-def several(*names: str) -> Callable[[Several], Several]:
-    def register(f: Several) -> Several:
-        SEVERAL.update(dict.fromkeys(names, f))
         return f
 
     return register
