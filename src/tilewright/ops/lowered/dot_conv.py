@@ -18,8 +18,21 @@ from tilewright import te
 from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, as_int, cast, ceildiv, const
 from tilewright.ir.graph import TensorType
+from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.dots import accumulator
-from tilewright.ops.lowered.packed import convolved, cropped, layout_name, only, pad_spatial, panel_rows, present
+from tilewright.ops.lowered.index_maps import register_map
+from tilewright.ops.lowered.packed import (
+    UNBLOCK_CHANNELS,
+    UnblockAttrs,
+    blocked_conv,
+    convolved,
+    cropped,
+    layout_name,
+    only,
+    pad_spatial,
+    panel_rows,
+    present,
+)
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
@@ -69,17 +82,7 @@ def _pack_compute(inputs: Tensors, attrs: PackConvDotAttrs, out: Out) -> tuple[T
     return (te.compute(type.shape, element, name="pack"),)
 
 
-def _pack_reference(arrays: Sequence[Any], attrs: PackConvDotAttrs) -> tuple[Any, ...]:
-    w, block, width = np.asarray(arrays[0]), attrs.block, attrs.width
-    filters, channels, *window = w.shape
-    chunk = width * attrs.panels
-    padded = np.zeros((-(-filters // chunk) * chunk, -(-channels // block) * block, *window), w.dtype)
-    padded[:filters, :channels] = w
-    panels = padded.reshape(-1, width, padded.shape[1] // block, block // attrs.group, attrs.group, *window)
-    return (np.ascontiguousarray(panels.transpose(0, 2, *range(5, 5 + len(window)), 3, 1, 4)),)
-
-
-register(OpDef("lowered.pack_conv_dot", "injective", PackConvDotAttrs, _pack_infer, _pack_reference, _pack_compute))
+register_map("lowered.pack_conv_dot", PackConvDotAttrs, _pack_infer, _pack_compute)
 
 
 # the convolution
@@ -136,19 +139,14 @@ def _conv_reference(arrays: Sequence[Any], attrs: ConvDotAttrs) -> tuple[Any, ..
     x, w, *zero = (None if a is None else np.asarray(a) for a in arrays)
     assert x is not None and w is not None
     acc = np.int32 if x.dtype.kind in "iu" else np.float32
-    panels, _, kh, kw, steps, width, group = w.shape
-    top, left, bottom, right = attrs.pads
+    panels, blocks, kh, kw, steps, width, group = w.shape
     enclosing = zero[0] if zero and zero[0] is not None else 0
-    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right), (0, 0)), constant_values=enclosing).astype(acc)
-    (sh, sw), (dh, dw) = attrs.strides, attrs.dilations
-    oh, ow = ((x.shape[2 + k] - (w.shape[2 + k] - 1) * (dh, dw)[k] - 1) // (sh, sw)[k] + 1 for k in (0, 1))
-    total = np.zeros((x.shape[0], panels, oh, ow, width), acc)
-    for i in range(kh):
-        for j in range(kw):
-            part = x[:, :, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
-            part = part.reshape(*part.shape[:4], steps, group)
-            total += np.einsum("nchwsg,pcslg->nphwl", part, w[:, :, i, j].astype(acc))
-    return (np.ascontiguousarray(total[:, : -(-attrs.channels // width)]),)
+    margins = [(0, 0), (0, 0), *zip(attrs.pads[:2], attrs.pads[2:], strict=True), (0, 0)]
+    x = np.pad(x, margins, constant_values=enclosing).astype(acc)
+    (x,) = UNBLOCK_CHANNELS.reference([x], UnblockAttrs(blocks * steps * group))
+    full = w.astype(acc).transpose(0, 5, 1, 4, 6, 2, 3).reshape(panels * width, blocks * steps * group, kh, kw)
+    ordinary = ConvAttrs(attrs.strides, attrs.dilations, (0,) * 4, 1)
+    return blocked_conv(x, full, ordinary, -(-attrs.channels // width) * width, width)
 
 
 CONV_DOT = register(OpDef("lowered.conv_dot", "contraction", ConvDotAttrs, _conv_infer, _conv_reference, _conv_compute))

@@ -20,6 +20,7 @@ from tilewright.ir.dtype import DType, f32, i32
 from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import dim
+from tilewright.ops.lowered.index_maps import register_map
 from tilewright.ops.lowered.packed import ColumnsAttrs, batch_of, cropped, only, present
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
@@ -77,18 +78,7 @@ def _pack_compute(inputs: Tensors, attrs: PackDotAttrs, out: Out) -> tuple[Tenso
     return (te.compute(out[0].shape, element, name="pack"),)
 
 
-def _pack_reference(arrays: Sequence[Any], attrs: PackDotAttrs) -> tuple[Any, ...]:
-    w, width, group = np.asarray(arrays[0]), attrs.width, attrs.group
-    w = np.swapaxes(w, -1, -2) if attrs.transpose else w
-    *batch, k, n = w.shape
-    chunk = width * attrs.panels
-    padded = np.zeros((*batch, k, -(-n // chunk) * chunk), w.dtype)
-    padded[..., :n] = w
-    panels = padded.reshape(*batch, k // group, group, -1, width)
-    return (np.ascontiguousarray(np.moveaxis(np.moveaxis(panels, -2, -4), -2, -1)),)
-
-
-register(OpDef("lowered.pack_dot", "injective", PackDotAttrs, _pack_infer, _pack_reference, _pack_compute))
+register_map("lowered.pack_dot", PackDotAttrs, _pack_infer, _pack_compute)
 
 
 # the product

@@ -20,9 +20,11 @@ from tilewright.ir.attributes import Attrs, Dim, Ints
 from tilewright.ir.dtype import i32
 from tilewright.ir.expr import Expr, all_of, as_expr, as_int, cast, ceildiv, const, is_const, product, select
 from tilewright.ir.graph import TensorType
+from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.dims import dim
+from tilewright.ops.lowered.index_maps import register_map
 from tilewright.ops.minifloat import decoded
-from tilewright.ops.registry import OpDef, Types, register
+from tilewright.ops.registry import OpDef, Types, get, register
 from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
 
@@ -80,17 +82,7 @@ def _block_compute(
     return (te.compute(types[0].shape, element, name="block_channels"),)
 
 
-def block_reference(arrays: Arrays, attrs: BlockAttrs) -> tuple[Any, ...]:
-    x, b = arrays[0], attrs.block
-    n, c, *spatial = x.shape
-    if c == 1:
-        return (x.reshape(n, 1, *spatial, 1),)
-    padded = np.zeros((n, -(-c // b) * b, *spatial), x.dtype)
-    padded[:, :c] = x
-    return (np.ascontiguousarray(np.moveaxis(padded.reshape(n, -1, b, *spatial), 2, -1)),)
-
-
-register(OpDef("lowered.block_channels", "injective", BlockAttrs, _block_infer, block_reference, _block_compute))
+register_map("lowered.block_channels", BlockAttrs, _block_infer, _block_compute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +110,7 @@ def _unblock_compute(
     return (te.compute(types[0].shape, element, name="unblock_channels"),)
 
 
-def unblock_reference(arrays: Arrays, attrs: UnblockAttrs) -> tuple[Any, ...]:
-    x = np.moveaxis(arrays[0], -1, 2)
-    n, blocks, b, *spatial = x.shape
-    return (np.ascontiguousarray(x.reshape(n, blocks * b, *spatial)[:, : attrs.channels]),)
-
-
-UNBLOCK_CHANNELS = register(
-    OpDef("lowered.unblock_channels", "injective", UnblockAttrs, _unblock_infer, unblock_reference, _unblock_compute)
-)
+UNBLOCK_CHANNELS = register_map("lowered.unblock_channels", UnblockAttrs, _unblock_infer, _unblock_compute)
 
 
 # -- matmul with packed weights ----------------------------------------------------------------------------------------
@@ -165,25 +149,12 @@ def _pack_matmul_compute(
     return (te.compute(types[0].shape, element, name="pack"),)
 
 
-def _pack_matmul_reference(arrays: Arrays, attrs: PackMatmulAttrs) -> tuple[Any, ...]:
-    w, width = arrays[0], attrs.width
-    w = np.swapaxes(w, -1, -2) if attrs.transpose else w
-    *batch, k, n = w.shape
-    padded = np.zeros((*batch, k, -(-n // width) * width), w.dtype)
-    padded[..., :n] = w
-    return (np.ascontiguousarray(np.swapaxes(padded.reshape(*batch, k, -1, width), -2, -3)),)
-
-
-register(
-    OpDef(
-        "lowered.pack_matmul",
-        "injective",
-        PackMatmulAttrs,
-        _pack_matmul_infer,
-        _pack_matmul_reference,
-        _pack_matmul_compute,
-        prologue=True,
-    )
+register_map(
+    "lowered.pack_matmul",
+    PackMatmulAttrs,
+    _pack_matmul_infer,
+    _pack_matmul_compute,
+    prologue=True,
 )
 
 
@@ -308,26 +279,13 @@ def panel_rows(w: Tensor, width: int, channels: Expr, group: int = 1) -> Tensor:
     return rows
 
 
-def _pack_conv_reference(arrays: Arrays, attrs: PackConvAttrs) -> tuple[Any, ...]:
-    w, b, width = arrays[0], attrs.block, attrs.width
-    k, c, *window = w.shape
-    padded = np.zeros((-(-k // width) * width, c, *window), w.dtype)
-    padded[:k] = w
-    panels = padded.reshape(-1, width, c // b, b, *window)
-    return (np.ascontiguousarray(panels.transpose(0, 2, *range(4, 4 + len(window)), 3, 1)),)
-
-
-register(
-    OpDef(
-        "lowered.pack_conv",
-        "injective",
-        PackConvAttrs,
-        _pack_conv_infer,
-        _pack_conv_reference,
-        _pack_conv_compute,
-        prologue=True,
-        channels=lambda attrs: attrs.block,
-    )
+register_map(
+    "lowered.pack_conv",
+    PackConvAttrs,
+    _pack_conv_infer,
+    _pack_conv_compute,
+    prologue=True,
+    channels=lambda attrs: attrs.block,
 )
 
 
@@ -441,21 +399,25 @@ def _conv_reference(arrays: Arrays, attrs: ConvBlockedAttrs) -> tuple[Any, ...]:
     x, w = arrays
     panels, outer, kh, kw, inner, width = w.shape
     if x.ndim == 5:
-        x = unblock_reference([x], UnblockAttrs(outer * inner))[0]
+        x = UNBLOCK_CHANNELS.reference([x], UnblockAttrs(outer * inner))[0]
     full = w.transpose(0, 5, 1, 4, 2, 3).reshape(panels * width, outer * inner, kh, kw)
-    (sh, sw), (dh, dw), (top, left, bottom, right) = attrs.strides, attrs.dilations, attrs.pads
-    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    oh = (x.shape[2] - (kh - 1) * dh - 1) // sh + 1
-    ow = (x.shape[3] - (kw - 1) * dw - 1) // sw + 1
-    y = np.zeros((x.shape[0], full.shape[0], oh, ow), x.dtype)
-    for i in range(kh):
-        for j in range(kw):
-            part = x[:, :, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
-            y += np.einsum("nchw,kc->nkhw", part, full[:, :, i, j])
-    blocks = -(-attrs.channels // attrs.out_block) * attrs.out_block
-    grown = np.zeros((y.shape[0], blocks, oh, ow), y.dtype)
-    grown[:, : min(blocks, y.shape[1])] = y[:, :blocks]
-    return block_reference([grown], BlockAttrs(attrs.out_block))
+    return blocked_conv(
+        x, full, ConvAttrs(attrs.strides, attrs.dilations, attrs.pads, 1), attrs.channels, attrs.out_block
+    )
+
+
+def blocked_conv(x: Any, w: Any, attrs: ConvAttrs, channels: int, block: int) -> tuple[Any, ...]:
+    """The result of `conv`, cut or filled with zeros to so many channels, in blocks."""
+    (y,) = get("conv").reference([x, w], attrs)
+    return blocked(y.astype(x.dtype), channels, block)
+
+
+def blocked(y: Any, channels: int, block: int) -> tuple[Any, ...]:
+    """An NCHW map, cut or filled with zeros to so many channels, in blocks."""
+    size = -(-channels // block) * block
+    grown = np.zeros((y.shape[0], size, *y.shape[2:]), y.dtype)
+    grown[:, : y.shape[1]] = y[:, :size]
+    return (np.moveaxis(grown.reshape(y.shape[0], -1, block, *y.shape[2:]), 2, -1),)
 
 
 CONV_BLOCKED = register(

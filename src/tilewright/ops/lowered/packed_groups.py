@@ -18,15 +18,17 @@ from tilewright import te
 from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, all_of, as_int, ceildiv, const, select
 from tilewright.ir.graph import TensorType
+from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.dims import dims
+from tilewright.ops.lowered.index_maps import register_map
 from tilewright.ops.lowered.packed import (
+    UNBLOCK_CHANNELS,
     BlockAttrs,
     UnblockAttrs,
-    block_reference,
+    blocked_conv,
     layout_name,
     only,
     present,
-    unblock_reference,
 )
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
@@ -56,14 +58,7 @@ def _pack_compute(
     return (te.compute(types[0].shape, element, name="pack"),)
 
 
-def _pack_reference(arrays: Arrays, attrs: BlockAttrs) -> tuple[Any, ...]:
-    w, b = arrays[0], attrs.block
-    padded = np.zeros((-(-w.shape[0] // b) * b, *w.shape[1:]), w.dtype)
-    padded[: w.shape[0]] = w
-    return (np.ascontiguousarray(np.moveaxis(padded.reshape(-1, b, *w.shape[1:]), 1, -1)),)
-
-
-register(OpDef("lowered.pack_depthwise", "injective", BlockAttrs, _pack_infer, _pack_reference, _pack_compute))
+register_map("lowered.pack_depthwise", BlockAttrs, _pack_infer, _pack_compute)
 
 
 class Windows(Protocol):
@@ -141,18 +136,11 @@ def _reference(arrays: Arrays, attrs: DepthwiseAttrs) -> tuple[Any, ...]:
     x, w = arrays
     blocks, per_in, kh, kw, b = w.shape
     full = np.moveaxis(w, -1, 1).reshape(blocks * b, per_in, kh, kw)
-    x = unblock_reference([x], UnblockAttrs(x.shape[1] * x.shape[-1]))[0]
-    which = np.arange(blocks * b) // attrs.per_out * per_in
-    (sh, sw), (dh, dw), (top, left, bottom, right) = attrs.strides, attrs.dilations, attrs.pads
-    oh, ow = window_sizes(x.shape[2:], (kh, kw), attrs)
-    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    y = np.zeros((x.shape[0], blocks * b, oh, ow), x.dtype)
-    for t in range(per_in):
-        for i in range(kh):
-            for j in range(kw):
-                part = x[:, :, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
-                y += part[:, which + t] * full[:, t, i, j, None, None]
-    return block_reference([y], BlockAttrs(b))
+    x = UNBLOCK_CHANNELS.reference([x], UnblockAttrs(x.shape[1] * x.shape[-1]))[0]
+    lanes = np.arange(blocks * b)
+    read = lanes[:, None] // attrs.per_out * per_in + np.arange(per_in)
+    ordinary = ConvAttrs(attrs.strides, attrs.dilations, attrs.pads, len(lanes))
+    return blocked_conv(x[:, read.ravel()], full, ordinary, len(lanes), b)
 
 
 register(OpDef("lowered.conv_depthwise", "contraction", DepthwiseAttrs, _infer, _reference, _compute))
@@ -190,24 +178,7 @@ def _pack_pointwise_compute(
     return (te.compute(types[0].shape, element, name="pack"),)
 
 
-def _pack_pointwise_reference(arrays: Arrays, attrs: PackPointwiseAttrs) -> tuple[Any, ...]:
-    w, groups, width = arrays[0], attrs.groups, attrs.width
-    each = w.shape[0] // groups
-    padded = np.zeros((groups, -(-each // width) * width, w.shape[1]), w.dtype)
-    padded[:, :each] = w.reshape(groups, each, w.shape[1])
-    return (np.ascontiguousarray(np.swapaxes(padded.reshape(groups, -1, width, w.shape[1]), 2, 3)),)
-
-
-register(
-    OpDef(
-        "lowered.pack_pointwise",
-        "injective",
-        PackPointwiseAttrs,
-        _pack_pointwise_infer,
-        _pack_pointwise_reference,
-        _pack_pointwise_compute,
-    )
-)
+register_map("lowered.pack_pointwise", PackPointwiseAttrs, _pack_pointwise_infer, _pack_pointwise_compute)
 
 
 @dataclass(frozen=True, slots=True)

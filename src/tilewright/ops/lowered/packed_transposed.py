@@ -20,18 +20,19 @@ from tilewright import te
 from tilewright.ir.attributes import Attrs, Dims, Ints
 from tilewright.ir.expr import Expr, all_of, as_expr, as_int, ceildiv, const, select
 from tilewright.ir.graph import TensorType
+from tilewright.ops.conv import ConvTransposeAttrs
 from tilewright.ops.dims import dim, same_dim
+from tilewright.ops.lowered.index_maps import register_map
 from tilewright.ops.lowered.packed import (
-    BlockAttrs,
+    UNBLOCK_CHANNELS,
     UnblockAttrs,
-    block_reference,
+    blocked,
     cropped,
     layout_name,
     only,
     present,
-    unblock_reference,
 )
-from tilewright.ops.registry import OpDef, Types, register
+from tilewright.ops.registry import OpDef, Types, get, register
 from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
 
@@ -75,21 +76,7 @@ def _pack_compute(
     return (te.compute(types[0].shape, element, name="pack"),)
 
 
-def _pack_reference(arrays: Arrays, attrs: PackTransposedAttrs) -> tuple[Any, ...]:
-    w, b, width, strides = arrays[0], attrs.block, attrs.width, attrs.strides
-    c, k, *window = w.shape
-    taps = [-(-size // s) for size, s in zip(window, strides, strict=True)]
-    panels, rank = -(-k // width), len(window)
-    padded = np.zeros((c, panels * width, *(t * s for t, s in zip(taps, strides, strict=True))), w.dtype)
-    padded[(slice(c), slice(k), *map(slice, window))] = w
-    split = padded.reshape(c // b, b, panels, width, *itertools.chain(*zip(taps, strides, strict=True)))
-    phases, steps = range(5, 5 + 2 * rank, 2), range(4, 4 + 2 * rank, 2)
-    return (np.ascontiguousarray(split.transpose(2, *phases, *steps, 0, 1, 3)),)
-
-
-register(
-    OpDef("lowered.pack_transposed", "injective", PackTransposedAttrs, _pack_infer, _pack_reference, _pack_compute)
-)
+register_map("lowered.pack_transposed", PackTransposedAttrs, _pack_infer, _pack_compute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,25 +165,17 @@ def _reference(arrays: Arrays, attrs: ConvTransposedAttrs) -> tuple[Any, ...]:
     panels, width = w.shape[0], w.shape[-1]
     channels = w.shape[-3] * w.shape[-2]
     if x.ndim == rank + 3:
-        x = unblock_reference([x], UnblockAttrs(channels))[0]
-    full = np.zeros(
-        (x.shape[0], panels * width, *(d * s + k for d, s, k in zip(x.shape[2:], strides, window, strict=True))),
-        x.dtype,
-    )
-    for t in itertools.product(*(range(k) for k in window)):
-        at = (*(i % s for i, s in zip(t, strides, strict=True)), *(i // s for i, s in zip(t, strides, strict=True)))
-        tap = w[(slice(None), *at)].reshape(panels, channels, width)
-        place = tuple(slice(i, i + d * s, s) for i, d, s in zip(t, x.shape[2:], strides, strict=True))
-        full[(slice(None), slice(None), *place)] += np.einsum("nc...,pcl->npl...", x, tap).reshape(
-            x.shape[0], -1, *x.shape[2:]
-        )
+        x = UNBLOCK_CHANNELS.reference([x], UnblockAttrs(channels))[0]
+    taps = itertools.chain(*((1 + rank + k, 1 + k) for k in range(rank)))
+    full = w.transpose(2 * rank + 1, 2 * rank + 2, 0, 2 * rank + 3, *taps)
+    full = full.reshape(channels, panels * width, *(t * s for t, s in zip(w.shape[1 + rank :], strides, strict=False)))
+    full = full[(..., *map(slice, window))]
+    ordinary = ConvTransposeAttrs(strides, (1,) * rank, (0,) * 2 * rank, 1, (0,) * rank)
+    (y,) = get("conv_transpose").reference([x, full], ordinary)
     size = [as_int(d) or 0 for d in attrs.size]
-    whole = np.pad(full, [(0, 0), (0, 0), *((0, d) for d in size)])
-    blocks = -(-attrs.channels // b) * b
-    retained = whole[(slice(None), slice(blocks), *(slice(p, p + d) for p, d in zip(attrs.pads, size, strict=False)))]
-    grown_ = np.zeros((retained.shape[0], blocks, *retained.shape[2:]), x.dtype)
-    grown_[:, : retained.shape[1]] = retained
-    return block_reference([grown_], BlockAttrs(b))
+    whole: Any = np.pad(y, [(0, 0), (0, 0), *((0, d) for d in size)])
+    at = (slice(p, p + d) for p, d in zip(attrs.pads, size, strict=False))
+    return blocked(whole[(..., *at)], attrs.channels, b)
 
 
 CONV_TRANSPOSED = register(

@@ -5,7 +5,6 @@ weights  w[K, C/g, k...]  ->  `pack_conv`'s panels; with several groups a panel'
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,16 +14,16 @@ from tilewright import te
 from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.graph import TensorType
+from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.dims import dims
 from tilewright.ops.lowered.packed import (
-    BlockAttrs,
+    UNBLOCK_CHANNELS,
     UnblockAttrs,
-    block_reference,
+    blocked_conv,
     cropped,
     layout_name,
     only,
     present,
-    unblock_reference,
 )
 from tilewright.ops.lowered.packed_groups import window_sizes, within
 from tilewright.ops.registry import OpDef, Types, register
@@ -85,27 +84,13 @@ def _compute(
 
 def _reference(arrays: Arrays, attrs: ConvWindowsAttrs) -> tuple[Any, ...]:
     x, w = arrays
-    strides, dilations, pads, groups = attrs.strides, attrs.dilations, attrs.pads, attrs.groups
-    rank, b = len(strides), attrs.out_block
+    rank = len(attrs.strides)
     panels, depth, *window, inner, width = w.shape
     if x.ndim == rank + 3:
-        x = unblock_reference([x], UnblockAttrs(x.shape[1] * inner))[0]
+        x = UNBLOCK_CHANNELS.reference([x], UnblockAttrs(x.shape[1] * inner))[0]
     full = np.moveaxis(np.moveaxis(w, -1, 1), -1, 3).reshape(panels * width, depth * inner, *window)
-    size = window_sizes(x.shape[2:], window, attrs)
-    x = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
-    y = np.zeros((x.shape[0], groups, panels * width // groups, *size), x.dtype)
-    split = full.reshape(groups, -1, *full.shape[1:])
-    for t in itertools.product(*(range(k) for k in window)):
-        where = tuple(
-            slice(i * d, i * d + (o - 1) * s + 1, s) for i, d, o, s in zip(t, dilations, size, strides, strict=True)
-        )
-        part = x[(slice(None), slice(None), *where)].reshape(x.shape[0], groups, depth * inner, *size)
-        y += np.einsum("ngc...,gkc->ngk...", part, split[(..., *t)])
-    blocks = -(-attrs.channels // b) * b
-    flat = y.reshape(x.shape[0], -1, *size)[:, :blocks]
-    grown = np.zeros((flat.shape[0], blocks, *size), flat.dtype)
-    grown[:, : flat.shape[1]] = flat
-    return block_reference([grown], BlockAttrs(b))
+    ordinary = ConvAttrs(attrs.strides, attrs.dilations, attrs.pads, attrs.groups)
+    return blocked_conv(x, full, ordinary, attrs.channels, attrs.out_block)
 
 
 CONV_WINDOWS = register(OpDef("lowered.conv_windows", "contraction", ConvWindowsAttrs, _infer, _reference, _compute))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
-
-import numpy as np
 
 from tilewright import te
 from tilewright.ir.attributes import Attrs, Ints
@@ -14,7 +11,8 @@ from tilewright.ir.expr import Expr, all_of, as_int, const, product, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.conv import window_extent
 from tilewright.ops.dims import dim, need, present, scalar, static
-from tilewright.ops.registry import OpDef, Types, register
+from tilewright.ops.lowered.index_maps import register_map
+from tilewright.ops.registry import Types
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
@@ -76,19 +74,4 @@ def _compute(inputs: Sequence[Tensor | None], attrs: PatchesAttrs, out: Out) -> 
     return (te.compute(type.shape, element, name="patches"),)
 
 
-def _reference(arrays: Sequence[Any], attrs: PatchesAttrs) -> tuple[Any, ...]:
-    x, kernel = np.asarray(arrays[0]), attrs.kernel
-    rank = x.ndim - 2
-    pads = list(zip(attrs.pads[:rank], attrs.pads[rank:], strict=True))
-    x = np.pad(x, [(0, 0), (0, 0), *pads])
-    spans = [(k - 1) * d + 1 for k, d in zip(kernel, attrs.dilations, strict=True)]
-    views = np.lib.stride_tricks.sliding_window_view(x, spans, axis=tuple(range(2, 2 + rank)))
-    at = (slice(None), slice(None), *(slice(None, None, s) for s in attrs.strides))
-    views = views[(*at, *(slice(None, None, d) for d in attrs.dilations))]
-    rows = np.moveaxis(views, 1, 1 + rank).reshape(x.shape[0], prod(views.shape[2 : 2 + rank]), -1)
-    result = np.zeros((*rows.shape[:2], attrs.depth), x.dtype)
-    result[..., : rows.shape[-1]] = rows
-    return (result,)
-
-
-register(OpDef("lowered.patches", "injective", PatchesAttrs, _infer, _reference, _compute))
+register_map("lowered.patches", PatchesAttrs, _infer, _compute)

@@ -18,6 +18,7 @@ from tilewright.ir.expr import Buffer, Expr, as_int, cast, ceildiv, const, selec
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import present, scalar
+from tilewright.ops.lowered.index_maps import register_map
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.ops.rnn import RecurrenceAttrs, recurrent_loops, reference, results
 from tilewright.ops.rnn_loops import Tile, Weight
@@ -53,15 +54,6 @@ def _pack_compute(inputs: Sequence[Tensor | None], attrs: PackGatesAttrs, types:
         return value
 
     return (te.compute(types[0].shape, element, name="pack_gates"),)
-
-
-def _pack_numpy(arrays: Sequence[Any], attrs: PackGatesAttrs) -> tuple[Any, ...]:
-    w = np.asarray(arrays[0])
-    hidden, gates, width = w.shape[0], attrs.gates, attrs.width
-    panels = -(-hidden // width)
-    padded = np.zeros((hidden, gates, panels * width), w.dtype)
-    padded[..., :hidden] = w.reshape(hidden, gates, hidden)
-    return (np.ascontiguousarray(padded.reshape(hidden, gates, panels, width).transpose(2, 0, 1, 3)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +93,5 @@ def _reference(arrays: Sequence[Any], attrs: PackedRecurrenceAttrs) -> tuple[Any
     return reference([x, weights, *rest[:5]], attrs)
 
 
-register(
-    OpDef("lowered.pack_gates", "injective", PackGatesAttrs, _pack_infer, _pack_numpy, compute=_pack_compute),
-)
+register_map("lowered.pack_gates", PackGatesAttrs, _pack_infer, _pack_compute)
 register(OpDef("lowered.recurrence", "opaque", PackedRecurrenceAttrs, _infer, _reference, loops=_loops))

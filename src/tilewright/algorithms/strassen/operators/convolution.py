@@ -24,13 +24,12 @@ from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, as_int, ceildiv, const, minimum
 from tilewright.ir.graph import TensorType
 from tilewright.ops.lowered.packed import (
-    BlockAttrs,
+    UNBLOCK_CHANNELS,
     UnblockAttrs,
-    block_reference,
+    blocked,
     layout_name,
     only,
     present,
-    unblock_reference,
 )
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
@@ -118,7 +117,7 @@ def pixels_in_strips(x: Tensor, u: Tensor, attrs: ConvStrassenAttrs, out: Sequen
 def _reference(arrays: Sequence[Any], attrs: ConvStrassenAttrs) -> tuple[Any, ...]:
     x, u = arrays
     (sh, sw), b = attrs.strides, x.shape[-1]
-    ordinary = unblock_reference([x], UnblockAttrs(x.shape[1] * b))[0][:, :, ::sh, ::sw]
+    ordinary = UNBLOCK_CHANNELS.reference([x], UnblockAttrs(x.shape[1] * b))[0][:, :, ::sh, ::sw]
     n, channels, h, w = ordinary.shape
     rows = ordinary.reshape(n, channels, h * w).swapaxes(1, 2)
     half = -(-h * w // 2)
@@ -128,7 +127,7 @@ def _reference(arrays: Sequence[Any], attrs: ConvStrassenAttrs) -> tuple[Any, ..
     products = np.matmul(np.einsum("tq,nqrc->ntrc", np.asarray(LEFT, x.dtype), quarters), right)
     merged = np.einsum("qt,ntrk->nqrk", np.asarray(MERGE, x.dtype), products).reshape(n, 2, 2, half, -1)
     y = merged.transpose(0, 2, 4, 1, 3).reshape(n, attrs.channels, 2 * half)[:, :, : h * w]
-    return block_reference([np.ascontiguousarray(y).reshape(n, -1, h, w)], BlockAttrs(b))
+    return blocked(y.reshape(n, -1, h, w), attrs.channels, b)
 
 
 CONV_STRASSEN = register(OpDef("lowered.conv_strassen", "contraction", ConvStrassenAttrs, _infer, _reference, _compute))

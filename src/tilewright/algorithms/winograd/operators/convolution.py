@@ -31,15 +31,14 @@ from tilewright.ir.expr import Expr, all_of, as_int, cast, ceildiv, const, selec
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import dim
 from tilewright.ops.lowered.packed import (
-    BlockAttrs,
+    UNBLOCK_CHANNELS,
     UnblockAttrs,
-    block_reference,
+    blocked,
     cropped,
     layout_name,
     only,
     panel_rows,
     present,
-    unblock_reference,
 )
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
@@ -275,7 +274,7 @@ def _conv_reference(arrays: Arrays, attrs: ConvWinogradAttrs) -> tuple[Any, ...]
     at, _, bt = (np.asarray(t, np.float64) for t in transforms(m, window, stride))
     filters = u.transpose(0, 3, 6, 4, 5, 1, 2).reshape(u.shape[0] * u.shape[3] * u.shape[6], -1, size, size)
     channels = attrs.input_channels
-    x = unblock_reference([x], UnblockAttrs(channels))[0]
+    x = UNBLOCK_CHANNELS.reference([x], UnblockAttrs(channels))[0]
     n, _, h, w = x.shape
     covered = (window - 1) * dilation + 1
     oh, ow = (h + top + bottom - covered) // stride + 1, (w + left + right - covered) // stride + 1
@@ -291,11 +290,7 @@ def _conv_reference(arrays: Arrays, attrs: ConvWinogradAttrs) -> tuple[Any, ...]
         above, before = i * m * dilation + ph, j * m * dilation + pw
         place = (slice(above, above + m * dilation, dilation), slice(before, before + m * dilation, dilation))
         y[:, :, *place] = np.einsum("py,nkyz,qz->nkpq", at, product, at)
-    b = attrs.out_block
-    blocks = -(-attrs.channels // b) * b
-    grown = np.zeros((n, blocks, oh, ow), arrays[0].dtype)
-    grown[:, : min(blocks, y.shape[1])] = y[:, :blocks, :oh, :ow]
-    return block_reference([grown], BlockAttrs(b))
+    return blocked(y[:, :, :oh, :ow].astype(arrays[0].dtype), attrs.channels, attrs.out_block)
 
 
 CONV_WINOGRAD = register(
