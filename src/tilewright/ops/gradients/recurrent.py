@@ -87,7 +87,7 @@ def through(
     sums: Mapping[int, Value],
     known: Mapping[int, Value],
     seeds: Mapping[int, Value],
-) -> tuple[dict[int, Value | None], list[Node]]:
+) -> tuple[dict[int, Value], list[Node]]:
     """The gradients of a cell's arguments and products, by their numbers, from those of some of its values (`seeds`),
     and the nodes that they need.
 
@@ -116,8 +116,8 @@ def through(
             nodes.append(node)
         else:
             same.update((v, same.get(w, w)) for v, w in zip(node.outputs, earlier.outputs, strict=True))
-    result = {k: None if (flow := flows.get(v)) is None else same.get(flow, flow) for k, v in sources.items()}
-    needed = {v for v in result.values() if v is not None}
+    result = {k: same.get(flow, flow) for k, v in sources.items() if (flow := flows.get(v)) is not None}
+    needed = set(result.values())
     live: list[Node] = []
     for node in reversed(nodes):
         if any(v in needed and v not in same for v in node.outputs):
@@ -152,9 +152,8 @@ def recurrence(b: Backward) -> Result:
 
     def back(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
         flow, stored, *others = parts
-        known = (
-            dict(zip(steps.retained, s.split(stored), strict=True)) if steps.retained else {steps.results[0]: stored}
-        )
+        numbers, values = (steps.retained, s.split(stored)) if steps.retained else (steps.results, [stored])
+        known = dict(zip(numbers, values, strict=True))
         absent = [Value(s.builder.fresh("absent"), TensorType(flow.dtype, flow.shape)) for _ in range(h + gates + 1)]
         arguments: list[Value | None] = [*absent[:h], others.pop(0) if reads_h else absent[h], *[None] * steps.vectors]
         if states > 1:
@@ -169,13 +168,9 @@ def recurrence(b: Backward) -> Result:
             raise refused
         s.builder.nodes += nodes
         products = sorted(steps.products, key=lambda p: p.gate)
-        of_gates = [_present(by[p.number]) for p in products]
-        joined = of_gates[0] if gates == 1 else s.emit("concat", *of_gates, axis=1)
-        by_states = [
-            s.sum(s.back(joined), by[h] if reads_h else None),
-            *(_present(by[h + k]) for k in range(1, states)),
-        ]
-        return by_states, [s.emit("identity", v) for v in (joined, *(_present(by[k]) for k in separate))]
+        joined = by[products[0].number] if gates == 1 else s.emit("concat", *(by[p.number] for p in products), axis=1)
+        by_states = [s.sum(s.back(joined), by[h] if reads_h else None), *(by[h + k] for k in range(1, states))]
+        return by_states, [s.emit("identity", v) for v in (joined, *(by[k] for k in separate))]
 
     sequences = [flows[0], layer.stored() if steps.retained else b.y, *([begun] if reads_h else []), *by_retained]
     by_h, *rest = layer.back(flows[1:], sequences, back)
@@ -183,11 +178,6 @@ def recurrence(b: Backward) -> Result:
     by_x = layer.joined(layer.gate(by_gates, 0, gates - len(separate)), *by_separate) if separate else by_gates
     by_deferred = b.sum(layer.gate(by_gates, gates - 1), [0, 1], keepdims=False) if b.has(6) else None
     return [by_x, layer.by_weights(begun, by_gates), by_h, by_c[0] if b.has(3) else None, None, None, by_deferred]
-
-
-def _present(value: Value | None) -> Value:
-    assert value is not None
-    return value
 
 
 @gradient("lstm_cell")
@@ -205,7 +195,7 @@ def lstm_cell(b: Backward) -> Result:
     seeds = {k: g for k, g in zip(steps.results, b.output_gradients, strict=True) if g is not None}
     by, nodes = through(b.builder, steps, arguments, {}, dict(zip(steps.results, (h, c), strict=True)), seeds)
     b.builder.nodes += nodes
-    gates = layer.joined(*(v if (v := by[k]) is not None else b.zeros(h.shape, x) for k in range(4)))
+    gates = layer.joined(*(by[k] if k in by else b.zeros(h.shape, x) for k in range(4)))
     after = (x.shape[0] - first - batch, 0)
     by_x = b.emit("pad", gates, before=dims((first, 0)), after=dims(after), mode="constant")
-    return [by_x, gates if b.has(1) else None, by[steps.shares + 1] if b.has(2) else None]
+    return [by_x, gates if b.has(1) else None, by.get(steps.shares + 1)]

@@ -10,6 +10,7 @@ its value, an operand of one element.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,6 @@ from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.dots import accumulator
 from tilewright.ops.lowered.index_maps import register_map
 from tilewright.ops.lowered.packed import (
-    UNBLOCK_CHANNELS,
-    UnblockAttrs,
     blocked_conv,
     convolved,
     cropped,
@@ -135,18 +134,23 @@ def _conv_compute(inputs: Tensors, attrs: ConvDotAttrs, out: Out) -> tuple[Tenso
     return (cropped(product, type.shape),)
 
 
-def _conv_reference(arrays: Sequence[Any], attrs: ConvDotAttrs) -> tuple[Any, ...]:
-    x, w, *zero = (None if a is None else np.asarray(a) for a in arrays)
-    assert x is not None and w is not None
+def conv_of_panels(x: Any, w: Any, zero: Sequence[Any], attrs: ConvAttrs, channels: int, block: int) -> tuple[Any, ...]:
+    """`conv` of blocked x, or of its leading channels, by packed weights, in i32 or f32; what surrounds x is the zero
+    point, if there is one. The result is in blocks."""
     acc = np.int32 if x.dtype.kind in "iu" else np.float32
-    panels, blocks, kh, kw, steps, width, group = w.shape
-    enclosing = zero[0] if zero and zero[0] is not None else 0
-    margins = [(0, 0), (0, 0), *zip(attrs.pads[:2], attrs.pads[2:], strict=True), (0, 0)]
-    x = np.pad(x, margins, constant_values=enclosing).astype(acc)
-    (x,) = UNBLOCK_CHANNELS.reference([x], UnblockAttrs(blocks * steps * group))
-    full = w.astype(acc).transpose(0, 5, 1, 4, 6, 2, 3).reshape(panels * width, blocks * steps * group, kh, kw)
-    ordinary = ConvAttrs(attrs.strides, attrs.dilations, (0,) * 4, 1)
-    return blocked_conv(x, full, ordinary, -(-attrs.channels // width) * width, width)
+    full = w.astype(acc).transpose(0, 5, 1, 4, 6, 2, 3).reshape(w.shape[0] * w.shape[5], -1, *w.shape[2:4])
+    depth = min(full.shape[1], x.shape[1] * x.shape[4] // attrs.groups)
+    x = np.moveaxis(x, 4, 2).reshape(x.shape[0], -1, *x.shape[2:4])[:, : depth * attrs.groups]
+    margins = [(0, 0), (0, 0), *zip(attrs.pads[:2], attrs.pads[2:], strict=True)]
+    x = np.pad(x, margins, constant_values=next((v for v in zero if v is not None), 0)).astype(acc)
+    return blocked_conv(x, full[:, :depth], replace(attrs, pads=(0,) * 4), channels, block)
+
+
+def _conv_reference(arrays: Sequence[Any], attrs: ConvDotAttrs) -> tuple[Any, ...]:
+    x, w, *zero = arrays
+    width = w.shape[5]
+    ordinary = ConvAttrs(attrs.strides, attrs.dilations, attrs.pads, 1)
+    return conv_of_panels(x, w, zero, ordinary, -(-attrs.channels // width) * width, width)
 
 
 CONV_DOT = register(OpDef("lowered.conv_dot", "contraction", ConvDotAttrs, _conv_infer, _conv_reference, _conv_compute))

@@ -111,16 +111,13 @@ def _matmul_compute(inputs: Tensors, attrs: ColumnsAttrs, out: Out) -> tuple[Ten
     return (cropped(product, out[0].shape),)
 
 
-def unpacked(w: Any) -> Any:
-    """The second factor `[..., P, K/group, width, group]` as a matrix `[..., K, P * width]`."""
-    *batch, panels, steps, width, group = w.shape
-    return np.moveaxis(np.moveaxis(w, -1, -2), -4, -2).reshape(*batch, steps * group, panels * width)
-
-
-def _matmul_reference(arrays: Sequence[Any], attrs: ColumnsAttrs) -> tuple[Any, ...]:
+def product_reference(arrays: Sequence[Any], attrs: Any) -> tuple[Any, ...]:
+    """`attrs.columns` columns of x times panels `[..., P, D/group, width, group]`, D at least x's depth."""
     x, w = (np.asarray(a) for a in arrays)
     acc = np.int32 if x.dtype.kind in "iu" else np.float32
-    return (np.matmul(x.astype(acc), unpacked(w).astype(acc))[..., : as_int(attrs.columns)],)
+    *batch, panels, steps, width, group = w.shape
+    full = np.moveaxis(np.moveaxis(w, -1, -2), -4, -2).reshape(*batch, steps * group, panels * width)
+    return (np.matmul(x.astype(acc), full[..., : x.shape[-1], : as_int(attrs.columns)].astype(acc)),)
 
 
-register(OpDef("lowered.matmul_dot", "contraction", ColumnsAttrs, _matmul_infer, _matmul_reference, _matmul_compute))
+register(OpDef("lowered.matmul_dot", "contraction", ColumnsAttrs, _matmul_infer, product_reference, _matmul_compute))

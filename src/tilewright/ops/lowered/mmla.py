@@ -11,15 +11,12 @@ odd number lacks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from tilewright import te
 from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import static
-from tilewright.ops.lowered.dots import accumulator, unpacked
+from tilewright.ops.lowered.dots import accumulator, product_reference
 from tilewright.ops.lowered.packed import ColumnsAttrs, batch_of, only, present
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import ShapeError
@@ -76,13 +73,6 @@ def _compute(inputs: Tensors, attrs: ColumnsAttrs, out: Out) -> tuple[Tensor, ..
     return (te.compute(out[0].shape, in_rows, name="matmul"),)
 
 
-def _reference(arrays: Sequence[Any], attrs: ColumnsAttrs) -> tuple[Any, ...]:
-    x, w = (np.asarray(a) for a in arrays)
-    acc = np.int32 if x.dtype.kind in "iu" else np.float32
-    full = unpacked(w)[..., : x.shape[-1], : as_int(attrs.columns)]
-    return (np.matmul(x.astype(acc), full.astype(acc)),)
-
-
-MATMUL_MMLA = register(OpDef("lowered.matmul_mmla", "contraction", ColumnsAttrs, _infer, _reference, _compute))
+MATMUL_MMLA = register(OpDef("lowered.matmul_mmla", "contraction", ColumnsAttrs, _infer, product_reference, _compute))
 
 __all__ = ["MATMUL_MMLA", "SIDE"]

@@ -17,7 +17,8 @@ import numpy as np
 from tilewright import te
 from tilewright.ir.expr import Expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.lowered.dot_conv import CONV_DOT, ConvDotAttrs
+from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.lowered.dot_conv import ConvDotAttrs, conv_of_panels
 from tilewright.ops.lowered.dots import accumulator
 from tilewright.ops.lowered.mmla import SIDE
 from tilewright.ops.lowered.packed import convolved, layout_name, only, present
@@ -108,27 +109,10 @@ def _compute(inputs: Tensors, attrs: ConvMmlaAttrs, out: Out) -> tuple[Tensor, .
 
 
 def _reference(arrays: Sequence[Any], attrs: ConvMmlaAttrs) -> tuple[Any, ...]:
-    """The reference of `lowered.conv_dot`, group by group."""
-    x, w, *zero = (None if a is None else np.asarray(a) for a in arrays)
-    assert x is not None and w is not None
-    images, _, h, v, _ = x.shape
-    channels, each, deep = (
-        np.moveaxis(x, 4, 2).reshape(images, -1, h, v),
-        len(w) // attrs.groups,
-        w.shape[1] * w.shape[6],
-    )
-    results = []
-    for g in range(attrs.groups):
-        own = channels[:, g * attrs.depth : (g + 1) * attrs.depth]
-        own = np.pad(own, ((0, 0), (0, deep - attrs.depth), (0, 0), (0, 0)))
-        blocked = np.moveaxis(own.reshape(images, w.shape[1], w.shape[6], h, v), 2, 4)
-        filters = w[g * each : (g + 1) * each]
-        same = ConvDotAttrs(attrs.strides, attrs.dilations, attrs.pads, len(filters) * SIDE)
-        (part,) = CONV_DOT.reference([blocked, filters, *zero], same)
-        results.append(np.moveaxis(part, 4, 2).reshape(images, -1, *part.shape[2:4]))
-    whole = np.concatenate(results, 1)[:, : -(-attrs.channels // attrs.block) * attrs.block]
-    split = whole.reshape(images, -1, attrs.block, *whole.shape[2:])
-    return (np.ascontiguousarray(np.moveaxis(split, 2, 4)),)
+    x, w, *zero = arrays
+    channels = np.moveaxis(x, 4, 2).reshape(x.shape[0], -1, *x.shape[2:4])[:, : attrs.groups * attrs.depth]
+    ordinary = ConvAttrs(attrs.strides, attrs.dilations, attrs.pads, attrs.groups)
+    return conv_of_panels(channels[..., None], w, zero, ordinary, attrs.channels, attrs.block)
 
 
 CONV_MMLA = register(OpDef("lowered.conv_mmla", "contraction", ConvMmlaAttrs, _infer, _reference, _compute))

@@ -8,7 +8,6 @@ first, with zeros after them, so that no register reads past them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,10 @@ from tilewright import te
 from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
+from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.dims import static
-from tilewright.ops.lowered.dot_conv import CONV_DOT, ConvDotAttrs
-from tilewright.ops.lowered.dots import accumulator
+from tilewright.ops.lowered.dot_conv import conv_of_panels
+from tilewright.ops.lowered.dots import accumulator, product_reference
 from tilewright.ops.lowered.packed import convolved, cropped, layout_name, only, present
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
@@ -74,16 +74,8 @@ def _matmul_compute(inputs: Tensors, attrs: MatmulTilesAttrs, out: Out) -> tuple
     return (cropped(product, out[0].shape),)
 
 
-def _matmul_reference(arrays: Sequence[Any], attrs: MatmulTilesAttrs) -> tuple[Any, ...]:
-    x, w = (np.asarray(a) for a in arrays)
-    acc = np.int32 if x.dtype.kind in "iu" else np.float32
-    panels, steps, width, group = w.shape
-    full = w.transpose(1, 3, 0, 2).reshape(steps * group, panels * width)[: x.shape[-1], : attrs.columns]
-    return (np.matmul(x.astype(acc), full.astype(acc)),)
-
-
 MATMUL_TILES = register(
-    OpDef("lowered.matmul_tiles", "contraction", MatmulTilesAttrs, _matmul_infer, _matmul_reference, _matmul_compute)
+    OpDef("lowered.matmul_tiles", "contraction", MatmulTilesAttrs, _matmul_infer, product_reference, _matmul_compute)
 )
 
 
@@ -281,22 +273,14 @@ def convolution(
 
 
 def _conv_reference(arrays: Sequence[Any], attrs: ConvTilesAttrs) -> tuple[Any, ...]:
-    """The reference of `lowered.conv_dot`, with all channels of a group, or what is gathered, in one block as deep as
-    the weights."""
     x, w, *zero = arrays
-    images, blocks, h, v, block = x.shape
-    whole = np.moveaxis(x, 1, 3).reshape(images, 1, h, v, blocks * block)
-    same = ConvDotAttrs(attrs.strides, attrs.dilations, attrs.pads, attrs.channels)
+    ordinary = ConvAttrs(attrs.strides, attrs.dilations, attrs.pads, attrs.groups)
     if attrs.gathered:
-        whole = _gathered(whole, attrs, zero[0] if zero else 0)
-        (sh, _), (dh, _) = attrs.strides, attrs.dilations
-        same = ConvDotAttrs((sh, 1), (dh * attrs.gathered[2], 1), (0, 0, 0, 0), attrs.channels)
-    same = replace(same, channels=attrs.channels // attrs.groups)
-    parts: list[Any] = []
-    for part, panels in zip(np.split(whole, attrs.groups, -1), np.split(w, attrs.groups), strict=True):
-        part = np.pad(part, (*[(0, 0)] * 4, (0, w.shape[4] * w.shape[6] - part.shape[-1])))
-        parts += CONV_DOT.reference([part, panels, *zero], same)
-    return (np.concatenate(parts, 1),)
+        whole = np.moveaxis(x, 1, 3).reshape(x.shape[0], 1, *x.shape[2:4], -1)
+        x = _gathered(whole, attrs, zero[0] if zero else 0)
+        ordinary = ConvAttrs((attrs.strides[0], 1), (attrs.dilations[0] * attrs.gathered[2], 1), (0,) * 4, attrs.groups)
+    blocks = -(-attrs.channels // attrs.groups // w.shape[5]) * attrs.groups
+    return conv_of_panels(x, w, zero, ordinary, blocks * w.shape[5], w.shape[5])
 
 
 def _gathered(x: Any, attrs: ConvTilesAttrs, zero: Any) -> Any:
