@@ -142,7 +142,7 @@ test-all: $(STAMP) ## the tests with all cases of those that are marked costly
 	$(PY) -m pytest -n auto --dist worksteal --all-cases $(PYTEST_ARGS)
 
 # What runs code: results, not texts. The whole suite has run with the machine's own instructions.
-NUMERIC := tests/plans tests/ops tests/codegen tests/transform tests/compiler tests/builder tests/models tests/runtime/test_*.py
+NUMERIC := tests/plans tests/ops tests/codegen tests/transform tests/compiler tests/builder tests/models tests/quantization tests/train tests/runtime/test_*.py
 
 test-v3: $(STAMP) ## the numeric tests with AVX2's vectors, on a machine with AVX-512 (on one without, `make test` has them)
 	@case "$$($(PY) -c 'from tilewright.targets.target import Target; print(Target.on_host("host").vector_bits > 256)')" in \

@@ -29,7 +29,7 @@ def table(kind: str, *shape: int) -> Any:
     return RNG.integers(low, high, shape).astype(dtype(kind).numpy)
 
 
-def compiled(array: Any, monkeypatch: pytest.MonkeyPatch) -> tw.Model:
+def compiled(array: Any) -> tw.Model:
     """A model that gives `array` where its input is not 0, and 0 elsewhere. A pass puts the array there when the
     constants of models have become parameters already."""
 
@@ -40,23 +40,26 @@ def compiled(array: Any, monkeypatch: pytest.MonkeyPatch) -> tw.Model:
 
         return rewrite(graph, [Rule(op("cast", "x"), selected)])
 
-    monkeypatch.setattr(extra, "_extra", [GraphPass("mine", with_constant, ("before", "tabulate"))])
+    extra.register(GraphPass("mine", with_constant, ("before", "tabulate")))
     kind, shape = dtype(array.dtype).name, ", ".join(map(str, array.shape))
     text = f"graph @g(%x: bool[n, {shape}]) where n in 0.. {{\n%y = cast(%x) {{dtype = {kind}}} : {kind}[n, {shape}]\n"
-    return tw.compile((ops.parse_graph(text + "return %y\n}"), {}))
+    try:
+        return tw.compile((ops.parse_graph(text + "return %y\n}"), {}))
+    finally:
+        extra.unregister("mine")
 
 
 @pytest.mark.parametrize("kind", ["f32", "f64", "f16", "bf16", "i64", "i8", "u8", "i4", "bool"])
 @pytest.mark.parametrize("shape", [(3,), (5, 67)], ids=str)
-def test_tables_are_read(kind: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_read(kind: str, shape: tuple[int, ...]) -> None:
     array = table(kind, *shape)
     check("constant", value=ConstantArray(array))
-    model = compiled(array, monkeypatch)
+    model = compiled(array)
     chosen = RNG.integers(0, 2, (3, *shape)).astype(bool)
     assert_same(model(chosen), np.where(chosen, array, array.dtype.type(0)))
 
 
-def test_code_has_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_has_one_size() -> None:
     """The expression has no selects, and the code a table and as many lines for 4,096 elements as for 512."""
     sizes = {}
     for count in (512, 4096):
@@ -65,5 +68,5 @@ def test_code_has_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
         (tensor,) = ops.get("constant").compute([], attrs, ops.get("constant").infer([], attrs))  # type: ignore[misc]
         calls = [e for e in walk_expr(tensor.op.bodies[0]) if isinstance(e, Op)]
         assert [e.name for e in calls] == ["lookup"], "one entry of a table, whatever its size"
-        sizes[count] = compiled(array, monkeypatch).show("llvm").count("\n")
+        sizes[count] = compiled(array).show("llvm").count("\n")
     assert sizes[512] == sizes[4096]

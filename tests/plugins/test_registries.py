@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tilewright import compiler, plans
@@ -115,10 +116,50 @@ def test_code_that_is_registered_by_hand_counts() -> None:
     assert plugins.digests() == before, "the package's own code has its digest elsewhere"
     extra.register(GraphPass("mine", nothing, ("before", "fold scales")))
     extra.register(GraphPass("yours", partial(nothing), ("before", "fold scales")))
-    assert len(plugins.digests()) == len(before) + 1, "one module"
+    assert len(plugins.digests()) == len(before) + 3, "one module, a function and a partial of it"
     extra.unregister("mine")
-    assert len(plugins.digests()) == len(before) + 1
+    assert len(plugins.digests()) == len(before) + 2
     extra.unregister("yours")
+    assert plugins.digests() == before
+
+
+@pytest.mark.parametrize("form", ["closure", "partial", "default", "method"])
+def test_values_of_functions_that_are_registered_by_hand_count(form: str) -> None:
+    """Two passes of one source that hold other values have other keys; those of equal numbers have equal ones."""
+
+    class Holder:
+        def __init__(self, value: object) -> None:
+            self.value = value
+
+        def run(self, graph: Graph, target: Target) -> Graph:
+            return graph
+
+    def digests(value: object) -> tuple[str, ...]:
+        def closed(graph: Graph, target: Target) -> Graph:
+            assert value is not graph
+            return graph
+
+        def by_default(graph: Graph, target: Target, value: object = value) -> Graph:
+            return graph
+
+        forms = {
+            "closure": closed,
+            "partial": partial(nothing, value),
+            "default": by_default,
+            "method": Holder(value).run,
+        }
+        extra.register(GraphPass("mine", forms[form], ("before", "fold scales")))
+        try:
+            return plugins.digests()
+        finally:
+            extra.unregister("mine")
+
+    before = plugins.digests()
+    assert digests(1) == digests(1) != digests(2)
+    assert digests(("a", 2.0)) == digests(("a", 2.0)) != digests(("a", 2))
+    assert digests(digests) == digests(digests), "a function by its module and name"
+    array = np.zeros(3)
+    assert digests(array) != digests(array), "a value that does not name itself is new each time"
     assert plugins.digests() == before
 
 

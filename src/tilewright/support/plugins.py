@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
 from tilewright.support import flags
@@ -71,7 +72,9 @@ _outcomes: dict[Plugin, Outcome] = {}
 _open: set[str] = set()
 _opening: set[str] = set()
 _by_hand: Counter[str] = Counter()
-"""How many registered things have code in a top-level module."""
+"""How many registered things have code in a top-level module, or hold a value."""
+_held: dict[int, tuple[object, str]] = {}
+"""Objects of registered code that do not name their values, by `id`, with a name that is theirs in this process."""
 _lock = threading.RLock()
 
 
@@ -193,22 +196,58 @@ def _plugins(folder: Path) -> list[Plugin]:
 
 
 def count(*code: Callable[..., Any] | None) -> None:
-    """Let the code of something that is registered by hand count in keys of what is kept. That of plug-ins does anyhow,
-    loaded or not: keys must not depend on what was asked for before."""
+    """Let the code of something that is registered by hand count in keys of what is kept, and the values that its
+    functions hold. That of plug-ins does anyhow, loaded or not: keys must not depend on what was asked for before."""
     if not _opening:
-        _by_hand.update(_roots(code))
+        _by_hand.update(_counted(code))
 
 
 def discount(*code: Callable[..., Any] | None) -> None:
     """Undo `count`: the thing is registered no more."""
-    _by_hand.subtract(_roots(code))
+    _by_hand.subtract(_counted(code))
+    for f in code:
+        _held.pop(id(getattr(f, "__self__", f)), None)
 
 
-def _roots(code: Sequence[Callable[..., Any] | None]) -> set[str]:
-    """The top-level modules, but for this package, in which functions are."""
-    functions = [f.func if isinstance(f, partial) else f for f in code]
-    roots = {getattr(f, "__module__", "").partition(".")[0] for f in functions if f is not None}
-    return roots - {"", "tilewright"}
+def _counted(code: Sequence[Callable[..., Any] | None]) -> set[str]:
+    """The top-level modules, but for this package, in which functions are, and their values. Numbers, texts and objects
+    of such name themselves; the name of others is new in each process."""
+    result = set()
+    for f in code:
+        root = getattr(f.func if isinstance(f, partial) else f, "__module__", "").partition(".")[0]
+        if root in ("", "tilewright"):
+            continue
+        owner = getattr(f, "__self__", f)  # a method is another object each time
+        name = _named(f) or _held.setdefault(id(owner), (owner, uuid.uuid4().hex))[1]
+        result |= {root, f"value {blake2b(name.encode(), digest_size=16).hexdigest()}"}
+    return result
+
+
+def _named(value: object, depth: int = 8) -> str:
+    """A text that tells a value from others beside its source: a function's closure and defaults, the arguments of a
+    partial, the fields of an object. Empty if there is none."""
+    if value is None or type(value) in (bool, int, float, str, bytes) or isinstance(value, type):
+        return repr(value)
+    if isinstance(value, MethodType):
+        parts: list[object] = [value.__self__, value.__func__]
+    elif isinstance(value, partial):
+        parts = [value.func, value.args, tuple(value.keywords.items())]
+    elif isinstance(value, FunctionType):
+        try:
+            parts = [cell.cell_contents for cell in value.__closure__ or ()]
+        except ValueError:  # a variable that has no value yet
+            return ""
+        parts += [value.__module__, value.__qualname__, value.__defaults__, tuple((value.__kwdefaults__ or {}).items())]
+    elif isinstance(value, (tuple, list)):
+        parts = list(value)
+    else:
+        slots = [n for kind in type(value).__mro__ for n in getattr(kind, "__slots__", ()) if hasattr(value, n)]
+        fields = {n: getattr(value, n) for n in slots} | getattr(value, "__dict__", {})
+        if type(value).__base__ is not object or not (slots or hasattr(value, "__dict__")):
+            return ""  # one that is not written in Python, such as an array
+        parts = [type(value), tuple(fields.items())]
+    names = [_named(part, depth - 1) if depth else "" for part in parts]
+    return f"{type(value).__name__}({', '.join(names)})" if all(names) else ""
 
 
 def digests() -> tuple[str, ...]:
@@ -216,7 +255,8 @@ def digests() -> tuple[str, ...]:
     packages of plug-ins, and of what `count` was told of."""
     roots = {p.value.partition(":")[0].partition(".")[0] for p in installed() if p.group in COUNTED}
     versions = {f"{p.package} {p.version}" for p in installed() if p.group in COUNTED}
-    return (*sorted(versions), *(f"{root} {_source_digest(root)}" for root in sorted(roots.union(+_by_hand))))
+    names = sorted(roots.union(+_by_hand))
+    return (*sorted(versions), *(n if " " in n else f"{n} {_source_digest(n)}" for n in names))
 
 
 @cache

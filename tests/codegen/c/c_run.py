@@ -21,7 +21,8 @@ from tilewright.ir.loops import PrimFunc
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 FLAGS = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC"]
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
-_FOLDER = Path(tempfile.mkdtemp(prefix="tilewright-c-"))
+_LIBRARIES = tempfile.TemporaryDirectory(prefix="tilewright-c-")
+_FOLDER = Path(_LIBRARIES.name)
 
 
 def compile_c(text: str, *more: str) -> ctypes.CDLL:
