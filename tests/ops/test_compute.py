@@ -66,6 +66,7 @@ for transposed in (False, True):
         columns=11,
         transposed=transposed,
     )
+    case("sparse_matmul", x(2, 5, 3) if transposed else x(2, 3, 5), blocks, index, columns=11, transposed=transposed)
 case(
     "sparse_window_matmul",
     x(3, 21),

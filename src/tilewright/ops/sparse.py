@@ -38,7 +38,7 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class SparseAttrs(Attrs):
-    """Columns of the result: the last panel may have more. `transposed`: x is [K, M] and the result [columns, M]."""
+    """Columns of the result: the last panel may have more. `transposed`: of x [.., K, M] it is [.., columns, M]."""
 
     columns: Dim
     transposed: bool = False
@@ -50,11 +50,11 @@ def _infer(types: Types, attrs: SparseAttrs) -> tuple[TensorType, ...]:
     if (x.dtype, values.dtype, index.dtype) != (f32, f32, i32):
         got = [str(t) for t in (x, values, index)]
         raise DTypeError("a sparse product has values of f32 and indices of i32", expected="f32, f32, i32", got=got)
-    if values.rank != 3 or index.shape != values.shape[:2] or x.rank < 2 or (attrs.transposed and x.rank != 2):
+    if values.rank != 3 or index.shape != values.shape[:2] or x.rank < 2:
         got = [str(t) for t in (x, values, index)]
         raise ShapeError("the parts of a sparse product do not fit", expected="[.., M, K], [P, J, V], [P, J]", got=got)
     columns = as_expr(attrs.columns)
-    shape = (columns, x.shape[1]) if attrs.transposed else (*x.shape[:-1], columns)
+    shape = (*x.shape[:-2], columns, x.shape[-1]) if attrs.transposed else (*x.shape[:-1], columns)
     return (TensorType(f32, shape),)
 
 
@@ -65,9 +65,9 @@ def _compute(inputs: Sequence[Tensor | None], attrs: SparseAttrs, types: tuple[T
     j = te.reduce_axis(values.shape[1], "j")
 
     def element(*at: Expr) -> Expr:
-        *rows, column = (at[1], at[0]) if attrs.transposed else at
+        *rows, column = (*at[:-2], at[-1], at[-2]) if attrs.transposed else at
         row = cast(index[(column // width, j.var)], i64)
-        read = x[(row, *rows)] if attrs.transposed else x[(*rows, row)]
+        read = x[(*rows[:-1], row, rows[-1])] if attrs.transposed else x[(*rows, row)]
         return te.sum(read * values[(column // width, j.var, column % width)], axis=j)  # type: ignore[no-any-return]
 
     return (te.compute(types[0].shape, element, name="sparse"),)
@@ -77,12 +77,12 @@ def _reference(arrays: Sequence[Any], attrs: SparseAttrs) -> tuple[Any, ...]:
     x, values, index = arrays
     columns = as_int(attrs.columns)
     panels, _, width = values.shape
-    rows = x.T if attrs.transposed else x
+    rows = x.swapaxes(-1, -2) if attrs.transposed else x
     dense = np.zeros((rows.shape[-1], panels * width), np.float32)
     for panel in range(panels):
         np.add.at(dense, (index[panel][:, None], panel * width + np.arange(width)), values[panel])
     y = np.matmul(rows, dense)[..., :columns]
-    return (np.ascontiguousarray(y.T) if attrs.transposed else y,)
+    return (np.ascontiguousarray(y.swapaxes(-1, -2)) if attrs.transposed else y,)
 
 
 SPARSE_MATMUL = register(OpDef("sparse_matmul", "contraction", SparseAttrs, _infer, _reference, _compute))

@@ -44,6 +44,7 @@ PLANS: tuple[Plan, ...] = (
     pixels.PLAN,
     codes.PLAN,
     sparse.PLAN,
+    sparse.COLUMNS,
     contraction.PLAN,
     dots.PLAN,
     tile_dots.PLAN,

@@ -10,11 +10,18 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
+from tilewright import plans
+from tilewright.compiler import passed
 from tilewright.compression.steps import pruning_mask
 from tilewright.frontend.weights.patterns import pattern_of, windows_of
+from tilewright.ops.interpret import run_graph
 from tilewright.runtime.specs import PatternSpec
 from tilewright.support.errors import ArtifactError, WeightError
 from tilewright.targets.target import Target
+from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.lower import lower_group
+
+ZEN4 = Target.parse("znver4")
 
 
 def network(w: np.ndarray, rows: int | str, transposed: bool) -> object:
@@ -90,6 +97,22 @@ def test_one_row_reads_windows_of_the_target_s_vectors(name: str, transposed: bo
     other = {"w": (w.T if transposed else w) * 2, "b": np.zeros(70, np.float32)}
     model.update({n: np.ascontiguousarray(a) for n, a in other.items()})
     np.testing.assert_allclose(model(x), np.maximum(x @ (w * 2.0), 0), rtol=0, atol=4e-5)
+
+
+@pytest.mark.parametrize("rows,columns,plan", [(64, 80, True), (32, 84, True), (96, 7, True), (37, 80, False)])
+def test_rows_that_fill_vectors_meet_single_elements_by_columns(rows: int, columns: int, plan: bool) -> None:
+    rng = np.random.default_rng(rows)
+    w = weights(rng, 96, columns, (1, 1))
+    read = tw.with_patterns(network(w, rows, False), target=ZEN4)
+    graph = passed(read.graph, ZEN4)
+    (group,) = (g for g in fuse(graph) if any(n.op == "sparse_matmul" for n in g.nodes))
+    planned = plans.plan(lower_group(group, "kernel").func, ZEN4)
+    assert (planned.plan == "sparse columns") == plan
+    x = rng.standard_normal((rows, 96)).astype(np.float32)
+    wanted = np.maximum(x @ w.astype(np.float64) + np.linspace(-1, 1, columns), 0)
+    (got,) = run_graph(graph, {"x": x}, read.weights).values()
+    for y in (got, tw.compile(read)(x)):
+        np.testing.assert_allclose(y, wanted, rtol=0, atol=2e-5)
 
 
 def test_columns_that_fill_no_panel_and_rows_without_elements() -> None:

@@ -37,6 +37,9 @@ WIDTHS = (16, 8)
 """Columns of a block, of which the widest is used that keeps hardly more than the elements themselves."""
 MORE = 1.25
 """How many times the elements a block may keep."""
+TILE = 32
+"""Rows that single elements are multiplied with at once, in so many registers:"""
+REGISTERS = 32
 WINDOW_STEPS = 3.0
 """How many times the elements windows may hold, padding included, and still be faster than single elements: 22 us for
 353,000 places of 236,000 elements where those took 61 us (one row, 3072 x 768, Zen 5, 30 November 2026)."""
@@ -186,12 +189,16 @@ class _Work:
         elif parts.width > 1 or as_int(x.shape[-2]) == 1:
             n.emit("sparse_matmul", x, parts.values, parts.index, columns=as_int(columns))
         else:
-            rows = n.reshape(x, (product_of(x.shape[:-1]), x.shape[-1]))
-            columns_first = n.emit("transpose", rows, perm=(1, 0))
+            count = product_of(x.shape[:-1])
+            # Tiles of rows that stay in the second cache, each in one piece.
+            tiled = self.target.registers >= REGISTERS and (as_int(count) or 1) % TILE == 0
+            rows = n.reshape(x, (count // TILE, const(TILE), x.shape[-1]) if tiled else (count, x.shape[-1]))
+            swapped = (0, 2, 1) if tiled else (1, 0)
+            columns_first = n.emit("transpose", rows, perm=swapped)
             y = n.emit(
                 "sparse_matmul", columns_first, parts.values, parts.index, columns=as_int(columns), transposed=True
             )
-            n.emit("reshape", n.emit("transpose", y, perm=(1, 0)), shape=node.output.shape)
+            n.emit("reshape", n.emit("transpose", y, perm=swapped), shape=node.output.shape)
         self.builder.nodes.append(replace(self.builder.nodes.pop(), outputs=node.outputs))
 
     @property
