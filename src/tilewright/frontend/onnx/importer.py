@@ -222,10 +222,6 @@ class Importer:
     folded: dict[str, str] = field(default_factory=dict)
     exported: Exported | None = None
     visited: int = 0
-    inside: int = 0
-    """Loops and branches around the node."""
-    branches: int = 0
-    """Branches around it."""
     decided: set[str] = field(default_factory=set)
     """Operators for which data has decided sizes."""
 
@@ -434,7 +430,7 @@ class Importer:
         elif node.op_type in CONTROL and node.domain in ("", "ai.onnx"):
             results = self.control(call, scope, attributes, depth)
         else:
-            with stated(frozenset() if self.branches else stated_sizes(items, self.builder.inputs)):
+            with stated(frozenset() if scope.is_branch else stated_sizes(items, self.builder.inputs)):
                 results = folding.fold(call) or self.translate(call, node, scope, depth)
             if all(item is None or item.of_weights for item in items):
                 for result in filter(None, results):
@@ -468,14 +464,14 @@ class Importer:
             0 if node is None else len(node.output),
             fixed=self.fixed_params,
             folded=self.folded,
-            open_sizes=self.open_sizes and not self.inside,
+            open_sizes=self.open_sizes and not scope.is_inner,
             decided=self.decided,
         )
 
     def translate(self, call: Call, node: onnx.NodeProto, scope: Scope, depth: int) -> list[Item | None]:
         local = functions.local_function(self.model, node)
         if local is not None:
-            return self.body(call, local, depth)
+            return self.body(call, local, scope, depth)
         result = find(node.domain, node.op_type)
         if result is not None:
             check_storage(call)
@@ -493,18 +489,19 @@ class Importer:
             CHECKS[node.op_type](call)
         before = len(self.problems)
         try:
-            return self.body(call, body, depth)
+            return self.body(call, body, scope, depth)
         except Noted:
             if functions.admits(call):
                 self.problems.errors[before:] = [functions.unsupported(e) for e in self.problems.errors[before:]]
             raise
 
-    def body(self, call: Call, body: onnx.FunctionProto, depth: int) -> list[Item | None]:
+    def body(self, call: Call, body: onnx.FunctionProto, scope: Scope, depth: int) -> list[Item | None]:
         """Walk a function's body in place of the node."""
         if depth >= MAX_DEPTH:
             raise ModelError("functions call each other too deeply", expected=f"at most {MAX_DEPTH} levels")
         own = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in body.opset_import}
-        inner = Scope(prefix=f"{call.hint}/", opsets=self.loaded.opsets | own)
+        opsets = self.loaded.opsets | own
+        inner = Scope(prefix=f"{call.hint}/", opsets=opsets, is_inner=scope.is_inner, is_branch=scope.is_branch)
         if len(call.items) > len(body.input):
             raise ModelError("the function takes fewer inputs", expected=len(body.input), got=len(call.items))
         for name, item in zip(body.input, call.items, strict=False):
@@ -523,13 +520,11 @@ class Importer:
             raise ModelError("graphs nest too deeply", expected=f"at most {MAX_DEPTH} levels")
 
         def walk(graph: onnx.GraphProto, inputs: Mapping[str, Item], prefix: str) -> list[Item]:
-            inner = Scope(dict(inputs), scope, f"{call.hint}/{prefix}", opsets=scope.opsets)
+            is_branch = scope.is_branch or call.node.op_type == "If"
+            inner = Scope(dict(inputs), scope, f"{call.hint}/{prefix}", set(), scope.opsets, True, is_branch)
             self.initializers(graph, inner)
             before = len(self.problems)
-            branch = call.node.op_type == "If"
-            self.inside, self.branches = self.inside + 1, self.branches + branch
             self.nodes(graph.node, inner, attributes, depth + 1)
-            self.inside, self.branches = self.inside - 1, self.branches - branch
             if len(self.problems) > before or any(inner.has_failed(info.name) for info in graph.output):
                 raise Noted
             matches = [inner.find(info.name) for info in graph.output]

@@ -76,6 +76,10 @@ class Scope:
     failed: set[str] = field(default_factory=set)
     opsets: dict[str, int] = field(default_factory=dict)
     """Versions of the operator sets, by domain; a function has its own."""
+    is_inner: bool = False
+    """Whether a loop or a branch is around the nodes."""
+    is_branch: bool = False
+    """Whether a branch is around the nodes."""
 
     def find(self, name: str) -> Item | None:
         scope: Scope | None = self
