@@ -13,7 +13,7 @@ Values between two layers stay in blocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import replace
 from functools import lru_cache, partial
 from math import prod
 from typing import Any
@@ -25,7 +25,7 @@ from tilewright.codegen.vta.emit import VtaProgram, emit_vta
 from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import f32, i8, i32
 from tilewright.ir.expr import as_int, const
-from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.vta import VtaAttrs
 from tilewright.ops.pool import MaxPoolAttrs
@@ -43,9 +43,9 @@ from tilewright.plans.vta.layers import (
 )
 from tilewright.plans.vta.schedules import DoesNotFit, schedule
 from tilewright.support.classes import dataclass
+from tilewright.transform.graph.rewrite import Rewriter
 from tilewright.transform.graph.vta_sums import MAX_PADS, average, is_image, matrices, shift_of, transposed
 from tilewright.transform.loops.placed import placed_loops
-from tilewright.transform.regions.captures import builder_for
 
 Array = np.ndarray[Any, Any]
 
@@ -65,7 +65,7 @@ def fixed_scales(graph: Graph, weights: Mapping[str, Array]) -> tuple[Graph, dic
 def offload(graph: Graph, even: bool = False) -> Graph:
     """The graph with the layers that VTA computes as its programs. `even`: results in the middle of two are rounded to
     even ones, as ONNX says, for which VTA takes longer."""
-    return Rewriter(graph, even).run()
+    return Layers(graph, even).offloaded()
 
 
 @lru_cache(maxsize=256)
@@ -93,42 +93,27 @@ class Factors:
     offset: Value | None
 
 
-@dataclass(slots=True)
-class Rewriter:
-    """A graph in the making. `blocks`: values in blocks of channels; `positive`: values that are not negative;
-    `changed`: whether any layer was given to VTA."""
+class Layers(Rewriter):
+    """A graph whose layers VTA computes where it can. `blocks` has values in blocks of channels, `positive` those that
+    are not negative."""
 
-    graph: Graph
-    even: bool = False
-    builder: GraphBuilder = field(init=False)
-    built: dict[Value, Node] = field(init=False)
-    blocks: dict[Value, Value] = field(default_factory=dict)
-    positive: set[Value] = field(default_factory=set)
-    changed: bool = False
+    def __init__(self, graph: Graph, even: bool) -> None:
+        super().__init__(graph)
+        self.even = even
+        self.blocks: dict[Value, Value] = {}
+        self.positive: set[Value] = set()
 
-    def __post_init__(self) -> None:
-        self.builder = builder_for(self.graph)
-        self.built = {v: n for n in self.graph.nodes for v in n.outputs}
-
-    def run(self) -> Graph:
+    def offloaded(self) -> Graph:
         for node in self.graph.nodes:
-            if node.op != "cast" or node.output.dtype is not i8 or not self.offloaded(node):
+            if node.op != "cast" or node.output.dtype is not i8 or not self.is_layer(node):
                 self.builder.nodes.append(node)
-        g = self.graph
-        if not self.changed:
-            return g
-        return Graph(g.name, g.inputs, g.params, tuple(self.builder.nodes), g.outputs, g.assumptions)
+        return replace(self.graph, nodes=tuple(self.builder.nodes)) if self.steps else self.graph
 
     # What a node is
 
-    def node(self, value: Value | None, *names: str) -> Node | None:
-        """The node that computes a value, if it is one of these operators."""
-        results = None if value is None else self.built.get(value)
-        return results if results is not None and results.op in names else None
-
     def number(self, value: Value | None) -> float | None:
         """A constant of one element, also cast, multiplied and divided."""
-        node = self.node(value, "constant", "cast", "mul", "div", "reshape", "identity")
+        node = self.producer(value, "constant", "cast", "mul", "div", "reshape", "identity")
         if node is None:
             return None
         if node.op == "constant":
@@ -147,7 +132,7 @@ class Rewriter:
 
     def scaled(self, value: Value | None) -> _Scaled | None:
         """`cast(cast(q)) * scale` of bytes."""
-        node = self.node(value, "mul")
+        node = self.producer(value, "mul")
         if node is None:
             return None
         for a, b in (node.inputs, node.inputs[::-1]):
@@ -158,7 +143,7 @@ class Rewriter:
 
     def bytes(self, value: Value | None) -> Value | None:
         """Bytes that a value is cast from."""
-        while (node := self.node(value, "cast", "identity")) is not None:
+        while (node := self.producer(value, "cast", "identity")) is not None:
             value = node.inputs[0]
             if value is not None and value.dtype is i8 and node.output.dtype is not i8:
                 return value
@@ -166,14 +151,14 @@ class Rewriter:
 
     # Layers
 
-    def offloaded(self, node: Node) -> bool:
+    def is_layer(self, node: Node) -> bool:
         """Emits a layer in place of what ends in a node, if it is one."""
         value = node.inputs[0]
-        added = self.node(value, "add")
+        added = self.producer(value, "add")
         if added is not None and self.number(added.inputs[1]) == 0.0:
             value = added.inputs[0]
-        rounded = self.node(value, "round")
-        scaled = None if rounded is None else self.node(rounded.inputs[0], "div", "mul")
+        rounded = self.producer(value, "round")
+        scaled = None if rounded is None else self.producer(rounded.inputs[0], "div", "mul")
         if scaled is None:
             return False
         factor = self.number(scaled.inputs[1])
@@ -181,7 +166,7 @@ class Rewriter:
             return False
         factor = 1 / factor if scaled.op == "div" else factor
         real, low = scaled.inputs[0], -128
-        relu = self.node(real, "relu")
+        relu = self.producer(real, "relu")
         if relu is not None:
             real, low = relu.inputs[0], 0
         attempts: list[Callable[[Node, Value | None, float, int], bool]]
@@ -200,18 +185,18 @@ class Rewriter:
 
     def biased(self, real: Value | None) -> tuple[Value | None, Value | None]:
         """A sum of products, and the bias that is added to it."""
-        cast = self.node(real, "cast")
+        cast = self.producer(real, "cast")
         total = cast.inputs[0] if cast is not None and cast.inputs[0] is not None else real
-        added = self.node(total, "add")
+        added = self.producer(total, "add")
         if added is None:
             return total, None
         first, second = added.inputs
-        return (second, first) if self.node(second, "matmul") is not None else (first, second)
+        return (second, first) if self.producer(second, "matmul") is not None else (first, second)
 
     def product(self, real: Value | None, op: str, factor: float) -> tuple[Node | None, Factors | None]:
         """The product of this operator that a value is, a bias added or not, and its operands in integers."""
         total, bias = self.biased(real)
-        node = self.node(total, op)
+        node = self.producer(total, op)
         fits = node is not None and (bias is None or _is_per_channel(bias, node.output, -1 if op == "matmul" else 1))
         return node, self.factors(node, bias, factor) if node is not None and fits else None
 
@@ -245,24 +230,24 @@ class Rewriter:
         packed = self.weights(factors.w, layer)
         sums = self.bias(factors.offset, as_int(factors.w.shape[0]) or 0, layer.outputs, layer)
         shape = (layer.outputs, *layer.rows, BLOCK)
-        self.emit(node, layer, [self.blocked(factors.x), packed, sums], shape, low >= 0)
+        self.put(node, layer, [self.blocked(factors.x), packed, sums], shape, low >= 0)
         return True
 
     def integers(self, bias: Value, scale: float) -> Value | None:
         """The int32 of a bias with the scale of the sums."""
-        node = self.node(bias, "reshape")
+        node = self.producer(bias, "reshape")
         source = bias if node is None else node.inputs[0]
         if source is not None and source.dtype is i32:
             return source if scale == 1.0 else None
-        scaled = self.node(source, "mul")
+        scaled = self.producer(source, "mul")
         if scaled is None or self.number(scaled.inputs[1]) != scale:
             return None
-        cast = self.node(scaled.inputs[0], "cast")
+        cast = self.producer(scaled.inputs[0], "cast")
         results = None if cast is None else cast.inputs[0]
         return results if results is not None and results.dtype is i32 else None
 
     def addition(self, node: Node, real: Value | None, factor: float, low: int) -> bool:
-        added = self.node(real, "add")
+        added = self.producer(real, "add")
         if added is None or added.output.dtype is not f32:
             return False
         a, b = (self.scaled(v) for v in added.inputs)
@@ -278,12 +263,12 @@ class Rewriter:
         blocks, high, wide = _blocks(a.integers)
         layer = Addition(blocks * high * wide, scales, _half(shift), self.requantised(shift, low))
         program_of(layer)
-        operands = [self.op("reshape", self.blocked(s.integers), shape=(layer.rows, BLOCK)) for s in (a, b)]
-        self.emit(node, layer, operands, (blocks, high, wide, BLOCK), low >= 0)
+        operands = [self.emit("reshape", self.blocked(s.integers), shape=(layer.rows, BLOCK)) for s in (a, b)]
+        self.put(node, layer, operands, (blocks, high, wide, BLOCK), low >= 0)
         return True
 
     def max_pool(self, node: Node, real: Value | None, factor: float, low: int) -> bool:
-        pool = self.node(real, "max_pool")
+        pool = self.producer(real, "max_pool")
         source = None if pool is None else self.scaled(pool.inputs[0])
         if pool is None or source is None or source.scale * factor != 1.0 or not is_image(source.integers):
             return False
@@ -297,23 +282,23 @@ class Rewriter:
         layer = MaxPool(blocks, high, wide, kernel, attrs.strides[0], pads)
         program_of(layer)
         is_positive = low >= 0 or source.integers in self.positive
-        self.emit(node, layer, [self.blocked(source.integers)], (blocks, *layer.rows, BLOCK), is_positive)
+        self.put(node, layer, [self.blocked(source.integers)], (blocks, *layer.rows, BLOCK), is_positive)
         return True
 
     # What stands in its place
 
-    def emit(self, node: Node, layer: Layer, operands: list[Value], shape: tuple[int, ...], is_positive: bool) -> None:
+    def put(self, node: Node, layer: Layer, operands: list[Value], shape: tuple[int, ...], is_positive: bool) -> None:
         """The layer of images, and its result as the graph has it."""
         result, old = self.call(layer, operands, shape), node.output
         self.blocks[old] = result
         if is_positive:
             self.positive.add(old)
         channels, high, wide = (as_int(d) or 0 for d in old.shape[1:])
-        flat = self.op("transpose", result, perm=(0, 3, 1, 2))
+        flat = self.emit("transpose", result, perm=(0, 3, 1, 2))
         whole = (1, shape[0] * BLOCK, high, wide)
-        last = self.op("reshape", flat, shape=whole)
+        last = self.emit("reshape", flat, shape=whole)
         if whole[1] != channels:
-            last = self.op("slice", last, begin=(0,) * 4, size=(1, channels, high, wide), step=(1,) * 4)
+            last = self.emit("slice", last, begin=(0,) * 4, size=(1, channels, high, wide), step=(1,) * 4)
         self.finish(node, last)
 
     def call(self, layer: Layer, operands: list[Value], shape: tuple[int, ...]) -> Value:
@@ -331,14 +316,14 @@ class Rewriter:
     def finish(self, node: Node, result: Value) -> None:
         """Let a result be a node's."""
         self.builder.nodes.append(Node("identity", (result,), (node.output,)))
-        self.changed = True
+        self.steps += 1
 
     def blocked(self, x: Value) -> Value:
         """An image in blocks of channels, as it is between layers."""
         if x not in self.blocks:
             channels, high, wide = (as_int(d) or 0 for d in x.shape[1:])
-            flat = self.op("reshape", self.padded(x, 1, channels), shape=(-(-channels // BLOCK), BLOCK, high, wide))
-            self.blocks[x] = self.op("transpose", flat, perm=(0, 2, 3, 1))
+            flat = self.emit("reshape", self.padded(x, 1, channels), shape=(-(-channels // BLOCK), BLOCK, high, wide))
+            self.blocks[x] = self.emit("transpose", flat, perm=(0, 2, 3, 1))
         return self.blocks[x]
 
     def padded(self, x: Value, axis: int, size: int) -> Value:
@@ -348,40 +333,37 @@ class Rewriter:
             return x
         rank = len(x.shape)
         after = tuple(missing if k == axis else 0 for k in range(rank))
-        return self.op("pad", x, before=(0,) * rank, after=after, mode="constant", value=0)
+        return self.emit("pad", x, before=(0,) * rank, after=after, mode="constant", value=0)
 
     def weights(self, w: Value, layer: Convolution) -> Value:
         cout, cin, kh, kw = (as_int(d) or 0 for d in w.shape)
         rows = self.padded(w, 0, cout)
         if layer.separate:
-            flat = self.op("reshape", rows, shape=(layer.outputs, BLOCK, kh, kw, 1))
-            across = self.op("transpose", flat, perm=(0, 2, 3, 1, 4))
-            diagonal = self.op("constant", value=ConstantArray(np.eye(BLOCK, dtype=np.int8)))
-            spread = self.op("mul", across, diagonal)
-            return self.op("reshape", spread, shape=(layer.outputs, 1, kh, kw, BLOCK, BLOCK))
+            flat = self.emit("reshape", rows, shape=(layer.outputs, BLOCK, kh, kw, 1))
+            across = self.emit("transpose", flat, perm=(0, 2, 3, 1, 4))
+            diagonal = self.emit("constant", value=ConstantArray(np.eye(BLOCK, dtype=np.int8)))
+            spread = self.emit("mul", across, diagonal)
+            return self.emit("reshape", spread, shape=(layer.outputs, 1, kh, kw, BLOCK, BLOCK))
         flat = self.padded(rows, 1, cin)
-        split = self.op("reshape", flat, shape=(layer.outputs, BLOCK, layer.inputs, BLOCK, kh, kw))
-        return self.op("transpose", split, perm=(0, 2, 4, 5, 1, 3))
+        split = self.emit("reshape", flat, shape=(layer.outputs, BLOCK, layer.inputs, BLOCK, kh, kw))
+        return self.emit("transpose", split, perm=(0, 2, 4, 5, 1, 3))
 
     def bias(self, offset: Value | None, channels: int, blocks: int, layer: Convolution | Product) -> Value:
         """The bias with half a step added, and the layer's offset."""
         q, most = layer.requantised, most_bias(layer)
         total = self.integer(_half(q.shift), channels)
         if offset is not None:
-            flat = offset if offset.type.rank == 1 else self.op("reshape", offset, shape=(as_int(offset.type.size),))
-            total = self.op("add", flat, total)
+            flat = offset if offset.type.rank == 1 else self.emit("reshape", offset, shape=(as_int(offset.type.size),))
+            total = self.emit("add", flat, total)
         if q.offset:
-            clipped = self.op("max", self.op("min", total, self.integer(most)), self.integer(-most))
-            total = self.op("add", clipped, self.integer(q.offset))
+            clipped = self.emit("max", self.emit("min", total, self.integer(most)), self.integer(-most))
+            total = self.emit("add", clipped, self.integer(q.offset))
         if blocks * BLOCK > channels:
-            total = self.op("concat", total, self.integer(q.offset, blocks * BLOCK - channels), axis=0)
-        return self.op("reshape", total, shape=(blocks, BLOCK))
+            total = self.emit("concat", total, self.integer(q.offset, blocks * BLOCK - channels), axis=0)
+        return self.emit("reshape", total, shape=(blocks, BLOCK))
 
     def integer(self, number: int, count: int = 1) -> Value:
-        return self.op("constant", value=ConstantArray(np.full(count, number, np.int32)))
-
-    def op(self, name: str, *inputs: Value, **values: Any) -> Value:
-        return ops.emit1(self.builder, name, *inputs, **values)
+        return self.emit("constant", value=ConstantArray(np.full(count, number, np.int32)))
 
 
 def _is_per_channel(bias: Value, output: Value, axis: int) -> bool:

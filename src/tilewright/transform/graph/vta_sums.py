@@ -22,7 +22,7 @@ from tilewright.ops.reduce import ReduceAttrs
 from tilewright.plans.vta.layers import BLOCK, Convolution, Product, with_offset
 
 if TYPE_CHECKING:
-    from tilewright.transform.graph.vta import Rewriter
+    from tilewright.transform.graph.vta import Layers
 
 MAX_PRODUCTS = 64
 """Matrices of one product, each a program's call."""
@@ -44,9 +44,9 @@ def is_image(x: Value) -> bool:
     return len(sizes) == 4 and sizes[0] == 1 and None not in sizes
 
 
-def average(r: Rewriter, node: Node, real: Value | None, factor: float, low: int) -> bool:
+def average(r: Layers, node: Node, real: Value | None, factor: float, low: int) -> bool:
     """A mean over windows, or over whole maps."""
-    pool = r.node(real, "avg_pool", "reduce_mean")
+    pool = r.producer(real, "avg_pool", "reduce_mean")
     source = None if pool is None else r.scaled(pool.inputs[0])
     if pool is None or source is None or not is_image(source.integers):
         return False
@@ -68,14 +68,14 @@ def average(r: Rewriter, node: Node, real: Value | None, factor: float, low: int
     edges = pads[0], pads[1], pads[2], pads[3]
     q = r.requantised(shift, low)
     layer = with_offset(Convolution(blocks, height, width, blocks, kernel, stride, edges, True, requantised=q))
-    ones = r.op("constant", value=ConstantArray(np.eye(BLOCK, dtype=np.int8)))  # larger constants are much code
-    weights = r.op("broadcast", ones, shape=(blocks, 1, *kernel, BLOCK, BLOCK))
+    ones = r.emit("constant", value=ConstantArray(np.eye(BLOCK, dtype=np.int8)))  # larger constants are much code
+    weights = r.emit("broadcast", ones, shape=(blocks, 1, *kernel, BLOCK, BLOCK))
     operands = [r.blocked(source.integers), weights, r.bias(None, channels, layer.outputs, layer)]
-    r.emit(node, layer, operands, (blocks, *layer.rows, BLOCK), low >= 0)
+    r.put(node, layer, operands, (blocks, *layer.rows, BLOCK), low >= 0)
     return True
 
 
-def transposed(r: Rewriter, node: Node, real: Value | None, factor: float, low: int) -> bool:
+def transposed(r: Layers, node: Node, real: Value | None, factor: float, low: int) -> bool:
     """A transposed convolution of stride 2 that gives twice the size of its input, or two more."""
     conv, factors = r.product(real, "conv_transpose", factor)
     if conv is None or factors is None:
@@ -101,26 +101,26 @@ def transposed(r: Rewriter, node: Node, real: Value | None, factor: float, low: 
         return False
     w = factors.w
     if any(more):
-        w = r.op("pad", w, before=(0,) * 4, after=(0, 0, *more), mode="constant", value=0)
+        w = r.emit("pad", w, before=(0,) * 4, after=(0, 0, *more), mode="constant", value=0)
     w = r.padded(r.padded(w, 0, cin), 1, cout)
-    split = r.op("reshape", w, shape=(inputs, BLOCK, outputs, BLOCK, taps[0], 2, taps[1], 2))
+    split = r.emit("reshape", w, shape=(inputs, BLOCK, outputs, BLOCK, taps[0], 2, taps[1], 2))
     for axis in (4, 6, *((5, 7) if pad else ())):
         split = _reversed(r, split, axis)
-    packed = r.op("transpose", split, perm=(2, 0, 5, 7, 4, 6, 3, 1))
+    packed = r.emit("transpose", split, perm=(2, 0, 5, 7, 4, 6, 3, 1))
     operands = [r.blocked(factors.x), packed, r.bias(factors.offset, cout, outputs, layer)]
-    r.emit(node, layer, operands, (outputs, 2 * high, 2 * wide, BLOCK), low >= 0)
+    r.put(node, layer, operands, (outputs, 2 * high, 2 * wide, BLOCK), low >= 0)
     return True
 
 
-def _reversed(r: Rewriter, x: Value, axis: int) -> Value:
+def _reversed(r: Layers, x: Value, axis: int) -> Value:
     sizes = [as_int(d) or 0 for d in x.shape]
     begin = tuple(n - 1 if k == axis else 0 for k, n in enumerate(sizes))
-    return r.op(
+    return r.emit(
         "slice", x, begin=begin, size=tuple(sizes), step=tuple(-1 if k == axis else 1 for k in range(len(sizes)))
     )
 
 
-def matrices(r: Rewriter, node: Node, real: Value | None, factor: float, low: int) -> bool:
+def matrices(r: Layers, node: Node, real: Value | None, factor: float, low: int) -> bool:
     """A product of matrices, or of several pairs of them."""
     product, factors = r.product(real, "matmul", factor)
     if product is None or factors is None:
@@ -138,35 +138,35 @@ def matrices(r: Rewriter, node: Node, real: Value | None, factor: float, low: in
         return False
     q = r.requantised(factors.shift, low)
     layer = with_offset(Product(rows, -(-depth // BLOCK), -(-columns // BLOCK), q))
-    x = r.op("reshape", factors.x, shape=(count, *left[-2:]))
-    w = r.op("reshape", factors.w, shape=(count, *right[-2:]))
-    x = r.op("transpose", x, perm=(0, 2, 1)) if attrs.transpose_a else x
-    w = w if attrs.transpose_b else r.op("transpose", w, perm=(0, 2, 1))
+    x = r.emit("reshape", factors.x, shape=(count, *left[-2:]))
+    w = r.emit("reshape", factors.w, shape=(count, *right[-2:]))
+    x = r.emit("transpose", x, perm=(0, 2, 1)) if attrs.transpose_a else x
+    w = w if attrs.transpose_b else r.emit("transpose", w, perm=(0, 2, 1))
     x = r.padded(x, 2, depth)
     w = r.padded(r.padded(w, 2, depth), 1, columns)
-    w = r.op("reshape", w, shape=(count, layer.columns, BLOCK, layer.depth, BLOCK))
-    w = r.op("transpose", w, perm=(0, 1, 3, 2, 4))
+    w = r.emit("reshape", w, shape=(count, layer.columns, BLOCK, layer.depth, BLOCK))
+    w = r.emit("transpose", w, perm=(0, 1, 3, 2, 4))
     sums = r.bias(factors.offset, columns, layer.columns, layer)
     results = []
     for k in range(count):
         one = _one(r, x, k, (rows, layer.depth, BLOCK))
         other = _one(r, w, k, (layer.columns, layer.depth, BLOCK, BLOCK))
         results.append(r.call(layer, [one, other, sums], (rows, layer.columns * BLOCK)))
-    whole = results[0] if count == 1 else r.op("concat", *results, axis=0)
+    whole = results[0] if count == 1 else r.emit("concat", *results, axis=0)
     if layer.columns * BLOCK != columns:
-        whole = r.op("slice", whole, begin=(0, 0), size=(count * rows, columns), step=(1, 1))
+        whole = r.emit("slice", whole, begin=(0, 0), size=(count * rows, columns), step=(1, 1))
     shape = tuple(as_int(d) or 0 for d in node.output.shape)
-    r.finish(node, r.op("reshape", whole, shape=shape))
+    r.finish(node, r.emit("reshape", whole, shape=shape))
     return True
 
 
-def _one(r: Rewriter, x: Value, k: int, shape: tuple[int, ...]) -> Value:
+def _one(r: Layers, x: Value, k: int, shape: tuple[int, ...]) -> Value:
     """One of several matrices, in blocks."""
     sizes = [as_int(d) or 0 for d in x.shape]
     if sizes[0] > 1:
         begin, size = (k, *(0 for _ in sizes[1:])), (1, *sizes[1:])
-        x = r.op("slice", x, begin=begin, size=size, step=(1,) * len(sizes))
-    return r.op("reshape", x, shape=shape)
+        x = r.emit("slice", x, begin=begin, size=size, step=(1,) * len(sizes))
+    return r.emit("reshape", x, shape=shape)
 
 
 __all__ = ["average", "matrices", "transposed"]
