@@ -21,6 +21,7 @@ NEWEST ?= torch==2.14.1 onnxscript transformers expecttest absl-py
 LLEAVES_ENV := build/peers/lleaves-env
 LLEAVES_STAMP := $(LLEAVES_ENV)/.stamp
 LITERT_ENV := build/peers/litert-env
+NNCF_ENV := build/peers/nncf-env
 SERVE_ENV := build/serve-env
 SERVE_STAMP := $(SERVE_ENV)/.stamp
 TVM_ENV := build/peers/tvm-env
@@ -100,6 +101,11 @@ $(TVM_STAMP): | $(PY)
 litert-env: ## LiteRT's converter and runtime for `python -m benchmarks.bench_zoo_peers --litert`, in an environment of their own
 	$(PYTHON) -m venv $(LITERT_ENV)
 	$(LITERT_ENV)/bin/pip install --quiet ai-edge-litert==2.3.0 litert-torch==0.10.0 torch==2.13.0 torchvision==0.28.0 timm transformers
+
+.PHONY: nncf-env
+nncf-env: ## OpenVINO's quantiser for `python -m benchmarks.bench_quantize_peers`, in an environment of its own
+	$(PYTHON) -m venv $(NNCF_ENV)
+	$(NNCF_ENV)/bin/pip install --quiet nncf==3.4.0 openvino==2026.4.1 onnx
 
 .PHONY: tflite
 tflite: $(STAMP) ## TFLite models of three random seeds, and a million numbers rounded to codes, against LiteRT's reference kernels, bit for bit; needs `make litert-env`
