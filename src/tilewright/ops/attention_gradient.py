@@ -102,7 +102,7 @@ def _compute(
 ) -> tuple[Tensor, ...]:
     """Stage by stage; each operand has a stage of its own, which says by its name what stands there."""
     q, k, v, g = (need(t) for t in inputs[:4])
-    stages = Stages(attrs.forward, accumulator(q.dtype), False)
+    stages = Stages(attrs.forward, accumulator(q.dtype), None)
     heads = (attrs.heads, attrs.groups, attrs.groups)
     queries, keys, values = (
         stages.operand(o, t, n, name)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.algorithms.attention_tiles.selection import AttentionTiles
-from tilewright.ir.dtype import bf16, f32
+from tilewright.ir.dtype import bf16, f16, f32
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
 from tilewright.ir.selection import Packed, Precision
@@ -24,9 +24,10 @@ terms of scores are not among them: what they leave out grows with the scores, w
 
 
 def with_tiles(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of an attention, with its products in registers of matrices: of bf16 where that was asked for, else
-    of pieces; what it takes without is among them."""
-    sizes, dot = sizes_of(node), find_tile_dot(bf16, bf16, enclosing.target)
+    """The options of an attention, with its products in registers of matrices: of bf16 or f16 where that was asked for,
+    else of pieces; what it takes without is among them."""
+    kind = f16 if enclosing.options.precision == "fp16" else bf16
+    sizes, dot = sizes_of(node), find_tile_dot(kind, kind, enclosing.target)
     known = sizes is not None and as_int(sizes.rows)
     if dot is None or sizes is None or (known is not None and known < dot.rows):
         return options
@@ -36,6 +37,7 @@ def with_tiles(enclosing: Surroundings, node: Node, options: list[Option]) -> li
     allowed = ALLOWED[enclosing.options.fast]
     ways: dict[Precision, list[tuple[int, int]]] = {
         "bf16": [(1, 1)],
+        "fp16": [(1, 1)],
         "fp32": [terms for terms, error in ERRORS.items() if error <= allowed],
     }
     for terms in ways.get(enclosing.options.precision, []):

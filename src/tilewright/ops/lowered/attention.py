@@ -17,7 +17,7 @@ import numpy as np
 from tilewright import te
 from tilewright.arith import prove
 from tilewright.ir.attributes import Attrs, Dim, Ints
-from tilewright.ir.dtype import DType, bf16, boolean, f32
+from tilewright.ir.dtype import DType, boolean, f32
 from tilewright.ir.expr import Expr, as_expr, as_int, call, cast, const, equal, is_const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import (
@@ -77,10 +77,10 @@ class AttentionAttrs(ScoresAttrs):
 
     @property
     def algorithm(self) -> str:
-        """The terms of scores and of values, in registers of matrices, or the rounding to bf16."""
+        """The terms of scores and of values, in registers of matrices, or the type that factors are rounded to."""
         if self.dot is None:
             return ""
-        return f"{'/'.join(f'x{n}' for n in self.terms)} tiles" if self.terms else "bf16"
+        return f"{'/'.join(f'x{n}' for n in self.terms)} tiles" if self.terms else named_dot(self.dot).a.name
 
 
 def _logical(t: TensorType, order: str) -> tuple[Any, ...]:
@@ -166,7 +166,8 @@ def _compute(inputs: Sequence[Tensor | None], attrs: AttentionAttrs, out: tuple[
     arguments = [*inputs, *[None] * 9]
     q, k, v = (need(t) for t in arguments[:3])
     rows = as_int(q.shape[ORDERS[attrs.order[0]][1]])
-    rounded = attrs.dot is not None and not attrs.terms and (rows is None or rows > SHORT_ROWS)
+    is_rounded = attrs.dot is not None and not attrs.terms and (rows is None or rows > SHORT_ROWS)
+    rounded = named_dot(attrs.dot).a if attrs.dot is not None and is_rounded else None
     stages = Stages(attrs, accumulator(q.dtype), rounded)
     queries, keys, values = (
         stages.operand(o, t, heads, name)
@@ -194,12 +195,12 @@ SINGLES = ("mask", "scale", "substitute")
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The stages of one attention, whose sums have the type `acc`. With `rounded` the factors of products are rounded
-    to bf16."""
+    """The stages of one attention, whose sums have the type `acc`. The factors of products are rounded to the
+    type `rounded`, if there is one."""
 
     attrs: AttentionAttrs
     acc: DType
-    rounded: bool
+    rounded: DType | None
 
     @property
     def each(self) -> int:
@@ -210,7 +211,7 @@ class Stages:
         return const(value, self.acc)
 
     def factor(self, e: Expr) -> Expr:
-        return cast(cast(e, bf16), self.acc) if self.rounded else cast(e, self.acc)
+        return cast(cast(e, self.rounded), self.acc) if self.rounded is not None else cast(e, self.acc)
 
     def operand(self, o: int, t: Tensor, heads: int, name: str) -> Tensor:
         """q, k or v as [batch, heads, sequence, depth]."""

@@ -1,5 +1,5 @@
-"""The factors of attention's products for an instruction that multiplies matrices (AMX): rounded to bf16, or pieces of
-f32 (`ops/lowered/split.py`).
+"""The factors of attention's products for an instruction that multiplies matrices (AMX): rounded to bf16 or f16, or
+pieces of f32 (`ops/lowered/split.py`).
 
     kt[panel, piece, d / 2, lane, :] = pieces of k;    scores[rows, lanes] = sum of q2[piece, rows, d] kt[.., d, lanes]
     vp[chunk, piece, j / 2, lane, :] = pieces of v;    y[rows, lanes] = sum of p2[piece, rows, j] vp[.., j, lanes]
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from itertools import product
 
 from tilewright.arith import prove_equal
-from tilewright.ir.dtype import DType, bf16
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, ceildiv, const, select
 from tilewright.ir.loops import LoopKind, Region
 from tilewright.ops.lowered.attention import has_pieces as bounded
@@ -44,7 +44,7 @@ class MatrixFactors:
 
     @property
     def dtype(self) -> DType:
-        return bf16
+        return self.dot.a
 
     @property
     def kind(self) -> LoopKind:
@@ -67,8 +67,8 @@ class MatrixFactors:
     def held(self) -> Iterator[None]:
         rows = self.rows
         with (
-            self.nest.allocate("q2", bf16, (rows.held, self.counts[0], rows.tile_rows, self.depth)) as self.q2,
-            self.nest.allocate("p2", bf16, (rows.held, self.counts[1], rows.tile_rows, rows.stride)) as self.p2,
+            self.nest.allocate("q2", self.dtype, (rows.held, self.counts[0], rows.tile_rows, self.depth)) as self.q2,
+            self.nest.allocate("p2", self.dtype, (rows.held, self.counts[1], rows.tile_rows, rows.stride)) as self.p2,
         ):
             yield
 
@@ -136,7 +136,8 @@ class MatrixFactors:
 
     def _put(self, into: Buffer, which: int, value: Expr, where: Callable[[int], tuple[Expr | int, ...]]) -> None:
         """Store an element's pieces."""
-        for piece, part in enumerate(pieces_of(value, self.counts[which])):
+        count = self.counts[which]
+        for piece, part in enumerate(pieces_of(value, count) if count > 1 else [cast(value, self.dtype)]):
             self.nest.store(into, where(piece), part)
 
     def _products(

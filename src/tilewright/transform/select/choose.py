@@ -55,6 +55,8 @@ def selection(enclosing: Surroundings, node: Node) -> Selection | None:
             return Selection(product_algorithm(enclosing, node) if precision == "fp32" else None, precision)
         case "lowered.attention":
             algorithm = attention_algorithm(enclosing, node)
-            return Selection(algorithm, "fp32" if algorithm is not None else attention_precision(enclosing, node))
+            if algorithm is None:
+                return Selection(None, attention_precision(enclosing, node))
+            return Selection(algorithm, "fp16" if enclosing.options.precision == "fp16" else "fp32")
     options = offered(enclosing, node, [])
     return Selection(cheapest_algorithm(enclosing, node, options)) if options else None
