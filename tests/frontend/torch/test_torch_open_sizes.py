@@ -139,3 +139,21 @@ def test_windows_of_padded_images() -> None:
     for shape in ((2, 5, 7, 3), (1, 8, 14, 3), (3, 9, 12, 3)):
         x = torch.randn(shape)
         assert_close([model(x)], Windows()(x))
+
+
+def test_rows_whose_number_the_exporter_takes_for_granted() -> None:
+    """PyTorch's exporter supposes sizes of 2 and more and says two rows for `x[:2]`: so do programs."""
+
+    class Rows(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x[:2] + torch.ones(2, 6), x.index_copy(0, torch.tensor([1, 0]), x[:2])
+
+    module, x = Rows(), torch.randn(4, 6)
+    exported = torch.export.export(module, (x,), dynamic_shapes={"x": {0: torch.export.Dim("n")}})
+    for compiled in (tw.compile(module, x), tw.compile(exported)):
+        for size in (2, 3, 9):
+            rows = torch.randn(size, 6)
+            for got, want in zip(compiled(rows), module(rows), strict=True):
+                torch.testing.assert_close(torch.as_tensor(got), want, rtol=0, atol=0)
+        with pytest.raises(CallError, match=r"a dimension is out of range: expected \w+ in 2\.\."):
+            compiled(torch.randn(1, 6))

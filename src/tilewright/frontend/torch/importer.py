@@ -55,12 +55,7 @@ def import_torch(
     """
     if isinstance(model, ExportedProgram):
         refuse_unrolled(model.graph, "exported program")
-        try:
-            return _imported(model, None, None, dict(dims or {}), "exported program")[0]
-        except Error as error:
-            with contextlib.suppress(Error):  # it may be one that does not serve a size of 1
-                return _imported(model, None, None, dict(dims or {}), "exported program", 2)[0]
-            raise error from None
+        return _imported_of_least_sizes(model, None, None, dict(dims or {}), "exported program")
     if example is None:
         raise ModelError("a PyTorch module needs an example of its inputs", expected="tw.compile(module, example)")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -71,7 +66,20 @@ def import_torch(
     least = 1 if not any(axes) or serves_least(program, model, inputs, axes, known) else 2
     declared = list(zip(names, axes, strict=True))
     refused = partial(refuse_example, model, inputs)
+    if least == 1 and any(axes):
+        return _imported_of_least_sizes(program, model, declared, dict(dims or {}), label, refused=refused)
     return _imported(program, model, declared, dict(dims or {}), label, least, refused=refused)[0]
+
+
+def _imported_of_least_sizes(*arguments: Any, refused: Callable[[], None] = lambda: None) -> Imported:
+    """A program of sizes from 1, or from 2 where its own shapes say that it serves no other: PyTorch's exporter takes
+    2 and more for granted and simplifies by it, `x[:2]` to two rows."""
+    try:
+        return _imported(*arguments, 1, refused=refused)[0]
+    except Error as error:
+        with contextlib.suppress(Error):
+            return _imported(*arguments, 2)[0]
+        raise error from None
 
 
 def check_symbols(type: TensorType) -> None:
