@@ -68,6 +68,16 @@ def test_same_as_onnxruntime(steps: int, batch: int, directions: int, lengths: b
         np.testing.assert_allclose(got, want, atol=2e-6)  # the ranges of all steps are the same: no level moves
 
 
+def test_the_product_of_a_state_in_a_loop_is_by_dots() -> None:
+    """More steps than are unrolled: the weights that the loop captures are as narrow as the file has them."""
+    graph = passed(import_onnx(dynamic(18, 1, 1, False, np.int8)[0]).graph, Target.parse("znver4"))
+    (loop,) = (node for node in graph.nodes if node.op == "loop")
+    (body,) = loop.bodies
+    products = [node.op for node in body.nodes if "matmul" in node.op]
+    assert products == ["lowered.matmul_dot"]
+    assert not any(node.op == "lowered.pack_dot" for node in body.nodes)
+
+
 def test_coupled_gates_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="coupled input and forget gates"):
         tw.compile(dynamic(2, 1, 1, False, np.int8, input_forget=1)[0], fallback="never")

@@ -147,9 +147,10 @@ def dynamic_quantize_lstm(n: Call) -> list[Value]:
     def product(k: int, scale: int, d: int) -> Callable[[Value], Value]:
         w, factor = part(n, n.value(k), d), part(n, n.value(scale), d)
         zero = part(n, n.value(scale + 1), d) if n.has(scale + 1) else None
-        centred = n.cast(w, i32) if zero is None else n.emit("sub", n.cast(w, i32), n.cast(zero, i32))
 
         def multiplied(x: Value) -> Value:
+            # In the body of a loop too the weights are seen to be narrow there, which instructions for dots ask for.
+            centred = n.cast(w, i32) if zero is None else n.emit("sub", n.cast(w, i32), n.cast(zero, i32))
             levels, own, point = dynamic(n, x)
             y = n.cast(n.emit("matmul", n.emit("sub", levels, point), centred), f32)
             return n.emit("mul", y, n.emit("mul", own, factor))
