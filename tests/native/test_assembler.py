@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,3 +72,20 @@ def test_values_of_other_types_are_refused(value: str) -> None:
     with pytest.raises(TypeError, match=r"is i32|is i64, not ptr"):
         with m.function("wrong", I64, [("p", PTR)]) as (f, (p,)):
             write(f, p)
+
+
+def summing() -> str:
+    m = Module(host_triple())
+    with m.function("sum", I64, [("first", PTR), ("n", I64)]) as (f, (first, n)):
+        total = f.var(I64, 0)
+        with f.each(n) as i:
+            total.add(first[i * 8] * (i + 3))
+        f.ret(total.get())
+    return m.text()
+
+
+def test_text_by_a_function_is_compiled_at_the_stated_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    images = {speed: compile_text(summing, speed=speed) for speed in (0, 2)}
+    assert images == {speed: compile_text(summing(), speed=speed, cache=False) for speed in (0, 2)}
+    assert images[0] != images[2]

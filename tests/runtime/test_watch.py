@@ -87,7 +87,7 @@ def watch() -> Watch:
     m = Module(host_triple())
     with m.function("tw_api", PTR, [("obj", PTR)], local=True) as (f, _):
         f.ret(f.value(api.address, PTR))
-    define_watch(m, host_triple())
+    define_watch(m)
     linked = Library({"watch": compile_text(m.text(), cache=False)}, ["tw_unchanged"])
     run = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(linked["tw_unchanged"])
     keep += [callback, api, linked]

@@ -151,7 +151,8 @@ def compile_text(text: str | Callable[[], str], *, speed: int = 2, cache: bool =
             what these very source files made before.
     """
     if callable(text):
-        return _cached(f"{text.__module__}.{text.__qualname__} of {_source()}", speed, lambda: compile_text(text()))
+        name = f"{text.__module__}.{text.__qualname__} of {_source()}"
+        return _cached(name, speed, lambda: compile_text(text(), speed=speed))
     return _cached(text, speed, lambda: _compile(text, speed)) if cache else _compile(text, speed)
 
 

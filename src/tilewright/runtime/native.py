@@ -33,7 +33,7 @@ from tilewright.runtime.layout import function
 from tilewright.runtime.limits import SIGNAL_FUNCTIONS, define_signals
 from tilewright.runtime.scans import SCAN_EXPORTS, define_scans
 from tilewright.runtime.threads import pool, pool_code
-from tilewright.runtime.watch import DIGESTS, define_watch, digests
+from tilewright.runtime.watch import DIGESTS, define_watch, digest_text, digests
 
 _NEW_FROM_DESCR = 94  # index in NumPy's C API table, fixed by its ABI
 _METH_FASTCALL_KEYWORDS = 0x80 | 0x02
@@ -67,9 +67,9 @@ def seldom_code() -> bytes:
 
 
 def watch_text() -> str:
-    """LLVM text of the builtin that watches tensors, and of digests."""
+    """LLVM text of the builtin that watches tensors."""
     m = Module(host_triple())
-    define_watch(m, host_triple())
+    define_watch(m)
     define_watching(m)
     return m.text()
 
@@ -121,13 +121,14 @@ class Native:
 
     @cached_property
     def watch(self) -> Library:
-        """`tw_watching` and the digests."""
-        return self._further("watch", watch_text, ("tw_watching", *digests(host_triple())))
+        """`tw_watching`."""
+        return self._further("watch", watch_text, ("tw_watching",))
 
     @cached_property
     def digest_address(self) -> int:
         """The address of the best digest for this processor: i64 (ptr, bytes)."""
-        return self.watch[next(name for name in digests(host_triple()) if not missing_features(DIGESTS[name]))]
+        name = next(name for name in digests(host_triple()) if not missing_features(DIGESTS[name]))
+        return self._further("digest", digest_text(name), (name,))[name]
 
     @cached_property
     def digest(self) -> Callable[[int, int], int]:
@@ -135,7 +136,7 @@ class Native:
         result: Callable[[int, int], int] = function(self.digest_address, _I64, _PTR, _I64)
         return result
 
-    def _further(self, name: str, text: Callable[[], str], exports: Sequence[str]) -> Library:
+    def _further(self, name: str, text: str | Callable[[], str], exports: Sequence[str]) -> Library:
         """Code that calls the core and the glue."""
         library = Library({name: compile_text(text)}, exports, self._symbols)
         library.keep_forever()

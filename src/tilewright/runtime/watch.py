@@ -53,8 +53,9 @@ def _folded(lanes: str) -> str:
     return "\n".join([*lines, "  %digest = add i64 %h8, 0"])
 
 
-def _digest(name: str, features: str) -> str:
-    """LLVM text of a digest, for a processor with these features."""
+def digest_text(name: str) -> str:
+    """LLVM text of one of `DIGESTS`, a function of (ptr, bytes)."""
+    features = ",".join(f"+{feature}" for feature in DIGESTS[name])
     attributes = f'"target-features"="{features}" "prefer-vector-width"="512"' if features else ""
     return f"""
 define i64 @{name}(ptr %p, i64 %nbytes) nounwind {attributes} {{
@@ -156,10 +157,8 @@ def _define_unchanged(m: Module) -> None:
         f.ret(same)
 
 
-def define_watch(m: Module, triple: str) -> None:
-    """Add `tw_digest(ptr, bytes)` in the variants of `DIGESTS`, and `tw_unchanged(table, tensors)`."""
-    for name in digests(triple):
-        m.raw(name, _digest(name, ",".join(f"+{feature}" for feature in DIGESTS[name])))
+def define_watch(m: Module) -> None:
+    """Add `tw_unchanged(table, tensors)`."""
     _define_same_place(m)
     _define_same_numbers(m)
     _define_unchanged(m)
