@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from functools import lru_cache
 
 from tilewright.ir.attributes import Number
 from tilewright.ops.pointwise import Functions
@@ -100,6 +101,7 @@ def standard(kind: str) -> Functions:
     return tuple((name, ()) for name in cell(kind).functions)
 
 
+@lru_cache(maxsize=64)
 def program(of: Cell, functions: Functions, clip: float | None = None) -> Program:
     """The steps of a cell with these functions; what F and G take is clipped to +-`clip`.
 
