@@ -152,10 +152,10 @@ def test_digests_are_the_same_for_every_processor() -> None:
 
     from tilewright.native.link import Library, compile_text, host_triple, missing_features
     from tilewright.runtime.layout import function
-    from tilewright.runtime.watch import DIGESTS, digest_text, digests
+    from tilewright.runtime.watch import DIGESTS, digest_code, digests
 
     data = np.random.default_rng(0).integers(0, 256, 1000, np.uint8)
     able = [name for name in digests(host_triple()) if not missing_features(DIGESTS[name])]
-    linked = [(Library({name: compile_text(digest_text(name), cache=False)}, [name]), name) for name in able]
+    linked = [(Library({name: compile_text(digest_code(name), cache=False)}, [name]), name) for name in able]
     result = {function(code[name], c_int64, c_void_p, c_int64)(data.ctypes.data, 1000) for code, name in linked}
     assert result == {native().digest(data.ctypes.data, 1000)}

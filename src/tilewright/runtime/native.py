@@ -33,7 +33,7 @@ from tilewright.runtime.layout import function
 from tilewright.runtime.limits import SIGNAL_FUNCTIONS, define_signals
 from tilewright.runtime.scans import SCAN_EXPORTS, define_scans
 from tilewright.runtime.threads import pool, pool_code
-from tilewright.runtime.watch import DIGESTS, define_watch, digest_text, digests
+from tilewright.runtime.watch import DIGESTS, define_watch, digest_code, digests
 
 _NEW_FROM_DESCR = 94  # index in NumPy's C API table, fixed by its ABI
 _METH_FASTCALL_KEYWORDS = 0x80 | 0x02
@@ -128,7 +128,7 @@ class Native:
     def digest_address(self) -> int:
         """The address of the best digest for this processor: i64 (ptr, bytes)."""
         name = next(name for name in digests(host_triple()) if not missing_features(DIGESTS[name]))
-        return self._further("digest", digest_text(name), (name,))[name]
+        return self._further("digest", digest_code(name), (name,))[name]
 
     @cached_property
     def digest(self) -> Callable[[int, int], int]:

@@ -53,7 +53,7 @@ def _folded(lanes: str) -> str:
     return "\n".join([*lines, "  %digest = add i64 %h8, 0"])
 
 
-def digest_text(name: str) -> str:
+def digest_code(name: str) -> str:
     """LLVM text of one of `DIGESTS`, a function of (ptr, bytes)."""
     features = ",".join(f"+{feature}" for feature in DIGESTS[name])
     attributes = f'"target-features"="{features}" "prefer-vector-width"="512"' if features else ""
