@@ -81,6 +81,8 @@ class Isa:
             is loaded into lanes, several steps' at once; without it, it is an operand in memory or broadcast.
         scales: whether an instruction multiplies by powers of two whose exponents are a vector.
         extrema_keep_nan: whether the instructions for minimum and maximum give NaN where an operand is NaN.
+        loose_extrema: whether LLVM makes of a comparison and a selection an instruction whose result for NaN is the
+            machine's choice (22.1 does for `relaxed-simd` of WebAssembly).
         streams_stores: whether vectors can be stored past the caches.
         part_bytes: bytes within which a shuffle is cheapest; vectors consist of such parts.
         tuning: LLVM's tuning features for code that has no scatters of its own ("+prefer-no-scatter").
@@ -106,6 +108,7 @@ class Isa:
     elements: bool = False
     scales: bool = False
     extrema_keep_nan: bool = False
+    loose_extrema: bool = False
     streams_stores: bool = False
     part_bytes: int = 16
     tuning: str = ""

@@ -211,7 +211,8 @@ def _kind(target: Target) -> str:
     # What the compiler uses of the instructions, not all that LLVM knows: hypervisors mask some that no kernel has, and
     # a dot's cost is a constant that is fitted again. Records would never match for either.
     values = {f.name: getattr(replace(isa, dots=()), f.name) for f in fields(isa)}
-    del values["half_tables"], values["scalar_lookups"]  # they follow from the width of vectors
+    # The first two follow from the width of vectors, the third from an instruction set that engines choose.
+    del values["half_tables"], values["scalar_lookups"], values["loose_extrema"]
     own = ", ".join(f"{name}={value!r}" for name, value in values.items() if value or name not in LATER)
     used = f"(Isa({own}), {tuple(dot.name for dot in isa.dots)!r})"
     digest = blake2b(used.encode(), digest_size=4).hexdigest()

@@ -21,7 +21,7 @@ SIMD128 = Target(
     isa=Isa(vector_bits=128, registers=15, extrema_keep_nan=True, reads_first=True, single_steps=True),
 )
 
-RELAXED = replace(SIMD128, features=("relaxed-simd", "simd128"))
+RELAXED = replace(SIMD128, features=("relaxed-simd", "simd128"), isa=replace(SIMD128.isa, loose_extrema=True))
 """With vector instructions whose last bits are the engine's choice: multiply-adds are rounded once where the machine
 below can, and twice elsewhere."""
 

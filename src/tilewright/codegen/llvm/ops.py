@@ -72,8 +72,18 @@ class Ops:
         return self._on_float(name, t, args, width) if t.is_float else self._on_int(name, t, args, width)
 
     def select(self, condition: str, condition_width: int, a: str, b: str, t: DType, width: int) -> str:
+        if condition_width and t in (f32, f64):
+            return self._select_float(condition, a, b, t, width)
         ty = register_type(t, width)
         return self.out.inst(f"select {register_type(boolean, condition_width)} {condition}, {ty} {a}, {ty} {b}")
+
+    def _select_float(self, condition: str, a: str, b: str, t: DType, width: int) -> str:
+        """`a` where a condition holds, `b` elsewhere, of f32 or f64. Where LLVM takes a comparison and a selection of
+        the same values for a maximum that need not give NaN, it sees others after a fence, which costs nothing."""
+        ty = register_type(t, width)
+        if width and self.isa.loose_extrema:
+            a, b = (self.out.intrinsic(f"llvm.arithmetic.fence.{suffix(t, width)}", ty, [(ty, x)]) for x in (a, b))
+        return self.out.inst(f"select {self._i1(ty)} {condition}, {ty} {a}, {ty} {b}")
 
     # floats
 
@@ -118,7 +128,7 @@ class Ops:
                 return self._extremum(name, t, width, args[0], args[1])
             case "larger":
                 better = out.inst(f"fcmp ogt {ty} {args[1]}, {args[0]}")
-                return out.inst(f"select {self._i1(ty)} {better}, {ty} {args[1]}, {ty} {args[0]}")
+                return self._select_float(better, args[1], args[0], t, width)
             case "rsqrt":
                 root = out.intrinsic(f"llvm.sqrt.{suffix(t, width)}", ty, [(ty, args[0])])
                 return out.inst(f"fdiv {ty} {number(1.0, t, width)}, {root}")
@@ -149,7 +159,7 @@ class Ops:
             intrinsic = f"llvm.{'minimum' if name == 'min' else 'maximum'}.{suffix(t, width)}"
             return self.out.intrinsic(intrinsic, ty, [(ty, a), (ty, b)])
         better = self.out.inst(f"fcmp {'olt' if name == 'min' else 'ogt'} {ty} {a}, {b}")
-        result = self.out.inst(f"select {self._i1(ty)} {better}, {ty} {a}, {ty} {b}")
+        result = self._select_float(better, a, b, t, width)
         if is_literal(a):
             return result
         word = register_type(i32 if t is f32 else i64, width)
