@@ -12,7 +12,7 @@ from dataclasses import field
 
 import onnx
 
-from tilewright.frontend.onnx.section import MAX_DEPTH
+from tilewright.frontend.onnx.order import MAX_DEPTH
 from tilewright.ort import abi
 from tilewright.ort.api import Api, OrtError
 from tilewright.support.classes import dataclass

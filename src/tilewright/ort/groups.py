@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from tilewright.frontend.common.finish import reason
 from tilewright.frontend.onnx import import_onnx
 from tilewright.frontend.onnx.load import load
-from tilewright.frontend.onnx.section import Section, Types, check_tensors, reads
+from tilewright.frontend.onnx.order import reads
+from tilewright.frontend.onnx.section import Section, Types, check_tensors
 from tilewright.frontend.onnx.survey import Survey, survey
 from tilewright.ir.dtype import BY_NAME
 from tilewright.ir.interface import Imported

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 
 from tilewright.frontend.common.finish import first_line
-from tilewright.frontend.onnx.section import Section, graphs, operator
+from tilewright.frontend.onnx.order import graphs
+from tilewright.frontend.onnx.section import Section, operator
 from tilewright.frontend.onnx.survey import Survey
 from tilewright.frontend.onnx.tensors import DTYPES, embed, to_array
 from tilewright.ir.interface import Imported

@@ -14,7 +14,8 @@ import numpy as np
 import onnx
 
 from tilewright.frontend.onnx import functions
-from tilewright.frontend.onnx.section import Section, TensorInfo, graphs, info_of, operator
+from tilewright.frontend.onnx.order import graphs
+from tilewright.frontend.onnx.section import Section, TensorInfo, info_of, operator
 from tilewright.frontend.onnx.tensors import embed, tensors_of
 from tilewright.support.errors import CallError
 

@@ -16,7 +16,8 @@ from typing import Literal
 
 import onnx
 
-from tilewright.frontend.onnx.section import Section, Types, reads
+from tilewright.frontend.onnx.order import reads
+from tilewright.frontend.onnx.section import Section, Types
 from tilewright.frontend.onnx.survey import Survey
 from tilewright.parts.values import is_on_values
 from tilewright.support.classes import dataclass

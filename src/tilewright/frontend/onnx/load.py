@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from tilewright.frontend.onnx.external import Folder
 from tilewright.frontend.onnx.left import WALKED, Left
+from tilewright.frontend.onnx.order import in_order
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, UnsupportedError
 
@@ -71,7 +72,7 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
     if not model.HasField("graph"):
         raise ModelError("the file holds no ONNX graph", where=label)
     _check_text(model, label)
-    return Loaded(model, label, folder, _opsets(model, label), left, small)
+    return Loaded(in_order(model), label, folder, _opsets(model, label), left, small)
 
 
 def _contents(path: Path, whole: bool) -> tuple[bytes, Left | None]:

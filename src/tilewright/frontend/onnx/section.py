@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +20,11 @@ from onnx.inliner import inline_local_functions
 from tilewright.frontend.common.finish import first_line
 from tilewright.frontend.onnx.exported import exported
 from tilewright.frontend.onnx.load import Loaded
+from tilewright.frontend.onnx.order import MAX_DEPTH, captured, graphs, reads
 from tilewright.frontend.onnx.tensors import to_array
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 
-MAX_DEPTH = 32
-"""Levels of graphs inside graphs, and of functions that call each other."""
 MAX_NODES = 1_000_000
 """Nodes of a model with its functions expanded."""
 
@@ -249,34 +248,6 @@ def check_tensors(graph: onnx.GraphProto) -> None:
 def operator(node: onnx.NodeProto) -> str:
     """The name of a node's operator, with the domain where it is not ONNX's own."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-
-
-def graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that a node holds."""
-    for a in node.attribute:
-        if a.type == onnx.AttributeProto.GRAPH:
-            yield a.g
-        elif a.type == onnx.AttributeProto.GRAPHS:
-            yield from a.graphs
-
-
-def reads(node: onnx.NodeProto, depth: int = 0) -> list[str]:
-    """The names that a node reads, those of its inner graphs included."""
-    if depth > MAX_DEPTH:
-        raise ModelError("graphs nest too deeply", expected=f"at most {MAX_DEPTH} levels")
-    names = dict.fromkeys(filter(None, node.input))
-    for graph in graphs(node):
-        names.update(dict.fromkeys(captured(graph, depth + 1)))
-    return list(names)
-
-
-def captured(graph: onnx.GraphProto, depth: int = 0) -> list[str]:
-    """The names of values that a graph reads from the graphs around it."""
-    own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-    own.update(n for node in graph.node for n in node.output)
-    read = dict.fromkeys(n for node in graph.node for n in reads(node, depth))
-    read.update(dict.fromkeys(o.name for o in graph.output))
-    return [n for n in read if n not in own]
 
 
 def info_of(value: Any) -> TensorInfo | None:

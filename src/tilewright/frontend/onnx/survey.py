@@ -19,6 +19,7 @@ from tilewright.frontend.onnx import functions
 from tilewright.frontend.onnx.bodies import Noted
 from tilewright.frontend.onnx.control import CONTROL
 from tilewright.frontend.onnx.importer import Importer
+from tilewright.frontend.onnx.order import reads
 from tilewright.frontend.onnx.registry import find
 from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
 from tilewright.frontend.onnx.section import (
@@ -30,7 +31,6 @@ from tilewright.frontend.onnx.section import (
     info_of,
     names_of,
     operator,
-    reads,
 )
 from tilewright.frontend.onnx.tensors import DTYPES, element_type, to_array
 from tilewright.ir.dtype import DType
