@@ -86,8 +86,8 @@ class ModelFile:
                 return None
             tensors = onnx.ModelProto.FromString(data).graph.initializer
             weights = {tensors[k].name: initial_array(tensors[k], self.path.name, None) for k in about["tensors"]}
-            for name, (kind, shape) in about["derived"].items():
-                weights[name] = np.frombuffer(blobs[name], np.dtype(kind)).reshape(shape)
+            for k, (name, kind, shape) in enumerate(about["derived"]):
+                weights[name] = np.frombuffer(blobs[f"derived {k}"], np.dtype(kind)).reshape(shape)
             return Known(about["digest"], about["workload"], weights)
         except (Error, OSError, KeyError, IndexError, TypeError, ValueError):
             return None  # by another version; it will be replaced
@@ -112,9 +112,11 @@ class ModelFile:
             "digest": _digest(data),
             "workload": workload,
             "tensors": list(tensors.values()),
-            "derived": {name: (a.dtype.str, a.shape) for name, a in derived.items()},
+            "derived": [(name, a.dtype.str, a.shape) for name, a in derived.items()],
         }
-        blobs = {"about": json.dumps(about).encode()} | {name: a.tobytes() for name, a in derived.items()}
+        # Numbered, for a file may call a constant "about".
+        arrays = {f"derived {k}": a.tobytes() for k, a in enumerate(derived.values())}
+        blobs = {"about": json.dumps(about).encode()} | arrays
         ObjectCache().put(self.key, b"".join(pack_blobs(blobs)))
 
 

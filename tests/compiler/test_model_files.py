@@ -173,3 +173,19 @@ def test_passes_that_are_to_be_seen_run(path: Path, imports: list[Any], monkeypa
     monkeypatch.setenv("TILEWRIGHT_DEBUG", "1")
     tw.compile(path)
     assert len(imports) == 2
+
+
+def test_a_path_that_is_too_long_is_no_model(path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot be read"):
+        tw.compile(path.parent / ("x" * 300))
+
+
+def test_a_constant_has_any_name(path: Path, imports: list[Any]) -> None:
+    """That of an entry's description, too: else its numbers would say which program a file has."""
+    constant = onnx.numpy_helper.from_array(np.arange(8, dtype=np.float32))
+    nodes = [node("Constant", [], ["about"], value=constant), node("Add", ["x", "about"], ["y"])]
+    onnx.save(model(nodes, [info("x", ["n", 8])], ["y"]), path)
+    for _ in range(2):
+        program = compile_program(path)
+        assert "about" in program.weights and len(imports) == 1
+        np.testing.assert_array_equal(Model(program)(X), X + np.arange(8, dtype=np.float32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,7 +63,7 @@ def import_model(
 
 def is_onnx_file(model: Any) -> bool:
     """Whether a model is the path of a file that is read as ONNX."""
-    is_path = isinstance(model, str | Path) and "\n" not in str(model) and Path(model).is_file()
+    is_path = isinstance(model, str | Path) and "\n" not in str(model) and os.path.isfile(model)
     return is_path and not stablehlo.reads(model) and not tflite.reads(model) and frontends.find(model) is None
 
 
