@@ -181,7 +181,7 @@ def test_a_path_that_is_too_long_is_no_model(path: Path) -> None:
 
 
 def test_a_constant_has_any_name(path: Path, imports: list[Any]) -> None:
-    """That of an entry's description, too: else its numbers would say which program a file has."""
+    """A constant may have the name of an entry's description: its numbers must not say which program a file has."""
     constant = onnx.numpy_helper.from_array(np.arange(8, dtype=np.float32))
     nodes = [node("Constant", [], ["about"], value=constant), node("Add", ["x", "about"], ["y"])]
     onnx.save(model(nodes, [info("x", ["n", 8])], ["y"]), path)
