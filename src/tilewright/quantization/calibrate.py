@@ -69,8 +69,8 @@ class Maker:
         return Model(compile_program(read, threads=self.threads, **self.options), threads=self.threads)
 
 
-def scales_of(maker: Maker, feeds: Sequence[Feed], values: Sequence[Value], method: Method) -> dict[Value, Scale]:
-    """The scale of each value of the model's graph, by a calibration method, over all samples.
+def scales_of(maker: Maker, feeds: Mapping[int, Feed], values: Sequence[Value], method: Method) -> dict[Value, Scale]:
+    """The scale of each value of the model's graph, by a calibration method, over samples by their numbers.
 
     Raises CallError where a value is infinite or not a number.
     """
@@ -86,7 +86,7 @@ def scales_of(maker: Maker, feeds: Sequence[Feed], values: Sequence[Value], meth
 
     ranges = {v: [0.0, 0.0] for v in values}
     expect(len(feeds) * (1 if method == "minmax" else 2))
-    for index, feed in enumerate(feeds):
+    for index, feed in feeds.items():
         for value, array in seen(feed).items():
             array = np.asarray(array)
             if array.size and not np.isfinite(array).all():
@@ -97,7 +97,7 @@ def scales_of(maker: Maker, feeds: Sequence[Feed], values: Sequence[Value], meth
                 ranges[value][1] = max(ranges[value][1], float(array.max()))
         tell(f"range of sample {index + 1}")
     histograms = {v: Histogram(*ranges[v]) for v in values}
-    for index, feed in enumerate(feeds if method != "minmax" else ()):
+    for index, feed in feeds.items() if method != "minmax" else ():
         for value, array in seen(feed).items():
             histograms[value].add(array)
         tell(f"histogram of sample {index + 1}")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 import numpy as np
 
 from tilewright.quantization.samples import Feed
 from tilewright.runtime.model import Model
+from tilewright.runtime.target import is_gpu
 from tilewright.support.classes import dataclass
 
 ROUNDS = 21
@@ -57,17 +58,23 @@ class Pairs:
 
 
 def in_turns(first: Model, second: Model, feed: Feed) -> Pairs:
-    """Time calls of two models in turns; each turn is as many calls as take a millisecond."""
-    counts = [max(1, int(TURN / max(_seconds(model, feed, 3), 1e-9))) for model in (first, second)]
+    """Time calls of two models in turns; each turn is as many calls as take a millisecond.
+
+    Models of one thread are timed by the processor time of the caller's thread, in which they run: other processes take
+    wall time, and more of one model's turns than of the other's."""
+    models = (first, second)
+    alone = all(m.threads == 1 and not is_gpu(m.program.manifest.target) for m in models)
+    clock = thread_time if alone else perf_counter
+    counts = [max(1, int(TURN / max(_seconds(model, feed, 3, clock), 1e-9))) for model in models]
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
-        for model, count, seconds in zip((first, second), counts, times, strict=True):
-            seconds.append(_seconds(model, feed, count))
+        for model, count, seconds in zip(models, counts, times, strict=True):
+            seconds.append(_seconds(model, feed, count, clock))
     return Pairs(tuple(times[0]), tuple(times[1]))
 
 
-def _seconds(model: Model, feed: Feed, count: int) -> float:
-    begin = perf_counter()
+def _seconds(model: Model, feed: Feed, count: int, clock: Callable[[], float]) -> float:
+    begin = clock()
     for _ in range(count):
         model.run(feed)
-    return (perf_counter() - begin) / count
+    return (clock() - begin) / count

@@ -19,7 +19,8 @@ class LayerRow:
     layer     its output's name
     op        "conv", "matmul" or "recurrence"
     type      in which it multiplies now: "int8", "bf16", "fp16" or "fp32", or that of its weights: "int8w", "int4w"
-    error     what 8 bits change by themselves: root mean square of the difference by that of the output, or None
+    error     what fewer bits change by themselves: root mean square of the difference by that of the output, on the
+              samples that calibrated; of weights alone by that of the weights; or None
     seconds   of a call, (of the f32 model, of this one); None where a kernel computes more than this layer
     reason    why it stayed in f32; empty if it did not
     """
@@ -49,11 +50,14 @@ class Report:
     chosen      what the model is: "int8", "bf16", "fp16", "int8w", "int4w" or "fp32"
     reason      why it is not what was asked for, or why "auto" chose it
     method      how ranges of activations were chosen
+    samples     how many there were
     metric      (of the f32 model, of this one); higher is better
     seconds     of a call on the first sample, (of the f32 model, of this one): medians of calls in turns
     mixes       the choices of layers that were tried, in order
     warnings    what the samples do not tell: a single one, inputs that never change
     counted     the activations that the output "outside_range" counts, in its order
+    held_out    the numbers, from 0, of the samples that have not calibrated; the metric is of these alone
+    measured    which samples the errors and the metric are of, in words
     """
 
     precision: str
@@ -69,6 +73,8 @@ class Report:
     weights: Mapping[str, Any]
     warnings: tuple[str, ...] = ()
     counted: tuple[str, ...] = ()
+    held_out: tuple[int, ...] = ()
+    measured: str = ""
 
     @property
     def drop(self) -> float:
@@ -88,6 +94,7 @@ class Report:
         count = sum(r.type != "fp32" for r in self.layers)
         lines.append(f"{self.chosen}: {count} of {len(self.layers)} layers, {self.samples} samples, {self.method}")
         lines.append(f"metric {self.metric[0]:.6g} -> {self.metric[1]:.6g}, {self.speedup:.2f} times as fast as fp32")
+        lines += [self.measured] if self.measured else []
         lines += [f"warning: {text}" for text in self.warnings]
         return "\n".join([*lines, self.reason] if self.reason else lines)
 
@@ -99,6 +106,8 @@ class Report:
             "reason": self.reason,
             "method": self.method,
             "samples": self.samples,
+            "held_out": list(self.held_out),
+            "measured": self.measured,
             "warnings": list(self.warnings),
             "counted": list(self.counted),
             "metric": list(self.metric),

@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph
 from tilewright.runtime.model import Model
+from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError, Problems
 
 Feed = dict[str, Any]
@@ -18,6 +19,8 @@ Feed = dict[str, Any]
 
 MAX_SAMPLES = 100_000
 """More samples than this are taken for an endless generator."""
+HELD_OUT_FROM = 8
+"""From so many samples on, a quarter of them measures the loss and does not calibrate."""
 
 
 def feeds_of(samples: Any, names: Sequence[str]) -> tuple[Feed, ...]:
@@ -75,6 +78,53 @@ def outputs_of(model: Model, feeds: Sequence[Feed], *, compared: bool = True) ->
     if all(np.size(array) == 0 for feed in feeds for array in feed.values()):
         raise CallError("the calibration samples are empty", expected="at least one element", got=0)
     return outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Samples by their numbers: those that calibrate, the first one among them, and those that the metric is of, none
+    where the metric is the caller's."""
+
+    calibrating: Mapping[int, Feed]
+    measuring: Mapping[int, Feed]
+
+    @property
+    def first(self) -> Feed:
+        """The call that times are of."""
+        return self.calibrating[0]
+
+    @property
+    def held_out(self) -> tuple[int, ...]:
+        """The numbers of those that do not calibrate."""
+        return tuple(k for k in self.measuring if k not in self.calibrating)
+
+    @property
+    def all(self) -> list[Feed]:
+        """All of them."""
+        return list({**self.calibrating, **self.measuring}.values())
+
+    @property
+    def description(self) -> str:
+        """The samples that the numbers of a report are of, in words."""
+        count = len(self.all)
+        ranges = f"ranges and errors are of {count - len(self.held_out)} of {count} samples"
+        if self.held_out:
+            return f"{ranges}, the metric is of the others, which were held out"
+        if self.measuring:
+            return f"{ranges}, the metric is of the same: fewer than {HELD_OUT_FROM} samples, none held out"
+        return f"{ranges}, the metric is the caller's"
+
+
+def divided(feeds: Sequence[Feed], *, measured: bool) -> Samples:
+    """The samples that calibrate and, if the metric is `measured` on samples, those that it is of. Ranges and mean
+    errors suit the samples that they come from better than others: from `HELD_OUT_FROM` samples on, every fourth one
+    (numbers 3, 7, 11, ...) is held out for the metric."""
+    numbered = dict(enumerate(feeds))
+    if not measured or len(feeds) < HELD_OUT_FROM:
+        return Samples(numbered, numbered if measured else {})
+    return Samples(
+        {k: feed for k, feed in numbered.items() if k % 4 != 3}, {k: feed for k, feed in numbered.items() if k % 4 == 3}
+    )
 
 
 def scored(metric: Callable[[Model], float], model: Model) -> float:
