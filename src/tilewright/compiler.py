@@ -160,9 +160,7 @@ def _known(file: ModelFile, options: CompileOptions) -> Program | None:
         return None
 
     def source() -> Source:
-        read = import_model(file.path, options.dims)
-        if not known.is_of(read.data):
-            raise ModelError("the file is no longer the one that was compiled", where=str(file.path))
+        read = import_model(known.model(), options.dims)
         graph = read.graph if options.name is None else replace(read.graph, name=options.name)
         return _source(fold_assumptions(graph), read.weights, read.interface)
 

@@ -39,16 +39,16 @@ DERIVED = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A file that was compiled before: the digest of its bytes, the workload of its program (`programs.Source`), and
-    the arrays of its parameters."""
+    """A file that was compiled before: its bytes, the workload of its program (`programs.Source`), and the arrays of
+    its parameters."""
 
-    digest: str
+    data: bytes
     workload: str
     weights: Mapping[str, Array]
 
-    def is_of(self, data: bytes) -> bool:
-        """Whether the file had these bytes."""
-        return _digest(data) == self.digest
+    def model(self) -> onnx.ModelProto:
+        """The file's model, which texts are made from; the file itself may have changed or gone since."""
+        return onnx.ModelProto.FromString(self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class ModelFile:
             weights = {tensors[k].name: initial_array(tensors[k], self.path.name, None) for k in about["tensors"]}
             for k, (name, kind, shape) in enumerate(about["derived"]):
                 weights[name] = np.frombuffer(blobs[f"derived {k}"], np.dtype(kind)).reshape(shape)
-            return Known(about["digest"], about["workload"], weights)
+            return Known(data, about["workload"], weights)
         except (Error, OSError, KeyError, IndexError, TypeError, ValueError):
             return None  # by another version; it will be replaced
 
