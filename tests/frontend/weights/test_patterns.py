@@ -115,6 +115,22 @@ def test_rows_that_fill_vectors_meet_single_elements_by_columns(rows: int, colum
         np.testing.assert_allclose(y, wanted, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("columns", [1, 7])
+def test_columns_of_which_no_two_go_together(columns: int) -> None:
+    rng = np.random.default_rng(columns)
+    w = rng.standard_normal((96, columns)).astype(np.float32) * (rng.random((96, columns)) < 0.04)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Transpose", ["a"], ["y"], perm=[1, 0])]
+    info = helper.make_tensor_value_info
+    ends = [info("x", TensorProto.FLOAT, [16, 96])], [info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "g", *ends, [numpy_helper.from_array(w, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    read = tw.with_patterns(model, target=ZEN4)
+    (group,) = (g for g in fuse(passed(read.graph, ZEN4)) if any(n.op == "sparse_matmul" for n in g.nodes))
+    assert plans.plan(lower_group(group, "kernel").func, ZEN4).plan == "sparse columns"
+    x = rng.standard_normal((16, 96)).astype(np.float32)
+    np.testing.assert_allclose(tw.compile(read)(x), (x @ w.astype(np.float64)).T, rtol=0, atol=2e-5)
+
+
 def test_columns_that_fill_no_panel_and_rows_without_elements() -> None:
     rng = np.random.default_rng(12)
     w = weights(rng, 40, 37, (1, 8))

@@ -21,6 +21,7 @@ from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import Cost, number, roofline
+from tilewright.plans.idioms.contraction import unroll_tiles
 from tilewright.plans.idioms.panels import unroll_tile
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
@@ -178,8 +179,7 @@ def apply_columns(s: Schedule, structure: Structure, candidate: Candidate, targe
     vectors, inside = s.split(rows, factors=(wide, lanes))
     s.reorder(j, own, vectors, inside)
     first = s.decompose_reduction(block, j)
-    for stage in (first, block, out):
-        unroll_tile(s, stage, 3)
+    unroll_tiles(s, (first, block, out), len(others) + 2)
     parallelize(s, [*others, tile, group])
 
 
