@@ -163,6 +163,15 @@ def test_values_of_functions_that_are_registered_by_hand_count(form: str) -> Non
     assert plugins.digests() == before
 
 
+def test_lambdas_of_one_function_have_other_keys() -> None:
+    digests = []
+    for run in (lambda graph, target: graph, lambda graph, target: Graph(graph.name)):
+        extra.register(GraphPass("mine", run, ("before", "fold scales")))
+        digests.append(plugins.digests())
+        extra.unregister("mine")
+    assert digests[0] != digests[1]
+
+
 def test_sources_of_a_package_are_digested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     package = tmp_path / "some_plugin"

@@ -238,6 +238,7 @@ def _named(value: object, depth: int = 8) -> str:
         except ValueError:  # a variable that has no value yet
             return ""
         parts += [value.__module__, value.__qualname__, value.__defaults__, tuple((value.__kwdefaults__ or {}).items())]
+        parts.append(str([*value.__code__.co_positions()]))  # several lambdas of a module have one name
     elif isinstance(value, (tuple, list)):
         parts = list(value)
     else:
