@@ -3,8 +3,8 @@
     conv     w[K, C, kh, kw]   ->  [ceil(K/width), ceil(C/b), kh, kw, b/group, width, group]
 
 The input is blocked, `x[N, ceil(C/b), H, W, b]`; weights past C and K are zero, so that whatever blocks hold there
-counts for nothing: integers have no NaN, and blocks of floats are full. Numbers stand for `x - zero` with a zero point: what surrounds the map has
-its value, an operand of one element.
+counts for nothing: integers have no NaN, and blocks of floats are full. Numbers stand for `x - zero` with a zero point:
+what surrounds the map has its value, an operand of one element.
 """
 
 from __future__ import annotations
