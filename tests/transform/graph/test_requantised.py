@@ -121,3 +121,14 @@ def test_windows_of_padding_alone_are_pooled_as_numbers() -> None:
     wide = PICKS["max_pool"].replace("pads = [1, 1, 1, 0]", "pads = [3, 1, 3, 0]").replace("5, 11]", "7, 11]")
     graph = parse_graph(POOLED.format(kind="u8", zero=7, picked=wide))
     assert move_quantised(graph, BYTES) is graph
+
+
+@pytest.mark.parametrize("scale", ["constant", "input"])
+def test_a_scale_that_may_be_negative_pools_numbers(scale: str) -> None:
+    text = POOLED.format(kind="u8", zero=7, picked=PICKS["max_pool"]).replace("%s: f32[], ", "")
+    if scale == "input":
+        text = text.replace(") params", ", %s: f32[]) params")
+    else:
+        text = text.replace("  %z =", "  %s = constant() {value = array f32[] (-0.5)} : f32[]\n  %z =")
+    graph = parse_graph(text)
+    assert move_quantised(graph, BYTES) is graph

@@ -13,8 +13,9 @@ quantised by another scale is quantised again before it is moved.
 
     y = max_pool(cast(cast(q) - z) * s)       ->     y = cast(cast(max_pool(q)) - z) * s
 
-So are the parts that `slice` and `gather` pick: a code goes to memory, not its number. Scales are positive numbers, so
-that the greatest code is the greatest number's.
+So are the parts that `slice` and `gather` pick: a code goes to memory, not its number. The greatest code is the
+greatest number's where the scale is positive, as those of files are; by a number that is negative, or only known at the
+call, numbers are pooled.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tilewright.ir.expr import is_const
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.pool import MaxPoolAttrs
 from tilewright.ops.resize import ResizeAttrs
+from tilewright.ops.shape import ConstantAttrs
 from tilewright.schedule.dot_intrinsics import find_dot
 from tilewright.targets.target import Target
 from tilewright.transform.graph.bounds import MOVES
@@ -118,13 +120,21 @@ def _codes_picked(m: Match) -> Value | None:
         return None
     if codes.shape != real.shape or not all(is_const(d, 1) for d in scale.shape):
         return None
-    if scale.type.rank > m.node.output.type.rank:
+    if scale.type.rank > m.node.output.type.rank or (m.node.op == "max_pool" and not _is_positive(m, scale)):
         return None
     codes = m.emit(m.node.op, codes, *m.node.inputs[1:], attrs=m.node.attrs)
     integers = m.emit("cast", codes, dtype=i32)
     if (zero := m.bound.get("sub")) is not None:
         integers = m.emit("sub", integers, m.emit("constant", value=ConstantArray(i32.numpy.type(zero))))
     return m.emit("mul", m.emit("cast", integers, dtype=f32), scale)
+
+
+def _is_positive(m: Match, scale: Value) -> bool:
+    """Whether a scale is positive: a constant that is, or a weight, as which files have scales."""
+    constant = m.rewriter.producer(scale, "constant")
+    if constant is not None:
+        return bool((constant.of(ConstantAttrs).value.array > 0).all())
+    return scale in m.rewriter.fixed
 
 
 def _is_real(m: Match, value: Value | None) -> bool:
