@@ -15,7 +15,11 @@ import tilewright as tw
 from tests.frontend.onnx.build import info, model, node
 from tilewright import compiler, model_files
 from tilewright.compiler import compile_program
+from tilewright.frontend.onnx.call import Call
+from tilewright.frontend.onnx.registry import RULES, rule
+from tilewright.ir.graph import Value
 from tilewright.runtime.model import Model
+from tilewright.support import plugins
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ModelError
 
@@ -191,3 +195,20 @@ def test_a_constant_has_any_name(path: Path, imports: list[Any]) -> None:
         program = compile_program(path)
         assert "about" in program.weights and len(imports) == 1
         np.testing.assert_array_equal(Model(program)(X), X + np.arange(8, dtype=np.float32))
+
+
+def test_rules_that_are_registered_by_hand_are_in_the_key(path: Path) -> None:
+    squash = onnx.helper.make_node("Squash", ["x"], ["y"], domain="com.my")
+    onnx.save(model([squash], [info("x", ["n", 8])], ["y"], **{"com.my": 1}), path)
+    for op, numpy in (("tanh", np.tanh), ("exp", np.exp)):
+
+        def squashed(n: Call, op: str = op) -> Value:
+            return n.emit(op, n.value(0))
+
+        rule("com.my.Squash")(squashed)
+        try:
+            for _ in range(2):
+                np.testing.assert_allclose(tw.compile(path)(X), numpy(X), rtol=1e-5)
+        finally:
+            del RULES["com.my.Squash"]
+            plugins.discount(squashed)

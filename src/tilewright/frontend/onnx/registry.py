@@ -25,6 +25,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
         for name in names:
             assert name not in RULES, name
             RULES[name] = f
+        plugins.count(f)  # programs of known files are found without it (`model_files.py`)
         return f
 
     return register
@@ -39,6 +40,7 @@ def check(*names: str) -> Callable[[Callable[[Call], None]], Callable[[Call], No
 
     def register(f: Callable[[Call], None]) -> Callable[[Call], None]:
         CHECKS.update(dict.fromkeys(names, f))
+        plugins.count(f)
         return f
 
     return register
