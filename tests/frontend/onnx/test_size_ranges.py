@@ -247,3 +247,16 @@ def test_integer_division_of_what_may_be_negative() -> None:
     built = tw.compile(proto, fallback="never")
     for n in (1, 5, 6, 8, 9, 12, 13, 30):
         assert built(np.ones(n, np.float32)).shape == (int((n - 9) / 4) + 3,)
+
+
+@pytest.mark.parametrize(("op", "shape"), [("Gather", (1,)), ("GatherElements", (1, 3)), ("GatherND", (1, 1))])
+def test_places_that_count_from_the_end(op: str, shape: tuple[int, ...]) -> None:
+    """Fewer rows than an index counts back are refused, as by ONNX Runtime."""
+    m = model([node(op, ["x", "i"], ["y"])], [info("x", ["n", 3])], ["y"], {"i": np.full(shape, -3)})
+    compiled = tw.compile(m)
+    for size in (3, 5):
+        x = np.arange(3 * size, dtype=np.float32).reshape(size, 3)
+        np.testing.assert_array_equal(np.asarray(compiled(x)).reshape(-1), x[size - 3])
+    for size in (1, 2):
+        with pytest.raises(CallError, match=rf"expected n in 3\.\.\d*, got {size}"):
+            compiled(np.zeros((size, 3), np.float32))

@@ -183,8 +183,8 @@ class Call(Emitter):
         if number is not None and not -number <= low <= high < number:
             wrong = low if low < -number else high
             raise ShapeError("an index is outside the dimension", expected=f"from {-number} to {number - 1}", got=wrong)
-        if number is None and high >= 0:
-            at_least(extent, const(high + 1), "an index may be outside the dimension")
+        if number is None:
+            at_least(extent, const(max(high + 1, -low)), "an index may be outside the dimension")
 
     # --- attributes ---------------------------------------------------------------------------------------------------
 

@@ -3,20 +3,23 @@ graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tilewright.frontend.common.emitter import Emitter
+from tilewright.frontend.common.indices import ends, inside
 from tilewright.frontend.torch.dtypes import element_type, promoted
 from tilewright.frontend.torch.random import Random
 from tilewright.frontend.torch.symbols import Sizes
 from tilewright.ir.dtype import DType, f32
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import axis_of, dims
+from tilewright.ir.rewrite import variables
+from tilewright.ops.dims import axis_of, dims, known
+from tilewright.ops.rooms import is_room
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
@@ -36,6 +39,8 @@ class Call(Emitter):
     operands: tuple[Any, ...] = ()
     read: frozenset[int] = frozenset()
     random: Random | None = None
+    arrays: Mapping[str, Any] | None = None
+    """Weights whose numbers are the same at every call, by name; None inside of bodies, which may not be run."""
     in_single: bool = False
     """Whether numbers of 16 bits are computed in f32 (`single`)."""
 
@@ -107,6 +112,27 @@ class Call(Emitter):
         if isinstance(size, torch.SymInt):
             self.sizes.known[str(size.node.expr)] = rows.shape[0]
         return rows
+
+    # --- indices ------------------------------------------------------------------------------------------------------
+
+    def check_indices(self, indices: Value, extent: Expr, *, from_end: bool = False) -> None:
+        """Let calls check that indices are places of a dimension, where sizes alone decide it. What data says is not
+        looked at: gathers and scatters stay inside of tensors by themselves. Where they are outside at all sizes the
+        model is refused, for what it assumes holds for none.
+
+        Args:
+            from_end: whether PyTorch takes negative ones, which count from the end.
+        """
+        parts = None if self.arrays is None else ends(indices, self.builder, self.arrays)
+        count = indices.type.size
+        if not parts or known(count < 1):
+            return
+        within = inside(parts, extent, from_end=from_end)
+        condition = within if known(count > 0) else within | (count < 1)
+        inputs = [v for v in self.builder.inputs if not is_room(v)]
+        symbols = {s for v in inputs for d in v.shape for s in variables(d)}
+        if not known(condition) and symbols.issuperset(variables(condition)):
+            self.builder.assume(condition, f"the indices of {self.name} are places of the dimension")
 
     # --- gradients ----------------------------------------------------------------------------------------------------
 

@@ -163,7 +163,7 @@ def _cond(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -
     scalar = _scalar(walk, predicate, node.name)
     bodies = []
     for branch in branches:
-        with cut(walk.builder) as nodes:
+        with cut(walk.builder) as nodes, walk.branching():
             results = [_tensor(walk, r, node.name) for r in branch(arguments)]
         bodies.append((tuple(nodes), tuple(results)))
     types = [[v.type for v in results] for _, results in bodies]

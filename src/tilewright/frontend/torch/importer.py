@@ -189,6 +189,7 @@ class _Importer:
             self.problems,
             refused=self.refused,
             random=self.random,
+            arrays={} if self.training else self.weights,  # steps of training may change buffers
         )
         walk.nodes(self.program.graph_module, self.values)
         self.problems.raise_if_any(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
@@ -50,6 +50,8 @@ class Walk:
     """Operators whose rules do not cover how they are used here, and which PyTorch can decompose."""
     random: Random | None = None
     """Where random numbers come from; without it, operators that draw some are refused."""
+    arrays: Mapping[str, Any] | None = field(default_factory=dict)
+    """Weights whose numbers are the same at every call, by name; None inside of bodies, which may not be run."""
     numbers: dict[str, Value] = field(default_factory=dict)
     """Integers that loops carry, by PyTorch's symbols for them."""
     repeats: bool = False
@@ -119,7 +121,18 @@ class Walk:
         args, kwargs = self.arguments(node, values)
         supplied = tuple(a.meta.get("val") if isinstance(a, Node) else None for a in node.args)
         name = operator_name(target)
-        call = Call(self.builder, self.weights, node.name, name, held, self.sizes, supplied, _read(node), self.random)
+        call = Call(
+            self.builder,
+            self.weights,
+            node.name,
+            name,
+            held,
+            self.sizes,
+            supplied,
+            _read(node),
+            self.random,
+            self.arrays,
+        )
         if complexes.is_complex(held) or complexes.involved(args):
             return _checked(call, complexes.apply(call, packet, is_there, args, kwargs))
         if is_there is None:
@@ -184,11 +197,21 @@ class Walk:
         return [self.resolve(r, local) for r in results]
 
     @contextmanager
+    def branching(self) -> Iterator[None]:
+        """While this lasts, nodes are those of a body, which may not be run."""
+        before, self.arrays = self.arrays, None
+        try:
+            yield
+        finally:
+            self.arrays = before
+
+    @contextmanager
     def repeating(self) -> Iterator[None]:
         """While this lasts, nodes are those of a loop's body."""
         before, self.repeats = self.repeats, True
         try:
-            yield
+            with self.branching():
+                yield
         finally:
             self.repeats = before
 

@@ -23,6 +23,7 @@ def embedding(
 ) -> Value:
     """Rows of a table; that of padding has no gradient, and `by_frequency` divides each row's by how often it is read.
     What `sparse` says is how PyTorch keeps the gradient."""
+    n.check_indices(indices, table.shape[0])
     rows = n.emit("gather", table, indices, axis=0)
     number = as_int(padding)
     ignored = number if number is not None and number >= 0 else None
@@ -53,7 +54,9 @@ def _frequencies(n: Call, table: Value, indices: Value) -> Value:
 
 @rule("index_select")
 def index_select(n: Call, x: Value, dim: int, index: Value) -> Value:
-    y = n.emit("gather", x, n.reshape(index, (index.type.size,)), axis=n.axis(dim, x))
+    axis = n.axis(dim, x)
+    n.check_indices(index, x.shape[axis] if x.type.rank else as_expr(1))
+    y = n.emit("gather", x, n.reshape(index, (index.type.size,)), axis=axis)
     return n.reshape(y, n.shape)
 
 
@@ -61,7 +64,9 @@ def index_select(n: Call, x: Value, dim: int, index: Value) -> Value:
 def gather(n: Call, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     if x.type.rank == 0:
         return n.broadcast(x, index.shape)
-    return n.emit("gather_elements", x, index, axis=n.axis(dim, x))
+    axis = n.axis(dim, x)
+    n.check_indices(index, x.shape[axis])
+    return n.emit("gather_elements", x, index, axis=axis)
 
 
 @rule("take_along_dim")
@@ -85,6 +90,8 @@ def index(n: Call, x: Value, indices: Sequence[Value | None]) -> Value:
         raise UnsupportedError("indexing by a mask that is not the only index is not supported", hint="use torch.where")
     places = [k for k, i in enumerate(indices) if i is not None]
     present = [i for i in indices if i is not None]
+    for k, i in zip(places, present, strict=True):
+        n.check_indices(i, x.shape[k], from_end=True)
     if len(places) == 1:
         return n.emit("gather", x, present[0], axis=places[0])
     shape = broadcast_shapes(*(i.shape for i in present))
@@ -138,7 +145,12 @@ _COMBINED |= {"amax": "max", "amin": "min"}
 def scatter(n: Call, x: Value, dim: int, index: Value, source: Operand, reduce: str | None = None) -> Value:
     updates = n.cast(source, x.dtype) if isinstance(source, Value) else n.filled(source, x.dtype, index.shape)
     kind = "add" if n.name == "aten.scatter_add" else _COMBINED[reduce]
+    _check_scattered(n, x, dim, index)
     return _scattered(n, x, dim, index, updates, kind)
+
+
+def _check_scattered(n: Call, x: Value, dim: int, index: Value) -> None:
+    n.check_indices(index, x.shape[n.axis(dim, x)] if x.type.rank else as_expr(1))
 
 
 def _scattered(n: Call, x: Value, dim: int, index: Value, updates: Value, kind: str) -> Value:
@@ -168,6 +180,7 @@ def scatter_reduce(
 ) -> Value:
     """Where the tensor's own elements do not count, those that updates reach begin as the reduction's identity."""
     updates = n.cast(source, x.dtype)
+    _check_scattered(n, x, dim, index)
     start = x
     if not include_self:
         identity = n.filled(_identity(reduce, x.dtype), x.dtype, index.shape)
@@ -213,6 +226,7 @@ def index_fill(n: Call, x: Value, dim: int, index: Value, value: Operand) -> Val
     flat = x if x.type.rank else n.reshape(x, (1,))
     axis, rank = n.axis(dim, flat), flat.type.rank
     places = n.reshape(index, (index.type.size,))
+    n.check_indices(places, flat.shape[axis], from_end=True)
     zeros = n.filled(0, i32, (flat.shape[axis],))
     ones = n.filled(1, i32, places.shape)
     flags = n.cast(n.emit("scatter_elements", zeros, places, ones, axis=0, reduction="none"), boolean)
@@ -241,6 +255,7 @@ def index_slices(
     else:
         shape = x.shape
     axis = n.axis(dim, x)
+    n.check_indices(index, x.shape[axis])
     count = index.type.size
     whole = tuple(count if k == axis else d for k, d in enumerate(x.shape))
     assert isinstance(source, Value)
@@ -263,11 +278,13 @@ def index_slices(
 def take(n: Call, x: Value, index: Value) -> Value:
     if as_int(index.type.size) == 0:
         return n.filled(0, x.dtype, index.shape)
+    n.check_indices(index, x.type.size, from_end=True)
     return n.emit("gather", n.reshape(x, (x.type.size,)), index, axis=0)
 
 
 @rule("put")
 def put(n: Call, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
+    n.check_indices(index, x.type.size, from_end=True)
     flat, places, updates = (n.reshape(v, (v.type.size,)) for v in (x, index, n.cast(source, x.dtype)))
     y = _scattered(n, flat, 0, places, updates, "add" if accumulate else "none")
     return n.reshape(y, x.shape)
@@ -299,6 +316,8 @@ def index_put(n: Call, x: Value, indices: Sequence[Value | None], values: Value,
     if any(i.dtype is boolean for i in present):
         raise n.unsupported("with these indices")
     places = [k for k, i in enumerate(indices) if i is not None]
+    for k, i in zip(places, present, strict=True):
+        n.check_indices(i, x.shape[k], from_end=True)
     rest = [k for k in range(x.type.rank) if k not in places]
     shape = broadcast_shapes(*(i.shape for i in present))
     together = places == list(range(places[0], places[-1] + 1))
@@ -363,6 +382,7 @@ def embedding_bag(
     bags = n.shape[0]
     if as_int(indices.type.size) == 0 or as_int(bags) == 0:
         return [n.filled(0, table.dtype, n.shape)]
+    n.check_indices(indices, table.shape[0])
     rows = n.wide(n.emit("gather", table, indices, axis=0))
     column = (indices.shape[0], 1)
     unpadded = None if padding < 0 else n.reshape(n.emit("ne", indices, n.like(padding, indices)), column)
