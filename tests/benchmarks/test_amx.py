@@ -49,7 +49,7 @@ def test_models_in_double() -> None:
     wide = {k: v.astype(np.float64) if v.dtype == np.float32 else v for k, v in inputs.items()}
     want, got = tw.compile(model).run(wide), tw.compile(load("m64")).run(inputs)
     assert all(np.asarray(v).dtype == np.float64 for v in want.values())
-    assert 0 < bench_model_errors.error({k: np.asarray(v) for k, v in got.items()}, want) < 1e-5
+    assert 0 < bench_model_errors.errors([{k: np.asarray(v) for k, v in got.items()}], [want])[0] < 1e-5
 
 
 def test_failures_are_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

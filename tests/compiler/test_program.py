@@ -9,7 +9,7 @@ import pytest
 
 import tilewright as tw
 from benchmarks import policy_suite
-from tilewright.frontend.onnx import importer
+from tilewright.frontend.onnx import left
 from tilewright.frontend.read import import_model
 from tilewright.runtime import artifact
 from tilewright.support.errors import ArtifactError
@@ -41,7 +41,7 @@ def test_a_program_for_another_machine(tmp_path: Path) -> None:
 
 def test_weights_are_retained_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model keeps the weights that the import has read; a caller's arrays are copied, for they may change."""
-    monkeypatch.setattr(importer, "LARGE", 1)
+    monkeypatch.setattr(left, "LARGE", 1)
     read = import_model(policy_suite.m64())
     for case, shared in ((read, True), ((read.graph, read.weights), False)):
         held = tw.compile(case).weights

@@ -183,7 +183,7 @@ graph @g(%c: bool[], %x: f32[3], %y: f32[3]) {
     agree(graph, {}, {"c": np.array(selected), "x": normal(3), "y": normal(3)})
 
 
-ELSEWHERE = {"lstm_cell", "loop", "recurrence", "head", "nonzero", "suppress", "log1p", "expm1"}
+ELSEWHERE = {"loop", "recurrence", "head", "nonzero", "suppress", "log1p", "expm1"}
 ELSEWHERE |= {"stop_gradient", "surrogate", "require"}
 """Met by models and tests in `test_onnx_out.py`."""
 

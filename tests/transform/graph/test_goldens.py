@@ -137,6 +137,16 @@ CASES = {
           } : f32[1, 3, h, w]
           return %small, %y
         }""",
+    "store in 16 bits: bf16": """
+        graph @g(%x: f32[1, 2, 5, 5, 16]:NCHW16c) params(%w: bf16[2, 2, 1, 1, 8, 16, 2]) {
+          %y = relu(%x) : f32[1, 2, 5, 5, 16]:NCHW16c
+          %h = cast(%y) {dtype = bf16} : bf16[1, 2, 5, 5, 16]:NCHW16c
+          %a = lowered.conv_dot(%h, %w) {
+            channels = 32, dilations = [1, 1], pads = [0, 0, 0, 0], strides = [1, 1]
+          } : f32[1, 2, 5, 5, 16]:NCHW16c
+          %z = add(%a, %y) : f32[1, 2, 5, 5, 16]:NCHW16c
+          return %z
+        }""",
     "canonicalise: slices": """
         graph @g(%x: f32[1, 12]) {
           %a = slice(%x) {begin = [0, 0], size = [1, 4], step = [1, 1]} : f32[1, 4]
@@ -525,7 +535,7 @@ def split_text(graph: Graph) -> str:
 def passed(title: str, graph: Graph) -> str:
     """The graph after the pass, checked as the driver checks it."""
     name, _, variant = title.partition(": ")
-    passes = dict(graph_passes(TARGET, Options("int8") if variant == "int8" else Options()))
+    passes = dict(graph_passes(TARGET, Options(variant) if variant in ("int8", "bf16") else Options()))
     done = dict(PREPARE_PASSES if variant == "prepare" else passes if name in passes else RUN_PASSES)[name](graph)
     graph_stage().each(done)
     assert done != graph, "the case shows nothing"
@@ -585,7 +595,7 @@ def test_what_layouts_leave_alone(text: str) -> None:
     assert not any(n.op.startswith("lowered.") for n in result.nodes)
 
 
-ROUNDED = {"assign layouts: int8", "choose algorithms: int8"}
+ROUNDED = {"assign layouts: int8", "choose algorithms: int8", "store in 16 bits: bf16"}
 """Cases that round on purpose; all others compute the same."""
 
 

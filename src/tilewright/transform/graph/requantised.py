@@ -14,14 +14,15 @@ quantised by another scale is quantised again before it is moved.
     y = max_pool(cast(cast(q) - z) * s)       ->     y = cast(cast(max_pool(q)) - z) * s
 
 So are the parts that `slice` and `gather` pick: a code goes to memory, not its number. The greatest code is the
-greatest number's where the scale is positive, as those of files are; by a number that is negative, or only known at the
-call, numbers are pooled.
+greatest number's where the scale is positive; where a weight may be negative, the codes are ordered around for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilewright.ir.attributes import ConstantArray
-from tilewright.ir.dtype import f32, i8, i32, u8
+from tilewright.ir.dtype import DType, f32, i8, i32, u8
 from tilewright.ir.expr import is_const
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.pool import MaxPoolAttrs
@@ -120,21 +121,31 @@ def _codes_picked(m: Match) -> Value | None:
         return None
     if codes.shape != real.shape or not all(is_const(d, 1) for d in scale.shape):
         return None
-    if scale.type.rank > m.node.output.type.rank or (m.node.op == "max_pool" and not _is_positive(m, scale)):
+    if scale.type.rank > m.node.output.type.rank:
         return None
-    codes = m.emit(m.node.op, codes, *m.node.inputs[1:], attrs=m.node.attrs)
+    ordered = _ordered_as_numbers(m, scale, codes.dtype) if m.node.op == "max_pool" else lambda x: x
+    if ordered is None:
+        return None
+    codes = ordered(m.emit(m.node.op, ordered(codes), *m.node.inputs[1:], attrs=m.node.attrs))
     integers = m.emit("cast", codes, dtype=i32)
     if (zero := m.bound.get("sub")) is not None:
         integers = m.emit("sub", integers, m.emit("constant", value=ConstantArray(i32.numpy.type(zero))))
     return m.emit("mul", m.emit("cast", integers, dtype=f32), scale)
 
 
-def _is_positive(m: Match, scale: Value) -> bool:
-    """Whether a scale is positive: a constant that is, or a weight, as which files have scales."""
+def _ordered_as_numbers(m: Match, scale: Value, kind: DType) -> Callable[[Value], Value] | None:
+    """A function that gives codes so that the greatest is that of the greatest number: as they are for a scale that is
+    a positive constant, in the opposite order for a weight that is negative, which is seen when weights are prepared.
+    None for a scale that is only known at the call."""
     constant = m.rewriter.producer(scale, "constant")
     if constant is not None:
-        return bool((constant.of(ConstantAttrs).value.array > 0).all())
-    return scale in m.rewriter.fixed
+        return (lambda x: x) if (constant.of(ConstantAttrs).value.array > 0).all() else None
+    if scale not in m.rewriter.fixed:
+        return None
+    ends = f32.numpy.type(0), kind.numpy.type(int(kind.min) + int(kind.max))
+    zero, last = (m.emit("constant", value=ConstantArray(end)) for end in ends)
+    negative = m.emit("lt", scale, zero)
+    return lambda x: m.emit("select", negative, m.emit("sub", last, x), x)
 
 
 def _is_real(m: Match, value: Value | None) -> bool:

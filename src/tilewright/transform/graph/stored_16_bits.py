@@ -38,7 +38,7 @@ def store_in_16_bits(graph: Graph, options: Options) -> Graph:
     renamed: dict[Value, Value] = {}
     for node in graph.nodes:
         first = rounded.get(node.inputs[0]) if node.op == "cast" and node.inputs[0] is not None else None
-        if first is not None and node.output.dtype is first.output.dtype:
+        if first is not None and node.output.dtype is first.output.dtype and node.output not in graph.outputs:
             renamed[node.output] = first.output  # it stands where its operand is computed
             continue
         builder.nodes.append(replace(node, inputs=tuple(v if v is None else renamed.get(v, v) for v in node.inputs)))
