@@ -122,6 +122,8 @@ def test_severities_and_functions_that_are_none_are_refused_by_both(arguments: t
             world.set_default_logger_callback(*arguments)
         with pytest.raises(RuntimeError):
             world.set_default_logger_severity(9)
+    with pytest.raises(RuntimeError, match="a severity is"):
+        ours.set_default_logger_severity(1.0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,14 @@ def test_initializers_in_files_that_are_in_memory(tmp_path: Path) -> None:
         options.add_external_initializers_from_files_in_memory(["nowhere.bin"], [buffer], [length])
         with pytest.raises(tw.Error, match="does not fit its file"):
             ours.InferenceSession(proto.SerializeToString(), options)
-    for names, buffers, lengths in ((["a"], [], []), (["a"], [b"12"], [3]), (["a"], [b"12"], [-1])):
+    ours.SessionOptions().add_external_initializers_from_files_in_memory(["a"], [np.zeros((0, 3), F32)], [0])
+    columns: Any = np.zeros((4, 4), F32)[:, :2]
+    for names, buffers, lengths in (
+        (["a"], [], []),
+        (["a"], [b"12"], [3]),
+        (["a"], [b"12"], [-1]),
+        (["a"], [columns], [8]),
+    ):
         with pytest.raises(RuntimeError):
             ours.SessionOptions().add_external_initializers_from_files_in_memory(names, buffers, lengths)
 

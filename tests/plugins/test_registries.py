@@ -158,6 +158,7 @@ def test_values_of_functions_that_are_registered_by_hand_count(form: str) -> Non
     assert digests(1) == digests(1) != digests(2)
     assert digests(("a", 2.0)) == digests(("a", 2.0)) != digests(("a", 2))
     assert digests(digests) == digests(digests), "a function by its module and name"
+    assert digests(np) == digests(np) != digests(pytest), "a module by its name"
     array = np.zeros(3)
     assert digests(array) != digests(array), "a value that does not name itself is new each time"
     assert plugins.digests() == before

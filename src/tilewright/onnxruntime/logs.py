@@ -52,7 +52,7 @@ def set_default_logger_severity(level: int) -> None:
 
 
 def _level(severity: int) -> int:
-    if severity not in range(len(_LEVELS)):
+    if not isinstance(severity, int) or severity not in range(len(_LEVELS)):
         raise RuntimeError(f"a severity is 0, 1, 2, 3 or 4: got {severity!r}")
     return _LEVELS[severity]
 

@@ -159,7 +159,10 @@ class SessionOptions(_Entries):
         if not len(names) == len(buffers) == len(lengths):
             raise RuntimeError("Names, buffers and lengths must have the same length")
         for name, buffer, length in zip(names, buffers, lengths, strict=True):
-            view = memoryview(buffer).cast("B")
+            view = memoryview(buffer)
+            if not view.c_contiguous:
+                raise RuntimeError(f"the buffer of the file {name!r} is not contiguous")
+            view = view.cast("B") if view.nbytes else memoryview(b"")
             if not 0 <= length <= len(view):
                 raise RuntimeError(f"the file {name!r} has {length} bytes, but its buffer has {len(view)}")
             self.files[name] = view[:length]

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
 
 from tilewright.support import flags
@@ -228,6 +228,8 @@ def _named(value: object, depth: int = 8) -> str:
     partial, the fields of an object. Empty if there is none."""
     if value is None or type(value) in (bool, int, float, str, bytes) or isinstance(value, type):
         return repr(value)
+    if isinstance(value, ModuleType):
+        return f"module {value.__name__}"
     if isinstance(value, MethodType):
         parts: list[object] = [value.__self__, value.__func__]
     elif isinstance(value, partial):
