@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from itertools import compress
 from math import ceil
@@ -97,6 +98,14 @@ def memories(monkeypatch: pytest.MonkeyPatch) -> None:
     from tilewright.ir import scopes
 
     monkeypatch.setattr(scopes, "_DESCRIBED", dict(scopes._DESCRIBED))
+
+
+@pytest.fixture(autouse=True)
+def registrations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that a test or a page registers by hand is in no key after it."""
+    from tilewright.support import plugins
+
+    monkeypatch.setattr(plugins, "_by_hand", Counter(plugins._by_hand))
 
 
 @pytest.fixture
