@@ -31,7 +31,7 @@ def whole_of(factors: Factors, shape: tuple[int, ...]) -> Array:
     total = np.eye(shape[1]).reshape(shape[1], shape[1], *[1] * (len(shape) - 2))  # [output, input channel, window]
     for factor in factors:
         a = factor.array.astype(np.float64)
-        if factor.groups == 1:
+        if factor.groups == 1 and a.shape[:2] != (1, 1):  # of rank 1, lines are one group
             total = np.einsum("fc...,cn...->fn...", a, total) if a[0, 0].size == 1 or total[0, 0].size == 1 else None
         else:
             total = a * total
@@ -46,6 +46,14 @@ def test_factors_have_the_energy_that_is_asked_for(method: Any, window: tuple[in
     assert factors is not None and sum(f.array.size for f in factors) < 0.7 * weight.size
     left = np.sum((whole_of(factors, weight.shape) - weight) ** 2) / np.sum(weight.astype(np.float64) ** 2)
     assert left < (0.001 if method is cp else 0.002)  # Tucker's two unfoldings lose as much each at the most
+
+
+@pytest.mark.parametrize("window", [(3, 3), (1, 3)])
+def test_lines_of_rank_one(window: tuple[int, ...]) -> None:
+    weight = of_rank(12, 10, window, 1)
+    factors = cp(weight, 0.99)
+    assert factors is not None and {f.array.shape[0] for f in factors[:-1]} == {1}
+    np.testing.assert_allclose(whole_of(factors, weight.shape), weight, rtol=0, atol=0.01)
 
 
 def test_tucker_has_the_ranks_of_both_unfoldings() -> None:

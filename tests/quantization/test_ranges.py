@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.quantization.ranges import METHODS, Histogram, scale_of
+from tilewright.quantization.ranges import METHODS, Histogram, scale_of, widened
 from tilewright.support.errors import CallError
 
 NUMBERS = st.floats(-1e6, 1e6, width=32)
@@ -70,3 +70,18 @@ def test_constants_have_a_scale(method: str) -> None:
 def test_a_method_that_there_is_not_is_refused() -> None:
     with pytest.raises(CallError, match="no such calibration method"):
         Histogram(0.0, 1.0).scale("best")  # type: ignore[arg-type]
+
+
+def test_ranges_hold_the_ends_of_other_calls(rng: np.random.Generator) -> None:
+    """By the differences between the samples' ends; those of equal ends stay as they are."""
+    ends = [(-1.0, float(10 + d)) for d in rng.standard_normal(12)]
+    scale = scale_of(-1.0, max(high for _, high in ends))
+    wide = widened(scale, ends)
+    highs = np.array([high for _, high in ends])
+    expected = max(highs.max(), highs.mean() + 4 * highs.std(ddof=1))
+    assert scale.range[1] < wide.range[1]
+    np.testing.assert_allclose(wide.range, (-1.0, expected), rtol=0, atol=wide.scale)
+    for same in ([(-1.0, 2.0)] * 5, [(-1.0, 2.0)], [], [(0.0, 0.0)] * 3):
+        assert widened(scale, same) is scale
+    cut = scale_of(-0.5, 0.5 * highs.max())  # by a search: it is widened by as much
+    np.testing.assert_allclose(widened(cut, ends).range[1] / cut.range[1], expected / highs.max(), rtol=0.02)

@@ -14,7 +14,7 @@ from tilewright.compiler import compile_program
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interface import Imported, Interface
 from tilewright.ops.rooms import is_room
-from tilewright.quantization.ranges import Histogram, Method, Scale
+from tilewright.quantization.ranges import Histogram, Method, Scale, widened
 from tilewright.quantization.rewrite import beside
 from tilewright.quantization.samples import Feed
 from tilewright.quantization.sites import Site
@@ -84,7 +84,7 @@ def scales_of(maker: Maker, feeds: Mapping[int, Feed], values: Sequence[Value], 
         arguments = {v: feed[name] for v in values if (name := maker.name_of(v)) is not None}
         return arguments if model is None else arguments | dict(zip(computed, model.run(feed).values(), strict=True))
 
-    ranges = {v: [0.0, 0.0] for v in values}
+    ends: dict[Value, list[tuple[float, float]]] = {v: [] for v in values}
     expect(len(feeds) * (1 if method == "minmax" else 2))
     for index, feed in feeds.items():
         for value, array in seen(feed).items():
@@ -93,15 +93,17 @@ def scales_of(maker: Maker, feeds: Mapping[int, Feed], values: Sequence[Value], 
                 what = f"value {value.name!r} is infinite or not a number"
                 raise CallError(what, where=f"calibration sample {index}", expected="finite numbers")
             if array.size:
-                ranges[value][0] = min(ranges[value][0], float(array.min()))
-                ranges[value][1] = max(ranges[value][1], float(array.max()))
+                ends[value].append((float(array.min()), float(array.max())))
         tell(f"range of sample {index + 1}")
-    histograms = {v: Histogram(*ranges[v]) for v in values}
+    histograms = {
+        v: Histogram(min((a for a, _ in e), default=0.0), max((b for _, b in e), default=0.0)) for v, e in ends.items()
+    }
     for index, feed in feeds.items() if method != "minmax" else ():
         for value, array in seen(feed).items():
             histograms[value].add(array)
         tell(f"histogram of sample {index + 1}")
-    return {v: h.scale(method) for v, h in histograms.items()}
+    scales = {v: h.scale(method) for v, h in histograms.items()}
+    return scales if method == "minmax" else {v: widened(scale, ends[v]) for v, scale in scales.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,15 @@
     mse         the range whose quantisation has the least squared error (Banner et al. 2018, by search)
     entropy     the range that keeps most of the distribution's information (Migacz, GTC 2017)
 
+Other calls go further than the samples did: where the ends of samples' ranges differ, all but `minmax` are widened to
+what few other samples pass (`widened`).
+
 Levels are asymmetric, of u8: a value is `(q - zero) * scale` and 0 is a level, as ONNX's QuantizeLinear has it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -26,6 +30,9 @@ TAIL = 1e-4
 """The share of the values that a percentile leaves out at either end."""
 STEPS = 64
 """Ranges that a search tries: shares of the whole range."""
+DEVIATIONS = 4.0
+"""Standard deviations of the samples' ends that a range holds. Of 64 further calls of five small models the worst had
+1.8 % of error with ranges as they were seen, 1.1 with three, 1.0 with four (Zen 5, 2026-11-30)."""
 SMALLEST = float(np.finfo(np.float32).tiny) * LEVELS
 """Ranges below this, those of constants 0 among them, get the scale 1 and are not counted in bins."""
 
@@ -50,6 +57,23 @@ def scale_of(low: float, high: float) -> Scale:
         return Scale(1.0, 0)
     scale = float(np.float32((high - low) / (LEVELS - 1)))
     return Scale(scale, int(np.clip(np.rint(-low / scale), 0, LEVELS - 1)))
+
+
+def widened(scale: Scale, ends: Sequence[tuple[float, float]]) -> Scale:
+    """The levels of a range that is widened at each end by as much as the end of few calls is beyond all seen: beyond
+    the mean of the samples' ends by `DEVIATIONS` of their standard deviations.
+
+    Args:
+        ends: the least and the greatest value of each sample.
+    """
+    if len(ends) < 2:
+        return scale
+    factors = []
+    for values in (np.minimum([a for a, _ in ends], 0.0), np.maximum([b for _, b in ends], 0.0)):
+        seen, expected = np.abs(values).max(), np.abs(values.mean()) + DEVIATIONS * values.std(ddof=1)
+        factors.append(max(1.0, float(expected / seen)) if seen > 0 else 1.0)
+    low, high = scale.range
+    return scale if factors == [1.0, 1.0] else scale_of(low * factors[0], high * factors[1])
 
 
 class Histogram:
