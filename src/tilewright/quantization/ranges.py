@@ -31,8 +31,8 @@ TAIL = 1e-4
 STEPS = 64
 """Ranges that a search tries: shares of the whole range."""
 DEVIATIONS = 4.0
-"""Standard deviations of the samples' ends that a range holds. Of 64 further calls of five small models the worst had
-1.8 % of error with ranges as they were seen, 1.1 with three, 1.0 with four (Zen 5, 2026-11-30)."""
+"""Standard deviations of the samples' ends that a range holds. On 64 further calls three products of 4 x 128, quantised
+by 8 samples, lost 1.8 % with ranges as they were seen, 1.1 with three deviations, 1.0 with four (2026-11-30)."""
 SMALLEST = float(np.finfo(np.float32).tiny) * LEVELS
 """Ranges below this, those of constants 0 among them, get the scale 1 and are not counted in bins."""
 

@@ -11,7 +11,7 @@
 
 The parameters after the program are blocks and loops by name, then others. A function gives the new program, or with it
 the name of the block or loop that it made, or several, which the methods return references to, or the stages of. In a
-trace the arguments stand in order; one whose default is None stands there by name, if it is given.
+trace the arguments stand in order; one whose default is None stands there by name, unless it is None.
 """
 
 from __future__ import annotations

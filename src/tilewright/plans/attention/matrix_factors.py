@@ -27,7 +27,7 @@ from tilewright.schedule.tile_intrinsics import STORE, ZERO
 
 ONE = const(1)
 SINGLE = (((0, 0),),)
-"""The term of a product of rounded factors, which is all of one pass over the depth."""
+"""The terms of a product of rounded factors, by passes over the depth: one pass with one term."""
 
 
 class MatrixFactors:

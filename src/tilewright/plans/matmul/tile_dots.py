@@ -48,7 +48,7 @@ SHAPES = ((2, 2), (1, 4), (4, 1), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
 
 REGISTERS = 8
 STORED = f32
-"""The type of sums in memory, of the size of those of 8 bits too."""
+"""The type in which sums of a block of the depth are stored; i32, that of products of bytes, has the same size."""
 BEYOND = ("l3", "memory")
 """Levels beyond the second one."""
 

@@ -138,7 +138,7 @@ def rows_if_large(a: Assigner, most: Value, limit: Value) -> Value:
     """A value of a row if sums of products may be beyond the largest number, of none if they are not: its size is what
     kernels ask."""
     count = a.derive("lowered.too_large", most, limit, name="too_large")
-    one = a.derive("reshape", limit, name="row", shape=(1,))  # whatever is in it
+    one = a.derive("reshape", limit, name="row", shape=(1,))  # its value is not read
     symbol: Expr = Var(a.builder.fresh("_large"), lo=0, hi=1)
     return a.derive("head", one, count, name="large", defines=symbol)
 
