@@ -161,6 +161,11 @@ def test_initializers_in_files_that_are_in_memory(tmp_path: Path) -> None:
         options.add_external_initializers_from_files_in_memory(["nowhere.bin"], [buffer], [length])
         with pytest.raises(tw.Error, match="does not fit its file"):
             ours.InferenceSession(proto.SerializeToString(), options)
+    options = ours.SessionOptions()
+    options.add_external_initializers_from_files_in_memory(["nowhere.bin"], [contents], [len(contents)])
+    proto.graph.initializer[-1].external_data.add(key="location", value="elsewhere.bin")  # the last of two counts
+    with pytest.raises(tw.Error, match=r"elsewhere\.bin|another file"):
+        ours.InferenceSession(proto.SerializeToString(), options)
     ours.SessionOptions().add_external_initializers_from_files_in_memory(["a"], [np.zeros((0, 3), F32)], [0])
     columns: Any = np.zeros((4, 4), F32)[:, :2]
     for names, buffers, lengths in (
