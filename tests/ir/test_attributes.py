@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from tilewright.ir.attributes import NO_ATTRS, Attrs, ConstantArray, Dims, Ints, Number
+from tilewright.ir.attributes import NO_ATTRS, Attrs, ConstantArray, Dims, Ints, Number, same
 from tilewright.ir.dtype import DType, f32
-from tilewright.ir.expr import Var
+from tilewright.ir.expr import Var, const
 from tilewright.support.errors import VerifyError
 
 N = Var("n")
@@ -99,3 +99,11 @@ def test_values_are_in_one_form_whatever_their_class() -> None:
         Mixed(0.5, True)
     with pytest.raises(VerifyError, match="needs the attribute 'scale'"):
         Mixed.of({}, "mixed")
+
+
+def test_symbols_are_the_same_as_themselves() -> None:
+    n, m = Var("n"), Var("m")
+    for a, b in ((n, n), ((n, 4), (n, 4)), (const(4), 4), (4, const(4)), ("x", "x"), (None, None)):
+        assert same(a, b)
+    for a, b in ((n, m), ((n, 4), (4, n)), (n, 4), (4, n), (n, None), (n, "n"), ((n,), (n, n)), (const(4), 5), ((), 0)):
+        assert not same(a, b)

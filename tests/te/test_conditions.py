@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -108,3 +109,14 @@ def test_no_truth_value(body: Callable[..., Any]) -> None:
         te.compute((8,), lambda i: body(a, i))
     assert (caught.value.where or "").endswith(f"{Path(__file__).name}:{body.__code__.co_firstlineno}")
     assert "te.if_then_else" in str(caught.value)
+
+
+def test_no_truth_value_in_any_module() -> None:
+    """Modules of Tilewright have the same law as others."""
+    n, m = te.var("n"), te.var("m")
+    a, i = te.placeholder((n,), name="A"), Var("i", axis=True)
+    own = FunctionType((lambda e: bool(e)).__code__, {"__name__": "tilewright.compiler", "bool": bool})
+    for comparison in (n == 4, a[i] == 1.0, i != 0, i == m):
+        with pytest.raises(ExpressionError, match="has no truth value"):
+            own(comparison)
+    assert own(n == n) and not own(n == m) and (n, m) == (n, m)

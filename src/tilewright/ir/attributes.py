@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr
+from tilewright.ir.expr import Expr, is_const
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import VerifyError
 
@@ -157,6 +157,17 @@ class Attrs:
 
 NO_ATTRS = Attrs()
 """The attributes of operators that have none."""
+
+
+def same(a: AttrValue, b: AttrValue) -> bool:
+    """Whether two values of attributes are equal; an expression equals itself, and a number if it is its literal."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(b, Expr):
+        a, b = b, a
+    if isinstance(a, Expr):
+        return a is b or (isinstance(b, int) and is_const(a, b))
+    return bool(a == b)
 
 
 def _exprs_in(value: AttrValue) -> Iterator[Expr]:

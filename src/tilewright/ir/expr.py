@@ -3,8 +3,9 @@
     expr := Var | Const | Op(name, args) | Load(buffer, indices) | Reduce(...)
 
 `==` is a comparison. Of elements (what mentions an axis or a read of a tensor, before there are loops) it is an
-expression like `<`, and has no truth value. Of all else it may also be taken as a truth value, which says whether both
-are the same expression: shapes, programs and types are compared in this way.
+expression like `<`, and has no truth value: the compiler compares elements by `is`, and finds them in dictionaries and
+sets, which compare by identity first. Of all else `==` may also be taken as a truth value, which says whether both are
+the same expression: shapes, programs and types are compared in this way.
 
 Indices, extents and shapes are `i64`. What each operator means stands in `ir/scalar_ops.py`.
 """
@@ -12,7 +13,6 @@ Indices, extents and shapes are `i64`. What each operator means stands in `ir/sc
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial, reduce
 from typing import Any, NoReturn
@@ -152,8 +152,6 @@ class Expr:
     def __bool__(self) -> bool:
         if isinstance(self, Const):
             return bool(self.value)
-        if isinstance(self, Op) and self.name in ("eq", "ne") and _compiler_asks():
-            return (self.args[0] is self.args[1]) == (self.name == "eq")
         raise ExpressionError(
             f"the expression {readable(self)} has no truth value",
             hint="te.if_then_else(condition, then, orelse) chooses for each element; write a & b, a | b and ~a where "
@@ -402,12 +400,6 @@ def _compared(name: str, a: Expr, b: object) -> Any:
             return (a.value == b) == (name == "eq")
         return binary(name, a, b)
     return NotImplemented
-
-
-def _compiler_asks() -> bool:
-    """Whether the truth of a comparison is asked for by the compiler itself, which means: are they the same? (Python
-    does so where an expression is looked for in a tuple.)"""
-    return str(sys._getframe(2).f_globals.get("__name__", "")).startswith("tilewright.")
 
 
 def of_elements(e: Expr) -> bool:

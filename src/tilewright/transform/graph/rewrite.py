@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import ops
-from tilewright.ir.attributes import Attrs, AttrValue
+from tilewright.ir.attributes import Attrs, AttrValue, same
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.support.classes import dataclass
@@ -256,7 +256,8 @@ def _number(array: np.ndarray[Any, Any]) -> float | None:
 
 def _computes_same(a: Node, b: Node) -> bool:
     """Whether two nodes of one operator and the same inputs have equal attributes, and results of the same types."""
-    return a.attrs == b.attrs and [v.type for v in a.outputs] == [v.type for v in b.outputs]
+    own, others = (tuple(n.attrs.values().values()) for n in (a, b))
+    return same(own, others) and [v.type for v in a.outputs] == [v.type for v in b.outputs]
 
 
 def eliminate_dead(graph: Graph) -> Graph:

@@ -348,7 +348,7 @@ def _of_places(n: Call, x: Value, mask: Value, values: Value) -> Value:
     """
     rest = x.shape[mask.type.rank :]
     lead = values.type.rank - len(rest)
-    if lead <= 0 or values.shape[0] == 1:
+    if lead <= 0 or is_const(values.shape[0], 1):
         return n.broadcast(n.reshape(values, values.shape[1:]) if lead > 0 else values, x.shape)
     rows = n.emit("concat", n.filled(0, x.dtype, (1, *rest)), n.broadcast(values, (values.shape[0], *rest)), axis=0)
     flat = n.cast(n.reshape(mask, (mask.type.size,)), i64)
