@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.expr import Const, Expr, Op, Var, const
+from tilewright.ir.evaluate import values_of
+from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.rewrite import variables
-from tilewright.ir.scalar_ops import OPS
 from tilewright.ops.registry import get
 from tilewright.ops.rooms import is_room
 from tilewright.ops.sized import with_symbols
@@ -80,15 +80,13 @@ ROWS = 8
 
 def evaluate(e: Expr, symbols: Mapping[Var, int]) -> Any:
     """The number that a dimension has."""
-    match e:
-        case Const(value):
-            return value
-        case Var():
-            return symbols[e]
-        case Op(name, args):
-            values = [np.asarray(evaluate(a, symbols), a.dtype.numpy) for a in args]
-            return np.asarray(OPS[name].numpy(*values)).astype(e.dtype.numpy).item()
-    raise TypeError(f"{e} is not an expression of symbols")
+
+    def symbol(leaf: Expr) -> int:
+        if not isinstance(leaf, Var):
+            raise TypeError(f"{leaf} is not an expression of symbols")
+        return symbols[leaf]
+
+    return values_of(e, symbol).item()
 
 
 def evaluate_attr(value: Any, symbols: Mapping[Var, int]) -> Any:

@@ -132,7 +132,6 @@ def main() -> int:
     parser.add_argument("--ptxas", type=Path, default=Path("build/gpu-env"), help="environment with NVIDIA's wheels")
     parser.add_argument("--models", default="", help="some of them, with commas between")
     options = parser.parse_args()
-    toolkit = Toolkit(options.ptxas)
     makers: dict[str, Callable[[], Any]] = {n: getattr(policy_suite, n) for n in POLICIES}
     makers |= {"bert2": dynamic_models.bert, "prefill2": dynamic_models.prefill, "decode2": dynamic_models.decode}
     makers |= {
@@ -142,12 +141,16 @@ def main() -> int:
     makers["resnet50"] = resnet50
     makers["bert12-bf16"] = lambda: narrowed(dynamic_models.bert(LAYERS), "bf16")
     makers["resnet50-f16"] = lambda: narrowed(resnet50(), "f16")
+    chosen = options.models.split(",") if options.models else list(makers)
+    if unknown := [name for name in chosen if name not in makers]:
+        parser.error(f"no model is called {', '.join(unknown)}: there are {', '.join(makers)}")
+    toolkit = Toolkit(options.ptxas)
     os.environ["TILEWRIGHT_CACHE"] = "0"  # each program is compiled whole
     os.environ["TILEWRIGHT_PROCESSES"] = "1"
     print("| model | for | kernels | with mma + wgmma | registers | shared bytes | spills | stack | s, GPU / CPU |")
     print("|---|---|---|---|---|---|---|---|---|")
     fine = True
-    for name in options.models.split(",") if options.models else makers:
+    for name in chosen:
         model = makers[name]()
         on_cpu = seconds_of(model, "host")[1]
         for target, architecture in (("nvidia-sm_90a", "sm_90a"), ("nvidia-sm_80", "sm_80")):

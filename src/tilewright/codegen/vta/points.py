@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.expr import Buffer, Const, Expr, Op, Var, as_int
-from tilewright.ir.scalar_ops import OPS
+from tilewright.ir.evaluate import values_of
+from tilewright.ir.expr import Buffer, Expr, Var, as_int
 from tilewright.support.errors import CompileError
 
 Array = np.ndarray[Any, Any]
@@ -16,16 +16,15 @@ Array = np.ndarray[Any, Any]
 
 def value(e: Expr, values: Mapping[Var, Any]) -> Any:
     """An expression of indices over arrays of its variables' values. Raises CompileError for one that reads memory."""
-    match e:
-        case Const():
-            return e.value
-        case Var():
-            if e not in values:
-                raise CompileError("the size of a loop is not known", where=f"variable {e.name!r}")
-            return values[e]
-        case Op():
-            return OPS[e.name].numpy(*(value(a, values) for a in e.args))
-    raise CompileError("an index depends on data", where=str(e))
+
+    def leaf(e: Expr) -> Any:
+        if not isinstance(e, Var):
+            raise CompileError("an index depends on data", where=str(e))
+        if e not in values:
+            raise CompileError("the size of a loop is not known", where=f"variable {e.name!r}")
+        return values[e]
+
+    return values_of(e, leaf)
 
 
 def sizes(buffer: Buffer) -> tuple[int, ...]:

@@ -10,9 +10,9 @@ import numpy as np
 from tilewright import te
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import dtype
-from tilewright.ir.expr import Const, Expr, Load, Op, Var, as_int
+from tilewright.ir.evaluate import values_of
+from tilewright.ir.expr import Expr, Load, Var, as_int
 from tilewright.ir.graph import TensorType
-from tilewright.ir.scalar_ops import OPS
 from tilewright.ops.dims import dims
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.te import Tensor
@@ -50,23 +50,19 @@ def _elements(tensor: Tensor, arrays: Mapping[Tensor, Array]) -> Array:
     assert isinstance(stage, ComputeOp) and not stage.reduce_axis
     shape = [as_int(d) or 0 for d in stage.shape]
     point = dict(zip((axis.var for axis in stage.axis), np.ogrid[tuple(map(slice, shape))], strict=True))
-    value = _value(stage.bodies[tensor.index], point, arrays)
+
+    def leaf(e: Expr) -> Array:
+        """A load outside of its tensor, which a condition leaves out, gives some element."""
+        match e:
+            case Var():
+                return point[e]
+            case Load(buffer, indices) if isinstance(buffer, Tensor):
+                source = _elements(buffer, arrays)
+                places = [values_of(i, leaf) for i in indices]
+                if not source.size:
+                    return np.zeros(np.broadcast_shapes(*(p.shape for p in places)), source.dtype)
+                return source[tuple(np.clip(p, 0, d - 1) for p, d in zip(places, source.shape, strict=True))]
+        raise TypeError(f"{e} is no index map")
+
+    value = values_of(stage.bodies[tensor.index], leaf)
     return np.array(np.broadcast_to(value, shape), tensor.dtype.numpy)
-
-
-def _value(e: Expr, point: Mapping[Var, Array], arrays: Mapping[Tensor, Array]) -> Array:
-    """An expression at all points; a load outside of its tensor, which a condition leaves out, gives some element."""
-    match e:
-        case Var():
-            return point[e]
-        case Const(number):
-            return np.asarray(number, e.dtype.numpy)
-        case Load(buffer, indices) if isinstance(buffer, Tensor):
-            source = _elements(buffer, arrays)
-            places = [_value(i, point, arrays) for i in indices]
-            if not source.size:
-                return np.zeros(np.broadcast_shapes(*(p.shape for p in places)), source.dtype)
-            return source[tuple(np.clip(p, 0, d - 1) for p, d in zip(places, source.shape, strict=True))]
-        case Op(name, args):
-            return np.asarray(OPS[name].numpy(*(_value(a, point, arrays) for a in args)))
-    raise TypeError(f"{e} is no index map")

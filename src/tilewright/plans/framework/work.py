@@ -18,10 +18,10 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.arith import bounds
+from tilewright.ir.evaluate import values_of
 from tilewright.ir.expr import Const, Expr, Load, Op, Var, const
 from tilewright.ir.loops import Block, For, If, Intrinsic, PrimFunc, Stmt, Store
 from tilewright.ir.rewrite import substitute, variables, walk, walk_expr
-from tilewright.ir.scalar_ops import OPS
 from tilewright.schedule.state import conjuncts
 from tilewright.support.classes import dataclass
 
@@ -189,21 +189,8 @@ def _holding(extents: tuple[tuple[Var, int], ...], conditions: tuple[Expr, ...])
     grid: dict[Expr, Any] = dict(zip((v for v, _ in extents), np.indices(shape, sparse=True), strict=True))
     holds: Any = np.True_
     for c in conditions:
-        holds = holds & _evaluate(c, grid)
+        holds = holds & values_of(c, grid.__getitem__)
     return int(np.broadcast_to(holds, shape).sum())
-
-
-def _evaluate(e: Expr, values: Mapping[Expr, Any]) -> Any:
-    match e:
-        case Const(value):
-            return value
-        case Op("select", (c, a, b)):
-            return np.where(_evaluate(c, values), _evaluate(a, values), _evaluate(b, values))
-        case Op("cast", (a,)):
-            return _evaluate(a, values)
-        case Op(name, args):
-            return OPS[name].numpy(*(_evaluate(a, values) for a in args))
-    return values[e]
 
 
 __all__ = ["MAX_EXCESS", "Added", "Effort", "Work", "operations_of", "points", "work_of"]

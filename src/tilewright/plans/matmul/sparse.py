@@ -22,7 +22,6 @@ from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import Cost, number, roofline
 from tilewright.plans.idioms.contraction import unroll_tiles
-from tilewright.plans.idioms.panels import unroll_tile
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
@@ -109,9 +108,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     s.reorder(j, beside, own, inside)
     s.annotate(j, Unroll(STEPS))
     first = s.decompose_reduction(block, j)
-    unroll_tile(s, first, 3 if candidate.knob("rows") > 1 else 2)  # a loop of one turn is left out
-    unroll_tile(s, block, 3)
-    unroll_tile(s, out, 3)
+    unroll_tiles(s, (first, block, out), len(outer) + 1)
     parallelize(s, [group, *outer])
 
 

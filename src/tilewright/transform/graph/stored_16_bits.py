@@ -6,6 +6,9 @@
 
 With `precision="bf16"` a layer rounds what it reads; for a residual sum that reads the same map the map would be stored
 in f32 too, and a kernel of its own would round it. Sums are of f32, and rounded once where they are stored.
+
+A product that asks for more exactness (JAX's `precision="highest"`) may read the residual sum. It rounds none of its
+factors itself, but the map has been rounded before: `exactness` is of products, not of maps.
 """
 
 from __future__ import annotations

@@ -1,0 +1,23 @@
+"""The values of expressions by NumPy: of sizes, of index maps, of conditions over grids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.expr import Const, Expr, Op
+from tilewright.ir.scalar_ops import OPS
+
+
+def values_of(e: Expr, leaf: Callable[[Expr], Any]) -> np.ndarray[Any, Any]:
+    """An expression over numbers or arrays that broadcast: `leaf` gives those of its variables and loads. Each operator
+    computes in its arguments' types, and its results are of the expression's."""
+    kind = e.dtype.numpy
+    match e:
+        case Const(value):
+            return np.asarray(value, kind)
+        case Op(name, args):
+            return np.asarray(OPS[name].numpy(*(values_of(a, leaf) for a in args))).astype(kind, copy=False)
+    return np.asarray(leaf(e), kind)
