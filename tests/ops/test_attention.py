@@ -211,6 +211,24 @@ def test_stages_and_loops_in_the_interpreter() -> None:
     assert_close_to(got, exact(arrays, attrs))
 
 
+def test_rows_that_read_keys_where_they_are_write_nothing_where_there_are_none() -> None:
+    """Without keys no panel is the last one, whose scores past the last key are minus infinity."""
+    keys = Var("t", lo=0)
+    builder = GraphBuilder("one")
+    values = [
+        builder.input(f"x{k}", TensorType(f32, (const(1), n, const(2), const(16))))
+        for k, n in enumerate((const(3), keys, keys))
+    ]
+    graph = builder.finish(ops.emit(builder, "lowered.attention", *values, **attributes(causal=True)))
+    s = Schedule(lower_group(Group(graph.nodes, graph.inputs, graph.outputs), "attention").func)
+    s.implement("attention", rows=3, width=16, keys=64, tiles=0, steps=4, side=1)
+    for length in (0, 1, 16, 35):
+        arrays = operands(1, 3, length, 2, 16)
+        got = np.full_like(arrays[0], 7)
+        interpret(s.func, [*arrays, got], symbols={"t": length})
+        assert_close_to(got, exact(arrays, attributes(causal=True)))
+
+
 def test_symbolic_lengths_serve_all() -> None:
     batch, rows, keys = (Var(n, lo=0) for n in ("b", "s", "t"))
     builder = GraphBuilder("one")
@@ -334,9 +352,9 @@ def test_scale_and_substitute_that_are_numbers_of_the_graph() -> None:
 
 
 def steps(rows: int, keys: int, groups: int = 4, **arguments: Any) -> set[str]:
-    """The primitives of the plan's choice, which does no more than was ordered."""
+    """The primitives of the plan's choice for vectors of eight, which does no more than was ordered."""
     q, k, v = (operands(2, n, n, h, 16)[0] for n, h in ((rows, 4), (keys, groups), (keys, groups)))
-    planned = plan(func_of([q, k, v], attributes(heads=4, groups=groups, **arguments)), Target.host())
+    planned = plan(func_of([q, k, v], attributes(heads=4, groups=groups, **arguments)), Target.parse("x86-64-v3"))
     assert planned.plan == "attention" and not planned.rejected and not planned.schedule.refused
     return {i.primitive for i in planned.schedule.trace.instructions}
 

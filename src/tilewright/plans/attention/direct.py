@@ -15,9 +15,9 @@ A key, or a value, is fetched once and found in the first cache by all tiles of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
-from tilewright.arith import prove_equal
+from tilewright.arith import prove, prove_equal
 from tilewright.ir.expr import Buffer, Expr, as_int, ceildiv, const, minimum, select
 from tilewright.ops.loopnest import Nest
 from tilewright.plans.attention.rows import AttentionRows
@@ -61,8 +61,9 @@ class DirectLoops:
     def scores(self, scores: Buffer, b: Expr, h: Expr, g: Expr) -> None:
         """The scores of all rows, minus infinity after those of the last key."""
         nest, task, width = self.nest, self.task, self.width
-        with nest.loop("r", task.rows) as r, nest.loop("x", width, kind="vectorized") as x:
-            nest.store(scores, (r, (task.panels - 1) * width + x), task.low)
+        with nullcontext() if prove(task.keys > 0) else nest.when(task.keys > 0):
+            with nest.loop("r", task.rows) as r, nest.loop("x", width, kind="vectorized") as x:
+                nest.store(scores, (r, (task.panels - 1) * width + x), task.low)
         for past, start, length in task.segments():
 
             def block(j: Expr, keys: int, past: bool = past, start: Expr = start) -> None:
