@@ -273,7 +273,8 @@ def parse_state(texts: Sequence[str] | None) -> dict[str, str] | Literal["auto"]
 
 
 def parse_ragged(text: str | None) -> tuple[str, str] | None:
-    """The two names of `--ragged`."""
+    """The names of the dimensions in `--ragged BATCH,LENGTH`; None without the option. Raises BadParameter for other
+    texts."""
     if text is None:
         return None
     batch, _, length = text.partition(",")

@@ -174,7 +174,7 @@ def _print(tuned: Tuned, threads: int, verify: bool = False) -> None:
 
 
 def differences(untuned: str, tuned: str) -> tuple[str, ...]:
-    """Two settings' labels with the knobs alone in which they differ; nothing where they are the same."""
+    """The labels of two settings, shortened to the knobs whose values differ; an empty tuple for equal labels."""
     if untuned == tuned:
         return ()
     (kind, _, mine), (other, _, theirs) = untuned.rpartition(" "), tuned.rpartition(" ")

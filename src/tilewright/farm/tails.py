@@ -31,8 +31,11 @@ _STEPS = 24
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """How many times longer the slowest calls take, canary by stable: the median of the processes, and the bound that
-    they show at `LEVEL`, which is 0 for fewer than five processes."""
+    """How many times longer the slowest calls of the canary take than those of the stable program.
+
+    `median` is the median ratio over the processes; `low` is a lower bound at the level `LEVEL` of the test, 0.0 if the
+    test does not reach that level, as with fewer than five processes.
+    """
 
     median: float
     low: float

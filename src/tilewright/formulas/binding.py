@@ -33,7 +33,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program whose inputs have types. `sizes` are the named ones, `types` those of all tensors."""
+    """Nests whose inputs have types. `sizes` gives the extent of each named size, `types` the type of each tensor by
+    name, inputs and results."""
 
     nests: Nests
     bounds: tuple[Bound, ...]
@@ -138,7 +139,8 @@ def _place(nests: Nests, name: str) -> tuple[int, int]:
 
 
 def symbolic_types(nests: Nests, dtype: DType) -> list[TensorType]:
-    """Types with a symbol for each dimension; those that one name or one index joins are the same symbol."""
+    """The types of the inputs with a symbol for each dimension. Dimensions share a symbol if a declaration gives them
+    one name, or if one index runs through them."""
     classes = _Classes()
     for d in nests.declared.values():
         for k, node in enumerate(d.sizes):
@@ -162,7 +164,7 @@ def symbolic_types(nests: Nests, dtype: DType) -> list[TensorType]:
 
 
 def _derived(nests: Nests, types: list[TensorType]) -> list[TensorType]:
-    """With declared sizes that are numbers or expressions in their places."""
+    """The types with sizes that declarations state as numbers or expressions in the place of the symbols."""
     known = dict(zip(nests.inputs, types, strict=True))
     sizes = {
         n.name: d for c in nests.declared.values() for n, d in zip(c.sizes, known[c.name].shape, strict=True)

@@ -44,8 +44,13 @@ KEYWORDS = frozenset({"where", "in", "if", "else", "and", "or", "not", "return"}
 def parse_program(
     source: Source, constants: Mapping[str, bool | int | float] | None = None, limit: int = MAX_DEPTH, terms: int = 0
 ) -> Program:
-    """The program that a text says. `constants` are names that stand for numbers; `limit` bounds the depth of each
-    expression and its operators; with `terms`, these are so many, of which `limit` may follow from each other."""
+    """Parse a program. Raises ComprehensionError.
+
+    Args:
+        constants: numbers by the names that stand for them.
+        limit: the greatest depth of an expression, and the most operators in it.
+        terms: the most operators in its place, if that is more; the depth stays bounded by `limit`.
+    """
     return _Parser(source, constants or {}, limit, terms).program()
 
 

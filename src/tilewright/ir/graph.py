@@ -97,7 +97,7 @@ class Node:
     selected: Selection | None = None
 
     def of(self, kind: type[A]) -> A:
-        """The attributes, which are of this kind."""
+        """The attributes as an instance of `kind`, the class that the operator declares."""
         assert isinstance(self.attrs, kind), f"{self.op} has {type(self.attrs).__name__}, not {kind.__name__}"
         return self.attrs
 
@@ -128,7 +128,7 @@ class Node:
 
     @property
     def defines(self) -> Var | None:
-        """The symbol that is a number which this node is given: an extent that data decides (`ops/extent.py`)."""
+        """The symbol whose value is an input of this node (`ops/extent.py`); None for nodes that define no symbol."""
         result = getattr(self.attrs, "defines", None)
         return result if isinstance(result, Var) else None
 

@@ -44,7 +44,7 @@ class Note:
     place: ClassVar[str] = ""
 
     def conflicts(self) -> Iterator[str]:
-        """The problems of the fields together, each by itself being right."""
+        """Messages about fields that contradict each other; each field has been checked by itself before."""
         return iter(())
 
 

@@ -56,7 +56,8 @@ GROUPS: tuple[Group, ...] = get_args(Group)
 
 
 def sharing(scope: Scope) -> tuple[Thread, ...]:
-    """The hardware indices whose threads have one buffer of this scope in common, of those within a block."""
+    """The thread indices whose threads share one buffer of this scope: all of a block for "shared", "threadIdx.x" for
+    "warp", none for others."""
     match scope:
         case "shared":
             return "threadIdx.x", "threadIdx.y", "threadIdx.z"

@@ -106,7 +106,8 @@ def same_dim(a: Expr, b: Expr) -> bool:
 
 
 def is_size(d: Expr, size: Expr) -> bool:
-    """`same_dim` where a number is what the operator itself or its weights state."""
+    """Whether dimension `d` is `size`, as `same_dim` says; a number here is stated by the operator or its weights, so
+    that `assuming` may take a symbolic dimension to be equal to it."""
     with stated(frozenset((d, size))):
         return same_dim(d, size)
 
@@ -179,11 +180,11 @@ def broadcast_shapes(*shapes: Sequence[Expr]) -> Shape:
 
 
 MAX_TAPS = 1 << 24
-"""Elements of a window, each of which is looked at for each result."""
+"""The most elements of a window: each result reads all of them."""
 
 
 def check_window(sizes: Sequence[int]) -> None:
-    """Raise ShapeError for a window that no machine should be asked to look through."""
+    """Raise ShapeError unless a window has 1 to `MAX_TAPS` elements."""
     if any(n < 1 for n in sizes) or math.prod(sizes) > MAX_TAPS:
         raise ShapeError("no window of such a size", expected=f"1 to {MAX_TAPS} elements", got=list(sizes))
 

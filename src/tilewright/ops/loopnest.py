@@ -50,14 +50,14 @@ class Nest:
         self.stack[-1].append(Store(buffer, tuple(as_expr(i) for i in indices), as_expr(value, buffer.dtype)))
 
     def call(self, name: str, outputs: Sequence[Region], inputs: Sequence[Region]) -> None:
-        """A tensor intrinsic."""
+        """Add a call of the tensor intrinsic `name`."""
         self.stack[-1].append(Intrinsic(name, tuple(outputs), tuple(inputs)))
 
     @contextmanager
     def loop(
         self, name: str, extent: Any, parallel: bool = False, kind: LoopKind = "serial", copies: int = 1
     ) -> Iterator[Var]:
-        """A loop; `copies` of its body stand in one iteration of the code."""
+        """Add a loop around the statements of the context; gives its variable. The code is unrolled `copies` times."""
         var = Var(fresh_name(name, self.used_names))
         self.stack.append([])
         yield var
@@ -68,7 +68,8 @@ class Nest:
     def loops(
         self, names: str, extents: Sequence[Any], parallel: bool = False, inner: LoopKind = "serial"
     ) -> Iterator[tuple[Var, ...]]:
-        """Nested loops, the outermost parallel if asked for, the last of kind `inner`; there may be none."""
+        """Add a loop for each extent (there may be none), nested in this order; gives their variables. The innermost is
+        of kind `inner`, the outermost parallel with `parallel`."""
         variables_: list[Var] = []
         for k, _ in enumerate(extents):
             variables_.append(Var(fresh_name(f"{names}{k}", self.used_names)))
@@ -97,7 +98,7 @@ class Nest:
 
     @contextmanager
     def allocate(self, name: str, dtype: DType, shape: Sequence[Any], scope: Scope = "local") -> Iterator[Buffer]:
-        """A buffer for the statements inside."""
+        """Allocate a buffer for the statements of the context."""
         buffer = Buffer(fresh_name(name, self.used_names), dtype, tuple(as_expr(d) for d in shape), scope)
         self.stack.append([])
         yield buffer
@@ -106,7 +107,7 @@ class Nest:
 
     @contextmanager
     def local(self, name: str, dtype: DType) -> Iterator[Cell]:
-        """A local scalar."""
+        """Allocate a local scalar for the statements of the context."""
         with self.allocate(name, dtype, (1,)) as buffer:
             yield Cell(self, buffer)
 

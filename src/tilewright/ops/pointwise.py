@@ -87,7 +87,7 @@ def _dtype_of(array: Any) -> DType:
 
 
 def same(*kinds: str) -> TypeRule:
-    """All operands of one type of these kinds, which is the result's too."""
+    """A type rule: all operands have one type, which is of one of these kinds and also the type of the result."""
 
     def rule(types: Sequence[TensorType], attrs: Attrs) -> DType:
         t = same_dtype(types)
@@ -98,7 +98,7 @@ def same(*kinds: str) -> TypeRule:
 
 
 def to_bool(*kinds: str) -> TypeRule:
-    """All operands of one type of these kinds; the result is bool."""
+    """A type rule: all operands have one type of one of these kinds; the result is bool."""
     operands = same(*kinds)
 
     def rule(types: Sequence[TensorType], attrs: Attrs) -> DType:

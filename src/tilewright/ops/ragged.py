@@ -27,7 +27,7 @@ class RowsAttrs(Attrs):
 
 
 def check_starts(starts: TensorType) -> None:
-    """Raise ShapeError unless this can say where sequences begin."""
+    """Raise ShapeError unless `starts` is i64[sequences]: the first row of each sequence."""
     if starts.dtype is not i64 or starts.rank != 1:
         raise ShapeError("sequences begin at a vector of numbers", expected="i64[sequences]", got=starts)
 

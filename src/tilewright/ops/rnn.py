@@ -117,7 +117,7 @@ def _check_steps(types: Types, attrs: RecurrenceAttrs) -> None:
 
 
 def gates_of(attrs: RecurrenceAttrs, weights: TensorType, hidden: Expr) -> int:
-    """How many gates the state is multiplied for."""
+    """How many gates have recurrent weights."""
     return parts(weights.shape[1], hidden) if attrs.cell == "steps" else len(cell(attrs.cell).gates)
 
 

@@ -284,11 +284,13 @@ class RecurrentLoops:
             self.nest.store(stored, place, value)
 
     def inner(self, j: Expr) -> AbstractContextManager[None]:
-        """Statements for elements of the state, not those past the last one."""
+        """A context for statements about element `j` of the state; they run only where `j` is one, as the last panel
+        may have lanes past it."""
         return nullcontext() if self.whole else self.nest.when(j < self.hidden)
 
     def parts(self, buffer: Buffer, count: int, at: tuple[Expr, ...], panel: Expr, lane: Expr) -> list[Expr]:
-        """The first parts of a line as wide as some states, an element of each."""
+        """Element `lane` of panel `panel` in each of the first `count` parts of a line; a part is as wide as a
+        state."""
 
         def part(k: int) -> Expr:
             return self.inside(lambda j: buffer[(*at, self.hidden * k + j)], panel, lane)

@@ -397,7 +397,8 @@ register(OpDef("roi_align", "reduction", RoiAlignAttrs, _roi_infer, _roi_numpy, 
 
 @dataclass(frozen=True, slots=True)
 class RoiMaxAttrs(Attrs):
-    """Cells of a region, pixels for a unit of the region's coordinates."""
+    """Attributes of `roi_max_pool`: each region has `height` x `width` cells, and one unit of its coordinates is
+    `scale` pixels."""
 
     height: int
     width: int

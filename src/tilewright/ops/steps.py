@@ -35,7 +35,8 @@ Multiply = Callable[[T | None, T, int], T]
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The step `number` of a program: value `addend` (None: nothing) plus value `state` times a gate's weights."""
+    """A product among the steps of a program: value `number` is value `addend` (None: 0) plus value `state` times the
+    recurrent weights of gate `gate`."""
 
     number: int
     addend: int | None

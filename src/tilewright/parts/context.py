@@ -25,7 +25,7 @@ from tilewright.support.errors import Error, ModelError, Problems, UnsupportedEr
 
 
 class FallbackWarning(UserWarning):
-    """Some of a model is not compiled, or not for good."""
+    """Warns that a part of a model is not compiled, or is compiled under an assumption that a call may break."""
 
 
 @dataclass(slots=True)

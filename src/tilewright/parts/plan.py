@@ -72,8 +72,8 @@ def cut(section: Section, result: Survey) -> list[Step]:
 
 
 def members_of(section: Section, result: Survey) -> list[list[int]]:
-    """The nodes of each part, in an order in which the parts can run. What is not compiled of a level is cut further,
-    into runs of nodes of one kind."""
+    """The nodes of each part, in an order in which the parts can run. A part is a run of neighbouring nodes of one
+    level and one kind (`kind_of`); each control node is a part of its own."""
     levels: dict[int, list[list[int]]] = {}
     for k, level in enumerate(_levels(section, result)):
         runs = levels.setdefault(level, [])

@@ -105,7 +105,7 @@ def reason_of(error: Error) -> str:
 
 
 def help_for(error: Error) -> str:
-    """The hint that would help."""
+    """A hint at how to get a node compiled that is not; "" where none is known."""
     if any("operator" in e.what and "not supported" in e.what for e in error.each()):
         return "a plug-in may bring a rule for the operator (docs/plugins.md)"
     return next((e.hint for e in error.each() if e.hint), "")

@@ -18,7 +18,7 @@ Attributes = Mapping[str, Any]
 
 
 class ValuePart:
-    """A section of operators of the table below.
+    """A section whose operators are all among `OPERATORS`, run in Python.
 
     Args:
         initializer: gives an initializer's present value.
@@ -47,7 +47,7 @@ class ValuePart:
 
 
 def is_on_values(node: onnx.NodeProto) -> bool:
-    """Whether a node is of the table below."""
+    """Whether `OPERATORS` has a node's operator, on sequences or optionals."""
     return node.op_type in OPERATORS and node.domain in ("", "ai.onnx") and len(node.output) == 1
 
 

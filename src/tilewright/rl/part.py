@@ -82,7 +82,7 @@ class Watch:
         self.look()
 
     def look(self) -> None:
-        """Take the present weights for known."""
+        """Remember the present state of the weights: `changed` compares with it."""
         tables = [t for m in self._owner.modules() for t in (m._parameters, m._buffers)]
         self._slots = [
             (table, name, tensor) for table in tables for name, tensor in table.items() if tensor is not None
@@ -91,18 +91,18 @@ class Watch:
         self._stepped = False
 
     def recheck(self) -> None:
-        """A check like `look`, where tensors have been written to but hardly replaced: this walks no modules."""
+        """Do what `look` does without walking the modules, unless tensors were replaced since."""
         self._sum = self._now()
         self._stepped = False
         if self._sum < 0:
             self.look()
 
     def changed(self) -> bool:
-        """Whether they are others since `look`."""
+        """Whether the weights have changed since `look` or `recheck`."""
         return self._stepped or self._now() != self._sum
 
     def close(self) -> None:
-        """Let the optimizers go."""
+        """Remove the hooks from the optimizers."""
         for handle in self._handles:
             handle.remove()
 

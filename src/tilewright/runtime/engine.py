@@ -130,7 +130,7 @@ class Engine:
 
     @property
     def address(self) -> int:
-        """Where the model's descriptor is."""
+        """The address of the model's descriptor."""
         return self._model.address
 
     # -- descriptors -----------------------------------------------------------------------------------------------

@@ -129,13 +129,13 @@ __all__ = [
 
 
 def check_iterations(most: object) -> None:
-    """Raise CallError for what is no number of iterations that loops may have."""
+    """Raise CallError unless `most` is an int from 0 to 2**62 - 1: the most iterations that a loop may have."""
     if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most < 1 << 62:
         raise CallError("no number of iterations", expected="0 to 2**62 - 1", got=repr(most))
 
 
 def check_time_limit(seconds: object) -> None:
-    """Raise CallError for what is no number of seconds, and not None."""
+    """Raise CallError unless `seconds` is None or a number above 0 and below 1e9."""
     fits = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < 1e9
     if seconds is not None and not fits:
         raise CallError("no time limit", expected="seconds, more than 0 and less than 1e9, or None", got=repr(seconds))

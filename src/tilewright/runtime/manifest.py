@@ -135,12 +135,12 @@ class Manifest:
 
     @property
     def run_slots(self) -> int:
-        """Slots of `tw_run` without `control`, whose place is after them."""
+        """How many slots of `tw_run` come before that of `control`."""
         return len(self.inputs) + len(self.outputs) + len(self.packed) + len(self.run_temps)
 
     @property
     def output_rank_total(self) -> int:
-        """How many output dimensions `tw_shapes` writes."""
+        """The sum of the ranks of all outputs: how many sizes `tw_shapes` writes."""
         return sum(len(o.shape) for o in self.outputs)
 
 

@@ -15,14 +15,14 @@ settings, for the estimates stand by it; it was not taken."""
 
 @dataclass(frozen=True, slots=True)
 class RecordUse:
-    """The use of a record by a decision.
+    """The use of a tuning record by a decision.
 
     Args:
-        decision: the name of its key.
-        setting: of the record, a label.
-        record: the record's digest.
+        decision: the name of the decision's key.
+        setting: the label of the setting that the record recommends.
+        record: the digest of the record.
         state: one of `STATES`.
-        why: it is not simply used.
+        why: the reason for another state than "used"; else "".
     """
 
     decision: str

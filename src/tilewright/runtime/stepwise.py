@@ -154,7 +154,7 @@ class Stepper:
         self.extents.append(result)
 
     def check(self, region: RegionSpec) -> None:
-        """Leave where a check fails."""
+        """Emit a check: the run ends there if its condition does not hold."""
         assert region.condition is not None, "a check has no condition"
         f = self.f
         self.wait()

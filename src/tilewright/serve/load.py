@@ -151,10 +151,10 @@ class _LocalConnection(_Connection):
 
 
 class Target(Protocol):
-    """Where requests go."""
+    """A server to which requests are sent."""
 
     async def connect(self, run: _Run) -> _Connection:
-        """A connection to it. OSError where there is none."""
+        """Connect to the server. Raises OSError where that fails."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ def check_choice(name: str, value: Any, choices: Sequence[str], error: type[Erro
 
 
 def check_path(path: Any, error: type[Error]) -> None:
-    """Raises `error` for what names no file: a number would be one that is open already, such as the output."""
+    """Raises `error` unless `path` is a string or a path object. Numbers are refused, as Python would take them for the
+    descriptors of open files."""
     if not is_path(path):
         raise error("no path of a file", expected="a string or pathlib.Path", got=described(path))
 

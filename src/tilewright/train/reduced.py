@@ -218,12 +218,12 @@ class ReducedStage:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A step in several native calls.
+    """A learning step in several native calls, between which the caller's function reduces gradients.
 
-    stages  one after the other
-    follow  from the arena after them and buffers to the parameters that follow others, for each choice of averages
-            that take part
-    reduce  changes each bucket of the gradients
+    stages  the stages, run one after the other
+    follow  programs that compute the parameters which are averages of others, from the arena after the stages and the
+            buffers; one for each set of averages that is updated
+    reduce  the function that changes each bucket of the gradients
     """
 
     stages: tuple[ReducedStage, ...]

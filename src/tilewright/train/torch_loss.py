@@ -192,8 +192,11 @@ def _names(result: Any) -> tuple[str, ...]:
 
 
 def ran(function: Callable[..., Any], module: torch.nn.Module, batch: Sequence[torch.Tensor]) -> tuple[str | None, Any]:
-    """The digest of what a function does with a batch, None if no tape can say it, and what it gives, with autograd's
-    record of how. Without a tape it runs in evaluation mode, so that the module's buffers stay as they are."""
+    """Run a loss function on a batch: the digest of the operations it performs, and its result with autograd's graph.
+
+    The digest is None where `tape_of` cannot record the function. It then runs in evaluation mode, so that it does not
+    change the module's buffers.
+    """
     tape = tape_of(function, module, batch)
     if tape is not None:
         return tape

@@ -28,8 +28,11 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Phases of as many taps, by dimension; `conv` computes `filters` for each of them. Its weights and its result are
-    in no graph."""
+    """Phases of a transposed convolution that have equally many taps, a range for each dimension.
+
+    `conv` is the convolution that computes all of them, `filters` filters for each; its weights and its result are in
+    no graph.
+    """
 
     ranges: tuple[Range, Range]
     filters: int

@@ -67,12 +67,12 @@ class Journal:
         return self._failed.get((site, incumbent, label))
 
     def timed(self, site: str, incumbent: str, label: str, turns: Turns) -> None:
-        """Keep a race."""
+        """Write the times of a race of a setting with the incumbent."""
         times = {"before": list(turns.before), "after": list(turns.after)}
         self._write({"site": site, "incumbent": incumbent, "label": label, **times})
 
     def failed(self, site: str, incumbent: str, label: str, outcome: str, why: str) -> None:
-        """Keep that a setting could not be timed."""
+        """Write that a setting could not be timed, its outcome, and why."""
         self._write({"site": site, "incumbent": incumbent, "label": label, "outcome": outcome, "why": why[:500]})
 
     def result(self, name: str) -> dict[str, Any] | None:

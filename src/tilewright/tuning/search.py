@@ -109,9 +109,8 @@ class Descent(_Told):
         policy: how far.
         seeds: labels of records, of this decision and of decisions like it.
         incumbent: the setting in force, the preferred one if None.
-        guided: the seeds are of decisions so near to this one that what was found there is looked for here, and little
-            else: beside them the best other estimate alone is timed, and its neighbours only if it is the best. Those
-            of the seeds were searched there.
+        guided: whether the seeds come from decisions much like this one. Then only they and the setting with the best
+            estimate are timed, and that one's neighbours if it wins; the neighbours of the seeds were timed there.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ def steps(code: str, weights: str, inputs: str, threads: int) -> Prepared:
 
 
 def calls(code: str, weights: str, inputs: str, threads: int) -> Prepared:
-    """The program as a user calls it, into outputs that are there already."""
+    """Prepare a program for timing as users call it, with outputs allocated before."""
     model = _load(code, weights, threads)
     arguments, call = _caller(model, inputs)
     return Prepared(call, lambda: _outputs(model, arguments))

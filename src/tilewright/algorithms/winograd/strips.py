@@ -1,4 +1,7 @@
-"""Pixels that a convolution by transforms moves if it changes a layout by itself (`transform/graph/conversions.py`)."""
+"""How many pixels a Winograd convolution converts when it changes the layout of its input or output itself.
+
+`transform/graph/conversions.py` compares that number with the pixels that a separate conversion moves.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from tilewright.targets.target import Target
 
 
 def strips(conv: Node, inward: bool, target: Target, away: SharedLevel | None) -> float | None:
-    """Pixels of an image that all strips (or all lines of tiles, outward) have, in whole vectors, where tiles go in the
-    blocks that are estimated to be best."""
+    """How many pixels of one image the strips convert, in whole vectors: `inward` those that all strips read, which
+    overlap, else those that they write. None where sizes are symbolic or the estimated best blocks are no strips."""
     height, width = (as_int(d) for d in conv.output.shape[2:4])
     attrs, lanes = conv.of(ConvWinogradAttrs), target.lanes(4)
     tile, stride, weights = attrs.tile, attrs.stride, conv.inputs[1]

@@ -47,7 +47,7 @@ def suffix(t: DType, width: int) -> str:
 
 
 def number(value: float | int | bool, t: DType, width: int) -> str:
-    """A constant part."""
+    """The LLVM text of a literal of type `t`: a scalar where `width` is 0, else a vector of equal lanes."""
     text = literal(value, t)
     return splat_literal(text, register_type(t)) if width else text
 

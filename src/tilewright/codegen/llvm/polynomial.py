@@ -37,7 +37,7 @@ class Atoms:
         return n
 
     def find(self, e: Expr) -> int | None:
-        """The number of an atom that there is."""
+        """The number of an atom; None if the atom has no number yet."""
         return self._numbers.get(e)
 
     def strides(self, shape: Sequence[Expr]) -> list[Poly]:

@@ -26,8 +26,8 @@ MAX_LINES = 8
 
 
 def before_prefetch(s: State, stmt: For) -> None:
-    """Emit before a loop what the hints of all its iterations share, where it is known: LLVM's few passes leave it in
-    the loop."""
+    """Compute before a loop the parts of its prefetch addresses that no iteration changes: the few passes of LLVM that
+    run here would leave them in the loop."""
     if s.lanes is not None:
         return
     for atom in atoms_of(s, stmt):
@@ -35,7 +35,7 @@ def before_prefetch(s: State, stmt: For) -> None:
 
 
 def atoms_of(s: State, stmt: For) -> list[Expr]:
-    """The parts of the shares that a loop's hints have which are known where it begins."""
+    """The atoms in the addresses of a loop's prefetch hints that can be computed before the loop begins."""
     shares = [shift(s, stmt, note, load) or {} for note, load in _prefetched(stmt)]
     atoms = dict.fromkeys(s.atoms.exprs[n] for share in shares for monomial in share for n in monomial)
     return [e for e in atoms if all(v is not stmt.var and (v in s.env or v in s.constants) for v in variables(e))]

@@ -22,7 +22,9 @@ def runs(steps: Sequence[int]) -> tuple[tuple[int, ...], int] | None:
 
 
 def joined(steps: Sequence[int], load: Callable[[int, int], str], shuffle: Callable[[int], Shuffle]) -> str | None:
-    """The lanes at `steps`, by `load(first, length)` and `shuffle(lanes of each vector)`; None if they are no runs."""
+    """The vector whose lanes are the elements at `steps`: `load(first, length)` loads each run of neighbours, and
+    `shuffle(lanes of each vector)` joins two vectors. None where `runs` says that loading single elements is as
+    good."""
     result = runs(steps)
     if result is None:
         return None

@@ -232,7 +232,8 @@ def reverse_sequence(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @rule("head")
 def head(w: Writer, node: Node, x: Sequence[str]) -> str:
-    """The first rows: those after them are there where a range is cut, not where ONNX's own operators made them."""
+    """The first rows by a slice. ONNX operators that return a number of rows decided by data (such as NonZero) have no
+    rows after them, so that nothing is left to cut where the count itself is such a result."""
     result, rows = node.defines, node.inputs[0]
     assert result is not None and rows is not None
     count = w.symbols[result] = w.op("Reshape", [x[1], w.ints([1])])

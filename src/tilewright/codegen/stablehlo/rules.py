@@ -148,7 +148,8 @@ def triangle(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
 
 @rule("identity", "stop_gradient", "surrogate", "require")
 def identity(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
-    """The operand. StableHLO has no word for ending a call: what numbers of the data are required to be is not said."""
+    """The operand itself. StableHLO has no operation that ends a call with an error, so `require` checks nothing
+    there."""
     return x[0]
 
 

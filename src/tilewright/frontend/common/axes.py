@@ -38,24 +38,30 @@ class ReducedAxes:
     places: Value
 
     def reduce(self, x: Value, how: str, start: Any) -> Value:
-        """All results in order, in a vector for as many as may be; `how` is a reduction of `scatter_elements`."""
+        """Reduce the elements of `x`: a vector with the results in order at its front, as long as their number may
+        become.
+
+        Args:
+            how: a reduction of `scatter_elements`.
+            start: the value of each result before the first element is added.
+        """
         n = self.n
         rows = n.emit("broadcast", n.like(start, x), shape=(self._room,))
         flat = n.reshape(x, (product(self.shape),))
         return n.emit("scatter_elements", rows, self.places, flat, axis=0, reduction=how)
 
     def spread(self, results: Value) -> Value:
-        """For each element the result that it is part of."""
+        """A tensor of the original shape that has at each place the result of the reduction it belongs to."""
         return self.n.reshape(self.n.emit("gather", results, self.places, axis=0), self.shape)
 
     def elements(self, t: DType) -> Value:
-        """How many elements each result is of."""
+        """The number of elements that each result reduces, as a scalar of type `t`."""
         n = self.n
         sizes = n.emit("select", self.reduced, vector(n, self.shape), n.constant(1, i64))
         return n.cast(n.emit("reduce_prod", sizes, axes=(0,), keepdims=False), t)
 
     def shaped(self, results: Value, keepdims: bool) -> Value:
-        """The results as a tensor, whose dimensions are symbols that data decides."""
+        """The results (from `reduce`) as a tensor whose dimensions are symbols with values that the call computes."""
         n, sizes = self.n, vector(self.n, self.shape)
         if keepdims:
             wanted, bounds = n.emit("select", self.reduced, n.constant(1, i64), sizes), list(self.shape)

@@ -87,7 +87,8 @@ class Emitter:
         return x if list(perm) == list(range(len(perm))) else self.emit("transpose", x, perm=tuple(perm))
 
     def tile(self, x: Value, repeats: Sequence[Any]) -> Value:
-        """`x` repeated along each dimension. What is known beforehand is a broadcast, whose rows are copied whole."""
+        """`x` repeated along each dimension. Where sizes and repeats are numbers, a broadcast between two reshapes does
+        it, which copies whole rows."""
         counts = dims(repeats)
         repeated = [not is_const(r, 1) for r in counts]
         if any(
@@ -107,7 +108,8 @@ class Emitter:
         return x if x.dtype is to else self.emit("cast", x, dtype=to)
 
     def slice(self, x: Value, axis: int, begin: Any, size: Any, step: int = 1) -> Value:
-        """Part of one dimension."""
+        """`size` elements of one dimension from `begin` on, each `step`-th. Raises ShapeError without such a
+        dimension."""
         if axis >= x.type.rank:
             raise ShapeError("the rank is too small", expected=f"more than {axis}", got=x.type)
         begins: list[Any] = [0] * x.type.rank
@@ -124,14 +126,14 @@ class Emitter:
         return self.emit("head", rows, count, defines=Var(self.builder.fresh("_rows"), lo=0), reason=reason)
 
     def extent(self, count: Value) -> Expr:
-        """A number of the data as a size: a symbol, for as many rows as a room of its own has (`ops/extent.py`). A
-        number below 0 is an error of the call."""
+        """A new symbol whose value is the scalar `count` that each call computes (`ops/extent.py`). Nothing bounds it,
+        so it gets a room (`ops/rooms.py`). A call with a negative number raises CallError."""
         what = self.says(IMPOSSIBLE)
         reason = "" if what == IMPOSSIBLE else what
         return self.head(add_room(self.builder), self.reshape(count, ()), reason=reason).shape[0]
 
     def bounded(self, count: Value, bound: Any) -> Expr:
-        """A number of the data that is at most `bound` as a size."""
+        """A new symbol whose value is the scalar `count` that each call computes, at most `bound`."""
         rows = self.emit("range", start=0, step=1, size=bound, dtype=i64)
         return self.head(rows, self.reshape(count, ())).shape[0]
 

@@ -45,11 +45,21 @@ def loop(
     number: Value | None = None,
     backward: bool = False,
 ) -> list[Any]:
-    """A loop whose body is `nodes`, with `results`, of `carried` values that begin as `start` and of the `elements` of
-    the sequences `rows`, which are walked through `backward` or not; `number` counts its iterations in the body, and
-    `first`, if given, says whether there is one, as the body's first result says whether there is another.
+    """Emit a loop; gives its results.
 
-    Raises UnsupportedError where what is carried changes its type.
+    Args:
+        first: whether the first iteration runs; the first result of the body then says whether another one does.
+        start: the initial values of what iterations carry.
+        carried: the values that stand for them in the body.
+        rows: sequences, of which each iteration reads one row.
+        elements: the values that stand for those rows in the body.
+        nodes: the body, as `cut` takes it out of the graph.
+        results: the values that the body computes: the condition if there is `first`, what is carried on, then what is
+            collected.
+        number: the value that stands for the number of the iteration in the body.
+        backward: whether iterations go from the last row to the first.
+
+    Raises UnsupportedError where a carried value changes its type.
     """
     own = (number or Value(builder.fresh(f"{name}.number"), NUMBER), *carried, *elements)
     outside = captured(nodes, results, own)

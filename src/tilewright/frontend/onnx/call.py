@@ -167,11 +167,14 @@ class Call(Emitter):
         return self.value(i)
 
     def check_indices(self, i: int, extent: Expr, last: int | None = None) -> None:
-        """Raise ShapeError unless indices of a dimension that are known lie in it, TooSmallError if it depends on the
-        size. What data says is not looked at: gathers and scatters stay inside of tensors by themselves.
+        """Check that the indices in input `i`, where they are known, lie in a dimension of `extent` elements.
+
+        Indices that data decides are not checked: gathers and scatters stay inside of their tensors by themselves.
 
         Args:
-            last: which of the last dimension of input `i` are those indices; None: all.
+            last: the place along the last dimension of input `i` at which these indices stand; None: all places.
+
+        Raises ShapeError where an index is outside, TooSmallError where a symbolic extent may be too small.
         """
         known = self.known(i)
         if known is None or known.dtype == object or not self.dtype(i).is_int:

@@ -73,7 +73,8 @@ def check_storage(call: Call) -> None:
 
 @cache
 def plugin_rules() -> Mapping[str, Rule]:
-    """The rules of plug-ins. One that has a rule for what has one already is left out, its operators too."""
+    """The rules of plug-ins, by domain and operator. A plug-in that has a rule for an operator of ours is unloaded with
+    its operators."""
     import tilewright.frontend.onnx.rules  # noqa: F401
 
     result: dict[str, Rule] = {}

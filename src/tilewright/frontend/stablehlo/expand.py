@@ -17,7 +17,7 @@ from tilewright.support.errors import UnsupportedError
 
 
 def expanded(op: Operation, types: Sequence[TensorType]) -> Function:
-    """A function of scalars that computes what the operation computes of each element."""
+    """The elementwise operation as a function of scalars in StableHLO, for operands of these element types."""
     return _expanded(op.name, tuple(_mlir(t.dtype) for t in types), op.types[0].element)
 
 

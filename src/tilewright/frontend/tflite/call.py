@@ -89,7 +89,8 @@ class Call(Emitter):
         return t.scales
 
     def centred(self, x: Value, t: Tensor) -> Value:
-        """Codes without their zero point, i32."""
+        """The codes `x` of tensor `t` as i32, minus its zero point. Raises UnsupportedError for zero points of a
+        dimension."""
         zeros = self.scales(t).zero
         if (zeros != zeros[0]).any():
             raise UnsupportedError("zero points that differ along a dimension are not read", got=t.name)

@@ -1,4 +1,4 @@
-"""`Random`: where the random numbers of a graph come from."""
+"""`Random`: draws the random numbers of a graph from one key."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from tilewright.support.classes import dataclass
 
 @dataclass(slots=True)
 class Random:
-    """An input of the graph, the key, and how many streams of numbers it has given."""
+    """The input of the graph that is the key of its random numbers (None before the first draw), and how many streams
+    were drawn from it."""
 
     builder: GraphBuilder
     key: Value | None = None
     streams: int = 0
 
     def uniform(self, shape: Sequence[Expr]) -> Value:
-        """Numbers in [0, 1) of f32 that no other draw has."""
+        """Uniform random numbers in [0, 1), f32 of this shape, from a stream of their own: draws are independent."""
         if self.key is None:
             self.key = self.builder.input("random_key", KEY)
         self.streams += 1

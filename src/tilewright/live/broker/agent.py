@@ -55,7 +55,7 @@ class AgentEngine(Engine):
         client[CLIENT.table], client[CLIENT.lock] = self._table.address, ctypes.addressof(self._question)
 
     def enter(self, ring: Ring, index: int) -> None:
-        """Use this slot from now on."""
+        """Send the following requests through slot `index` of this ring."""
         word, bit, group, mask = ring.signal_places(index)
         client = self._client
         self._take()

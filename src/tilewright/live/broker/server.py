@@ -139,7 +139,7 @@ class Broker:
         self.check()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the end, this many seconds at most; gives whether it has come."""
+        """Wait until the broker ends, at most `timeout` seconds; gives whether it has ended."""
         return self._stopping.wait(timeout)
 
     @property
@@ -148,7 +148,7 @@ class Broker:
         return self._keeper is not None and not self._stopping.is_set()
 
     def check(self) -> None:
-        """Raise what has ended it, if it did not end by `close`."""
+        """Raise the exception that has ended the broker; return if it still serves or was ended by `close`."""
         if self._failure is not None:
             raise self._failure
 

@@ -63,7 +63,7 @@ class Partial:
 
     @property
     def done(self) -> int:
-        """How many chunks are there."""
+        """How many chunks have arrived."""
         return len(self._digests)
 
     @property
@@ -76,11 +76,11 @@ class Partial:
         return self.memory.data[index * CHUNK : min((index + 1) * CHUNK, self.nbytes)]
 
     def add(self, chunk_digest: bytes) -> None:
-        """The next chunk is there, and this is its digest."""
+        """Note that the next chunk has arrived, with its digest."""
         self._digests.append(chunk_digest)
 
     def root(self) -> bytes:
-        """The digest of what is there."""
+        """The digest of the chunks so far, and of the blob once it is whole."""
         return root_of(self.nbytes, self._digests)
 
 

@@ -29,12 +29,12 @@ class Mark:
     number: int
 
     def newer_than(self, other: Mark | None) -> bool:
-        """Whether who has `other` wants this one."""
+        """Whether this mark is newer than `other`; any mark is newer than None."""
         return other is None or self.run != other.run or self.number > other.number
 
 
 class What(IntEnum):
-    """The subject of an offer."""
+    """The kind of blob that an offer is about."""
 
     CODE = 1
     WEIGHTS = 2

@@ -85,7 +85,7 @@ class Relay:
     # -- the user's side ---------------------------------------------------------------------------------------------
 
     def start(self) -> Relay:
-        """Begin in the background."""
+        """Start relaying in a thread of its own; gives this relay."""
         self._thread.start()
         return self
 
@@ -129,7 +129,7 @@ class Relay:
         }
 
     def close(self) -> None:
-        """End. The store keeps its last version."""
+        """Stop relaying. The store keeps the version that it has."""
         self._stop.set()
         self._source.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():

@@ -48,7 +48,7 @@ class Layer:
         return self.b.emit("slice", gates, begin=dims(begin), size=dims(size), step=(1,) * rank)
 
     def begun(self) -> Value:
-        """The states [T, B, H] that steps begin with: of each the one before."""
+        """The states [T, B, H] that the steps begin with: for each step the state that the step before it left."""
         time, *rest = self.b.y.shape
         first = self.b.reshape(self.b.x(2), dims((1, *rest)))
         begin = (1, 0, 0) if self.attrs.reverse else (0, 0, 0)
@@ -56,11 +56,12 @@ class Layer:
         return self.b.emit("concat", *((others, first) if self.attrs.reverse else (first, others)), axis=0)
 
     def rows(self, x: Value) -> Value:
-        """Steps and batch as one dimension."""
+        """`x` [T, B, n] as [T * B, n]: steps and batch become one dimension."""
         return self.b.reshape(x, dims((x.shape[0] * x.shape[1], x.shape[2])))
 
     def stored(self) -> Value:
-        """The values that the forward pass stores, [T, n, B, H]."""
+        """The values that the forward pass stores for this one, [T, n, B, H]. Makes the forward node store them if it
+        does not yet."""
         b, at = self.b, self.b.place
         node = b.builder.nodes[at]
         if not node.of(RecurrenceAttrs).keeps:
@@ -70,7 +71,8 @@ class Layer:
         return node.outputs[-1]
 
     def back(self, carried: list[Value], sequences: list[Value], body: Body) -> list[Value]:
-        """A loop from the last step to the first, whose steps multiply by the recurrent weights."""
+        """The loop of the backward pass: it visits the steps in the order opposite to the forward pass, and passes the
+        recurrent weights to each."""
         return loop(self.b, carried, sequences, body, self.b.x(1), not self.attrs.reverse)
 
     def by_weights(self, states: Value, gates: Value) -> Value:

@@ -103,7 +103,8 @@ class Backward:
 
     @property
     def place(self) -> int:
-        """Where the node stands in the forward pass; what stands there may give more than it by now."""
+        """The position of the node among those of the forward pass. A rule may have replaced the node there by one with
+        more outputs."""
         return next(k for k, n in enumerate(self.builder.nodes) if n.outputs[:1] == self.node.outputs[:1])
 
     def reduced_to(self, g: Value, shape: Sequence[Expr]) -> Value:

@@ -80,7 +80,7 @@ SAMPLE_TAPS = register(
 
 @dataclass(frozen=True, slots=True)
 class SampledAttrs(Attrs):
-    """`axis` is the dimension of the channels: 1 or the last one."""
+    """Attributes of `lowered.sampled`: `axis` is the dimension of the channels, 1 or the last one."""
 
     axis: int
 

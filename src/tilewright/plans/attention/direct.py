@@ -59,7 +59,7 @@ class DirectLoops:
         return _elements(self.nest, extents, self.width)
 
     def scores(self, scores: Buffer, b: Expr, h: Expr, g: Expr) -> None:
-        """The scores of all rows, minus infinity after those of the last key."""
+        """Compute the scores of all rows. The last panel has minus infinity after the last key."""
         nest, task, width = self.nest, self.task, self.width
         with nullcontext() if prove(task.keys > 0) else nest.when(task.keys > 0):
             with nest.loop("r", task.rows) as r, nest.loop("x", width, kind="vectorized") as x:

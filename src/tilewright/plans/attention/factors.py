@@ -159,8 +159,8 @@ class OrdinaryFactors:
 
 
 class PairedFactors:
-    """Factors in bf16, a group of them side by side for each lane of the instruction's; the depth of q and k is a
-    multiple of its group, the width of a tile one of its lanes."""
+    """Factors in bf16 for a dot instruction: the `dot.group` factors that one lane multiplies lie side by side. The
+    depth of q and k is a multiple of that group, and the width of a tile a multiple of the instruction's lanes."""
 
     q2: Buffer
     p2: Buffer

@@ -154,8 +154,8 @@ class GradientLoops:
         self.transposed_panels(self.vt, task.out_depth, lambda j, d: task.load(task.v, 2, b, j, g, d))
 
     def transposed_panels(self, panels: Buffer, depth: Expr, element: Callable[[Expr, Expr], Expr]) -> None:
-        """Panels of an operand's rows, the last row where they are none: squares in registers as far as these divide
-        the depth, then element by element."""
+        """Fill `panels` with the rows of an operand, transposed. Lanes past the last row repeat it. Squares are
+        transposed in registers as far as they divide the depth; the rest is copied element by element."""
         nest, task, width, side = self.nest, self.task, self.width, self.tile.side
         whole, last = prove_equal(task.keys % width, const(0)), task.keys - 1
         squares = (as_int(depth) or 0) // side if side > 1 else 0
@@ -180,7 +180,7 @@ class GradientLoops:
                 nest.store(panels, (p, at, x), element(row(p * width + x), at))
 
     def copied(self, buffer: Buffer, count: Expr, depth: Expr, element: Callable[[Expr, Expr], Expr]) -> None:
-        """Rows of an operand; what they have beyond its depth is its last column."""
+        """Copy rows of an operand into `buffer`, whose columns past `depth` repeat the last one."""
         nest = self.nest
         with nest.loop("r", count) as r, nest.loop("d", buffer.shape[1], kind="vectorized") as d:
             at = d if prove_equal(buffer.shape[1], depth) else minimum(d, depth - 1)

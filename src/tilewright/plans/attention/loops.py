@@ -209,7 +209,8 @@ class AttentionLoops:
         first: Expr,
         here: Expr,
     ) -> None:
-        """All blocks of keys for some tiles of rows."""
+        """Compute `here` tiles of rows from tile `first` on, block of keys by block of keys, with a running maximum and
+        sum of each row (online softmax)."""
         nest, width, rows = self.nest, self.tile.width, self.task.tile_rows
         chunks, each = vp.shape[0], self.task.block // width
         with nest.loop("t", here) as t, nest.loop("r", rows) as r:

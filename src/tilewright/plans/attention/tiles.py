@@ -100,14 +100,15 @@ def matrix_tiles(sizes: Sizes, dot: Dot, target: Target) -> Iterator[Tile]:
 
 
 def keys_at_once(rows: int, lanes: int, target: Target) -> int:
-    """Keys that so many rows multiply with at once where those are not packed: a power of two that a vector has lanes
-    for, as sums of different keys are folded to one vector, whose sums take three quarters of the registers."""
+    """How many keys that are not packed `rows` rows multiply with at once. It is a power of two of at most as many keys
+    as a vector has lanes, as the sums of different keys are folded into one vector, and the sums of all rows and keys
+    take at most three quarters of the registers."""
     fitting = [n for n in (1, 2, 4, 8, 16) if n <= lanes and 4 * n * rows <= 3 * target.registers]
     return max(fitting, default=1)
 
 
 def square(sizes: Sizes, target: Target) -> int:
-    """The side of squares of keys that registers turn; 1: their depth is cut into none."""
+    """The side of the squares by which keys are transposed in registers; 1 where no square divides their depth."""
     sides = [n for n in SIDES if n <= target.lanes(sizes.itemsize) and sizes.depth % n == 0]
     return sides[0] if sides and sizes.itemsize == 4 and sizes.lanes == 1 else 1
 

@@ -92,8 +92,8 @@ def estimates(shape: PixelProblem, width: int, target: Target) -> list[tuple[int
 
 
 def registers(filters: int, vectors: int, target: Target) -> int:
-    """Accumulators, the pixels of a step (read in place by a single filter), and one weight; where a step's reads are
-    made first, all of them and a product."""
+    """How many vector registers a tile of `filters` x `vectors` takes: the accumulators, the pixels of a step (a single
+    filter reads them from memory), and one weight. Targets that read a step's operands first hold all of them."""
     if target.isa.reads_first:
         return whole_step(filters, vectors)
     return filters * vectors + (vectors if filters > 1 else 0) + 1
@@ -141,7 +141,7 @@ def scattered(shape: PixelProblem, target: Target) -> float:
 
 
 def touched(pixels: int, target: Target) -> float:
-    """Lines that a run of so many pixels touches in a map."""
+    """The expected number of cache lines that `pixels` neighbouring f32 pixels of a map touch."""
     return 4 * pixels / target.caches.line + 1
 
 

@@ -82,7 +82,7 @@ class DirectProblem:
 
     @property
     def steps(self) -> int:
-        """Steps of the reduction."""
+        """How many multiply-adds one output element takes: input channels times the elements of the window."""
         return self.channels * self.window[0] * self.window[1]
 
     @property

@@ -67,7 +67,7 @@ class Values:
     buffer: Buffer
 
     def place(self, stage: Expr, line: Expr, k: Expr) -> tuple[Expr, ...]:
-        """The indices of an element, by its column and its key in the tile."""
+        """The indices in `buffer` of the element at column `line` and key `k` of a stage's tile."""
         pair = (k % CORE // 2, k % 2)
         return stage, line // CORE, k // CORE, *(pair[::-1] if self.buffer.dtype is f32 else pair), line % CORE
 

@@ -27,7 +27,7 @@ class Place(Protocol):
         ...
 
     def place(self, stage: Expr, line: Expr, k: Expr) -> tuple[Expr, ...]:
-        """The indices of an element, by its line and its depth in the tile."""
+        """The indices in `buffer` of the element at line `line` and depth `k` of a stage's tile."""
         ...
 
 

@@ -58,7 +58,8 @@ def _width(total: Stage) -> int:
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """One such product, not transposed, with blocks of whole vectors and whole panels, and pointwise work after it."""
+    """A product with sparse weights, not transposed, whose blocks are whole vectors and whose columns fill panels, with
+    pointwise work after it and none before."""
     total = _total(structure)
     if total is None or structure.before(total):
         return False

@@ -27,8 +27,8 @@ def split_cost(product: Product, terms: int, weights: int, tile: Dot, target: Ta
 
 
 def split_both_cost(product: Product, times: int, terms: int, tile: Dot, target: Target) -> Cost:
-    """The cost of `times` products of two factors that a call computes: pieces of both are made, and those of the
-    second are packed in panels, pair by pair."""
+    """The cost of `times` products of `terms` terms whose factors both change from call to call: both factors are split
+    into pieces of bf16, and those of the second are packed in panels."""
     costs, pieces = target.costs.matrices, count_of(terms)
     rows, depth, columns = product.rows, product.depth, product.columns
     sums = registers_cycles(rows, depth, columns, tile, target, costs.stored_product_sums, terms)

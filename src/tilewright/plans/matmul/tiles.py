@@ -404,8 +404,9 @@ def unrolled_steps(products: int, depth: int | None) -> int:
 
 
 def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -> tuple[float, float]:
-    """Bytes a cycle with which a group of panels arrives at the first level for the first tile of rows, and for each
-    of the others; 0.0: it stays there. They are one number where all tiles share in what arrives."""
+    """Bytes a cycle at which a group of panels arrives in the first level of cache: for the first tile of rows, and for
+    each later one. 0.0 means that the group is in that level already. The two are equal where all tiles of rows share
+    the cost of fetching the group once."""
     group = product.depth * tile.width * panels * product.itemsize
     away = product.level(target) in SHARED_LEVELS
     shared = away and sharing_rows(tile, product, 0, target) > 0

@@ -173,9 +173,12 @@ def unfilled(structure: Structure, rows: Rows, strip: int, target: Target) -> Co
 
 
 def folds(structure: Structure, rows: Rows, strip: int, together: int, target: Target) -> Cost:
-    """The cycles that folding the lanes of short rows takes beyond a roofline: as long for one row as for those that go
-    together, or that a core works on at once where a row has one fold; a last vector that is not full takes as long as
-    a full one."""
+    """The cost, beyond a roofline, of reducing the lanes of each vector of partial sums to one number (folding), for
+    short rows.
+
+    `together` rows fold at once, in the time of one. Where a row has one fold and is worked on alone, a core overlaps
+    `TOGETHER[0]` rows by itself.
+    """
     total = Cost()
     if strip or not rows.leading:
         return total

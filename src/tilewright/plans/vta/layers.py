@@ -21,9 +21,12 @@ BLOCK = 16
 class Requantised:
     """How sums become bytes: shifted to the right, then clipped.
 
-    `offset`: what the biases have more than they say, a multiple of 256 steps of the result, of which its byte has
-    nothing (`with_offset`); with it no bias is less than `floor`.
-    `even`: a result that lies in the middle of two is rounded to the even one, where half a step was added to the sum.
+    shift   bits by which a sum is shifted
+    low     the least result
+    high    the greatest result
+    offset  what `with_offset` adds to all biases: a multiple of 256 steps of the result, which does not change its
+            byte; with it no bias is less than `floor`
+    even    whether ties are rounded to even; half a step has been added to the sums
     """
 
     shift: int = 0
@@ -239,14 +242,17 @@ MAX_STEPS = 127
 
 
 def most_bias(c: Convolution | Product) -> int:
-    """Biases that are larger, or less than its negative, leave what this one leaves: results are clipped."""
+    """The bound to which biases can be clipped without a change: a bias beyond it clips every result already."""
     terms = c.depth if isinstance(c, Product) else c.reduced * c.kernel[0] * c.kernel[1]
     return terms * BLOCK * 128 * 128 + (1 << c.requantised.shift + 8)
 
 
 def with_offset(c: L) -> L:
-    """A layer whose biases, clipped to `most_bias`, are all larger than any result, by an offset that they get: then
-    they can be the sums' first values (`codegen/vta/work.py`). The layer itself where there is no such offset."""
+    """The layer with an offset added to its biases, so that each, clipped to `most_bias`, is larger than any result.
+
+    Such biases can be the first values of the sums (`codegen/vta/work.py`). Gives the layer itself where no offset fits
+    into 32 bits.
+    """
     q, most = c.requantised, most_bias(c)
     if q.looks_twice:
         return c

@@ -66,7 +66,8 @@ def needed_raw(manifest: Manifest) -> frozenset[int]:
 
 
 def free_numbers(manifest: Manifest) -> dict[int, int]:
-    """The numbers of parameters that are not fixed: of each its number among all of them, to that among those."""
+    """For each parameter that is not fixed its position among those that are not, by its position among all
+    parameters."""
     free = [k for k, p in enumerate(manifest.params) if not p.fixed]
     return {k: n for n, k in enumerate(free)}
 

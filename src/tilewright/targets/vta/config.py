@@ -103,7 +103,8 @@ class Config:
                 return self.lanes
 
     def buffer_bytes(self, memory: Memory) -> int:
-        """Bytes of one row in the buffer, by which loads are counted."""
+        """Bytes of one row in the accelerator's buffer. Rows of ACC8 have one byte a lane in DRAM and four in the
+        buffer."""
         return 4 * self.lanes if memory is Memory.ACC8 else self.dram_bytes(memory)
 
 

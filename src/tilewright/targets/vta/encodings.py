@@ -26,7 +26,7 @@ _ARRAYS = {f"{kind}_{part}": (of, 2) for kind in _LAYOUTS for part, of in (("val
 
 
 def has_encodings(path: str | Path) -> bool:
-    """Whether a file is of this kind, by its names."""
+    """Whether a file is an archive of encodings, by the names of its members."""
     try:
         with zipfile.ZipFile(path) as archive:
             return "mem_words.npy" in archive.namelist()

@@ -105,7 +105,7 @@ def _enabled(order: Order, queues: Sequence[tuple[int, ...]], path: Sequence[int
 
 
 def by_chance(order: Order, rng: np.random.Generator) -> tuple[int, ...]:
-    """A legal order by chance."""
+    """A random order of the instructions that the queues and their tokens allow."""
     queues = [tuple(k for k in q if order.clocks[k] is not None) for q in order.queues]
     path: list[int] = []
     while choices := _enabled(order, queues, path):

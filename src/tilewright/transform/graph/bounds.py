@@ -65,7 +65,7 @@ def bounds(producer: Producer, value: Value, depth: int = DEPTH) -> Bounds | Non
 
 
 def holds(dtype: DType, between: Bounds) -> bool:
-    """Whether an integer type has all numbers between two."""
+    """Whether an integer type can represent all integers between two bounds."""
     return int(dtype.min) <= between[0] and between[1] <= int(dtype.max)
 
 
@@ -78,5 +78,5 @@ def _clipped(node: Node) -> Bounds | None:
 
 
 def largest(between: Bounds) -> int:
-    """The greatest magnitude."""
+    """The greatest magnitude of the integers between two bounds."""
     return max(abs(between[0]), abs(between[1]))

@@ -59,7 +59,7 @@ class Shared:
 
     @property
     def kernels(self) -> tuple[Group, ...]:
-        """The kernels that compute the arrays."""
+        """The kernels that fill the arrays of numbers, one for each."""
         pairs = zip(self.created[::2], self.created[1::2], strict=True)
         return tuple(Group(pair, (), pair[1].outputs) for pair in pairs)
 

@@ -27,7 +27,8 @@ from tilewright.transform.layout.assigner import Assigner
 
 
 def conv(a: Assigner, node: Node) -> bool:
-    """2-D convolution of floating-point numbers, known channels and window."""
+    """Rewrite a 2-D convolution of floats with known channels and window to `lowered.conv_last`. Gives False for
+    others."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attrs = node.of(ConvAttrs)
@@ -41,7 +42,7 @@ def conv(a: Assigner, node: Node) -> bool:
 
 
 def in_groups(a: Assigner, value: Value) -> Value:
-    """Channels innermost, as many as fill groups: zeros after their own."""
+    """A value with its channels innermost, padded with zeros to whole groups of `COPY_BYTES`."""
     channels, group = as_int(value.shape[1]) or 0, COPY_BYTES // value.dtype.itemsize
     missing = -channels % group
     if not missing:
@@ -52,7 +53,8 @@ def in_groups(a: Assigner, value: Value) -> Value:
 
 
 def matmul(a: Assigner, node: Node) -> bool:
-    """A product by weights: these lie along their depth, and rows are joined where what follows can go on so."""
+    """Rewrite a product by weights: the weights are transposed to [n, k], and batch and rows become one dimension where
+    the nodes that follow work with that too. Gives False for other products."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attrs = node.of(MatmulAttrs)

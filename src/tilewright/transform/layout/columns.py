@@ -193,7 +193,7 @@ def takes(node: Node, value: Value, result: AbstractSet[Value], block: int) -> b
 
 
 def columns(a: Assigner, node: Node) -> bool:
-    """Rewrite a node that makes or reads values in blocks of columns."""
+    """Rewrite a node that computes or reads values in blocks of columns; gives whether it is one."""
     (x, *_) = node.inputs or (None,)
     if x is None or not any(v in a.inside for v in (*node.inputs, *node.outputs)):
         return False

@@ -45,7 +45,8 @@ def padded(a: Assigner, x: Value, attrs: ConvWeightGradientAttrs) -> Value:
 
 
 def unblocked(a: Assigner, blocks: Value, node: Node, data: Literal["wide", "narrow"]) -> Value:
-    """[W/b, C/b, kh, kw, c, w] as the gradient [F, C, kh, kw] of a node."""
+    """The sums of `lowered.conv_weight`, [W/b, C/b, kh, kw, c, w], as the gradient [F, C, kh, kw] that `node` computes.
+    `data` says whether the input or the gradient of the result is the wide operand W."""
     (filters, channels), name = (as_int(d) or 1 for d in node.output.shape[:2]), node.output.name
     outer, inner, kh, kw, narrow, wide = (as_int(d) or 0 for d in blocks.shape)
     perm, shape = ((0, 5, 1, 4, 2, 3), (outer * wide, inner * narrow, kh, kw))

@@ -366,7 +366,7 @@ def least_rows_of(a: Assigner, node: Node, rows: Expr, depth: int, columns: int,
 
 
 def in_tiles(a: Assigner, rows: Value, packed: Value, columns: int, tile: Dot, least: int) -> Value:
-    """A product in registers of matrices, of fewer rows than `least` by dot instructions."""
+    """Emit a product that sums in registers of matrices; with fewer than `least` rows it takes dot instructions."""
     attrs: dict[str, Any] = {"columns": columns, "rows": tile.rows}
     if not least:
         return a.derive("lowered.matmul_tiles", rows, packed, **attrs)

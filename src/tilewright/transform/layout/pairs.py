@@ -41,8 +41,9 @@ def product_of_pairs(a: Assigner, pair: Dot, rows: Value, w: Value, transpose: b
 
 
 def conv_by_pairs(a: Assigner, node: Node, dot: Dot, depth: int) -> ConvInPairs | None:
-    """How a convolution goes by pairs of what `dot` multiplies, where that is faster than by `dot`, a product of such a
-    depth for each line. Those in groups have no other instruction."""
+    """How a convolution is computed by an instruction that multiplies two pixels by two filters; None where the dot
+    instruction `dot`, with a product of this depth for each line, is estimated to be faster. Convolutions in groups
+    have no other instruction."""
     way = convolution_in_pairs(node, dot.a, dot.b, a.target)
     if way is None or node.of(ConvAttrs).groups > 1:
         return way
@@ -52,8 +53,8 @@ def conv_by_pairs(a: Assigner, node: Node, dot: Dot, depth: int) -> ConvInPairs 
 
 
 def convolution_of_pairs(a: Assigner, way: ConvInPairs, x: Value, w: Value, *zero: Value) -> Value:
-    """A convolution of a map in blocks, perhaps with a zero point, by such an instruction, filters being packed for it;
-    blocks of sums."""
+    """Emit the convolution of a map in blocks of channels by the instruction of `way`, and the packing of its filters.
+    `zero` is the zero point of the map, if it has one. The result is in blocks of channels."""
     group = way.pair.group
     packed = a.derive("lowered.pack_conv_dot", w, block=group, width=SIDE, group=group, panels=way.panels)
     return a.emit("lowered.conv_mmla", (x, packed, *zero), way.attrs, "lowered.conv_mmla")[0]

@@ -25,9 +25,13 @@ def summed_in(a: Assigner, node: Node, ways: Mapping[str, float]) -> str:
 
 
 def least_rows(a: Assigner, node: Node, rows: Expr, vectors: Cycles, matrices: Cycles, both: bool) -> int | None:
-    """From how many rows on `node` is summed in registers of matrices: a decision. 0 is always, None is never; another
-    number, for a symbolic number of rows, only where one layout of the weights serves `both` ways. The estimate of such
-    a number is the geometric mean over several ones: being slow at any of them counts alike."""
+    """Decide from how many rows on `node` is summed in registers of matrices: 0 is always, None is never.
+
+    Args:
+        rows: the number of rows. A symbolic one is estimated by the geometric mean over several numbers.
+        vectors, matrices: estimated cycles of the two ways, by the number of rows.
+        both: whether one layout of the weights serves both ways; else the result is 0 or None.
+    """
     known = as_int(rows)
     if known is not None:
         ways = {VECTORS: vectors(known), MATRICES: matrices(known)}

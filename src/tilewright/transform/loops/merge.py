@@ -37,7 +37,7 @@ from tilewright.ir.rewrite import (
 
 
 def merge_loops(func: PrimFunc) -> PrimFunc:
-    """The function with such pairs of neighbouring loops as one."""
+    """The function with each loop that reduces vectors merged into the loop before it that computes them."""
     body = _statement(func.body)
     return func if body is func.body else func.with_body(body)
 

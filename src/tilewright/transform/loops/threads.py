@@ -25,7 +25,7 @@ Indices = Mapping[Thread, Var]
 
 
 def one_thread(func: PrimFunc) -> PrimFunc:
-    """The function, whose statements all have the loops of the threads that do them."""
+    """The function with a loop of one iteration around each statement that one thread does, beside loops of threads."""
     if not has_threads(func.body):
         return func
     names = names_of(func)

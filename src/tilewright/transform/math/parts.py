@@ -10,17 +10,17 @@ from tilewright.ir.expr import Const, Expr, Op, call, const, select
 
 
 def single(x: float) -> Const:
-    """An f32."""
+    """A literal of f32."""
     return const(x, f32)
 
 
 def double(x: float) -> Const:
-    """An f64."""
+    """A literal of f64."""
     return const(x, f64)
 
 
 def word(x: int) -> Const:
-    """An i32."""
+    """A literal of i32."""
     return const(x, i32)
 
 

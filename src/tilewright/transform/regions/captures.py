@@ -60,7 +60,7 @@ def names_of(graph: Graph) -> set[str]:
 
 
 def builder_for(graph: Graph) -> GraphBuilder:
-    """A builder of another graph of this name, whose fresh names are none of this graph's."""
+    """A builder for a rewritten version of a graph: it has the graph's name and avoids all names in it."""
     return GraphBuilder(graph.name, reserved=names_of(graph))
 
 

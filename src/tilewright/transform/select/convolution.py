@@ -81,9 +81,11 @@ def conversions(enclosing: Surroundings, node: Node, block: int) -> float:
 
 
 def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options, and products in registers of matrices, of maps of known size with weights, over whole blocks of
-    channels of each group, or over less than a block: of bf16 where factors are, or may be, of f16 where they may be,
-    else of pieces of f32."""
+    """The options with those that multiply in registers of matrices added, where the target has such registers.
+
+    They take maps of known size, weights that no call changes, and whole blocks of channels in each group, or fewer
+    channels than a block. Factors are bf16 or f16 where the precision allows them, else pieces of f32 in bf16.
+    """
     x, w = node.inputs[:2]
     kind = f16 if rounds_to_f16(enclosing, node) else bf16
     tile, conv = find_tile_dot(kind, kind, enclosing.target), node.of(ConvAttrs)

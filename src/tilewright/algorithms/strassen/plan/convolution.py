@@ -112,7 +112,7 @@ def estimate(
 
 
 def quarter(shape: DirectProblem, strip: int) -> DirectProblem:
-    """One of the products of a strip."""
+    """One of Strassen's seven products of a strip of pixels, as a convolution of half of the channels and filters."""
     return replace(
         shape,
         height=1,
@@ -126,7 +126,8 @@ def quarter(shape: DirectProblem, strip: int) -> DirectProblem:
 
 
 def tiles(quarter: DirectProblem, width: int, target: Target) -> list[tuple[int, Cost]]:
-    """Register tiles, by their rows, with what one of the products of a strip takes."""
+    """The rows of each register tile that fits the registers, with the cost of one product of a strip (`quarter`) by
+    it."""
     vectors = width // target.lanes(4)
     most = [n for n in range(1, MAX_ROWS + 1) if registers(n, vectors, target) < target.registers]
     results = [Blocking(n, width, WHOLE, WHOLE, True) for n in most if n <= quarter.width]

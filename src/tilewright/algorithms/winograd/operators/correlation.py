@@ -26,17 +26,18 @@ transform."""
 
 
 def reach(m: int, window: int, stride: int = 1) -> int:
-    """Inputs of a tile, a side."""
+    """How many inputs a tile of `m` outputs reads along one side."""
     return (m - 1) * stride + window
 
 
 def points(m: int, window: int, stride: int = 1) -> int:
-    """Inputs of the largest phase of a tile, a side: the number of points, infinity included, if it is by points."""
+    """How many inputs the largest phase of a tile of `m` outputs has along one side. Where polynomials are evaluated at
+    points, this is the number of points, infinity included."""
     return m + _taps(window, stride)[0] - 1
 
 
 def products(m: int, window: int, stride: int = 1) -> int:
-    """Products of a tile, a side."""
+    """How many products a tile of `m` outputs takes along one side, summed over the phases of the stride."""
     sizes = [m + taps - 1 for taps in _taps(window, stride)]
     return sum(n if n <= MAX_POINTS else 3 * n // 2 - 1 for n in sizes)
 

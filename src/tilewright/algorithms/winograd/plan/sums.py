@@ -76,7 +76,8 @@ def ranked(problem: SumsProblem, tile: int, target: Target) -> tuple[tuple[Cost,
 
 
 def ways(problem: SumsProblem, tile: int, target: Target) -> Iterator[SumsWay]:
-    """Chunks of whole tile rows; groups and register tiles that divide what they are of."""
+    """All ways to sum: chunks are whole rows of tiles, groups divide the blocks of filters and channels, and register
+    tiles divide groups and blocks."""
     down, across, lanes = ceil(problem.height / tile), ceil(problem.width / tile), target.lanes(4)
     lines = problem.images * down
     most, fewest = (max(1, n // across) for n in (MAX_TILES, FEWEST_TILES))
@@ -90,7 +91,8 @@ def ways(problem: SumsProblem, tile: int, target: Target) -> Iterator[SumsWay]:
 
 
 def lengths(problem: SumsProblem, tile: int, target: Target) -> set[tuple[int, int]]:
-    """For each way how many tiles are summed at once, and how many such sums are then added."""
+    """The pairs of all ways: how many tiles one chunk sums, and how many chunks there are, whose sums are then
+    added."""
     down, across = ceil(problem.height / tile), ceil(problem.width / tile)
     counts = {way.tilerows for way in ways(problem, tile, target)}
     return {(rows * across, ceil(problem.images * down / rows)) for rows in counts}

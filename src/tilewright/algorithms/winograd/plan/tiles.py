@@ -364,15 +364,19 @@ def best_rows(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winog
 
 
 def fewest(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winograd) -> int:
-    """Tiles of a block of the smallest map: where tiles follow each other, it may have fewer than fill one."""
+    """How many tiles the smallest block has: fewer than `block.count` where the smallest map has fewer tiles than a
+    block."""
     return block.count if block.columns else min(block.count, *(tiles_of(s, choice) for s in shapes))
 
 
 def heights(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winograd, target: Target) -> list[int]:
-    """Rows that the register tiles of a block may have: where tiles follow each other a whole block is whole register
-    tiles, so that the last block alone asks which of its rows there are, and has code for each number of them; and no
-    map is one register tile that is not full, whose next filters a second one would prefetch. Maps of other sizes than
-    the estimated ones come, too: tall tiles are for those of which the least has two full ones."""
+    """The numbers of rows that the register tiles of a block may have.
+
+    Strips of columns allow any number. Where tiles of all lines follow each other, the number divides the tiles of a
+    block, so that only the last block has code for each number of rows that may be left. It is also small enough that
+    the smallest map has two full register tiles (the first prefetches the filters of the second), unless one register
+    tile could hold any smaller map as well.
+    """
     vectors = choice.width // target.lanes(4)
     rows = range(1, min(most_rows(block.count, vectors, target), block.count) + 1)
     if block.columns:

@@ -36,7 +36,7 @@ def back(n: Call, y: Value, scale: int, zero: int, to: DType) -> Value:
 
 @rule(f"{DOMAIN}QLinearAdd", f"{DOMAIN}QLinearMul")
 def qlinear_binary(n: Call) -> Value:
-    """Inputs a, its scale and zero point, b with its, the result's."""
+    """The inputs are a with its scale and zero point, b with its own, then the scale and zero point of the result."""
     op = "add" if n.node.op_type == "QLinearAdd" else "mul"
     return back(n, n.emit(op, real(n, 0, 1, 2), real(n, 3, 4, 5)), 6, 7, n.dtype(0))
 

@@ -26,7 +26,7 @@ from tilewright.ops.dims import dim
     "zero",
 )
 def zeros(n: Call, *_: Any, **__: Any) -> Value:
-    """A tensor of zeros: in PyTorch an empty one holds anything."""
+    """A tensor of zeros. It stands for `empty` too, whose contents PyTorch leaves open."""
     return n.filled(0, n.dtype, n.shape)
 
 

@@ -192,7 +192,7 @@ def topk(n: Call, x: Value, k: Any, dim: int = -1, largest: bool = True, sorted:
 
 @rule("sort", "argsort")
 def sort(n: Call, x: Value, *rest: Any, **named: Any) -> Any:
-    """All of them, from the front: `topk` takes the first of equal ones first, which is stable."""
+    """Sort by `topk` of all elements. `topk` keeps the order of equal elements, so the sort is stable."""
     if x.type.rank == 0:
         index = n.filled(0, i64, ())
         return index if n.name.startswith("aten.argsort") else [x, index]

@@ -1,4 +1,4 @@
-"""Rules for what is there once: as many results as data says."""
+"""Rules for `unique`: each value once. The number of results depends on the data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tilewright.ir.graph import Value
 
 @rule("_unique2")
 def unique(n: Call, x: Value, sorted: bool = True, inverse: bool = False, counts: bool = False) -> list[Value]:
-    """Equal elements are neighbours where they are sorted; PyTorch sorts them whatever is asked for."""
+    """The distinct values in ascending order. PyTorch sorts them even with `sorted=False`; so do we, since sorting
+    makes equal elements neighbours."""
     flat = n.reshape(x, (x.type.size,))
     key = n.cast(flat, u8) if flat.dtype is boolean else flat
     values, order = n.emit_all("topk", key, axis=0, k=x.type.size, largest=False)
