@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.common import (
-    JsonOption,
-    TargetOption,
-    bytes_text,
-    err,
-    facts,
-    is_quiet,
-    out,
-    print_line,
-)
+from tilewright.cli.common import JsonOption, TargetOption, bytes_text, err, facts, is_quiet, out, print_line
 from tilewright.cli.inputs import read_weights
 from tilewright.cli.models import ModelArgument, open_model
 from tilewright.support.errors import Error, TransportError, WeightError

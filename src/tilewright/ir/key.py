@@ -15,20 +15,7 @@ from tilewright.ir.attributes import Attrs, ConstantArray
 from tilewright.ir.dtype import DType, dtype
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
 from tilewright.ir.graph import Graph, TensorType, Value
-from tilewright.ir.loops import (
-    Allocate,
-    Barrier,
-    Block,
-    For,
-    If,
-    Intrinsic,
-    Let,
-    PrimFunc,
-    Region,
-    Seq,
-    Stmt,
-    Store,
-)
+from tilewright.ir.loops import Allocate, Barrier, Block, For, If, Intrinsic, Let, PrimFunc, Region, Seq, Stmt, Store
 from tilewright.ir.notetable import Note, fields_of, note_name, renamed
 from tilewright.ir.reduce import Reduce, Reducer
 from tilewright.ir.scalar_ops import TYPED_BY_ARGUMENTS

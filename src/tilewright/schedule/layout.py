@@ -7,20 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright.arith import prove_equal, simplify, symbolic_bounds
-from tilewright.ir.expr import (
-    Buffer,
-    Const,
-    Expr,
-    Load,
-    Op,
-    Var,
-    as_int,
-    binary,
-    ceildiv,
-    const,
-    product,
-    select,
-)
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int, binary, ceildiv, const, product, select
 from tilewright.ir.loops import Block, For, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, replace_buffers, variables, walk_expr
 from tilewright.ir.scalar_ops import OPS

@@ -23,17 +23,7 @@ from tilewright.ir.expr import Var, as_int
 from tilewright.ir.loops import Block, For, IterKind
 from tilewright.ir.notes import Note
 from tilewright.ir.notetable import note_name, stated_fields
-from tilewright.schedule import (
-    kinds,
-    layout,
-    loops,
-    memory,
-    move,
-    requests,
-    routines,
-    storage,
-    tensorize,
-)
+from tilewright.schedule import kinds, layout, loops, memory, move, requests, routines, storage, tensorize
 from tilewright.schedule.expand import ExpandPrimitives
 from tilewright.schedule.find import find_all
 from tilewright.schedule.index_map import IndexMap

@@ -15,15 +15,7 @@ from typing import Any
 from tilewright.ir.expr import Buffer, Const, Expr, all_of, any_of, equal, maximum, minimum, not_equal
 from tilewright.ir.functions import FUNCTIONS
 from tilewright.schedule.compose import primitive
-from tilewright.te.blocks import (
-    Lowered,
-    all_stages,
-    create_prim_func,
-    create_schedule,
-    lower,
-    lower_stages,
-    stages_of,
-)
+from tilewright.te.blocks import Lowered, all_stages, create_prim_func, create_schedule, lower, lower_stages, stages_of
 from tilewright.te.elements import (
     abs,
     arccos,

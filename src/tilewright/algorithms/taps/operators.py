@@ -18,8 +18,7 @@ from tilewright import te
 from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import dim, dims
-from tilewright.ops.lowered.packed import only, present
+from tilewright.ops.dims import dim, dims, need, present
 from tilewright.ops.lowered.packed_groups import window_sizes, within
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
@@ -40,13 +39,13 @@ class SumTapsAttrs(Attrs):
 
 def _infer(types: Types, attrs: SumTapsAttrs) -> tuple[TensorType, ...]:
     """NCHW y [N, K * product(window), H, W] to NCHW [N, K, H', W'] as `conv` of that window makes it."""
-    y = only(types)
+    y = present(types[0])
     filters = dim(y.shape[1] // prod(attrs.window))
     return (TensorType(y.dtype, (y.shape[0], filters, *dims(window_sizes(y.shape[2:], attrs.window, attrs)))),)
 
 
 def _compute(inputs: Sequence[Tensor | None], attrs: SumTapsAttrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
-    y = present(inputs, 0)
+    y = need(inputs[0])
     taps = [te.reduce_axis(extent, name) for extent, name in zip(attrs.window, ("kh", "kw"), strict=True)]
     place = [(s, t.var * d, p) for s, t, d, p in zip(attrs.strides, taps, attrs.dilations, attrs.pads, strict=False)]
 

@@ -18,22 +18,22 @@ from tilewright.ir.expr import Expr, as_int, cast, is_const
 from tilewright.ir.graph import TensorType
 from tilewright.ops import registry
 from tilewright.ops.conv import ConvAttrs
-from tilewright.ops.dims import accumulator, narrow
-from tilewright.ops.lowered.packed import convolved, layout_name, only, pad_spatial, present
+from tilewright.ops.dims import accumulator, narrow, need, present
+from tilewright.ops.lowered.packed import convolved, layout_name, pad_spatial
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.te import Tensor
 
 
 def _infer(types: Types, attrs: ConvAttrs) -> tuple[TensorType, ...]:
-    x, w = only(types), only(types, 1)
+    x, w = present(types[0]), present(types[1])
     out = convolved(x.shape[2:4], w.shape[2:4], attrs.strides, attrs.dilations, attrs.pads)
     filters = w.shape[0]
     return (TensorType(x.dtype, (*x.shape[:2], *out, filters), layout_name(as_int(filters) or 0)),)
 
 
 def _compute(inputs: Sequence[Tensor | None], attrs: ConvAttrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
-    w, (type,) = present(inputs, 1), types
-    x = pad_spatial(present(inputs, 0), attrs.pads, 0)
+    w, (type,) = need(inputs[1]), types
+    x = pad_spatial(need(inputs[0]), attrs.pads, 0)
     acc, each = accumulator(type.dtype), w.shape[0] // attrs.groups
     (sh, sw), (dh, dw) = attrs.strides, attrs.dilations
     c = te.reduce_axis(w.shape[4], "ci")

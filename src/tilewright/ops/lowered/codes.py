@@ -28,7 +28,8 @@ from tilewright.ir.dtype import f32, i8, i32, u8
 from tilewright.ir.expr import Expr, as_expr, as_int, call, cast, const
 from tilewright.ir.graph import Node, TensorType
 from tilewright.ops.book import entry
-from tilewright.ops.lowered.packed import Arrays, cropped, only, present
+from tilewright.ops.dims import need, present
+from tilewright.ops.lowered.packed import Arrays, cropped
 from tilewright.ops.registry import OpDef, Types, Version, register
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import DTypeError
@@ -58,7 +59,7 @@ class CodesAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: CodesAttrs) -> tuple[TensorType, ...]:
-    x, codes, scales = (only(types, k) for k in range(3))
+    x, codes, scales = (present(types[k]) for k in range(3))
     offsets = types[3] if len(types) > 3 else None
     is_codes = codes.dtype in (u8, i8)
     if (x.dtype, scales.dtype) != (f32, f32) or not is_codes or (offsets is not None and offsets != scales):
@@ -99,11 +100,11 @@ def _offset(inputs: Sequence[Tensor | None], attrs: CodesAttrs, at: tuple[Expr, 
     offsets = inputs[3] if len(inputs) > 3 else None
     if offsets is not None:
         return offsets[at]
-    return present(inputs, 2)[at] * const(attrs.zero, f32) if attrs.zero else None
+    return need(inputs[2])[at] * const(attrs.zero, f32) if attrs.zero else None
 
 
 def _compute(inputs: Sequence[Tensor | None], attrs: CodesAttrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
-    x, codes, scales = (present(inputs, k) for k in range(3))
+    x, codes, scales = (need(inputs[k]) for k in range(3))
     layout = _layout(x, codes, scales)
     width, group, groups = layout.width, layout.group, layout.depth // layout.group
     rows, columns = types[0].shape[:-1], layout.panels * width
@@ -134,7 +135,7 @@ def _compute(inputs: Sequence[Tensor | None], attrs: CodesAttrs, types: tuple[Te
 def _decoded_compute(
     inputs: Sequence[Tensor | None], attrs: CodesAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    x, codes, scales = (present(inputs, k) for k in range(3))
+    x, codes, scales = (need(inputs[k]) for k in range(3))
     layout = _layout(x, codes, scales)
 
     def weight(panel: Expr, k: Expr, lane: Expr) -> Expr:

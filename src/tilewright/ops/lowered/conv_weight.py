@@ -20,7 +20,7 @@ from tilewright import te
 from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, const
 from tilewright.ir.graph import TensorType
-from tilewright.ops.lowered.packed import only, present
+from tilewright.ops.dims import need, present
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
@@ -39,7 +39,7 @@ class ConvWeightAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: ConvWeightAttrs) -> tuple[TensorType, ...]:
-    wide, narrow = only(types), only(types, 1)
+    wide, narrow = present(types[0]), present(types[1])
     inner = narrow.shape[-1] if narrow.rank == RANK + 3 else const(1)
     window = map(const, attrs.window)
     return (TensorType(wide.dtype, (wide.shape[1], narrow.shape[1], *window, inner, wide.shape[-1])),)
@@ -48,7 +48,7 @@ def _infer(types: Types, attrs: ConvWeightAttrs) -> tuple[TensorType, ...]:
 def _compute(
     inputs: Sequence[Tensor | None], attrs: ConvWeightAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    wide, narrow = present(inputs, 0), present(inputs, 1)
+    wide, narrow = need(inputs[0]), need(inputs[1])
     flow = narrow if attrs.data == "wide" else wide
     n = te.reduce_axis(wide.shape[0], "n")
     pixels = [te.reduce_axis(flow.shape[2 + k], f"o{k}") for k in range(RANK)]

@@ -20,18 +20,10 @@ from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, as_int, cast, ceildiv, const
 from tilewright.ir.graph import TensorType
 from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.dims import need, present
 from tilewright.ops.lowered.dots import accumulator
 from tilewright.ops.lowered.index_maps import register_map
-from tilewright.ops.lowered.packed import (
-    blocked_conv,
-    convolved,
-    cropped,
-    layout_name,
-    only,
-    pad_spatial,
-    panel_rows,
-    present,
-)
+from tilewright.ops.lowered.packed import blocked_conv, convolved, cropped, layout_name, pad_spatial, panel_rows
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
@@ -57,7 +49,7 @@ class PackConvDotAttrs(Attrs):
 
 def _pack_infer(types: Types, attrs: PackConvDotAttrs) -> Out:
     """`w[K, C, kh, kw]` to panels. Raises ShapeError if groups do not divide a block."""
-    w, block, width, group = only(types), attrs.block, attrs.width, attrs.group
+    w, block, width, group = present(types[0]), attrs.block, attrs.width, attrs.group
     if block % group:
         raise ShapeError("a block of channels is no multiple of the group", expected=group, got=block)
     filters, channels, *window = w.shape
@@ -67,7 +59,7 @@ def _pack_infer(types: Types, attrs: PackConvDotAttrs) -> Out:
 
 
 def _pack_compute(inputs: Tensors, attrs: PackConvDotAttrs, out: Out) -> tuple[Tensor, ...]:
-    w, (type,) = present(inputs, 0), out
+    w, (type,) = need(inputs[0]), out
     _, blocks, *window, _, _, group = type.shape
     rows = panel_rows(w, attrs.width, blocks * attrs.block, attrs.panels)
 
@@ -100,7 +92,7 @@ class ConvDotAttrs(Attrs):
 def _conv_infer(types: Types, attrs: ConvDotAttrs) -> Out:
     """Blocked `x` and packed `w`, and a zero point `[]` of x's type or none, to blocks as wide as the panels, of i32 or
     f32."""
-    x, w = only(types), only(types, 1)
+    x, w = present(types[0]), present(types[1])
     if (
         x.rank != 5
         or w.rank != 7
@@ -115,10 +107,10 @@ def _conv_infer(types: Types, attrs: ConvDotAttrs) -> Out:
 
 
 def _conv_compute(inputs: Tensors, attrs: ConvDotAttrs, out: Out) -> tuple[Tensor, ...]:
-    w, (type,) = present(inputs, 1), out
+    w, (type,) = need(inputs[1]), out
     panels, blocks, height, width, steps, _, group = w.shape
     zero = inputs[2][()] if len(inputs) > 2 and inputs[2] is not None else 0
-    x = pad_spatial(present(inputs, 0), attrs.pads, zero)
+    x = pad_spatial(need(inputs[0]), attrs.pads, zero)
     (sh, sw), (dh, dw) = attrs.strides, attrs.dilations
     kinds = ((blocks, "co"), (height, "kh"), (width, "kw"), (steps, "ci"), (group, "p"))
     axes = [te.reduce_axis(size, name) for size, name in kinds]

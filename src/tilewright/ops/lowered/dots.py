@@ -19,9 +19,9 @@ from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import DType, f32, i32
 from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import dim
+from tilewright.ops.dims import dim, need, present
 from tilewright.ops.lowered.index_maps import register_map
-from tilewright.ops.lowered.packed import ColumnsAttrs, batch_of, cropped, only, present
+from tilewright.ops.lowered.packed import ColumnsAttrs, batch_of, cropped
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
@@ -53,7 +53,7 @@ class PackDotAttrs(Attrs):
 def _pack_infer(types: Types, attrs: PackDotAttrs) -> Out:
     """`w[..., K, N]` (`[..., N, K]` if `transpose`) to panels, their number rounded up to a multiple of `panels`;
     columns past N are zero."""
-    w, width, group = only(types), attrs.width, attrs.group
+    w, width, group = present(types[0]), attrs.width, attrs.group
     *batch, k, n = w.shape
     if attrs.transpose:
         k, n = n, k
@@ -65,7 +65,7 @@ def _pack_infer(types: Types, attrs: PackDotAttrs) -> Out:
 
 
 def _pack_compute(inputs: Tensors, attrs: PackDotAttrs, out: Out) -> tuple[Tensor, ...]:
-    w, width, group, transpose = present(inputs, 0), attrs.width, attrs.group, attrs.transpose
+    w, width, group, transpose = need(inputs[0]), attrs.width, attrs.group, attrs.transpose
     n = w.shape[-2 if transpose else -1]
     whole = (columns := as_int(n)) is not None and columns % (width * attrs.panels) == 0
 
@@ -89,14 +89,14 @@ def _matmul_infer(types: Types, attrs: ColumnsAttrs) -> Out:
 
     A batch dimension of w is that of x, or 1, or absent.
     """
-    x, w = only(types), only(types, 1)
+    x, w = present(types[0]), present(types[1])
     if not prove_equal(x.shape[-1], w.shape[-3] * w.shape[-1]) or x.dtype.is_float is not w.dtype.is_float:
         raise ShapeError("the packed weights do not fit the rows", expected=w, got=x)
     return (TensorType(accumulator(x.dtype), (*x.shape[:-1], as_expr(attrs.columns))),)
 
 
 def _matmul_compute(inputs: Tensors, attrs: ColumnsAttrs, out: Out) -> tuple[Tensor, ...]:
-    x, w = present(inputs, 0), present(inputs, 1)
+    x, w = need(inputs[0]), need(inputs[1])
     *batch, panels, steps, width, group = w.shape
     k, inner = te.reduce_axis(steps, "k"), te.reduce_axis(group, "p")
     acc = out[0].dtype

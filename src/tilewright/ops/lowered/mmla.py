@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from tilewright import te
 from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import static
+from tilewright.ops.dims import need, present, static
 from tilewright.ops.lowered.dots import accumulator, product_reference
-from tilewright.ops.lowered.packed import ColumnsAttrs, batch_of, only, present
+from tilewright.ops.lowered.packed import ColumnsAttrs, batch_of
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
@@ -32,7 +32,7 @@ SIDE = 2
 def _infer(types: Types, attrs: ColumnsAttrs) -> Out:
     """`x[..., M, K]` and panels `w[..., P, D/group, 2, group]`, D at least K, to `[..., M, columns]` of f32 or i32. A
     batch dimension of w is that of x, or 1, or absent."""
-    x, w = only(types), only(types, 1)
+    x, w = present(types[0]), present(types[1])
     fits = 4 <= w.rank <= x.rank + 2 and as_int(w.shape[-2]) == SIDE and x.dtype.is_float is w.dtype.is_float
     if not fits or static(x.shape[-1], "the depth") > static(w.shape[-3] * w.shape[-1], "the depth"):
         raise ShapeError("the packed weights do not fit the rows", expected=w, got=x)
@@ -40,7 +40,7 @@ def _infer(types: Types, attrs: ColumnsAttrs) -> Out:
 
 
 def _compute(inputs: Tensors, attrs: ColumnsAttrs, out: Out) -> tuple[Tensor, ...]:
-    x, w = present(inputs, 0), present(inputs, 1)
+    x, w = need(inputs[0]), need(inputs[1])
     *batch, panels, steps, _, group = w.shape
     k, inner = te.reduce_axis(steps, "k"), te.reduce_axis(group, "p")
     acc, (*lead, count, own) = out[0].dtype, x.shape

@@ -18,10 +18,11 @@ from tilewright import te
 from tilewright.ir.expr import Expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.dims import need, present
 from tilewright.ops.lowered.dot_conv import ConvDotAttrs, conv_of_panels
 from tilewright.ops.lowered.dots import accumulator
 from tilewright.ops.lowered.mmla import SIDE
-from tilewright.ops.lowered.packed import convolved, layout_name, only, present
+from tilewright.ops.lowered.packed import convolved, layout_name
 from tilewright.ops.lowered.tiles import phases_of
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
@@ -44,7 +45,7 @@ class ConvMmlaAttrs(ConvDotAttrs):
 def _infer(types: Types, attrs: ConvMmlaAttrs) -> Out:
     """Blocked `x`, packed `w` and a zero point `[]` of x's type, or none, to blocks of i32 or f32. Filters of a group
     are whole panels, where there are several."""
-    x, w = only(types), only(types, 1)
+    x, w = present(types[0]), present(types[1])
     if w.rank != 7 or x.rank != 5 or (as_int(w.shape[4]), as_int(w.shape[5])) != (1, SIDE):
         raise ShapeError("the packed weights do not fit the blocks of channels", expected=w, got=x)
     deep, filters = (as_int(w.shape[1]) or 0) * (as_int(w.shape[6]) or 0), (as_int(w.shape[0]) or 0) * SIDE
@@ -58,7 +59,7 @@ def _infer(types: Types, attrs: ConvMmlaAttrs) -> Out:
 
 
 def _compute(inputs: Tensors, attrs: ConvMmlaAttrs, out: Out) -> tuple[Tensor, ...]:
-    x, w, (type,) = present(inputs, 0), present(inputs, 1), out
+    x, w, (type,) = need(inputs[0]), need(inputs[1]), out
     zero = inputs[2][()] if len(inputs) > 2 and inputs[2] is not None else const(0, x.dtype)
     panels, blocks, *window, _, _, group = w.shape
     images, _, h, v, b = x.shape

@@ -21,7 +21,7 @@ from tilewright.ir.dtype import i32
 from tilewright.ir.expr import Expr, all_of, as_expr, as_int, cast, ceildiv, const, is_const, product, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.conv import ConvAttrs
-from tilewright.ops.dims import dim
+from tilewright.ops.dims import dim, need, present
 from tilewright.ops.lowered.index_maps import register_map
 from tilewright.ops.minifloat import decoded
 from tilewright.ops.registry import OpDef, Types, get, register
@@ -35,18 +35,6 @@ def layout_name(block: int) -> str:
     return f"NCHW{block}c"
 
 
-def only(types: Types, k: int = 0) -> TensorType:
-    result = types[k]
-    assert result is not None
-    return result
-
-
-def present(inputs: Sequence[Tensor | None], k: int) -> Tensor:
-    result = inputs[k]
-    assert result is not None
-    return result
-
-
 # -- blocking ----------------------------------------------------------------------------------------------------------
 
 
@@ -58,7 +46,7 @@ class BlockAttrs(Attrs):
 
 
 def _block_infer(types: Types, attrs: BlockAttrs) -> tuple[TensorType, ...]:
-    x, b = only(types), attrs.block
+    x, b = present(types[0]), attrs.block
     n, c, *spatial = x.shape
     blocks = const(1) if as_int(c) == 1 else ceildiv(c, b)
     return (TensorType(x.dtype, (n, blocks, *spatial, const(1 if as_int(c) == 1 else b)), layout_name(b)),)
@@ -67,7 +55,7 @@ def _block_infer(types: Types, attrs: BlockAttrs) -> tuple[TensorType, ...]:
 def _block_compute(
     inputs: Sequence[Tensor | None], attrs: BlockAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    x, b = present(inputs, 0), attrs.block
+    x, b = need(inputs[0]), attrs.block
     channels = as_int(x.shape[1])
     assert channels is not None
 
@@ -93,14 +81,14 @@ class UnblockAttrs(Attrs):
 
 
 def _unblock_infer(types: Types, attrs: UnblockAttrs) -> tuple[TensorType, ...]:
-    n, _, *spatial, _ = only(types).shape
-    return (TensorType(only(types).dtype, (n, const(attrs.channels), *spatial)),)
+    n, _, *spatial, _ = present(types[0]).shape
+    return (TensorType(present(types[0]).dtype, (n, const(attrs.channels), *spatial)),)
 
 
 def _unblock_compute(
     inputs: Sequence[Tensor | None], attrs: UnblockAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    x = present(inputs, 0)
+    x = need(inputs[0])
     b = x.shape[-1]
 
     def element(*at: Expr) -> Expr:
@@ -126,7 +114,7 @@ class PackMatmulAttrs(Attrs):
 
 def _pack_matmul_infer(types: Types, attrs: PackMatmulAttrs) -> tuple[TensorType, ...]:
     """`w[..., K, N]` (`[..., N, K]` if `transpose`) to `[..., ceil(N/width), K, width]`."""
-    w, width = only(types), attrs.width
+    w, width = present(types[0]), attrs.width
     *batch, k, n = w.shape
     if attrs.transpose:
         k, n = n, k
@@ -136,7 +124,7 @@ def _pack_matmul_infer(types: Types, attrs: PackMatmulAttrs) -> tuple[TensorType
 def _pack_matmul_compute(
     inputs: Sequence[Tensor | None], attrs: PackMatmulAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    w, width = present(inputs, 0), attrs.width
+    w, width = need(inputs[0]), attrs.width
     n = w.shape[-2 if attrs.transpose else -1]
     whole = (columns := as_int(n)) is not None and columns % width == 0
 
@@ -171,7 +159,7 @@ def _matmul_infer(types: Types, attrs: ColumnsAttrs) -> tuple[TensorType, ...]:
     A batch dimension of w is that of x, or 1, or absent. Weights may be narrower than x: they are converted on the
     way into registers. Integers narrower than 32 bits give i32.
     """
-    x = only(types)
+    x = present(types[0])
     result = i32 if x.dtype.is_int and x.dtype.bits < 32 else x.dtype
     return (TensorType(result, (*x.shape[:-1], as_expr(attrs.columns))),)
 
@@ -179,7 +167,7 @@ def _matmul_infer(types: Types, attrs: ColumnsAttrs) -> tuple[TensorType, ...]:
 def _matmul_compute(
     inputs: Sequence[Tensor | None], attrs: ColumnsAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    x, w = present(inputs, 0), present(inputs, 1)
+    x, w = need(inputs[0]), need(inputs[1])
     *batch, panels, depth, width = w.shape
     k = te.reduce_axis(depth, "k")
 
@@ -233,7 +221,7 @@ class PackConvAttrs(Attrs):
 
 
 def _pack_conv_infer(types: Types, attrs: PackConvAttrs) -> tuple[TensorType, ...]:
-    w = only(types)
+    w = present(types[0])
     k, c, *window = w.shape
     b, width = attrs.block, attrs.width
     return (TensorType(w.dtype, (ceildiv(k, width), ceildiv(c, b), *window, const(b), const(width))),)
@@ -242,7 +230,7 @@ def _pack_conv_infer(types: Types, attrs: PackConvAttrs) -> tuple[TensorType, ..
 def _pack_conv_compute(
     inputs: Sequence[Tensor | None], attrs: PackConvAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    w, b, width = present(inputs, 0), attrs.block, attrs.width
+    w, b, width = need(inputs[0]), attrs.block, attrs.width
     _, outer_extent, *window_extents, _, _ = types[0].shape
     rows = panel_rows(w, width, outer_extent * b)
 
@@ -304,7 +292,7 @@ class ConvBlockedAttrs(Attrs):
 
 def _conv_infer(types: Types, attrs: ConvBlockedAttrs) -> tuple[TensorType, ...]:
     """`x` blocked (rank 5) or NCHW (rank 4) and packed weights to a blocked output of `channels` channels."""
-    x, w = only(types), only(types, 1)
+    x, w = present(types[0]), present(types[1])
     out = convolved(x.shape[2:4], w.shape[2:4], attrs.strides, attrs.dilations, attrs.pads)
     b = attrs.out_block
     return (TensorType(x.dtype, (x.shape[0], const(-(-attrs.channels // b)), *out, const(b)), layout_name(b)),)
@@ -343,24 +331,24 @@ def _conv_compute(
 ) -> tuple[Tensor, ...]:
     """With `flat`, the output's pixels are one dimension of the product, `h * width + v`, so that a register tile may
     cross lines; a window of one pixel then reads the pixels in that order too."""
-    w = present(inputs, 1)
+    w = need(inputs[1])
     outer_extent, kh_extent, kw_extent, inner_extent, width = w.shape[1:]
     n, _, oh, ow, _ = types[0].shape
     b, flat = attrs.out_block, attrs.flat
     pixel = is_const(kh_extent, 1) and is_const(kw_extent, 1)
-    x = pad_spatial(present(inputs, 0), attrs.pads, 0)
+    x = pad_spatial(need(inputs[0]), attrs.pads, 0)
     (sh, sw), (dh, dw) = attrs.strides, attrs.dilations
     if flat and pixel and ((sh, sw) != (1, 1) or as_int(oh * ow) is None):
         x, sh, sw = _sampled(x, attrs, oh, ow), 1, 1
     co, ci = te.reduce_axis(outer_extent, "co"), te.reduce_axis(inner_extent, "ci")
     kh, kw = te.reduce_axis(kh_extent, "kh"), te.reduce_axis(kw_extent, "kw")
-    blocked = present(inputs, 0).ndim == 5
+    blocked = need(inputs[0]).ndim == 5
 
     def element(*at: Expr) -> Expr:
         n, k, *pixel_at, lane = at
         h, v = (pixel_at[0] // ow, pixel_at[0] % ow) if flat else pixel_at
         where: tuple[Any, ...] = (h * sh + kh.var * dh, v * sw + kw.var * dw)
-        if x.ndim < present(inputs, 0).ndim:
+        if x.ndim < need(inputs[0]).ndim:
             where = (pixel_at[0],)
         inner = ci.var if blocked else const(0)
         channel = k * b + lane

@@ -19,17 +19,9 @@ from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, all_of, as_int, ceildiv, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.conv import ConvAttrs
-from tilewright.ops.dims import dims
+from tilewright.ops.dims import dims, need, present
 from tilewright.ops.lowered.index_maps import register_map
-from tilewright.ops.lowered.packed import (
-    UNBLOCK_CHANNELS,
-    BlockAttrs,
-    UnblockAttrs,
-    blocked_conv,
-    layout_name,
-    only,
-    present,
-)
+from tilewright.ops.lowered.packed import UNBLOCK_CHANNELS, BlockAttrs, UnblockAttrs, blocked_conv, layout_name
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
@@ -38,14 +30,14 @@ Arrays = Sequence[Any]
 
 
 def _pack_infer(types: Types, attrs: BlockAttrs) -> tuple[TensorType, ...]:
-    w, b = only(types), attrs.block
+    w, b = present(types[0]), attrs.block
     return (TensorType(w.dtype, (ceildiv(w.shape[0], b), *w.shape[1:], const(b))),)
 
 
 def _pack_compute(
     inputs: Sequence[Tensor | None], attrs: BlockAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    w, b = present(inputs, 0), attrs.block
+    w, b = need(inputs[0]), attrs.block
     filters = as_int(w.shape[0])
     assert filters is not None
 
@@ -96,7 +88,7 @@ class DepthwiseAttrs(Attrs):
 
 def _infer(types: Types, attrs: DepthwiseAttrs) -> tuple[TensorType, ...]:
     """x [N, ceil(C/b), H, W, b] and packed weights to a blocked output of `groups * per_out` channels."""
-    x, w = only(types), only(types, 1)
+    x, w = present(types[0]), present(types[1])
     out = dims(window_sizes(x.shape[2:4], w.shape[2:4], attrs))
     return (TensorType(x.dtype, (x.shape[0], w.shape[0], *out, w.shape[4]), layout_name(as_int(w.shape[4]) or 0)),)
 
@@ -111,7 +103,7 @@ def within(at: Sequence[Expr], shape: Sequence[Expr], pads: Sequence[int]) -> Ex
 def _compute(
     inputs: Sequence[Tensor | None], attrs: DepthwiseAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    x, w = present(inputs, 0), present(inputs, 1)
+    x, w = need(inputs[0]), need(inputs[1])
     (sh, sw), (dh, dw), pads = attrs.strides, attrs.dilations, attrs.pads
     per_in, per_out = attrs.per_in, attrs.per_out
     b = as_int(w.shape[4])
@@ -159,7 +151,7 @@ class PackPointwiseAttrs(Attrs):
 
 def _pack_pointwise_infer(types: Types, attrs: PackPointwiseAttrs) -> tuple[TensorType, ...]:
     """`w[K, C/g, 1, 1]` to `[g, ceil(K/g/width), C/g, width]`."""
-    w, groups, width = only(types), attrs.groups, attrs.width
+    w, groups, width = present(types[0]), attrs.groups, attrs.width
     each = (as_int(w.shape[0]) or 0) // groups
     return (TensorType(w.dtype, (const(groups), const(-(-each // width)), w.shape[1], const(width))),)
 
@@ -167,7 +159,7 @@ def _pack_pointwise_infer(types: Types, attrs: PackPointwiseAttrs) -> tuple[Tens
 def _pack_pointwise_compute(
     inputs: Sequence[Tensor | None], attrs: PackPointwiseAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    w, width = present(inputs, 0), attrs.width
+    w, width = need(inputs[0]), attrs.width
     each = (as_int(w.shape[0]) or 0) // attrs.groups
 
     def element(g: Expr, panel: Expr, c: Expr, lane: Expr) -> Expr:
@@ -190,7 +182,7 @@ class PointwiseGroupsAttrs(Attrs):
 
 def _pointwise_infer(types: Types, attrs: PointwiseGroupsAttrs) -> tuple[TensorType, ...]:
     """x [N, C, H, W] and packed weights to [N, channels, H, W]."""
-    x = only(types)
+    x = present(types[0])
     return (TensorType(x.dtype, (x.shape[0], const(attrs.channels), *x.shape[2:])),)
 
 
@@ -198,7 +190,7 @@ def _pointwise_compute(
     inputs: Sequence[Tensor | None], attrs: PointwiseGroupsAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
     """A product over the pixels of a map, which are one dimension in it: a stage puts them so, another back."""
-    x, w = present(inputs, 0), present(inputs, 1)
+    x, w = need(inputs[0]), need(inputs[1])
     groups, panels, depth, width = w.shape
     n, _, height, columns = types[0].shape
     each = attrs.channels // (as_int(groups) or 1)

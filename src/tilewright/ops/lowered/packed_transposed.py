@@ -21,17 +21,9 @@ from tilewright.ir.attributes import Attrs, Dims, Ints
 from tilewright.ir.expr import Expr, all_of, as_expr, as_int, ceildiv, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.conv import ConvTransposeAttrs
-from tilewright.ops.dims import dim, same_dim
+from tilewright.ops.dims import dim, need, present, same_dim
 from tilewright.ops.lowered.index_maps import register_map
-from tilewright.ops.lowered.packed import (
-    UNBLOCK_CHANNELS,
-    UnblockAttrs,
-    blocked,
-    cropped,
-    layout_name,
-    only,
-    present,
-)
+from tilewright.ops.lowered.packed import UNBLOCK_CHANNELS, UnblockAttrs, blocked, cropped, layout_name
 from tilewright.ops.registry import OpDef, Types, get, register
 from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
@@ -49,7 +41,7 @@ class PackTransposedAttrs(Attrs):
 
 
 def _pack_infer(types: Types, attrs: PackTransposedAttrs) -> tuple[TensorType, ...]:
-    w, b, width, strides = only(types), attrs.block, attrs.width, attrs.strides
+    w, b, width, strides = present(types[0]), attrs.block, attrs.width, attrs.strides
     c, k, *window = w.shape
     taps = [ceildiv(size, s) for size, s in zip(window, strides, strict=True)]
     shape = (ceildiv(k, width), *(const(s) for s in strides), *taps, ceildiv(c, b), const(b), const(width))
@@ -59,7 +51,7 @@ def _pack_infer(types: Types, attrs: PackTransposedAttrs) -> tuple[TensorType, .
 def _pack_compute(
     inputs: Sequence[Tensor | None], attrs: PackTransposedAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    w, b, width, strides = present(inputs, 0), attrs.block, attrs.width, attrs.strides
+    w, b, width, strides = need(inputs[0]), attrs.block, attrs.width, attrs.strides
     filters, rank = as_int(w.shape[1]), len(attrs.strides)
     assert filters is not None
 
@@ -93,7 +85,7 @@ class ConvTransposedAttrs(Attrs):
 
 def _infer(types: Types, attrs: ConvTransposedAttrs) -> tuple[TensorType, ...]:
     """x blocked or NCHW and packed weights to a blocked output of `channels` channels and `size` spatial extents."""
-    x, b = only(types), attrs.out_block
+    x, b = present(types[0]), attrs.out_block
     shape = (x.shape[0], const(-(-attrs.channels // b)), *map(as_expr, attrs.size), const(b))
     return (TensorType(x.dtype, shape, layout_name(b)),)
 
@@ -101,7 +93,7 @@ def _infer(types: Types, attrs: ConvTransposedAttrs) -> tuple[TensorType, ...]:
 def _compute(
     inputs: Sequence[Tensor | None], attrs: ConvTransposedAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    x, w = present(inputs, 0), present(inputs, 1)
+    x, w = need(inputs[0]), need(inputs[1])
     window, strides, b, out = attrs.window, attrs.strides, attrs.out_block, types[0].shape
     rank = len(strides)
     pads = attrs.pads[:rank]

@@ -15,16 +15,8 @@ from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.graph import TensorType
 from tilewright.ops.conv import ConvAttrs
-from tilewright.ops.dims import dims
-from tilewright.ops.lowered.packed import (
-    UNBLOCK_CHANNELS,
-    UnblockAttrs,
-    blocked_conv,
-    cropped,
-    layout_name,
-    only,
-    present,
-)
+from tilewright.ops.dims import dims, need, present
+from tilewright.ops.lowered.packed import UNBLOCK_CHANNELS, UnblockAttrs, blocked_conv, cropped, layout_name
 from tilewright.ops.lowered.packed_groups import window_sizes, within
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
@@ -47,7 +39,7 @@ class ConvWindowsAttrs(Attrs):
 
 def _infer(types: Types, attrs: ConvWindowsAttrs) -> tuple[TensorType, ...]:
     """x blocked or NCHW (with one group) and packed weights to a blocked output of `channels` channels."""
-    x, w, b = only(types), only(types, 1), attrs.out_block
+    x, w, b = present(types[0]), present(types[1]), attrs.out_block
     rank = len(attrs.strides)
     out = dims(window_sizes(x.shape[2 : 2 + rank], w.shape[2 : 2 + rank], attrs))
     shape = (x.shape[0], const(-(-attrs.channels // b)), *out, const(b))
@@ -57,7 +49,7 @@ def _infer(types: Types, attrs: ConvWindowsAttrs) -> tuple[TensorType, ...]:
 def _compute(
     inputs: Sequence[Tensor | None], attrs: ConvWindowsAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    x, w = present(inputs, 0), present(inputs, 1)
+    x, w = need(inputs[0]), need(inputs[1])
     strides, dilations, pads, b = attrs.strides, attrs.dilations, attrs.pads, attrs.out_block
     rank, each = len(strides), attrs.channels // attrs.groups
     depth, *window, inner, width = w.shape[1:]

@@ -32,8 +32,8 @@ from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import bf16, f32, i64
 from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import Node, TensorType
-from tilewright.ops.dims import static
-from tilewright.ops.lowered.packed import ColumnsAttrs, cropped, only, present
+from tilewright.ops.dims import need, present, static
+from tilewright.ops.lowered.packed import ColumnsAttrs, cropped
 from tilewright.ops.lowered.tiles import chosen
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.registry import OpDef, Types, Version, get, register
@@ -77,7 +77,7 @@ class PiecesAttrs(Attrs):
 
 def _pieces_infer(types: Types, attrs: PiecesAttrs) -> Out:
     """`x[..., K]` of f32 to bf16, with a dimension of pieces."""
-    x = only(types)
+    x = present(types[0])
     if x.dtype is not f32 or not x.shape or attrs.count not in (2, 3):
         raise ShapeError("two or three pieces are of f32", expected="f32[..., K]", got=f"{attrs.count} of {x}")
     at = 0 if attrs.first else x.rank - 1
@@ -85,7 +85,7 @@ def _pieces_infer(types: Types, attrs: PiecesAttrs) -> Out:
 
 
 def _pieces_compute(inputs: Tensors, attrs: PiecesAttrs, out: Out) -> tuple[Tensor, ...]:
-    x = present(inputs, 0)
+    x = need(inputs[0])
     place = 0 if attrs.first else len(x.shape) - 1
 
     def element(*at: Expr) -> Expr:
@@ -130,7 +130,7 @@ class MatmulPiecesAttrs(Attrs):
 def _product_infer(types: Types, attrs: MatmulPiecesAttrs) -> Out:
     """Pieces `p[..., M, pieces, K]` and panels of them, `[pieces, ..., P, D/group, width, group]` with D at least K, to
     `[..., M, columns]` of f32. Dimensions of panels between pieces and P are all those of p before M, or none."""
-    p, w = only(types), only(types, 1)
+    p, w = present(types[0]), present(types[1])
     fits = attrs.terms in TERMS and w.rank >= 5 and p.rank >= 3 and p.dtype is w.dtype is bf16
     fits = fits and w.shape[1:-4] in ((), p.shape[:-3])
     if not fits or {as_int(p.shape[-2]), as_int(w.shape[0])} != {count_of(attrs.terms)}:
@@ -141,7 +141,7 @@ def _product_infer(types: Types, attrs: MatmulPiecesAttrs) -> Out:
 
 
 def _product_compute(inputs: Tensors, attrs: MatmulPiecesAttrs, out: Out) -> tuple[Tensor, ...]:
-    p, w = present(inputs, 0), present(inputs, 1)
+    p, w = need(inputs[0]), need(inputs[1])
     pieces, *batch, panels, steps, width, group = w.shape
     axes = [te.reduce_axis(size, name) for size, name in ((const(attrs.terms), "t"), (steps, "k"), (group, "p"))]
     t, k, inner = (axis.var for axis in axes)
@@ -191,13 +191,13 @@ LIMIT = 2.0**126
 
 def _large_infer(types: Types, attrs: Attrs) -> Out:
     """Largest magnitudes of f32 and a bound `[]` to 0 or 1, i64[]."""
-    if any(t is None or t.dtype is not f32 for t in types) or len(types) != 2 or only(types, 1).rank:
+    if any(t is None or t.dtype is not f32 for t in types) or len(types) != 2 or present(types[1]).rank:
         raise ShapeError("magnitudes and a bound are of f32", expected="f32[...], f32[]", got=str(types))
     return (TensorType(i64, ()),)
 
 
 def _large_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
-    x, bound = present(inputs, 0), present(inputs, 1)
+    x, bound = need(inputs[0]), need(inputs[1])
     axes = [te.reduce_axis(size, f"r{k}") for k, size in enumerate(x.shape)]
     most = te.compute((), lambda: te.max(x[tuple(axis.var for axis in axes)], axis=axes), name="most") if axes else x
 
@@ -238,7 +238,7 @@ class MatmulSplitAttrs(MatmulPiecesAttrs):
 def _split_infer(types: Types, attrs: MatmulSplitAttrs) -> Out:
     """x[..., M, K], its pieces, panels `[P, K, width]` or the factor itself, panels of pieces, and `[n]` to
     `[..., M, columns]`."""
-    x, pieces, away = only(types), only(types, 1), only(types, 4)
+    x, pieces, away = present(types[0]), present(types[1]), present(types[4])
     if away.rank != 1 or x.dtype is not f32 or (*x.shape[:-1], x.shape[-1]) != (*pieces.shape[:-2], pieces.shape[-1]):
         raise ShapeError("the pieces are not of these rows", expected=x, got=f"{pieces}, {away}")
     return _product_infer((types[1], types[3]), attrs)
@@ -264,7 +264,7 @@ def versions(node: Node) -> tuple[Version, ...]:
 
 
 def _split_compute(inputs: Tensors, attrs: MatmulSplitAttrs, out: Out) -> tuple[Tensor, ...]:
-    op, how = attrs.ordinary(len(present(inputs, 0).shape), len(present(inputs, 2).shape))
+    op, how = attrs.ordinary(len(need(inputs[0]).shape), len(need(inputs[2]).shape))
     compute = get(op).compute
     assert compute is not None
     return compute((inputs[0], inputs[2]), how, out)

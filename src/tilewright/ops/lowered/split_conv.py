@@ -18,7 +18,8 @@ import numpy as np
 from tilewright.ir.dtype import bf16, f32
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Node, TensorType
-from tilewright.ops.lowered.packed import ConvBlockedAttrs, only
+from tilewright.ops.dims import present
+from tilewright.ops.lowered.packed import ConvBlockedAttrs
 from tilewright.ops.lowered.packed_windows import ConvWindowsAttrs
 from tilewright.ops.lowered.split import PIECES, TERMS, PiecesAttrs, count_of, pieces_of
 from tilewright.ops.lowered.tiles import CONV_TILES, ConvTilesAttrs, convolution
@@ -41,7 +42,7 @@ class ConvPiecesAttrs(ConvTilesAttrs):
 
 def _product_infer(types: Types, attrs: ConvPiecesAttrs) -> Out:
     """Blocked x of f32 and panels of pieces to blocks as wide as the panels, of f32."""
-    x, w = only(types), only(types, 1)
+    x, w = present(types[0]), present(types[1])
     if attrs.terms not in TERMS or x.dtype is not f32 or w.dtype is not bf16 or w.rank != 7:
         raise ShapeError("pieces are of f32 maps", expected=f"terms {', '.join(map(str, TERMS))}", got=f"{x}, {w}")
     if as_int(w.shape[1]) != count_of(attrs.terms):
@@ -88,8 +89,8 @@ def _ordinary(attrs: ConvPiecesAttrs) -> tuple[str, ConvBlockedAttrs | ConvWindo
 
 def _split_infer(types: Types, attrs: ConvPiecesAttrs) -> Out:
     """Blocked x, filters packed as they are, panels of pieces, and `[n]`."""
-    if only(types, 3).rank != 1:
-        raise ShapeError("whether there are pieces is the size of a vector", got=only(types, 3))
+    if present(types[3]).rank != 1:
+        raise ShapeError("whether there are pieces is the size of a vector", got=present(types[3]))
     return _product_infer((types[0], types[2]), attrs)
 
 

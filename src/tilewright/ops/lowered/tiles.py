@@ -17,10 +17,10 @@ from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.conv import ConvAttrs
-from tilewright.ops.dims import static
+from tilewright.ops.dims import need, present, static
 from tilewright.ops.lowered.dot_conv import conv_of_panels
 from tilewright.ops.lowered.dots import accumulator, product_reference
-from tilewright.ops.lowered.packed import convolved, cropped, layout_name, only, present
+from tilewright.ops.lowered.packed import convolved, cropped, layout_name
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ShapeError
@@ -43,7 +43,7 @@ class MatmulTilesAttrs(Attrs):
 
 def _matmul_infer(types: Types, attrs: MatmulTilesAttrs) -> Out:
     """`x[..., M, K]` and panels `w[P, D/group, width, group]`, D at least K, to `[..., M, columns]` of f32 or i32."""
-    x, w = only(types), only(types, 1)
+    x, w = present(types[0]), present(types[1])
     depth, own = static(w.shape[-3] * w.shape[-1], "the depth"), static(x.shape[-1], "the depth")
     if w.rank != 4 or x.rank < 2 or own > depth or x.dtype.is_float is not w.dtype.is_float:
         raise ShapeError("the packed weights do not fit the rows", expected=w, got=x)
@@ -51,7 +51,7 @@ def _matmul_infer(types: Types, attrs: MatmulTilesAttrs) -> Out:
 
 
 def _matmul_compute(inputs: Tensors, attrs: MatmulTilesAttrs, out: Out) -> tuple[Tensor, ...]:
-    x, w = present(inputs, 0), present(inputs, 1)
+    x, w = need(inputs[0]), need(inputs[1])
     panels, steps, width, group = w.shape
     k, inner = te.reduce_axis(steps, "k"), te.reduce_axis(group, "p")
     acc, (*lead, count, own) = out[0].dtype, x.shape
@@ -103,7 +103,7 @@ def _conv_infer(types: Types, attrs: ConvTilesAttrs) -> Out:
     """Blocked `x[N, ceil(C/b), H, W, b]`, packed `w[P, 1, kh, kw, D/group, width, group]` with D at least a group's
     channels in x's blocks, or what is gathered of them (kh are groups of lines then, kw is 1), and a zero point `[]` of
     x's type or none, to blocks as wide as the panels, of i32 or f32."""
-    x, w = only(types), only(types, 1)
+    x, w = present(types[0]), present(types[1])
     channels = static(x.shape[1] * x.shape[4], "channels") if x.rank == 5 else 0
     window: Sequence[Expr] = w.shape[2:4]
     if attrs.gathered:
@@ -222,7 +222,7 @@ def convolution(
     separately, so that neighbouring pixels of the output read neighbours. Pixels of the product that are none of the
     map are dropped. `terms` say which pieces of both are multiplied: a pixel's follow one another, those of weights are
     their second dimension."""
-    x, w, (type,) = present(inputs, 0), present(inputs, 1), out
+    x, w, (type,) = need(inputs[0]), need(inputs[1]), out
     zero = inputs[2][()] if len(inputs) > 2 and inputs[2] is not None else const(0, x.dtype)
     panels, _, height, width, steps, lanes, group = w.shape
     (sh, sw), (dh, dw), (top, left, *_) = attrs.strides, attrs.dilations, attrs.pads

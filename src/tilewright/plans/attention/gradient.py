@@ -18,15 +18,7 @@ from tilewright.ops.lowered.attention import ORDERS
 from tilewright.plans.attention.gradient_loops import Results, gradient_loops
 from tilewright.plans.attention.operands import Operands
 from tilewright.plans.attention.rows import Tile
-from tilewright.plans.attention.tiles import (
-    LENGTHS,
-    MAX_TILES,
-    SOFTMAX,
-    VECTORS,
-    Sizes,
-    heights,
-    square,
-)
+from tilewright.plans.attention.tiles import LENGTHS, MAX_TILES, SOFTMAX, VECTORS, Sizes, heights, square
 from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.cost import SYMBOL, Cost, fetch_cycles, fma_cycles, load_cycles, number, store_cycles

@@ -8,19 +8,7 @@ from contextlib import nullcontext
 
 from tilewright.arith import prove
 from tilewright.ir.dtype import boolean
-from tilewright.ir.expr import (
-    Buffer,
-    Expr,
-    as_int,
-    call,
-    cast,
-    ceildiv,
-    const,
-    equal,
-    is_const,
-    minimum,
-    select,
-)
+from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, ceildiv, const, equal, is_const, minimum, select
 from tilewright.ops.dims import accumulator
 from tilewright.ops.loopnest import Nest
 from tilewright.ops.lowered.attention import ORDERS, guarded

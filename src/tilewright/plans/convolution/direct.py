@@ -26,15 +26,7 @@ from math import ceil, prod
 from tilewright.ir.expr import Expr, Load, as_int, is_const
 from tilewright.ir.notes import Prefetch, Unroll
 from tilewright.ops.lowered.packed import CONV_BLOCKED, ConvBlockedAttrs
-from tilewright.plans.convolution.tiles import (
-    ENOUGH_STRIPS,
-    WHOLE,
-    Blocking,
-    DirectProblem,
-    blockings,
-    share_of,
-    side,
-)
+from tilewright.plans.convolution.tiles import ENOUGH_STRIPS, WHOLE, Blocking, DirectProblem, blockings, share_of, side
 from tilewright.plans.framework.analysis import Stage, Structure, factors
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import (

@@ -25,14 +25,7 @@ from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.cost import Cost, number, outside, roofline, sharing
 from tilewright.plans.idioms.conversions import contiguous_output
-from tilewright.plans.matmul.mmla import (
-    MAX_SIDE,
-    MAX_WASTE,
-    instruction,
-    product_tiles,
-    square_tile,
-    tile_cycles,
-)
+from tilewright.plans.matmul.mmla import MAX_SIDE, MAX_WASTE, instruction, product_tiles, square_tile, tile_cycles
 from tilewright.schedule.dot_intrinsics import Dot
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target

@@ -20,20 +20,7 @@ from dataclasses import replace
 from functools import partial
 
 from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, is_const, minimum
-from tilewright.ir.loops import (
-    Allocate,
-    Barrier,
-    Block,
-    BlockIter,
-    For,
-    If,
-    Intrinsic,
-    Let,
-    Region,
-    Stmt,
-    Store,
-    seq,
-)
+from tilewright.ir.loops import Allocate, Barrier, Block, BlockIter, For, If, Intrinsic, Let, Region, Stmt, Store, seq
 from tilewright.ir.rewrite import fresh_name, loads, map_expr, substitute
 from tilewright.plans.gpu.contractions import Contraction, Factor, extent_of
 from tilewright.plans.gpu.copies import Copier, Side

@@ -11,15 +11,7 @@ from tilewright.ir.loops import BlockIter, Store
 from tilewright.ir.rewrite import variables, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.common import lanes_of
-from tilewright.plans.framework.cost import (
-    Cost,
-    fetch_cycles,
-    load_cycles,
-    number,
-    store_cycles,
-    weight,
-    write_cycles,
-)
+from tilewright.plans.framework.cost import Cost, fetch_cycles, load_cycles, number, store_cycles, weight, write_cycles
 from tilewright.plans.framework.tiles import row_limit
 from tilewright.plans.idioms.reducing import lane_stride, steps
 from tilewright.plans.idioms.transposes import flat

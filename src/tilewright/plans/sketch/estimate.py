@@ -16,14 +16,7 @@ from tilewright.ir.expr import Var
 from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import walk
 from tilewright.plans.framework.analysis import Stage
-from tilewright.plans.framework.cost import (
-    Cost,
-    load_cycles,
-    nbytes_of,
-    number,
-    store_cycles,
-    weight,
-)
+from tilewright.plans.framework.cost import Cost, load_cycles, nbytes_of, number, store_cycles, weight
 from tilewright.plans.idioms.transposes import shuffle_cycles
 from tilewright.plans.sketch.access import Access
 from tilewright.plans.sketch.tiling import Tiling, transposed

@@ -15,16 +15,7 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.plans.framework.decision_key import Key, key_of_program
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
-from tilewright.plans.vta.layers import (
-    Addition,
-    Convolution,
-    Layer,
-    MaxPool,
-    Product,
-    Stages,
-    convolution,
-    product,
-)
+from tilewright.plans.vta.layers import Addition, Convolution, Layer, MaxPool, Product, Stages, convolution, product
 from tilewright.plans.vta.tiles import Tile, cycles, shape_of, tiles
 from tilewright.support.errors import ScheduleError
 from tilewright.targets.vta.config import DEFAULT, Memory

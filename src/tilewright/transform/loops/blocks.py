@@ -19,15 +19,7 @@ from dataclasses import replace
 from tilewright.ir.combine import without_new
 from tilewright.ir.expr import Buffer, Expr, Var, all_of, const, equal, is_const
 from tilewright.ir.loops import Block, For, If, PrimFunc, Seq, Stmt, Store, seq
-from tilewright.ir.rewrite import (
-    buffers_in,
-    names_of,
-    substitute,
-    substitute_stmt,
-    variables,
-    walk,
-    with_children,
-)
+from tilewright.ir.rewrite import buffers_in, names_of, substitute, substitute_stmt, variables, walk, with_children
 from tilewright.transform.loops.copies import copy_fresh
 
 

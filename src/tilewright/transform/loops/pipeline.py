@@ -44,15 +44,7 @@ from tilewright.arith import Analyzer
 from tilewright.ir.expr import Buffer, Expr, Load, Var, all_of, as_int, const, product
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store, seq
 from tilewright.ir.notes import find, with_note, without
-from tilewright.ir.rewrite import (
-    fresh_name,
-    map_expr,
-    map_stmt,
-    names_of,
-    replace_buffers,
-    substitute_stmt,
-    walk,
-)
+from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, names_of, replace_buffers, substitute_stmt, walk
 from tilewright.plans.rows.plan import Pipeline
 from tilewright.support.classes import dataclass
 from tilewright.targets.memory import USUAL, Caches

@@ -25,16 +25,7 @@ from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Buffer, Expr, Op, Var, all_of, ceildiv, is_const, maximum, minimum
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Stmt, Store
 from tilewright.ir.notes import Count, LoopNote, find, register, without
-from tilewright.ir.rewrite import (
-    fresh_name,
-    map_exprs_of,
-    map_stmt,
-    names_of,
-    rebuild,
-    variables,
-    walk,
-    with_children,
-)
+from tilewright.ir.rewrite import fresh_name, map_exprs_of, map_stmt, names_of, rebuild, variables, walk, with_children
 from tilewright.support.classes import dataclass
 from tilewright.transform.loops.copies import conjuncts
 

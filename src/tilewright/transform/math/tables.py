@@ -19,16 +19,7 @@ import numpy as np
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Const, Expr, call, cast, lookup, maximum, minimum, select
 from tilewright.transform.math.f32 import LN2, LN2_REST, LOG2E, split
-from tilewright.transform.math.parts import (
-    as_float,
-    bits,
-    fma,
-    greatest,
-    polynomial,
-    single,
-    with_sign,
-    word,
-)
+from tilewright.transform.math.parts import as_float, bits, fma, greatest, polynomial, single, with_sign, word
 
 ENTRIES = 16
 """Entries of a table: as many f32 as a register of 512 bits holds."""

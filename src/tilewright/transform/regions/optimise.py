@@ -18,13 +18,7 @@ from tilewright.ops.control import LoopAttrs
 from tilewright.support.classes import dataclass
 from tilewright.transform.graph.materialize import materialize_outputs
 from tilewright.transform.graph.views import place_views
-from tilewright.transform.regions.captures import (
-    fixed_values,
-    hoisted,
-    names_of,
-    recaptured,
-    region,
-)
+from tilewright.transform.regions.captures import fixed_values, hoisted, names_of, recaptured, region
 from tilewright.transform.work import polynomial
 
 Pass = Callable[[Graph], Graph]

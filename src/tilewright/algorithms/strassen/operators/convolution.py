@@ -23,14 +23,8 @@ from tilewright.algorithms.strassen.operators.product import LEFT, MERGE, PRODUC
 from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, as_int, ceildiv, const, minimum
 from tilewright.ir.graph import TensorType
-from tilewright.ops.lowered.packed import (
-    UNBLOCK_CHANNELS,
-    UnblockAttrs,
-    blocked,
-    layout_name,
-    only,
-    present,
-)
+from tilewright.ops.dims import need, present
+from tilewright.ops.lowered.packed import UNBLOCK_CHANNELS, UnblockAttrs, blocked, layout_name
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
@@ -46,7 +40,7 @@ class ConvStrassenAttrs(Attrs):
 
 def _infer(types: Types, attrs: ConvStrassenAttrs) -> tuple[TensorType, ...]:
     """Blocked `x` and sums of filters to a blocked output of `channels` channels."""
-    x = only(types)
+    x = present(types[0])
     n, _, *size, b = x.shape
     out = [ceildiv(d, s) for d, s in zip(size, attrs.strides, strict=True)]
     block = as_int(b)
@@ -60,7 +54,7 @@ def _compute(
     _, _, oh, ow, _ = types[0].shape
     half = as_int(ceildiv(oh * ow, 2))
     assert half is not None
-    return (pixels_in_strips(present(inputs, 0), present(inputs, 1), attrs, types[0].shape, half),)
+    return (pixels_in_strips(need(inputs[0]), need(inputs[1]), attrs, types[0].shape, half),)
 
 
 def pixels_in_strips(x: Tensor, u: Tensor, attrs: ConvStrassenAttrs, out: Sequence[Expr], strip: int) -> Tensor:

@@ -26,8 +26,8 @@ from tilewright import te
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.expr import Expr, all_of, as_expr, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import number
-from tilewright.ops.lowered.packed import ColumnsAttrs, only, present
+from tilewright.ops.dims import need, number, present
+from tilewright.ops.lowered.packed import ColumnsAttrs
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
@@ -47,8 +47,8 @@ class SumsAttrs(Attrs):
 
 def _sums_infer(types: Types, attrs: SumsAttrs) -> tuple[TensorType, ...]:
     """Attribute `transpose`: the weight is stored as [N, K], and so are its sums."""
-    *_, rows, columns = only(types).shape
-    return (TensorType(only(types).dtype, (const(PRODUCTS), ceildiv(rows, 2), ceildiv(columns, 2))),)
+    *_, rows, columns = present(types[0]).shape
+    return (TensorType(present(types[0]).dtype, (const(PRODUCTS), ceildiv(rows, 2), ceildiv(columns, 2))),)
 
 
 def _right(attrs: SumsAttrs) -> tuple[tuple[int, ...], ...]:
@@ -59,7 +59,7 @@ def _right(attrs: SumsAttrs) -> tuple[tuple[int, ...], ...]:
 def _sums_compute(
     inputs: Sequence[Tensor | None], attrs: SumsAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    return (_sums(present(inputs, 0), _right(attrs)),)
+    return (_sums(need(inputs[0]), _right(attrs)),)
 
 
 def _sums(x: Tensor, factors: tuple[tuple[int, ...], ...]) -> Tensor:
@@ -98,14 +98,14 @@ STRASSEN_SUMS = register(
 
 
 def _matmul_infer(types: Types, attrs: ColumnsAttrs) -> tuple[TensorType, ...]:
-    x = only(types)
+    x = present(types[0])
     return (TensorType(x.dtype, (*x.shape[:-1], as_expr(attrs.columns))),)
 
 
 def _matmul_compute(
     inputs: Sequence[Tensor | None], attrs: ColumnsAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    sums, w = _sums(present(inputs, 0), LEFT), present(inputs, 1)
+    sums, w = _sums(need(inputs[0]), LEFT), need(inputs[1])
     panels, _, depth, width = w.shape
     half, across = sums.shape[1], ceildiv(types[0].shape[-1], 2)
     k, t = te.reduce_axis(depth, "k"), te.reduce_axis(PRODUCTS, "t")

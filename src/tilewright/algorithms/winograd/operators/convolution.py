@@ -29,17 +29,8 @@ from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.dtype import f64
 from tilewright.ir.expr import Expr, all_of, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import dim
-from tilewright.ops.lowered.packed import (
-    UNBLOCK_CHANNELS,
-    UnblockAttrs,
-    blocked,
-    cropped,
-    layout_name,
-    only,
-    panel_rows,
-    present,
-)
+from tilewright.ops.dims import dim, need, present
+from tilewright.ops.lowered.packed import UNBLOCK_CHANNELS, UnblockAttrs, blocked, cropped, layout_name, panel_rows
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
@@ -63,7 +54,7 @@ class PackWinogradAttrs(Attrs):
 
 
 def _pack_infer(types: Types, attrs: PackWinogradAttrs) -> tuple[TensorType, ...]:
-    w = only(types)
+    w = present(types[0])
     k, c, r, _ = w.shape
     window = as_int(r)
     assert window is not None
@@ -76,7 +67,7 @@ def _pack_infer(types: Types, attrs: PackWinogradAttrs) -> tuple[TensorType, ...
 def _pack_compute(
     inputs: Sequence[Tensor | None], attrs: PackWinogradAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    w, b, width = present(inputs, 0), attrs.block, attrs.width
+    w, b, width = need(inputs[0]), attrs.block, attrs.width
     window = as_int(w.shape[2])
     assert window is not None
     _, g, _ = transforms(attrs.tile, window, attrs.stride)
@@ -155,7 +146,7 @@ class ConvWinogradAttrs(Attrs):
 
 def _conv_infer(types: Types, attrs: ConvWinogradAttrs) -> tuple[TensorType, ...]:
     """Blocked `x` and transformed filters to a blocked output of `channels` channels."""
-    x = only(types)
+    x = present(types[0])
     pads, b, window, stride = attrs.pads, attrs.out_block, attrs.window, attrs.stride
     covered = (window - 1) * attrs.dilation + 1
     out = [dim((x.shape[2 + i] + pads[i] + pads[i + 2] - covered) // stride + 1) for i in range(2)]
@@ -165,7 +156,7 @@ def _conv_infer(types: Types, attrs: ConvWinogradAttrs) -> tuple[TensorType, ...
 def _conv_compute(
     inputs: Sequence[Tensor | None], attrs: ConvWinogradAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    return (tiles_in_blocks(present(inputs, 0), present(inputs, 1), attrs, types[0].shape, 1, 1),)
+    return (tiles_in_blocks(need(inputs[0]), need(inputs[1]), attrs, types[0].shape, 1, 1),)
 
 
 def tiles_in_blocks(

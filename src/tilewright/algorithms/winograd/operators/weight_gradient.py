@@ -26,7 +26,7 @@ from tilewright.algorithms.winograd.operators.toomcook import winograd_matrices
 from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, all_of, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.lowered.packed import only, present
+from tilewright.ops.dims import need, present
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
 from tilewright.te import Tensor
@@ -42,7 +42,7 @@ class WinogradWeightAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: WinogradWeightAttrs) -> tuple[TensorType, ...]:
-    x, g = only(types), only(types, 1)
+    x, g = present(types[0]), present(types[1])
     window = const(attrs.window)
     return (TensorType(x.dtype, (g.shape[1], x.shape[1], window, window, x.shape[-1], g.shape[-1])),)
 
@@ -50,7 +50,7 @@ def _infer(types: Types, attrs: WinogradWeightAttrs) -> tuple[TensorType, ...]:
 def _compute(
     inputs: Sequence[Tensor | None], attrs: WinogradWeightAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    return (sums_in_chunks(present(inputs, 0), present(inputs, 1), attrs, 1),)
+    return (sums_in_chunks(need(inputs[0]), need(inputs[1]), attrs, 1),)
 
 
 def sums_in_chunks(x: Tensor, g: Tensor, attrs: WinogradWeightAttrs, rows: int) -> Tensor:
