@@ -34,6 +34,10 @@ COUNTED = """
         }> (most, yes, x)
     }
 """
+CODES = """
+    <ir_version: 9, opset_import: ["" : 20]>
+    codes (float[n] x) => (int8[n] y) <float scale = {0.5}, int8 zero = {3}> { y = QuantizeLinear(x, scale, zero) }
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -75,3 +79,13 @@ def test_an_engine_that_ends_is_noticed() -> None:
         model(np.zeros((2, 4), np.float32))
     assert library.failures
     assert "ended" in library.failures[0] or "BrokenPipe" in library.failures[0]
+
+
+def test_codes_are_rounded_to_even() -> None:
+    x = np.array(
+        [0.25, 0.75, -0.25, -0.75, 1.25, 0.3, 62.2, 62.3, 1e30, -1e30, -65.6, -65.8, np.inf, -np.inf], np.float32
+    )
+    wanted = np.clip(np.rint(x.astype(np.float64) / 0.5) + 3, -128, 127)
+    for codes in (x, np.tile(x, 5)[:67]):
+        np.testing.assert_array_equal(compiled(CODES)(codes), np.resize(wanted, len(codes)))
+    assert not library.failures

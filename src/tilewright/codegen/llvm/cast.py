@@ -7,6 +7,7 @@ import numpy as np
 from tilewright.codegen.llvm.values import literal, register_type, splat_literal
 from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64
 from tilewright.native.text import Writer
+from tilewright.targets.abi import is_web
 
 
 def _number(value: float | int, t: DType, width: int) -> str:
@@ -109,7 +110,7 @@ def _float_to_narrow(out: Writer, a: str, source: DType, to: DType, width: int) 
 
 
 def cast_rounded(
-    out: Writer, a: str, offset: str, bounds: tuple[str, str], source: DType, to: DType, width: int
+    out: Writer, a: str, offset: str, bounds: tuple[str, str], source: DType, to: DType, width: int, triple: str
 ) -> str:
     """cast(round(a) + offset) of an f32 or f64 to an integer of at most 16 bits, by the instruction that rounds to
     nearest even as it converts. A value that is clamped to the range before is in it afterwards.
@@ -117,11 +118,17 @@ def cast_rounded(
     Args:
         offset: an i32.
         bounds: the least and the greatest number of `to`, less the offset, as `source` has them.
+        triple: of the target. WebAssembly rounds and converts in two instructions; of `lrint` LLVM 22 makes a call of
+            libm there, lane by lane.
     """
     s, wide = register_type(source, width), _vector("i32", width)
     bounded = _bounded(out, a, source, bounds, width)
-    name = f"v{width}i32.v{width}f{source.bits}" if width else f"i32.f{source.bits}"
-    whole = out.intrinsic(f"llvm.lrint.{name}", wide, [(s, bounded)])
+    lanes = f"v{width}" if width else ""
+    if is_web(triple):
+        even = out.intrinsic(f"llvm.roundeven.{lanes}f{source.bits}", s, [(s, bounded)])
+        whole = out.inst(f"fptosi {s} {even} to {wide}")
+    else:
+        whole = out.intrinsic(f"llvm.lrint.{lanes}i32.{lanes}f{source.bits}", wide, [(s, bounded)])
     whole = out.inst(f"add {wide} {whole}, {offset}")
     return _narrow(out, a, whole, source, to, width)
 

@@ -406,11 +406,12 @@ class State:
 
     def cast_rounded(self, a: Value, offset: Value, bounds: tuple[Value, Value], to: DType) -> Value:
         """cast(round(a) + offset), lane by lane; the offset and the bounds of `a` are scalars."""
+        triple = self.target.triple
         if not a.vector or self.lanes is None:
             ends = bounds[0].scalar, bounds[1].scalar
-            return Value(to, (cast_rounded(self.out, a.scalar, offset.scalar, ends, a.dtype, to, 0),))
+            return Value(to, (cast_rounded(self.out, a.scalar, offset.scalar, ends, a.dtype, to, 0, triple),))
         columns = zip(a.parts, self.parts(offset), *map(self.parts, bounds), self.lanes.widths, strict=True)
-        parts = (cast_rounded(self.out, x, n, (lo, hi), a.dtype, to, width) for x, n, lo, hi, width in columns)
+        parts = (cast_rounded(self.out, x, n, (lo, hi), a.dtype, to, width, triple) for x, n, lo, hi, width in columns)
         return Value(to, tuple(parts), True)
 
 
