@@ -163,7 +163,8 @@ def emit_nest(
     text = nest_text(replace(nest, target="y", left=left, reduced=reduced, body=body, condition=condition, ranges=()))
     extents = tuple(_dim(bound.extents[i].size) for i in nest.indices)
     starts = tuple(_dim(bound.extents[i].start) for i in nest.indices)
-    attrs = ComprehensionAttrs(text, extents, starts if any(s != 0 for s in starts) else (), tuple(map(_dim, numbers)))
+    moved = starts if any(as_int(s) != 0 for s in starts) else ()
+    attrs = ComprehensionAttrs(text, extents, moved, tuple(map(_dim, numbers)))
     return emit1(builder, operator_of(nest), *(values[t] for t in inputs), name=name, attrs=attrs)
 
 

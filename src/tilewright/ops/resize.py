@@ -243,7 +243,7 @@ def integer_upsampling(attrs: ResizeAttrs) -> int | None:
         return None
     floors = attrs.coordinates == "asymmetric" and attrs.rounding == "floor"
     rounds = attrs.coordinates in ("half_pixel", "pytorch_half_pixel") and attrs.rounding == "round_prefer_floor"
-    rounds = rounds and not (attrs.coordinates == "pytorch_half_pixel" and attrs.size == 1)
+    rounds = rounds and not (attrs.coordinates == "pytorch_half_pixel" and as_int(attrs.size) == 1)
     return factor if floors or rounds else None
 
 

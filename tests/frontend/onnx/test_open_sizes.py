@@ -20,7 +20,7 @@ from tilewright.codegen.onnx import onnx_model
 from tilewright.frontend.onnx import import_onnx
 from tilewright.ops.interpret import run_graph
 from tilewright.runtime.rooms import FIRST, Rooms
-from tilewright.support.errors import CallError
+from tilewright.support.errors import CallError, UnsupportedError
 
 F, I = np.float32, np.int64
 I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1
@@ -158,6 +158,21 @@ def test_scales_of_images(mode: str) -> None:
         known = import_onnx(model(nodes, [info("x", [1, 2, 6, 5])], ["y"], {"s": F([1, 1, *scale])}))
         want = run_graph(known.graph, {"x": x}, known.weights)["y"]
         np.testing.assert_allclose(compiled(x, F([1, 1, *scale])), want, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("coordinates", ["half_pixel", "pytorch_half_pixel"])
+def test_repeated_pixels_of_open_images(coordinates: str) -> None:
+    nodes = [node("Resize", ["x", "", "s"], ["y"], mode="nearest", coordinate_transformation_mode=coordinates)]
+    compiled = tw.compile(model(nodes, [info("x", [1, 2, "h", "w"])], ["y"], {"s": F([1, 1, 2, 3])}))
+    for x in (x_of(1, 2, 1, 3), x_of(1, 2, 6, 5)):
+        np.testing.assert_array_equal(compiled(x), x.repeat(2, 2).repeat(3, 3))
+
+
+def test_a_range_by_a_size_is_refused() -> None:
+    nodes = [node("Shape", ["x"], ["d"]), node("Squeeze", ["d"], ["by"]), node("Range", ["a", "b", "by"], ["y"])]
+    m = model(nodes, [info("x", ["n"])], ["y"], {"a": I(0), "b": I(10)})
+    with pytest.raises(UnsupportedError, match="Range with a symbolic delta is not supported"):
+        import_onnx(m)
 
 
 def test_resizing_that_keeps_the_ratio() -> None:

@@ -60,6 +60,13 @@ def test_bags_of_open_batches(padding: int | None) -> None:
     )
 
 
+def test_factors_that_are_sizes() -> None:
+    check(
+        Functional(lambda x, w: torch.addbmm(x, x[None], w[None], beta=x.shape[0], alpha=x.shape[0])),
+        lambda rows: (tied(rows), torch.eye(6)),
+    )
+
+
 def test_first_of_equal_maxima_of_a_bag_has_the_gradient() -> None:
     table = nn.EmbeddingBag(4, 2, mode="max", padding_idx=3)
     with torch.no_grad():

@@ -88,10 +88,10 @@ def range_(n: Call) -> Value:
         return _range_of_data(n)
     start, limit, delta = (_one(n, i) for i in range(3))
     t = n.dtype(0)
-    if delta == 0:
-        raise ShapeError("Range with a delta of 0")
     if isinstance(delta, Expr):
         raise UnsupportedError("Range with a symbolic delta is not supported")
+    if delta == 0:
+        raise ShapeError("Range with a delta of 0")
     if isinstance(start, Expr) or isinstance(limit, Expr):
         if delta not in (1, -1):
             raise UnsupportedError("Range of symbols with a delta other than 1 is not supported")

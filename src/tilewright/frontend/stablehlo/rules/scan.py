@@ -18,6 +18,7 @@ from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.module import Block, Operation
 from tilewright.frontend.stablehlo.rules.shape import as_item, reversed_along
 from tilewright.frontend.stablehlo.scope import Item, known_item
+from tilewright.ir.attributes import same
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, Var, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
@@ -55,7 +56,7 @@ def scanned(call: Call, written: int) -> list[Item] | None:
         arguments = dict(zip(moving, carried[1:], strict=True)) | {counted.place: symbol}
         results = call.walk(body, [arguments.get(k, item) for k, item in enumerate(start)], False)
         after = results[counted.place].known
-        steps.append(after is not None and after.size == 1 and after.reshape(-1)[0] == dim(index + 1))
+        steps.append(after is not None and after.size == 1 and same(after.reshape(-1)[0], dim(index + 1)))
         return [results[k] for k in moving]
 
     number = Item(TensorType(i64, ()))

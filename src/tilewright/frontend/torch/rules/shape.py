@@ -8,6 +8,7 @@ from typing import Any
 from tilewright.frontend.common.shapes import cropped, slice_range, solve
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
+from tilewright.ir.attributes import same
 from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import Expr, as_expr, as_int, const, is_const, product
 from tilewright.ir.graph import Value
@@ -194,7 +195,7 @@ def slice_scatter(
     n: Call, x: Value, part: Value, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
 ) -> Value:
     axis = n.axis(dim, x)
-    if step != 1:
+    if not same(step, 1):
         raise n.unsupported("with a step")
     begin, size = slice_range(0 if start is None else start, (1 << 62) if end is None else end, 1, x.shape[axis])
     part = n.broadcast(n.cast(part, x.dtype), [size if k == axis else d for k, d in enumerate(x.shape)])

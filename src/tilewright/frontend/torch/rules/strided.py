@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
 from tilewright.frontend.torch.rules.reduce import root
+from tilewright.ir.attributes import same
 from tilewright.ir.dtype import f64, i64
 from tilewright.ir.expr import Expr, as_int, product
 from tilewright.ir.graph import Value
@@ -249,8 +250,8 @@ def addbmm(n: Call, x: Value, a: Value, b: Value, beta: Operand = 1, alpha: Oper
     batch, rows, depth = a.shape
     left = n.reshape(n.transpose(a, (1, 0, 2)), (rows, dim(batch * depth)))
     total = n.emit("matmul", left, n.reshape(b, (dim(batch * depth), b.shape[2])))
-    if alpha != 1:
+    if not same(alpha, 1):
         total = n.emit("mul", total, n.operand(alpha, total.dtype))
-    if beta == 0:
+    if same(beta, 0):
         return total
-    return n.emit("add", x if beta == 1 else n.emit("mul", x, n.operand(beta, x.dtype)), total)
+    return n.emit("add", x if same(beta, 1) else n.emit("mul", x, n.operand(beta, x.dtype)), total)
