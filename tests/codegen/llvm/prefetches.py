@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -46,10 +45,17 @@ def hints(func: PrimFunc, target: Target, name: str, sizes: Mapping[Var, Expr] |
             continue
         start = add(place, moved)
         lines = lines_of(state, loops[-1], note, start, load.buffer.dtype.itemsize)
-        extents = (as_int(simplify(substitute(loop.extent, sizes))) for loop in loops)
-        for point in itertools.product(*(range(extent or 0) for extent in extents)):
-            at: dict[Var, Expr] = {**sizes, **{loop.var: const(k) for loop, k in zip(loops, point, strict=True)}}
+        for at in points(loops, dict(sizes)):
             yield Hint(loops[-1], note, at, value(place, state, at), value(start, state, at), lines)
+
+
+def points(loops: Sequence[For], at: dict[Var, Expr]) -> Iterator[dict[Var, Expr]]:
+    """The values of all variables in each iteration of the innermost of the loops."""
+    if not loops:
+        yield at
+        return
+    for k in range(as_int(simplify(substitute(loops[0].extent, at))) or 0):
+        yield from points(loops[1:], {**at, loops[0].var: const(k)})
 
 
 def value(poly: Poly, state: State, at: dict[Var, Expr]) -> int:

@@ -12,7 +12,7 @@ from tilewright import te
 from tilewright.arith import simplify
 from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.codegen.llvm.expr import evaluate
-from tilewright.codegen.llvm.prefetch import first_read, share_of, tile_of
+from tilewright.codegen.llvm.prefetch import first_read, most_iterations, share_of, tile_of
 from tilewright.codegen.llvm.state import State
 from tilewright.ir.dtype import u8
 from tilewright.ir.expr import Buffer, Expr, as_int, const
@@ -182,6 +182,26 @@ def test_all_iterations_together_prefetch_all_that_comes_later(count: int, nbyte
     assert prefetched >= set(range(nbytes // (2 * LINE))), "each pair of lines is prefetched"
     assert max(first) + each < nbytes + len(first), "and nothing behind them"
     assert text.count("call void @llvm.prefetch") - before.count("call void @llvm.prefetch") == -(-each // (2 * LINE))
+
+
+def test_a_nest_whose_last_block_is_shorter_prefetches_as_the_others_do() -> None:
+    """The last of five blocks has 4 rows of 6: all iterations have parts of their own, and what those that are missing
+    would have prefetched is left."""
+    copies = "for k in 0..8 unrolled { for v in 0..8 vectorized { B[p * 6 + l, k, v] = A[p * 6 + l, k, v] } }"
+    func = parse_func(
+        "func @rows(A: f32[28, 8, 8], B: f32[28, 8, 8]) { for p in 0..5 { for l in 0..min(28 - p * 6, 6) { "
+        f"{copies} }} }} }}"
+    )
+    (nest,) = nests(prefetch_upcoming(func, WeightPrefetch(60 * LINE, 60 * LINE), LINE), PrefetchShare)
+    assert [count for _, count in most_iterations(nest)] == [5, 6]
+    state = State(TARGET, frozenset(), evaluate)
+    state.enclosing = list(nest[:-1])
+    result = share_of(state, nest[-1])
+    assert result is not None
+    _, start, each = result
+    points = [(p, row) for p in range(5) for row in range(min(28 - p * 6, 6))]
+    first = [value(start, state, {v.var: const(k) for v, k in zip(nest, at, strict=True)}) for at in points]
+    assert each == 2 * LINE and first == [each * (p * 6 + row) for p, row in points]
 
 
 def test_a_function_without_a_loop_for_it_prefetches_nothing() -> None:

@@ -197,6 +197,25 @@ def test_a_condition_that_only_bounds_a_loop_makes_no_versions() -> None:
     assert "for l in 0..min(" in str(bound_loops(long))
 
 
+@pytest.mark.parametrize("rows", [28, 30, 5])
+def test_a_literal_bound_of_a_long_loop_makes_no_versions(rows: int) -> None:
+    """Blocks of 6 rows have one body for all rows and for those that are left; where extents must be literals, two."""
+    copies = "for k in 0..8 unrolled { B[p * 6 + l, k] = A[p * 6 + l, k] + A[p * 6 + l, 0] }"
+    func = parse_func(
+        f"func @rows(A: f32[{rows}, 8], B: f32[{rows}, 8]) {{ for p in 0..{-(-rows // 6)} parallel {{ "
+        f"for l in 0..6 {{ if p * 6 + l < {rows} {{ {copies} }} }} }} }}"
+    )
+    assert partition_loops(func) is func
+    bounded, versions = lower_loops(func, HOST), bound_loops(partition_loops(func, literal=True))
+    assert str(bounded).count("] + A[") == 1
+    assert str(versions).count("] + A[") == (2 if rows == 28 else 1)
+    a = np.random.default_rng(0).standard_normal((rows, 8)).astype("f4")
+    for each in (bounded, versions):
+        b = np.full_like(a, np.nan)
+        interpret(each, [a, b])
+        assert np.array_equal(b, a + a[:, :1])
+
+
 def test_tall_tiles_have_a_version_for_each_number_of_rows_that_remain() -> None:
     s = Schedule(matmul(te.var("n"), 32, 8))
     copy = s.cache_write("C", "local")

@@ -8,10 +8,10 @@ accord but stops at the end of a page and sees a stream late; weights that come 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import dropwhile
 
-from tilewright.arith import simplify
+from tilewright.arith import bounds, simplify
 from tilewright.codegen.llvm.address import address, buffer_offset
 from tilewright.codegen.llvm.polynomial import Poly, add, constant, multiply
 from tilewright.codegen.llvm.state import State
@@ -86,8 +86,7 @@ def share_of(s: State, stmt: For) -> tuple[Buffer, Poly, int] | None:
         return None
     rank: Expr = const(0)
     count = 1
-    for loop in (*s.enclosing, stmt):
-        extent = as_int(loop.extent)
+    for loop, extent in most_iterations((*s.enclosing, stmt)):
         if extent is None:
             return None
         rank, count = rank * extent + loop.var, count * extent
@@ -192,12 +191,22 @@ def _rank(s: State, load: Load, tiles: int) -> Expr | None:
     moving = {v for index in load.indices for v in variables(index)}
     rank: Expr = const(0)
     count = 1
-    for outer in dropwhile(lambda loop: loop.var in moving, reversed(s.enclosing)):
-        extent = as_int(outer.extent)
+    loops = reversed(most_iterations(s.enclosing))
+    for outer, extent in dropwhile(lambda entry: entry[0].var in moving, loops):
         if outer.var in moving or extent is None:
             break
         rank, count = rank + outer.var * count, count * extent
     return rank if count == tiles else None
+
+
+def most_iterations(nest: Sequence[For]) -> list[tuple[For, int | None]]:
+    """Loops from the outermost in, each with a number that its iterations do not exceed, in a loop's last part fewer;
+    None where symbols decide."""
+    extents = {loop.var: loop.extent for loop in nest}
+    return [
+        (loop, bounds(loop.extent, extents).hi if extents.keys() >= set(variables(loop.extent)) else None)
+        for loop in nest
+    ]
 
 
 def first_read(stmt: For, name: str) -> Load | None:

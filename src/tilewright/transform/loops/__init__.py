@@ -63,7 +63,7 @@ def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tupl
         ("even tails", _of_cpus(even_tails)),
         ("overlap tails", _of_cpus(overlap_tails)),
         ("rows by number", _of_cpus(rows_by_number)),
-        ("partition loops", partition_loops),
+        ("partition loops", lambda func: partition_loops(func, literal=target.isa.compact or has_threads(func.body))),
         ("defer epilogues", _of_cpus(defer_epilogues)),
         ("simplify again", simplify_loops),
         ("merge loops", _of_cpus(merge_loops)),

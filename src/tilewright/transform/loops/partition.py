@@ -13,9 +13,9 @@ around each other give main/main, main/tail, tail/main, tail/tail. A parallel lo
 does a loop whose variable occurs through a quotient (`f // 4` after fusing), and one where only a part of the body, say
 the final write of a tile, has conditions.
 
-Conditions of `If` are considered, unless all that they do is to bound loops around other loops by symbols; those of
-`select` (padding) only if they differ between the lanes or the copies of an inner vectorized or unrolled loop. `limit`
-bounds how many versions of a statement there may be.
+Conditions of `If` are considered, unless all that they do is to bound long loops; those of `select` (padding) only if
+they differ between the lanes or the copies of an inner vectorized or unrolled loop. `limit` bounds how many versions of
+a statement there may be.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilewright.arith.compare import nonnegative_forms
 from tilewright.arith.forms import Form, add, factors, to_expr
 from tilewright.arith.symbolic import Eliminator
 from tilewright.ir.expr import Const, Expr, Load, Op, Var, all_of, as_int, const, is_const, maximum, minimum
-from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Seq, Stmt, seq
+from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.rewrite import (
     exprs_of,
     loads,
@@ -53,10 +53,19 @@ VERSIONS = 28
 """Versions of a statement that splitting by conditions may make: a tile of 14 rows of two vectors, the largest that
 32 registers hold, has one for each number of rows that may remain."""
 
+LONG = 8
+"""Stores of an iteration from which on its loop's extent may as well be computed: a tile of 28 rows in blocks of 6 has
+one body for 6 and for 4 of them, and half of the code (docs/decisions/compile-time.md)."""
 
-def partition_loops(func: PrimFunc, limit: int = VERSIONS) -> PrimFunc:
-    """The function with loops split into main parts and tails; at most `limit` versions of any statement."""
-    body = _Partition(names_of(func)).statement(func.body, {}, limit)
+
+def partition_loops(func: PrimFunc, limit: int = VERSIONS, *, literal: bool = False) -> PrimFunc:
+    """The function with loops split into main parts and tails; at most `limit` versions of any statement.
+
+    `literal`: loops keep extents that are literals, where code for others counts in wider registers or is shared by
+    threads, or where tensor intrinsics want them: what bounds a loop by a number makes a main part and a tail.
+    """
+    literal = literal or any(isinstance(s, Intrinsic) for s in walk(func.body))
+    body = _Partition(names_of(func), literal).statement(func.body, {}, limit)
     return func if body is func.body else func.with_body(body)
 
 
@@ -107,16 +116,17 @@ class _Partition:
     """One walk. `outer` gives the extents of the loops around a statement, `budget` how often it may be copied; loops
     over the variables `whole` are heads and tails that need no further look."""
 
-    __slots__ = ("used_names", "whole")
+    __slots__ = ("literal", "used_names", "whole")
 
-    def __init__(self, used_names: set[str]) -> None:
+    def __init__(self, used_names: set[str], literal: bool) -> None:
         self.used_names = used_names
+        self.literal = literal
         self.whole: set[Var] = set()
 
     def statement(self, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
         if isinstance(s, For):
             if s.kind in ("serial", "parallel") and budget > 1 and s.var not in self.whole:
-                split = _find_split(s, outer)
+                split = _find_split(s, outer, self.literal)
                 count = 0 if split is None else 1 + split.has_head + split.has_tail
                 if split is not None and 1 < count <= budget:
                     return self.split(split, outer, budget)
@@ -192,7 +202,9 @@ class _Partition:
     def main(self, how: _Split, main: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
         """The main version by what else the loop's variable decides in it, through another quotient or remainder; or
         the tail of a known number of iterations, where each step of a loop in it would ask."""
-        another = _find_split(replace(how.loop, body=main), outer) if how.key is not how.loop.var else None
+        another = (
+            _find_split(replace(how.loop, body=main), outer, self.literal) if how.key is not how.loop.var else None
+        )
         if another is None or another.key in (how.key, how.loop.var):
             return main
         count = 1 + another.has_head + another.has_tail
@@ -217,9 +229,11 @@ class _Partition:
         return bound_loops_of(simplify_stmt(copy, an), an)
 
 
-def _find_split(loop: For, outer: dict[Var, Expr]) -> _Split | None:
+def _find_split(loop: For, outer: dict[Var, Expr], literal: bool) -> _Split | None:
     """By conditions that hold in a main part; else by alternatives between two sources, where the first is not used."""
-    return _split_by(_conditions(loop, outer), loop, outer) or _split_by(list(_alternatives(loop)), loop, outer)
+    return _split_by(_conditions(loop, outer, literal), loop, outer) or _split_by(
+        list(_alternatives(loop)), loop, outer
+    )
 
 
 def _split_by(conditions: list[Expr], loop: For, outer: dict[Var, Expr]) -> _Split | None:
@@ -294,11 +308,11 @@ def _holds(s: Stmt, conditions: set[Expr]) -> bool:
     return any(n in conditions for t in walk(s) for e in exprs_of(t) for n in walk_expr(e))
 
 
-def _conditions(loop: For, outer: Mapping[Var, Expr]) -> list[Expr]:
+def _conditions(loop: For, outer: Mapping[Var, Expr], literal: bool) -> list[Expr]:
     """The conditions inside `loop` that mention its variable, each once, if any of them is worth a split.
 
-    What only bounds a loop around other loops by a symbol is not: it becomes that loop's extent (`conditions.py`),
-    which a body of loops does not notice, and all versions of the tiles inside would be there twice.
+    What only bounds a long loop is not: it becomes that loop's extent (`conditions.py`), which a body of loops does not
+    notice, and all versions of the tiles inside would be there twice. `literal`: bounds without symbols are worth it.
     """
     result: dict[Expr, bool] = {}
     stack: list[tuple[Stmt, frozenset[Var], frozenset[Var], Var | None]] = [(loop.body, frozenset(), frozenset(), None)]
@@ -307,8 +321,8 @@ def _conditions(loop: For, outer: Mapping[Var, Expr]) -> list[Expr]:
         if isinstance(s, If) and inner:
             for part in conjuncts(s.condition):
                 if _mentions(part, loop.var, inner):
-                    sizes = set(variables(part)) - {loop.var, *inner, *outer}
-                    worth = enclosing is None or not sizes or _mentions(part, loop.var, inner - {enclosing})
+                    literals = literal and not set(variables(part)) - {loop.var, *inner, *outer}
+                    worth = enclosing is None or literals or _mentions(part, loop.var, inner - {enclosing})
                     result[part] = result.get(part, False) or worth
         if lanes:
             for e in exprs_of(s):
@@ -321,10 +335,23 @@ def _conditions(loop: For, outer: Mapping[Var, Expr]) -> list[Expr]:
             inner = inner | {s.var}
             if s.kind in ("vectorized", "unrolled"):
                 lanes = lanes | {s.var}
-            elif any(isinstance(c, For) and c.kind == "serial" for c in walk(s.body)):
+            elif _is_long(s):
                 bounded = s.var
         stack += [(child, inner, lanes, bounded) for child in reversed(s.children)]
     return list(result) if any(result.values()) else []
+
+
+def _is_long(loop: For) -> bool:
+    """Whether a serial loop's iterations are loops, or of many statements."""
+    return any(isinstance(c, For) and c.kind == "serial" for c in walk(loop.body)) or _stores(loop.body) >= LONG
+
+
+def _stores(s: Stmt) -> int:
+    """Stores of one run of a statement, each vector as one."""
+    if isinstance(s, Store):
+        return 1
+    inside = sum(map(_stores, s.children))
+    return inside * (as_int(s.extent) or 1) if isinstance(s, For) and s.kind == "unrolled" else inside
 
 
 def _alternatives(loop: For) -> Iterator[Expr]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
+from tilewright.codegen.llvm.prefetch import most_iterations
 from tilewright.ir.dtype import u8
 from tilewright.ir.expr import Buffer, as_int, const
 from tilewright.ir.loops import For, PrimFunc, Stmt
@@ -51,9 +52,9 @@ def prefetch_upcoming(func: PrimFunc, prefetch: WeightPrefetch, line: int) -> Pr
 def _nests(s: Stmt, enclosing: Nest) -> Iterator[Nest]:
     """The innermost loops that are loops in the code, with those around them, where all have numbers of iterations."""
     if isinstance(s, For):
-        if s.kind not in ("serial", "parallel") or as_int(s.extent) is None:
-            return
         enclosing = (*enclosing, s)
+        if s.kind not in ("serial", "parallel") or None in _counts(enclosing):
+            return
         if _is_tile(s):
             yield enclosing
             return
@@ -70,7 +71,12 @@ def _is_tile(loop: For) -> bool:
 def _work(nest: Nest) -> int:
     """Iterations, of the loops that are written out as well."""
     inside = max(_copies(s) for s in nest[-1].body.children or (nest[-1].body,))
-    return inside * prod(as_int(loop.extent) or 0 for loop in nest)
+    return inside * prod(count or 0 for count in _counts(nest))
+
+
+def _counts(nest: Nest) -> list[int | None]:
+    """How many iterations each loop has at most."""
+    return [count for _, count in most_iterations(nest)]
 
 
 def _copies(s: Stmt) -> int:
@@ -83,7 +89,7 @@ def _loop(nest: Nest, prefetch: WeightPrefetch, line: int) -> For:
     serial."""
     loops = [loop for loop in nest if loop.kind == "serial"]
     for k in range(len(nest), 0, -1):
-        runs = prod(as_int(loop.extent) or 1 for loop in nest[:k])
+        runs = prod(count or 1 for count in _counts(nest[:k]))
         if nest[k - 1].kind == "serial" and prefetch.nbytes >= line * runs:
             return nest[k - 1]
     return loops[0]
