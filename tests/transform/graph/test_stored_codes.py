@@ -18,6 +18,7 @@ import tilewright as tw
 from tilewright.compiler import passed
 from tilewright.frontend.onnx import import_onnx
 from tilewright.ir.dtype import i8, i32, u8
+from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.interpret import run_graph
 from tilewright.targets.target import Target
@@ -93,9 +94,58 @@ def transposed(q: Qdq, h: str) -> str:
     return q.op("ConvTranspose", h, q.weight(32, 32, 2, 2, axis=1), strides=[2, 2])
 
 
-def parted(q: Qdq, h: str) -> str:
+def in_two(q: Qdq, h: str) -> tuple[str, str]:
     first, second = f"v{len(q.nodes)}", f"v{len(q.nodes)}.2"
     q.nodes.append(helper.make_node("Split", [h], [first, second], num_outputs=2, axis=1))
+    return first, second
+
+
+def gated(q: Qdq, h: str) -> str:
+    first, second = in_two(q, h)
+    return q.conv(q.coded(q.op("Mul", first, q.op("Sigmoid", second)), 0.03, 100), 32, 16)
+
+
+def transposed_in_groups(groups: int, kernel: int, **attrs: Any) -> Callable[[Qdq, str], str]:
+    def layer(q: Qdq, h: str) -> str:
+        weight = q.weight(32, 32 // groups, kernel, kernel, axis=1)
+        bias = q.constant(np.linspace(-0.1, 0.1, 32, dtype=np.float32))
+        return q.op("ConvTranspose", h, weight, bias, strides=[2, 2], group=groups, **attrs)
+
+    return layer
+
+
+def of_four_filters(q: Qdq, h: str) -> str:
+    h = q.op("ConvTranspose", h, q.weight(32, 4, 4, 4, axis=1), strides=[2, 2], pads=[1] * 4)
+    return q.conv(q.coded(h, 0.03, 100), 32, 4)
+
+
+def norm_of_channels(q: Qdq, h: str) -> str:
+    h = q.op("Transpose", h, perm=[0, 2, 3, 1])
+    h = q.op("LayerNormalization", h, *map(q.constant, np.float32([[1] * 32, [0.1] * 32])))
+    return q.op("Transpose", q.op("Gelu", h), perm=[0, 3, 1, 2])
+
+
+def norm_of_groups(q: Qdq, h: str) -> str:
+    return q.op("GroupNormalization", h, *map(q.constant, np.float32([[1] * 32, [0.1] * 32])), num_groups=4)
+
+
+def widened(q: Qdq, h: str) -> str:
+    half = q.coded(q.conv(h, 32, 32, strides=[2, 2]), 0.05, 120)
+    return q.op("Add", q.op("Resize", half, "", q.constant(np.float32([1, 1, 2, 2])), mode="nearest"), h)
+
+
+def repeated(q: Qdq, h: str) -> str:
+    row = q.op("Slice", h, *(q.constant(np.int64([k])) for k in (0, 1, 3)))
+    return q.op("Add", h, q.op("Expand", row, q.constant(np.int64([1, 32, 6, 6]))))
+
+
+def in_another_shape(q: Qdq, h: str) -> str:
+    h = q.op("Gemm", q.op("Flatten", h), q.weight(1152, 1152, axis=1))
+    return q.op("Relu", q.op("Reshape", h, q.constant(np.int64([1, 32, 6, 6]))))
+
+
+def parted(q: Qdq, h: str) -> str:
+    first, second = in_two(q, h)
     return q.op("Concat", q.coded(q.op("Add", first, second), 0.04, 110), first, axis=1)
 
 
@@ -120,6 +170,21 @@ MAPS: dict[str, tuple[Callable[[Qdq, str], str], int]] = {
     "instance norm": (normalised, 3),
     "average": (lambda q, h: q.op("AveragePool", h, kernel_shape=[3, 3], pads=[1] * 4), 1),
     "transposed": (transposed, 1),
+    "transposed, depthwise": (transposed_in_groups(32, 2), 6),
+    "transposed, groups": (transposed_in_groups(4, 4, pads=[1] * 4), 8),
+    "transposed, depthwise with a window": (
+        transposed_in_groups(32, 3, pads=[1] * 4, output_padding=[1, 1]),
+        8,
+    ),
+    "transposed, four filters": (of_four_filters, 9),
+    "norm of groups": (norm_of_groups, 5),
+    "norm and function of channels": (norm_of_channels, 5),
+    "rows of length one": (lambda q, h: q.op("LpNormalization", h, axis=1, p=2), 5),
+    "rows of sum one": (lambda q, h: q.op("LpNormalization", h, axis=1, p=1), 5),
+    "gate": (gated, 4),
+    "resize and add": (widened, 4),
+    "repeat": (repeated, 5),
+    "matrix": (in_another_shape, 6),
     "eight groups": (lambda q, h: q.conv(h, 32, 4, group=8), 1),
     "groups": (lambda q, h: q.conv(h, 32, 8, group=4), 1),
     "depthwise": (lambda q, h: q.conv(h, 32, 1, group=32), 1),
@@ -205,7 +270,9 @@ def test_nothing_of_floats_is_handed_on(make: Any, name: str) -> None:
     model = make(name)
     chosen, (imported, weights, after) = kernels(model)
     layers = [k for k, g in enumerate(chosen) if any("conv" in n.op or "matmul" in n.op for n in g.nodes)]
-    handed_on = [v for g in chosen[: layers[-1]] for v in g.outputs if v.dtype is not i32]  # sums of codes are few
+    between = [v for g in chosen[: layers[-1]] for v in g.outputs if v.dtype is not i32]  # sums of codes are few
+    most = max(as_int(v.type.size) or 0 for v in between)
+    handed_on = [v for v in between if 8 * (as_int(v.type.size) or 0) > most]  # so are norms of pixels
     assert handed_on and all(v.dtype in (u8, i8) for v in handed_on), [str(v.type) for v in handed_on]
     if name in MAPS:
         assert layers[-1] - layers[0] - 1 <= MAPS[name][1], [g.label for g in chosen]
@@ -250,7 +317,12 @@ def test_attention_whose_softmax_stays_in_floats_stays_attention() -> None:
     assert "lowered.attention" in [n.op for n in after.nodes]
 
 
-@pytest.mark.parametrize("make,name", [(between_convolutions, "depthwise"), (between_products, "layer norm")])
+COMPUTED = [(between_convolutions, name) for name in MAPS if name.startswith(("transposed", "norm", "rows", "gate"))]
+COMPUTED += [(between_convolutions, "depthwise"), (between_products, "layer norm")]
+
+
+@pytest.mark.costly(3)
+@pytest.mark.parametrize("make,name", COMPUTED, ids=[name for _, name in COMPUTED])
 def test_this_machine_computes_them(make: Any, name: str) -> None:
     model = make(name)
     imported = import_onnx(model)

@@ -67,18 +67,19 @@ def conv_transpose(
     n: Emitter,
     x: Value,
     w: Value,
+    bias: Value | None,
     strides: Sequence[int],
     dilations: Sequence[int],
     pads: Sequence[int],
     extra: Sequence[int],
     groups: int,
 ) -> Value:
-    """The transpose of a convolution, without bias. `pads` (befores, then afters) may be negative, which widens the
+    """The transpose of a convolution and its bias. `pads` (befores, then afters) may be negative, which widens the
     result by zeros; `extra` (output_padding) is added after."""
     rank = x.type.rank - 2
     kernel = [static(d, "the kernel of a convolution") for d in w.shape[2:]]
     if not _by_phases(w, strides, dilations, groups):
-        match = _as_convolution(n, x, w, kernel, strides, dilations, pads, extra, groups)
+        match = _as_convolution(n, x, w, bias, kernel, strides, dilations, pads, extra, groups)
         if match is not None:
             return match
     lift = rank == 1
@@ -98,10 +99,10 @@ def conv_transpose(
     if lift:
         result = n.reshape(result, (*result.shape[:2], result.shape[3]))
     wider = [max(-p, 0) for p in pads]
-    if not any(wider):
-        return result
-    before, after = dims([0, 0, *wider[:rank]]), dims([0, 0, *wider[rank:]])
-    return n.emit("pad", result, before=before, after=after, mode="constant", value=0)
+    if any(wider):
+        before, after = dims([0, 0, *wider[:rank]]), dims([0, 0, *wider[rank:]])
+        result = n.emit("pad", result, before=before, after=after, mode="constant", value=0)
+    return add_bias(n, result, bias)
 
 
 def _by_phases(w: Value, strides: Sequence[int], dilations: Sequence[int], groups: int) -> bool:
@@ -119,6 +120,7 @@ def _as_convolution(
     n: Emitter,
     x: Value,
     w: Value,
+    bias: Value | None,
     kernel: Sequence[int],
     strides: Sequence[int],
     dilations: Sequence[int],
@@ -126,7 +128,7 @@ def _as_convolution(
     extra: Sequence[int],
     groups: int,
 ) -> Value | None:
-    """The transpose of a convolution as one convolution with stride 1; None where that does not fit.
+    """The transpose of a convolution, with its bias, as one convolution with stride 1; None where that does not fit.
 
     With stride s, output element t (counted from the front of the padding) belongs to phase t mod s and sees the taps
     r, r + s, r + 2s ... of the weight only. The s phases of each dimension become channels of one convolution with the
@@ -147,7 +149,15 @@ def _as_convolution(
     weight = _phase_weights(n, w, kernel, strides, per_phase, groups)
     before = [span - skip for span, skip in zip(spans, skipped, strict=True)]
     attrs = {"strides": (1,) * rank, "dilations": tuple(dilations), "pads": (*before, *after), "groups": groups}
-    y = convolved(n, x, weight, None, attrs)
+    phases = None
+    if bias is not None:
+        filters = dim(w.shape[1] * groups)
+        if bias.type.rank != 1 or not same_dim(bias.shape[0], filters):
+            return None
+        phases = n.reshape(bias, (groups, *([1] * rank), w.shape[1]))
+        phases = n.emit("broadcast", phases, shape=dims((groups, *strides, w.shape[1])))
+        phases = n.reshape(phases, (weight.shape[0],))
+    y = convolved(n, x, weight, phases, attrs)
     y = _interleaved(n, y, strides, groups, w.shape[1])
     for k in range(rank):
         size = (x.shape[2 + k] - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1 + extra[k]

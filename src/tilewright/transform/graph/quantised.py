@@ -39,7 +39,7 @@ from tilewright.schedule.dot_intrinsics import find_dot
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.graph.bounds import MOVES, bounds, holds, largest
-from tilewright.transform.graph.channels import moved_shape
+from tilewright.transform.graph.channels import moved_scale
 from tilewright.transform.graph.matching import op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 from tilewright.transform.problems import convolution_in_pairs, multiplies_alike
@@ -257,8 +257,12 @@ class _Product:
         sizes = [as_int(d) for d in scale.shape]
         if scale not in self.fixed or None in sizes:
             return None
-        shape = moved_shape(node, tuple(d or 0 for d in sizes))
-        return None if shape is None else self.reshape(scale, shape)
+        moved = moved_scale(node, tuple(d or 0 for d in sizes))
+        if moved is None:
+            return None
+        whole, shape = moved
+        scale = scale if whole == tuple(sizes) else self.emit("broadcast", scale, shape=dims(whole))
+        return self.reshape(scale, shape)
 
     def integers(self, value: Value) -> Value | None:
         """The integers of known bounds that are cast to a value."""

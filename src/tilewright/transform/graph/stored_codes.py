@@ -33,13 +33,15 @@ from tilewright.transform.graph.fuse import Group
 from tilewright.transform.graph.rematerialize import with_nodes
 
 CODES: tuple[DType, ...] = (u8, i8)
-DEQUANTISE = frozenset("cast sub add mul".split())
-"""Operators between a code and its number."""
+DEQUANTISE = frozenset("cast sub add mul abs neg relu clip".split())
+"""Operators of an instruction or two, between a code and its number."""
 MAX_NODES = 5
 """Nodes between a code and its number, at most."""
-MOVES = frozenset(("lowered.unblock_channels", "transpose"))
+MAX_FUNCTIONS = 12
+"""Nodes between a code and a function of its number, at most."""
+MOVES = frozenset(("lowered.unblock_channels", "lowered.block_channels", "transpose"))
 """Operators that give each element another place and make no elements of their own."""
-ANCHORS = frozenset(("lowered.conv_depthwise", "lowered.conv_transposed"))
+ANCHORS = frozenset(("lowered.conv_depthwise", "lowered.conv_transposed", "lowered.conv_pointwise_groups"))
 """Contractions that take pointwise work on their data into their kernel."""
 WIDENS = ANCHORS | {"lowered.conv_blocked", "lowered.conv_pointwise_groups", "lowered.conv_winograd"}
 """Contractions that widen floats of 16 bits: processors do so as fast as they read."""
@@ -53,6 +55,11 @@ class _Number:
 
     code: Value
     nodes: tuple[Node, ...]
+
+    @property
+    def is_dequantised(self) -> bool:
+        """Whether it costs next to nothing."""
+        return all(n.op in DEQUANTISE or n.op in ("constant", "resample") for n in self.nodes)
 
 
 def store_codes(groups: Sequence[Group], target: Target, outputs: frozenset[Value]) -> list[Group]:
@@ -74,6 +81,8 @@ def store_codes(groups: Sequence[Group], target: Target, outputs: frozenset[Valu
         if value in outputs or value.dtype in codes or len(group.outputs) != 1 or not readers.get(value):
             continue
         number = _number(group, value, codes)
+        if number is None and len(readers[value]) == 1:
+            number = _number(group, value, CODES if multiplies else (), functions=True)
         if number is None:
             continue
         changed = {i: _reading(results[i], value, number) for i in readers[value]}
@@ -88,13 +97,14 @@ def store_codes(groups: Sequence[Group], target: Target, outputs: frozenset[Valu
     return [group for group in results if group is not None]
 
 
-def _number(group: Group, value: Value, kinds: tuple[DType, ...]) -> _Number | None:
-    """How a group's value is made of a code of one of these types, if it is."""
+def _number(group: Group, value: Value, kinds: tuple[DType, ...], *, functions: bool = False) -> _Number | None:
+    """How a group's value is made of a code of one of these types, if it is; perhaps by functions of many operations,
+    which are worth computing once."""
     makers = {v: n for n in group.nodes for v in n.outputs}
     resampled = makers.get(value)
     nodes: set[Value] = set()
     codes: set[Value] = set()
-    asked, shape = [value], value.shape
+    asked, shape, most = [value], value.shape, MAX_FUNCTIONS if functions else MAX_NODES
     if resampled is not None and resampled.op == "resample" and resampled.inputs[0] is not None:
         nodes.add(value)
         asked, shape = [resampled.inputs[0]], resampled.inputs[0].shape
@@ -109,13 +119,17 @@ def _number(group: Group, value: Value, kinds: tuple[DType, ...]) -> _Number | N
             nodes.add(v)
         elif node is None and as_int(v.type.size) == 1:
             continue
-        elif node is not None and node.op in DEQUANTISE and len(nodes) < 2 * MAX_NODES:
+        elif (
+            node is not None
+            and (node.op in DEQUANTISE or (functions and ops.is_pointwise(node)))
+            and len(nodes) < 2 * most
+        ):
             nodes.add(v)
             asked += [u for u in node.inputs if u is not None]
         else:
             return None
     order = tuple(n for n in group.nodes if n.outputs[0] in nodes)
-    if len(codes) != 1 or sum(n.op != "constant" for n in order) > MAX_NODES:
+    if len(codes) != 1 or sum(n.op != "constant" for n in order) > most:
         return None
     return _Number(codes.pop(), order)
 
@@ -129,7 +143,7 @@ def _codes_moved(group: Group, kinds: tuple[DType, ...]) -> Group:
         return group
     used = [v for n in group.nodes for v in n.inputs if v is not None]
     inner = {v for n in number.nodes if n.op != "constant" for v in n.outputs}
-    if any(used.count(v) != sum(v in n.inputs for n in (*number.nodes, move)) for v in inner):
+    if any(used.count(v) != sum(n.inputs.count(v) for n in (*number.nodes, move)) for v in inner):
         return group  # others read the numbers as they were
     shape = move.output.shape
 
@@ -160,6 +174,8 @@ def _reading(group: Group | None, value: Value, number: _Number) -> Group | None
         follows = kind == "pointwise" and node.output.shape == result.shape
         feeds = node.op in (WIDENS if narrow else ANCHORS) and node.inputs[0] == value
         if not (follows or feeds or kind in ("reduction", "injective")) or (narrow and node.op in OF_F32):
+            return None
+        if not (follows or number.is_dequantised):
             return None
         if ops.is_alias(node):
             return None

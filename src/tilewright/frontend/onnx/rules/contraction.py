@@ -100,11 +100,12 @@ def conv_transpose(n: Call) -> Value:
         raise ShapeError("an output_padding makes no sense", expected=wanted, got=extra)
     pads = [dim(p) for p in _transposed_pads(n, x, kernel, strides, dilations, extra)]
     known, groups = [as_int(p) or 0 for p in pads], n.integer("group", 1)
-    y = common.conv_transpose(n, x, w, strides, dilations, known, extra, groups)
-    for k in range(rank):
-        if as_int(pads[k]) is None or as_int(pads[rank + k]) is None:
-            y = _cut(n, y, 2 + k, dim(pads[k] - known[k]), dim(pads[rank + k] - known[rank + k]))
-    return add_bias(n, y, n.optional(2))
+    open_sizes = [k for k in range(rank) if as_int(pads[k]) is None or as_int(pads[rank + k]) is None]
+    bias = n.optional(2)
+    y = common.conv_transpose(n, x, w, None if open_sizes else bias, strides, dilations, known, extra, groups)
+    for k in open_sizes:
+        y = _cut(n, y, 2 + k, dim(pads[k] - known[k]), dim(pads[rank + k] - known[rank + k]))
+    return add_bias(n, y, bias if open_sizes else None)
 
 
 def _cut(n: Call, y: Value, axis: int, before: Expr, after: Expr) -> Value:

@@ -294,4 +294,4 @@ def _transposed(
         w = call.reshape(w, (dim(channels * groups), dim(filters // groups), *taps))
     else:
         w = call.transpose(w, (1, 0, *range(2, 2 + rank)))
-    return conv_transpose(call, x, w, spread, dilations, pads, extra, groups)
+    return conv_transpose(call, x, w, None, spread, dilations, pads, extra, groups)

@@ -136,7 +136,7 @@ def conv_transpose(
     s, p, e, d = (_each(v, rank) for v in (strides, padding, extra, dilations))
 
     def run(v: Value) -> Value:
-        return common.add_bias(n, common.conv_transpose(n, v, w, s, d, p * 2, e, groups), bias)
+        return common.conv_transpose(n, v, w, bias, s, d, p * 2, e, groups)
 
     return _batched(n, x, rank, run)
 
