@@ -255,3 +255,10 @@ def test_the_function_is_located_whatever_was_imported_before() -> None:
     """No module of the package has its name."""
     code = "import tilewright.functions.comprehension, tilewright as tw; assert callable(tw.comprehension)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_ranges_that_begin_at_a_symbol() -> None:
+    f = tw.comprehension("x: f32[I, K]; y[i] +! x[i, k] where k in K//2:K", dynamic=True)
+    for columns in (8, 5):
+        x = np.arange(2 * columns, dtype=np.float32).reshape(2, columns)
+        np.testing.assert_array_equal(f(x), x[:, columns // 2 :].sum(1))

@@ -29,21 +29,21 @@ class Names:
         self._numbers = Identifiers(())
 
     def take(self, name: str) -> str:
-        """An argument's name."""
+        """An identifier for the argument `name`, valid in all languages, that no other argument has."""
         return self._arguments.take(name)
 
     def constant(self, name: str) -> str:
-        """The name of a number about this, in upper case."""
+        """An identifier for a constant about `name`, in upper case, that no other constant has."""
         return self._numbers.take(name).upper()
 
 
 def is_name(name: str) -> bool:
-    """Whether a name can begin those of a bundle in all languages."""
+    """Whether a name is a valid identifier in all languages of a bundle."""
     return _NAME.fullmatch(name) is not None and name not in {*RESERVED, *_CPP.split(), *_RUST.split()}
 
 
 def as_name(text: str) -> str:
-    """A text as such a name."""
+    """A text changed into an identifier that is valid in all languages of a bundle."""
     result = re.sub(r"[^A-Za-z0-9_]", "_", text) or "model"
     result = f"m_{result}" if result[0].isdigit() else result
     return result if is_name(result) else f"{result}_model"

@@ -120,7 +120,7 @@ def refuse_deleted(operation: Operation) -> None:
 
 
 def nothing() -> None:
-    """Nothing to do."""
+    """Do nothing: the function of operations that only wait for variables."""
 
 
 def named(operation: Operation) -> str:

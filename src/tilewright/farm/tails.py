@@ -70,7 +70,7 @@ def longer(processes: Sequence[np.ndarray], factor: float) -> bool:
 
 
 def _excess(stable: np.ndarray, tried: np.ndarray) -> int:
-    """How many more of the slowest calls of both are of the second."""
+    """How many more of the slowest calls of both programs are of the second one than of the first."""
     both = np.concatenate([stable, tried])
     number = math.ceil(SLOWEST * len(both))
     limit = np.partition(both, len(both) - number - 1)[len(both) - number - 1]
@@ -78,7 +78,8 @@ def _excess(stable: np.ndarray, tried: np.ndarray) -> int:
 
 
 def chance(excesses: Sequence[int]) -> float:
-    """The share of all choices of signs with which the sum of the numbers is at least what it is."""
+    """The p-value of a sign test: the share of all assignments of signs to the numbers' magnitudes whose sum is at
+    least the sum of `excesses`."""
     ways = {0: 1.0}
     for number in map(abs, excesses):
         if number:

@@ -81,7 +81,7 @@ def _bits_type(t: DType) -> DType:
 
 
 def decoded(x: Expr) -> Expr:
-    """The f32 of a small float, exactly."""
+    """A float of 8 or fewer bits converted to f32, which is exact."""
     t = x.dtype
     bits = cast(Op("bitcast", (x,), _bits_type(t)), u32)
     if t is f8e8m0:  # an exponent alone; the least one is a subnormal number of f32

@@ -1,4 +1,5 @@
-"""The slow path's first half: check arguments one by one, convert what may be converted, explain the rest together."""
+"""Arguments of a call that the native fast path does not take: each is checked and, where allowed, converted; one error
+lists all that do not fit."""
 
 from __future__ import annotations
 

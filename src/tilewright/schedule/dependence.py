@@ -177,7 +177,8 @@ def reordered_sums(func: PrimFunc) -> tuple[str, ...]:
 
 
 def require_any_order(func: PrimFunc, loop: For, what: str) -> None:
-    """Refuse a step on a loop over the steps of a recurrence."""
+    """Raise ScheduleError for a loop over the steps of a recurrence, whose iterations run in order; `what` names the
+    primitive."""
     if find_note(loop.notes, InOrder) is not None:
         raise refuse(
             func, f"cannot {what} loop {loop.var.name!r}: it runs over the steps of a recurrence, which are in order"

@@ -265,7 +265,7 @@ class _Writer:
 
 
 class ExpandPrimitives:
-    """Contractions written out."""
+    """The primitive `expand`, for `Schedule` and `Stage`."""
 
     __slots__ = ()
     expand = expand

@@ -178,8 +178,9 @@ def dot_intrinsic(dot: Dot) -> TensorIntrin:
 def matched_dimensions(
     region: Region, shape: tuple[Expr, ...], values: dict[Var, Expr] | None = None
 ) -> tuple[int, ...] | None:
-    """The dimensions of a region that are those of a described parameter: all but the ones of extent 1. What the
-    parameter's symbols are is noted in `values`, and must be the same everywhere."""
+    """The dimensions of a region that correspond to those of an intrinsic's parameter of this shape: all whose extent
+    is not 1. None if they do not fit. `values` collects the extents of the parameter's symbols; a symbol that stands in
+    several places must have one extent."""
     places = tuple(d for d, (_, extent) in enumerate(region.ranges) if not is_const(extent, 1))
     known = {} if values is None else values
     if len(places) != len(shape):

@@ -72,7 +72,8 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
 
 
 def count(shape: object, where: str) -> int:
-    """How many elements a shape has. ServeError unless it is a list of numbers that memory can have."""
+    """How many elements a shape has. Raises ServeError unless it is a list of at most `MAX_RANK` sizes with at most
+    `MAX_ELEMENTS` elements."""
     if not isinstance(shape, (list, tuple)) or len(shape) > MAX_RANK:
         raise ServeError("is no shape", where=where, expected=f"at most {MAX_RANK} sizes", got=_brief(shape))
     if not all(type(n) is int and 0 <= n <= MAX_ELEMENTS for n in shape):

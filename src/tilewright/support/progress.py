@@ -20,7 +20,7 @@ Step = Callable[[str], None]
 
 
 class Bar(Protocol):
-    """A display of progress: more steps that are known of, and one that is done."""
+    """A display of progress. `expect` adds to the number of steps; `step` says that one is done."""
 
     def expect(self, steps: int) -> None: ...
 
@@ -31,13 +31,13 @@ _shown: ContextVar[Bar | None] = ContextVar("tilewright_progress", default=None)
 
 
 def expect(steps: int) -> None:
-    """Tell the bar around, if there is one, of so many steps more."""
+    """Add `steps` to the steps that the current bar expects, if there is a bar."""
     if (bar := _shown.get()) is not None:
         bar.expect(steps)
 
 
 def tell(text: str) -> None:
-    """Tell the bar around, if there is one, that a step is done, with a word on it."""
+    """Tell the current bar, if there is one, that the step `text` is done."""
     if (bar := _shown.get()) is not None:
         bar.step(text)
 

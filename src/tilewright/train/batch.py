@@ -15,7 +15,8 @@ RESERVED = frozenset(("arena", "scalars", "gathered", "buffers"))
 
 
 def names_of(function: Callable[..., Any], count: int) -> list[str]:
-    """The names of so many positional arguments of a function, as far as it says them."""
+    """The names of a function's first `count` positional parameters; fewer, or none, where its signature names
+    fewer."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a function of C, which says nothing

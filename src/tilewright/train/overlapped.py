@@ -48,7 +48,8 @@ class Work:
         self._order = order
 
     def wait(self) -> None:
-        """Wait for its end; raises what it raised, once: later reductions begin anew."""
+        """Wait until the reduction ends. Raises the exception of a reduction that failed; later ones can begin
+        again."""
         try:
             self._engine.wait(self._operation)
         except BaseException:
@@ -57,7 +58,7 @@ class Work:
 
 
 def _whole(begun: Any) -> None:
-    """Wait for what a function has only begun."""
+    """Wait for a reduction that the caller's function has only started: the object that it returned has `wait`."""
     wait = getattr(begun, "wait", None)
     if wait is not None:
         wait()

@@ -171,8 +171,11 @@ class Layout:
 
 
 def layout_of(plan: StepPlan) -> Layout:
-    """Raises ModelError for what changes and is not f32, for what two stages move, and for averages of what does not
-    move."""
+    """Where the parameters and buffers of a step stand in its vectors.
+
+    Raises ModelError for parameters or changing buffers that are not f32, for parameters that two stages update, and
+    for averages of what no stage updates.
+    """
     result: dict[str, TensorType] = {}
     moved: dict[str, TensorType] = {}
     for stage in plan.stages:

@@ -77,7 +77,7 @@ class KernelCall:
         return self.compiled
 
     def on(self, target: Target) -> Target:
-        """The machine as its code is made for it: the call of a branch has one thread."""
+        """The target for which the kernel is compiled: with one thread where the call belongs to a branch."""
         return target if self.branch is None else replace(target, threads=1)
 
 

@@ -130,8 +130,10 @@ class _Layer:
 
 
 def model_of(operators: Graph, copies: int) -> tuple[Graph, dict[str, np.ndarray[Any, Any]]]:
-    """Operators as a model, so many times side by side: what the first reads first is an input, other floating point
-    numbers of known sizes are weights, as they are in networks."""
+    """A model of `copies` independent copies of some operators, and its weights, drawn at random.
+
+    The first value that the operators read becomes an input; other floats of known size become weights, as in networks.
+    """
     b = GraphBuilder("layer")
     weights: dict[str, np.ndarray[Any, Any]] = {}
     draw = np.random.default_rng(0)

@@ -93,7 +93,7 @@ def _decided(search: Search, recorded: Recorded) -> str:
 
 
 def mean(spaces: Sequence[Recorded], make: Callable[[Recorded], Search]) -> tuple[float, float, float]:
-    """Over some spaces the mean regret, the worst, and the mean number of timed settings."""
+    """Replay searches over recorded spaces: the mean and the worst regret, and the mean number of timed settings."""
     played = [play(recorded, make) for recorded in spaces]
     regrets = [p.regret for p in played]
     return sum(regrets) / len(played), max(regrets), sum(p.timed for p in played) / len(played)

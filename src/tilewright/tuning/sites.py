@@ -221,10 +221,10 @@ def together(result: Sequence[tuple[Site, str]], separated: Set[frozenset[str]] 
 
 
 def codes(count: int) -> list[frozenset[int]]:
-    """`count` distinct sets of equal size, of as few numbers as possible: none is a part of another.
+    """`count` distinct sets of equal size over as few numbers as possible; no set contains another.
 
-    What is tried in the programs of its own set can be told from the programs that show it (`tuner._find_steps`): each
-    of `count` things would else need a program of its own.
+    A number stands for a program, a set for a step of the model: a step is changed in the programs of its set, so that
+    the programs in which times change identify it (`tuner._find_steps`). That takes far fewer programs than one a step.
     """
     width = next(w for w in range(1, count + 2) if comb(w, w // 2) >= count)
     return [frozenset(c) for c in islice(combinations(range(width), width // 2), count)]

@@ -300,7 +300,7 @@ class Regions:
         self.checks += 1
 
     def by_one_thread(self, effect: str, label: str) -> None:
-        """Let thread 0 do something, and the others wait for it."""
+        """Emit an instruction that thread 0 alone executes while the others wait."""
         out = self.out
         first = out.inst("icmp eq i64 %tid, 0")
         out.branch(first, f"{label}.one", f"{label}.all")
@@ -311,7 +311,7 @@ class Regions:
         self.caller.wait()
 
     def allowance(self) -> None:
-        """Have the variables that `spend` counts with."""
+        """Allocate, once, the variables with which `spend` counts iterations."""
         if not self.budget:
             self.budget = self.out.alloca("i64", 1, "budget", 8)
             self.spent = self.out.alloca("i64", 1, "spent", 8)
@@ -319,7 +319,7 @@ class Regions:
             self.out.entry += [f"  store i64 0, ptr {name}, align 8" for name in (self.budget, self.spent)]
 
     def load_control(self) -> None:
-        """Have the address of the control words."""
+        """Load, once, the address of the control words."""
         if not self.controlled:
             self.controlled = True
             self.out.entry += [
@@ -328,9 +328,11 @@ class Regions:
             ]
 
     def spend(self, label: str) -> None:
-        """Count an iteration down; where none is left, ask for more, and leave if there are none.
+        """Emit code that counts down the iterations that are still allowed. At zero it asks the runtime for more, and
+        returns from the entry if it gets none.
 
-        All threads ask at the same iteration. Thread 0 does, and the others read what it was told between two barriers.
+        All threads reach zero at the same iteration. Thread 0 asks, and the others read the answer between two
+        barriers.
         """
         out = self.out
         left = out.inst(f"load i64, ptr {self.budget}, align 8")
@@ -348,7 +350,8 @@ class Regions:
         out.effect(f"store i64 {out.inst(f'sub nsw i64 {left}, 1')}, ptr {self.budget}, align 8")
 
     def told(self, spent: str, label: str) -> str:
-        """The word that the function in the control words tells thread 0, as all threads read it."""
+        """Emit the question for more iterations: thread 0 calls the function in the control words, all threads read its
+        answer."""
         out = self.out
         told = out.inst(f"getelementptr inbounds i64, ptr %control, i64 {CONTROL.told // 8}")
         first = out.inst("icmp eq i64 %tid, 0")

@@ -98,7 +98,7 @@ def surrogate(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @rule("select")
 def select(w: Writer, node: Node, x: Sequence[str]) -> str:
-    """ONNX Runtime chooses among integers of some types alone."""
+    """`Where`; integers of types for which ONNX Runtime has no `Where` are converted to i64 and back."""
     t = node.output.dtype
     if not t.is_int or t in (u8, i32, i64):
         return w.op("Where", x)

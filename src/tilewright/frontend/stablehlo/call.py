@@ -162,7 +162,8 @@ class Call(Emitter):
         return shape
 
     def lazy(self, unbroadcast: Value, shape: Sequence[Any]) -> Item:
-        """A result whose value still has to be broadcast."""
+        """A result of this shape, held as the smaller value that is broadcast to it where an operator needs all
+        elements."""
         return Item(TensorType(unbroadcast.dtype, dims(shape)), unbroadcast)
 
     def known(self, array: Any, t: DType, shape: Any = None) -> Item:

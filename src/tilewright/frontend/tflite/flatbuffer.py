@@ -27,11 +27,11 @@ class Table:
 
     @classmethod
     def root(cls, data: memoryview) -> Table:
-        """The table that a file begins with."""
+        """The root table of a flatbuffer, to which its first four bytes point."""
         return cls(data, _number(data, 0, "<I"))
 
     def _field(self, number: int) -> int:
-        """Where a field is; 0: it is absent."""
+        """The place of a field in the file; 0 for an absent field."""
         offsets = self.at - _number(self.data, self.at, "<i")
         size = _number(self.data, offsets, "<H")
         if 4 + 2 * number + 2 > size:

@@ -198,7 +198,8 @@ class Walk:
 
     @contextmanager
     def branching(self) -> Iterator[None]:
-        """While this lasts, nodes are those of a body, which may not be run."""
+        """Within the context, nodes belong to the body of a branch or loop, which a call may skip: none is evaluated
+        while importing."""
         before, self.arrays = self.arrays, None
         try:
             yield
@@ -207,7 +208,7 @@ class Walk:
 
     @contextmanager
     def repeating(self) -> Iterator[None]:
-        """While this lasts, nodes are those of a loop's body."""
+        """Within the context, nodes belong to the body of a loop."""
         before, self.repeats = self.repeats, True
         try:
             with self.branching():

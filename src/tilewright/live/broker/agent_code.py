@@ -138,6 +138,6 @@ def _exchange(m: Module) -> None:
 
 
 def define_agent(m: Module) -> None:
-    """Add the agent's side to a module."""
+    """Define the functions by which an agent sends a request to its broker and waits for the answer."""
     for part in (_post, _served, _await, _exchange):
         part(m)

@@ -131,7 +131,8 @@ def _is_file(file: int, path: Path) -> bool:
 
 @contextlib.contextmanager
 def if_unowned(folder: Path, lock: str = "lock") -> Iterator[bool]:
-    """Whether the store has no publisher (or who else holds `lock`); while the body runs it gets none."""
+    """Try to take the lock of a store's publisher (or another `lock`) for the time of the context; gives whether it was
+    free. While the context holds the lock, no publisher can start."""
     try:
         file = os.open(folder / lock, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -72,7 +72,7 @@ class WeightServer:
         return feed | self._server.stats()
 
     def close(self) -> None:
-        """End the server, with all names that it serves if it was made for this one; else this name alone."""
+        """Stop serving this name. Ends the whole server if `serve_weights` started it for this name."""
         if self._owned:
             self._server.close()
         else:

@@ -29,7 +29,7 @@ _live: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
 class Service(Protocol):
-    """Something that is served under a name besides weights: it answers messages (`calls.py`)."""
+    """A service that a server offers under a name besides weights: it answers messages of nodes (`calls.py`)."""
 
     @property
     def name(self) -> str: ...
@@ -41,7 +41,7 @@ class Service(Protocol):
     def close(self) -> None: ...
 
     def forget(self) -> None:
-        """In the child of a fork."""
+        """Drop what belongs to the parent; called in the child of a fork."""
         ...
 
 

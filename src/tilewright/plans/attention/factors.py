@@ -77,7 +77,7 @@ class Factors(Protocol):
 
 
 class OrdinaryFactors:
-    """Factors in the type that sums have, rows read where they are."""
+    """Factors in the type of the sums; rows of queries are read from the operand, not copied."""
 
     def __init__(self, rows: AttentionRows) -> None:
         self.rows, self.nest, self.tile = rows, rows.nest, rows.tile

@@ -86,11 +86,11 @@ class Space:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The alternatives, each once."""
+        """The kinds of settings, such as plans or algorithms, each once."""
         return tuple(dict.fromkeys(s.kind for s in self.settings))
 
     def knobs(self, kind: str) -> tuple[Knob, ...]:
-        """The knobs of an alternative."""
+        """The knobs that settings of this kind have, each with all of its values."""
         values: dict[str, set[int]] = {}
         for setting in self.settings:
             if setting.kind == kind:

@@ -147,12 +147,13 @@ class Product:
         return Buffer(self.new("partial").name, self.c.result.buffer.dtype, shape)
 
     def there_is(self, step: Expr, body: Stmt) -> Stmt:
-        """The work of a step, if there is one of this number. There are as many as stages, if that is known."""
+        """`body`, under the condition that there is a step of this number. A known number of steps is at least that of
+        the stages, which need no condition."""
         condition = const(True) if isinstance(step, Var) and as_int(self.count) is not None else step < self.count
         return body if is_const(condition, True) else If(condition, body)
 
     def by_threads(self, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
-        """The steps of all threads, given the numbers of warp and lane."""
+        """The loops over the warps and lanes of a block around `body(warp, lane)`."""
         warp, lane = self.new("warp"), self.new("lane")
         inner = For(lane, const(WARP), body(warp, lane), "thread", "threadIdx.x")
         warps = self.tile.row_warps * self.tile.column_warps

@@ -74,7 +74,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def product_tiles(pairs: int, panels: int, target: Target) -> Iterator[tuple[int, int]]:
-    """Pairs and panels of the tiles that fit registers, whose vectors of sums are whole where panels allow it."""
+    """The register tiles that fit, as (pairs of rows, panels). Panels of a tile divide `panels`, and are even if
+    `panels` is."""
     for tall in range(1, min(MAX_SIDE, pairs) + 1):
         for wide in range(1, min(MAX_SIDE, panels) + 1):
             fits_panels = panels % wide == 0 and (wide % 2 == 0 or panels % 2)
@@ -83,7 +84,7 @@ def product_tiles(pairs: int, panels: int, target: Target) -> Iterator[tuple[int
 
 
 def panel_multiple(columns: int) -> int:
-    """To a multiple of how many panels the weights are rounded up: of six where they nearly are, else of four."""
+    """The multiple to which the panels of weights are rounded up: six where that adds few panels, else four."""
     panels = -(-columns // SIDE)
     return next(m for m in (MAX_SIDE, 4, 2, 1) if m <= 2 or (m <= panels and -panels % m <= panels * MAX_WASTE))
 

@@ -68,12 +68,13 @@ class Repeated:
 
 @dataclass(slots=True)
 class Forms:
-    """The forms that a server knows, by the size and the first bytes of a message."""
+    """The forms of messages that a server has decoded before, by the size and first bytes of a message. A message of a
+    known form is read without decoding it again."""
 
     _known: dict[tuple[int, bytes], Form] = field(default_factory=dict)
 
     def find(self, data: bytes) -> Repeated | None:
-        """A message, if its form is known."""
+        """The message read by its form; None if the form is not known."""
         form = self._known.get((len(data), data[:_KEY]))
         if form is None:
             return None
@@ -83,7 +84,7 @@ class Forms:
         return Repeated(form, data)
 
     def learn(self, data: bytes, message: Any, request: Request, inputs: Sequence[tuple[str, Raw]]) -> None:
-        """Keep the form of a message.
+        """Remember the form of a message.
 
         Args:
             request: of the message, with the timeout of its parameters.

@@ -34,7 +34,7 @@ NORMS = ("layer_norm", "rms_norm")
 
 @dataclass(frozen=True, slots=True)
 class RowShape:
-    """The shape that is reduced, and the dimensions that are reduced."""
+    """The shape of a reduction's operand, and the dimensions that it reduces."""
 
     shape: tuple[Expr, ...]
     axes: tuple[int, ...]
@@ -43,7 +43,7 @@ class RowShape:
 
 
 def row_shape(node: Node) -> RowShape | None:
-    """The operand of a reduction over full dimensions; None for other nodes."""
+    """The shape that a reduction, softmax or norm reduces; None for other nodes."""
     x = node.inputs[0] if node.inputs else None
     if x is None or len(node.outputs) != 1:
         return None

@@ -63,7 +63,8 @@ def check_state(state: Any) -> None:
 
 
 def pairs_by_name(inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
-    """The caches that are named as exporters name them. Raises ModelError if there are none."""
+    """The caches of a decoder, as input to output, by the names that exporters give them (`NAMES`). Raises ModelError
+    if there are none."""
     result: dict[str, str] = {}
     for name in inputs:
         for past, present in NAMES:

@@ -76,10 +76,10 @@ def exp(x: Expr) -> Expr:
 
 
 def exp_nonpositive(x: Expr) -> Expr:
-    """e^x, 1.1 ulp and another 0.04 |x|, x <= 0; zero from where it is no normal number.
+    """e^x for x <= 0, to 1.1 + 0.04 |x| ulp; zero where e^x is below the normal numbers.
 
-    What ln(2) and the table are short of in single precision is left out: a difference that was rounded to x before has
-    cost up to |x| ulp of the result already."""
+    The part of ln(2) and of the table that single precision cannot hold is left out. Softmax, which calls this, rounds
+    the difference x before, and that alone costs up to |x| ulp."""
     shifted = fma(x, LOG2E, single(_ROUND))
     n = shifted - single(_ROUND)
     r = fma(n, -LN2, x)

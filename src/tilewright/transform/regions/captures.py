@@ -34,14 +34,14 @@ class Region:
     inputs: int
 
     def with_captures(self, bodies: Sequence[Graph], inputs: Sequence[Value], params: Sequence[Value]) -> Node:
-        """The node with other bodies that capture other operands."""
+        """The node with its bodies replaced, capturing `inputs` and `params` in place of its captures."""
         changed = dict(zip(map(id, self.node.bodies), bodies, strict=True))
         attrs = self.node.attrs.mapped(lambda v: changed[id(v)] if isinstance(v, Graph) else v)
         return replace(self.node, inputs=(*self.own, *inputs, *params), attrs=attrs)
 
 
 def region(node: Node) -> Region:
-    """The operands of a loop or a branch, distinguished."""
+    """The parts of a loop or branch. Raises TypeError for other nodes."""
     match node.attrs:
         case LoopAttrs(body=body, carried=carried, scanned=scanned):
             own, leading = 2 + carried + scanned, 1 + carried + scanned

@@ -30,12 +30,12 @@ class ConvBySizeAttrs(ConvWinogradAttrs):
     costs: tuple[int, int, int, int]
 
     def winograd(self, tile: int) -> ConvWinogradAttrs:
-        """The attributes of the convolution in one of the layouts."""
+        """The attributes of the Winograd convolution by tiles of this size, that of either layout."""
         rest = (self.pads, self.channels, self.input_channels, self.out_block)
         return ConvWinogradAttrs(tile, self.window, self.stride, self.dilation, *rest)
 
     def direct(self) -> ConvBlockedAttrs:
-        """The attributes of the convolution with filters as they are."""
+        """The attributes of the direct convolution with filters that are not transformed."""
         each = (self.stride,) * 2, (self.dilation,) * 2
         return ConvBlockedAttrs(*each, self.pads, self.channels, self.out_block, flat=False)
 

@@ -81,5 +81,5 @@ def squares(row: Iterable[Fraction]) -> float:
 
 
 def longest(matrix: Matrix) -> int:
-    """Entries of the row that has most."""
+    """The most non-zero entries that a row of a matrix has."""
     return max(sum(x != 0 for x in row) for row in matrix)

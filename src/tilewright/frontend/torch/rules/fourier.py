@@ -59,8 +59,11 @@ def complex_to_complex(n: Call, x: Complex, dim: Sequence[int], normalization: i
 @complexes.rule("_fft_c2r")
 @rule("_fft_c2r")
 def complex_to_real(n: Call, x: Complex, dim: Sequence[int], normalization: int, last_dim_size: int) -> Value:
-    """The other half of the last dimension is the conjugate of the first: twice the real part of what the half gives,
-    but for the first element, and the middle one of an even length, of which the imaginary parts are not looked at."""
+    """The inverse transform with a real result, from the first half of the spectrum along the last dimension.
+
+    The other half is the conjugate of the first, so that each element of the half counts with twice its real part. The
+    first element and, for an even length, the last one have no conjugate: they count once, without imaginary parts.
+    """
     *others, last = (n.axis(d, x.re) for d in dim)
     length = as_int(last_dim_size)
     if length is None or known(n, x.re, last) != length // 2 + 1 or length > LONGEST:
