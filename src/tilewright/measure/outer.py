@@ -1,5 +1,5 @@
-"""How fast the outer levels of memory are, measured in the background by the first process that compiles on a machine
-of which no more is known than its instructions.
+"""Measures the bandwidth of the last cache and of memory in the background, in the first process that compiles on a
+machine of which no more is known than its instructions.
 
 A hypervisor may call a processor what it likes. Its family is then known by its features (`targets/x86.py`), not how
 much of the last level and of the memory's bandwidth this machine gives a core; `tilewright doctor` would measure all

@@ -143,7 +143,8 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class ArgAttrs(Attrs):
-    """The first of equal extremes counts, or with `select_last_index` the last one."""
+    """Attributes of `argmax` and `argmin`: of equal extremes along `axis` the first one counts, or the last one with
+    `select_last_index`."""
 
     axis: int
     keepdims: bool

@@ -116,9 +116,12 @@ class Samples:
 
 
 def divided(feeds: Sequence[Feed], *, measured: bool) -> Samples:
-    """The samples that calibrate and, if the metric is `measured` on samples, those that it is of. Ranges and mean
-    errors suit the samples that they come from better than others: from `HELD_OUT_FROM` samples on, every fourth one
-    (numbers 3, 7, 11, ...) is held out for the metric."""
+    """Divide samples into those that calibrate and, if the metric is `measured` on samples, those that it is computed
+    on.
+
+    Calibration suits the samples that it sees better than others. So from `HELD_OUT_FROM` samples on, every fourth one
+    (numbers 3, 7, 11, ...) is held out for the metric; with fewer, both use all.
+    """
     numbered = dict(enumerate(feeds))
     if not measured or len(feeds) < HELD_OUT_FROM:
         return Samples(numbered, numbered if measured else {})

@@ -226,7 +226,7 @@ class StoreWeightSync(WeightSyncScheme):
         """Nothing has to be received: calls find the newest version by themselves."""
 
     def create_transport(self, **kwargs: Any) -> Any:
-        """No transport: the store is where weights are."""
+        """None: weights travel through the store, not over a transport of TorchRL."""
         return None
 
     def _init_on_sender_impl(self, *, model_id: str = "policy", context: Any = None, **kwargs: Any) -> None:

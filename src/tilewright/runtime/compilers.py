@@ -1,4 +1,4 @@
-"""Other compilers, which a model's operators are handed to: what they bring, and how a program calls what they made.
+"""Other compilers that compile parts of a model: what their plug-ins bring, and how a program calls the results.
 
     kernel -> i64 tw_external(ptr descriptor, ptr arrays, ptr sizes)     0, or the number of a failure
 

@@ -95,12 +95,12 @@ class State:
 
     @property
     def length(self) -> int:
-        """How many rows there are."""
+        """How many rows the caches hold."""
         return self._length
 
     @property
     def capacity(self) -> int:
-        """For how many there is room."""
+        """How many rows the caches have room for."""
         return self._capacity
 
     @property

@@ -247,8 +247,8 @@ class Emitter:
         self.line("}", level)
 
     def pragma(self, s: For) -> str | None:
-        """The pragma that tells OpenMP of a loop: who shares it, or that its iterations are lanes of vectors. A sum
-        over lanes stays in order, as C has it."""
+        """The OpenMP pragma of a loop: `parallel for` of a parallel one, `simd` of a vectorized one; None for others. A
+        vectorized loop that sums gets none, so that its order stays as C has it."""
         if s.kind == "parallel":
             return "parallel for" + (
                 f" num_threads((int){self.exprs.name(NTHREADS)})" if NTHREADS in self.func.symbols else ""

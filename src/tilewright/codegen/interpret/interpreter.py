@@ -98,7 +98,11 @@ def arrays_in_order(func: PrimFunc, arrays: Mapping[str, Array] | Sequence[Array
 
 
 def bind_symbols(func: PrimFunc, arrays: list[Array | None], sizes: Mapping[str, int]) -> dict[Var, int]:
-    """Values of the symbols, from dimensions that are a symbol; all are checked later."""
+    """The values of the symbols: those in `sizes`, then what the shapes of the arrays say.
+
+    Raises CallError for a value outside its symbol's range or multiple. Whether all dimensions agree is not checked
+    here.
+    """
     values = {v: sizes[v.name] for v in func.symbols if v.name in sizes}
     for buffer, array in zip(func.params, arrays, strict=True):
         for extent, size in zip(buffer.shape, () if array is None else array.shape, strict=array is not None):

@@ -70,7 +70,7 @@ class Writer:
         return Writer(self.shared, dict(self.names), dict(self.symbols))
 
     def name(self, value: Value) -> str:
-        """The name of a value from here on."""
+        """Give a value a fresh name, which the nodes that follow use."""
         self.names[value] = self.shared.fresh(value.name)
         return self.names[value]
 
@@ -84,13 +84,14 @@ class Writer:
         return own
 
     def op(self, kind: str, inputs: Sequence[str | None], /, **attributes: Any) -> str:
-        """A node with one output, whose name is made up."""
+        """Add a node with one output; gives the fresh name of that output."""
         return self.several(kind, inputs, [self.shared.fresh(kind.lower())], **attributes)[0]
 
     def several(
         self, kind: str, inputs: Sequence[str | None], outputs: Sequence[str], /, **attributes: Any
     ) -> list[str]:
-        """A node. Attributes that are None are left out, and so are inputs at the end."""
+        """Add a node with these outputs; gives their names. Attributes that are None are left out, and so are absent
+        inputs at the end."""
         arguments = [name or "" for name in inputs]
         while arguments and not arguments[-1]:
             arguments.pop()

@@ -72,12 +72,13 @@ class Sizes:
         return as_expr(number) if isinstance(number, int) else self.resolved(symbol)
 
     def said(self, name: str) -> Dim:
-        """The size that callers know of a dimension that is not fixed."""
+        """The facts that the caller has stated of a symbolic dimension; none for a dimension that was fixed or not
+        named."""
         known = self.fixed.get(name)
         return known if isinstance(known, Dim) else Dim()
 
     def named(self, name: str) -> Any:
-        """The size that a name stands for, as a known array without dimensions."""
+        """The size that a name stands for, as a known array of rank 0."""
         return object_array([self.expr(name)], ())
 
     def resolved(self, e: Expr) -> Expr:

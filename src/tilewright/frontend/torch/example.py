@@ -226,9 +226,15 @@ def trace_inputs(
     least: bool = False,
     own: bool = False,
 ) -> Trace:
-    """The example with its symbolic dimensions resized. `known`: what is known of some of them. `strict`: of every size
-    that they can have; else export finds out which sizes its reasoning holds for. `least`: of the smallest sizes.
-    `own`: of the example's."""
+    """The example's arguments with their symbolic dimensions resized to sizes that nothing else has.
+
+    Args:
+        dims: the symbolic axes of each leaf of the example, with their names.
+        known: what is known of symbolic dimensions, by name.
+        strict: whether the trace must hold for every size in their ranges; else export finds out for which it holds.
+        least: resize to the smallest sizes instead.
+        own: leave the example's sizes.
+    """
     names = dict.fromkeys(s for d in dims for s in d.values())
     arguments = {name: known.get(name, Dim()) for name in names}
     if own:

@@ -243,7 +243,7 @@ class Ring:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether agents that look for it find this file."""
+        """Whether the ring's path still names this file, so that new agents find it."""
         try:
             return os.path.samestat(os.fstat(self.fd), os.stat(self.path))
         except FileNotFoundError:

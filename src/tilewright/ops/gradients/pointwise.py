@@ -90,13 +90,13 @@ def select(b: Backward) -> Result:
 
 @gradient("surrogate")
 def surrogate(b: Backward) -> Result:
-    """The value is the first operand's, what comes back goes to the second."""
+    """The forward value is the first operand; the gradient goes to the second."""
     return [None, b.reduced_to(b.g, b.x(1).shape)]
 
 
 @gradient("require")
 def require(b: Backward) -> Result:
-    """The value is the first operand's; whether it makes sense changes nothing."""
+    """The gradient goes to the first operand unchanged; the condition and the number that it reports get none."""
     return [b.g, None, None]
 
 

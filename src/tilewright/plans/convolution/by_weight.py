@@ -31,7 +31,7 @@ from tilewright.targets.target import Target
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """Whether it is such a gradient and nothing else."""
+    """Whether a function is the gradient of a convolution by its weight, in one stage."""
     result = structure.operator(CONV_WEIGHT)
     return result is not None and len(structure.stages) == 1
 

@@ -32,7 +32,8 @@ from tilewright.targets.target import Target
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """A convolution of pairs of pixels, with nothing after it that is reduced."""
+    """Whether a function is a convolution by an instruction for two pixels and two filters, with pointwise work after
+    it at most."""
     conv = structure.operator(CONV_MMLA)
     if conv is None or len(structure.anchors) != 1:
         return False

@@ -223,7 +223,8 @@ class AttentionTiles:
         return self.x * self.tall + warp * ROWS + r * CORE + lane // QUAD
 
     def computed(self, step: Expr, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """A step: scores, the softmax of all so far, products with the values."""
+        """The statements of one step over keys: their scores, the running softmax, and the products with their
+        values."""
         return seq(
             [
                 self.multiplied(stage, warp, lane),

@@ -63,7 +63,7 @@ class Tile:
 
 
 def depth_of(t: DType, together: bool) -> int:
-    """Elements of depth of a step."""
+    """How many elements of depth one step of a block multiplies; `together`: four warps share an instruction."""
     return (STEP if together else ROW_BYTES) // t.itemsize
 
 
@@ -75,7 +75,7 @@ class Shared:
     across: bool
 
     def place(self, stage: Expr, line: Expr, k: Expr) -> tuple[Expr, ...]:
-        """The indices of an element, by its line and its depth in the tile."""
+        """The indices in `buffer` of the element at line `line` and depth `k` of a stage's tile."""
         if self.across:
             return stage, line // 8, k // 8, k % 8, line % 8
         each = group_of(self.buffer.dtype)
@@ -195,7 +195,7 @@ MAX_RANK = 5
 
 
 def steps_of(c: Contraction, depth: int) -> int | None:
-    """How many steps of so many elements of depth there are; None where the depth is symbolic."""
+    """How many steps of `depth` elements a contraction takes; None where its depth is symbolic."""
     known = as_int(extent_of(c.depth))
     return None if known is None else -(-known // depth)
 

@@ -137,8 +137,8 @@ def scattered_loads(s: Schedule, block: BlockRef) -> int:
 
 
 def colliding_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> float:
-    """Lines that a transposition in registers waits for: the rows of a tile, read or written, lie at a distance at
-    which they share the sets of the first level of cache."""
+    """How many cache lines a transposition in registers waits for, because the rows of a tile that it reads or writes
+    lie at a distance at which they share the sets of the first level of cache."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     sizes = {it.var.name: it for it in stage.iters}

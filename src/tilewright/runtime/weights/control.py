@@ -110,7 +110,11 @@ class Control:
         self.words[0] = _MAGIC
 
     def check(self, nbytes: int, program: bytes, where: str) -> None:
-        """StoreError unless this page is of our making and belongs to the program."""
+        """Raise StoreError unless this is a control page of this version for slots of `nbytes` and the program of this
+        digest.
+
+        `where` names the store in the error.
+        """
         words = [int(w) for w in self.words[: HEAD.size >> 3]]
         if words[0] != _MAGIC:
             raise StoreError("its control page is damaged or not one", where=where)

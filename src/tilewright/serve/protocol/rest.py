@@ -353,7 +353,7 @@ def _entries(answer: Answer, parsed: Parsed, regions: Regions | None) -> tuple[l
 
 
 def error_body(error: ServeError) -> bytes:
-    """The body of an answer that refuses."""
+    """The JSON body of an answer that reports an error."""
     text = str(error).replace("\n", " ")
     return json.dumps({"error": text[:2000]}).encode()
 

@@ -158,13 +158,13 @@ def may_make(node: Node, fixed: set[Value], block: int) -> bool:
 
 
 def may_join(node: Node, block: int) -> bool:
-    """Whether attention's gradient is one array in single precision, whose heads are whole blocks."""
+    """Whether an attention gradient gives one array of f32 for q, k and v, whose heads are whole blocks."""
     (q, *_), attrs = node.inputs, node.of(AttentionGradientAttrs)
     return attrs.joined and q is not None and q.dtype is f32 and fills(as_int(q.shape[3]), block)
 
 
 def keeps_columns(node: Node) -> bool:
-    """Whether a node is a reshape that only counts rows otherwise."""
+    """Whether a node is a reshape that keeps the last dimension."""
     if node.op != "reshape":
         return False
     (x,) = node.inputs

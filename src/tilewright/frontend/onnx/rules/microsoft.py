@@ -99,7 +99,7 @@ def skip_rms_norm(n: Call) -> list[Value | None]:
 
 @rule("SimplifiedLayerNormalization", f"{DOMAIN}SimplifiedLayerNormalization")
 def rms_norm(n: Call) -> list[Value]:
-    """RMSNormalization's older name, and the inverse deviation."""
+    """RMSNormalization under its older name; a second output is the inverse root of the mean square."""
     x, scale = n.value(0), n.value(1)
     n.integer("stash_type", 1)
     axis, epsilon = axis_of(n.integer("axis", -1), x.type.rank), n.real("epsilon", 1e-5)

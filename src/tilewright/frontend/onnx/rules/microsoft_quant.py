@@ -1,4 +1,4 @@
-"""Rules for com.microsoft's quantised operators: dequantised, computed, and quantised again, or integer products."""
+"""Rules for com.microsoft's quantised operators: they dequantise, compute and quantise again, or multiply integers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Reductions: the usual monoids as our reductions, the pair of argmax as such, and any other body as a tree of halves,
-in which the body is applied to whole tensors."""
+"""Rules for reductions. Bodies that add, multiply, or take maxima or minima become our reductions, the pair that
+computes argmax becomes `argmax`, and any other body is applied to whole halves of the tensors, again and again."""
 
 from __future__ import annotations
 
