@@ -801,3 +801,40 @@ def test_a_gru_is_never_handed_to_onnx_runtime(monkeypatch: pytest.MonkeyPatch) 
     x = rng.standard_normal((5, 2, 3)).astype(F)
     (expected,) = ReferenceEvaluator(graph).run(None, {"x": x})
     np.testing.assert_allclose(compiled(x), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {"activations": ["Relu", "Tanh"]},
+        {"clip": 0.5},
+        {"direction": "reverse"},
+        {"lengths": "n"},
+        {"activations": ["Affine", "Tanh"], "activation_alpha": [2.0]},
+    ],
+)
+def test_the_reference_is_not_asked_for_what_it_does_not_look_at(
+    says: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`onnx.reference` 1.23 has its own activations for a GRU, without a clip and lengths: other numbers, no error."""
+    monkeypatch.delitem(RULES, "GRU")
+    weights = {"w": rng.standard_normal((1, 12, 3)).astype(F), "r": rng.standard_normal((1, 12, 4)).astype(F)}
+    attributes = {k: v for k, v in says.items() if k != "lengths"}
+    layer = helper.make_node(
+        "GRU", ["x", "w", "r", "", says.get("lengths", "")], ["y", "last"], hidden_size=4, **attributes
+    )
+    inputs: Inputs = {"x": (T.FLOAT, ["s", 2, 3]), "n": (T.INT32, [2])}
+    with pytest.raises(UnsupportedError, match="GRU"):
+        tw.compile(model([layer], inputs, ["last"], weights))
+
+
+def test_the_reference_is_asked_for_defaults_that_are_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(RULES, "GRU")
+    weights = {"w": rng.standard_normal((1, 12, 3)).astype(F), "r": rng.standard_normal((1, 12, 4)).astype(F)}
+    said = {"activations": ["Sigmoid", "Tanh"], "direction": "forward", "clip": 0.0}
+    graph = model(
+        [node("GRU", "x w r", "y last", hidden_size=4, **said)], {"x": (T.FLOAT, [5, 2, 3])}, ["last"], weights
+    )
+    x = rng.standard_normal((5, 2, 3)).astype(F)
+    (expected,) = ReferenceEvaluator(graph).run(None, {"x": x})
+    np.testing.assert_allclose(tw.compile(graph)(x), expected, rtol=1e-5, atol=1e-6)

@@ -143,6 +143,9 @@ form("binary cross entropy, saturated", lambda w, x: F.binary_cross_entropy(w.si
      T([[0.0, 150.0, -150.0], [200.0, -200.0, 0.0], [0.0, 0.0, 0.0]]))  # fmt: skip
 form("binary cross entropy's target", lambda w, x: F.binary_cross_entropy(x.sigmoid(), w.clamp(0, 1), reduction="none"))
 form("multilabel margin", lambda w, x: F.multilabel_margin_loss(w, T([[0, 1, -1], [2, -1, 0], [1, 0, -1]])))
+form("multi margin at its corner", lambda w, x: F.multi_margin_loss(w, T([0, 2, 1]), margin=2.0))
+form("multi margin of squares, weighted",
+     lambda w, x: F.multi_margin_loss(w, T([0, 2, 1]), 2, 1.0, SHARES, reduction="none"))  # fmt: skip
 form("huber at its corner", lambda w, x: F.huber_loss(w, x), W, W - 1)
 form("smooth l1 at its corner", lambda w, x: F.smooth_l1_loss(w, x, beta=1.0), W, W + 1)
 form("hinge embedding at its corner", lambda w, x: F.hinge_embedding_loss(w, T([-1.0, -1.0, 1.0])))

@@ -34,6 +34,16 @@ RANDOM = frozenset(
 UNSAFE = frozenset(("GRU",))
 """Operators on some of whose inputs ONNX Runtime ends the process: 1.32.0 a GRU's, of an empty sequence."""
 
+_RECURRENT = frozenset(("activations", "activation_alpha", "activation_beta", "clip", "direction", "input_forget"))
+LEFT_OUT = {
+    "GRU": (_RECURRENT, 4),
+    "LSTM": (_RECURRENT, 4),
+    "RNN": (_RECURRENT, 4),
+    "BatchNormalization": (frozenset(("spatial",)), None),
+}
+"""Attributes, and the place of an input, that the reference accepts and does not look at: what it gives for other
+values than the default means nothing. Older versions do not look at the direction."""
+
 MAX_NUMBER = 1 << 24
 """The largest number among the attributes of what the reference runs."""
 MAX_SESSIONS = 16
@@ -64,11 +74,17 @@ class Hosts:
             return REFERENCE if REFERENCE in inner else ORT
         if REFERENCE not in inner and not self._is_for_reference(node) and _ort_knows(node):
             return ORT
-        is_known = self._is_for_reference(node) or reference_knows(node, section.loaded.opsets.get(node.domain, 1))
-        return REFERENCE if is_known else NO_HOST
+        return REFERENCE if self._in_reference(node, section.loaded.opsets.get(node.domain, 1)) else NO_HOST
+
+    def _in_reference(self, node: onnx.NodeProto, opset: int) -> bool:
+        """Whether the reference, or what a user registered with it, computes what a node says."""
+        return self._is_custom(node) or (reference_knows(node, opset) and not leaves_out(node))
+
+    def _is_custom(self, node: onnx.NodeProto) -> bool:
+        return (node.domain, node.op_type) in self._names
 
     def _is_for_reference(self, node: onnx.NodeProto) -> bool:
-        return (node.domain, node.op_type) in self._names or node.op_type in RANDOM | UNSAFE
+        return self._is_custom(node) or node.op_type in RANDOM | UNSAFE
 
     def prepare(self, section: Section, infos: Mapping[str, TensorInfo | None], weights: Values) -> list[Runner]:
         """Ways to run a section on inputs of these types, the first to be tried first."""
@@ -81,9 +97,10 @@ class Hosts:
             session = _session(model, infos, self.threads)
             if session is not None:
                 results.append(session)
-        reference = _reference(model, self.custom)
-        if reference is not None:
-            results.append(reference)
+        if all(self._is_custom(node) or not leaves_out(node) for node in _all_nodes(section.nodes)):
+            reference = _reference(model, self.custom)
+            if reference is not None:
+                results.append(reference)
         return results
 
 
@@ -263,6 +280,24 @@ def reference_knows(node: onnx.NodeProto, opset: int) -> bool:
         return importlib.import_module(module).load_op(domain, node.op_type, opset) is not None
     except Exception:  # of several classes: it has none of this name
         return False
+
+
+def leaves_out(node: onnx.NodeProto) -> bool:
+    """Whether a node says something that ONNX's reference implementation does not look at."""
+    ignored, position = LEFT_OUT.get(node.op_type, (frozenset(), None))
+    if position is not None and len(node.input) > position and node.input[position]:
+        return True
+    return any(a.name in ignored and not _is_default(node, a) for a in node.attribute)
+
+
+def _is_default(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> bool:
+    """Whether an attribute says what holds without it."""
+    value = onnx.helper.get_attribute_value(attribute)
+    if attribute.name == "activations":
+        default = {"GRU": [b"sigmoid", b"tanh"], "LSTM": [b"sigmoid", b"tanh", b"tanh"], "RNN": [b"tanh"]}
+        names = [name.lower() for name in value]
+        return names in (default[node.op_type], default[node.op_type] * 2)
+    return value in {"direction": (b"forward",), "spatial": (1,)}.get(attribute.name, (0, []))
 
 
 _REFERENCES = {

@@ -86,3 +86,20 @@ def test_numbers_that_are_missing_are_those_of_the_operators() -> None:
         layer = node("RNN", ["x", "w", "r"], ["y"], hidden_size=1, activations=[name])
         compiled = tw.compile(model([layer], [info("x", [1, 6, 1])], ["y"], ones), fallback="never")
         np.testing.assert_allclose(np.asarray(compiled(x)).ravel(), want.ravel(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_weights_whose_sizes_are_open(kind: str) -> None:
+    """`hidden_size` says what they are, and a call with others is refused."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((4, 2, 2)).astype(F)
+    w = (rng.standard_normal((1, PARTS[kind] * HIDDEN, 2)) * 0.4).astype(F)
+    r = (rng.standard_normal((1, PARTS[kind] * HIDDEN, HIDDEN)) * 0.4).astype(F)
+    names = ["Relu", *["Tanh"] * {"RNN": 0, "GRU": 1, "LSTM": 2}[kind]]
+    layer = node(kind, ["x", "w", "r"], ["y"], hidden_size=HIDDEN, activations=names)
+    inputs = [info(name, [f"{name}{k}" for k in range(3)]) for name in "xwr"]
+    compiled = tw.compile(model([layer], inputs, ["y"]), fallback="never")
+    want = steps(kind, lambda a: np.maximum(a, 0), x, w[0], r[0])
+    np.testing.assert_allclose(compiled(x, w, r), want, rtol=1e-4, atol=1e-5)
+    with pytest.raises(tw.Error, match="wrong dimension 1"):
+        compiled(x, np.concatenate([w, w], 1), r)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tilewright.frontend.common.recurrent import SIGMOID, Activation, Cell, Weights, recurrent_layer
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.ir.expr import const
+from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import is_size, static
 from tilewright.ops.recurrent import cell as formula
@@ -33,8 +33,39 @@ _OPS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
 def recurrent(n: Call) -> list[Value]:
     kind = n.node.op_type
     n.attr("output_sequence")  # before operator set 7: whether the first output is wanted
-    hidden = static(n.shape(2)[-1], "the hidden size")
+    hidden = _hidden_size(n)
+    _check_sizes(n, kind, hidden)
     return layer(n, kind, hidden, lambda d, cell: _weights(n, kind, d, hidden, cell.activations[0]))
+
+
+def _hidden_size(n: Call) -> int:
+    """The size of a state: the attribute says it where the weights are inputs whose sizes are open."""
+    size, specified = n.shape(2)[-1], n.attr("hidden_size")
+    if specified is not None and as_int(size) is None and is_size(size, const(int(specified))):
+        return int(specified)
+    return static(size, "the hidden size")
+
+
+def _check_sizes(n: Call, kind: str, hidden: int) -> None:
+    """Raise ShapeError where weights and states, whose sizes may be open, are not those of a layer of `hidden`."""
+    count = 2 if n.text("direction", "forward").lower() == "bidirectional" else 1
+    wide = len(formula(kind.lower()).gates) * hidden
+    state = (None, count, hidden) if n.integer("layout", 0) else (count, None, hidden)
+    expected = {1: (count, wide, None), 2: (count, wide, hidden), 3: (count, 2 * wide), 5: state}
+    if kind == "LSTM":
+        expected |= {6: state, 7: (count, 3 * hidden)}
+    for i, sizes in expected.items():
+        if n.has(i) and not _fits(n.shape(i), sizes):
+            raise ShapeError(
+                "the weights or states do not fit the direction and the hidden size", expected=sizes, got=n.type(i)
+            )
+
+
+def _fits(shape: Sequence[Expr], sizes: Sequence[int | None]) -> bool:
+    """Whether a shape has these sizes, of which None is any."""
+    return len(shape) == len(sizes) and all(
+        s is None or is_size(d, const(s)) for d, s in zip(shape, sizes, strict=True)
+    )
 
 
 def layer(n: Call, kind: str, hidden: int, weights: Callable[[int, Cell], Weights]) -> list[Value]:

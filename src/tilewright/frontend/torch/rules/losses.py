@@ -42,6 +42,36 @@ def binary_cross_entropy(n: Call, x: Value, target: Value, weight: Value | None 
     return _over_batch(n, loss, reduction)
 
 
+@rule("multi_margin_loss", single=True)
+def multi_margin_loss(
+    n: Call,
+    x: Value,
+    target: Value,
+    p: int = 1,
+    margin: float = 1,
+    weight: Value | None = None,
+    reduction: int = 1,
+) -> Value:
+    """The sum over classes j other than the target t of weight[t] max(0, margin - x[t] + x[j])^p, over the classes.
+    Where that is 0 nothing flows back; in PyTorch's decomposition, which clamps, it does."""
+    shape = x.shape
+    classes = shape[-1]
+    x = n.reshape(x, (1, classes)) if x.type.rank == 1 else x
+    target = n.reshape(target, (x.shape[0], 1))
+    scores = n.emit("gather_elements", x, target, axis=1)
+    gap = n.emit("add", n.emit("sub", n.like(margin, x), scores), x)
+    number = n.emit("range", start=0, step=1, size=classes, dtype=target.dtype)
+    zero = n.like(0, gap)
+    counted = n.emit("and", n.emit("not", n.emit("eq", target, number)), n.emit("gt", gap, zero))
+    gap = n.emit("select", counted, gap, zero)
+    gap = n.emit("mul", gap, gap) if p == 2 else gap
+    if weight is not None:
+        gap = n.emit("mul", gap, n.emit("gather", weight, target, axis=0))
+    total = n.emit("reduce_sum", gap, axes=(1,), keepdims=False)
+    loss = n.emit("div", total, n.number(classes, x.dtype))
+    return _over_batch(n, n.reshape(loss, ()) if len(shape) == 1 else loss, reduction)
+
+
 @rule("multilabel_margin_loss", single=True)
 def multilabel_margin_loss(n: Call, x: Value, target: Value, reduction: int = 1) -> Value:
     """The sum over classes j that are no target and targets t of max(0, 1 - x[t] + x[j]), over the classes; the targets
