@@ -161,7 +161,7 @@ test-machines: $(STAMP) ## a share of the tests under four pretended machines, o
 	$(PY) -m tests.machines $(ARGS)
 
 torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, its modules, its exporters' models
-	$(PY) -m pytest -n auto $(PYTEST_ARGS) tests/runtime/test_frameworks.py tests/builder/test_export_torch.py tests/train/test_torch_*.py tests/train/test_reduced.py tests/collective/test_torch_*.py tests/train/test_recompute.py tests/examples/test_compiled_ppo.py tests/examples/test_mnist_like.py tests/frontend/torch tests/dynamo tests/torch_opinfo tests/benchmarks/test_zoo.py tests/benchmarks/test_zoo_peers.py tests/benchmarks/test_transformers.py tests/fuzz/test_fx.py tests/fuzz/test_narrow.py tests/fuzz/test_networks.py tests/fuzz/test_doors.py tests/fuzz/test_torch_guarded.py tests/functions/test_torch.py tests/quantization/test_torch_*.py tests/docs
+	$(PY) -m pytest -n auto $(PYTEST_ARGS) tests/runtime/test_frameworks.py tests/builder/test_export_torch.py tests/train/test_torch_*.py tests/train/test_reduced.py tests/collective/test_torch_*.py tests/train/test_recompute.py tests/examples/test_compiled_ppo.py tests/examples/test_mnist_like.py tests/frontend/torch tests/dynamo tests/torch_opinfo tests/benchmarks/test_zoo.py tests/benchmarks/test_zoo_peers.py tests/benchmarks/test_transformers.py tests/fuzz/test_fx.py tests/fuzz/test_dynamo_forms.py tests/fuzz/test_narrow.py tests/fuzz/test_networks.py tests/fuzz/test_doors.py tests/fuzz/test_torch_guarded.py tests/functions/test_torch.py tests/quantization/test_torch_*.py tests/docs
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
 
 .PHONY: distributed

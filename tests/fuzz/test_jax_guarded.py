@@ -13,7 +13,7 @@ jax = pytest.importorskip("jax")
 COUNT = int(os.environ.get("TILEWRIGHT_FUZZ", "4"))
 
 
-@pytest.mark.parametrize("door", ["jax", "stablehlo"])
+@pytest.mark.parametrize("door", ["jax", "jax_values", "stablehlo"])
 def test_nothing_is_touched_outside(door: str) -> None:
     said = list(report(door, 0, COUNT))
     assert not [str(s) for s in said if isinstance(s, Fault)]

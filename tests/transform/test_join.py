@@ -208,3 +208,11 @@ def test_places_that_a_fold_gives_keep_their_dimensions(sides: Shape) -> None:
     arrays = zip((x, result), joined.params, strict=True)
     interpret(joined, [a.reshape([int(str(n)) for n in p.shape]) for a, p in arrays])
     np.testing.assert_array_equal(result.ravel(), np.arange(x.size))
+
+
+def test_no_elements_keep_the_symbol_of_their_shape() -> None:
+    """No rows of n columns are no elements, whatever n is: it stays a size that a caller passes."""
+    n = Var("n", lo=1, hi=50)
+    x = te.placeholder((0, n), "f32", "x")
+    func = te.create_prim_func([x, same(x)])
+    assert join_dimensions(func).symbols == (n,)

@@ -57,6 +57,8 @@ def join_dimensions(func: PrimFunc) -> PrimFunc:
     blocks = [s for s in walk(func.body) if isinstance(s, Block)]
     if all(len(block.iters) < 2 for block in blocks):
         return func
+    if any(as_int(it.extent) == 0 for block in blocks for it in block.iters):
+        return func  # 0 times a symbol is 0, and the function would lose the symbol
     walks = [_Walk(block, tuple(_accesses(block)), _outside_of_indices(block)) for block in blocks]
     if any(w.block.is_reduction and not _is_product(w.block) and not _is_fold(w) for w in walks):
         return func

@@ -45,6 +45,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[str]]] = {
     "maxima, SAME": (window(lax.max, -INF, (2,), (2,), "SAME"), ["b"]),
     "sums, dilated": (window(lax.add, 0.0, (3,), (2,), [(1, 2)], (2,), (2,)), ["b"]),
     "sums that are weighed": (weighed(window(lax.add, 0.0, (3,), (2,), "VALID")), ["b"]),
+    "minima of one element": (window(lax.min, INF, (1,), (3,), [(1, 0)], (1,), (2,)), ["b"]),
     "products": (window(lax.mul, 1.0, (3,), (1,), "SAME"), ["b"]),
     "maxima of images": (window(lax.max, -INF, (1, 2, 2, 1), (1, 2, 2, 1), "SAME"), ["2, b, b, 3"]),
     "convolution, SAME": (filtered((2,), "SAME"), ["1, 2, b", "4, 2, 3"]),

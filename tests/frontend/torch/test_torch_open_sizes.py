@@ -164,3 +164,30 @@ def test_rows_whose_number_the_exporter_takes_for_granted() -> None:
                 torch.testing.assert_close(torch.as_tensor(got), want, rtol=0, atol=0)
         with pytest.raises(CallError, match=r"a dimension is out of range: expected \w+ in 2\.\."):
             compiled(torch.randn(1, 6))
+
+
+def test_whether_any_of_no_elements_is_true() -> None:
+    model = Functional(
+        lambda x: (x > 0).any(),
+        lambda x: (x > 0).all(),
+        lambda x: x.any(0),
+        lambda x: x.all(0, keepdim=True),
+        lambda x: x.to(torch.int32).any(1),
+    )
+    compiled = tw.compile(model, torch.zeros(3, 4), dims={"batch": tw.dim(0, 9)})
+    for rows in (0, 1, 3, 9):
+        x = torch.randn(rows, 4) * (rows != 1)
+        for got, want in zip(compiled(x), model(x), strict=True):
+            assert got.dtype == want.dtype and torch.equal(got, want)
+
+
+def test_no_rows_of_as_many_columns_as_there_are_rows() -> None:
+    """Tensors without elements, one of whose sizes is open."""
+    check(
+        Functional(
+            lambda x: x.new_zeros(0, x.shape[0]) * 2,
+            lambda x: x.new_full((0, x.shape[0] + 1), 3.0).sigmoid(),
+            lambda x: x.new_ones(x.shape[0], 0).sum(1),
+        ),
+        lambda rows: (torch.randn(rows, 4),),
+    )

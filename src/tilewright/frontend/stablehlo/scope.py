@@ -28,12 +28,14 @@ class Item:
     that is known when compiling and broadcasts so (`known`), or both.
 
     `iota`: the elements count along this axis.
+    `beyond`: an item that is not known, and the sizes by which this one's elements are more than its.
     """
 
     type: TensorType
     value: Value | None = None
     known: Any = None
     iota: int | None = None
+    beyond: tuple[Item, Any] | None = None
 
     @property
     def dtype(self) -> DType:

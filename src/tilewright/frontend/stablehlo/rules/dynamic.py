@@ -10,7 +10,6 @@ from tilewright.frontend.stablehlo.rules.gather import gathered
 from tilewright.frontend.stablehlo.rules.shape import as_item, counting, padded, placed, reshaped, sliced
 from tilewright.frontend.stablehlo.rules.sort import largest
 from tilewright.frontend.stablehlo.scope import Item, known_item
-from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim
 from tilewright.support.errors import ModelError, UnsupportedError
@@ -58,16 +57,6 @@ def dynamic_pad(call: Call) -> Item:
     if len(inner) != len(low):
         raise UnsupportedError("interior padding of a symbolic size is not supported")
     return as_item(padded(call, call.value(0), call.item(1), low, high, inner))
-
-
-@rule("real_dynamic_slice")
-def real_dynamic_slice(call: Call) -> Item:
-    begin, end, step = call.sizes(1), call.sizes(2), call.sizes(3)
-    if not all(isinstance(s, int) and s > 0 for s in step):
-        raise UnsupportedError("the step of a slice must be a number")
-    steps = [int(s) for s in step if isinstance(s, int)]
-    sizes = [dim((as_expr(e) - as_expr(b) + (s - 1)) // s) for b, e, s in zip(begin, end, steps, strict=True)]
-    return sliced(call, call.item(0), begin, sizes, steps)
 
 
 @rule("dynamic_gather")

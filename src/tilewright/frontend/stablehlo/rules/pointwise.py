@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import rule
-from tilewright.frontend.stablehlo.scope import Item
+from tilewright.frontend.stablehlo.scope import Item, full_array
 from tilewright.ir.dtype import DType, boolean, dtype, f32
 from tilewright.ir.expr import Expr
 from tilewright.ir.functions import by_name_in
@@ -47,7 +47,6 @@ for _name, _op in _SAME.items():
     rule(_name)(lambda call, op=_op: element(call, op))
 
 for _name, _op, _logic in (
-    ("add", "add", "or"),
     ("multiply", "mul", "and"),
     ("minimum", "min", "min"),
     ("and", "bitand", "and"),
@@ -56,6 +55,17 @@ for _name, _op, _logic in (
     ("not", "bitnot", "not"),
 ):
     rule(_name)(lambda call, op=_op, logic=_logic: element(call, logic if call.item(0).dtype is boolean else op))
+
+
+@rule("add")
+def add(call: Call) -> Item:
+    """A sum. Where it is an end of a slice whose start depends on data, the sizes between them are known."""
+    result = element(call, "or" if call.item(0).dtype is boolean else "add")
+    for a, b in ((0, 1), (1, 0)):
+        start, sizes = call.item(a), full_array(call.item(b))
+        if start.known is None and sizes is not None and len(result.shape) == 1 and not result.dtype.is_float:
+            result.beyond = start, sizes
+    return result
 
 
 @rule("maximum")

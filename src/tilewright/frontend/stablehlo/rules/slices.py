@@ -1,4 +1,4 @@
-"""Slices whose starts are computed: `dynamic_slice`, `dynamic_update_slice`."""
+"""Slices whose starts are computed: `dynamic_slice`, `real_dynamic_slice`, `dynamic_update_slice`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from tilewright.ir.dtype import i32, i64
 from tilewright.ir.expr import Expr, as_expr, as_int, is_const
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim, same_dim
-from tilewright.support.errors import ModelError
+from tilewright.support.errors import ModelError, UnsupportedError
 
 
-def _starts(call: Call, first: int, shape: Sequence[Expr], sizes: Sequence[Expr]) -> list[Expr | Value]:
+def _starts(call: Call, items: Sequence[Item], shape: Sequence[Expr], sizes: Sequence[Expr]) -> list[Expr | Value]:
     """The start in each dimension, moved inside: a number or an expression where it is known."""
     from tilewright.arith import prove
     from tilewright.ir.expr import maximum, minimum
 
-    if len(call.items) != first + len(shape):
-        raise ModelError("the starts of a slice do not fit", expected=len(shape), got=len(call.items) - first)
+    if len(items) != len(shape):
+        raise ModelError("the starts of a slice do not fit", expected=len(shape), got=len(items))
     results: list[Expr | Value] = []
-    for k, (extent, size) in enumerate(zip(shape, sizes, strict=True)):
-        item = call.item(first + k)
+    for item, extent, size in zip(items, shape, sizes, strict=True):
         last = dim(extent - size)
         if is_const(last, 0):
             results.append(as_expr(0))
@@ -34,7 +33,7 @@ def _starts(call: Call, first: int, shape: Sequence[Expr], sizes: Sequence[Expr]
             e = e if prove(e <= last) else dim(minimum(e, last))
             results.append(e if prove(e >= 0) else dim(maximum(e, 0)))
         else:
-            x = call.unbroadcast(first + k)
+            x = call.unbroadcast(item)
             x = call.cast(x, i64 if x.dtype.bits == 64 or x.dtype.name == "u32" else i32)
             results.append(call.clamped(x, 0, last))
     return results
@@ -42,9 +41,30 @@ def _starts(call: Call, first: int, shape: Sequence[Expr], sizes: Sequence[Expr]
 
 @rule("dynamic_slice")
 def dynamic_slice(call: Call) -> Item | Value:
+    return _sliced_at(call, call.items[1:], [as_expr(s) for s in call.ints("slice_sizes")])
+
+
+@rule("real_dynamic_slice")
+def real_dynamic_slice(call: Call) -> Item | Value:
+    """From a start to an end. Starts may depend on data, as those of `dynamic_slice` with symbolic sizes do, where
+    the ends are sums of them and sizes."""
+    x, start, end, step = call.item(0), call.item(1), call.item(2), call.sizes(3)
+    if not all(isinstance(s, int) and s > 0 for s in step):
+        raise UnsupportedError("the step of a slice must be a number")
+    steps = [int(s) for s in step if isinstance(s, int)]
+    if end.beyond is None or end.beyond[0] is not start or set(steps) != {1}:
+        begin = call.sizes(1)
+        ends = zip(begin, call.sizes(2), steps, strict=True)
+        return sliced(call, x, begin, [dim((as_expr(e) - as_expr(b) + (s - 1)) // s) for b, e, s in ends], steps)
+    line = call.value(start)
+    places = [call.reshape(call.slice(line, 0, k, 1), ()) for k in range(len(steps))]
+    return _sliced_at(call, [Item(v.type, v) for v in places], [as_expr(s) for s in end.beyond[1].tolist()])
+
+
+def _sliced_at(call: Call, places: Sequence[Item], sizes: Sequence[Expr]) -> Item | Value:
+    """Slices of these sizes from these places on, moved inside."""
     x = call.item(0)
-    sizes = [as_expr(s) for s in call.ints("slice_sizes")]
-    starts = _starts(call, 1, x.shape, sizes)
+    starts = _starts(call, places, x.shape, sizes)
     known = [s if isinstance(s, Expr) else as_expr(0) for s in starts]
     part = [d if isinstance(s, Value) else n for s, d, n in zip(starts, x.shape, sizes, strict=True)]
     item = sliced(call, x, known, part, [1] * len(sizes))
@@ -65,7 +85,7 @@ def dynamic_slice(call: Call) -> Item | Value:
 @rule("dynamic_update_slice")
 def dynamic_update_slice(call: Call) -> Value:
     x, update = call.value(0), call.value(1)
-    starts = _starts(call, 2, x.shape, update.shape)
+    starts = _starts(call, call.items[2:], x.shape, update.shape)
     if not starts:
         return update
     if any(as_int(d) == 0 for d in update.shape):

@@ -181,7 +181,7 @@ def _along(call: Call, x: Value, w: Window, kind: str, k: int) -> Value:
         [o * (w.spread[k] - 1) for o in only],
     )
     size = x.shape[k]
-    results = w.results(k, size - extra if extra else as_int(size))
+    results = w.results(k, size - extra if (number := as_int(size)) is None else number)
     # Windows of 1, 2, 4 ... elements are made of two of half the size; what a size lacks is made of the one before.
     parts, width, total, done = x, 1, None, 0
     for bit in range(w.size[k].bit_length()):

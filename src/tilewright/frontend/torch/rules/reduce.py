@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
-from tilewright.ir.dtype import DType, boolean, i32, i64
+from tilewright.ir.dtype import DType, boolean, i64, u8
 from tilewright.ir.expr import as_int, maximum, product
 from tilewright.ir.graph import Value
 
@@ -78,7 +78,7 @@ def _arg(n: Call, largest: bool, x: Value, dim: int | None, keepdim: bool) -> Va
 @rule("any", "all")
 def quantifier(n: Call, x: Value, axes: Axes = None, keepdim: bool = False) -> Value:
     op = "reduce_max" if n.name.startswith("aten.any") else "reduce_min"
-    result = _reduced(n, op, n.cast(n.cast(x, boolean), i32), axes, keepdim)
+    result = _reduced(n, op, n.cast(n.cast(x, boolean), u8), axes, keepdim)  # whose least, that of no element, is 0
     return n.cast(n.cast(result, boolean), n.dtype)
 
 
