@@ -117,7 +117,7 @@ def changed(model: Form, change: str, k: int) -> None:
 
 
 def observed(case: Case, function: Callable[..., Any], model: Form) -> list[Any]:
-    """All that callers see of the calls of a case, a list for each."""
+    """All that callers see of the calls of a case, a list for each call."""
     calls: list[Any] = []
     for k, n in enumerate(case.sizes):
         seen: list[Any] = []
@@ -202,7 +202,7 @@ def check(seed: int) -> str:
 
 
 def compiled(case: Case, model: Form, backend: str) -> list[Any]:
-    """What is seen of a case under `torch.compile`."""
+    """All that callers see of a case under `torch.compile`."""
     torch._dynamo.reset()
     return observed(case, torch.compile(model, backend=backend, dynamic=case.dynamic), model)
 

@@ -11,7 +11,7 @@ import warnings
 import pytest
 
 pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` runs this")
-from tests.fuzz import dynamo_cases  # noqa: E402
+from tests.fuzz import dynamo_cases
 
 LONG = bool(os.environ.get("TILEWRIGHT_FUZZ"))
 FIRST = int(os.environ.get("TILEWRIGHT_FUZZ_SEED", "0"))

@@ -181,7 +181,7 @@ def test_whether_any_of_no_elements_is_true() -> None:
             assert got.dtype == want.dtype and torch.equal(got, want)
 
 
-def test_no_rows_of_as_many_columns_as_there_are_rows() -> None:
+def test_no_rows_of_an_open_size() -> None:
     """Tensors without elements, one of whose sizes is open."""
     check(
         Functional(
