@@ -44,6 +44,8 @@ def _dft_infer(types: Types, attrs: DftAttrs) -> Out:
     if as_int(t.shape[-1]) not in (1, 2):
         raise ShapeError("the last dimension holds real and imaginary part", expected="1 or 2", got=t)
     length = static(t.shape[axis], "the length of a Fourier transform")
+    if length < 1:
+        raise ShapeError("a Fourier transform of no elements", got=t)
     retained = length // 2 + 1 if attrs.onesided else length
     return (TensorType(t.dtype, (*t.shape[:axis], dim(retained), *t.shape[axis + 1 : -1], const(2))),)
 

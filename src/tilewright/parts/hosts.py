@@ -31,8 +31,9 @@ RANDOM = frozenset(
 )
 """Operators with random numbers: what a seed stands for is told by the reference implementation alone."""
 
-UNSAFE = frozenset(("GRU",))
-"""Operators on some of whose inputs ONNX Runtime ends the process: 1.32.0 a GRU's, of an empty sequence."""
+UNSAFE = frozenset(("GRU", "STFT"))
+"""Operators on some of whose inputs ONNX Runtime ends the process: 1.32.0 a GRU's of an empty sequence, an STFT's of
+frames without elements."""
 
 _RECURRENT = frozenset(("activations", "activation_alpha", "activation_beta", "clip", "direction", "input_forget"))
 LEFT_OUT = {

@@ -18,7 +18,7 @@ from tilewright.frontend.onnx import (
     rules,  # noqa: F401  fills RULES
 )
 from tilewright.frontend.onnx.registry import RULES
-from tilewright.support.errors import Error, ModelError, UnsupportedError
+from tilewright.support.errors import Error, ModelError, ShapeError, UnsupportedError
 
 X = info("x", ["n", 4])
 
@@ -348,3 +348,11 @@ def change(m: onnx.ModelProto, rng: random.Random) -> None:
             )
         case 8:
             n.output[0] = rng.choice(names)
+
+
+@pytest.mark.parametrize("op", ["DFT", "STFT"])
+def test_transforms_of_nothing(op: str) -> None:
+    """NumPy refuses them, and ONNX Runtime 1.32 divides by their length."""
+    inputs = {"DFT": ["x", "n"], "STFT": ["x", "step", "", "n"]}[op]
+    numbers = {"n": np.array(0), "step": np.array(1)}
+    refused(model([node(op, inputs, ["y"])], [info("x", [1, 4, 1])], ["y"], numbers), "no elements", kind=ShapeError)
