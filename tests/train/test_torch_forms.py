@@ -179,6 +179,7 @@ def checkpointed(w: Any, x: Any) -> Any:
     return checkpoint(lambda a: torch.tanh(a) * a, w, use_reentrant=False)
 
 
+form("repetitions whose number is said", lambda w, x: w.repeat_interleave(T([1, 0, 2]), 0, output_size=3))
 form("no_grad and enable_grad", without)
 form("detach", lambda w, x: w.detach() * w)
 form("in place", in_place)
@@ -324,3 +325,11 @@ def test_tables_that_are_refused(door: str, make: Any) -> None:
             tw.compile_step(model, lambda m, x: m(x).sum(), tw.train.SGD(1.0), example=(INDEX,))
         else:
             tw.differentiable(model, (INDEX,))
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_sizes_that_nothing_bounds(door: str) -> None:
+    """How many rows there are, only data says: refused by name when the step is made, not by its first call."""
+    module = Form(lambda w, x: torch.repeat_interleave(w, T([1, 0, 2]), 0), W)
+    with pytest.raises(tw.errors.UnsupportedError, match="repeat_interleave"):
+        stepped(door, module, X)
