@@ -166,7 +166,10 @@ class MissingPackageError(ModelError):
 
 
 class UnsupportedError(ModelError):
-    """A well-formed model that uses what Tilewright does not implement (operator, attribute, dtype)."""
+    """A well-formed model that uses what Tilewright does not implement (operator, attribute, dtype). `any_size`: it is
+    not implemented whatever the sizes are."""
+
+    any_size = False
 
 
 class ValueNeededError(UnsupportedError):

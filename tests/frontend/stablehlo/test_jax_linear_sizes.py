@@ -146,6 +146,24 @@ OWN: dict[str, tuple[str, Callable[..., Any], Sequence[Shapes], Sequence[Shapes]
 """Sizes for which `jax.export` does not solve."""
 
 
+@pytest.mark.parametrize(
+    ("spec", "sizes", "refused"), [("2*b + 1", (3, 5, 9), (0, 2, 4)), ("3*b + 5", (8, 11), (6, 7, 9))]
+)
+def test_remainders_of_modules_alone(spec: str, sizes: Sequence[int], refused: Sequence[int]) -> None:
+    """A module as text has no symbols of its own: its assertions say that `(d + 1) % 2 == 0`."""
+
+    def f(x: Any) -> Any:
+        return jnp.outer(x, x).sum(0) * jnp.flip(x, 0) + jnp.concatenate([x[1:], x[:1]])
+
+    model = tw.compile(export.export(jax.jit(f))(*arguments(spec, [])).mlir_module())
+    for n in sizes:
+        x = np.arange(n, dtype=np.float32)
+        np.testing.assert_allclose(jax.tree_util.tree_leaves(model(x))[0], f(x), rtol=1e-6)
+    for n in refused:
+        with pytest.raises(CallError, match=r"assumes|range"):
+            model(np.zeros(n, np.float32))
+
+
 @pytest.mark.parametrize("name", OWN)
 def test_sizes_of_several_symbols(name: str) -> None:
     specs, f, calls, refused = OWN[name]

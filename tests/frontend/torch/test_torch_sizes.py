@@ -10,6 +10,7 @@ import pytest
 import tilewright as tw
 from tests.frontend.torch.torch_checks import Functional, assert_close, interpreted, nn, torch
 from tilewright.frontend.read import import_model
+from tilewright.frontend.torch import importer
 from tilewright.support.errors import CallError, ModelError, UnsupportedError
 
 SIDES = {"x": {0: "n", 2: "h", 3: "w"}}
@@ -198,3 +199,30 @@ def test_a_loop_over_the_sequence_is_refused_at_once() -> None:
     with pytest.raises(ModelError, match=r"needs a number for seq, as a loop in Python.*"):
         import_model(Functional(looped), None, torch.zeros(2, 12, 3), {"args_0": {0: "n", 1: "seq"}})
     assert steps < 100
+
+
+@torch.library.custom_op("tilewright_tests::no_rule", mutates_args=())  # type: ignore[untyped-decorator]
+def no_rule(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+@no_rule.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_a_program_without_a_rule_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes from 2 are tried where 1 is refused, but not where an operator is lacking."""
+    walks: list[int] = []
+    run = importer._Importer.run
+
+    def counted(self: Any) -> Any:
+        walks.append(self.least)
+        return run(self)
+
+    monkeypatch.setattr(importer._Importer, "run", counted)
+    axes = ({0: torch.export.Dim.DYNAMIC},)
+    program = torch.export.export(Functional(lambda x: no_rule(x) * 2), (torch.randn(3, 4),), dynamic_shapes=(axes,))
+    with pytest.raises(UnsupportedError, match="no_rule is not supported"):
+        import_model(program)
+    assert walks == [1]

@@ -169,7 +169,7 @@ class Sizes:
             else:
                 if axis == 0 and not self.symbols and self.batch is None:
                     self.batch = (name, axis)
-                results.append(self.expr("batch" if self.batch == (name, axis) else f"{name}_dim{axis}"))
+                results.append(self.expr(self._own(name, axis)))
         return tuple(results)
 
     def equal(self, a: Expr, b: Expr) -> None:
@@ -199,6 +199,10 @@ class Sizes:
                 pass
         builder.assume(condition, reason)
 
+    def _own(self, name: str, axis: int) -> str:
+        """The symbol of an unknown dimension that the module does not name."""
+        return "batch" if self.batch == (name, axis) else f"{name}_dim{axis}"
+
     def written(self, name: str, t: Type, said: Sequence[Any] | None, shape: Sequence[Expr]) -> tuple[Expr, ...]:
         """The shape that an input is declared with: where `shape` is in words that keep a remainder, the same sizes in
         the words of symbols, which calls tell."""
@@ -208,12 +212,12 @@ class Sizes:
             return as_expr(number) if isinstance(number, int) else self.told(self.symbol(symbol))
 
         results = list(shape)
-        for axis, (size, d) in enumerate(zip(said or (), t.shape or (), strict=False)):
+        for axis, d in enumerate(t.shape or ()):
             place = f"{name}_dim{axis}"
-            if place in self.declared:
+            if place in self.declared and said is not None:
                 results[axis] = self.told(self.declared[place])
             elif d is None:
-                results[axis] = dim(size(raw))
+                results[axis] = dim(said[axis](raw)) if said is not None else raw(self._own(name, axis))
         return tuple(results)
 
     def told(self, e: Expr) -> Expr:
@@ -224,12 +228,18 @@ class Sizes:
         return e
 
     def _rounds(self, condition: Op, reason: str) -> None:
-        """Raises Equal where a remainder of a symbol is some number but 0: `b % 4 == 1` makes b `4*(b // 4) + 1`."""
+        """Raises Equal where a remainder of a symbol is some number but 0: `b % 4 == 1` makes b `4*(b // 4) + 1`, and
+        so does `(b + 3) % 4 == 0`."""
         form = linear(condition.args[0] - condition.args[1])
         match form.terms:
-            case ((Op("mod", (Var() as v, Const(int(divisor)))), sign),) if abs(sign) == 1:
-                r = -form.constant * sign
-                if 0 < r < divisor:
+            case ((Op("mod", (dividend, Const(int(divisor)))), sign),) if abs(sign) == 1:
+                of = linear(dividend)
+                remainder = -form.constant * sign
+                r = (remainder - of.constant) % divisor
+                if 0 <= remainder < divisor and r and len(of.terms) == 1 and of.terms[0][1] == 1:
+                    v = of.terms[0][0]
+                    if not isinstance(v, Var):
+                        return
                     entry = (v, dim(v // divisor * divisor + r))
                     self.solved.append((condition, reason))
                     self.rounded.append(entry)

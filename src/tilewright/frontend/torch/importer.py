@@ -73,12 +73,13 @@ def import_torch(
 
 def _imported_of_least_sizes(*arguments: Any, refused: Callable[[], None] = lambda: None) -> Imported:
     """A program of sizes from 1, or from 2 where its own shapes say that it serves no other: PyTorch's exporter takes
-    2 and more for granted and simplifies by it, `x[:2]` to two rows."""
+    2 and more for granted and simplifies by it, `x[:2]` to two rows. An operator without a rule has none for either."""
     try:
         return _imported(*arguments, 1, refused=refused)[0]
     except Error as error:
-        with contextlib.suppress(Error):
-            return _imported(*arguments, 2)[0]
+        if not any(isinstance(e, UnsupportedError) and e.any_size for e in error.each()):
+            with contextlib.suppress(Error):
+                return _imported(*arguments, 2)[0]
         raise error from None
 
 

@@ -263,7 +263,9 @@ def _unsupported(node: Node) -> UnsupportedError:
     hint = None
     if packet in registry.RANDOM:
         hint = "sample outside of the model, or pass the random numbers in"
-    return UnsupportedError(f"the operator {name} is not supported", hint=hint)
+    error = UnsupportedError(f"the operator {name} is not supported", hint=hint)
+    error.any_size = True
+    return error
 
 
 def operator_name(target: Any) -> str:
