@@ -58,18 +58,19 @@ def operations(terms: Terms) -> int:
 
 
 @lru_cache(maxsize=256)
-def straight_line(matrix: tuple[tuple[Fraction, ...], ...]) -> Straight:
-    """A program for `y = matrix @ x` with few operations. The same matrix gives the same program."""
+def straight_line(matrix: tuple[tuple[Fraction, ...], ...], *, whole: bool = False) -> Straight:
+    """A program for `y = matrix @ x` with few operations. The same matrix gives the same program. `whole`: all factors
+    in it are whole numbers, as those of the matrix must be then."""
     rows = [{k: x for k, x in enumerate(row) if x} for row in matrix]
     inputs = max(map(len, matrix), default=0)
     if inputs * len(rows) > _MAX_SHARED:
         return Straight(inputs, (), tuple(_terms(row) for row in rows))
-    if inputs * len(rows) > _LARGE:
+    if inputs * len(rows) > _LARGE and not whole:
         return _composed(rows, inputs)
-    best = _greedy(rows, inputs, lambda pairs: pairs[0])
+    best = _greedy(rows, inputs, lambda pairs: pairs[0], whole)
     rng = random.Random(0)
     for _ in range(_TRIALS):
-        other = _greedy(rows, inputs, rng.choice)
+        other = _greedy(rows, inputs, rng.choice, whole)
         if (other.operations, len(other.variables)) < (best.operations, len(best.variables)):
             best = other
     return best
@@ -146,7 +147,9 @@ def _sum(a: _Vector, b: _Vector, signs: tuple[int, int]) -> _Vector:
     return tuple((k, total[k]) for k in sorted(total) if total[k])
 
 
-def _greedy(arguments: _Rows, inputs: int, choose: Callable[[Sequence[_Pair]], _Pair]) -> Straight:
+def _greedy(
+    arguments: _Rows, inputs: int, choose: Callable[[Sequence[_Pair]], _Pair], whole: bool = False
+) -> Straight:
     numbers = _Numbers()
     rows = [{k: numbers.index(x) for k, x in row.items()} for row in arguments]
     variables: list[Terms] = []
@@ -157,13 +160,14 @@ def _greedy(arguments: _Rows, inputs: int, choose: Callable[[Sequence[_Pair]], _
             for i, (a, x) in enumerate(columns, 1):
                 for b, y in columns[i:]:
                     pair = a, b, numbers.ratio(y, x)
-                    counts[pair] = counts.get(pair, 0) + 1
+                    if not whole or _is_whole(numbers.values[pair[2]]) or _is_whole(1 / numbers.values[pair[2]]):
+                        counts[pair] = counts.get(pair, 0) + 1
         most = max(counts.values(), default=0)
         if most < 2:
             results = (_terms({k: numbers.values[x] for k, x in row.items()}) for row in rows)
             return Straight(inputs, tuple(variables), tuple(results))
         pair = choose([pair for pair, n in counts.items() if n == most])
-        variables.append(_share(rows, pair, inputs + len(variables), numbers))
+        variables.append(_share(rows, pair, inputs + len(variables), numbers, _is_whole if whole else _is_binary))
 
 
 class _Numbers:
@@ -190,14 +194,16 @@ class _Numbers:
         return entry
 
 
-def _share(rows: list[dict[int, int]], pair: _Pair, number: int, numbers: _Numbers) -> Terms:
+def _share(
+    rows: list[dict[int, int]], pair: _Pair, number: int, numbers: _Numbers, exact: Callable[[Fraction], bool]
+) -> Terms:
     """Put value `number` in the place of a pair of terms; what it stands for. One of its factors is 1: the one that
-    leaves an exact binary fraction for the other, and 1 in as many rows as possible."""
+    leaves an `exact` number for the other, and 1 in as many rows as possible."""
     a, b, which = pair
     values, ratio = numbers.values, numbers.values[which]
     having = [row for row in rows if a in row and b in row and numbers.ratio(row[b], row[a]) == which]
-    first = (_is_binary(ratio), sum(abs(values[row[a]]) == 1 for row in having), abs(ratio) >= 1)
-    second = (_is_binary(1 / ratio), sum(abs(values[row[b]]) == 1 for row in having), abs(ratio) < 1)
+    first = (exact(ratio), sum(abs(values[row[a]]) == 1 for row in having), abs(ratio) >= 1)
+    second = (exact(1 / ratio), sum(abs(values[row[b]]) == 1 for row in having), abs(ratio) < 1)
     unit = a if first >= second else b
     for row in having:
         row[number] = row[unit]
@@ -207,6 +213,10 @@ def _share(rows: list[dict[int, int]], pair: _Pair, number: int, numbers: _Numbe
 
 def _is_binary(x: Fraction) -> bool:
     return x.denominator & (x.denominator - 1) == 0
+
+
+def _is_whole(x: Fraction) -> bool:
+    return x.denominator == 1
 
 
 def _terms(row: dict[int, Fraction]) -> Terms:

@@ -71,7 +71,7 @@ def expand(func: PrimFunc, block: str) -> PrimFunc:
     gone = _constant_iters(func, source, update, what)
     dropped = _dropped_loops(func, path, gone, what)
     columns, rows, places = _linear(func, source, update, gone, what)
-    program = straight_line(rows)
+    program = straight_line(rows, whole=not update.target.buffer.dtype.is_float)
     body = _Writer(used_names_of(func), columns, update.target.buffer.dtype).body(program, update, places)
     retained = tuple(it for it in source.iters if it not in gone)
     return replace_at(func, *_without(path, dropped, replace(source, iters=retained, body=body, init=None)))

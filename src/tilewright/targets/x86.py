@@ -96,6 +96,11 @@ def _madd(lanes: int, b: DType) -> Dot:
     return Dot(name, i16, b, lanes, 2, features, 1.25, _madd_text(name, lanes, b))
 
 
+def _vnni_pairs(lanes: int, *features: str) -> Dot:
+    name = f"vnni_{lanes}x2_i16i16i32"
+    return Dot(name, i16, i16, lanes, 2, features, 1.0, _madd_text(name, lanes, i16))
+
+
 def _tiles(a: DType, b: DType, feature: str, instruction: str) -> Dot:
     """16 rows of 64 bytes with 16 groups of 16 columns: 16 cycles, in which 32 multiply-adds of a full vector start."""
     group = 4 // a.itemsize
@@ -107,6 +112,8 @@ DOTS = (
     Dot("dot_16x2_bf16", bf16, bf16, 16, 2, ("avx512f", "avx512bf16"), 1.0, _bf16_text()),
     _vnni(16, "avx512f", "avx512vnni"),
     _vnni(8, "avx2", "avxvnni"),
+    _vnni_pairs(16, "avx512f", "avx512vnni"),
+    _vnni_pairs(8, "avx2", "avxvnni"),
     _madd(16, i8),
     _madd(16, i16),
     _madd(8, i8),

@@ -11,15 +11,30 @@ from tilewright.ops.conv_gradient import ConvWeightGradientAttrs
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.conv import pack, panels_of
 from tilewright.transform.layout.conv_weight import unblocked
+from tilewright.transform.layout.integer import codes_in_blocks, enclosing, keep_sums
 
 
 def winograd(a: Assigner, node: Node) -> bool:
-    """Rewrite a convolution."""
+    """Rewrite a convolution, of floats or of codes."""
     x, choice = node.inputs[0], node.algorithm
     assert x is not None and isinstance(choice, Winograd)
+    if node.output.dtype.is_int:
+        return _winograd_of_codes(a, node, choice)
     packed = transformed(a, node, choice)
     attributes = {**_attributes(a, node), "tile": choice.tile}
     (a.blocked[node.output],) = a.emit("lowered.conv_winograd", (a.as_blocked(x), packed), attributes, node.output.name)
+    return True
+
+
+def _winograd_of_codes(a: Assigner, node: Node, choice: Winograd) -> bool:
+    factors = codes_in_blocks(a, node)
+    if factors is None:
+        return False
+    packed = transformed(a, node, choice, factors.weights)
+    attributes = {**_attributes(a, node), "tile": choice.tile}
+    operands = (factors.x, packed, *enclosing(a, factors))
+    (total,) = a.emit("lowered.conv_winograd", operands, attributes, node.output.name)
+    keep_sums(a, node, factors, total, a.block)
     return True
 
 
@@ -50,13 +65,14 @@ def winograd_sums(a: Assigner, node: Node) -> bool:
     return True
 
 
-def transformed(a: Assigner, node: Node, choice: Winograd) -> Value:
-    """The filters of a convolution in a transform's layout."""
+def transformed(a: Assigner, node: Node, choice: Winograd, weights: Value | None = None) -> Value:
+    """The filters of a convolution, or codes that stand for them, in a transform's layout."""
     w = node.inputs[1]
     assert w is not None
+    source = weights or a.as_row_major(w)
     sizes = {"width": choice.width, "panels": choice.panels}
     attrs = {"tile": choice.tile, "stride": node.of(ConvAttrs).strides[0], "block": a.block, **sizes}
-    (packed,) = a.emit("lowered.pack_winograd", (a.as_row_major(w),), attrs, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_winograd", (source,), attrs, f"{w.name}_packed")
     a.follow(w, packed)
     return packed
 

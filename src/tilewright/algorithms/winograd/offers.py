@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from math import ceil
 
 from tilewright.algorithms.winograd.operators.correlation import points, products
+from tilewright.algorithms.winograd.operators.numbers import CODES_TILE, CODES_WINDOW, MAX_CHANNELS
 from tilewright.algorithms.winograd.plan.by_size import with_pairs
 from tilewright.algorithms.winograd.plan.errors import largest_error
 from tilewright.algorithms.winograd.plan.tiles import WinogradProblem, ranked
 from tilewright.algorithms.winograd.selection import Winograd
+from tilewright.ir.dtype import i8, i16, u8
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Node
 from tilewright.ir.selection import Algorithm, Direct
@@ -18,8 +21,10 @@ from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.framework.alone import alone_if_small
 from tilewright.plans.framework.cost import Cost, fma_cycles, write_cycles
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of, small_maps_of
+from tilewright.schedule.dot_intrinsics import find_dot, find_tile_dot, has_pairs
 from tilewright.targets.target import Target
 from tilewright.transform.algorithm import Option
+from tilewright.transform.graph.bounds import bounds, codes_of, holds, surrounds
 from tilewright.transform.select.convolution import ERRORS
 from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import Surroundings, has_transforms
@@ -58,12 +63,43 @@ def with_transforms(enclosing: Surroundings, node: Node, options: list[Option]) 
     assert w is not None
     if [as_int(d) for d in w.shape[2:]] == [1, 1]:
         return options
+    if node.output.dtype.is_int:
+        return [*options, *of_codes(enclosing, node)]
     ways = [(c if isinstance(way, Direct) else c * WORTH, way) for c, way in windows(enclosing, node)]
     others = [option for option in options if not isinstance(option[1], Direct)]
     options = with_layouts(enclosing, node, ways)
     if w not in enclosing.fixed:
         options = [(cycles + filters(enclosing, node, choice), choice) for cycles, choice in options]
     return [*options, *others]
+
+
+def of_codes(enclosing: Surroundings, node: Node) -> list[Option]:
+    """Direct and the transforms of a convolution of codes of 8 bits with known weights, which are exact; nothing where
+    registers of matrices, or of pairs of rows, multiply codes much faster."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    target, producer = enclosing.target, enclosing.producers.get
+    pairs, conv = find_dot(i16, i16, target), node.of(ConvAttrs)
+    channels, *window = (as_int(d) or 0 for d in w.shape[1:])
+    limits = bounds(producer, w)
+    if pairs is None or w not in enclosing.fixed or has_pairs(target) or find_tile_dot(u8, i8, target) is not None:
+        return []
+    if limits is None or not holds(i8, limits) or codes_of(producer, x) is None:
+        return []
+    if window != [CODES_WINDOW] * 2 or conv.strides[0] > 1 or not enclosing.block <= channels <= MAX_CHANNELS:
+        return []
+    if any(conv.pads) and not surrounds(producer, x):
+        return []
+    shapes = tuple(replace(shape, pairs=pairs) for shape in transformed(enclosing, node))
+    images = as_int(node.output.shape[0])
+    parts = conv.dilations[0] ** 2
+    if not shapes:
+        return []
+    if images is None:
+        return [(cycles * parts, way) for cycles, way in ranked(shapes, (CODES_TILE,), target)]
+    rank: Callable[[Target], Sequence[Option]] = partial(ranked, shapes, (CODES_TILE,))
+    result = alone_if_small(rank, lambda option: option[0] * parts * images, target)
+    return [(cycles * parts, way) for cycles, way in result]
 
 
 def windows(enclosing: Surroundings, node: Node) -> list[Option]:

@@ -27,6 +27,8 @@ def strips(conv: Node, inward: bool, target: Target, away: SharedLevel | None) -
     if not height or not width or min(height, width) < tile or attrs.dilation != 1:
         return None
     assert weights is not None
+    if not weights.dtype.is_float:
+        return None
     _, _, _, panels, _, _, panel = (as_int(d) or 1 for d in weights.shape)
     problems = problems_of(attrs, conv.output.shape, beyond(away, target))
     columns = next((b.columns for _, b in blocked(problems, Winograd(tile, panel, panels), target) if b.columns), 0)

@@ -70,7 +70,7 @@ def _block_compute(
     return (te.compute(types[0].shape, element, name="block_channels"),)
 
 
-register_map("lowered.block_channels", BlockAttrs, _block_infer, _block_compute)
+BLOCK_CHANNELS = register_map("lowered.block_channels", BlockAttrs, _block_infer, _block_compute)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil, floor, isfinite
 
-from tilewright.ir.dtype import DType, u8, u16
+from tilewright.ir.dtype import DType, i8, u8, u16
+from tilewright.ir.expr import is_const
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.pointwise import ClipAttrs
 from tilewright.ops.shape import ConstantAttrs
@@ -67,6 +68,26 @@ def bounds(producer: Producer, value: Value, depth: int = DEPTH) -> Bounds | Non
 def holds(dtype: DType, between: Bounds) -> bool:
     """Whether an integer type can represent all integers between two bounds."""
     return int(dtype.min) <= between[0] and between[1] <= int(dtype.max)
+
+
+def codes_of(producer: Producer, x: Value) -> tuple[Value, Value | None] | None:
+    """The codes of 8 bits and their zero point (None for 0) of `cast(codes) - zero` or `cast(codes)`; None for other
+    values."""
+    node, zero = producer(x), None
+    if node is not None and node.op == "sub":
+        source, zero = node.inputs
+        if source is None or zero is None or not all(is_const(d, 1) for d in zero.shape):
+            return None
+        node = producer(source)
+    codes = None if node is None or node.op != "cast" else node.inputs[0]
+    return None if codes is None or codes.dtype not in (u8, i8) else (codes, zero)
+
+
+def surrounds(producer: Producer, x: Value) -> bool:
+    """Whether the zero point that is taken from codes is one of them, as what pads a map must be."""
+    codes, zero = codes_of(producer, x) or (None, None)
+    between = None if zero is None else bounds(producer, zero)
+    return zero is None or (codes is not None and between is not None and holds(codes.dtype, between))
 
 
 def _clipped(node: Node) -> Bounds | None:

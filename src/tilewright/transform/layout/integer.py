@@ -25,7 +25,7 @@ from typing import Any
 from tilewright.arith import simplify
 from tilewright.ir.attributes import Attrs, ConstantArray, Dim
 from tilewright.ir.dtype import DType, i8, i16, i32, u8
-from tilewright.ir.expr import Expr, as_expr, as_int, ceildiv, const, is_const
+from tilewright.ir.expr import Expr, as_expr, as_int, ceildiv, const
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.dot_conv import ConvDotAttrs
@@ -37,7 +37,8 @@ from tilewright.plans.matmul import dots, tile_dots
 from tilewright.plans.matmul.dots import OPEN_PANELS, panel_multiple
 from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot, has_pairs
 from tilewright.support.classes import dataclass
-from tilewright.transform.graph.bounds import bounds, holds
+from tilewright.transform.algorithm import record_of
+from tilewright.transform.graph.bounds import bounds, codes_of, holds, surrounds
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.gathered import gathered
 from tilewright.transform.layout.joined import as_rows, keep
@@ -109,7 +110,7 @@ def _computed_matmul(a: Assigner, node: Node, x: Value, w: Value) -> bool:
     return True
 
 
-def _computed_factors(a: Assigner, x: Value, w: Value) -> tuple[_Factors | None, Value | None]:
+def _computed_factors(a: Assigner, x: Value, w: Value) -> tuple[Factors | None, Value | None]:
     """The factors of such a product, and the zero point of the second one's bytes (None for 0)."""
     codes = _numbers(a, w)
     if codes is not None:
@@ -121,7 +122,7 @@ def _computed_factors(a: Assigner, x: Value, w: Value) -> tuple[_Factors | None,
     if dot is None or not _within(a, x, i16) or not _within(a, w, i16):
         return None, None
     first, second = (a.derive("cast", a.as_row_major(v), dtype=i16) for v in (x, w))
-    return _Factors(dot, first, None, second), None
+    return Factors(dot, first, None, second), None
 
 
 def integer_conv(a: Assigner, node: Node) -> bool:
@@ -132,13 +133,15 @@ def integer_conv(a: Assigner, node: Node) -> bool:
     grouped = conv.groups != 1
     if grouped and (x.type.rank != 4 or not has_pairs(a.target)):
         return False
+    if (record := record_of(node)) is not None:
+        return record.lower(a, node)
     if x.type.rank != 4:
         result = _factors(a, node, a.as_row_major, pairs=True)
         if result is not None:
             a.row_major[node.output] = _by_windows(a, node, result)
         return result is not None
     result = _factors(a, node, lambda v: _in_blocks(a, v))
-    if result is not None and result.zero is not None and any(conv.pads) and not _zero_fits(a, x):
+    if result is not None and result.zero is not None and any(conv.pads) and not surrounds(a.producer, x):
         result = _factors(a, node, lambda v: _in_blocks(a, v), pairs=True)
     if result is None:
         return False
@@ -146,10 +149,23 @@ def integer_conv(a: Assigner, node: Node) -> bool:
     if grouped and pairs is None:
         return False
     if pairs is not None:
-        total, lanes = convolution_of_pairs(a, pairs, result.x, result.weights, *_enclosing(a, result)), a.block
+        total, lanes = convolution_of_pairs(a, pairs, result.x, result.weights, *enclosing(a, result)), a.block
     else:
         total, lanes = _conv_by_dots(a, node, result), result.dot.lanes
-    filters = as_int(w.shape[0]) or 0
+    keep_sums(a, node, result, total, lanes)
+    return True
+
+
+def codes_in_blocks(a: Assigner, node: Node) -> Factors | None:
+    """The factors of a convolution of codes of 8 bits."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    return _bytes(a, x, w, lambda v: _in_blocks(a, v))
+
+
+def keep_sums(a: Assigner, node: Node, result: Factors, total: Value, lanes: int) -> None:
+    """Note the result of a convolution, of which `total` are the sums of products in blocks of so many filters."""
+    filters = as_int(result.weights.shape[0]) or 0
     if result.zero is not None:
         correction = _correction(a, result.weights, result.zero, (1, 2, 3), (1, filters, 1, 1))
         total = a.derive("sub", total, a.derive("lowered.block_channels", correction, block=lanes))
@@ -157,21 +173,20 @@ def integer_conv(a: Assigner, node: Node) -> bool:
         a.blocked[node.output] = total
     else:
         a.row_major[node.output] = a.derive("lowered.unblock_channels", total, channels=filters)
-    return True
 
 
-def _depth(result: _Factors) -> int:
+def _depth(result: Factors) -> int:
     """Products of an element of a convolution by dot instructions: channels of whole blocks."""
     _, channels, *window = (as_int(d) or 1 for d in result.weights.shape)
     return prod(window) * (channels + -channels % min(result.dot.lanes, channels + -channels % result.dot.group))
 
 
-def _enclosing(a: Assigner, result: _Factors) -> tuple[Value, ...]:
+def enclosing(a: Assigner, result: Factors) -> tuple[Value, ...]:
     """The zero point, which surrounds a map that has one."""
     return () if result.zero is None else (a.derive("cast", result.zero, dtype=result.x.dtype),)
 
 
-def _conv_by_dots(a: Assigner, node: Node, result: _Factors) -> Value:
+def _conv_by_dots(a: Assigner, node: Node, result: Factors) -> Value:
     """A convolution by dot instructions or in registers of matrices, in blocks of as many channels as these have."""
     conv, dot, filters = node.of(ConvAttrs), result.dot, as_int(result.weights.shape[0]) or 0
     block = as_int(result.x.shape[-1]) or GROUP
@@ -183,7 +198,7 @@ def _conv_by_dots(a: Assigner, node: Node, result: _Factors) -> Value:
         block = (as_int(weights.shape[1]) or 1) + -(as_int(weights.shape[1]) or 1) % tile.depth
     panels = panel_multiple(filters, dot.lanes)
     packed = a.derive("lowered.pack_conv_dot", weights, block=block, width=dot.lanes, group=dot.group, panels=panels)
-    return a.emit(op, (result.x, packed, *_enclosing(a, result)), how, op)[0]
+    return a.emit(op, (result.x, packed, *enclosing(a, result)), how, op)[0]
 
 
 def _in_blocks(a: Assigner, value: Value) -> Value:
@@ -197,19 +212,8 @@ def _in_blocks(a: Assigner, value: Value) -> Value:
     return a.derive("lowered.block_channels", ordinary, block=min(a.block, -(-channels // GROUP) * GROUP))
 
 
-def _zero_fits(a: Assigner, x: Value) -> bool:
-    """Whether the zero point that is taken from numbers is one of them, as what pads a map must be."""
-    node = a.producer(x)
-    if node is None or node.op != "sub":
-        return True
-    source, zero = node.inputs
-    producer = None if source is None else a.producer(source)
-    numbers = None if producer is None else producer.inputs[0]
-    return numbers is not None and zero is not None and _within(a, zero, numbers.dtype)
-
-
 @dataclass(frozen=True, slots=True)
-class _Factors:
+class Factors:
     """A product's factors as an instruction takes them: numbers, what stands for zero in `x` (one element of i32; None
     for 0), the weights before they are packed."""
 
@@ -219,7 +223,7 @@ class _Factors:
     weights: Value
 
 
-def _factors(a: Assigner, node: Node, form: Callable[[Value], Value], *, pairs: bool = False) -> _Factors | None:
+def _factors(a: Assigner, node: Node, form: Callable[[Value], Value], *, pairs: bool = False) -> Factors | None:
     """The factors of a product of i32, `x` in the form that is asked for, the second one known beforehand, if they are
     narrow enough for an instruction; with `pairs` numbers of 16 bits, from which zero points are taken."""
     x, w = node.inputs[:2]
@@ -233,10 +237,10 @@ def _factors(a: Assigner, node: Node, form: Callable[[Value], Value], *, pairs: 
     if dot is None or not _within(a, x, i16) or not _within(a, w, i16):
         return None
     narrow = a.derive("cast", a.as_row_major(w), dtype=i16)
-    return _Factors(dot, a.derive("cast", form(x), dtype=i16), None, narrow)
+    return Factors(dot, a.derive("cast", form(x), dtype=i16), None, narrow)
 
 
-def _bytes(a: Assigner, x: Value, w: Value, form: Callable[[Value], Value]) -> _Factors | None:
+def _bytes(a: Assigner, x: Value, w: Value, form: Callable[[Value], Value]) -> Factors | None:
     """The factors where `x` are numbers of 8 bits: as they are, or 128 higher or lower as an instruction wants."""
     numbers = _numbers(a, x)
     if numbers is None:
@@ -254,7 +258,7 @@ def _bytes(a: Assigner, x: Value, w: Value, form: Callable[[Value], Value]) -> _
         shifted = _shifted(a, replace(numbers, values=form(values)), kind)
         operand, zero = shifted.values, shifted.zero
     narrow = w if w.dtype is i8 else a.derive("cast", a.as_row_major(w), dtype=i8)
-    return _Factors(dot, operand, zero, narrow)
+    return Factors(dot, operand, zero, narrow)
 
 
 def _shifted(a: Assigner, codes: _Codes, kind: DType) -> _Codes:
@@ -295,17 +299,13 @@ class _Codes:
 
 def _numbers(a: Assigner, x: Value) -> _Codes | None:
     """The codes of `cast(numbers) - zero` or `cast(numbers)`; None for other values."""
-    node, zero = a.producer(x), None
-    known: int | None = 0
-    if node is not None and node.op == "sub":
-        source, point = node.inputs
-        if source is None or point is None or not all(is_const(d, 1) for d in point.shape):
-            return None
-        known = _number(a, point)
-        node, zero = a.producer(source), a.derive("reshape", a.as_row_major(point), shape=())
-    if node is None or node.op != "cast" or node.inputs[0] is None or node.inputs[0].dtype not in (u8, i8):
+    known = codes_of(a.producer, x)
+    if known is None:
         return None
-    return _Codes(node.inputs[0], zero, known)
+    codes, point = known
+    if point is None:
+        return _Codes(codes)
+    return _Codes(codes, a.derive("reshape", a.as_row_major(point), shape=()), _number(a, point))
 
 
 def _correction(a: Assigner, weights: Value, zero: Value, axes: tuple[int, ...], shape: tuple[int, ...]) -> Value:
@@ -314,7 +314,7 @@ def _correction(a: Assigner, weights: Value, zero: Value, axes: tuple[int, ...],
     return a.derive("reshape", a.derive("mul", sums, zero), shape=tuple(map(const, shape)))
 
 
-def _by_windows(a: Assigner, node: Node, result: _Factors) -> Value:
+def _by_windows(a: Assigner, node: Node, result: Factors) -> Value:
     """A convolution of any rank as a product of its windows."""
     attrs, (filters, *window) = node.of(ConvAttrs), (as_int(d) or 0 for d in result.weights.shape)
     elements = prod(window)
@@ -373,7 +373,7 @@ def in_tiles(a: Assigner, rows: Value, packed: Value, columns: int, tile: Dot, l
     return a.derive("lowered.matmul_by_rows", rows, packed, **attrs, least=least)
 
 
-def _map_in_tiles(a: Assigner, node: Node, result: _Factors, tile: Dot) -> ConvTilesAttrs | None:
+def _map_in_tiles(a: Assigner, node: Node, result: Factors, tile: Dot) -> ConvTilesAttrs | None:
     """How a convolution, of a map of known size, goes by registers of matrices, if it does: whether these hold pixels
     of one line each or of all lines in their order, and whether several pixels lie side by side in their depth."""
     attrs, x = node.of(ConvAttrs), [as_int(d) for d in result.x.shape[1:]]

@@ -46,7 +46,9 @@ def selection(enclosing: Surroundings, node: Node) -> Selection | None:
         case "conv":
             algorithm = convolution_algorithm(enclosing, node)
             rounded = isinstance(algorithm, Matrices) and rounds_to_f16(enclosing, node)
-            return None if algorithm is None else Selection(algorithm, "fp16" if rounded else "fp32")
+            if algorithm is None:
+                return None
+            return Selection(algorithm, "int8" if node.output.dtype.is_int else "fp16" if rounded else "fp32")
         case "conv_transpose":
             algorithm = transposed_algorithm(enclosing, node)
             return None if algorithm is None else Selection(algorithm)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-from tilewright.ir.dtype import bf16, f16
+from tilewright.ir.dtype import bf16, f16, f32, i32
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.selection import Algorithm, Direct, Dots, Matrices, Pairs, Pixels, SplitGathered, SplitMatrices
@@ -32,15 +32,18 @@ ERRORS = {"auto": 2.5e-5, "exact": 4e-6, "f2": 2e-6, "f4": 1e-5, "f6": 2.5e-5, "
 
 
 def convolution_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
-    """The algorithm of a convolution of f32 maps with weights; None for others, which have one way."""
+    """The algorithm of a convolution of f32 maps, or of codes, with weights; None for others, which have one way."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     sizes = [as_int(d) for d in w.shape]
-    if x.type.rank != 4 or x.dtype.name != "f32" or None in sizes or 0 in sizes[:2]:
+    if x.type.rank != 4 or x.dtype not in (f32, i32) or None in sizes or 0 in sizes[:2]:
         return None
+    if node.output.dtype.is_int:
+        options = offered(enclosing, node, [])
+        return cheapest_algorithm(enclosing, node, options) if options else None
     if node.of(ConvAttrs).groups != 1:
         return grouped_algorithm(enclosing, node)
-    options: list[Option] = one_pixel(enclosing, node) if sizes[2:] == [1, 1] else [(0.0, Direct())]
+    options = one_pixel(enclosing, node) if sizes[2:] == [1, 1] else [(0.0, Direct())]
     options = with_pairs(enclosing, node, with_matrices(enclosing, node, offered(enclosing, node, options)))
     options = with_dots(enclosing, node, options)
     return cheapest_algorithm(enclosing, node, options)

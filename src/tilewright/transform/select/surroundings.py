@@ -60,7 +60,11 @@ class Surroundings:
         self.fixed.update(self.graph.params)
         self.weight_bytes = sum(v.known_bytes for v in self.graph.params)
         windowed = [n for n in self.graph.nodes if n.op == "conv" and has_transforms(n)]
-        growing = sum(w.known_bytes for w in {n.inputs[1] for n in windowed} if w is not None)
+        growing = sum(
+            w.known_bytes // (w.dtype.itemsize if w.dtype.is_int else 1)  # codes are widened for the product alone
+            for w in {n.inputs[1] for n in windowed}
+            if w is not None
+        )
         self.other_bytes = max(0, self.weight_bytes - growing)
         self.producers.update(self.graph.producers())
         self.row_major_use = row_major_uses(self.graph, self.in_blocks.wanting)

@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 
 from tilewright import te
-from tilewright.algorithms.winograd.operators.correlation import products, reach, transforms
+from tilewright.algorithms.winograd.operators.correlation import products, reach
+from tilewright.algorithms.winograd.operators.numbers import numbers
 from tilewright.ir.attributes import Attrs, Ints
-from tilewright.ir.dtype import f64
-from tilewright.ir.expr import Expr, all_of, as_int, cast, ceildiv, const, select
+from tilewright.ir.dtype import dtype, f64, i16
+from tilewright.ir.expr import Expr, all_of, as_int, call, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import dim, need, present
 from tilewright.ops.lowered.packed import UNBLOCK_CHANNELS, UnblockAttrs, blocked, cropped, layout_name, panel_rows
@@ -60,8 +61,11 @@ def _pack_infer(types: Types, attrs: PackWinogradAttrs) -> tuple[TensorType, ...
     assert window is not None
     size, b, width = const(products(attrs.tile, window, attrs.stride)), attrs.block, attrs.width
     panels = attrs.panels
-    groups = ceildiv(k, panels * width)
-    return (TensorType(w.dtype, (groups, size, size, const(panels), ceildiv(c, b), const(b), const(width))),)
+    groups, number = ceildiv(k, panels * width), numbers(w.dtype, attrs.tile, window, attrs.stride)
+    inner = (const(b), const(width))
+    if number.group > 1:
+        inner = (const(b // number.group), const(width), const(number.group))
+    return (TensorType(number.tiles, (groups, size, size, const(panels), ceildiv(c, b), *inner)),)
 
 
 def _pack_compute(
@@ -70,9 +74,9 @@ def _pack_compute(
     w, b, width = need(inputs[0]), attrs.block, attrs.width
     window = as_int(w.shape[2])
     assert window is not None
-    _, g, _ = transforms(attrs.tile, window, attrs.stride)
-    table = te.const_matrix(g, "f64")
-    groups, size, _, together, blocks, _, _ = types[0].shape
+    number = numbers(w.dtype, attrs.tile, window, attrs.stride)
+    table = te.const_matrix(number.matrices[1], "f64")
+    groups, size, _, together, blocks, *_ = types[0].shape
     panels = groups * together
     r, s = te.reduce_axis(window, "r"), te.reduce_axis(window, "s")
 
@@ -92,24 +96,30 @@ def _pack_compute(
     )
     rounded: Tensor = te.compute(
         (panels, blocks, size, size, const(b), lanes),
-        lambda p, co, i, j, ci, lane: cast(whole[p, co, ci, i, j, lane], w.dtype),
+        lambda p, co, i, j, ci, lane: cast(whole[p, co, ci, i, j, lane], number.tiles),
         name="filter_rounded",
     )
-    packed: Tensor = te.compute(
-        types[0].shape, lambda g, i, j, p, co, ci, lane: rounded[g * together + p, co, i, j, ci, lane], name="pack"
-    )
+
+    def element(g: Expr, i: Expr, j: Expr, p: Expr, co: Expr, ci: Expr, lane: Expr, *member: Expr) -> Expr:
+        channel = ci * number.group + member[0] if member else ci
+        return rounded[g * together + p, co, i, j, channel, lane]
+
+    packed: Tensor = te.compute(types[0].shape, element, name="pack")
     return (packed,)
 
 
 def _pack_reference(arrays: Arrays, attrs: PackWinogradAttrs) -> tuple[Any, ...]:
     w, b, width, together = arrays[0], attrs.block, attrs.width, attrs.panels
     k, c, r, _ = w.shape
-    g = np.asarray(transforms(attrs.tile, r, attrs.stride)[1], np.float64)
+    number = numbers(dtype(w.dtype), attrs.tile, r, attrs.stride)
+    g = np.asarray(number.matrices[1], np.float64)
     padded = np.zeros((-(-k // (together * width)) * together * width, -(-c // b) * b, r, r))
     padded[:k, :c] = w
-    u = np.einsum("ir,kcrs,js->kcij", g, padded, g).astype(w.dtype)
-    groups = u.reshape(-1, together, width, u.shape[1] // b, b, *u.shape[2:])
-    return (np.ascontiguousarray(groups.transpose(0, 5, 6, 1, 3, 4, 2)),)
+    u = np.einsum("ir,kcrs,js->kcij", g, padded, g).astype(number.tiles.numpy)
+    groups = u.reshape(-1, together, width, u.shape[1] // b, b, *u.shape[2:]).transpose(0, 5, 6, 1, 3, 4, 2)
+    if number.group > 1:
+        groups = np.swapaxes(groups.reshape(*groups.shape[:5], -1, number.group, width), -1, -2)
+    return (np.ascontiguousarray(groups),)
 
 
 PACK_WINOGRAD = register(
@@ -150,17 +160,25 @@ def _conv_infer(types: Types, attrs: ConvWinogradAttrs) -> tuple[TensorType, ...
     pads, b, window, stride = attrs.pads, attrs.out_block, attrs.window, attrs.stride
     covered = (window - 1) * attrs.dilation + 1
     out = [dim((x.shape[2 + i] + pads[i] + pads[i + 2] - covered) // stride + 1) for i in range(2)]
-    return (TensorType(x.dtype, (x.shape[0], const(-(-attrs.channels // b)), *out, const(b)), layout_name(b)),)
+    sums = numbers(x.dtype, attrs.tile, window, stride).sums
+    return (TensorType(sums, (x.shape[0], const(-(-attrs.channels // b)), *out, const(b)), layout_name(b)),)
 
 
 def _conv_compute(
     inputs: Sequence[Tensor | None], attrs: ConvWinogradAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    return (tiles_in_blocks(need(inputs[0]), need(inputs[1]), attrs, types[0].shape, 1, 1),)
+    zero = inputs[2] if len(inputs) > 2 else None
+    return (tiles_in_blocks(need(inputs[0]), need(inputs[1]), attrs, types[0].shape, 1, 1, zero),)
 
 
 def tiles_in_blocks(
-    x: Tensor, u: Tensor, attrs: ConvWinogradAttrs, out: Sequence[Expr], rows: int, columns: int
+    x: Tensor,
+    u: Tensor,
+    attrs: ConvWinogradAttrs,
+    out: Sequence[Expr],
+    rows: int,
+    columns: int,
+    zero: Tensor | None = None,
 ) -> Tensor:
     """The convolution by blocks of `rows` x `columns` tiles: the tiles of a row of a block share a strip of the input,
     and a block's tiles are one dimension of the products. With 0 columns a block is `rows` tiles that follow each
@@ -169,10 +187,12 @@ def tiles_in_blocks(
     consecutive, columns = not columns, columns or 1
     m, window, stride = attrs.tile, attrs.window, attrs.stride
     length, size = reach(m, window, stride), products(m, window, stride)
-    at, _, bt = transforms(m, window, stride)
-    first, last = te.const_matrix(bt, x.dtype), te.const_matrix(at, x.dtype)
+    number = numbers(x.dtype, m, window, stride)
+    at, _, bt = number.matrices
+    first, last = te.const_matrix(bt, number.tiles), te.const_matrix(at, number.sums)
     n, _, oh, ow, lanes = out
-    groups, _, _, panels, blocks, b, width = u.shape
+    groups, _, _, panels, blocks, steps, width, *_ = u.shape
+    b = x.shape[-1]
     dilation = attrs.dilation
     maps, down, across = n * dilation**2, ceildiv(ceildiv(oh, dilation), m), ceildiv(ceildiv(ow, dilation), m)
     lines, line = (maps * down * across, const(1)) if consecutive else (maps * down, across)
@@ -182,7 +202,7 @@ def tiles_in_blocks(
 
     across_strip = const((columns - 1) * m * stride + length)
     shape = (row_blocks, const(rows), column_blocks, blocks, const(length), across_strip, b)
-    strip = _strip(x, attrs, shape, lines, down, across if consecutive else const(1), columns)
+    strip = _strip(x, attrs, shape, lines, down, across if consecutive else const(1), columns, zero)
     i, j = te.reduce_axis(length, "i"), te.reduce_axis(length, "j")
     half: Tensor = te.compute(
         (*shape[:4], const(size), *shape[5:]),
@@ -196,13 +216,19 @@ def tiles_in_blocks(
         ),
         name="input_columns",
     )
-    co, ci = te.reduce_axis(blocks, "co"), te.reduce_axis(b, "ci")
+    co, ci = te.reduce_axis(blocks, "co"), te.reduce_axis(steps, "ci")
+    members = [te.reduce_axis(number.group, "p")] if number.group > 1 else []
+
+    def products_of(r: Expr, c: Expr, g: Expr, y: Expr, z: Expr, panel: Expr, t: Expr, lane: Expr) -> Expr:
+        own = [axis.var for axis in members]
+        channel = ci.var * number.group + own[0] if own else ci.var
+        a, b = tiles[r, c, y, z, co.var, t, channel], u[(g, y, z, panel, co.var, ci.var, lane, *own)]
+        if own:
+            a, b = cast(a, number.sums), cast(b, number.sums)
+        return te.sum(a * b, axis=[co, ci, *members])  # type: ignore[no-any-return]
+
     product: Tensor = te.compute(
-        (row_blocks, column_blocks, groups, size, size, panels, count, width),
-        lambda r, c, g, y, z, panel, t, lane: te.sum(
-            tiles[r, c, y, z, co.var, t, ci.var] * u[g, y, z, panel, co.var, ci.var, lane], axis=[co, ci]
-        ),
-        name="product",
+        (row_blocks, column_blocks, groups, size, size, panels, count, width), products_of, name="product"
     )
 
     def of_tile(r: Expr, c: Expr, y: Expr, z: Expr, t: Expr, k: Expr) -> Expr:
@@ -227,17 +253,27 @@ def tiles_in_blocks(
         if consecutive:
             row, column = row * across + column, const(0)
         tile = row % rows * columns + column % columns
-        return result[row // rows, column // columns, tile, h % m, w % m, k * lanes + lane]
+        value: Expr = result[row // rows, column // columns, tile, h % m, w % m, k * lanes + lane]
+        if number.shift:
+            value = call("shr", value * const(number.inverse, number.sums), const(number.shift, number.sums))
+        return value
 
     whole: Tensor = te.compute((n, filters // lanes, oh, ow, lanes), element, name="conv")
     return cropped(whole, tuple(out))
 
 
 def _strip(
-    x: Tensor, attrs: ConvWinogradAttrs, shape: tuple[Expr, ...], count: Expr, down: Expr, across: Expr, columns: int
+    x: Tensor,
+    attrs: ConvWinogradAttrs,
+    shape: tuple[Expr, ...],
+    count: Expr,
+    down: Expr,
+    across: Expr,
+    columns: int,
+    zero: Tensor | None,
 ) -> Tensor:
     """The rows of the input that each of `count` tile rows reads, or each of as many pieces of those, `across` of a
-    row; with zeros past the map and past the channels."""
+    row; with zeros, or a zero point, past the map and past the channels."""
     stride, dilation, (top, left, _, _) = attrs.stride, attrs.dilation, attrs.pads
     rows, step = shape[1], attrs.tile * stride
     channels, block = attrs.input_channels, as_int(shape[-1])
@@ -252,17 +288,22 @@ def _strip(
         inside = [piece < count, h >= 0, h < x.shape[2], w >= 0, w < x.shape[3]]
         if channels % block:
             inside.append(co * block + ci < channels)
-        return select(all_of(inside), x[image, co, h, w, ci], const(0, x.dtype))
+        value = select(all_of(inside), x[image, co, h, w, ci], const(0, x.dtype) if zero is None else zero[()])
+        return value if x.dtype.is_float else cast(value, i16)
 
     strip: Tensor = te.compute(shape, element, name="strip")
     return strip
 
 
 def _conv_reference(arrays: Arrays, attrs: ConvWinogradAttrs) -> tuple[Any, ...]:
-    x, u = arrays
+    x, u, *zero = arrays
     m, window, stride, (top, left, bottom, right) = attrs.tile, attrs.window, attrs.stride, attrs.pads
+    number = numbers(dtype(x.dtype), m, window, stride)
     size, length, step, dilation = u.shape[1], reach(m, window, stride), m * stride, attrs.dilation
-    at, _, bt = (np.asarray(t, np.float64) for t in transforms(m, window, stride))
+    exact = np.float64 if number.sums.is_float else np.int64
+    at, _, bt = (np.asarray(t).astype(exact) for t in number.matrices)
+    if number.group > 1:
+        u = np.swapaxes(u, -1, -2).reshape(*u.shape[:5], -1, u.shape[6]).astype(exact)
     filters = u.transpose(0, 3, 6, 4, 5, 1, 2).reshape(u.shape[0] * u.shape[3] * u.shape[6], -1, size, size)
     channels = attrs.input_channels
     x = UNBLOCK_CHANNELS.reference([x], UnblockAttrs(channels))[0]
@@ -271,8 +312,9 @@ def _conv_reference(arrays: Arrays, attrs: ConvWinogradAttrs) -> tuple[Any, ...]
     oh, ow = (h + top + bottom - covered) // stride + 1, (w + left + right - covered) // stride + 1
     down, across = -(-oh // (dilation * m)), -(-ow // (dilation * m))
     below, after = bottom + (down * step + 1) * dilation, right + (across * step + 1) * dilation
-    x = np.pad(x, ((0, 0), (0, 0), (top, below), (left, after)))
-    y = np.zeros((n, filters.shape[0], down * m * dilation, across * m * dilation), np.float64)
+    outside = next((v for v in zero if v is not None), 0)
+    x = np.pad(x, ((0, 0), (0, 0), (top, below), (left, after)), constant_values=outside).astype(exact)
+    y = np.zeros((n, filters.shape[0], down * m * dilation, across * m * dilation), exact)
     for i, j, ph, pw in np.ndindex(down, across, dilation, dilation):
         above, before = i * step * dilation + ph * stride, j * step * dilation + pw * stride
         d = x[:, :, above : above + length * dilation : dilation, before : before + length * dilation : dilation]
@@ -281,7 +323,10 @@ def _conv_reference(arrays: Arrays, attrs: ConvWinogradAttrs) -> tuple[Any, ...]
         above, before = i * m * dilation + ph, j * m * dilation + pw
         place = (slice(above, above + m * dilation, dilation), slice(before, before + m * dilation, dilation))
         y[:, :, *place] = np.einsum("py,nkyz,qz->nkpq", at, product, at)
-    return blocked(y[:, :, :oh, :ow].astype(arrays[0].dtype), attrs.channels, attrs.out_block)
+    y = y[:, :, :oh, :ow].astype(number.sums.numpy)
+    if number.shift:
+        y = y * np.int32(number.inverse) >> number.shift
+    return blocked(y, attrs.channels, attrs.out_block)
 
 
 CONV_WINOGRAD = register(

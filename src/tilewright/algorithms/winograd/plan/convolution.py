@@ -55,6 +55,7 @@ from tilewright.codegen.llvm.prefetch import MAX_LINES
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.notes import Prefetch, Unroll
+from tilewright.ops.lowered.packed import BLOCK_CHANNELS
 from tilewright.plans.convolution.direct import body_steps
 from tilewright.plans.framework.analysis import Operator, Stage, Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan
@@ -71,8 +72,10 @@ from tilewright.plans.framework.cost import (
 )
 from tilewright.plans.framework.restate import restate
 from tilewright.plans.idioms.conversions import contiguous_output, read_contiguous, transpose_in, transpose_out
-from tilewright.plans.idioms.panels import packed_operand, panel_width
+from tilewright.plans.idioms.panels import packed_operand, unroll_tile
 from tilewright.plans.idioms.transposes import tile_axes, transpose_tiles
+from tilewright.plans.matmul.dots import operands
+from tilewright.schedule.dot_intrinsics import Dot, find_dot
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.routines import Routine, register
 from tilewright.schedule.schedule import Schedule
@@ -104,6 +107,19 @@ class WinogradStages:
         return self.operator.attrs
 
 
+def filters_of(product: Stage) -> Buffer:
+    """The filters of the products, of floats or in pairs of 16 bits."""
+    pairs, weights = operands(product), packed_operand(product)
+    assert pairs is not None or weights is not None
+    return weights.buffer if pairs is None else pairs[1].buffer
+
+
+def dot_of(product: Stage, target: Target) -> Dot | None:
+    """The instruction of products of pairs of 16 bits; None of floats."""
+    pairs = operands(product)
+    return None if pairs is None else find_dot(pairs[0].buffer.dtype, pairs[1].buffer.dtype, target)
+
+
 def stages(structure: Structure) -> WinogradStages | None:
     """The stages if the function is a Winograd convolution, and what is after it can be computed tile by tile."""
     conv = structure.operator(CONV_WINOGRAD)
@@ -113,7 +129,7 @@ def stages(structure: Structure) -> WinogradStages | None:
     product, upright, result = map(conv.stage, ("product", "output_rows", "output_columns"))
     after, ordinary = contiguous_output(structure, product)
     rest = tuple(s for s in after if s not in (upright, result))
-    blocks = structure.producers(strip)
+    blocks = [s for s in structure.producers(strip) if s.attributes(BLOCK_CHANNELS) is not None]
     if structure.anchors != (product,) or len(blocks) > 1 or not rest:
         return None
     if any(s.role != "spatial" for s in rest) or len(rest[-1].spatial) != 5:
@@ -158,7 +174,7 @@ def _result(result: WinogradStages) -> Buffer:
 
 def transform(result: WinogradStages) -> Winograd:
     """The transform for which the filters are laid out."""
-    width, panels = panel_width(result.product), as_int(result.product.spatial[-3].extent)
+    width, panels = (as_int(it.extent) for it in (result.product.spatial[-1], result.product.spatial[-3]))
     assert width is not None and panels is not None
     return Winograd(result.attrs.tile, width, panels)
 
@@ -166,7 +182,7 @@ def transform(result: WinogradStages) -> Winograd:
 def problems(result: WinogradStages, structure: Structure, target: Target) -> tuple[WinogradProblem, ...]:
     """The problems of the layer for the estimate, one for each number of images."""
     model = working_set(0.0, structure.func.notes, target)
-    return problems_of(result.attrs, _result(result).shape, model)
+    return problems_of(result.attrs, _result(result).shape, model, dot_of(result.product, target))
 
 
 def in_blocks(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
@@ -175,13 +191,14 @@ def in_blocks(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
     result = stages(structure)
     if result is None:
         raise refuse(func, "the routine 'winograd in blocks' computes Winograd convolutions, block of tiles by block")
-    weights = packed_operand(result.product)
-    assert weights is not None
+    weights = filters_of(result.product)
+    x, *zero = sorted(result.strip.reads, key=lambda buffer: -len(buffer.shape))
 
-    def convolution(x: Tensor, u: Tensor) -> Tensor:
-        return tiles_in_blocks(x, u, result.attrs, _result(result).shape, sizes["tilerows"], sizes["tilecolumns"])
+    def convolution(x: Tensor, u: Tensor, *zero: Tensor) -> Tensor:
+        shape = _result(result).shape
+        return tiles_in_blocks(x, u, result.attrs, shape, sizes["tilerows"], sizes["tilecolumns"], *zero)
 
-    return restate(structure, result.operator, (*result.strip.reads, weights.buffer), convolution)
+    return restate(structure, result.operator, (x, weights, *zero), convolution)
 
 
 IN_BLOCKS = register(Routine("winograd in blocks", ("tilerows", "tilecolumns"), in_blocks, none=("tilecolumns",)))
@@ -190,9 +207,8 @@ IN_BLOCKS = register(Routine("winograd in blocks", ("tilerows", "tilecolumns"), 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
     result = stages(structure)
     assert result is not None
-    if result.blocks is not None:
-        s.compute_inline(s.block(result.blocks.name))
-    inline_all(s, structure, result.rest[:-1] if result.nchw is not None else result.rest)
+    before = tuple(st for st in structure.stages if st not in (*result.operator.stages, *result.rest, result.nchw))
+    inline_all(s, structure, (*before, *(result.rest[:-1] if result.nchw is not None else result.rest)))
     out = s.block(result.rest[-1].name)
     if result.nchw is None:
         row_block, column_block, group, panel, channel, p = output_loops(s, result, out, candidate)
@@ -287,9 +303,9 @@ def products(
     The stage's iterators are two of blocks of tiles, group of panels, elements of a tile (one or two), panel, tile,
     filter.
     """
-    weights = packed_operand(stage)
-    blocks, lanes, count, width = (as_int(it.extent) for it in (*stage.reduce, *stage.spatial[-2:]))
-    assert weights is not None and blocks is not None and lanes is not None and count is not None and width is not None
+    weights, dot = filters_of(stage), dot_of(stage, target)
+    blocks, lanes, count, width = (as_int(it.extent) for it in (*stage.reduce[:2], *stage.spatial[-2:]))
+    assert blocks is not None and lanes is not None and count is not None and width is not None
     part = part_of(blocks, lanes) if by_parts else blocks
     product, elements = s.block(stage.name), len(stage.spatial) - 6
     if part == blocks:
@@ -297,16 +313,17 @@ def products(
     else:
         element, product, tile = register_tiles_of_parts(s, product, group, rows, part, elements)
     own = own_loops(s, tile)
-    (t, filters), (co, ci) = ([loop for it, loop in own if it.kind == k][-2:] for k in ("spatial", "reduce"))
-    s.reorder(co, ci, t, filters)
-    vectors = width // lanes
+    t, filters = [loop for it, loop in own if it.kind == "spatial"][-2:]
+    co, ci, *members = [loop for it, loop in own if it.kind == "reduce"][-len(stage.reduce) :]
+    s.reorder(co, ci, t, filters, *members)
+    vectors = width // target.lanes(4)
     steps = body_steps(lanes, rows * vectors)
     if target.isa.elements and rows * vectors + vectors + rows > target.registers:
         steps = min(steps, 2)  # the values of more steps, loaded together, have no room beside such a tile
     sharing = min(least or count, count)
     # Where there are fewer than share, two register tiles of about equal size may be all, each with half of the lines.
     fewer = sharing if sharing == count else min(sharing, 2 * rows - 1)
-    away = level(working_set(nbytes_of(weights.buffer), s.func.notes, target), target) in SHARED_LEVELS
+    away = level(working_set(nbytes_of(weights), s.func.notes, target), target) in SHARED_LEVELS
     nbytes = target.costs.prefetching.filter_bytes if away else 0
     share = 1.0 if nbytes else min(rows, fewer) / fewer
     while 4 * width * steps * share >= MAX_LINES * target.caches.line and steps % 2 == 0:
@@ -314,7 +331,7 @@ def products(
     prefetching, channel = s.split(ci, factor=steps) if steps < lanes else (co, ci)
     s.annotate(channel, Unroll(steps))
     if nbytes:
-        s.annotate(prefetching, Prefetch(buffer_names([weights.buffer]), nbytes, level=1))
+        s.annotate(prefetching, Prefetch(buffer_names([weights]), nbytes, level=1))
     elif rows < count:
         # The filters that come next, a share by each tile: prefetched by the first tiles alone they would come in a
         # burst that memory cannot keep up with, and then memory would idle. One tile alone reads a stream at an even
@@ -326,14 +343,20 @@ def products(
         following, lines = 4 * blocks * lanes * width, part if strip is not None else None
         alone = target.costs.prefetching.shared_panel_rows_memory if strip is not None else None
         note = Prefetch(
-            buffer_names([weights.buffer]), following, lines=lines, rows=sharing, strip=strip, fewer_than=alone
+            buffer_names([weights]), following, lines=lines, rows=sharing, strip=strip, fewer_than=alone
         )
         s.annotate(prefetching, note)
+    if dot is not None:
+        filters, lane = s.split(filters, factor=dot.lanes)
     init = s.decompose_reduction(tile, co)
-    for block in (tile, init, product):
-        row, lane = s.loops(block)[-2:]
-        s.unroll(row)
-        s.vectorize(lane)
+    if dot is not None:
+        s.unroll(t)
+        s.unroll(filters)
+        s.tensorize(lane, dot.name)
+    else:
+        unroll_tile(s, tile, 2)
+    unroll_tile(s, init, 2 if dot is None else 3)
+    unroll_tile(s, product, 2)
     return element, product
 
 
@@ -357,7 +380,8 @@ def register_tiles_of_parts(
     """The register tiles where each part of the channels, `part` blocks, is added to what the ones before it gave:
     the part of a
     panel then stays in the first level of cache for all tiles, and sums are short, which keeps their errors small."""
-    outer, _ = s.split(s.loops(product)[-2], factor=part)
+    channels = next(loop for it, loop in own_loops(s, product) if it.kind == "reduce")
+    outer, _ = s.split(channels, factor=part)
     tile = s.rfactor(product, outer)
     s.set_scope(tile, "local")
     s.compute_at(product, group)
@@ -460,8 +484,8 @@ def apply_filters(s: Schedule, structure: Structure, candidate: Candidate, targe
     inline_all(s, structure, structure.stages[: -len(pack.stages)])
     names = ("rows", "filter_rows", "filter_columns", "filter_rounded", "pack")
     source, half, whole, rounded, packed = (s.block(pack.stage(name).name) for name in names)
-    group, y, z, panel, outer, inner, lane = s.loops(packed)
-    s.reorder(group, panel, outer, y, z, inner, lane)
+    group, y, z, panel, outer, inner, lane, *members = s.loops(packed)
+    s.reorder(group, panel, outer, y, z, inner, *members, lane)
     s.compute_at(rounded, outer)
     i, j, channel, lanes = s.loops(rounded)[-4:]
     part, lanes = s.split(lanes, factor=target.lanes(8))

@@ -30,6 +30,7 @@ from statistics import fmean, geometric_mean
 from tilewright.algorithms.winograd.operators.convolution import ConvWinogradAttrs
 from tilewright.algorithms.winograd.operators.correlation import MAX_POINTS, points, products, reach
 from tilewright.algorithms.winograd.selection import Winograd
+from tilewright.ir.dtype import i8, u8
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.notes import SharedLevel
 from tilewright.ir.selection import Direct
@@ -38,7 +39,9 @@ from tilewright.plans.convolution.tiles import tile_steps
 from tilewright.plans.framework.cost import Cost, from_memory, sharing, store_cycles, weights_level
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of
 from tilewright.plans.framework.tiles import whole_step
+from tilewright.plans.matmul import dots
 from tilewright.plans.matmul.tiles import WIDE_TILE_REGISTERS
+from tilewright.schedule.dot_intrinsics import Dot, find_dot
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
@@ -76,6 +79,7 @@ class WinogradProblem:
     model: bytes of all weights of the model. A call finds its weights in the last cache only if all of them fit there,
     as the layers keep them: transformed ones are larger.
     other: how many of these no transform makes larger, those of products and of windows of one pixel.
+    pairs: what multiplies codes of 8 bits, transformed to 16; None for floats.
     """
 
     images: int
@@ -88,25 +92,42 @@ class WinogradProblem:
     stride: int = 1
     whole: tuple[int, int, int] | None = None
     other: float = 0.0
+    pairs: Dot | None = None
 
     @property
     def pixels(self) -> int:
         """Outputs of an image, of one channel."""
         return self.height * self.width
 
+    @property
+    def source_bytes(self) -> float:
+        """Bytes of an element of the map, and of a weight."""
+        return 4.0 if self.pairs is None else 1.0
+
+    @property
+    def transformed_bytes(self) -> float:
+        """Bytes of an element of a transformed tile or filter."""
+        return 4.0 if self.pairs is None else 2.0
+
     def away(self, size: int, target: Target) -> SharedLevel | None:
         """Where a call finds its weights if layers like this keep `size` x `size` elements of each filter."""
-        return weights_level(self.other + (self.model - self.other) * (size / self.window) ** 2, target)
+        growth = (size / self.window) ** 2
+        if size != self.window:
+            growth *= self.transformed_bytes / self.source_bytes
+        return weights_level(self.other + (self.model - self.other) * growth, target)
 
 
-def problems_of(attrs: ConvWinogradAttrs, out: Sequence[Expr], model: float) -> tuple[WinogradProblem, ...]:
+def problems_of(
+    attrs: ConvWinogradAttrs, out: Sequence[Expr], model: float, pairs: Dot | None = None
+) -> tuple[WinogradProblem, ...]:
     """The problems of an operator whose result has this shape, in channel blocks, one for each number of images.
-    `model`: bytes of all weights that a call reads: the weights of a layer come from where these fit."""
+    `model`: bytes of all weights that a call reads: the weights of a layer come from where these fit. `pairs`: what
+    multiplies its codes."""
     images, separate = as_int(out[0]), attrs.dilation
     maps = [(ceil(h / separate), ceil(w / separate)) for h, w in maps_of(*out[2:4])]
     counts = SYMBOLIC_IMAGES if images is None else (images,)
     rest = (attrs.input_channels, attrs.channels, attrs.window, model, attrs.stride)
-    return tuple(WinogradProblem(n * separate**2, h, w, *rest) for n in counts for h, w in maps)
+    return tuple(WinogradProblem(n * separate**2, h, w, *rest, pairs=pairs) for n in counts for h, w in maps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +288,8 @@ def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, targe
     panels = ceil(shape.filters / choice.width)
     depth, filters = channels * lanes, panels * choice.width
     even = not block.columns
-    product = size * size * panels * product_cycles(count, rows, vectors, depth, target, even=even)
-    weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
+    product = size * size * panels * product_cycles(count, rows, vectors, depth, target, shape.pairs, even=even)
+    weights, tiles = (shape.transformed_bytes * size * size * depth * n for n in (filters, count))
     # The first block's filters come from where the last call left them, those of others from where they fit.
     hinted, blocks = rows < count, times(shape, choice, block)
     first, later = (_arrival(weights, target, away, hinted) for away in (shape.away(size, target), None))
@@ -278,8 +299,8 @@ def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, targe
     passing = tiles + outputs + weights / passes
     if tiles > target.l1:
         stream += passes * tiles / _bandwidth(max(2 * tiles, passing), target)
-    source = 4.0 * depth * shape.height * shape.width * shape.stride**2
-    read = 4.0 * depth * count * advance**2 / _bandwidth(source, target)
+    source = shape.source_bytes * depth * shape.height * shape.width * shape.stride**2
+    read = shape.source_bytes * depth * count * advance**2 / _bandwidth(source, target)
     scattered = 0.0
     traffic = target.costs.traffic
     if tiles > traffic.reader_l2 * target.l2:
@@ -293,6 +314,8 @@ def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, targe
     outward = 1.0 * count * panels * vectors * (size * size + size * tile + 3 * tile * tile)
     costs = target.costs.arithmetic
     inward *= costs.transformed_inward
+    if shape.pairs is not None:
+        inward *= costs.transformed_codes
     if points(tile, shape.window, shape.stride) > MAX_POINTS:
         inward *= costs.fourier_inward
         outward *= costs.fourier_outward
@@ -310,6 +333,13 @@ def direct(shape: WinogradProblem, target: Target) -> float:
     """Estimated cycles of the same convolution computed directly, by `plans/convolution/tiles.py`."""
     lanes, channels = target.lanes(4), shape.channels
     images, height, width = shape.whole or (shape.images, shape.height, shape.width)
+    weights = shape.source_bytes * shape.window**2 * channels * shape.filters
+    stream = weights / _bandwidth(weights, target, shape.away(shape.window, target))
+    if shape.pairs is not None:
+        dot = find_dot(u8, i8, target) or shape.pairs
+        depth = shape.window**2 * ceil(channels / lanes) * lanes
+        compute = height * dots.product_cycles(width, depth, shape.filters, dot, target)
+        return Cost(compute=compute * images, memory=stream).cycles
     lines, columns = (reach(n, shape.window, shape.stride) for n in (height, width))
     layer = conv_tiles.DirectProblem(
         images=images,
@@ -324,19 +354,21 @@ def direct(shape: WinogradProblem, target: Target) -> float:
         copied=True,
     )
     compute, _ = conv_tiles.ranked((layer,), (False,), target)[0]
-    weights = 4.0 * shape.window**2 * channels * shape.filters
-    stream = weights / _bandwidth(weights, target, shape.away(shape.window, target))
     return Cost(compute=compute * images, memory=stream).cycles
 
 
 @lru_cache(maxsize=4096)
-def product_cycles(count: int, rows: int, vectors: int, depth: int, target: Target, *, even: bool = False) -> float:
+def product_cycles(
+    count: int, rows: int, vectors: int, depth: int, target: Target, pairs: Dot | None = None, *, even: bool = False
+) -> float:
     """Cycles of a panel's products with one element of `count` tiles, `rows` of them in registers, over `depth`
-    channels. The last register tile has the rest, or the last two are of `even` size (`transform/loops/even.py`)."""
+    channels, or half as many `pairs`. The last register tile has the rest, or the last two are of `even` size (`transform/loops/even.py`)."""
     stored = target.costs.arithmetic.transformed_store * store_cycles(vectors * target.vector_bits / 8, target)
 
+    steps = depth if pairs is None else depth / pairs.group * pairs.cost
+
     def tile(rows: int) -> float:
-        return depth * tile_steps(rows, vectors, target) + stored * rows
+        return steps * tile_steps(rows, vectors, target) + stored * rows
 
     whole, rest = divmod(count, rows)
     if even and whole and 0 < rest < rows - 1:
@@ -356,7 +388,7 @@ def best_rows(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winog
             each = divided(s, choice, block, rows)
             counts = (each.count, times(s, choice, each) - 1), (last_block(s, choice, each).count, 1)
             for count, blocks in counts:
-                cycles = product_cycles(count, rows, vectors, depth, target, even=not block.columns)
+                cycles = product_cycles(count, rows, vectors, depth, target, s.pairs, even=not block.columns)
                 total += weight_of(s, shapes) * blocks * cycles
         return total
 

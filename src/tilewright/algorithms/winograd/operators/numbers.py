@@ -1,0 +1,72 @@
+"""The numbers in which a convolution by transforms is computed: floats, or integers of 16 bits and sums modulo 2^32.
+
+Codes of 8 bits are transformed exactly. With the points 0, +-1, 2, -1/2 and infinity, and every matrix scaled to
+integers, what a transform makes of any tile of codes, and of any filter of i8, holds in 16 bits:
+
+    V = B^T d B     |V| <= 98 * 255        the positive entries of a row of B^T sum up to 7, as the negative ones do
+    U = G g G^T     |U| <= 225 * 128
+
+All after them is linear, so sums may wrap: modulo 2^32 they are `scale^2` times the convolution, with scale = 30. The
+odd part of that has an inverse modulo 2^32, and a shift takes off the rest, which is 4. So a result is exact where it is
+less than 2^29 in magnitude: of up to `MAX_CHANNELS` channels. The points 0, +-1, +-2 would leave 2^25.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache
+from math import lcm
+
+from tilewright.algorithms.winograd.operators.correlation import transforms
+from tilewright.algorithms.winograd.operators.toomcook import Matrix, winograd_matrices
+from tilewright.ir.dtype import DType, i16, i32
+from tilewright.support.classes import dataclass
+
+POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-1/2")))
+
+CODES_TILE, CODES_WINDOW = 4, 3
+"""Outputs of a tile and taps of a window, a side, of which codes are transformed."""
+
+PAIR = 2
+"""Channels that an instruction multiplies at once."""
+
+MAX_CHANNELS = (1 << 29) // (CODES_WINDOW**2 * 255 * 128)
+"""The most channels whose sums are exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Types of transformed tiles and filters and of sums, neighbouring channels that are multiplied at once, the three
+    matrices; a result is a sum times `inverse`, without its last `shift` bits."""
+
+    tiles: DType
+    sums: DType
+    group: int
+    matrices: tuple[Matrix, Matrix, Matrix]
+    inverse: int = 1
+    shift: int = 0
+
+
+def numbers(x: DType, m: int, window: int, stride: int) -> Numbers:
+    """How maps of type `x` are computed."""
+    if x.is_float:
+        return Numbers(x, x, 1, transforms(m, window, stride))
+    matrices, scale = whole_matrices(m, window)
+    shift = (scale & -scale).bit_length() - 1
+    inverse = pow(scale >> shift, -2, 1 << 32)
+    return Numbers(i16, i32, PAIR, matrices, inverse - ((inverse >> 31) << 32), 2 * shift)
+
+
+@lru_cache(maxsize=8)
+def whole_matrices(m: int, window: int) -> tuple[tuple[Matrix, Matrix, Matrix], int]:
+    """`(A^T, G, B^T)` of integers, and how many times the convolution of one dimension their results are."""
+    at, g, bt = winograd_matrices(m, window, POINTS)
+    into = [lcm(*(x.denominator for x in row)) for row in bt]
+    back = [lcm(*(row[k].denominator for row in at)) for k in range(len(bt))]
+    rest = [[x / (a * b) for x in row] for row, a, b in zip(g, into, back, strict=True)]
+    scale = lcm(*(x.denominator for row in rest for x in row))
+    return (
+        tuple(tuple(x * a for x, a in zip(row, back, strict=True)) for row in at),
+        tuple(tuple(x * scale for x in row) for row in rest),
+        tuple(tuple(x * b for x in row) for row, b in zip(bt, into, strict=True)),
+    ), scale
