@@ -19,8 +19,8 @@ def value(program: Straight, x: list[Fraction]) -> list[Fraction]:
     return [sum((factor * values[k] for factor, k in terms), Fraction(0)) for terms in program.rows]
 
 
-def check(matrix: Matrix) -> Straight:
-    program = straight_line(matrix)
+def check(matrix: Matrix, whole: bool = False) -> Straight:
+    program = straight_line(matrix, whole=whole)
     rng = random.Random(1)
     x = [Fraction(rng.randint(-99, 99), 7) for _ in range(program.inputs)]
     assert value(program, x) == [sum((m * v for m, v in zip(row, x, strict=True)), Fraction(0)) for row in matrix]
@@ -45,6 +45,18 @@ def test_the_product(rows: int, columns: int) -> None:
         naive = sum(operations(tuple((x, k) for k, x in enumerate(row) if x)) for row in inputs)
         assert program.operations <= naive
         assert bool(program.variables) == (6 < rows * columns <= 4096) or rows * columns <= 6
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(3, 2), (6, 6), (8, 8), (16, 12)])
+def test_whole_numbers_stay_whole(rows: int, columns: int) -> None:
+    """Entries of which many are multiples of others, and many are not: no variable is a half or a third of a sum."""
+    halves = 0
+    for seed in range(5):
+        inputs = matrix(random.Random(seed), rows, columns, tuple(map(Fraction, (0, 1, -1, 2, -2, 3, 4, -6))))
+        program = check(inputs, whole=True)
+        assert all(x.denominator == 1 for terms in (*program.variables, *program.rows) for x, _ in terms)
+        halves += any(x.denominator > 1 for terms in check(inputs).variables for x, _ in terms)
+    assert rows < 6 or halves
 
 
 def test_operations_of_a_sum() -> None:

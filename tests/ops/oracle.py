@@ -44,7 +44,8 @@ def by_function(expression: Callable[..., te.Tensor], arrays: Sequence[np.ndarra
     tensors = [te.placeholder(t.shape, t.dtype, f"x{i}") for i, t in enumerate(types)]
     created = expression(*tensors)
     result = np.ones([int(d.value) for d in created.shape]).astype(created.dtype.numpy)
-    interpret(te.create_prim_func([*tensors, created], "f"), [*map(np.ascontiguousarray, arrays), result])
+    inputs = [np.ascontiguousarray(a).reshape(a.shape) for a in arrays]
+    interpret(te.create_prim_func([*tensors, created], "f"), [*inputs, result])
     return result
 
 

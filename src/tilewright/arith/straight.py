@@ -147,9 +147,7 @@ def _sum(a: _Vector, b: _Vector, signs: tuple[int, int]) -> _Vector:
     return tuple((k, total[k]) for k in sorted(total) if total[k])
 
 
-def _greedy(
-    arguments: _Rows, inputs: int, choose: Callable[[Sequence[_Pair]], _Pair], whole: bool = False
-) -> Straight:
+def _greedy(arguments: _Rows, inputs: int, choose: Callable[[Sequence[_Pair]], _Pair], whole: bool = False) -> Straight:
     numbers = _Numbers()
     rows = [{k: numbers.index(x) for k, x in row.items()} for row in arguments]
     variables: list[Terms] = []

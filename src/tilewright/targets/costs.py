@@ -106,9 +106,6 @@ class Arithmetic:
     transformed_inward: float = constant(
         1.65, "ratio", "time of such a vector on the way in, where matrices have more columns", _TRANSFORMED
     )
-    transformed_codes: float = constant(
-        1.0, "ratio", "time of a vector of codes of 8 bits on the way in over one of floats", _TRANSFORMED
-    )
     fourier_inward: float = constant(
         1.6, "ratio", "time of a vector of Fourier's transform over one of Winograd's, on the way in", _TRANSFORMED
     )

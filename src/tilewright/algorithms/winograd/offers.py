@@ -52,6 +52,9 @@ loses no digits."""
 WORTH = 1.03
 """The least gain of a transform: it loses digits, and its filters take more memory."""
 
+WORTH_OF_CODES = 1.1
+"""The least gain of a transform of codes: it loses nothing, but its filters take eight times the memory."""
+
 LARGE = 5
 """Taps, a side, of the smallest window for which Fourier's transform is tried."""
 
@@ -95,11 +98,11 @@ def of_codes(enclosing: Surroundings, node: Node) -> list[Option]:
     parts = conv.dilations[0] ** 2
     if not shapes:
         return []
-    if images is None:
-        return [(cycles * parts, way) for cycles, way in ranked(shapes, (CODES_TILE,), target)]
     rank: Callable[[Target], Sequence[Option]] = partial(ranked, shapes, (CODES_TILE,))
-    result = alone_if_small(rank, lambda option: option[0] * parts * images, target)
-    return [(cycles * parts, way) for cycles, way in result]
+    result = rank(target)
+    if images is not None:
+        result = alone_if_small(rank, lambda option: option[0] * parts * images, target)
+    return [(c * parts if isinstance(way, Direct) else c * parts * WORTH_OF_CODES, way) for c, way in result]
 
 
 def windows(enclosing: Surroundings, node: Node) -> list[Option]:

@@ -157,10 +157,18 @@ def integer_conv(a: Assigner, node: Node) -> bool:
 
 
 def codes_in_blocks(a: Assigner, node: Node) -> Factors | None:
-    """The factors of a convolution of codes of 8 bits."""
+    """The factors of a convolution of codes of 8 bits, as they are, which are multiplied in pairs of 16; None of other
+    numbers."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    return _bytes(a, x, w, lambda v: _in_blocks(a, v))
+    codes, dot = _numbers(a, x), find_dot(i16, i16, a.target)
+    if codes is None or dot is None:
+        return None
+    return Factors(dot, _in_blocks(a, codes.values), codes.zero, _as_bytes(a, w))
+
+
+def _as_bytes(a: Assigner, w: Value) -> Value:
+    return w if w.dtype is i8 else a.derive("cast", a.as_row_major(w), dtype=i8)
 
 
 def keep_sums(a: Assigner, node: Node, result: Factors, total: Value, lanes: int) -> None:
@@ -257,8 +265,7 @@ def _bytes(a: Assigner, x: Value, w: Value, form: Callable[[Value], Value]) -> F
     else:
         shifted = _shifted(a, replace(numbers, values=form(values)), kind)
         operand, zero = shifted.values, shifted.zero
-    narrow = w if w.dtype is i8 else a.derive("cast", a.as_row_major(w), dtype=i8)
-    return Factors(dot, operand, zero, narrow)
+    return Factors(dot, operand, zero, _as_bytes(a, w))
 
 
 def _shifted(a: Assigner, codes: _Codes, kind: DType) -> _Codes:

@@ -6,9 +6,9 @@ integers, what a transform makes of any tile of codes, and of any filter of i8, 
     V = B^T d B     |V| <= 98 * 255        the positive entries of a row of B^T sum up to 7, as the negative ones do
     U = G g G^T     |U| <= 225 * 128
 
-All after them is linear, so sums may wrap: modulo 2^32 they are `scale^2` times the convolution, with scale = 30. The
-odd part of that has an inverse modulo 2^32, and a shift takes off the rest, which is 4. So a result is exact where it is
-less than 2^29 in magnitude: of up to `MAX_CHANNELS` channels. The points 0, +-1, +-2 would leave 2^25.
+All after them is linear, so sums may wrap: modulo 2^32 they are 30 * 30 times the convolution. The odd part of that has
+an inverse modulo 2^32, and a shift takes off the rest, which is 4. So a result is exact where it is less than 2^29 in
+magnitude: of up to `MAX_CHANNELS` channels. The points 0, +-1, +-2 would leave 2^25.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tilewright.algorithms.winograd.operators.correlation import transforms
 from tilewright.algorithms.winograd.operators.toomcook import Matrix, winograd_matrices
 from tilewright.ir.dtype import DType, i16, i32
 from tilewright.support.classes import dataclass
+from tilewright.support.errors import ShapeError
 
 POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-1/2")))
 
@@ -48,19 +49,26 @@ class Numbers:
 
 
 def numbers(x: DType, m: int, window: int, stride: int) -> Numbers:
-    """How maps of type `x` are computed."""
+    """How maps of type `x` are computed. Raises ShapeError for codes in other tiles, windows and strides than are
+    exact."""
     if x.is_float:
         return Numbers(x, x, 1, transforms(m, window, stride))
-    matrices, scale = whole_matrices(m, window)
+    if (m, window, stride) != (CODES_TILE, CODES_WINDOW, 1):
+        raise ShapeError(
+            "codes have no such transform",
+            expected=f"F({CODES_TILE}, {CODES_WINDOW}) of stride 1",
+            got=f"F({m}, {window}) of stride {stride}",
+        )
+    matrices, scale = whole_matrices()
     shift = (scale & -scale).bit_length() - 1
     inverse = pow(scale >> shift, -2, 1 << 32)
     return Numbers(i16, i32, PAIR, matrices, inverse - ((inverse >> 31) << 32), 2 * shift)
 
 
-@lru_cache(maxsize=8)
-def whole_matrices(m: int, window: int) -> tuple[tuple[Matrix, Matrix, Matrix], int]:
+@lru_cache(maxsize=1)
+def whole_matrices() -> tuple[tuple[Matrix, Matrix, Matrix], int]:
     """`(A^T, G, B^T)` of integers, and how many times the convolution of one dimension their results are."""
-    at, g, bt = winograd_matrices(m, window, POINTS)
+    at, g, bt = winograd_matrices(CODES_TILE, CODES_WINDOW, POINTS)
     into = [lcm(*(x.denominator for x in row)) for row in bt]
     back = [lcm(*(row[k].denominator for row in at)) for k in range(len(bt))]
     rest = [[x / (a * b) for x in row] for row, a, b in zip(g, into, back, strict=True)]

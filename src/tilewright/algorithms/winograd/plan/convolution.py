@@ -342,9 +342,7 @@ def products(
         part = ceil(4 * width * steps * share / target.caches.line)
         following, lines = 4 * blocks * lanes * width, part if strip is not None else None
         alone = target.costs.prefetching.shared_panel_rows_memory if strip is not None else None
-        note = Prefetch(
-            buffer_names([weights]), following, lines=lines, rows=sharing, strip=strip, fewer_than=alone
-        )
+        note = Prefetch(buffer_names([weights]), following, lines=lines, rows=sharing, strip=strip, fewer_than=alone)
         s.annotate(prefetching, note)
     if dot is not None:
         filters, lane = s.split(filters, factor=dot.lanes)

@@ -314,8 +314,6 @@ def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, targe
     outward = 1.0 * count * panels * vectors * (size * size + size * tile + 3 * tile * tile)
     costs = target.costs.arithmetic
     inward *= costs.transformed_inward
-    if shape.pairs is not None:
-        inward *= costs.transformed_codes
     if points(tile, shape.window, shape.stride) > MAX_POINTS:
         inward *= costs.fourier_inward
         outward *= costs.fourier_outward
@@ -362,7 +360,8 @@ def product_cycles(
     count: int, rows: int, vectors: int, depth: int, target: Target, pairs: Dot | None = None, *, even: bool = False
 ) -> float:
     """Cycles of a panel's products with one element of `count` tiles, `rows` of them in registers, over `depth`
-    channels, or half as many `pairs`. The last register tile has the rest, or the last two are of `even` size (`transform/loops/even.py`)."""
+    channels, or half as many `pairs`. The last register tile has the rest, or the last two are of `even` size
+    (`transform/loops/even.py`)."""
     stored = target.costs.arithmetic.transformed_store * store_cycles(vectors * target.vector_bits / 8, target)
 
     steps = depth if pairs is None else depth / pairs.group * pairs.cost
