@@ -50,13 +50,13 @@ def test_the_product(rows: int, columns: int) -> None:
 @pytest.mark.parametrize(("rows", "columns"), [(3, 2), (6, 6), (8, 8), (16, 12)])
 def test_whole_numbers_stay_whole(rows: int, columns: int) -> None:
     """Entries of which many are multiples of others, and many are not: no variable is a half or a third of a sum."""
-    halves = 0
+    fractions = 0
     for seed in range(5):
         inputs = matrix(random.Random(seed), rows, columns, tuple(map(Fraction, (0, 1, -1, 2, -2, 3, 4, -6))))
         program = check(inputs, whole=True)
         assert all(x.denominator == 1 for terms in (*program.variables, *program.rows) for x, _ in terms)
-        halves += any(x.denominator > 1 for terms in check(inputs).variables for x, _ in terms)
-    assert rows < 6 or halves
+        fractions += any(x.denominator > 1 for terms in check(inputs).variables for x, _ in terms)
+    assert rows < 6 or fractions
 
 
 def test_operations_of_a_sum() -> None:

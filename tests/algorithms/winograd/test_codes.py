@@ -211,7 +211,7 @@ def integers(shape: tuple[int, ...], filters: int, kind: Any, pads: Any, zero: i
 @pytest.mark.parametrize("kind,zero", [(np.uint8, 0), (np.uint8, 255), (np.int8, -128), (np.int8, 5)])
 @pytest.mark.parametrize("shape,filters,pads", [((1, 32, 13, 9), 48, ONE), ((2, 40, 6, 7), 17, (0, 2, 1, 0))])
 def test_both_ways_of_a_model_give_the_same_sums(shape: Any, filters: int, pads: Any, kind: Any, zero: int) -> None:
-    """What a file says is computed directly and by transforms, on this machine and with vectors of 256 bits, to the
+    """A file's convolution is computed directly and by transforms, on this machine and with vectors of 256 bits, to the
     same integers; the interpreter agrees."""
     proto, w = integers(shape, filters, kind, pads, zero)
     x = codes(dtype(np.dtype(kind)), shape, extreme=False)
@@ -219,11 +219,11 @@ def test_both_ways_of_a_model_give_the_same_sums(shape: Any, filters: int, pads:
     for target in (HOST, V3):
         with deciding() as record:
             tw.compile(proto, target=target)
-        (made,) = [d for d in record.decisions if d.key.kind == "algorithm"]
-        assert {setting.kind for setting in made.space} == {Direct.name, Winograd.name}
+        (decision,) = [d for d in record.decisions if d.key.kind == "algorithm"]
+        assert {setting.kind for setting in decision.space} == {Direct.name, Winograd.name}
         for way in (Direct.name, Winograd.name):
-            setting = next(s for s in made.space if s.kind == way)
-            with deciding({made.key.name: setting.label}):
+            setting = next(s for s in decision.space if s.kind == way)
+            with deciding({decision.key.name: setting.label}):
                 done = tw.compile(proto, target=target)
                 after = passed(import_onnx(proto).graph, target)
             assert ("lowered.conv_winograd" in done.show("graph")) == (way == Winograd.name)
@@ -239,7 +239,7 @@ def chosen(target: Target, channels: int, filters: int, side: int, **attrs: Any)
     return next(n.op for n in graph.nodes if n.op.startswith("lowered.conv_"))
 
 
-def test_transforms_are_taken_where_they_are_estimated_to_be_faster() -> None:
+def test_transforms_are_selected_where_they_are_estimated_to_be_faster() -> None:
     zen = Target.parse("znver5")
     for channels, side in ((64, 56), (128, 28), (128, 19), (256, 14)):
         assert chosen(zen, channels, channels, side) == "lowered.conv_winograd"

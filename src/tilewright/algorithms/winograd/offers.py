@@ -52,9 +52,6 @@ loses no digits."""
 WORTH = 1.03
 """The least gain of a transform: it loses digits, and its filters take more memory."""
 
-WORTH_OF_CODES = 1.1
-"""The least gain of a transform of codes: it loses nothing, but its filters take eight times the memory."""
-
 LARGE = 5
 """Taps, a side, of the smallest window for which Fourier's transform is tried."""
 
@@ -102,7 +99,7 @@ def of_codes(enclosing: Surroundings, node: Node) -> list[Option]:
     result = rank(target)
     if images is not None:
         result = alone_if_small(rank, lambda option: option[0] * parts * images, target)
-    return [(c * parts if isinstance(way, Direct) else c * parts * WORTH_OF_CODES, way) for c, way in result]
+    return [(c * parts if isinstance(way, Direct) else c * parts * WORTH, way) for c, way in result]
 
 
 def windows(enclosing: Surroundings, node: Node) -> list[Option]:

@@ -62,9 +62,9 @@ def _pack_infer(types: Types, attrs: PackWinogradAttrs) -> tuple[TensorType, ...
     size, b, width = const(products(attrs.tile, window, attrs.stride)), attrs.block, attrs.width
     panels = attrs.panels
     groups, number = ceildiv(k, panels * width), numbers(w.dtype, attrs.tile, window, attrs.stride)
-    inner = (const(b), const(width))
+    inner = [const(b), const(width)]
     if number.group > 1:
-        inner = (const(b // number.group), const(width), const(number.group))
+        inner = [const(b // number.group), const(width), const(number.group)]
     return (TensorType(number.tiles, (groups, size, size, const(panels), ceildiv(c, b), *inner)),)
 
 
@@ -273,7 +273,7 @@ def _strip(
     zero: Tensor | None,
 ) -> Tensor:
     """The rows of the input that each of `count` tile rows reads, or each of as many pieces of those, `across` of a
-    row; with zeros, or a zero point, past the map and past the channels."""
+    row; with zeros past the map and past the channels, or a zero point past the map of codes."""
     stride, dilation, (top, left, _, _) = attrs.stride, attrs.dilation, attrs.pads
     rows, step = shape[1], attrs.tile * stride
     channels, block = attrs.input_channels, as_int(shape[-1])
@@ -286,7 +286,7 @@ def _strip(
         h = (row % down * step + i) * dilation + submap // dilation % dilation * stride - top
         w = (column * (columns * step) + v) * dilation + submap % dilation * stride - left
         inside = [piece < count, h >= 0, h < x.shape[2], w >= 0, w < x.shape[3]]
-        if channels % block:
+        if channels % block and x.dtype.is_float:  # the weights of integers past the channels are zero, and no NaN is
             inside.append(co * block + ci < channels)
         value = select(all_of(inside), x[image, co, h, w, ci], const(0, x.dtype) if zero is None else zero[()])
         return value if x.dtype.is_float else cast(value, i16)

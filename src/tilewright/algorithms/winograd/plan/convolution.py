@@ -109,9 +109,10 @@ class WinogradStages:
 
 def filters_of(product: Stage) -> Buffer:
     """The filters of the products, of floats or in pairs of 16 bits."""
-    pairs, weights = operands(product), packed_operand(product)
-    assert pairs is not None or weights is not None
-    return weights.buffer if pairs is None else pairs[1].buffer
+    pairs = operands(product)
+    weights = packed_operand(product) if pairs is None else pairs[1]
+    assert weights is not None
+    return weights.buffer
 
 
 def dot_of(product: Stage, target: Target) -> Dot | None:
