@@ -204,7 +204,9 @@ def _widths(shape: WinogradProblem, target: Target) -> tuple[int, ...]:
     if shape.filters <= lanes:
         return lanes, 2 * lanes
     # Vectors that are a quarter of a line: taller tiles of two want more pixels' values at once than there is room for.
-    wide = target.registers >= WIDE_TILE_REGISTERS and 16 * lanes <= target.caches.line and shape.filters > 2 * lanes
+    # Pairs of codes are multiplied in half the time, so that loads weigh more.
+    narrow = 16 * lanes <= target.caches.line or shape.pairs is not None
+    wide = target.registers >= WIDE_TILE_REGISTERS and narrow and shape.filters > 2 * lanes
     return (2 * lanes, 4 * lanes) if wide else (2 * lanes,)
 
 
