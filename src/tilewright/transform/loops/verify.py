@@ -35,7 +35,8 @@ class Known:
     inside    statements of which no access can leave its buffer, whatever conditions hold, in the loops that were
               around them; by the identities of the statement and of the variables and extents of the loops, which live
               as long as the entry does
-    believed  indices that may leave their dimensions, but are not sure to: index, extent, loops, conditions, symbols
+    believed  indices that may leave their dimensions, but are not sure to: index, extent, loops, conditions, symbols;
+              and expressions all of whose loads are such
     extents   of the last function's loops, with their analyzer and what it said of indices
     """
 
@@ -155,8 +156,13 @@ class _Bounds:
         """The loads of an expression. Where one may be outside, conditions inside of the expression count too."""
         suspects = {x for x in loads(e) if not self.inside(x.buffer, x.indices)}
         if suspects:
-            for load, known in guarded_loads(e, suspects, conditions):
-                self.access(load.buffer, load.indices, enclosing, known)
+            key = (e, conditions, self.symbols, *(x for loop in enclosing for x in (loop.var, loop.extent)))
+            if key not in self.known.believed:
+                before = len(self.problems.errors)
+                for load, known in guarded_loads(e, suspects, conditions):
+                    self.access(load.buffer, load.indices, enclosing, known)
+                if len(self.problems.errors) == before:
+                    self.known.believed.add(key)
         return not suspects
 
     def region(self, r: Region, enclosing: Loops, conditions: Conditions) -> bool:
