@@ -36,6 +36,7 @@ class Writer:
         self.block = "entry"
         self.declarations: dict[str, str] = {}
         self.tables: dict[str, str] = {}
+        self.tiles: dict[str, int] = {}
         self.metadata: list[str] = []
         self.ordinary_loops = 0
         self._count = 0
@@ -94,6 +95,11 @@ class Writer:
         """`@name` of a constant array, one for each content."""
         content = f"[{len(entries)} x {element}] [{', '.join(f'{element} {entry}' for entry in entries)}]"
         return self.tables.setdefault(content, f"@table.{len(self.tables)}")
+
+    def tile(self, body: str) -> str:
+        """`@name` of a function that moves a tile, one for each body; `tiles` has how often each is asked for."""
+        self.tiles[body] = self.tiles.get(body, 0) + 1
+        return f"@tile.{list(self.tiles).index(body)}"
 
     def intrinsic(self, name: str, result: str, arguments: Sequence[tuple[str, str]], flags: str = "") -> str:
         """Call an LLVM intrinsic or library function; arguments are (type, operand)."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tests.codegen.llvm.llvm_run import run
 from tilewright import te
-from tilewright.codegen.llvm.emit import emit_llvm
+from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.codegen.llvm.transpose import SIZES, column
 from tilewright.ir.dtype import DType, f16, f32, u8
+from tilewright.ir.loops import PrimFunc
+from tilewright.ir.parser import parse_func
 from tilewright.schedule.schedule import Schedule
+from tilewright.targets.host import host
 from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops
 
@@ -99,3 +105,87 @@ def test_columns_share_shuffles_in_the_text(cpu: str, element: DType) -> None:
     s.vectorize(p)
     text = emit_llvm(lower_loops(s.func, target), target)
     assert text.count("shufflevector") == n * (n.bit_length() - 1)
+
+
+def tile(rows: int, columns: int, pitch: int | None, versions: int, element: DType, target: Target) -> PrimFunc:
+    return parse_func(tile_text(rows, columns, pitch, versions, element, target))
+
+
+def tile_text(rows: int, columns: int, pitch: int | None, versions: int, element: DType, target: Target) -> str:
+    """`versions` tiles of `rows` x `columns` transposed one after another; rows of the source `pitch` elements apart,
+    a symbol's number of them if None."""
+    n = target.lanes(4) if element is f32 else 16 // element.itemsize
+    width, where = ("p", f" where p in {n}..4096") if pitch is None else (str(pitch), "")
+    copies = "".join(
+        f"alloc t{v}: {element}[{n}, {n}] in local {{ for i in 0..{rows} unrolled {{ for k in 0..{n} vectorized {{ "
+        f"t{v}[i, k] = a[{v * rows} + i, k] }} }} for k in 0..{columns} unrolled {{ for i in 0..{rows} vectorized {{ "
+        f"y[k, {v * rows} + i] = t{v}[i, k] }} }} }} "
+        for v in range(versions)
+    )
+    count = rows * versions
+    return f"func @f(a: {element}[{count}, {width}], y: {element}[{columns}, {count}]){where} {{ {copies}}}"
+
+
+@pytest.mark.parametrize("versions", [1, 2, 3])
+@pytest.mark.parametrize("element", [f32, u8, f16])
+@pytest.mark.parametrize("cpu", ["znver4", "x86-64-v3"])
+def test_whole_tiles_are_moved_by_one_function(cpu: str, element: DType, versions: int) -> None:
+    """The function has n log2(n) shuffles however many versions call it; a tile that stands once needs no call."""
+    target = Target.parse(cpu)
+    n = target.lanes(4) if element is f32 else 16 // element.itemsize
+    func = tile(n, n, 100, versions, element, target)
+    text = emit_llvm(func, target)
+    assert text.count("shufflevector") == n * (n.bit_length() - 1)
+    assert text.count("call void @tile.0(") == versions and text.count("define internal") == 1
+    calls = [line for line in assembly(text, target).splitlines() if "call" in line and "tile.0" in line]
+    assert len(calls) == (versions if versions > 1 else 0)
+
+
+@pytest.mark.parametrize("pitch", [None, 100])
+@pytest.mark.parametrize(("rows", "columns"), [(16, 16), (12, 16), (16, 3), (9, 5), (5, 2)])
+@pytest.mark.parametrize("versions", [1, 2])
+def test_tiles_with_rows_or_columns_missing_are_moved_by_functions(
+    rows: int, columns: int, pitch: int | None, versions: int
+) -> None:
+    target = Target.parse("znver4")
+    func = tile(rows, columns, pitch, versions, f32, target)
+    text = emit_llvm(func, target)
+    assert text.count("define internal") == 1
+    x = np.random.default_rng(0).standard_normal((rows * versions, pitch or 77), np.float32)
+    y = np.full((columns, rows * versions), np.nan, np.float32)
+    if host().has("avx512f"):
+        run(func, x, y, target=target, **({} if pitch else {"p": 77}))
+        np.testing.assert_array_equal(y, x[:, :columns].T)
+
+
+@pytest.mark.parametrize("change", ["+ 1.0", "masked", "other columns"])
+def test_what_is_no_whole_tile_is_written_where_it_stands(change: str) -> None:
+    """Sums, conditions and columns in another order are no tile that a function moves."""
+    target = Target.parse("x86-64-v3")
+    text = tile_text(8, 8, 100, 2, f32, target)
+    old, new = {
+        "+ 1.0": ("= t0[i, k] }", "= t0[i, k] + 1.0 }"),
+        "masked": ("t0[i, k] = a[0 + i, k]", "if i < 7 { t0[i, k] = a[0 + i, k] }"),
+        "other columns": ("= t0[i, k] }", "= t0[i, 7 - k] }"),
+    }[change]
+    assert old in text
+    changed = emit_llvm(parse_func(text.replace(old, new)), target)
+    assert changed.count("call void @tile.0(") == 1 and changed.count("define internal") == 1
+
+
+def test_fences_change_no_instruction() -> None:
+    """LLVM takes less time for tiles with them, and comes to the same shuffles."""
+    target = Target.parse("x86-64-v4")
+    text = emit_llvm(tile(16, 16, 100, 1, f32, target), target)
+    names = dict(
+        re.findall(r"(%\.\d+) = call <16 x float> @llvm.arithmetic.fence.v16f32\(<16 x float> (%\.\d+)\)", text)
+    )
+    assert len(names) == 32
+    without = "\n".join(line for line in text.splitlines() if "arithmetic.fence" not in line)
+    without = re.sub(r"%\.\d+\b", lambda m: names.get(m.group(), m.group()), without)
+
+    def instructions(of: str) -> Counter[str]:
+        words = (line.split()[0] for line in assembly(of, target).splitlines() if line.startswith("\t"))
+        return Counter(word for word in words if "shuf" in word or "perm" in word or "unpck" in word)
+
+    assert instructions(text) == instructions(without) and instructions(text).total() == 64

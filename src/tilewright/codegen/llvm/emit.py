@@ -21,6 +21,7 @@ from tilewright.codegen.llvm.prefetch import before_prefetch
 from tilewright.codegen.llvm.state import Pointer, State
 from tilewright.codegen.llvm.threads import emit_threads
 from tilewright.codegen.llvm.tiles import release
+from tilewright.codegen.llvm.transposed import tile_functions
 from tilewright.codegen.llvm.values import Value
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Buffer, Var, as_int
@@ -96,12 +97,14 @@ def _module(s: State, name: str, arguments: list[str], target: Target, explicit:
     # then takes a fifth longer, in one of four processes or in all, as the stack happens to lie.
     realign = ' "stackrealign"' if 4 * target.lanes(4) > STACK_ALIGN else ""
     small = " minsize optsize" if target.isa.compact else ""
+    attributes = f"{small}{realign}{_width(target)}"
     lines = [
         *([EXPLICIT] if explicit else []),
         f'target triple = "{target.triple}"',
         "",
         *(f"{name} = private unnamed_addr constant {content}, align 64" for content, name in s.out.tables.items()),
-        f"define void {identifier(name, '@')}({', '.join(arguments)}) nounwind{small}{realign}{_width(target)} {{",
+        *tile_functions(s, attributes),
+        f"define void {identifier(name, '@')}({', '.join(arguments)}) nounwind{attributes} {{",
         "entry:",
         *s.out.entry,
         *s.out.lines,

@@ -26,7 +26,7 @@ from tilewright.codegen.llvm.polynomial import Poly, add, as_constant, constant
 from tilewright.codegen.llvm.runs import joined
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.stream import may_stream, stream
-from tilewright.codegen.llvm.transpose import SIZES, column
+from tilewright.codegen.llvm.transpose import SIZES, column, fenced
 from tilewright.codegen.llvm.values import (
     Span,
     Value,
@@ -272,7 +272,12 @@ def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: in
             known[a, b, picks] = _shuffle(s, a, b, t, n, picks)
         return known[a, b, picks]
 
-    result = column(rows, j, shuffle, itemsize)
+    def fence(a: str) -> str:
+        if (a, a, ()) not in known:
+            known[a, a, ()] = a if a == "poison" else fenced(s.out, s.target, t, n)(a)
+        return known[a, a, ()]
+
+    result = column(rows, j, shuffle, itemsize, fence)
     if width < n:
         result = _shuffle(s, result, None, t, n, tuple(range(row % n, row % n + width)))
     return from_memory(s, result, buffer.dtype, width) if as_bytes else result

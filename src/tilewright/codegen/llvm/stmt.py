@@ -14,6 +14,7 @@ from tilewright.codegen.llvm.memory import store
 from tilewright.codegen.llvm.prefetch import before_prefetch, emit_prefetch
 from tilewright.codegen.llvm.state import Pointer, State
 from tilewright.codegen.llvm.tiles import allocate_tiles, has_tiles, leave_tiles
+from tilewright.codegen.llvm.transposed import emit_transposed
 from tilewright.codegen.llvm.values import Lanes, Value, memory_type, widths
 from tilewright.codegen.llvm.vector import match_reduction
 from tilewright.codegen.llvm.versions import before_versions
@@ -57,6 +58,8 @@ def emit(s: State, stmt: Stmt) -> None:
         case If():
             _if(s, stmt)
         case Allocate():
+            if emit_transposed(s, stmt):
+                return
             allocate(s, stmt)
             emit(s, stmt.body)
             if stmt.buffer.scope == "tiles":

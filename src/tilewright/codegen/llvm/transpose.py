@@ -5,22 +5,40 @@
 Rows are combined in pairs, fours and so on, each step with one shuffle of two vectors; the first steps of neighbouring
 columns are the same, so that all columns of an n x n tile take n * log2(n) shuffles if `shuffle` makes each once.
 Elements of one and two bytes make tiles whose rows are 128 bits, the length of x86's unpack.
+
+LLVM's selection of instructions tries to combine each shuffle with all that lead to it, which is half of what a tile of
+16 rows takes to compile and changes none of its instructions. `fence` stands where it shall stop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from tilewright.ir.dtype import DType, f32
+from tilewright.native.text import Writer
+from tilewright.targets.target import Target
+
 Shuffle = Callable[[str, str, tuple[int, ...]], str]
 """(first vector, second vector, elements to take) to a vector."""
+
+Fence = Callable[[str], str]
+"""A vector as it is, through which LLVM does not look."""
 
 SIZES = {1: (16,), 2: (8,), 4: (4, 8, 16)}
 """Vectors of a square, and elements of each, that can be transposed in registers, by the bytes of an element."""
 
 
-def column(rows: list[str], j: int, shuffle: Shuffle, itemsize: int = 4) -> str:
+def column(rows: list[str], j: int, shuffle: Shuffle, itemsize: int = 4, fence: Fence = str) -> str:
     """Column `j` of a square tile of as many rows as `SIZES` has for elements of so many bytes."""
-    return _short_column(rows, j, shuffle) if itemsize < 4 else _long_column(rows, j, shuffle)
+    return _short_column(rows, j, shuffle) if itemsize < 4 else _long_column(rows, j, shuffle, fence)
+
+
+def fenced(out: Writer, target: Target, t: DType, n: int) -> Fence:
+    """How to fence vectors of `n` elements: LLVM has it for floats, and on x86 it is known to make no instruction."""
+    if t is not f32 or not target.has("avx2"):
+        return str
+    type_ = f"<{n} x float>"
+    return lambda vector: out.intrinsic(f"llvm.arithmetic.fence.v{n}f32", type_, [(type_, vector)])
 
 
 def _short_column(rows: list[str], j: int, shuffle: Shuffle) -> str:
@@ -38,7 +56,7 @@ def _short_column(rows: list[str], j: int, shuffle: Shuffle) -> str:
     return create(n.bit_length() - 1, j)
 
 
-def _long_column(rows: list[str], j: int, shuffle: Shuffle) -> str:
+def _long_column(rows: list[str], j: int, shuffle: Shuffle, fence: Fence) -> str:
     n = len(rows)
     part, quarter = j % 4, j // 4  # within a 128-bit part, and which of them
 
@@ -52,9 +70,12 @@ def _long_column(rows: list[str], j: int, shuffle: Shuffle) -> str:
     first = part % 2 * 2
     columns = combined(pairs, [v + q + first + k for q in range(0, n, 4) for v in (0, n) for k in (0, 1)])
     if n == 8:
-        columns = combined(columns, [v + quarter * 4 + k for v in (0, n) for k in range(4)])
+        columns = combined(list(map(fence, columns)), [v + quarter * 4 + k for v in (0, n) for k in range(4)])
     if n == 16:
         for q in (quarter % 2, quarter // 2):
-            columns = combined(columns, [v + (q + outer) * 4 + k for v in (0, n) for outer in (0, 2) for k in range(4)])
+            columns = combined(
+                list(map(fence, columns)),
+                [v + (q + outer) * 4 + k for v in (0, n) for outer in (0, 2) for k in range(4)],
+            )
     (result,) = columns
     return result
