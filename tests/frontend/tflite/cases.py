@@ -77,6 +77,43 @@ def dense(rng: Any, scale: float = 0.05, activation: int = NONE) -> Writer:
     return w
 
 
+def ties(rng: Any, name: str) -> Writer:
+    """Codes whose results lie in the middle of two more often than not."""
+    w = Writer()
+    if name == "FULLY_CONNECTED":
+        x = w.input((40, 16), "int8", 1.0, 5)
+        y = w.tensor((40, 12), "int8", 16.0, 7)
+        w.add(
+            name,
+            [x, w.constant(rng.integers(-2, 3, (12, 16)).astype(np.int8), 1.0), -1],
+            y,
+            (0, "b", 0),
+            (1, "b", 0),
+            (2, "?", False),
+        )
+    else:
+        x = w.input((4, 64), "uint8", 0.078125, 10)
+        w.add(name, [x], w.tensor((4, 64), "uint8", 0.09375, 0))
+    return w
+
+
+def vector(rng: Any) -> Writer:
+    w = Writer()
+    x = w.input((9,), "int8", 0.02, -3)
+    k = w.constant(weights(rng, 6, 9), 0.0077)
+    w.add("FULLY_CONNECTED", [x, k, -1], w.tensor((6,), "int8", 0.05, 4), (0, "b", 0), (1, "b", 0), (2, "?", True))
+    return w
+
+
+def mean(rng: Any, axes: tuple[int, ...], scale: float, keepdims: bool = False) -> Writer:
+    w, shape = Writer(), (3, 6, 5, 7)
+    x = w.input(shape, "int8", 0.031, -9)
+    result = [1 if k in axes else d for k, d in enumerate(shape) if keepdims or k not in axes]
+    y = w.tensor(result, "int8", scale, 20)
+    w.add("MEAN", [x, w.constant(np.int32(axes))], y, (0, "?", keepdims))
+    return w
+
+
 def binary(rng: Any, name: str, activation: int = NONE) -> Writer:
     w = Writer()
     x = w.input((3, 5, 7), "int8", 0.043, 5)
@@ -164,6 +201,13 @@ EXACT = {
     "largest": lambda r: pool(r, "MAX_POOL_2D", RELU6),
     "finer": lambda r: requantised(r, 0.011),
     "coarser": lambda r: requantised(r, 0.07),
+    "dense, middles": lambda r: ties(r, "FULLY_CONNECTED"),
+    "dense vector": vector,
+    "relu, middles": lambda r: ties(r, "RELU"),
+    "relu6, middles": lambda r: ties(r, "RELU6"),
+    "mean": lambda r: mean(r, (1, 2), 0.031, True),
+    "mean finer": lambda r: mean(r, (2, 1), 0.0071),
+    "mean of rows": lambda r: mean(r, (3,), 0.011),
     "network": network,
 }
 """Models whose codes are those of the reference kernels."""

@@ -132,9 +132,7 @@ class Call(Emitter):
         scale, zero = self.single(self.out)
         low, high = (int(n) for n in (np.iinfo(self.out.dtype.numpy).min, np.iinfo(self.out.dtype.numpy).max))
         levels = self.emit("div", x, self.constant(scale))
-        whole = self.emit("trunc", levels)
-        half = self.emit("trunc", self.emit("mul", self.emit("sub", levels, whole), self.like(2, levels)))
-        shifted = self.emit("add", self.emit("add", whole, half), self.like(zero, levels))
+        shifted = self.emit("add", fixed.nearest(self, levels), self.like(zero, levels))
         bounded = self.emit("min", self.emit("max", shifted, self.like(low, levels)), self.like(high, levels))
         return self.emit("cast", bounded, dtype=self.out.dtype)
 

@@ -2,8 +2,8 @@
 
 A factor is `mantissa * 2^(exponent - 31)` with a mantissa of 31 bits. Products are rounded twice: to the nearest 32
 bits, halves away from zero, then shifted right, halves away from zero (`MultiplyByQuantizedMultiplier` of
-tensorflow/lite/kernels/internal/common.h, without TFLITE_SINGLE_ROUNDING). Sums of FULLY_CONNECTED are rounded once, to
-the nearest number, halves up: LiteRT 2.3 does so.
+tensorflow/lite/kernels/internal/common.h, without TFLITE_SINGLE_ROUNDING). Sums of FULLY_CONNECTED are multiplied in
+double precision and rounded once, halves away from zero: LiteRT 2.3 does so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.frontend.common.emitter import Emitter
-from tilewright.ir.dtype import i64
+from tilewright.ir.dtype import f64, i64
 from tilewright.ir.graph import Value
 from tilewright.support.errors import ModelError
 
@@ -40,9 +40,11 @@ def factors(numbers: Iterable[float]) -> tuple[Any, Any]:
     return np.asarray(mantissas, np.int64), np.asarray(exponents, np.int64)
 
 
-def multiplied(e: Emitter, x: Value, numbers: Iterable[float], shape: tuple[int, ...] = ()) -> Value:
-    """Integers of i64 times numbers, which broadcast with them in a shape."""
+def multiplied(e: Emitter, x: Value, numbers: Iterable[float], shape: tuple[int, ...] = (), count: int = 1) -> Value:
+    """Integers of i64 times numbers, which broadcast with them in a shape, by a count that mantissas are divided by."""
     mantissas, exponents = factors(numbers)
+    shift = np.clip(31 + exponents, 0, min(count.bit_length() - 1, 32))
+    mantissas, exponents = (mantissas << shift) // count, exponents - shift
 
     def constant(array: Any) -> Value:
         return e.constant(np.asarray(array, np.int64).reshape(shape), i64)
@@ -65,12 +67,12 @@ def multiplied(e: Emitter, x: Value, numbers: Iterable[float], shape: tuple[int,
 
 
 def multiplied_once(e: Emitter, x: Value, numbers: Iterable[float], shape: tuple[int, ...] = ()) -> Value:
-    """Integers of i64 times numbers, rounded once."""
-    mantissas, exponents = factors(numbers)
-    shifts = 31 - exponents
+    """Integers of i64 times numbers of f64, rounded to the nearest, halves away from zero."""
+    product = e.emit("mul", e.emit("cast", x, dtype=f64), e.constant(np.asarray(list(numbers)).reshape(shape), f64))
+    return e.emit("cast", nearest(e, product), dtype=i64)
 
-    def constant(array: Any) -> Value:
-        return e.constant(np.asarray(array, np.int64).reshape(shape), i64)
 
-    product = e.emit("add", e.emit("mul", x, constant(mantissas)), constant(1 << (shifts - 1)))
-    return e.emit("floordiv", product, constant(1 << shifts))
+def nearest(e: Emitter, x: Value) -> Value:
+    """Floats, rounded to the nearest, halves away from zero."""
+    whole = e.emit("trunc", x)
+    return e.emit("add", whole, e.emit("trunc", e.emit("mul", e.emit("sub", x, whole), e.like(2, x))))

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from tilewright.frontend.tflite import fixed
 from tilewright.frontend.tflite.call import Call
 from tilewright.ir.dtype import f32, i32, i64, u8
 from tilewright.ir.expr import as_int
@@ -90,9 +91,10 @@ def fully_connected(n: Call) -> Value:
     if n.option(1, "b"):
         raise UnsupportedError("shuffled weights are not read", got=n.tensor(1).name)
     depth = _sizes(w)[1]
-    if not n.option(2, "?") or _sizes(x)[-1] != depth:
+    if not n.option(2, "?") or _sizes(x)[-1] != depth or x.type.rank == 1:
         x = n.reshape(x, (prod(_sizes(x)) // depth, depth))
-    return _weighed(n, x, w, lambda x, w: n.emit("matmul", x, w, transpose_b=True), 0, n.option(0, "b"), once=True)
+    y = _weighed(n, x, w, lambda x, w: n.emit("matmul", x, w, transpose_b=True), 0, n.option(0, "b"), once=True)
+    return n.reshape(y, n.out.shape)
 
 
 def _weighed(
@@ -261,20 +263,28 @@ def _softmax(n: Call, x: Value) -> Value:
     return n.emit("softmax", scaled, axis=x.type.rank - 1)
 
 
-def _mean(n: Call, x: Value) -> Value:
+@rule("MEAN")
+def mean(n: Call) -> Value:
+    """Codes are summed; the factor between the scales is divided by their number."""
+    x, attrs = n.value(0), {"keepdims": bool(n.option(0, "?"))}
     axes = tuple(sorted({axis_of(int(k), x.type.rank) for k in np.ravel(n.known(1))}))
-    return n.emit("reduce_mean", x, axes=axes, keepdims=bool(n.option(0, "?")))
+    if not n.is_coded:
+        return n.emit("reduce_mean", x, axes=axes, **attrs)
+    (scale, _), (out, _) = n.single(n.tensor(0)), n.single(n.out)
+    total = n.emit("cast", n.emit("reduce_sum", n.centred(x, n.tensor(0)), axes=axes, **attrs), dtype=i64)
+    count = prod(_sizes(x)[k] for k in axes)
+    return n.coded(fixed.multiplied(n, total, [float(np.float64(scale) / np.float64(out))], count=count))
 
 
 def _bounded(code: int) -> Rule:
-    """RELU and RELU6: of codes bounds between those of two scales."""
+    """RELU and RELU6: of codes bounds between those of two scales, whose quotient is a float there."""
 
     def bounded(n: Call) -> Value:
         if not n.is_coded:
             return n.activated(n.value(0), code)
         (scale, _), (out, _) = n.single(n.tensor(0)), n.single(n.out)
         x = n.centred(n.value(0), n.tensor(0))
-        return n.coded(n.multiplied(x, [float(np.float64(scale) / np.float64(out))]), code)
+        return n.coded(n.multiplied(x, [float(scale / out)]), code)
 
     return bounded
 
@@ -283,7 +293,6 @@ RULES |= {
     "SOFTMAX": _function(_softmax),
     "LOGISTIC": _function(lambda n, x: n.emit("sigmoid", x)),
     "TANH": _function(lambda n, x: n.emit("tanh", x)),
-    "MEAN": _function(_mean),
     "RELU": _bounded(1),
     "RELU6": _bounded(3),
 }
