@@ -1,8 +1,8 @@
 """`tw.quantize(precision="auto")` on many small models: `make bench-auto`, or `python -m benchmarks.bench_auto`.
 
 Models are made here: networks of products, convolutions, both with residuals, transformers' layers, each of several
-sizes and seeds. Bars: no model is slower than in f32, none loses more than `max_drop` of the metric, also on samples
-that calibration has not seen (there twice as much is allowed).
+sizes and seeds. Bars: no model is slower than in f32, none loses more than `max_drop` of the metric on 64 calls that
+were not among its 8 samples.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from benchmarks.harness import markdown_table, write_markdown
 from tilewright.quantization.compare import closeness, in_turns
 
 MAX_DROP = 0.01
+SAMPLES, FRESH = 8, 64
+"""Calls that calibrate, and others on which the loss is measured."""
 SLOWER = 0.97
 """The median of the paired ratios below which a model counts as slower: chosen f32 itself has 1 ± 0.03 here. Where all
 objects are equal byte for byte the two models are one program, and the ratio says only how noisy the machine is."""
@@ -121,21 +123,23 @@ def main() -> None:
             break
         model, shape = make()
         rng = np.random.default_rng(7)
-        samples = [rng.standard_normal(shape).astype(np.float32) for _ in range(12)]
+        samples = [rng.standard_normal(shape).astype(np.float32) for _ in range(SAMPLES + FRESH)]
         exact = tw.compile(model)
-        chosen = tw.quantize(model, calibrate=samples[:8], precision="auto", max_drop=MAX_DROP)
+        chosen = tw.quantize(model, calibrate=samples[:SAMPLES], precision="auto", max_drop=MAX_DROP)
         (key,) = [v.name for v in exact.inputs]
-        fresh = [{key: x} for x in samples[8:]]
+        fresh = [{key: x} for x in samples[SAMPLES:]]
         score = closeness(chosen, fresh, [exact.run(feed) for feed in fresh])
         ratio, low, high = times_as_fast(exact, chosen, fresh[0])
         report = chosen.report
         same = dict(exact.program.objects) == dict(chosen.program.objects)
-        good = (same or ratio >= SLOWER) and report.drop <= MAX_DROP and 1 - score <= 2 * MAX_DROP
+        good = (same or ratio >= SLOWER) and 1 - score <= MAX_DROP
         times = f"{ratio:.2f} [{low:.2f}, {high:.2f}]"
         bar = "" if good else "missed"
-        rows.append([name, report.chosen, "yes" if same else "", times, f"{report.drop:.4f}", f"{1 - score:.4f}", bar])
+        rows.append([name, report.chosen, "yes" if same else "", times])
+        rows[-1] += [f"{report.drop:.4f}", f"{report.drop_at_most:.4f}", f"{1 - score:.4f}", bar]
         print(rows[-1], flush=True)
-    head = ["model", "chosen", "machine code of f32", "times as fast", "drop", "drop on other samples", "bar"]
+    head = ["model", "chosen", "machine code of f32", "times as fast"]
+    head += ["drop", "at most", f"on {FRESH} others", "bar"]
     write_markdown("auto", "`auto` on small models, 1 thread", markdown_table(head, rows))
 
 

@@ -19,7 +19,7 @@ def test_quantize_writes_files_that_agree(cli: Cli, layer: Path, tmp_path: Path)
     options = ("--precision", "int8", "--max-drop", "0.2", "--onnx", tmp_path / "q.onnx", "--png", tmp_path / "q.png")
     code, text, _ = cli("quantize", layer, "--data", tmp_path / "data.npy", "-o", tmp_path / "q.tw", "--json", *options)
     report = json.loads(text)
-    assert code == 0 and report["chosen"] == "int8" and report["samples"] == 2
+    assert code == 0 and report["chosen"] == "int8" and report["samples"] == 9
     written = onnx.load(tmp_path / "q.onnx")
     assert "QuantizeLinear" in {n.op_type for n in written.graph.node}
     assert (tmp_path / "q.png").stat().st_size > 1000

@@ -94,7 +94,7 @@ def test_movement_prunes_what_training_moves_to_zero(weights: dict[str, Array], 
     score, whole = np.zeros(w.shape), w.astype(np.float64)
     for share, stage in ((0.7, 1), (0.8, 2)):
         for _ in range(3):
-            for x in samples:
+            for x in samples[:-1]:  # the last one is held out
                 order = np.argsort((np.abs(whole) if stage == 1 else score), axis=None, kind="stable")
                 mask = np.ones(w.size)
                 mask[order[: round(share * w.size)]] = 0
@@ -141,14 +141,39 @@ def test_low_rank_makes_two_factors(weights: dict[str, Array], samples: list[Arr
 
 
 def test_without_a_recipe_the_strongest_that_holds_is_selected(weights: dict[str, Array], samples: list[Array]) -> None:
-    small = tw.compress(model_of(weights), calibrate=samples, max_drop=0.1)
+    rng = np.random.default_rng(9)
+    batches = [rng.standard_normal((32, 20)).astype(np.float32) for _ in range(12)]
+    small = tw.compress(model_of(weights), calibrate=batches, max_drop=0.1)
     report = small.report
     assert report.metric[1] >= report.metric[0] - 0.1
-    assert all(t.metric < report.metric[0] - 0.1 for t in report.tries[:-1])
+    assert report.drop < report.drop_at_most <= 0.1 and report.tries[-1].metric == report.metric[1]
+    assert all(t.metric < report.metric[1] for t in report.tries[:-1])
     falling = iter(range(0, -100, -1))
     never = tw.compress(model_of(weights), calibrate=samples, metric=lambda m: next(falling), max_drop=0.5)
     assert never.report.recipe == "nothing" and "each recipe" in never.report.reason
     np.testing.assert_array_equal(np.array(never.weights["w1"]), weights["w1"])
+
+
+@pytest.mark.parametrize("count,held_out", [(1, ()), (3, (2,)), (4, (3,)), (8, (3, 7))])
+def test_held_out_samples_measure_and_do_not_train(
+    count: int, held_out: tuple[int, ...], weights: dict[str, Array]
+) -> None:
+    """The weights are those of the other samples, bit for bit, and the loss is that of the held-out ones."""
+    rng = np.random.default_rng(9)
+    data = [rng.standard_normal((32, 20)).astype(np.float32) for _ in range(count)]
+    recipe = {"prune": {"share": 0.6}, "train": {"epochs": 20, "rate": 0.01}}
+    whole = tw.compress(model_of(weights), calibrate=data, recipe=recipe, max_drop=1)
+    assert whole.report.held_out == held_out
+    measured = [data[k] for k in held_out] or data
+    error = [whole(x) - computed(weights, x) for x in measured]
+    drop = np.linalg.norm(error) / np.linalg.norm([computed(weights, x) for x in measured])
+    assert whole.report.drop == pytest.approx(drop, rel=1e-3)
+    assert whole.report.drop < whole.report.drop_at_most and (whole.report.drop_at_most == 1) == (count == 1)
+    others = [x for k, x in enumerate(data) if k not in held_out]
+    part = tw.compress(model_of(weights), calibrate=others, recipe=recipe, max_drop=1, metric=lambda _: 1.0)
+    assert part.report.held_out == () and part.report.drop == 0
+    for name in weights:
+        np.testing.assert_array_equal(np.array(whole.weights[name]), np.array(part.weights[name]))
 
 
 def test_a_recipe_that_falls_too_distant_is_said(weights: dict[str, Array], samples: list[Array]) -> None:

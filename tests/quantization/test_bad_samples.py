@@ -137,7 +137,9 @@ def test_infinite_outputs_of_a_mask_are_compared() -> None:
 
 
 def test_a_metric_that_gives_no_number() -> None:
-    with pytest.raises(CallError, match="metric: gives no number: expected a number, got NoneType"):
+    with pytest.raises(
+        CallError, match="metric: gives no number: expected a number, or one for each sample, got NoneType"
+    ):
         tw.quantize(dense(np.random.default_rng(1)), calibrate=[GOOD], metric=lambda _: None)  # type: ignore[arg-type,return-value]
 
 

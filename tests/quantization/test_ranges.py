@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.quantization.ranges import METHODS, Histogram, scale_of, widened
+from tilewright.quantization.ranges import METHODS, Ends, Histogram, ends_of, excess, scale_of, widened
 from tilewright.support.errors import CallError
 
 NUMBERS = st.floats(-1e6, 1e6, width=32)
@@ -72,16 +74,66 @@ def test_a_method_that_there_is_not_is_refused() -> None:
         Histogram(0.0, 1.0).scale("best")  # type: ignore[arg-type]
 
 
-def test_ranges_hold_the_ends_of_other_calls(rng: np.random.Generator) -> None:
-    """By the differences between the samples' ends; those of equal ends stay as they are."""
-    ends = [(-1.0, float(10 + d)) for d in rng.standard_normal(12)]
-    scale = scale_of(-1.0, max(high for _, high in ends))
-    wide = widened(scale, ends)
-    highs = np.array([high for _, high in ends])
-    expected = max(highs.max(), highs.mean() + 4 * highs.std(ddof=1))
-    assert scale.range[1] < wide.range[1]
-    np.testing.assert_allclose(wide.range, (-1.0, expected), rtol=0, atol=wide.scale)
-    for same in ([(-1.0, 2.0)] * 5, [(-1.0, 2.0)], [], [(0.0, 0.0)] * 3):
-        assert widened(scale, same) is scale
-    cut = scale_of(-0.5, 0.5 * highs.max())  # by a search: it is widened by as much
-    np.testing.assert_allclose(widened(cut, ends).range[1] / cut.range[1], expected / highs.max(), rtol=0.02)
+@pytest.mark.parametrize("count", [2, 5, 20])
+@pytest.mark.parametrize("kind", ["normal", "tails"])
+def test_ranges_hold_the_ends_of_other_calls(count: int, kind: str) -> None:
+    """One call of the same kind in a hundred at most goes beyond the range; ranges that are cut by a search are
+    widened by as much."""
+    rng = np.random.default_rng(52)
+
+    def drawn(calls: int) -> Any:
+        return rng.standard_normal((calls, 300)) if kind == "normal" else rng.standard_t(4, (calls, 300))
+
+    beyond, factors = [], []
+    for _ in range(60):
+        arrays = drawn(count)
+        ends, scale = [ends_of(x) for x in arrays], scale_of(arrays.min(), arrays.max())
+        low, high = (wide := widened(scale, ends, 300)).range
+        others = drawn(200)
+        beyond.append(np.mean((others.min(1) < low - wide.scale) | (others.max(1) > high + wide.scale)))
+        factors.append(wide.scale / scale.scale)
+        half = scale_of(arrays.min() / 2, arrays.max() / 2)
+        ratio = widened(half, ends, 300).scale / half.scale
+        assert ratio == pytest.approx(factors[-1], rel=0.03)
+    assert np.mean(beyond) < 0.01
+    if kind == "normal":
+        assert np.median(factors) < {2: 4.0, 5: 2.4, 20: 1.6}[count]
+
+
+def test_ends_that_are_equal_are_bounds() -> None:
+    scale = scale_of(-1.0, 2.0)
+    for low, high, count in ((-1.0, 2.0, 5), (-1.0, 2.0, 1), (0.0, 0.0, 3)):
+        assert widened(scale, [Ends(low, high)] * count, 100) is scale
+    assert widened(scale, [], 100) is scale
+    one_side = widened(scale, [Ends(-1.0, 2.0), Ends(-1.0, 1.5)], 100)
+    assert one_side.range[0] == pytest.approx(-1.0, abs=one_side.scale) and one_side.range[1] > 2.2
+
+
+def test_the_ends_of_an_array_and_how_heavy_its_tails_are() -> None:
+    """By sorting; the index is 1/3 for Student's distribution of 3 degrees of freedom."""
+    rng = np.random.default_rng(52)
+    for size in (3, 6, 9, 1000):
+        x = np.sort(rng.standard_normal(size).astype(np.float32))
+        ends = ends_of(rng.permutation(x).reshape(1, -1))
+        assert (ends.low, ends.high) == (x[0], x[-1])
+        wanted = [np.log(side[:4] / side[4]).mean() if size > 4 and side[4] > 0 else 0.0 for side in (-x, x[::-1])]
+        np.testing.assert_allclose(ends.tails, wanted, rtol=1e-6)
+    heavy = [ends_of(rng.standard_t(3, 2000)) for _ in range(200)]
+    light = [ends_of(rng.standard_normal(2000)) for _ in range(200)]
+    assert np.mean([e.tails for e in heavy]) == pytest.approx(1 / 3, rel=0.1)
+    assert np.mean([e.tails for e in light]) == pytest.approx(np.std([e.high for e in light]) / 3.4, rel=0.15)
+    assert excess(heavy, 2000) > 0.2 and excess(light, 2000) < 0.001 and excess([], 10) == 0
+
+
+def test_histograms_of_the_same_bins_are_added() -> None:
+    rng = np.random.default_rng(52)
+    values = rng.standard_normal(5000)
+    part = Histogram(float(values[:1000].min()), float(values[:1000].max()), (-9.0, 9.0))
+    whole = Histogram(float(values.min()), float(values.max()), (-9.0, 9.0))
+    whole.add(values[1000:])
+    whole.counts += part.add(values[:1000])
+    np.testing.assert_array_equal(whole.counts, np.histogram(values, bins=2048, range=(-9, 9))[0])
+    alone = Histogram(part.low, part.high)
+    alone.add(values[:1000])
+    for method in METHODS:
+        assert part.scale(method).scale == pytest.approx(alone.scale(method).scale, rel=0.03)

@@ -22,10 +22,11 @@ from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.graph import Graph
 from tilewright.ops.sized import with_symbols
+from tilewright.quantization.bound import Loss, Scores, loss_of
 from tilewright.quantization.calibrate import Maker
-from tilewright.quantization.compare import closeness, in_turns
+from tilewright.quantization.compare import close_scores, in_turns, squares
 from tilewright.quantization.entry import FASTER, Metric
-from tilewright.quantization.samples import Feed, feeds_of, outputs_of, scored
+from tilewright.quantization.samples import Feed, divided, feeds_of, outputs_of, scored
 from tilewright.runtime import coded
 from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program
@@ -80,11 +81,12 @@ def compress(
             shapes are the first one's.
         recipe: what is done (`docs/compression.md`): a `Recipe`, tables, or the path of a TOML file; None: recipes from
             strong to mild, until the metric holds.
-        metric: gives a number for a compiled model, the higher the better; None: 1 less the relative error of the
-            outputs on the samples.
+        metric: gives a number for a compiled model, the higher the better, or one for each of its samples; None: 1 less
+            the relative error of the outputs on every fourth sample (3, 7, ..., the last of two or three), which then
+            does not train.
         labels: of each sample the classes of its rows, whole numbers, for a recipe whose training knows them.
-        max_drop: by how much the metric may fall. A recipe of the caller that falls further is taken, and the report
-            says so.
+        max_drop: by how much the metric may fall, on other calls, too, as for `tw.quantize`. A recipe of the caller
+            that falls further is taken, and the report says so.
 
     Returns a `Model` with a `report`; `model.save(path, compressed=True)` writes its small file.
     Raises CallError for samples or recipes that do not fit, UnsupportedError where a recipe trains through an operator
@@ -100,10 +102,15 @@ def compress(
     original = maker.model(imported.graph)
     outputs = outputs_of(original, feeds)
 
-    def score(other: Model) -> float:
-        return scored(metric, other) if metric else closeness(other, feeds, outputs)
+    every = tuple(range(len(feeds)))
+    training, measuring = (every, ()) if metric else divided(len(feeds))
 
-    work = _Work(maker, feeds, outputs, _checked(labels, feeds, tried))
+    def score(other: Model) -> Scores:
+        if metric:
+            return scored(metric, other)
+        return close_scores([squares(other, feeds[k], outputs[k]) for k in measuring], fitted=measuring == training)
+
+    work = _Work(maker, feeds, outputs, training, _checked(labels, feeds, tried))
     base, tries = score(original), []
     for number, chosen in enumerate(tried):
         graph, weights = work.applied(chosen)
@@ -113,20 +120,23 @@ def compress(
             program, compressed = work.without_zeros(graph, weights, (program, compressed))
         reached = score(compressed)
         times = in_turns(original, compressed, feeds[0]).seconds
-        tries.append(Try(str(chosen), _coded(program), reached, times[1]))
-        tell(f"{chosen}: metric {reached:.6g}")
-        holds = reached >= base - max_drop
+        loss = loss_of(base, reached)
+        tries.append(Try(str(chosen), _coded(program), reached.metric, times[1]))
+        tell(f"{chosen}: metric {reached.metric:.6g}")
+        holds = loss.upper <= max_drop
         if holds or number + 1 == len(tried):
             break
-    reason = "" if holds else f"the metric falls by {base - reached:.3g}, more than {max_drop:g}"
+    reason = "" if holds else f"the metric falls by {loss.drop:.3g}, {loss.beyond(max_drop)}"
     if not holds and recipe is None:
-        weights, reached, chosen = dict(imported.weights), base, Recipe()
+        weights, reached, chosen, loss = dict(imported.weights), base, Recipe(), Loss(0.0, 0.0)
         program, times = maker.program(imported.graph, weights), (times[0], times[0])
-        reason = f"each recipe lets the metric fall by more than {max_drop:g}"
+        reason = f"each recipe goes too far; with the last one {reason}"
     stored = sum(np.asarray(imported.weights[p.name]).nbytes for p in imported.graph.params)
     rows = tuple(_row(name, array) for name, array in weights.items() if np.asarray(array).size >= MIN_SIZE)
     sizes = (stored, _coded(program))
-    report = CompressionReport(str(chosen), reason, rows, (base, reached), sizes, times, tuple(tries))
+    held_out = tuple(k for k in every if k not in training)
+    metrics = (base.metric, reached.metric)
+    report = CompressionReport(str(chosen), reason, rows, metrics, sizes, times, tuple(tries), loss, held_out)
     return CompressedModel(program, threads, report)
 
 
@@ -167,6 +177,7 @@ class _Work:
     maker: Maker
     feeds: Sequence[Feed]
     outputs: Sequence[Mapping[str, Any]]
+    training: Sequence[int]
     labels: Sequence[Any] | None = None
 
     def applied(self, recipe: Recipe) -> tuple[Graph, dict[str, Any]]:
@@ -218,11 +229,12 @@ class _Work:
     def follower(
         self, recipe: Recipe, factors: Mapping[str, Factors], weights: dict[str, Any], names: Sequence[str]
     ) -> Follower:
-        """The training of a recipe, on the samples whose shapes are the first one's."""
+        """The training of a recipe, on the samples for it whose shapes are the first one's."""
         whole = self.maker.read.graph
         static = with_symbols(whole, _sizes(whole, self.maker, self.feeds[0]))
         graph, _ = factored(static, weights, factors)
         first = {name: np.shape(a) for name, a in self.feeds[0].items()}
-        triples = zip(self.feeds, self.outputs, self.labels or [None] * len(self.feeds), strict=True)
+        labels = self.labels or [None] * len(self.feeds)
+        triples = [(self.feeds[k], self.outputs[k], labels[k]) for k in self.training]
         batches = [t for t in triples if {n: np.shape(a) for n, a in t[0].items()} == first]
         return Follower(graph, weights, batches, self.maker.names, recipe, names, self.maker.threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.quantization.bound import Loss
 from tilewright.support.classes import dataclass
 
 
@@ -36,6 +37,8 @@ class CompressionReport:
     nbytes    of the weights in a file, (of the original as it is stored, of this model coded)
     seconds   of a call on the first sample, (of the original, of this model): medians of calls in turns
     tries     all recipes that were tried, in order
+    loss      what the metric has lost, and what other calls lose at most (`quantization/bound.py`)
+    held_out  the numbers, from 0, of the samples that did not train; the metric is of these alone
     """
 
     recipe: str
@@ -45,6 +48,18 @@ class CompressionReport:
     nbytes: tuple[int, int]
     seconds: tuple[float, float]
     tries: tuple[Try, ...]
+    loss: Loss = Loss(0.0, 0.0)
+    held_out: tuple[int, ...] = ()
+
+    @property
+    def drop(self) -> float:
+        """How much of the metric was lost."""
+        return self.loss.drop
+
+    @property
+    def drop_at_most(self) -> float:
+        """How much of it all calls lose at most."""
+        return self.loss.upper
 
     @property
     def ratio(self) -> float:
@@ -62,6 +77,7 @@ class CompressionReport:
             f"metric {self.metric[0]:.6g} -> {self.metric[1]:.6g}, {self.seconds[0] / max(self.seconds[1], 1e-12):.2f} "
             "times as fast"
         )
+        lines.append(f"{self.loss}{f', {len(self.held_out)} held out of training' if self.held_out else ''}")
         return "\n".join([*lines, self.reason] if self.reason else lines)
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,6 +86,9 @@ class CompressionReport:
             "recipe": self.recipe,
             "reason": self.reason,
             "metric": list(self.metric),
+            "drop": self.drop,
+            "drop_at_most": self.drop_at_most,
+            "held_out": list(self.held_out),
             "bytes": list(self.nbytes),
             "seconds": list(self.seconds),
             "weights": [{name: getattr(r, name) for name in WeightRow.__dataclass_fields__} for r in self.weights],

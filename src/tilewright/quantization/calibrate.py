@@ -3,7 +3,7 @@ changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,8 @@ from tilewright.compiler import compile_program
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interface import Imported, Interface
 from tilewright.ops.rooms import is_room
-from tilewright.quantization.ranges import Histogram, Method, Scale, widened
-from tilewright.quantization.rewrite import beside
+from tilewright.quantization.ranges import Ends, Histogram, Method, Scale, ends_of, excess, widened
+from tilewright.quantization.rewrite import Open, beside
 from tilewright.quantization.samples import Feed
 from tilewright.quantization.sites import Site
 from tilewright.runtime.model import Model
@@ -23,6 +23,7 @@ from tilewright.runtime.program import Program
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
 from tilewright.support.progress import expect, tell
+from tilewright.transform.regions.captures import builder_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,29 +63,43 @@ class Maker:
         """Another graph with the model's outputs, compiled with further weights and loaded."""
         return Model(self.program(graph, {**self.read.weights, **(more or {})}, **options), threads=self.threads)
 
-    def probe(self, graph: Graph) -> Model:
-        """A graph with the model's inputs and other outputs, compiled and loaded."""
+    def probe(self, graph: Graph, more: Mapping[str, Any] | None = None) -> Model:
+        """A graph with the model's inputs and other outputs, compiled with further weights and loaded; an update passes
+        all of its weights."""
+        weights = {**self.read.weights, **(more or {})}
         interface = Interface(inputs=self.read.interface.inputs)
-        read = replace(self.read, graph=graph, interface=interface, private=False)
+        retained = {p.name: weights[p.name] for p in graph.params}
+        read = replace(self.read, graph=graph, weights=retained, interface=interface, private=False)
         return Model(compile_program(read, threads=self.threads, **self.options), threads=self.threads)
 
+    def opened(self, graph: Graph, more: Mapping[str, Any]) -> Model:
+        """`model` whose updates pass all of its weights."""
+        read = replace(self.read, interface=replace(self.read.interface, fixed=frozenset()))
+        weights = {**self.read.weights, **more}
+        return Model(replace(self, read=read).program(graph, weights, fixed=False), threads=self.threads)
 
-def scales_of(maker: Maker, feeds: Mapping[int, Feed], values: Sequence[Value], method: Method) -> dict[Value, Scale]:
-    """The scale of each value of the model's graph, by a calibration method, over samples by their numbers.
+
+def scales_of(
+    maker: Maker, choices: Sequence[Mapping[int, Feed]], values: Sequence[Value], method: Method
+) -> list[dict[Value, Scale]]:
+    """The scale of each value of the model's graph, by a calibration method, for each of several choices of samples by
+    their numbers. A choice's scales depend on its own samples alone, but for the bins of histograms.
 
     Raises CallError where a value is infinite or not a number.
     """
     if not values:
-        return {}
+        return [{} for _ in choices]
     graph = maker.read.graph
     computed = [v for v in values if maker.name_of(v) is None]
     model = maker.probe(replace(graph, outputs=tuple(computed))) if computed else None
+    feeds = {index: feed for choice in choices for index, feed in choice.items()}
 
     def seen(feed: Feed) -> dict[Value, Any]:
         arguments = {v: feed[name] for v in values if (name := maker.name_of(v)) is not None}
         return arguments if model is None else arguments | dict(zip(computed, model.run(feed).values(), strict=True))
 
-    ends: dict[Value, list[tuple[float, float]]] = {v: [] for v in values}
+    ends: dict[Value, dict[int, Ends]] = {v: {} for v in values}
+    sizes: dict[Value, int] = dict.fromkeys(values, 0)
     expect(len(feeds) * (1 if method == "minmax" else 2))
     for index, feed in feeds.items():
         for value, array in seen(feed).items():
@@ -93,17 +108,38 @@ def scales_of(maker: Maker, feeds: Mapping[int, Feed], values: Sequence[Value], 
                 what = f"value {value.name!r} is infinite or not a number"
                 raise CallError(what, where=f"calibration sample {index}", expected="finite numbers")
             if array.size:
-                ends[value].append((float(array.min()), float(array.max())))
+                ends[value][index] = ends_of(array)
+                sizes[value] = max(sizes[value], array.size)
         tell(f"range of sample {index + 1}")
-    histograms = {
-        v: Histogram(min((a for a, _ in e), default=0.0), max((b for _, b in e), default=0.0)) for v, e in ends.items()
-    }
+    chosen = {v: [[e for k, e in of.items() if k in choice] for choice in choices] for v, of in ends.items()}
+    histograms = {v: [Histogram(*_hull(e), _hull(ends[v].values())) for e in each] for v, each in chosen.items()}
     for index, feed in feeds.items() if method != "minmax" else ():
         for value, array in seen(feed).items():
-            histograms[value].add(array)
+            first, *others = [h for h, c in zip(histograms[value], choices, strict=True) if index in c]
+            counts = first.add(array)
+            for other in others:
+                other.counts += counts
         tell(f"histogram of sample {index + 1}")
-    scales = {v: h.scale(method) for v, h in histograms.items()}
-    return scales if method == "minmax" else {v: widened(scale, ends[v]) for v, scale in scales.items()}
+    scales = [{v: h[k].scale(method) for v, h in histograms.items()} for k in range(len(choices))]
+    if method == "minmax":
+        return scales
+    heavier = [_heavier(choice) for choice in choices]
+    return [
+        {v: widened(scale, chosen[v][k], sizes[v], heavier[k]) for v, scale in each.items()}
+        for k, each in enumerate(scales)
+    ]
+
+
+def _heavier(feeds: Mapping[int, Feed]) -> float:
+    """By how much the tails of the inputs of floats are heavier than those of normal numbers."""
+    samples = [[np.asarray(feed[name]) for feed in feeds.values()] for name in next(iter(feeds.values()), {})]
+    floats = [arrays for arrays in samples if arrays[0].dtype.kind == "f" and all(a.size for a in arrays)]
+    return max((excess([ends_of(a) for a in arrays], max(a.size for a in arrays)) for arrays in floats), default=0.0)
+
+
+def _hull(ends: Collection[Ends]) -> tuple[float, float]:
+    """The range that holds all of these."""
+    return min((e.low for e in ends), default=0.0), max((e.high for e in ends), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,35 +152,52 @@ class LayerError:
 
 
 def errors_of(
-    maker: Maker, feeds: Sequence[Feed], sites: Sequence[Site], scales: Mapping[Value, Scale]
-) -> dict[str, LayerError]:
-    """The error of each site by itself, by its name: one program computes all sites both ways and their statistics."""
+    makers: Sequence[Maker],
+    choices: Sequence[Mapping[int, Feed]],
+    sites: Sequence[Site],
+    scales: Sequence[Mapping[Value, Scale]],
+) -> list[dict[str, LayerError]]:
+    """The error of each site by itself, by its name, for each choice of samples, its weights and its scales: one
+    program computes all sites both ways and their statistics."""
     if not sites:
-        return {}
-    model = maker.probe(_compared(maker.read.graph, sites, scales))
-    sums: list[list[Any]] = [[] for _ in range(3 * len(sites))]
-    expect(len(feeds))
-    for index, feed in enumerate(feeds):
-        for total, array in zip(sums, model.run(feed).values(), strict=True):
-            total.append(np.asarray(array, np.float64))
-        tell(f"errors of sample {index + 1}")
-    means = [np.mean(total, axis=0) for total in sums]
-    errors: dict[str, LayerError] = {}
-    for k, site in enumerate(sites):
-        mean, square, whole = means[3 * k : 3 * k + 3]
-        errors[site.name] = LayerError(float(np.sqrt(square / whole)) if whole > 0 else 0.0, mean)
-    return errors
+        return [{} for _ in choices]
+    quantised, graph = _compared(makers[0].read.graph, sites)
+    model = makers[0].probe(graph, quantised.numbers(scales[0]))
+    expect(sum(map(len, choices)))
+    results: list[dict[str, LayerError]] = []
+    for maker, choice, scale in zip(makers, choices, scales, strict=True):
+        renew(model, {**maker.read.weights, **quantised.numbers(scale)})
+        sums: list[list[Any]] = [[] for _ in range(3 * len(sites))]
+        for index, feed in choice.items():
+            for total, array in zip(sums, model.run(feed).values(), strict=True):
+                total.append(np.asarray(array, np.float64))
+            tell(f"errors of sample {index + 1}")
+        means = [np.mean(total, axis=0) for total in sums]
+        errors: dict[str, LayerError] = {}
+        for k, site in enumerate(sites):
+            mean, square, whole = means[3 * k : 3 * k + 3]
+            errors[site.name] = LayerError(float(np.sqrt(square / whole)) if whole > 0 else 0.0, mean)
+        results.append(errors)
+    return results
 
 
-def _compared(graph: Graph, sites: Sequence[Site], scales: Mapping[Value, Scale]) -> Graph:
-    """The mean difference of each channel, the mean square of the difference and that of the output, for each site."""
-    builder, changed = beside(graph, sites, scales)
+def renew(model: Model, weights: Mapping[str, Any]) -> None:
+    """Other weights for a model that reads some of these."""
+    model.update({spec.name: weights[spec.name] for spec in model.params}, finite=False)
+
+
+def _compared(graph: Graph, sites: Sequence[Site]) -> tuple[Open, Graph]:
+    """A graph that computes the mean difference of each channel, the mean square of the difference and that of the
+    output, for each site; and the quantised sites, whose numbers it has as parameters."""
+    both = beside(graph, sites)
+    builder = builder_for(both.graph)
+    builder.nodes.extend(both.graph.nodes)
     outputs: list[Value] = []
 
     def emit(op: str, *inputs: Value, **attrs: Any) -> Value:
         return ops.emit1(builder, op, *inputs, **attrs)
 
-    for site, other in zip(sites, changed, strict=True):
+    for site, other in zip(sites, both.outputs, strict=True):
         y = site.output
         difference = emit("sub", other, y)
         axes = tuple(k for k in range(y.type.rank) if k != site.channel)
@@ -153,4 +206,4 @@ def _compared(graph: Graph, sites: Sequence[Site], scales: Mapping[Value, Scale]
         square = emit("reduce_mean", emit("mul", difference, difference), axes=every, keepdims=False)
         whole = emit("reduce_mean", emit("mul", y, y), axes=every, keepdims=False)
         outputs += [mean, square, whole]
-    return replace(graph, nodes=tuple(builder.nodes), outputs=tuple(outputs))
+    return both, replace(both.graph, nodes=tuple(builder.nodes), outputs=tuple(outputs))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.quantization.bound import Scores
 from tilewright.quantization.samples import Feed
 from tilewright.runtime.model import Model
 from tilewright.runtime.target import is_gpu
@@ -20,22 +21,34 @@ TURN = 1e-3
 """Seconds of a turn at the least."""
 
 
-def closeness(model: Model, feeds: Sequence[Feed], outputs: Sequence[Mapping[str, Any]]) -> float:
-    """1 less the relative error of all outputs of floats on all samples. Infinite elements, as masks leave them, count
-    for nothing where both are equal; else the result is minus infinity or not a number."""
+def squares(model: Model, feed: Feed, outputs: Mapping[str, Any]) -> tuple[float, float]:
+    """The sum of the squares of all differences from a call's outputs of floats, and that of the outputs. Infinite
+    elements, as masks leave them, count for nothing where both are equal; else the first sum is no finite number."""
     difference = whole = 0.0
-    for feed, wanted in zip(feeds, outputs, strict=True):
-        for name, array in model.run(feed).items():
-            exact = np.asarray(wanted[name], np.float64)
-            if np.asarray(wanted[name]).dtype.kind in "iub":
-                continue
-            ours = np.asarray(array, np.float64)
-            both = np.isinf(exact) & (ours == exact)
-            ours, exact = np.where(both, 0.0, ours), np.where(both, 0.0, exact)
-            with np.errstate(invalid="ignore", over="ignore"):
-                difference += float(np.sum((ours - exact) ** 2))
-                whole += float(np.sum(exact**2))
-    return 1.0 - (difference / whole) ** 0.5 if whole > 0 else float(difference == 0)
+    for name, array in model.run(feed).items():
+        exact = np.asarray(outputs[name], np.float64)
+        if np.asarray(outputs[name]).dtype.kind in "iub":
+            continue
+        ours = np.asarray(array, np.float64)
+        both = np.isinf(exact) & (ours == exact)
+        ours, exact = np.where(both, 0.0, ours), np.where(both, 0.0, exact)
+        with np.errstate(invalid="ignore", over="ignore"):
+            difference += float(np.sum((ours - exact) ** 2))
+            whole += float(np.sum(exact**2))
+    return difference, whole
+
+
+def close_scores(pairs: Sequence[tuple[float, float]], *, fitted: bool = False) -> Scores:
+    """The scores of a model whose `squares` of each sample these are: the metric is 1 less their relative error, or
+    minus infinity or not a number where infinite elements differ."""
+    difference, whole = sum(d for d, _ in pairs), sum(w for _, w in pairs)
+    metric = 1.0 - (difference / whole) ** 0.5 if whole > 0 else float(difference == 0)
+    return Scores(metric, tuple(pairs), fitted=fitted)
+
+
+def closeness(model: Model, feeds: Sequence[Feed], outputs: Sequence[Mapping[str, Any]]) -> float:
+    """1 less the relative error of all outputs of floats on all samples."""
+    return close_scores([squares(model, feed, exact) for feed, exact in zip(feeds, outputs, strict=True)]).metric
 
 
 @dataclass(frozen=True, slots=True)

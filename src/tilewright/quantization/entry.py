@@ -7,22 +7,22 @@ from dataclasses import field, replace
 from types import NoneType
 from typing import Any, Literal, get_args
 
-import numpy as np
-
 from tilewright.frontend.read import Dynamic, import_model
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.dtype import i8, u8
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.selection import Precision
-from tilewright.quantization import smoothing, weight_only
-from tilewright.quantization.calibrate import LayerError, Maker, errors_of, scales_of
-from tilewright.quantization.compare import closeness, in_turns
+from tilewright.quantization import weight_only
+from tilewright.quantization.bound import Scores, loss_of
+from tilewright.quantization.calibrate import LayerError, Maker, renew
+from tilewright.quantization.compare import close_scores, in_turns, squares
+from tilewright.quantization.fits import Fit, fits_of
 from tilewright.quantization.half_precision import beyond, in_f16
 from tilewright.quantization.outside import counted
 from tilewright.quantization.ranges import METHODS, Method, Scale
 from tilewright.quantization.report import LayerRow, Mix, Report
-from tilewright.quantization.rewrite import quantised
-from tilewright.quantization.samples import Samples, divided, doubts, feeds_of, outputs_of, scored
+from tilewright.quantization.rewrite import opened, quantised
+from tilewright.quantization.samples import Samples, doubts, feeds_of, in_folds, outputs_of, scored
 from tilewright.quantization.sites import Site, all_sites, canonical, sites_of
 from tilewright.quantization.weight_only import can_have
 from tilewright.runtime.model import Model
@@ -36,7 +36,7 @@ from tilewright.support.progress import tell
 from tilewright.targets.target import Target
 
 Wanted = Literal["int8", "bf16", "fp16", "int8w", "int4w", "auto"]
-Metric = Callable[[Model], float]
+Metric = Callable[[Model], "float | Sequence[float]"]
 
 PRODUCTS: tuple[Precision, ...] = ("bf16", "int8w", "int4w")
 """Types of products that `tw.compile(precision=)` knows, which need no calibration."""
@@ -89,11 +89,11 @@ def quantize(
             and sums of f32; "int8w", "int4w": weights of products have 8 or 4 bits and
             are widened as they are read, those with the largest errors more bits where the metric falls; "auto": the
             fastest of f32 and these that keeps `max_drop`, never slower than f32.
-        metric: gives a number for a compiled model, the higher the better, such as the accuracy on held-out data; None:
-            1 less the relative error of the outputs (root of the mean square). From 8 samples on it is measured on
-            every fourth (the 4th, the 8th, ...), which then does not calibrate; of fewer samples on those that do, so
-            that other inputs may lose more.
-        max_drop: by how much the metric may fall.
+        metric: gives a number for a compiled model, the higher the better, such as the accuracy on held-out data, or
+            one for each of its samples, the same ones in each call; None: 1 less the relative error of the outputs
+            (root of the mean square), where ranges come from other samples than the error.
+        max_drop: by how much the metric may fall, on other calls, too: what is measured on samples has a margin
+            (`quantization/bound.py`), the smaller the more samples there are. A metric that gives one number has none.
         method: how ranges of activations are chosen: "minmax", "percentile", "mse", "entropy".
         correct_bias: take the mean error of each channel, on the samples, off the layer's output.
         smooth: move outliers of channels from activations into weights (SmoothQuant) where that makes the layers'
@@ -122,18 +122,18 @@ def quantize(
     original = maker.model(read.graph)
     outputs = outputs_of(original, feeds, compared=metric is None)
 
-    samples = divided(feeds, measured=metric is None)
+    samples = in_folds(feeds, measured=metric is None)
 
-    def score(other: Model) -> float:
+    def score(other: Model) -> Scores:
         if metric:
             return scored(metric, other)
-        return closeness(other, list(samples.measuring.values()), [outputs[k] for k in samples.measuring])
+        return close_scores([squares(other, feed, exact) for feed, exact in zip(feeds, outputs, strict=True)])
 
     start = _Candidate("fp32", original, score(original), read.graph, read.weights, ())
     if attention is None:
         attention = find_dot(u8, i8, target or Target.host()) is not None
     options = (float(max_drop), method, correct_bias, smooth, count_outside, attention)
-    return _Search(maker, samples, precision, *options, score, start).run()
+    return _Search(maker, samples, precision, *options, score, None if metric else outputs, start).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class _Candidate:
 
     chosen: str
     model: Model
-    metric: float
+    scores: Scores
     graph: Graph
     weights: Mapping[str, Any]
     layers: tuple[LayerRow, ...]
@@ -152,7 +152,8 @@ class _Candidate:
 
 @dataclass(slots=True)
 class _Search:
-    """One quantisation. `score` gives the metric of a model."""
+    """One quantisation. `score` gives the metric of a model; `outputs` are those of the model in f32 on all samples, if
+    the metric compares them."""
 
     maker: Maker
     samples: Samples
@@ -163,7 +164,8 @@ class _Search:
     smooth: bool
     count_outside: bool
     attention: bool
-    score: Metric
+    score: Callable[[Model], Scores]
+    outputs: Sequence[Mapping[str, Any]] | None
     original: _Candidate
     mixes: list[Mix] = field(default_factory=list)
 
@@ -195,17 +197,16 @@ class _Search:
     def products_in(self, precision: Precision) -> _Candidate:
         """All products with weights in bf16, or with weights of fewer bits, if the metric holds."""
         model = self.maker.model(self.original.graph, precision=precision)
-        metric = self.score(model)
-        if self.falls(metric) and precision != "bf16":
-            return self.mixed_weights(precision, metric)
-        if self.falls(metric):
-            reason = f"in {precision} the metric falls to {metric:.6g}, by more than {self.max_drop:g}"
-            return replace(self.original, reason=reason)
+        scores = self.score(model)
+        if self.falls(scores) and precision != "bf16":
+            return self.mixed_weights(precision, scores)
+        if self.falls(scores):
+            return replace(self.original, reason=self.refusal(f"in {precision}", scores))
         sites = (s for s in sites_of(self.original.graph) if s.node.op == "matmul" or precision == "bf16")
         layers = tuple(LayerRow(s.name, s.node.op, precision, None) for s in sites)
-        return replace(self.original, chosen=precision, model=model, metric=metric, layers=layers)
+        return replace(self.original, chosen=precision, model=model, scores=scores, layers=layers)
 
-    def mixed_weights(self, precision: Precision, all_of_it: float) -> _Candidate:
+    def mixed_weights(self, precision: Precision, all_of_it: Scores) -> _Candidate:
         """Weights of 4 bits in as many products as the metric allows, then of 8 bits: those with the largest errors
         have more bits, or stay in f32."""
         graph, weights = self.original.graph, self.original.weights
@@ -222,21 +223,20 @@ class _Search:
                 changed = weight_only.coded(graph, bits)
                 model = self.maker.model(changed)
                 seconds = in_turns(self.original.model, model, self.samples.first).seconds[1]
-                metric = self.score(model)
-                self.mixes.append(Mix(len(bits), metric, seconds))
+                scores = self.score(model)
+                self.mixes.append(self.mix(len(bits), scores, seconds))
                 rows = tuple(_weights_row(s, bits.get(s), error) for s in sites)
-                tried[in_f32, eight] = _Candidate(precision, model, metric, changed, weights, rows)
+                tried[in_f32, eight] = _Candidate(precision, model, scores, changed, weights, rows)
             return tried[in_f32, eight]
 
         count = len(order)
-        eight = weight_only.least(count, lambda k: not self.falls(mix(0, k).metric)) if four else None
+        eight = weight_only.least(count, lambda k: not self.falls(mix(0, k).scores)) if four else None
         if eight is not None:
             return mix(0, eight)
-        in_f32 = weight_only.least(count, lambda k: not self.falls(mix(k, count).metric))
+        in_f32 = weight_only.least(count, lambda k: not self.falls(mix(k, count).scores))
         if in_f32 is not None and in_f32 < count:
             return mix(in_f32, count)
-        reason = f"in {precision} the metric falls to {all_of_it:.6g}, by more than {self.max_drop:g}"
-        return replace(self.original, reason=reason)
+        return replace(self.original, reason=self.refusal(f"in {precision}", all_of_it))
 
     def in_fp16(self) -> _Candidate:
         """All layers with operands of 16 bits, if the metric holds."""
@@ -248,98 +248,84 @@ class _Search:
             return replace(self.original, reason=f"weights of {', '.join(wide)} have no numbers of f16")
         graph = in_f16(self.original.graph, sites)
         model = self.maker.model(graph)
-        metric = self.score(model)
-        if self.falls(metric):
-            reason = f"in fp16 the metric falls to {metric:.6g}, by more than {self.max_drop:g}"
-            return replace(self.original, reason=reason)
+        scores = self.score(model)
+        if self.falls(scores):
+            return replace(self.original, reason=self.refusal("in fp16", scores))
         rows = tuple(LayerRow(s.name, s.node.op, "fp16", None) for s in sites)
-        return replace(self.original, chosen="fp16", model=model, metric=metric, graph=graph, layers=rows)
+        return replace(self.original, chosen="fp16", model=model, scores=scores, graph=graph, layers=rows)
 
     # --- int8 ---------------------------------------------------------------------------------------------------------
 
     def in_int8(self) -> _Candidate:
         """The candidate with as many layers in int8 as the metric allows: those with the largest errors stay in f32."""
-        sites = self.sites(self.maker)
-        if not sites:
+        if not all_sites(self.maker.read.graph, products=self.attention):
             return replace(self.original, reason="no layer multiplies by weights")
-        scales, errors = self.calibrated(self.maker)
-        if self.smooth:
-            sites, scales, errors = self.smoothed(sites, scales, errors)
-        order = sorted(sites, key=lambda site: -errors[site.name].relative)
-        retained = self.least_retained(order, scales, errors)
-        candidate = self.mixed(order[retained:], scales, errors)
-        rows = tuple(_row(site, errors, order.index(site) < retained) for site in sites)
+        choices = self.samples.choices
+        sites, fits = fits_of(self.maker, choices, self.method, products=self.attention, smooth=self.smooth)
+        self.maker = fits[0].maker
+        order = sorted(sites, key=lambda site: -fits[0].errors[site.name].relative)
+        tried: dict[int, _Candidate] = {}
+
+        def mix(in_f32: int) -> _Candidate:
+            if in_f32 not in tried:
+                tried[in_f32] = self.mixed(order[in_f32:], fits)
+            return tried[in_f32]
+
+        retained = weight_only.least(len(order), lambda k: k == len(order) or not self.falls(mix(k).scores))
+        assert retained is not None
+        rows = tuple(_row(site, fits[0].errors, order.index(site) < retained) for site in sites)
         if retained == len(sites):
-            reason = f"each choice of layers lets the metric fall by more than {self.max_drop:g}"
+            reason = self.refusal("with a single layer in int8", mix(retained - 1).scores)
             return replace(self.original, layers=rows, reason=reason)
-        return replace(candidate, layers=rows)
+        return replace(mix(retained), layers=rows)
 
-    def sites(self, maker: Maker) -> tuple[Site, ...]:
-        """The layers of a model that may be quantised."""
-        return all_sites(maker.read.graph, products=self.attention)
-
-    def calibrated(self, maker: Maker) -> tuple[dict[Value, Scale], dict[str, LayerError]]:
-        """The scales of all that layers read, and the error of each layer."""
-        sites = self.sites(maker)
-        values = list(dict.fromkeys(v for site in sites for v in site.activations))
-        scales = scales_of(maker, self.samples.calibrating, values, self.method)
-        return scales, errors_of(maker, list(self.samples.calibrating.values()), sites, scales)
-
-    def smoothed(
-        self, sites: tuple[Site, ...], scales: dict[Value, Scale], errors: dict[str, LayerError]
-    ) -> tuple[tuple[Site, ...], dict[Value, Scale], dict[str, LayerError]]:
-        """The layers where outliers are moved into weights as far as that helps; `maker` has the graph then."""
-        factors = smoothing.factors_of(self.maker, list(self.samples.calibrating.values()), sites)
-        if factors:
-            _, after = self.calibrated(smoothing.smoothed(self.maker, factors))
-            factors = smoothing.worth(factors, sites, errors, after)
-        if not factors:
-            return sites, scales, errors
-        self.maker = smoothing.smoothed(self.maker, factors)
-        return self.sites(self.maker), *self.calibrated(self.maker)
-
-    def least_retained(
-        self, order: Sequence[Site], scales: Mapping[Value, Scale], errors: Mapping[str, LayerError]
-    ) -> int:
-        """How many layers, in this order, stay in f32 so that the metric holds."""
-        low, high = 0, len(order)  # with `high` in f32 it holds
-        middle = 0
-        while low < high:
-            if self.falls(self.mixed(order[middle:], scales, errors).metric):
-                low = middle + 1
-            else:
-                high = middle
-            middle = (low + high) // 2
-        return high
-
-    def mixed(
-        self, sites: Sequence[Site], scales: Mapping[Value, Scale], errors: Mapping[str, LayerError]
-    ) -> _Candidate:
-        """The model with these layers in int8."""
-        graph, more = self.maker.read.graph, {}
-        if self.correct_bias:
-            used_names = {v.name for v in (*graph.inputs, *graph.params)} | {
-                v.name for n in graph.nodes for v in n.outputs
-            }
-            # A recurrent layer's error goes on into its state, and columns of scores are places, not channels.
-            corrected = [s for s in sites if s.activations and s.axis is not None]
-            names = {site.name: _free(f"{site.name}.bias_correction", used_names) for site in corrected}
-            more = {names[s.name]: (-errors[s.name].mean).astype(np.float32) for s in corrected}
-        else:
-            names = {}
-        graph = quantised(graph, sites, scales, names)
-        model = self.maker.model(graph, more)
-        metric = self.score(model)
+    def mixed(self, sites: Sequence[Site], fits: Sequence[Fit]) -> _Candidate:
+        """The model with these layers in int8 by the first fit."""
+        graph = self.maker.read.graph
+        used_names = {v.name for v in (*graph.inputs, *graph.params)} | {v.name for n in graph.nodes for v in n.outputs}
+        # A recurrent layer's error goes on into its state, and columns of scores are places, not channels.
+        corrected = [s for s in sites if self.correct_bias and s.activations and s.axis is not None]
+        names = {site.name: _free(f"{site.name}.bias_correction", used_names) for site in corrected}
+        more = fits[0].corrections(names)
+        written = quantised(graph, sites, fits[0].scales, names)
+        model = self.maker.model(written, more)
+        scores = self.score(model) if self.outputs is None or not sites else self.crossed(sites, names, fits)
         seconds = in_turns(self.original.model, model, self.samples.first).seconds[1]
-        self.mixes.append(Mix(len(sites), metric, seconds))
-        tell(f"{len(sites)} layers in int8: metric {metric:.6g}")
+        self.mixes.append(self.mix(len(sites), scores, seconds))
+        tell(f"{len(sites)} layers in int8: metric {scores.metric:.6g}")
         weights = {**self.maker.read.weights, **more}
-        ranges = {v: scales[v] for s in sites for v in s.activations}
-        return _Candidate("int8" if sites else "fp32", model, metric, graph, weights, (), ranges=ranges)
+        ranges = {v: fits[0].scales[v] for s in sites for v in s.activations}
+        return _Candidate("int8" if sites else "fp32", model, scores, written, weights, (), ranges=ranges)
 
-    def falls(self, metric: float) -> bool:
-        """Whether the metric is lower than is allowed; one that is not a number is."""
-        return not metric >= self.original.metric - self.max_drop
+    def crossed(self, sites: Sequence[Site], names: Mapping[str, str], fits: Sequence[Fit]) -> Scores:
+        """The scores of these layers in int8, of each sample by the fit that has not seen it: one program has the
+        numbers of all fits. Of a single sample those by its own fit."""
+        assert self.outputs is not None
+        feeds, program = self.samples.feeds, opened(self.maker.read.graph, sites, names)
+        pairs: dict[int, tuple[float, float]] = {}
+        model: Model | None = None
+        for fit in fits[1:] or fits:
+            numbers = {**fit.corrections(names), **program.numbers(fit.scales)}
+            if model is None:
+                model = fit.maker.opened(program.graph, numbers)
+            else:
+                renew(model, {**fit.maker.read.weights, **numbers})
+            for k in [k for k in feeds if k not in fit.feeds] or feeds:
+                pairs[k] = squares(model, feeds[k], self.outputs[k])
+        return close_scores([pairs[k] for k in feeds], fitted=len(fits) == 1)
+
+    def falls(self, scores: Scores) -> bool:
+        """Whether the metric may fall by more than is allowed; one that is not a number does."""
+        return not loss_of(self.original.scores, scores).upper <= self.max_drop
+
+    def refusal(self, how: str, scores: Scores) -> str:
+        """The reason why a model is not taken."""
+        loss = loss_of(self.original.scores, scores)
+        return f"{how} the metric falls to {scores.metric:.6g}, {loss.beyond(self.max_drop)}"
+
+    def mix(self, layers: int, scores: Scores, seconds: float) -> Mix:
+        """The report's line of a choice of layers."""
+        return Mix(layers, scores.metric, seconds, loss_of(self.original.scores, scores).upper)
 
     def reported(self, best: _Candidate) -> QuantizedModel:
         times = in_turns(self.original.model, best.model, self.samples.first)
@@ -348,17 +334,17 @@ class _Search:
             best.chosen,
             best.reason,
             self.method,
-            len(self.samples.all),
+            len(self.samples.feeds),
             self.timed(best),
-            (self.original.metric, best.metric),
+            (self.original.scores.metric, best.scores.metric),
             times.seconds,
             tuple(self.mixes),
             best.graph,
             best.weights,
-            doubts(self.samples.all),
+            doubts(list(self.samples.feeds.values())),
             tuple(v.name for v in best.ranges) if self.count_outside else (),
-            self.samples.held_out,
-            self.samples.description,
+            loss_of(self.original.scores, best.scores),
+            len(self.samples.folds) if best.chosen == "int8" else 0,
         )
         whole = best.chosen in PRODUCTS and best.graph is self.original.graph  # else the graph has the codes
         precision = best.chosen if whole else "fp32"

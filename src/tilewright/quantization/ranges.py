@@ -14,10 +14,13 @@ Levels are asymmetric, of u8: a value is `(q - zero) * scale` and 0 is a level, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import exp, log, pi, sqrt
+from statistics import NormalDist
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from tilewright.quantization.bound import student
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
 
@@ -30,9 +33,17 @@ TAIL = 1e-4
 """The share of the values that a percentile leaves out at either end."""
 STEPS = 64
 """Ranges that a search tries: shares of the whole range."""
-DEVIATIONS = 4.0
-"""Standard deviations of the samples' ends that a range holds. On 64 further calls three products of 4 x 128, quantised
-by 8 samples, lost 1.8 % with ranges as they were seen, 1.1 with three deviations, 1.0 with four (2026-11-30)."""
+INSIDE = 1 - 1e-4
+"""The probability with which the end of another call is inside of the range."""
+TOP = 4
+"""The largest elements of a sample that say how heavy its tail is."""
+MIN_SIZE = 32
+"""The maximum of fewer elements is supposed to vary as that of so many."""
+PRIOR = 5
+"""The samples that the deviation of a maximum, known from the index of a tail, counts as: of two samples that index is
+a mean of eight numbers."""
+MAX_REACH = 20.0
+"""The logarithm of the largest factor."""
 SMALLEST = float(np.finfo(np.float32).tiny) * LEVELS
 """Ranges below this, those of constants 0 among them, get the scale 1 and are not counted in bins."""
 
@@ -59,40 +70,106 @@ def scale_of(low: float, high: float) -> Scale:
     return Scale(scale, int(np.clip(np.rint(-low / scale), 0, LEVELS - 1)))
 
 
-def widened(scale: Scale, ends: Sequence[tuple[float, float]]) -> Scale:
-    """The levels of a range that is widened at each end by as much as the end of few calls is beyond all seen: beyond
-    the mean of the samples' ends by `DEVIATIONS` of their standard deviations.
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The least and the greatest number of a sample, and how heavy its tails are at either end: the mean logarithm of
+    the `TOP` largest magnitudes by the next one (Hill, Annals of Statistics 3, 1975), which is how far, as a logarithm,
+    the end of another such sample may be from this one."""
+
+    low: float
+    high: float
+    tails: tuple[float, float] = (0.0, 0.0)
+
+
+def ends_of(values: Any) -> Ends:
+    """The ends of an array that is not empty."""
+    flat = np.asarray(values).reshape(-1)
+    if flat.size <= TOP:
+        return Ends(float(flat.min()), float(flat.max()))
+    ordered = np.partition(flat, (TOP, flat.size - TOP - 1)) if flat.size > 2 * TOP else np.sort(flat)
+    low, high = -ordered[: TOP + 1].astype(np.float64), ordered[-TOP - 1 :].astype(np.float64)
+    return Ends(-float(low.max()), float(high.max()), (_tail(low), _tail(high)))
+
+
+def _tail(magnitudes: Any) -> float:
+    least = magnitudes.min()
+    return float(np.sum(np.log(magnitudes / least)) / TOP) if least > 0 else 0.0
+
+
+def excess(ends: Sequence[Ends], size: int) -> float:
+    """By how much tails of samples of so many elements are heavier than those of normal numbers."""
+    return float(max(0.0, *(_index(ends, side) - _normal(size) for side in (0, 1)))) if ends else 0.0
+
+
+def _index(ends: Sequence[Ends], side: int) -> float:
+    """The index of the samples' tails, less its standard error: it is a mean of so many exponential numbers."""
+    return float(np.mean([e.tails[side] for e in ends])) * (1 - 1 / sqrt(TOP * len(ends)))
+
+
+def _normal(size: int) -> float:
+    """The index of the tail of so many normal numbers, within a tenth by simulation, from the quantile that `TOP` of
+    them exceed; that is also the deviation of their maximum by its mean."""
+    quantile = NormalDist().inv_cdf(1 - (TOP + 1) / max(size, MIN_SIZE))
+    return 1 / (quantile * quantile + 2)
+
+
+def widened(scale: Scale, ends: Sequence[Ends], size: int, heavier: float = 0.0) -> Scale:
+    """The levels of a range that is widened at each end by as much as the end of few calls is beyond all seen.
+
+    That is the prediction limit of one call more by Student's distribution, of logarithms: ends of heavy tails grow by
+    factors. The relative deviation is that of the samples' ends, pooled as if `PRIOR` more samples had that of the
+    maximum of `size` normal numbers, and more of tails that are heavier: pi / sqrt(6) (Gumbel) by the difference of
+    their indices. Ends that are all equal are bounds, and stay.
 
     Args:
-        ends: the least and the greatest value of each sample.
+        size: elements of a sample.
+        heavier: `excess` of the model's inputs: what is computed of them is large in the same calls as they are.
     """
-    if len(ends) < 2:
+    count = len(ends)
+    if count < 2:
         return scale
     factors = []
-    for values in (np.minimum([a for a, _ in ends], 0.0), np.maximum([b for _, b in ends], 0.0)):
-        seen, expected = np.abs(values).max(), np.abs(values.mean()) + DEVIATIONS * values.std(ddof=1)
-        factors.append(max(1.0, float(expected / seen)) if seen > 0 else 1.0)
+    sides = ([-min(e.low, 0.0) for e in ends], [max(e.high, 0.0) for e in ends])
+    for side, values in enumerate(map(np.asarray, sides)):
+        if values.min() == values.max():
+            factors.append(1.0)
+            continue
+        usual = _normal(size) + pi / sqrt(6) * max(heavier, _index(ends, side) - _normal(size), 0.0)
+        squares = float(np.sum((values / values.mean() - 1) ** 2))
+        deviation = log(1 + (PRIOR * usual**2 + squares) / (PRIOR + count - 1)) ** 0.5  # of the logarithm
+        reach = student(INSIDE, PRIOR + count - 1) * deviation * (1 + 1 / count) ** 0.5
+        factors.append(max(1.0, float(values.mean() / values.max()) * exp(min(reach - deviation**2 / 2, MAX_REACH))))
     low, high = scale.range
     return scale if factors == [1.0, 1.0] else scale_of(low * factors[0], high * factors[1])
 
 
 class Histogram:
-    """How often values occur, in bins of one width over a range that is known before."""
+    """How often values occur, in bins of one width over a range that is known before: that of the values, or a wider
+    one, `bins`, so that histograms of several choices of samples have the same bins."""
 
-    def __init__(self, low: float, high: float) -> None:
+    def __init__(self, low: float, high: float, bins: tuple[float, float] | None = None) -> None:
         self.low, self.high = min(low, 0.0), max(high, 0.0)
+        first, last = bins or (low, high)
+        self.first, self.last = min(first, 0.0), max(last, 0.0)
         self.counts = np.zeros(BINS, np.int64)
 
-    def add(self, values: Any) -> None:
-        """Count an array's values."""
-        if self.high - self.low >= SMALLEST:  # else the scale is 1
-            self.counts += np.histogram(values, bins=BINS, range=(self.low, self.high))[0]
+    def add(self, values: Any) -> Any:
+        """Count an array's values. Gives their counts, i64[BINS], for histograms of the same bins."""
+        counts = np.zeros(BINS, np.int64)
+        if self.last - self.first >= SMALLEST:  # else the scale is 1
+            counts = np.histogram(values, bins=BINS, range=(self.first, self.last))[0]
+        self.counts += counts
+        return counts
+
+    @property
+    def width(self) -> float:
+        """The width of a bin."""
+        return (self.last - self.first) / BINS
 
     @property
     def centres(self) -> Any:
         """The middle of each bin, f64[BINS]."""
-        width = (self.high - self.low) / BINS
-        return self.low + (np.arange(BINS) + 0.5) * width
+        return self.first + (np.arange(BINS) + 0.5) * self.width
 
     def scale(self, method: Method) -> Scale:
         """The levels that a method chooses. Raises CallError for a method that there is not."""
@@ -113,8 +190,7 @@ class Histogram:
             return (0.0, 0.0)
         share = np.cumsum(self.counts) / total
         first, last = np.searchsorted(share, TAIL), np.searchsorted(share, 1 - TAIL)
-        width = (self.high - self.low) / BINS
-        return (self.low + float(first) * width, self.low + (min(int(last), BINS - 1) + 1.0) * width)
+        return (self.first + float(first) * self.width, self.first + (min(int(last), BINS - 1) + 1.0) * self.width)
 
     def _searched(self, loss: Any) -> Scale:
         """The scale with the least loss among ranges that are cut at both ends in proportion, and at one end."""
@@ -136,7 +212,7 @@ class Histogram:
         """Kullback and Leibler's, of the distribution cut to the range from the one that its levels can express. The
         bin of 0, which is a level, is left out: after a ReLU it would hold most of the distribution."""
         low, high = scale.range
-        counts = np.where(np.abs(self.centres) * BINS < self.high - self.low, 0, self.counts)
+        counts = np.where(np.abs(self.centres) < self.width, 0, self.counts)
         inside = (self.centres >= low) & (self.centres <= high)
         if not inside.any():
             return float("inf")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tilewright.quantization.bound import Loss
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
@@ -35,11 +36,13 @@ class LayerRow:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """A choice of layers that was tried: how many are quantised, the metric, and seconds of a call."""
+    """A choice of layers that was tried: how many are quantised, the metric, seconds of a call, and the loss of other
+    calls at most."""
 
     layers: int
     metric: float
     seconds: float
+    upper: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,9 @@ class Report:
     mixes       the choices of layers that were tried, in order
     warnings    what the samples do not tell: a single one, inputs that never change
     counted     the activations that the output "outside_range" counts, in its order
-    held_out    the numbers, from 0, of the samples that have not calibrated; the metric is of these alone
-    measured    which samples the errors and the metric are of, in words
+    loss        what the metric has lost, and what other calls lose at most (`quantization/bound.py`)
+    folds       parts of the samples that were left out of calibration in turn: each sample's share of an int8 model's
+                metric is by the others' numbers; 0: none was left out
     """
 
     precision: str
@@ -73,13 +77,18 @@ class Report:
     weights: Mapping[str, Any]
     warnings: tuple[str, ...] = ()
     counted: tuple[str, ...] = ()
-    held_out: tuple[int, ...] = ()
-    measured: str = ""
+    loss: Loss = Loss(0.0, 0.0)
+    folds: int = 0
 
     @property
     def drop(self) -> float:
         """How much of the metric was lost."""
         return self.metric[0] - self.metric[1]
+
+    @property
+    def drop_at_most(self) -> float:
+        """How much of it all calls lose at most (`quantization/bound.py`)."""
+        return self.loss.upper
 
     @property
     def speedup(self) -> float:
@@ -94,7 +103,7 @@ class Report:
         count = sum(r.type != "fp32" for r in self.layers)
         lines.append(f"{self.chosen}: {count} of {len(self.layers)} layers, {self.samples} samples, {self.method}")
         lines.append(f"metric {self.metric[0]:.6g} -> {self.metric[1]:.6g}, {self.speedup:.2f} times as fast as fp32")
-        lines += [self.measured] if self.measured else []
+        lines.append(f"{self.loss}{f', each by the others (in {self.folds} folds)' if self.folds else ''}")
         lines += [f"warning: {text}" for text in self.warnings]
         return "\n".join([*lines, self.reason] if self.reason else lines)
 
@@ -106,8 +115,9 @@ class Report:
             "reason": self.reason,
             "method": self.method,
             "samples": self.samples,
-            "held_out": list(self.held_out),
-            "measured": self.measured,
+            "drop": self.drop,
+            "drop_at_most": self.drop_at_most,
+            "folds": self.folds,
             "warnings": list(self.warnings),
             "counted": list(self.counted),
             "metric": list(self.metric),

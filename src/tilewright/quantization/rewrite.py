@@ -18,6 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from typing import Any
+
+import numpy as np
 
 from tilewright import ops
 from tilewright.ir.attributes import ConstantArray
@@ -37,10 +40,31 @@ NORMS = ("layer_norm", "rms_norm")
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """A value as codes, and the scale that gives them their meaning."""
+    """A value as codes, and the value whose scale gives them their meaning."""
 
     codes: Value
-    scale: Scale
+    source: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A quantised graph whose scales and zero points are parameters of f32, so that one program serves any samples.
+
+    outputs  of the sites
+    params   a scale and a zero point, f32[], by the value that is quantised
+    """
+
+    graph: Graph
+    outputs: tuple[Value, ...]
+    params: Mapping[Value, tuple[Value, Value]]
+
+    def numbers(self, scales: Mapping[Value, Scale]) -> dict[str, Any]:
+        """The arrays of those parameters."""
+        return {
+            param.name: np.asarray(number, np.float32)
+            for value, params in self.params.items()
+            for param, number in zip(params, (scales[value].scale, scales[value].zero), strict=True)
+        }
 
 
 def quantised(
@@ -52,25 +76,35 @@ def quantised(
         scales: of each site's source.
         corrections: parameters (f32, one number a channel) that are added to a site's output, by the site's name.
     """
-    return _Writer(graph, {s.output: s for s in sites}, scales, corrections or {}).run()
+    return _Writer(graph, {s.output: s for s in sites}, corrections or {}, scales).run()
 
 
-def beside(
-    graph: Graph, sites: Sequence[Site], scales: Mapping[Value, Scale]
-) -> tuple[GraphBuilder, tuple[Value, ...]]:
-    """The graph's nodes and, after them, each site quantised while its input is exact; and those sites' outputs."""
-    writer = _Writer(graph, {}, scales, {})
+def opened(graph: Graph, sites: Sequence[Site], corrections: Mapping[str, str]) -> Open:
+    """The graph of `quantised` for any scales."""
+    writer = _Writer(graph, {s.output: s for s in sites}, corrections, None)
+    return Open(writer.run(), tuple(s.output for s in sites), writer.open)
+
+
+def beside(graph: Graph, sites: Sequence[Site]) -> Open:
+    """The graph's nodes and, after them, each site quantised for any scales while its input is exact."""
+    writer = _Writer(graph, {}, {}, None)
+    writer.builder.params.extend(graph.params)
     writer.builder.nodes.extend(graph.nodes)
     producers = graph.producers()
-    return writer.builder, tuple(writer.alone(site, producers) for site in sites)
+    outputs = tuple(writer.alone(site, producers) for site in sites)
+    params, nodes = tuple(writer.builder.params), tuple(writer.builder.nodes)
+    return Open(replace(graph, params=params, nodes=nodes), outputs, writer.open)
 
 
 @dataclass(slots=True)
 class _Writer:
     graph: Graph
     sites: Mapping[Value, Site]
-    scales: Mapping[Value, Scale]
     corrections: Mapping[str, str]
+    scales: Mapping[Value, Scale] | None
+    """None: parameters."""
+    open: dict[Value, tuple[Value, Value]] = field(init=False, default_factory=dict)
+    """The parameters: a scale and a zero point."""
     builder: GraphBuilder = field(init=False)
     codes: dict[Value, Codes] = field(init=False, default_factory=dict)
     values: dict[Value, Value] = field(init=False, default_factory=dict)
@@ -106,7 +140,7 @@ class _Writer:
                 self.builder.nodes.append(node)
             self.codes[node.output] = Codes(
                 ops.emit1(self.builder, node.op, before.codes, name=f"{node.output.name}_codes", attrs=node.attrs),
-                before.scale,
+                before.source,
             )
             return
         if site is None:
@@ -154,23 +188,40 @@ class _Writer:
             return value
         if value not in self.values:
             codes = self.codes[value]
-            self.values[value] = self.dequantised(codes.codes, codes.scale, value.name)
+            self.values[value] = self.dequantised(codes, value.name)
         return self.values[value]
 
-    def quantise(self, value: Value) -> None:
-        scale = self.scales[value]
-        levels = self.emit("round", self.emit("div", value, self.number(scale.scale)))
-        if scale.zero:
-            levels = self.emit("add", levels, self.number(float(scale.zero)))
-        codes = ops.emit1(self.builder, "cast", levels, name=f"{value.name}_codes", dtype=u8)
-        self.codes[value] = Codes(codes, scale)
+    def parameters(self, value: Value) -> tuple[Value, Value]:
+        """The scale and the zero point of a value that is quantised, where they are parameters."""
+        if value not in self.open:
+            one, two = (self.builder.param(f"{value.name}.{kind}", TensorType(f32, ())) for kind in ("scale", "zero"))
+            self.open[value] = (one, two)
+        return self.open[value]
 
-    def dequantised(self, codes: Value, scale: Scale, name: str) -> Value:
-        levels = self.emit("cast", codes, dtype=i32)
-        if scale.zero:
-            levels = self.emit("sub", levels, self.number(scale.zero, i32))
+    def scale(self, value: Value) -> Value:
+        return self.parameters(value)[0] if self.scales is None else self.number(self.scales[value].scale)
+
+    def zero(self, value: Value, dtype: DType) -> Value | None:
+        """The zero point; None for 0."""
+        if self.scales is None:
+            zero = self.parameters(value)[1]
+            return zero if dtype is f32 else self.emit("cast", zero, dtype=dtype)
+        code = self.scales[value].zero
+        return self.number(code, dtype) if code else None
+
+    def quantise(self, value: Value) -> None:
+        levels = self.emit("round", self.emit("div", value, self.scale(value)))
+        zero = self.zero(value, f32)
+        levels = levels if zero is None else self.emit("add", levels, zero)
+        codes = ops.emit1(self.builder, "cast", levels, name=f"{value.name}_codes", dtype=u8)
+        self.codes[value] = Codes(codes, value)
+
+    def dequantised(self, codes: Codes, name: str) -> Value:
+        levels = self.emit("cast", codes.codes, dtype=i32)
+        zero = self.zero(codes.source, i32)
+        levels = levels if zero is None else self.emit("sub", levels, zero)
         numbers = self.emit("cast", levels, dtype=f32)
-        return ops.emit1(self.builder, "mul", numbers, self.number(scale.scale), name=f"{name}_quantised")
+        return ops.emit1(self.builder, "mul", numbers, self.scale(codes.source), name=f"{name}_quantised")
 
     def quantised_weights(self, site: Site) -> Value:
         w = site.weights

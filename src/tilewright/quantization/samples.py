@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph
+from tilewright.quantization.bound import Scores
 from tilewright.runtime.model import Model
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError, Problems
@@ -19,8 +20,12 @@ Feed = dict[str, Any]
 
 MAX_SAMPLES = 100_000
 """More samples than this are taken for an endless generator."""
-HELD_OUT_FROM = 8
-"""From so many samples on, a quarter of them measures the loss and does not calibrate."""
+FOLDS = 5
+"""The parts of the samples that are left out in turn; of fewer samples each one."""
+CALLS = 8
+"""Rows of a file are cut into so many calls at least: a bound by few calls is wide."""
+EVERY = 4
+"""One of so many samples measures and does not train."""
 
 
 def feeds_of(samples: Any, names: Sequence[str]) -> tuple[Feed, ...]:
@@ -82,61 +87,51 @@ def outputs_of(model: Model, feeds: Sequence[Feed], *, compared: bool = True) ->
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Samples by their numbers: those that calibrate, the first one among them, and those that the metric is of, none
-    where the metric is the caller's."""
+    """Samples by their numbers, and the folds that are left out of calibration in turn, each sample in one: none of a
+    single sample, or where the metric is the caller's."""
 
-    calibrating: Mapping[int, Feed]
-    measuring: Mapping[int, Feed]
+    feeds: Mapping[int, Feed]
+    folds: tuple[tuple[int, ...], ...]
 
     @property
     def first(self) -> Feed:
         """The call that times are of."""
-        return self.calibrating[0]
+        return self.feeds[0]
 
     @property
-    def held_out(self) -> tuple[int, ...]:
-        """The numbers of those that do not calibrate."""
-        return tuple(k for k in self.measuring if k not in self.calibrating)
-
-    @property
-    def all(self) -> list[Feed]:
-        """All of them."""
-        return list({**self.calibrating, **self.measuring}.values())
-
-    @property
-    def description(self) -> str:
-        """The samples that the numbers of a report are of, in words."""
-        count = len(self.all)
-        ranges = f"ranges and errors are of {count - len(self.held_out)} of {count} samples"
-        if self.held_out:
-            return f"{ranges}, the metric is of the others, which were held out"
-        if self.measuring:
-            return f"{ranges}, the metric is of the same: fewer than {HELD_OUT_FROM} samples, none held out"
-        return f"{ranges}, the metric is the caller's"
+    def choices(self) -> list[Mapping[int, Feed]]:
+        """The samples that calibrate: all, then those outside of each fold."""
+        return [self.feeds, *({k: f for k, f in self.feeds.items() if k not in fold} for fold in self.folds)]
 
 
-def divided(feeds: Sequence[Feed], *, measured: bool) -> Samples:
-    """Divide samples into those that calibrate and, if the metric is `measured` on samples, those that it is computed
-    on.
-
-    Calibration suits the samples that it sees better than others. So from `HELD_OUT_FROM` samples on, every fourth one
-    (numbers 3, 7, 11, ...) is held out for the metric; with fewer, both use all.
-    """
-    numbered = dict(enumerate(feeds))
-    if not measured or len(feeds) < HELD_OUT_FROM:
-        return Samples(numbered, numbered if measured else {})
-    return Samples(
-        {k: feed for k, feed in numbered.items() if k % 4 != 3}, {k: feed for k, feed in numbered.items() if k % 4 == 3}
-    )
+def in_folds(feeds: Sequence[Feed], *, measured: bool) -> Samples:
+    """The samples, in folds if the metric is `measured` on them."""
+    count = min(FOLDS, len(feeds)) if measured and len(feeds) > 1 else 0
+    return Samples(dict(enumerate(feeds)), tuple(tuple(range(k, len(feeds), count)) for k in range(count)))
 
 
-def scored(metric: Callable[[Model], float], model: Model) -> float:
-    """The number that a caller's metric gives for a model. Raises CallError where that is no number."""
+def divided(count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The numbers of the samples that train a model, and of those that measure it: every fourth one (3, 7, ...), the
+    last of two or three; a single one does both."""
+    held_out = tuple(range(EVERY - 1, count, EVERY)) or ((count - 1,) if count > 1 else ())
+    return tuple(k for k in range(count) if k not in held_out), held_out or tuple(range(count))
+
+
+def scored(metric: Callable[[Model], Any], model: Model) -> Scores:
+    """The number that a caller's metric gives for a model, or the mean of its numbers, one for each sample. Raises
+    CallError for anything else."""
     score = metric(model)
+    expected, where = "a number, or one for each sample", "metric"
     try:
-        return float(score)
+        numbers = np.asarray(score)
     except (TypeError, ValueError) as error:
-        raise CallError("gives no number", where="metric", expected="a number", got=type(score).__name__) from error
+        raise CallError("gives no number", where=where, expected=expected, got=type(score).__name__) from error
+    if numbers.dtype.kind not in "fiub":
+        raise CallError("gives no number", where=where, expected=expected, got=type(score).__name__)
+    if numbers.ndim > 1 or not numbers.size:
+        raise CallError("gives no number", where=where, expected=expected, got=f"shape {list(numbers.shape)}")
+    values = numbers.astype(np.float64)
+    return Scores(float(values.mean()), numbers=tuple(values.tolist()) if values.ndim else ())
 
 
 def _holds_nan(array: Any) -> bool:
@@ -215,7 +210,8 @@ def _array(value: Any) -> Any:
 
 def rows_of(arrays: Mapping[str, Any], graph: Graph, names: Sequence[str], most: int = 32) -> Iterator[Feed]:
     """Arrays whose first dimension counts samples, cut into calls: as many rows a call as the model's first dimension
-    says, up to `most` where that is open. What is left over is a call of its own if the dimension is open.
+    says, where that is open up to `most` and so few that there are `CALLS` of them. What is left over is a call of its
+    own if the dimension is open.
 
     Raises CallError where the arrays hold different numbers of rows, or fewer than a call takes.
     """
@@ -233,7 +229,7 @@ def rows_of(arrays: Mapping[str, Any], graph: Graph, names: Sequence[str], most:
     fixed = {n for n in firsts.values() if n is not None}
     if len(fixed) > 1:
         raise CallError("samples cannot be cut along the first dimension", expected="one number of rows", got=firsts)
-    step = next(iter(fixed), min(most, count))
+    step = next(iter(fixed), min(most, max(1, count // CALLS)))
     if not 0 < step <= count:
         raise CallError("the arrays hold fewer rows than a call of the model takes", expected=step, got=count)
     ends = range(0, count if not fixed else count - count % step, step)

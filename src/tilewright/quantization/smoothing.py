@@ -31,37 +31,48 @@ Factors = dict[Value, Any]
 """1 / s of values that products read, f32[channels]."""
 
 
-def factors_of(maker: Maker, feeds: Sequence[Feed], sites: Sequence[Site]) -> Factors:
-    """The factors of what products read, by the greatest magnitudes of each channel on the samples."""
+def factors_of(maker: Maker, choices: Sequence[Mapping[int, Feed]], sites: Sequence[Site]) -> list[Factors]:
+    """The factors of what products read, by the greatest magnitudes of each channel, for each of several choices of
+    samples by their numbers."""
     groups: dict[Value, list[Site]] = {}
     for site in sites:
         x = site.node.inputs[0]
         if site.node.op == "matmul" and site.axis is not None and x is not None and as_int(x.shape[-1]) is not None:
             groups.setdefault(x, []).append(site)
     if not groups:
-        return {}
+        return [{} for _ in choices]
     model = maker.probe(_maxima(maker.read.graph, groups))
-    most: list[Any] = []
+    feeds = {index: feed for choice in choices for index, feed in choice.items()}
+    most: dict[int, list[Any]] = {}
     expect(len(feeds))
-    for index, feed in enumerate(feeds):
-        arrays = [np.asarray(a, np.float64) for a in model.run(feed).values()]
-        most = [np.maximum(a, b) for a, b in zip(most, arrays, strict=True)] if most else arrays
+    for index, feed in feeds.items():
+        most[index] = [np.asarray(a, np.float64) for a in model.run(feed).values()]
         tell(f"channels of sample {index + 1}")
+    return [
+        _factors(groups, [np.max(arrays, axis=0) for arrays in zip(*(most[k] for k in choice), strict=True)])
+        for choice in choices
+    ]
+
+
+def _factors(groups: Mapping[Value, Sequence[Site]], most: Sequence[Any]) -> Factors:
+    """The factors by the greatest magnitudes of each value's channels and of those of all weights that read it."""
     result: Factors = {}
-    arrays_left = iter(most)
+    arrays = iter(most)
     for x, members in groups.items():
-        outer, inner = next(arrays_left), np.max([next(arrays_left) for _ in members], axis=0)
+        outer, inner = next(arrays), np.max([next(arrays) for _ in members], axis=0)
         usable = (outer > 0) & (inner > 0)
         ratio = np.sqrt(np.where(usable, inner, 1.0) / np.where(usable, outer, 1.0))
         result[x] = ratio.astype(np.float32)
     return result
 
 
-def smoothed(maker: Maker, factors: Mapping[Value, Any]) -> Maker:
-    """The model with these values smoothed where products with weights read them."""
+def smoothed(maker: Maker, choices: Sequence[Mapping[Value, Any]]) -> list[Maker]:
+    """The model with some values smoothed where products with weights read them: one graph, by each of several choices
+    of factors for the same values."""
+    factors = choices[0]
     graph, read = maker.read.graph, maker.read
     builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), reserved=names_of(graph))
-    weights, fixed, products = dict(read.weights), set(read.interface.fixed), dict[Value, tuple[Value, Value]]()
+    weights, fixed, products = read.weights, set(read.interface.fixed), dict[Value, tuple[Value, Value]]()
     sites = {site.output: site for site in sites_of(graph)}
     for node in graph.nodes:
         x = node.inputs[0] if node.inputs else None
@@ -70,9 +81,7 @@ def smoothed(maker: Maker, factors: Mapping[Value, Any]) -> Maker:
             builder.nodes.append(node)
             continue
         if x not in products:
-            array = factors[x]
             param = builder.param(f"{x.name}.smoothing", TensorType(f32, (x.shape[-1],)))
-            weights[param.name] = array
             fixed.add(param.name)
             products[x] = (ops.emit1(builder, "mul", x, param, name=f"{x.name}_smoothed"), param)
         value, param = products[x]
@@ -82,7 +91,10 @@ def smoothed(maker: Maker, factors: Mapping[Value, Any]) -> Maker:
         builder.nodes.append(replace(node, inputs=(value, w)))
     whole = replace(graph, params=tuple(builder.params), nodes=tuple(builder.nodes))
     interface = replace(read.interface, fixed=frozenset(fixed))
-    return replace(maker, read=replace(read, graph=whole, weights=weights, interface=interface))
+    return [
+        replace(maker, read=replace(read, graph=whole, weights={**weights, **chosen}, interface=interface))
+        for chosen in ({param.name: each[x] for x, (_, param) in products.items()} for each in choices)
+    ]
 
 
 def worth(
