@@ -62,6 +62,7 @@ def test_stats_verify_prune(cli: Cli, user: Store) -> None:
     assert json.loads(cli("db", "stats", "--json")[1])["records"] == 3
     code, text, _ = cli("db", "verify")
     assert code == 0 and "3 unknown" in text
+    assert cli("db", "verify", "nothing")[0] == 1
     user.put(replace(record(8), workload="graph"))
     assert cli("db", "verify", "--json")[0] == 3
     assert cli("db", "prune", "--dry-run")[1].count("replaces") == 1

@@ -16,6 +16,7 @@ from tilewright.support.errors import RecordError
 from tilewright.support.progress import progress
 
 if TYPE_CHECKING:
+    from tilewright.records.database import Named
     from tilewright.records.record import Record
     from tilewright.records.store import Store
 
@@ -133,16 +134,22 @@ def show_command(
     tilewright db show "algorithm 9cedd6588141f375a62f4f91057e3ed1" --workload
     ```
     """
-    from tilewright.records.database import find
-
-    result = find(_store(store), name)
-    if not result:
-        raise RecordError("no such record", where=name, hint="`tilewright db list` lists them")
+    result = _named(_store(store), name)
     if json:
         print_json([_fields(n, r) for n, r in result])
         return
     for digest, r in result:
         _show(digest, r, workload)
+
+
+def _named(store: Store, name: str) -> list[Named]:
+    """The records that a name says. Raises RecordError if there are none."""
+    from tilewright.records.database import find
+
+    result = find(store, name)
+    if not result:
+        raise RecordError("no such record", where=name, hint="`tilewright db list` lists them")
+    return result
 
 
 def _show(digest: str, r: Record, workload: bool) -> None:
@@ -341,10 +348,10 @@ def verify_command(
     tilewright db verify 5f2a --race --json
     ```
     """
-    from tilewright.records.database import everything, find
+    from tilewright.records.database import everything
 
     place = _store(store)
-    result = [pair for name in names for pair in find(place, name)] if names else list(everything(place))
+    result = [pair for name in names for pair in _named(place, name)] if names else list(everything(place))
     rows: list[dict[str, Any]] = []
     interrupted = False
     with progress("race" if race else "verify", enabled=not is_quiet(json)) as step:

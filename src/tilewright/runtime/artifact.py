@@ -12,7 +12,6 @@ but a program is native code, so load only files whose origin you trust: digests
 
 from __future__ import annotations
 
-import contextlib
 import json
 import mmap
 import os
@@ -20,8 +19,6 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,6 +29,7 @@ from tilewright.runtime.specs import ALIGNMENT
 from tilewright.support.classes import dataclass
 from tilewright.support.digest import blake2b
 from tilewright.support.errors import ArtifactError
+from tilewright.support.files import replacing
 from tilewright.support.options import check_path
 
 MAGIC = b"TWMODEL\x1a"
@@ -64,7 +62,7 @@ def write(
     """
     parts = encode(program, version, code_only=code_only, compressed=compressed)
     try:
-        with _replacing(Path(path)) as file:
+        with replacing(os.fspath(path)) as file:
             for part in parts:
                 file.write(part)
     except OSError as error:
@@ -102,30 +100,6 @@ def encode(program: Program, version: int, *, code_only: bool = False, compresse
     head = _HEADER.pack(MAGIC, FORMAT_VERSION, len(sections), offset, digest)
     everything: list[list[Buffer]] = [[head, table], *(parts for _, parts in sections)]
     return [piece for parts in everything for piece in (*parts, bytes(-sum(map(_nbytes, parts)) % ALIGNMENT))]
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Any]:
-    import tempfile  # here, as in `_digest`: who only reads starts faster without it
-
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def pack_blobs(blobs: Mapping[str, bytes]) -> Iterator[bytes]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 UNFINISHED = ".tmp-"
 """How the names of files begin that are being written."""
@@ -34,3 +37,44 @@ def write_whole(path: Path | str, content: bytes, *, durable: bool = False) -> N
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+@contextlib.contextmanager
+def replacing(path: Path | str) -> Iterator[Any]:
+    """A file to write to, which is on the disk and takes the place of what is at `path` when the context ends, with the
+    permissions of a new file. What is no file, a device or a pipe, is written to and stays. Raises OSError, and leaves
+    nothing after."""
+    import tempfile  # here: who only reads starts faster without it
+
+    path = Path(path)
+    if _is_special(path):
+        with open(path, "wb") as file:
+            yield file
+        return
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _is_special(path: Path) -> bool:
+    """Whether there is something at a path that is neither a file nor a folder."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
+from tilewright.support.files import replacing
 
 Array = np.ndarray[Any, Any]
 
@@ -33,16 +32,8 @@ def write_step(path: str | Path, arrays: Mapping[str, Array], count: int, rates:
 
     facts = {"count": str(count), "rates": json.dumps(rates), "seed": str(seed)}
     data = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, facts)
-    path = Path(path)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    with replacing(path) as file:
+        file.write(data)
 
 
 def read_step(path: str | Path, shapes: Mapping[str, tuple[int, ...]], rates: int) -> Saved:
