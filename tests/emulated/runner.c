@@ -17,7 +17,7 @@ static int64_t number(void) {
     get(&value, 8);
     return value;
 }
-/* Memory in whole pages, after it and before it one that nobody may touch. Buffers end, but for their alignment, where
+/* Memory in whole pages, after it and before it one that no access is allowed to. Buffers end, but for their alignment, where
    theirs does; what no call has written is 0xff: floats that are no numbers. */
 enum { PAGE = 4096, ALIGNMENT = 64 };
 static size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }

@@ -1,7 +1,10 @@
-"""Bytecode: modules without it are noticed, and the wheel has none, so that it stays small."""
+"""Bytecode: modules without it are noticed. The wheel has none, and modules in few bytes, so that it stays small."""
 
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
 import importlib
 import shlex
 import subprocess
@@ -9,9 +12,11 @@ import sys
 import zipfile
 import zlib
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
+from tests.dense import dense
 from tests.wheel import pack
 from tilewright.support import bytecode
 
@@ -55,7 +60,7 @@ def test_the_wheel_is_small() -> None:
 
 
 def test_an_archive_is_packed_anew(tmp_path: Path) -> None:
-    members = {"package/__init__.py": b"", "package/part.py": b"number = 1\n" * 99, "package/tool.sh": b"exit\n"}
+    members = {"package/__init__.py": b"", "package/part.py": b"number = 1\n" * 99, "package/tool.sh": b"# exit\n"}
     with zipfile.ZipFile(tmp_path / "built.whl", "w") as archive:
         for name, content in members.items():
             archive.writestr(name, content)
@@ -67,3 +72,80 @@ def test_an_archive_is_packed_anew(tmp_path: Path) -> None:
         attributes = [[(i.date_time, i.external_attr, i.CRC) for i in a.infolist()] for a in (old, new)]
         assert attributes[0] == attributes[1] and attributes[1][-1][1] == 0o100755 << 16
     assert (tmp_path / "packed.whl").stat().st_size < (tmp_path / "built.whl").stat().st_size
+
+
+def test_the_record_has_the_digests_of_what_is_packed(tmp_path: Path) -> None:
+    record = 'package/part.py,sha256=old,9\n"package/a,b.txt",sha256=old,3\nit-1.dist-info/RECORD,,\n'
+    members = {
+        "package/part.py": "if 1:\n    x = 2  # two\n",
+        "package/a,b.txt": "# text\n",
+        "it-1.dist-info/RECORD": record,
+    }
+    with zipfile.ZipFile(tmp_path / "built.whl", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    pack(tmp_path / "built.whl", tmp_path / "packed.whl", lambda data: zlib.compress(data, 9)[2:-4])
+    with zipfile.ZipFile(tmp_path / "packed.whl") as new:
+        assert new.testzip() is None and new.read("package/part.py") == b"if 1:\n x = 2\n"
+        assert new.read("package/a,b.txt") == b"# text\n"
+        rows = list(csv.reader(new.read("it-1.dist-info/RECORD").decode().splitlines()))
+        assert rows.pop() == ["it-1.dist-info/RECORD", "", ""]
+        for name, digest, size in rows:
+            content = new.read(name)
+            raw = base64.urlsafe_b64decode(digest.removeprefix("sha256=") + "=")
+            assert raw == hashlib.sha256(content).digest() and int(size) == len(content)
+        assert [row[0] for row in rows] == ["package/part.py", "package/a,b.txt"]
+
+
+SOURCE = '''\
+"""One.
+
+    indented
+"""
+def f(
+    a,  # first
+      b,
+):
+    """Adds.
+
+    Args:
+        a: "# no comment"
+    """
+    # a line by itself
+    text = """
+    stays  # as it is
+        {a}
+"""
+    more = f"""
+    {a:
+    >3}
+        stays"""
+    if a:
+        return "#", \\
+            b
+    return text + more
+'''
+
+
+def test_modules_in_fewer_bytes() -> None:
+    assert dense(SOURCE).split("\n") == [
+        *('"""One.', "", "    indented", '"""', "def f(", " a,", "   b,", "):", ' """Adds.', "", " Args:"),
+        *('     a: "# no comment"', ' """', "", ' text = """', "    stays  # as it is", "        {a}", '"""'),
+        *(' more = f"""', "    {a:", "    >3}", '        stays"""', " if a:", '  return "#", \\', "   b"),
+        *(" return text + more", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["bundle/c.py", "codegen/llvm/cast.py", "bundle/web.py", "runtime/glue.py", "cli/main.py"]
+)
+def test_a_module_in_fewer_bytes_is_the_same(name: str) -> None:
+    """Bytecode, with its lines, but for docstrings, which are as `inspect` shows them."""
+    source = (PACKAGE / name).read_text()
+    old, new = (_code(compile(text, name, "exec", optimize=2)) for text in (source, dense(source)))
+    assert new == old and len(dense(source)) < len(source)
+
+
+def _code(code: CodeType) -> list[object]:
+    own = [code.co_code, code.co_names, code.co_varnames, [line for _, _, line in code.co_lines()]]
+    return [own, *(_code(c) if isinstance(c, CodeType) else c for c in code.co_consts)]

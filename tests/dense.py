@@ -1,0 +1,73 @@
+"""The source of a module in fewer bytes, line by line: a space a level of indentation, and no comments.
+
+The syntax tree stays, with each node on its line, and so do docstrings, whose indentation is as narrow as the code's.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import tokenize
+from typing import TypeGuard
+
+LEVEL = 4
+"""Spaces of a level of indentation, as modules have it."""
+
+
+def dense(source: str) -> str:
+    """A module's source in fewer bytes. Raises ValueError where it would be another module."""
+    lines, tree = source.split("\n"), ast.parse(source)
+    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    within, columns = _within(tokens), _docstrings(tree)
+    for token in tokens:
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column].rstrip()
+    for row, line in enumerate(lines, 1):
+        spaces = len(line) - len(line.lstrip(" "))
+        if row not in within or row in columns:
+            spaces = min(spaces, columns.get(row, spaces))
+            lines[row - 1] = " " * (spaces // LEVEL + spaces % LEVEL) + line[spaces:]
+    result = "\n".join(lines)
+    if _shape(ast.parse(result)) != _shape(tree):
+        raise ValueError("a module's source means something else in fewer bytes")
+    return result
+
+
+def _within(tokens: list[tokenize.TokenInfo]) -> set[int]:
+    """The lines that begin within a string."""
+    lines: set[int] = set()
+    begun: list[int] = []
+    """Lines where strings with fields begin, of which Python 3.12 and later have several tokens."""
+    for token in tokens:
+        name = tokenize.tok_name[token.type]
+        if name == "FSTRING_START":
+            begun.append(token.start[0])
+        elif name in ("STRING", "FSTRING_END"):
+            first = begun.pop() if name == "FSTRING_END" else token.start[0]
+            lines.update(range(first + 1, token.end[0] + 1))
+    return lines
+
+
+def _docstrings(tree: ast.Module) -> dict[int, int]:
+    """The lines of docstrings beside their first ones, with the columns where these begin."""
+    return {
+        row: node.col_offset
+        for node in ast.walk(tree)
+        if _is_docstring(node)
+        for row in range(node.lineno + 1, (node.end_lineno or node.lineno) + 1)
+    }
+
+
+def _is_docstring(node: ast.AST) -> TypeGuard[ast.Expr]:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _shape(tree: ast.Module) -> tuple[str, list[int | None]]:
+    """The tree with its docstrings as `inspect` shows them, and the lines of its nodes."""
+    nodes = list(ast.walk(tree))
+    for node in nodes:
+        if _is_docstring(node):
+            node.value = ast.Constant(inspect.cleandoc(str(ast.literal_eval(node.value))))
+    return ast.dump(tree), [getattr(node, "lineno", None) for node in nodes]
