@@ -290,6 +290,22 @@ def test_what_comes_out_may_be_what_went_in() -> None:
     check(function, (torch.randn(3, 4), torch.randn(4)), parts=None)
 
 
+def test_tangents_that_are_lazily_zero() -> None:
+    """`torch.func.jvp` gives parameters tangents that have no memory, which parts of the gradient read."""
+    weight = nn.Parameter(torch.randn(4, 4))
+
+    def function(x: Any) -> Any:
+        return torch.func.jvp(lambda v: v.tanh() @ weight, (x,), (torch.ones_like(x),))
+
+    function_compiled, x = compiled(function, dynamic=True), torch.randn(3, 4, requires_grad=True)
+    for _ in range(3):
+        flows = []
+        for f in (function_compiled, function):
+            value, tangent = f(x)
+            flows.append(torch.autograd.grad((value**2).sum() + (tangent**2).sum(), (x, weight)))
+        assert_same(*flows, rtol=2e-5, atol=2e-5)
+
+
 def test_marked_dimensions() -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 

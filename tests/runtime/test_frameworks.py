@@ -219,3 +219,16 @@ def test_lazy_negatives(model: Model) -> None:
     negative = torch._neg_view(torch.zeros(1))
     with pytest.raises(CallError, match="cannot be written to"):
         model(torch.ones(1), out=(torch.zeros(1, 3), negative))
+
+
+def test_lazy_zeros(model: Model) -> None:
+    """Tangents that are zero have elements, and no memory, in PyTorch."""
+    for _ in range(3):  # the slow path, then the builtin
+        model(torch.ones(5))
+        zero = torch._efficientzerotensor((5,))
+        assert zero.data_ptr() == 0
+        expected = affine_reference(np.zeros(5, np.float32), model.weights["w"])
+        np.testing.assert_allclose(model(zero)[0].numpy(), expected, rtol=1e-5)
+        with pytest.raises(CallError, match="cannot be written to"):
+            model(torch.ones(5), out=(torch.zeros(5, 3), zero))
+    assert model(torch.ones(0))[0].shape[0] == 0

@@ -21,6 +21,7 @@ from tilewright.runtime.specs import ALIGNMENT, ParamSpec
 from tilewright.runtime.watch import WATCH, WATCHED
 from tilewright.runtime.weights.local import LocalWeights
 from tilewright.support.classes import dataclass
+from tilewright.support.errors import CallError
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,8 @@ class Packed(Runner):
         """Pack these tensors; gives the call with inputs and weights, which looks at the latter. They are read while
         only others hold them."""
         for tensor in tensors:
+            if tensor.numel() and not tensor.data_ptr():
+                raise CallError("a weight has no memory", got="a lazy zero of PyTorch", hint="x.clone()")
             native().learn(type(tensor))
         watched = self._watch(tensors)
         arrays = [self._fixed[p.name] if p.fixed else self._raw(p, tensors) for p in self._params]

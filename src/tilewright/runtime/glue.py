@@ -122,9 +122,12 @@ def _contiguous(m: Module) -> None:
 
 
 def _accept(f: Function, kind: int, tensor: Value, shape: Value, dims: Value, data: Value, io: Value) -> None:
-    """Check a shape and, if it fits, note address and bytes in `io` and return 1; else return 0."""
+    """Check a shape and, if it fits, note address and bytes in `io` and return 1; else return 0. A tensor of PyTorch
+    that has elements and no memory is lazily zero."""
     count = f.call(I64, "tw_bind" if kind == _INPUT else "tw_equal", tensor, shape, dims)
     with f.when(count < 0):
+        f.ret(0)
+    with f.when(data.eq(0)), f.when(count.ne(0)):
         f.ret(0)
     io[0] = data
     io[8] = count * tensor[TENSOR.itemsize]

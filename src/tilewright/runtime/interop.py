@@ -30,8 +30,8 @@ def framework(obj: object) -> str:
 
 
 def as_numpy(obj: Any, where: str, written: bool = False) -> Array:
-    """A NumPy view of an array in CPU memory, without a copy, but for lazy negatives of PyTorch. CallError if it is
-    none, or if it is `written` to and would be a copy."""
+    """A NumPy view of an array in CPU memory, without a copy, but for lazy negatives and zeros of PyTorch. CallError if
+    it is none, or if it is `written` to and would be a copy."""
     if isinstance(obj, (np.ndarray, np.generic)):
         return np.asarray(obj)
     kind = framework(obj)
@@ -70,8 +70,11 @@ def _torch_view(tensor: Any, where: str, written: bool) -> Array:
     _on_cpu(tensor.device.type, where)
     if tensor.layout != torch.strided:
         raise CallError("not a dense tensor", where=where, got=str(tensor.layout))
-    if written and (tensor.is_conj() or tensor.is_neg()):
-        raise CallError("a lazy conjugate or negative cannot be written to", where=where, hint="x.resolve_neg()")
+    if written and (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()):
+        hint = "x.clone()" if tensor._is_zerotensor() else "x.resolve_neg()"
+        raise CallError("a lazy conjugate, negative or zero cannot be written to", where=where, hint=hint)
+    if tensor._is_zerotensor():  # it has no memory
+        tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.dtype == torch.bfloat16:
         view: Array = tensor.view(torch.int16).numpy().view(bf16.numpy)
