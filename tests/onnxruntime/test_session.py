@@ -253,6 +253,13 @@ def test_sizes_and_initializers_of_options() -> None:
         mine.run(None, {"x": np.ones((4, 2), F32)})
 
 
+def test_arrays_of_the_other_order_of_bytes() -> None:
+    """ONNX Runtime reads their bytes as they are: other numbers."""
+    session = ours.InferenceSession(linear())
+    with pytest.raises(our_errors.InvalidArgument, match=r"order of bytes for input: x.*astype\('<f4'\)"):
+        session.run(None, {"x": np.ones((4, 2), ">f4")})
+
+
 def test_initializers_that_a_feed_overrides() -> None:
     proto = linear()
     proto.graph.input.append(info("w", [2, 3]))

@@ -67,6 +67,10 @@ def _as_tensor(value: Any, arg: NodeArg) -> Array:
         raise RuntimeError(what) from None
     if dtype is not None and array.dtype != dtype:
         actual = element_name(array.dtype)
+        if array.dtype == dtype.newbyteorder():  # whose bytes ONNX Runtime reads as they are: other numbers
+            raise InvalidArgument(
+                f"Unexpected order of bytes for input: {arg.name}. Convert it: x.astype({dtype.str!r})"
+            )
         raise InvalidArgument(
             f"Unexpected input data type. Actual: (tensor({actual})) , expected: ({arg.type.removeprefix('optional(')})"
         )
