@@ -851,3 +851,13 @@ def test_an_stft_is_never_handed_to_onnx_runtime(monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(compiled(**feeds), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(tw.Error):
         compiled(**{**feeds, "n": np.array(0)})
+
+
+def test_a_scan_that_no_host_takes() -> None:
+    """The reference has no scans backwards, and ONNX Runtime not the operator inside."""
+    text = """<ir_version: 8, opset_import: ["" : 17, "com.example": 1]>
+     g (float[2] h, float[3, 2] x) => (float[2] y) { y = Scan <num_scan_inputs = 1, scan_input_directions = [1],
+       body = b (float[2] a, float[2] e) => (float[2] o) { f = com.example.Fancy (e) o = Add (a, f) }> (h, x) }"""
+    compiled = tw.compile(onnx.parser.parse_model(text), custom_ops=[Fancy])
+    with pytest.raises(CallError, match=r"Scan.*neither ONNX Runtime nor onnx\.reference"):
+        compiled(np.zeros(2, F), np.ones((3, 2), F))

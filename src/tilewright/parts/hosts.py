@@ -140,7 +140,7 @@ class HostPart:
         raise CallError(
             "the operators cannot be run on these inputs",
             where=f"{self.section.name} ({names})",
-            got="; ".join(failures),
+            got="; ".join(failures) or f"neither {ORT} nor {REFERENCE} takes them for such types",
         )
 
 
