@@ -1,4 +1,4 @@
-"""Stages that the threads of a block fill together, whichever was said first, the loop's index or the scope.
+"""Moves stages that the threads of a block fill together, in whichever order a schedule binds loops and sets scopes.
 
 A stage that is computed inside of loops of threads, into memory that they share, is computed for all of them. When the
 loop is bound (or the scope set) after the stage was moved there, the stage still has one thread's part: it is moved

@@ -113,11 +113,11 @@ class Writer:
         return result
 
     def full(self, number: Any, t: DType, shape: Sequence[Expr]) -> Ref:
-        """A tensor of one number."""
+        """A tensor of this type and shape that repeats one number."""
         return self.broadcast(self.constant(number, t), shape, ())
 
     def size(self, e: Expr) -> Ref:
-        """A size as a scalar of 32 bits."""
+        """A size as a scalar of i32. Raises UnsupportedError for operators that StableHLO's sizes lack."""
         match e:
             case Const(value):
                 return self.constant(value, i32)
@@ -128,7 +128,7 @@ class Writer:
         raise UnsupportedError("this size cannot be said in StableHLO", got=e)
 
     def sizes(self, shape: Sequence[Expr]) -> Ref:
-        """Sizes as a vector."""
+        """A shape as a vector of i32, computed where sizes are symbolic."""
         if all(as_int(d) is not None for d in shape):
             return self.constant([as_int(d) for d in shape], i32)
         one = (as_expr(1),)

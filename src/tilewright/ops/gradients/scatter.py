@@ -28,7 +28,7 @@ class Scatter:
         return self.b.emit(self.b.node.op, data, self.b.x(1), updates, **self._axis, reduction=reduction)
 
     def take(self, data: Value) -> Value:
-        """The place of each update."""
+        """Gather from `data` the element at the place of each update."""
         op = "gather_elements" if self._axis else "gather_nd"
         return self.b.emit(op, data, self.b.x(1), **self._axis)
 

@@ -181,13 +181,14 @@ def transform(result: WinogradStages) -> Winograd:
 
 
 def problems(result: WinogradStages, structure: Structure, target: Target) -> tuple[WinogradProblem, ...]:
-    """The problems of the layer for the estimate, one for each number of images."""
+    """The problems that estimate the layer, one for each number of images."""
     model = working_set(0.0, structure.func.notes, target)
     return problems_of(result.attrs, _result(result).shape, model, dot_of(result.product, target))
 
 
 def in_blocks(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
-    """The function in blocks of so many rows and columns of tiles."""
+    """A Winograd convolution rewritten to run block by block: `sizes` has `tilerows` and `tilecolumns`, the rows and
+    columns of tiles in a block. Raises ScheduleError for other functions."""
     structure = analyse(func)
     result = stages(structure)
     if result is None:
