@@ -363,6 +363,24 @@ CASES = {
           %z = matmul(%y, %y) {transpose_b = true} : f32[n, n]
           return %z
         }""",
+    "choose algorithms: codes": f"""
+        graph @g(%x: u8[1, 32, 19, 19]) params(%w: i8[32, 32, 3, 3], %v: i8[8, 32, 1, 1]) {{
+          %a = cast(%x) {{dtype = i32}} : i32[1, 32, 19, 19]
+          %b = cast(%w) {{dtype = i32}} : i32[32, 32, 3, 3]
+          %c = cast(%v) {{dtype = i32}} : i32[8, 32, 1, 1]
+          %y = conv(%a, %b) {{{CONV3}}} : i32[1, 32, 19, 19]
+          %z = conv(%a, %c) {{{CONV1}}} : i32[1, 8, 19, 19]
+          return %y, %z
+        }}""",
+    "assign layouts: codes": f"""
+        graph @g(%x: u8[1, 16, 9, 9]) params(%w: i8[16, 16, 3, 3]) {{
+          %z = constant() {{value = array i32[] (7)}} : i32[]
+          %a = cast(%x) {{dtype = i32}} : i32[1, 16, 9, 9]
+          %b = sub(%a, %z) : i32[1, 16, 9, 9]
+          %c = cast(%w) {{dtype = i32}} : i32[16, 16, 3, 3]
+          %y = conv(%b, %c) {{{CONV3}}} by winograd {{panels = 1, tile = 4, width = 16}} in int8 : i32[1, 16, 9, 9]
+          return %y
+        }}""",
     "assign layouts": f"""
         graph @g(%x: f32[n, 3, 9, 9]) params(%w: f32[8, 3, 3, 3], %v: f32[8, 8, 1, 1]) where n in 1..8 {{
           %a = conv(%x, %w) {{{CONV3}}} : f32[n, 8, 9, 9]
