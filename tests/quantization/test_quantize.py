@@ -138,6 +138,37 @@ def test_auto_takes_what_is_faster_alone(
     assert (report.chosen == "fp32") == (chosen == "fp32")
 
 
+@pytest.mark.parametrize("seconds", [1.0, 1.01, 3.0])
+def test_auto_is_the_program_of_f32_where_nothing_is_faster(
+    seconds: float, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Object code and weights are those of `tw.compile`, byte for byte: such a model cannot be slower."""
+    monkeypatch.setattr("tilewright.quantization.entry.in_turns", lambda *_: Pairs((1.0,) * 8, (seconds,) * 8))
+    model, data = dense(rng), samples(rng, 4, 24, count=8)
+    chosen, exact = tw.quantize(model, calibrate=data, max_drop=0.5), tw.compile(model)
+    assert chosen.report.chosen == "fp32" and {mix.layers for mix in chosen.report.mixes} >= {2}
+    assert dict(chosen.program.objects) == dict(exact.program.objects)
+    assert chosen.program.weights.keys() == exact.program.weights.keys()
+    for name, array in exact.program.weights.items():
+        np.testing.assert_array_equal(chosen.program.weights[name], array)
+
+
+def test_auto_takes_the_fastest_of_those_that_hold(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each model after the first is faster than the one before it; those whose loss may be more are not timed."""
+    timed: list[Any] = []
+
+    def in_turns(first: tw.Model, second: tw.Model, _: Any) -> Pairs:
+        timed.append(second)
+        return Pairs((1.0,) * 8, (0.5 / len(timed),) * 8)
+
+    monkeypatch.setattr("tilewright.quantization.entry.in_turns", in_turns)
+    model, data = dense(rng), samples(rng, 4, 24, count=8)
+    report = tw.quantize(model, calibrate=data, max_drop=0.004).report
+    assert report.chosen == "bf16" and report.drop < report.drop_at_most <= 0.004  # of f32, fp16, bf16 the last
+    report = tw.quantize(model, calibrate=data, max_drop=0.002).report
+    assert report.chosen == "fp16" and report.drop_at_most <= 0.002
+
+
 def test_pairs_are_faster_where_three_quarters_are() -> None:
     assert Pairs((4.0, 4.0, 4.0, 4.0), (1.0, 2.0, 2.0, 8.0)).faster == 2.0
     assert Pairs((4.0, 4.0, 4.0, 4.0), (1.0, 8.0, 8.0, 8.0)).faster == 0.5
