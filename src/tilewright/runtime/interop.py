@@ -114,6 +114,8 @@ def in_kind_of(obj: object, array: Array) -> Any:
 
         if array.dtype.name == "bfloat16":
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        if f"torch.{array.dtype.name}" in _SMALL_FLOATS:
+            return torch.from_numpy(array.view(np.uint8)).view(getattr(torch, array.dtype.name))
         return torch.from_numpy(array)
     if framework(obj) in ("jax", "jaxlib"):
         import jax  # type: ignore[import-not-found,unused-ignore]

@@ -24,6 +24,10 @@ DTYPES: dict[torch.dtype, DType] = {
     torch.uint32: dtypes.u32,
     torch.uint64: dtypes.u64,
     torch.bool: dtypes.boolean,
+    torch.float8_e4m3fn: dtypes.f8e4m3fn,
+    torch.float8_e4m3fnuz: dtypes.f8e4m3fnuz,
+    torch.float8_e5m2: dtypes.f8e5m2,
+    torch.float8_e5m2fnuz: dtypes.f8e5m2fnuz,
 }
 TORCH: dict[DType, torch.dtype] = {ours: theirs for theirs, ours in DTYPES.items()}
 
