@@ -30,7 +30,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 from tilewright.support.progress import progress
 
-DOORS = ("onnx", "te", "torch", "jax", "jax_values", "stablehlo")
+DOORS = ("onnx", "te", "torch", "jax", "jax_values", "stablehlo", "dynamo", "exported")
 SIZES = (*range(10), 15, 16, 17, 31, 33, 64, 65, 130)
 SECONDS = 600
 """How long a program may take, compiled and called at all sizes."""
