@@ -472,3 +472,17 @@ def test_masks(threads: int) -> None:
     for x in (torch.randn(1, 8), torch.randn(30, 8), -torch.ones(2, 8), torch.ones(9, 8)):
         with torch.no_grad():
             assert_close(model(x), module(x))
+
+
+class Drawing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator()
+
+    def forward(self, x: Any) -> Any:
+        return x * torch.randn(3, generator=self.generator)
+
+
+def test_a_generator_of_a_module_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match=r"torch\.Generator"):
+        tw.compile(Drawing().eval(), (torch.ones(2, 3),))

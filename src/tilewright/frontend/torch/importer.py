@@ -301,6 +301,11 @@ class _Importer:
         if node.name in self.source.tokens:
             return None
         name = self.source.names.get(node.name)
+        if name is None and node.name not in self.source.constants:
+            what = "the module uses an object that is no tensor, as a torch.Generator is"
+            raise UnsupportedError(
+                what, where=f"{self.label}: {node.name!r}", hint="draw outside, and pass the numbers"
+            )
         if name is None:
             tensor = self.source.constants[node.name]
             array = to_array(tensor, f"{self.label}: constant {node.name!r}")
