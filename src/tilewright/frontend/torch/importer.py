@@ -79,7 +79,7 @@ def _imported_of_least_sizes(*arguments: Any, refused: Callable[[], None] = lamb
     except Error as error:
         if not any(isinstance(e, UnsupportedError) and e.any_size for e in error.each()):
             with contextlib.suppress(Error):
-                return _imported(*arguments, 2)[0]
+                return _imported(*arguments, 2, refused=refused)[0]
         raise error from None
 
 
