@@ -36,7 +36,7 @@ Deflate = Callable[[bytes], bytes]
 def by_zopfli(data: bytes) -> bytes:
     import zopfli.zlib  # which `make wheel` installs
 
-    return bytes(zopfli.zlib.compress(data, numiterations=15))[2:-4]  # without zlib's head and checksum
+    return bytes(zopfli.zlib.compress(data, numiterations=150))[2:-4]  # without zlib's head and checksum
 
 
 def contents(archive: zipfile.ZipFile) -> dict[str, bytes]:
