@@ -56,7 +56,7 @@ def by_onnx_runtime(report: Any, x: Any) -> Any:
 
 
 def test_attention_is_calibrated_and_multiplies_bytes() -> None:
-    samples = [normal(1, LENGTH, WIDTH, seed=k) for k in range(4)]
+    samples = [normal(1, LENGTH, WIDTH, seed=k) for k in range(8)]
     model = tw.quantize(attention(), calibrate=samples, attention=True, **OPTIONS)
     assert [r.type for r in model.report.layers if r.layer in ("scores", "mixed")] == ["int8", "int8"]
     assert len(model.report.layers) == 6 and 1 - model.report.metric[1] < 0.05

@@ -76,7 +76,7 @@ def divided(tensor: Tensor) -> Tensor:
         if not parts:  # all of it stands in indices and conditions
             break
         part = max(parts, key=lambda e: sizes[e])
-        own = {v: extent for v, extent in box.items() if v in variables(part)}
+        own = {v: extent for v, extent in box.items() if v in set(variables(part))}
 
         def element(*at: Expr, part: Expr = part, own: Mapping[Var, Expr] = own) -> Expr:
             return substitute(part, dict(zip(own, at, strict=True)))
