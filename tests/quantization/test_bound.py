@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tilewright.quantization.bound import CONFIDENCE, SERIES, Loss, Scores, loss_of, student
+from tilewright.support.errors import CallError
 
 EXACT = Scores(1.0)
 
@@ -91,6 +92,20 @@ def test_the_number_of_samples_that_it_says_bounds_the_loss() -> None:
 def test_losses_without_and_with_margins(first: Scores, second: Scores, upper: float, words: str) -> None:
     loss = loss_of(first, second)
     assert loss.upper == pytest.approx(upper, rel=1e-3) and words in str(loss)
+
+
+@pytest.mark.parametrize("squares,drop", [(((0.0, 0.0),) * 9, 0.0), (((1e-9, 0.0),) * 9, 1.0)])
+def test_outputs_that_say_nothing_bound_no_loss(squares: Any, drop: float) -> None:
+    loss = loss_of(EXACT, Scores(1 - drop, squares))
+    assert (loss.drop, loss.upper) == (drop, 1.0) and "the loss is not known" in str(loss)
+    assert ("give a metric" if drop < 0.5 else "by more than 0.5") in loss.beyond(0.5)
+    assert loss.samples_for(0.5) is None and loss_of(EXACT, EXACT) == Loss(0.0, 0.0)
+
+
+@pytest.mark.parametrize("numbers", [(), (1.0,) * 8])
+def test_numbers_of_other_samples_are_refused(numbers: tuple[float, ...]) -> None:
+    with pytest.raises(CallError, match="metric: gives numbers of other samples in each call: expected 9"):
+        loss_of(Scores(1.0, numbers=(1.0,) * 9), Scores(1.0, numbers=numbers))
 
 
 @pytest.mark.parametrize("metric", [float("nan"), float("-inf")])

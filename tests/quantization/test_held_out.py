@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tests.quantization.test_quantize import Array, dense, model_of, samples
@@ -93,6 +93,24 @@ def test_a_single_sample_bounds_no_other_call() -> None:
     assert accepted.chosen == "int8" and accepted.drop_at_most == 1 and "of no other call" in str(accepted)
     weights = tw.quantize(model, calibrate=x, precision="int8w", max_drop=0.03).report  # which nothing is fitted to
     assert weights.chosen == "int8w" and weights.drop < weights.drop_at_most <= 0.03
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4w"])
+def test_labels_say_nothing_of_a_loss(precision: Any) -> None:
+    """Classes of a few samples may be the same for both models, while those of other calls are not."""
+    rng = np.random.default_rng(52)
+    weights = {"w": rng.standard_normal((24, 8)).astype(np.float32)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["s"]), helper.make_node("ArgMax", ["s"], ["y"], axis=1)]
+    model = model_of(nodes, weights, [4, 24], [4, 1])
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    data, fresh = samples(rng, 4, 24, count=8), samples(rng, 4, 24, count=200)
+    refused = tw.quantize(model, calibrate=data, precision=precision, max_drop=0.9).report
+    assert refused.chosen == "fp32" and "give a metric" in refused.reason and refused.drop_at_most == 0
+    accepted = tw.quantize(model, calibrate=data, precision=precision, max_drop=1)
+    assert accepted.report.chosen == precision and accepted.report.drop_at_most == 1
+    assert "the loss is not known" in str(accepted.report)
+    exact = tw.compile(model)
+    assert any((np.asarray(exact(x)) != np.asarray(accepted(x))).any() for x in fresh)
 
 
 def test_a_metric_of_the_caller_calibrates_on_all_samples() -> None:

@@ -21,6 +21,7 @@ from statistics import NormalDist
 import numpy as np
 
 from tilewright.support.classes import dataclass
+from tilewright.support.errors import CallError
 
 CONFIDENCE = 0.99
 """The share of the draws of samples for which the loss of all calls is at most the bound, where losses are normal. Of
@@ -58,6 +59,7 @@ class Loss:
     upper      the loss of all calls at most, with `CONFIDENCE`; `drop` where the metric is one number
     count      samples
     deviation  of what is averaged, and `mean` that; `power` of the mean is the loss
+    compared   False where the samples' outputs say nothing: they are integers, or all of them 0
     """
 
     drop: float
@@ -66,6 +68,7 @@ class Loss:
     mean: float = 0.0
     deviation: float = 0.0
     power: float = 1.0
+    compared: bool = True
 
     @property
     def margin(self) -> float:
@@ -75,6 +78,8 @@ class Loss:
     def __str__(self) -> str:
         if self.drop == self.upper == 0:
             return "nothing is lost"
+        if not self.compared:
+            return "the loss is not known: no output of a sample is a float other than 0"
         if self.upper == self.drop and not self.count:
             return f"loss {self.drop:.3g}, without a margin for other calls: the metric is one number"
         if not self.count:
@@ -87,6 +92,8 @@ class Loss:
         """The words that say how the loss is more than `most`."""
         if not self.drop <= most:
             return f"by more than {most:g}"
+        if not self.compared:
+            return "and nothing bounds the loss: no output of a sample is a float other than 0; give a metric"
         if not self.count:
             return "and nothing bounds the loss of other calls than the sample that it was fitted to: give two or more"
         more = self.samples_for(most)
@@ -106,11 +113,18 @@ class Loss:
 
 
 def loss_of(exact: Scores, other: Scores) -> Loss:
-    """The loss of a model beside that of the exact one."""
+    """The loss of a model beside that of the exact one. Raises CallError where a caller's metric gives different
+    numbers of numbers."""
+    if exact is other:
+        return Loss(0.0, 0.0)
     drop = exact.metric - other.metric
     if other.squares:
         return _of_squares(drop, np.asarray(other.squares, np.float64), fitted=other.fitted)
-    if exact.numbers and len(exact.numbers) == len(other.numbers):
+    if len(exact.numbers) != len(other.numbers):
+        counts = [len(numbers) or "a single number" for numbers in (exact.numbers, other.numbers)]
+        what = "gives numbers of other samples in each call"
+        raise CallError(what, where="metric", expected=f"{counts[0]}, as of the model in f32", got=counts[1])
+    if exact.numbers:
         differences = np.asarray(exact.numbers) - np.asarray(other.numbers)
         mean, count = float(differences.mean()), len(differences)
         deviation = _pooled(mean, differences - mean)
@@ -145,8 +159,10 @@ def _within(angle: float, freedom: int) -> float:
 
 def _of_squares(drop: float, squares: np.ndarray, *, fitted: bool) -> Loss:
     difference, whole = squares.sum(0)
-    if not np.isfinite(drop) or not whole > 0:
+    if not np.isfinite(drop):
         return Loss(drop, drop)
+    if not whole > 0:
+        return Loss(drop, max(drop, 1.0), compared=False)
     count, mean = len(squares), float(difference / whole)
     residuals = (squares[:, 0] - mean * squares[:, 1]) / (whole / count)
     deviation = _pooled(mean, residuals)

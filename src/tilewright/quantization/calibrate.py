@@ -176,7 +176,8 @@ def errors_of(
         errors: dict[str, LayerError] = {}
         for k, site in enumerate(sites):
             mean, square, whole = means[3 * k : 3 * k + 3]
-            errors[site.name] = LayerError(float(np.sqrt(square / whole)) if whole > 0 else 0.0, mean)
+            relative = float(np.sqrt(square / whole)) if 0 < whole < np.inf else float(whole and np.inf)
+            errors[site.name] = LayerError(relative, mean)
         results.append(errors)
     return results
 
