@@ -41,3 +41,16 @@ def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
     reader.join()
     assert seen == [b"a model"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_an_open_file_is_written_to_by_its_number(tmp_path: Path) -> None:
+    """`-o /dev/stdout > model.tw` by root put a file in the place of the link /dev/stdout."""
+    target, link = tmp_path / "model", tmp_path / "stdout"
+    with target.open("wb") as opened:
+        link.symlink_to(f"/proc/self/fd/{opened.fileno()}")
+        for path in (link, Path(f"/proc/self/fd/{opened.fileno()}")):
+            with replacing(path) as file:
+                file.write(b"a model")
+            assert target.read_bytes() == b"a model"
+            target.write_bytes(b"")
+    assert link.is_symlink() and sorted(p.name for p in tmp_path.iterdir()) == ["model", "stdout"]

@@ -42,8 +42,8 @@ def write_whole(path: Path | str, content: bytes, *, durable: bool = False) -> N
 @contextlib.contextmanager
 def replacing(path: Path | str) -> Iterator[Any]:
     """A file to write to, which is on the disk and takes the place of what is at `path` when the context ends, with the
-    permissions of a new file. What is no file, a device or a pipe, is written to and stays. Raises OSError, and leaves
-    nothing after."""
+    permissions of a new file. What is no file, a device or a pipe, is written to and stays, and so is an open file by
+    its number, as `/dev/stdout` is. Raises OSError, and leaves nothing after."""
     import tempfile  # here: who only reads starts faster without it
 
     path = Path(path)
@@ -66,9 +66,14 @@ def replacing(path: Path | str) -> Iterator[Any]:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether there is something at a path that is neither a file nor a folder."""
+    """Whether there is something at a path that is neither a file nor a folder, or that is a link to an open file."""
     try:
         mode = path.stat().st_mode
+        while path.is_symlink():
+            folder = path.parent.resolve()
+            if folder.name == "fd" and folder.is_relative_to("/proc"):
+                return True
+            path = folder / path.readlink()
     except OSError:
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))

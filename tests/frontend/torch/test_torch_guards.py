@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tilewright as tw
-from tilewright.support.errors import CallError
+from tilewright.support.errors import CallError, ModelError
 
 torch = pytest.importorskip("torch")
 
@@ -53,3 +53,50 @@ def test_slices_say_the_least_size() -> None:
     for n in (0, 1):
         with pytest.raises(CallError, match="out of range"):
             model(base[5 : 5 + n])
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [lambda x: 1 / x.shape[0], lambda x: x.shape[0] ** -0.5, lambda x: x.shape[1] / x.shape[0]],
+    ids=["reciprocal", "root", "ratio"],
+)
+def test_a_float_argument_of_sizes_fixes_them(scale: Callable[[Any], float]) -> None:
+    """PyTorch's exporter takes the number and guards it; for other sizes the results were those of that number."""
+
+    class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None], scale=scale(x))
+
+    module, example = Model(), torch.arange(24.0).reshape(4, 6).sin()
+    auto = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    models = [tw.compile(torch.export.export(module, (example,), dynamic_shapes=(auto,)))]
+    try:
+        models.append(tw.compile(module, (example,), dynamic={"x": {0: "n", 1: "m"}}))
+    except ModelError as error:
+        assert "it needs a number for n" in str(error)
+    for model in models:
+        torch.testing.assert_close(model(example), module(example))
+        with pytest.raises(CallError, match="dimension"):
+            model(example[:3])
+
+
+def test_factors_may_be_sizes() -> None:
+    def scaled(x: Any) -> Any:
+        n, y = x.shape[0], x * x
+        a, b = x.reshape(n, 1), y.reshape(1, n)
+        return (
+            torch.add(x, y, alpha=n),
+            torch.sub(x, y, alpha=n),
+            torch.addcmul(x, x, y, value=n),
+            torch.addcdiv(x, x, y + 1, value=n),
+            torch.nn.functional.softplus(x, beta=n),
+            torch.addmm(x, a, b, beta=n, alpha=n + 1),
+            torch.addmv(x, a @ b, x, beta=n, alpha=n),
+            torch.index_add(x, 0, torch.zeros(1, dtype=torch.int64), y[:1], alpha=n),
+        )
+
+    module, model = compiled(scaled, 4)
+    for n in (2, 4, 7):
+        x = torch.arange(float(n)).cos()
+        for result, expected in zip(model(x), module(x), strict=True):
+            torch.testing.assert_close(result, expected)

@@ -68,6 +68,10 @@ class Call(Emitter):
             return self.symbols([x], t, ()) if known is None else self.constant(known, t)
         return self.constant(x, t)
 
+    def like(self, number: Any, value: Value) -> Value:
+        """A number, which may be an expression of sizes, as a scalar of `value`'s type."""
+        return self.number(number, value.dtype)
+
     def operand(self, x: Operand, t: DType) -> Value:
         """A tensor or a number as a value of element type `t`."""
         return self.cast(x, t) if isinstance(x, Value) else self.number(x, t)

@@ -78,10 +78,10 @@ def export_module(
                     if unrolled := _cause(error, UnrolledError):
                         raise unrolled from None
                     failures.append(error)
-                    if "generated guard" not in str(error):
+                    if "generated guard" not in str(error) or _numbers(error):
                         break
                 else:
-                    serves = strict or holds(guards_of(result), _symbols(result, example))
+                    serves = holds(guards_of(result), _symbols(result, example))
                     return (result if serves else _of_example(module, example, dims, training) or result), dims, known
             # Multiples of a number that the code asks for are none either, and a loop would be traced for each of them.
             if _numbers(failures[-1]) or not _is_about_sizes(failures[0]):
@@ -181,8 +181,11 @@ def _packs(error: BaseException | None) -> bool:
 
 
 def _numbers(error: Exception) -> list[str]:
-    """The sizes, by the names of their symbols, of which the module's code makes numbers, as a loop over them does."""
-    return re.findall(r"marked (\w+) as dynamic but your code specialized it to be a constant", str(error))
+    """The sizes, by the names of their symbols, of which the module's code makes numbers, as a loop over them does, or
+    an argument that is a float: of `scale=1 / x.shape[0]` PyTorch takes the value, under a guard."""
+    own = r"marked (\w+) as dynamic but your code specialized it to be a constant"
+    floats = r"Not all values of (\w+) = .* satisfy the generated guard .* == -?\d+(?:\.\d|e)"
+    return re.findall(own, str(error)) or re.findall(floats, str(error))
 
 
 def _is_about_sizes(error: Exception) -> bool:

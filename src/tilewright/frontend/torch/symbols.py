@@ -69,13 +69,25 @@ _RELATIONS: dict[str, Callable[[Expr, Expr], Expr]] = {
 
 def guards_of(program: torch.export.ExportedProgram) -> list[Any]:
     """The assumptions about sizes that PyTorch made while it traced a program, as SymPy conditions. A program that was
-    read from a file has none: files hold the ranges of symbols alone."""
+    read from a file has none: files hold the ranges of symbols alone.
+
+    Where a float is a guard's right side it is an argument that PyTorch took as a number, as `scale=1 / x.shape[0]`:
+    each symbol in it is the size that was traced then.
+    """
     for node in program.graph.nodes:
         held = node.meta.get("val") if node.op == "placeholder" else None
         mode = getattr(held, "fake_mode", None)
         if mode is not None and mode.shape_env is not None:
-            return [guard.expr for guard in mode.shape_env.guards]
+            env = mode.shape_env
+            traced = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
+            return [g for guard in env.guards for g in _as_sizes(guard.expr, traced)]
     return []
+
+
+def _as_sizes(guard: Any, traced: Mapping[Any, Any]) -> list[Any]:
+    if not isinstance(guard, sympy.Eq) or not isinstance(guard.args[1], sympy.Float):
+        return [guard]
+    return [sympy.Eq(s, traced[s], evaluate=False) for s in sorted(guard.free_symbols, key=str) if s in traced]
 
 
 def holds(guards: Iterable[Any], sizes: Mapping[Any, int]) -> bool:

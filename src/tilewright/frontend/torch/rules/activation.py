@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
+from tilewright.ir.attributes import same
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr
 from tilewright.ir.graph import Value
@@ -36,7 +37,7 @@ def elu(n: Call, x: Value, alpha: float = 1, scale: float = 1, input_scale: floa
 
 
 def _times(n: Call, x: Value, factor: float) -> Value:
-    return x if factor == 1 else n.emit("mul", x, n.like(factor, x))
+    return x if same(factor, 1) else n.emit("mul", x, n.like(factor, x))
 
 
 @rule("selu")

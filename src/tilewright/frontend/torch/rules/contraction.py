@@ -10,6 +10,7 @@ from tilewright.frontend.common import contraction as common
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
 from tilewright.frontend.torch.rules.random import dropout as dropped
+from tilewright.ir.attributes import same
 from tilewright.ir.dtype import DType, f32
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
@@ -51,13 +52,13 @@ def outer(n: Call, a: Value, b: Value) -> Value:
 @rule("addmm", "baddbmm", "addmv")
 def addmm(n: Call, x: Value, a: Value, b: Value, beta: Any = 1, alpha: Any = 1) -> Value:
     result = _scaled(n, common.product(n, a, b, _sums(a)), alpha)
-    if beta != 0:
+    if not same(beta, 0):
         result = n.emit("add", result, _scaled(n, n.cast(x, result.dtype), beta))
     return n.cast(result, n.dtype)
 
 
 def _scaled(n: Call, x: Value, factor: Any) -> Value:
-    return x if factor == 1 else n.emit("mul", x, n.like(factor, x))
+    return x if same(factor, 1) else n.emit("mul", x, n.like(factor, x))
 
 
 @rule("einsum")

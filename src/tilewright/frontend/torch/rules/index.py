@@ -9,6 +9,7 @@ from typing import Any
 from tilewright.arith import simplify
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
+from tilewright.ir.attributes import same
 from tilewright.ir.dtype import DType, boolean, i32, i64
 from tilewright.ir.expr import Expr, as_expr, as_int, is_const
 from tilewright.ir.graph import Value
@@ -260,7 +261,7 @@ def index_slices(
     whole = tuple(count if k == axis else d for k, d in enumerate(x.shape))
     assert isinstance(source, Value)
     updates = n.reshape(n.cast(source, x.dtype), whole)
-    if alpha != 1:
+    if not same(alpha, 1):
         updates = n.emit("mul", updates, n.like(alpha, updates))
     if as_int(updates.type.size) == 0:
         return n.reshape(x, shape)

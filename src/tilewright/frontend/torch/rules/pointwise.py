@@ -9,6 +9,7 @@ from typing import Any
 from tilewright.frontend.common.arithmetic import floored_remainder, small_power
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import RULES, rule
+from tilewright.ir.attributes import same
 from tilewright.ir.dtype import boolean, f32
 from tilewright.ir.functions import by_name_in
 from tilewright.ir.graph import Value
@@ -90,7 +91,7 @@ def _scaled(n: Call, b: Operand, alpha: Any) -> Operand:
 
 
 def _with_scaled(n: Call, op: str, a: Operand, b: Operand, alpha: Any) -> Value:
-    if alpha == 1:
+    if same(alpha, 1):
         return _binary(n, op, a, b)
     return n.single(lambda n, a, b: _binary(n, op, a, _scaled(n, b, alpha)), a, b)  # type: ignore[no-any-return]
 
@@ -253,13 +254,14 @@ def rsqrt(n: Call, x: Value) -> Value:
 @rule("addcmul", single=True)
 def addcmul(n: Call, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
     product = n.emit("mul", n.cast(a, n.dtype), n.cast(b, n.dtype))
-    return n.emit("add", n.cast(x, n.dtype), product if value == 1 else n.emit("mul", product, n.like(value, product)))
+    scaled = product if same(value, 1) else n.emit("mul", product, n.like(value, product))
+    return n.emit("add", n.cast(x, n.dtype), scaled)
 
 
 @rule("addcdiv", single=True)
 def addcdiv(n: Call, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
     quotient = n.emit("div", n.cast(a, n.dtype), n.cast(b, n.dtype))
-    scaled = quotient if value == 1 else n.emit("mul", quotient, n.like(value, quotient))
+    scaled = quotient if same(value, 1) else n.emit("mul", quotient, n.like(value, quotient))
     return n.emit("add", n.cast(x, n.dtype), scaled)
 
 
@@ -320,7 +322,7 @@ def softplus(n: Call, x: Value, beta: float = 1, threshold: float = 20) -> Value
     """log(1 + exp(beta x)) / beta; above the threshold, where PyTorch gives x, the two agree to the last digit."""
     if threshold < 16 and threshold < (36 if x.dtype.bits == 64 else 16):
         raise n.unsupported("with a low threshold", got=threshold)
-    if beta == 1:
+    if same(beta, 1):
         return n.emit("softplus", x)
     return n.emit("mul", n.emit("softplus", n.emit("mul", x, n.like(beta, x))), n.like(1 / beta, x))
 
