@@ -6,11 +6,13 @@ import contextlib
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
+from fractions import Fraction
 from typing import Any
 
 import sympy
 import torch
 
+from tilewright.arith import prove
 from tilewright.ir.dim import Dim, DimSizes
 from tilewright.ir.expr import Expr, Var, all_of, any_of, as_expr, as_int, equal, maximum, minimum, not_equal
 from tilewright.ir.graph import GraphBuilder
@@ -57,6 +59,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+_MAX_DENOMINATOR = 1 << 20
+"""The largest part of a fraction that stands for a float in a condition: products with sizes are 64-bit integers."""
+
 _RELATIONS: dict[str, Callable[[Expr, Expr], Expr]] = {
     "Equality": equal,
     "Unequality": not_equal,
@@ -71,8 +76,8 @@ def guards_of(program: torch.export.ExportedProgram) -> list[Any]:
     """The assumptions about sizes that PyTorch made while it traced a program, as SymPy conditions. A program that was
     read from a file has none: files hold the ranges of symbols alone.
 
-    Where a float is a guard's right side it is an argument that PyTorch took as a number, as `scale=1 / x.shape[0]`:
-    each symbol in it is the size that was traced then.
+    A guard says that sizes make a float where PyTorch took an argument as a number, as `scale=1 / x.shape[0]`. Each of
+    these sizes is the one that was traced then, as it is where a guard has a power of a float.
     """
     for node in program.graph.nodes:
         held = node.meta.get("val") if node.op == "placeholder" else None
@@ -85,7 +90,8 @@ def guards_of(program: torch.export.ExportedProgram) -> list[Any]:
 
 
 def _as_sizes(guard: Any, traced: Mapping[Any, Any]) -> list[Any]:
-    if not isinstance(guard, sympy.Eq) or not isinstance(guard.args[1], sympy.Float):
+    number = isinstance(guard, sympy.Eq) and isinstance(guard.args[1], sympy.Float)
+    if not number and not any(type(e).__name__ == "FloatPow" for e in sympy.preorder_traversal(guard)):
         return [guard]
     return [sympy.Eq(s, traced[s], evaluate=False) for s in sorted(guard.free_symbols, key=str) if s in traced]
 
@@ -94,6 +100,12 @@ def holds(guards: Iterable[Any], sizes: Mapping[Any, int]) -> bool:
     """Whether no condition is false for these sizes, which are listed by their symbols. Conditions on other symbols are
     ignored."""
     return not any(not _about_ones(g) and g.subs(sizes) == sympy.false for g in guards)
+
+
+def _quotients(e: Any) -> set[Any]:
+    """The types of the parts of a number that are floats."""
+    names = ("IntTrueDiv", "FloatTrueDiv", "ToFloat")
+    return {type(part) for part in sympy.preorder_traversal(e) if type(part).__name__ in names}
 
 
 def _about_ones(guard: Any) -> bool:
@@ -188,10 +200,34 @@ class Sizes:
         if isinstance(e, sympy.logic.boolalg.BooleanAtom):
             return bool(e)
         if name in _RELATIONS:
-            return _RELATIONS[name](*(as_expr(self._expr(a)) for a in e.args))
+            (a, b), (c, d) = map(self._ratio, e.args)
+            return _RELATIONS[name](a * d, c * b)
         if name in ("And", "Or"):
             return (all_of if name == "And" else any_of)(as_expr(self.condition(a)) for a in e.args)
         raise UnsupportedError(f"a condition on sizes by {name} is not supported", got=e)
+
+    def _ratio(self, e: Any) -> tuple[Expr, Expr]:
+        """A number that is computed of sizes, a float or not, as a numerator and a denominator above 0: PyTorch guards
+        `if x.shape[0] / 3 > 1.2`, too. Raises UnsupportedError."""
+        name = type(e).__name__
+        if isinstance(e, sympy.Float):
+            fraction = Fraction(float(e)).limit_denominator(_MAX_DENOMINATOR)
+            if float(fraction) != float(e) or abs(fraction) > _MAX_DENOMINATOR:
+                raise UnsupportedError("a condition on sizes by such a number is not supported", got=e)
+            return as_expr(fraction.numerator), as_expr(fraction.denominator)
+        if name == "ToFloat":
+            return self._ratio(e.args[0])
+        if name in ("IntTrueDiv", "FloatTrueDiv"):
+            (a, b), (c, d) = map(self._ratio, e.args)
+            if not prove(c > 0):
+                raise UnsupportedError("a condition on sizes by this quotient is not supported", got=e)
+            return a * d, b * c
+        if name in ("Add", "Mul") and e.has(sympy.Float, *_quotients(e)):
+            (a, b), *others = map(self._ratio, e.args)
+            for c, d in others:
+                a, b = (a * d + c * b, b * d) if name == "Add" else (a * c, b * d)
+            return a, b
+        return as_expr(self._expr(e)), as_expr(1)
 
     def expr(self, size: int | torch.SymInt | Any) -> Expr:
         """A size of PyTorch. Raises UnsupportedError for one that depends on data."""
