@@ -111,21 +111,22 @@ def test_factors_may_be_sizes() -> None:
         lambda n, m: n / 3 == 1,
         lambda n, m: n / 10 != 0.3,
         lambda n, m: n**0.5 > 1.9,
+        lambda n, m: 0.1 * n <= 0.3,
+        lambda n, m: 0.1 * n > 0.3,
+        lambda n, m: n / 3 + m / 3 > 7 / 3,
     ],
-    ids=["number", "ratio", "sum", "equal", "unequal", "root"],
+    ids=["number", "ratio", "sum", "equal", "unequal", "root", "rounded", "rounded up", "rounded sum"],
 )
 def test_branches_by_floats_that_sizes_make(first: Callable[[int, int], bool]) -> None:
     """Guards by floats were left out: other sizes took the branch of the traced ones."""
-    module, model = compiled(lambda x, y: (x * 2 if first(x.shape[0], y.shape[0]) else x + 1, y), 4, 5)
-    right = 0
-    for n in (2, 3, 4, 7):
-        for m in (2, 4, 5, 8):
-            x, y = torch.arange(float(n)), torch.arange(float(m))
-            try:
-                result = model(x, y)
-            except CallError:
-                assert (n, m) != (4, 5)
-                continue
-            right += 1
-            assert all(torch.equal(a, b) for a, b in zip(result, module(x, y), strict=True))
-    assert right >= 1
+    for sizes in ((4, 5), (2, 3)):
+        module, model = compiled(lambda x, y: (x * 2 if first(x.shape[0], y.shape[0]) else x + 1, y), *sizes)
+        for n in (2, 3, 4, 7):
+            for m in (2, 3, 4, 5, 8):
+                x, y = torch.arange(float(n)), torch.arange(float(m))
+                try:
+                    result = model(x, y)
+                except CallError:
+                    assert (n, m) != sizes
+                    continue
+                assert all(torch.equal(a, b) for a, b in zip(result, module(x, y), strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from fractions import Fraction
 from typing import Any
@@ -77,7 +77,7 @@ def guards_of(program: torch.export.ExportedProgram) -> list[Any]:
     read from a file has none: files hold the ranges of symbols alone.
 
     A guard says that sizes make a float where PyTorch took an argument as a number, as `scale=1 / x.shape[0]`. Each of
-    these sizes is the one that was traced then, as it is where a guard has a power of a float.
+    these sizes is the one that was traced then, as it is where a guard is about a float that was rounded.
     """
     for node in program.graph.nodes:
         held = node.meta.get("val") if node.op == "placeholder" else None
@@ -91,9 +91,19 @@ def guards_of(program: torch.export.ExportedProgram) -> list[Any]:
 
 def _as_sizes(guard: Any, traced: Mapping[Any, Any]) -> list[Any]:
     number = isinstance(guard, sympy.Eq) and isinstance(guard.args[1], sympy.Float)
-    if not number and not any(type(e).__name__ == "FloatPow" for e in sympy.preorder_traversal(guard)):
+    if not number and not any(map(_is_rounded, sympy.preorder_traversal(guard))):
         return [guard]
     return [sympy.Eq(s, traced[s], evaluate=False) for s in sorted(guard.free_symbols, key=str) if s in traced]
+
+
+def _is_rounded(e: Any) -> bool:
+    """Whether floats are computed of sizes with rounding, so that a condition may hold for other sizes than one on
+    fractions does: `0.1 * 3 > 0.3`."""
+    if type(e).__name__ == "FloatPow":
+        return True
+    floats = [part for part in e.args if isinstance(part, sympy.Float)]
+    uneven = any(Fraction(float(x)).denominator > _MAX_DENOMINATOR for x in floats)
+    return type(e).__name__ in ("Add", "Mul") and (uneven or bool(_quotients(e, ("IntTrueDiv", "FloatTrueDiv"))))
 
 
 def holds(guards: Iterable[Any], sizes: Mapping[Any, int]) -> bool:
@@ -102,9 +112,8 @@ def holds(guards: Iterable[Any], sizes: Mapping[Any, int]) -> bool:
     return not any(not _about_ones(g) and g.subs(sizes) == sympy.false for g in guards)
 
 
-def _quotients(e: Any) -> set[Any]:
+def _quotients(e: Any, names: Sequence[str] = ("IntTrueDiv", "FloatTrueDiv", "ToFloat")) -> set[Any]:
     """The types of the parts of a number that are floats."""
-    names = ("IntTrueDiv", "FloatTrueDiv", "ToFloat")
     return {type(part) for part in sympy.preorder_traversal(e) if type(part).__name__ in names}
 
 
