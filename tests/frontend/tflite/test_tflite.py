@@ -65,6 +65,19 @@ def test_factors_are_numbers_to_31_bits(number: float) -> None:
     )
 
 
+def test_the_mean_of_no_codes_is_the_zero_point() -> None:
+    """The factor between the scales is divided by the number of elements, which is 0."""
+    w = Writer()
+    x = w.input((3, 0, 5), "int8", 0.031, -9)
+    y = w.tensor((3, 5), "int8", 0.05, 20)
+    w.add("MEAN", [x, w.constant(np.int32([1]))], y, (0, "?", False))
+    with np.errstate(all="raise"):
+        imported = import_tflite(w.file(y))
+    feed = {imported.graph.inputs[0].name: np.zeros((3, 0, 5), np.int8)}
+    (mean,) = run_graph(imported.graph, feed, imported.weights).values()
+    np.testing.assert_array_equal(mean, np.full((3, 5), 20, np.int8))
+
+
 def test_factors_that_are_too_large_are_refused() -> None:
     w = Writer()
     x = w.input((2, 2), "int8", 1e30)

@@ -272,7 +272,7 @@ def mean(n: Call) -> Value:
         return n.emit("reduce_mean", x, axes=axes, **attrs)
     (scale, _), (out, _) = n.single(n.tensor(0)), n.single(n.out)
     total = n.emit("cast", n.emit("reduce_sum", n.centred(x, n.tensor(0)), axes=axes, **attrs), dtype=i64)
-    count = prod(_sizes(x)[k] for k in axes)
+    count = prod(_sizes(x)[k] for k in axes) or 1  # sums of no codes are 0
     return n.coded(fixed.multiplied(n, total, [float(np.float64(scale) / np.float64(out))], count=count))
 
 
