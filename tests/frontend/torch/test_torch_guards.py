@@ -114,8 +114,23 @@ def test_factors_may_be_sizes() -> None:
         lambda n, m: 0.1 * n <= 0.3,
         lambda n, m: 0.1 * n > 0.3,
         lambda n, m: n / 3 + m / 3 > 7 / 3,
+        lambda n, m: int(1.5 * n) > 4,
+        lambda n, m: n / 3 > 1,
+        lambda n, m: round(m / n) >= 2,
     ],
-    ids=["number", "ratio", "sum", "equal", "unequal", "root", "rounded", "rounded up", "rounded sum"],
+    ids=[
+        "number",
+        "ratio",
+        "sum",
+        "equal",
+        "unequal",
+        "root",
+        "rounded",
+        "rounded up",
+        "rounded sum",
+        "whole",
+        "nearest",
+    ],
 )
 def test_branches_by_floats_that_sizes_make(first: Callable[[int, int], bool]) -> None:
     """Guards by floats were left out: other sizes took the branch of the traced ones."""

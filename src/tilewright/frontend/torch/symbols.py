@@ -11,6 +11,7 @@ from typing import Any
 
 import sympy
 import torch
+from sympy.logic.boolalg import BooleanAtom
 
 from tilewright.arith import prove
 from tilewright.ir.dim import Dim, DimSizes
@@ -59,6 +60,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+_QUOTIENTS = ("IntTrueDiv", "FloatTrueDiv", "ToFloat")
+"""Names of PyTorch's functions of sizes that make floats."""
+
 _MAX_DENOMINATOR = 1 << 20
 """The largest part of a fraction that stands for a float in a condition: products with sizes are 64-bit integers."""
 
@@ -77,7 +81,8 @@ def guards_of(program: torch.export.ExportedProgram) -> list[Any]:
     read from a file has none: files hold the ranges of symbols alone.
 
     A guard says that sizes make a float where PyTorch took an argument as a number, as `scale=1 / x.shape[0]`. Each of
-    these sizes is the one that was traced then, as it is where a guard is about a float that was rounded.
+    these sizes is the one that was traced then, as it is where a guard is about a float that was rounded, or by a
+    function that conditions do not have.
     """
     for node in program.graph.nodes:
         held = node.meta.get("val") if node.op == "placeholder" else None
@@ -91,19 +96,25 @@ def guards_of(program: torch.export.ExportedProgram) -> list[Any]:
 
 def _as_sizes(guard: Any, traced: Mapping[Any, Any]) -> list[Any]:
     number = isinstance(guard, sympy.Eq) and isinstance(guard.args[1], sympy.Float)
-    if not number and not any(map(_is_rounded, sympy.preorder_traversal(guard))):
+    parts = list(sympy.preorder_traversal(guard))
+    exact = not number and all(map(_has_expression, parts)) and not any(map(_is_rounded, parts))
+    if exact or _about_ones(guard) or not guard.free_symbols <= traced.keys():
         return [guard]
-    return [sympy.Eq(s, traced[s], evaluate=False) for s in sorted(guard.free_symbols, key=str) if s in traced]
+    return [sympy.Eq(s, traced[s], evaluate=False) for s in sorted(guard.free_symbols, key=str)]
+
+
+def _has_expression(e: Any) -> bool:
+    """Whether `Sizes.condition` knows a part of a guard: of `int(1.5 * x.shape[0]) > 5` it does not."""
+    known = {*_FUNCTIONS, *_RELATIONS, *_QUOTIENTS, "And", "Or"}
+    return e.is_number or e.is_Symbol or isinstance(e, BooleanAtom) or type(e).__name__ in known
 
 
 def _is_rounded(e: Any) -> bool:
     """Whether floats are computed of sizes with rounding, so that a condition may hold for other sizes than one on
     fractions does: `0.1 * 3 > 0.3`."""
-    if type(e).__name__ == "FloatPow":
-        return True
     floats = [part for part in e.args if isinstance(part, sympy.Float)]
     uneven = any(Fraction(float(x)).denominator > _MAX_DENOMINATOR for x in floats)
-    return type(e).__name__ in ("Add", "Mul") and (uneven or bool(_quotients(e, ("IntTrueDiv", "FloatTrueDiv"))))
+    return type(e).__name__ in ("Add", "Mul") and (uneven or bool(_quotients(e, _QUOTIENTS[:2])))
 
 
 def holds(guards: Iterable[Any], sizes: Mapping[Any, int]) -> bool:
@@ -112,9 +123,14 @@ def holds(guards: Iterable[Any], sizes: Mapping[Any, int]) -> bool:
     return not any(not _about_ones(g) and g.subs(sizes) == sympy.false for g in guards)
 
 
-def _quotients(e: Any, names: Sequence[str] = ("IntTrueDiv", "FloatTrueDiv", "ToFloat")) -> set[Any]:
+def _quotients(e: Any, names: Sequence[str] = _QUOTIENTS) -> set[Any]:
     """The types of the parts of a number that are floats."""
     return {type(part) for part in sympy.preorder_traversal(e) if type(part).__name__ in names}
+
+
+def _is_float(e: Any) -> bool:
+    sums = type(e).__name__ in ("Add", "Mul") and any(map(_is_float, e.args))
+    return sums or isinstance(e, sympy.Float) or type(e).__name__ in (*_QUOTIENTS, "FloatPow")
 
 
 def _about_ones(guard: Any) -> bool:
@@ -122,6 +138,8 @@ def _about_ones(guard: Any) -> bool:
     if not isinstance(guard, sympy.core.relational.Relational):
         return False
     a, b = guard.args
+    if isinstance(b, sympy.Float) or _is_float(a):
+        return False
     if isinstance(guard, sympy.Ne):
         remainder = any(type(e).__name__ in ("Mod", "PythonMod") for e in (a, b))
         return not remainder and (not b.is_number or b in (0, 1))
@@ -206,7 +224,7 @@ class Sizes:
     def condition(self, e: Any) -> Any:
         """A condition on sizes. Raises UnsupportedError."""
         name = type(e).__name__
-        if isinstance(e, sympy.logic.boolalg.BooleanAtom):
+        if isinstance(e, BooleanAtom):
             return bool(e)
         if name in _RELATIONS:
             (a, b), (c, d) = map(self._ratio, e.args)
