@@ -129,6 +129,7 @@ def test_factors_may_be_sizes() -> None:
         "rounded up",
         "rounded sum",
         "whole",
+        "above one",
         "nearest",
     ],
 )

@@ -98,7 +98,7 @@ def _as_sizes(guard: Any, traced: Mapping[Any, Any]) -> list[Any]:
     number = isinstance(guard, sympy.Eq) and isinstance(guard.args[1], sympy.Float)
     parts = list(sympy.preorder_traversal(guard))
     exact = not number and all(map(_has_expression, parts)) and not any(map(_is_rounded, parts))
-    if exact or _about_ones(guard) or not guard.free_symbols <= traced.keys():
+    if exact or not guard.free_symbols <= traced.keys():
         return [guard]
     return [sympy.Eq(s, traced[s], evaluate=False) for s in sorted(guard.free_symbols, key=str)]
 
