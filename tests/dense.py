@@ -1,6 +1,7 @@
-"""The source of a module in fewer bytes, line by line: a space a level of indentation, and no comments.
+"""The source of a module in fewer bytes, line by line: a space a level of indentation, none within brackets, and no
+comments.
 
-The syntax tree stays, with each node on its line, and so do docstrings, whose indentation is as narrow as the code's.
+The syntax tree stays, with each node on its line, and so do docstrings, whose lines begin at the margin.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ def dense(source: str) -> str:
     """A module's source in fewer bytes. Raises ValueError where it would be another module."""
     lines, tree = source.split("\n"), ast.parse(source)
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
-    within, columns = _within(tokens), _docstrings(tree)
+    within, columns, continued = _within(tokens), _docstrings(tree), _continued(tokens)
     for token in tokens:
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column].rstrip()
     for row, line in enumerate(lines, 1):
         spaces = len(line) - len(line.lstrip(" "))
-        if row not in within or row in columns:
-            spaces = min(spaces, columns.get(row, spaces))
-            lines[row - 1] = " " * (spaces // LEVEL + spaces % LEVEL) + line[spaces:]
+        if row in columns:
+            lines[row - 1] = line[min(spaces, columns[row]) :]
+        elif row not in within:
+            narrow = 0 if row in continued else spaces // LEVEL + spaces % LEVEL
+            lines[row - 1] = " " * narrow + line[spaces:]
     result = "\n".join(lines)
     if _shape(ast.parse(result)) != _shape(tree):
         raise ValueError("a module's source means something else in fewer bytes")
@@ -47,6 +50,19 @@ def _within(tokens: list[tokenize.TokenInfo]) -> set[int]:
         elif name in ("STRING", "FSTRING_END"):
             first = begun.pop() if name == "FSTRING_END" else token.start[0]
             lines.update(range(first + 1, token.end[0] + 1))
+    return lines
+
+
+def _continued(tokens: list[tokenize.TokenInfo]) -> set[int]:
+    """The lines whose first token stands within brackets."""
+    lines: set[int] = set()
+    depth, last = 0, 0
+    for token in tokens:
+        if depth and token.start[0] > last:
+            lines.add(token.start[0])
+        last = token.end[0]
+        if token.type == tokenize.OP:
+            depth += (token.string in "([{") - (token.string in ")]}")
     return lines
 
 

@@ -129,8 +129,8 @@ def f(
 
 def test_modules_in_fewer_bytes() -> None:
     assert dense(SOURCE).split("\n") == [
-        *('"""One.', "", "    indented", '"""', "def f(", " a,", "   b,", "):", ' """Adds.', "", " Args:"),
-        *('     a: "# no comment"', ' """', "", ' text = """', "    stays  # as it is", "        {a}", '"""'),
+        *('"""One.', "", "    indented", '"""', "def f(", "a,", "b,", "):", ' """Adds.', "", "Args:"),
+        *('    a: "# no comment"', '"""', "", ' text = """', "    stays  # as it is", "        {a}", '"""'),
         *(' more = f"""', "    {a:", "    >3}", '        stays"""', " if a:", '  return "#", \\', "   b"),
         *(" return text + more", ""),
     ]
