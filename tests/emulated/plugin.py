@@ -56,7 +56,9 @@ def imitated() -> NoReturn:
 
 OTHERS = {
     "tests/plans/test_memory_bound.py::test_results_that_": "this machine's stores past the caches are looked at",
+    "tests/plans/test_memory_bound.py::test_large_outputs_start_with_a_line": "calls of this process are timed",
     "tests/plans/framework/test_restate.py::test_what_is_taken_is_what_is_shown": "x86 plans what this one laid out",
+    "tests/plans/framework/test_restate.py::test_names_stay_and_results_too": "x86 plans what this one laid out",
     "tests/ops/test_extent.py::test_kernels_read_the_size": "clocks are put between kernels of this process",
 }
 """Tests, by how their names begin, that ask something of this machine, and what."""
