@@ -15,6 +15,7 @@ import torch
 
 import tilewright as tw
 from tests.fuzz import open_torch
+from tests.fuzz.compared import differs
 
 text = open_torch.text
 
@@ -27,7 +28,7 @@ def compiled(seed: int, threads: int) -> Callable[[int, int], Any]:
         raise tw.Error("no such module")
     example = torch.randn(6, width), torch.tensor([0, 2, 1, 0, 3])
     axes = {0: torch.export.Dim.DYNAMIC}, {0: torch.export.Dim.DYNAMIC}
-    io.BytesIO()
+    before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -36,6 +37,8 @@ def compiled(seed: int, threads: int) -> Callable[[int, int], Any]:
             proto = program.model_proto
     except Exception as error:  # PyTorch exports no such module
         raise tw.Error(str(error)) from None
+    finally:
+        logging.disable(before)
     model = tw.compile(proto, threads=threads, fallback="never")
     names = [spec.name for spec in model.inputs]
 
@@ -50,19 +53,9 @@ def compiled(seed: int, threads: int) -> Callable[[int, int], Any]:
         got = model(*(feeds[name] for name in names))
         got = list(got) if isinstance(got, tuple | list) else [got]
         for k, (a, b) in enumerate(zip(got, want or (), strict=want is not None)):
-            said = differs(np.asarray(a), b.detach().numpy())
+            expected = b.detach().numpy()
+            said = differs(np.asarray(a), expected, 2e-5 if expected.dtype.kind == "f" else None)
             assert not said, f"result {k} at n = {n}, m = {m}: {said}"
         return got
 
     return call
-
-
-def differs(got: Any, want: Any) -> str:
-    """How an array differs from what is expected; empty if it does not."""
-    if got.shape != want.shape or got.dtype != want.dtype:
-        return f"{got.dtype}{got.shape} for {want.dtype}{want.shape}"
-    if want.dtype.kind != "f":
-        return "" if np.array_equal(got, want) else f"{got.ravel()[:12]} for {want.ravel()[:12]}"
-    scale = np.abs(want[np.isfinite(want)]).max(initial=1e-30)
-    close = np.allclose(got, want, rtol=2e-5, atol=2e-5 * scale, equal_nan=True)
-    return "" if close else f"{got.ravel()[:12]} for {want.ravel()[:12]}"

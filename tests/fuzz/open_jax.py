@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -105,13 +105,34 @@ def drawn(seed: int) -> tuple[Callable[..., Any], list[Any], list[str]]:
         steps.append((name, f, places))
         pool.append(created)
 
+    return chained(steps), inputs, [name for name, _, _ in steps]
+
+
+def chained(steps: Sequence[tuple[str, Callable[..., Any], tuple[int, ...]]]) -> Callable[[Any, Any], Any]:
+    """A function of numbers and indices by its steps: the name of each, what it does, and which values it reads."""
+
     def function(x: Any, ids: Any) -> Any:
         values = [x, ids]
         for _, f, places in steps:
             values.append(f(*(values[k] for k in places)))
         return values[-1], values[len(values) // 2] * 1, ids + 0
 
-    return function, inputs, [name for name, _, _ in steps]
+    return function
+
+
+def exported_model(seed: int, function: Callable[..., Any], inputs: Sequence[Any], threads: int) -> tuple[Any, Any]:
+    """The export of a function by JAX, and its model by the door of the seed. Raises Error where either refuses it."""
+    jitted = jax.jit(function)
+    try:
+        exported = export.export(jitted)(*inputs)
+    except Exception as error:  # JAX takes no such function
+        raise tw.Error(str(error)) from None
+    door = seed % 3
+    if door == 0:
+        return exported, tw.compile(exported, threads=threads)
+    if door == 1:
+        return exported, tw.compile(jitted, tuple(inputs), threads=threads)
+    return exported, tw.compile(exported.mlir_module(), threads=threads)
 
 
 def text(seed: int) -> str:
@@ -123,18 +144,7 @@ def text(seed: int) -> str:
 def compiled(seed: int, threads: int) -> Callable[[int, int], Any]:
     """A call of the function of a seed where b is n and c is m. ModelError where it is refused."""
     function, inputs, _ = drawn(seed)
-    jitted = jax.jit(function)
-    try:
-        exported = export.export(jitted)(*inputs)
-    except Exception as error:  # JAX takes no such function
-        raise tw.Error(str(error)) from None
-    door = seed % 3
-    if door == 0:
-        model = tw.compile(exported, threads=threads)
-    elif door == 1:
-        model = tw.compile(jitted, tuple(inputs), threads=threads)
-    else:
-        model = tw.compile(exported.mlir_module(), threads=threads)
+    _, model = exported_model(seed, function, inputs, threads)
     shapes = [[d if isinstance(d, int) else str(d) for d in g.shape] for g in inputs]
 
     def call(n: int, m: int) -> Any:

@@ -18,6 +18,8 @@ import numpy as np
 from jax import export, lax
 
 import tilewright as tw
+from tests.fuzz.compared import differs
+from tests.fuzz.open_jax import chained, exported_model
 
 Random = random.Random
 Step = Callable[..., Any]
@@ -371,13 +373,7 @@ def drawn(seed: int) -> tuple[Callable[..., Any], list[Any], list[str]]:
         steps.append((name, f, places))
         pool.append(created)
 
-    def function(x: Any, ids: Any) -> Any:
-        values = [x, ids]
-        for _, f, places in steps:
-            values.append(f(*(values[k] for k in places)))
-        return values[-1], values[len(values) // 2] * 1, ids + 0
-
-    return function, inputs, [name for name, _, _ in steps]
+    return chained(steps), inputs, [name for name, _, _ in steps]
 
 
 def _as_int(f: Step, *arguments: Any) -> Any:
@@ -404,18 +400,8 @@ def compiled(seed: int, threads: int) -> Callable[[int, int], Any]:
     """A call of the function of a seed where b is n and c is m. At some sizes what it gives is compared with JAX's.
     ModelError where it is refused."""
     function, inputs, _ = drawn(seed)
-    jitted = jax.jit(function)
-    try:
-        exported = export.export(jitted)(*inputs)
-    except Exception as error:  # JAX takes no such function
-        raise tw.Error(str(error)) from None
-    reference, door = jax.jit(exported.call), seed % 3
-    if door == 0:
-        model = tw.compile(exported, threads=threads)
-    elif door == 1:
-        model = tw.compile(jitted, tuple(inputs), threads=threads)
-    else:
-        model = tw.compile(exported.mlir_module(), threads=threads)
+    exported, model = exported_model(seed, function, inputs, threads)
+    reference = jax.jit(exported.call)
     shapes = [[d if isinstance(d, int) else str(d) for d in g.shape] for g in inputs]
     compared: set[tuple[int, int]] = set()
 
@@ -439,22 +425,8 @@ def compiled(seed: int, threads: int) -> Callable[[int, int], Any]:
             raise
         assert not isinstance(want, ValueError), f"not refused at b = {n}, c = {m}: {want}"
         for k, (a, b) in enumerate(zip(got, want or (), strict=want is not None)):
-            said = differs(np.asarray(a), np.asarray(b))
+            said = differs(np.asarray(a), np.asarray(b), TOLERANCE.get(str(b.dtype)))
             assert not said, f"result {k} at b = {n}, c = {m}: {said}"
         return got
 
     return call
-
-
-def differs(got: Any, want: Any) -> str:
-    """How an array differs from what is expected; empty if it does not."""
-    if got.shape != want.shape or got.dtype != want.dtype:
-        return f"{got.dtype}{got.shape} for {want.dtype}{want.shape}"
-    limit = TOLERANCE.get(str(want.dtype))
-    if limit is None:
-        return "" if np.array_equal(got, want) else f"{got.ravel()[:12]} for {want.ravel()[:12]}"
-    x, y = got.astype(np.float64), want.astype(np.float64)
-    scale = np.abs(y[np.isfinite(y)]).max(initial=1e-30)
-    if np.allclose(x, y, rtol=limit, atol=limit * scale, equal_nan=True):
-        return ""
-    return f"{x.ravel()[:12]} for {y.ravel()[:12]}"

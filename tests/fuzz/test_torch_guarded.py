@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 COUNT = int(os.environ.get("TILEWRIGHT_FUZZ", "4"))
 
 
-@pytest.mark.parametrize("door", ["torch"])
+@pytest.mark.parametrize("door", ["torch", "dynamo", "exported"])
 def test_nothing_is_touched_outside(door: str) -> None:
     said = list(report(door, 0, COUNT))
     assert not [str(s) for s in said if isinstance(s, Fault)]

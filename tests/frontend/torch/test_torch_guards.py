@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import runpy
 from collections.abc import Callable
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 import tilewright as tw
-from tilewright.support.errors import CallError, ModelError
+from tilewright.support.errors import CallError, ModelError, UnsupportedError
 
 torch = pytest.importorskip("torch")
 
@@ -146,3 +150,96 @@ def test_branches_by_floats_that_sizes_make(first: Callable[[int, int], bool]) -
                     assert (n, m) != sizes
                     continue
                 assert all(torch.equal(a, b) for a, b in zip(result, module(x, y), strict=True))
+
+
+def branch(condition: Callable[..., bool]) -> Any:
+    class Branch(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return x * 2 if condition(x.shape[0]) else x.sum(0, keepdim=True) - x
+
+    return Branch()
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        lambda n: n > 1,
+        lambda n: n < 2,
+        lambda n: n == 1,
+        lambda n: n // 2 != 1,
+        lambda n: n // 2 >= 1,
+        lambda n: n > 1.2,
+        lambda n: round(n / 2) > 0.5,
+        lambda n: max(n - 2, n / 4) != 4,
+    ],
+)
+def test_a_module_that_asks_whether_sizes_are_ones(condition: Callable[..., bool]) -> None:
+    """PyTorch takes sizes for 2 and more where it traces, and states no guard that follows from that."""
+    module = branch(condition)
+    model = tw.compile(module, (torch.ones(7, 3),), dynamic="auto")
+    answers = 0
+    for n in (1, 2, 3, 6, 7, 8):
+        x = torch.rand(n, 3)
+        try:
+            got = model(x.numpy())
+        except CallError:
+            continue
+        torch.testing.assert_close(torch.from_numpy(got), module(x))
+        answers += 1
+    assert answers
+
+
+def test_a_module_whose_branches_give_equal_numbers_takes_a_single_row() -> None:
+    class Mean(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return x - x.mean(0, keepdim=True) if x.shape[0] > 1 else torch.zeros_like(x)
+
+    model = tw.compile(Mean(), (torch.ones(7, 3),), dynamic="auto")
+    assert (model(torch.rand(1, 3).numpy()) == 0).all()
+
+
+def test_sizes_that_differ_where_they_were_traced() -> None:
+    def function(x: Any, y: Any) -> Any:
+        return x.sum() + y.sum() if x.shape[0] == y.shape[0] else x.sum() - y.sum()
+
+    _, model = compiled(function, 8, 7)
+    assert model(torch.ones(5).numpy(), torch.ones(3).numpy()) == 2
+    with pytest.raises(CallError, match="!="):
+        model(torch.ones(5).numpy(), torch.ones(5).numpy())
+
+
+TERMS = ("n", "{a} + {b}", "{a} * 2", "{a} // 3", "{a} % 4", "{a} / 3", "{a} - 2", "math.sqrt({a} + 1)")
+ROUNDED = ("int({a} * 1.5)", "max({a}, {b})", "min({a}, 3)", "round({a} / 2)", "math.ceil({a} / 3)")
+
+
+def drawn(rng: Random, depth: int) -> str:
+    """A number that is computed of `n` and no other name."""
+    if not depth or rng.random() < 0.25:
+        return "n"
+    parts = {key: f"({drawn(rng, depth - 1)})" for key in "ab"}
+    return rng.choice(TERMS + ROUNDED).format(**parts)
+
+
+def test_random_numbers_of_sizes(tmp_path: Path) -> None:
+    """In branches, as factors, and both, by the modules' door: eager PyTorch's numbers, or one of our errors."""
+    answers = refused = 0
+    for seed in range(24):
+        rng = Random(seed)
+        number, limit = drawn(rng, 2), rng.choice((1, 2, 3, 0.5, 1.2, 2.5))
+        asked = f"{number} {rng.choice(('>', '>=', '<', '<=', '==', '!='))} {limit}"
+        body = (f"x * 2 if {asked} else x + 1", f"x * ({number})", f"x * ({number}) if {asked} else x - 1")[seed % 3]
+        file = tmp_path / f"sizes{seed}.py"
+        head = "import math\nimport torch\n\n\nclass Sizes(torch.nn.Module):\n    def forward(self, x):\n"
+        file.write_text(f"{head}        n = x.shape[0]\n        return {body}\n")
+        module = runpy.run_path(str(file))["Sizes"]()
+        try:
+            model = tw.compile(module, (torch.rand(rng.choice((2, 4, 5, 7)), 3),), dynamic="auto")
+        except (ModelError, UnsupportedError):
+            refused += 1
+            continue
+        for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 33):
+            x = torch.rand(n, 3)
+            with contextlib.suppress(CallError):
+                torch.testing.assert_close(torch.from_numpy(model(x.numpy())), module(x), msg=f"{n}: {body}")
+                answers += 1
+    assert refused <= 8 and answers >= 100

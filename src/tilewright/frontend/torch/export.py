@@ -25,13 +25,15 @@ from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx.experimental import _config as symbolic_config
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.example import Dims, Example, Trace, assignments, trace_inputs
 from tilewright.frontend.torch.spaced import open_steps
-from tilewright.frontend.torch.symbols import guards_of, holds
+from tilewright.frontend.torch.symbols import guards_of, guards_of_operators, holds, own_guards, traced_sizes
 from tilewright.frontend.torch.unrolled import UnrolledError, unrolled_refused
 from tilewright.frontend.torch.unskip import unskip
 from tilewright.frontend.torch.whole import opaque_operators
@@ -294,11 +296,11 @@ def _makes_huge(module: torch.nn.Module, example: Example) -> bool:
 def serves_least(
     program: ExportedProgram, module: torch.nn.Module, example: Example, dims: Sequence[Dims], known: Mapping[str, Dim]
 ) -> bool:
-    """Whether the program's outputs have the shapes that the module gives where every symbolic dimension is 1, or what
-    divides it.
+    """Whether the program gives what the module gives where every symbolic dimension is 1, or what divides it.
 
-    Export reasons about sizes of 2 and more, so that a `squeeze()` keeps the batch in the program. True where the
-    module cannot be run on shapes alone.
+    Export reasons about sizes of 2 and more, so that a `squeeze()` keeps the batch in the program, and `if n > 1` takes
+    its first branch without a guard. So shapes are compared, and numbers where the module's own code asks for sizes and
+    would have another answer. True where the module cannot be run on shapes alone.
     """
     trace = trace_inputs(module, example, dims, known, least=True)
     try:
@@ -312,7 +314,74 @@ def serves_least(
     kinds = [spec.kind is OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs]
     stated = [r.meta["val"] for r, ours in zip(results, kinds, strict=True) if ours and isinstance(r, torch.fx.Node)]
     matches = [tuple(x.shape) for x in leaves if isinstance(x, torch.Tensor)]
-    return matches == [tuple(map(_at_one, v.shape)) for v in stated if isinstance(v, torch.Tensor)]
+    if matches != [tuple(map(_at_one, v.shape)) for v in stated if isinstance(v, torch.Tensor)]:
+        return False
+    usual = trace_inputs(module, example, dims, known, strict=False)
+    return _conditions_hold(module, usual, _sizes_of(usual), _sizes_of(trace)) or _agree(program, module, trace)
+
+
+def _sizes_of(trace: Trace) -> list[int]:
+    """The sizes of a trace's tensors, one after another."""
+    leaves = pytree.tree_leaves((trace.args, trace.kwargs))
+    return [size for x in leaves if isinstance(x, torch.Tensor) for size in x.shape]
+
+
+def _conditions_hold(module: torch.nn.Module, trace: Trace, traced: Sequence[int], least: Sequence[int]) -> bool:
+    """Whether the conditions that the module's own code asks of a trace's sizes have the same answers where sizes are
+    the least. True where the module cannot be run so. Operators take sizes that are not known for others than 1."""
+    sizes = {a: b for a, b in zip(traced, least, strict=True) if a != b}
+    if not sizes:
+        return True
+    env = ShapeEnv()
+    try:
+        with (
+            evaluating(module),
+            quietly(),
+            torch.no_grad(),
+            symbolic_config.patch(backed_size_oblivious=True),
+            FakeTensorMode(allow_non_fake_inputs=True, shape_env=env) as mode,
+        ):
+
+            def symbolic(x: torch.Tensor) -> torch.Tensor:
+                kinds = [DimDynamic.DYNAMIC if size in sizes else DimDynamic.STATIC for size in x.shape]
+                return mode.from_tensor(x, symbolic_context=StatelessSymbolicContext(kinds))
+
+            args, kwargs = pytree.tree_map_only(torch.Tensor, symbolic, (trace.args, trace.kwargs))
+            module(*args, **kwargs)
+    except Exception as error:  # the module's own code, which ran before
+        unskip(error)
+        return True
+    return holds(own_guards(env), {s: sizes[int(n)] for s, n in traced_sizes(env).items() if int(n) in sizes})
+
+
+def _agree(program: ExportedProgram, module: torch.nn.Module, trace: Trace) -> bool:
+    """Whether a program and its module give the same numbers for random floats of a trace's shapes. True where the
+    module cannot be run in TIMEOUT_S seconds."""
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(x: torch.Tensor) -> torch.Tensor:
+        return torch.rand(x.shape, generator=generator).to(x) if x.is_floating_point() else x.clone()
+
+    arguments = pytree.tree_map_only(torch.Tensor, drawn, (trace.args, trace.kwargs))
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    results: list[list[Any]] = []
+    try:
+        with evaluating(module), quietly(), torch.no_grad(), torch.random.fork_rng([]), _time_limit(TIMEOUT_S):
+            for run in (module, program.module(check_guards=False)):
+                torch.manual_seed(0)
+                args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, arguments)
+                results.append(pytree.tree_leaves(run(*args, **kwargs)))
+    except _GaveUp:
+        return True
+    except Exception as error:  # the module's own code
+        unskip(error)
+        return True
+    finally:
+        for name, buffer in module.named_buffers():
+            if name in buffers and buffer.shape == buffers[name].shape:
+                buffer.copy_(buffers[name])
+    pairs = [(a, b) for a, b in zip(*results, strict=True) if isinstance(a, torch.Tensor)]
+    return all(torch.allclose(a, b.to(a), rtol=1e-3, atol=1e-3, equal_nan=True) for a, b in pairs)
 
 
 def _at_one(size: Any) -> int:
@@ -330,7 +399,7 @@ def simplified(program: ExportedProgram, separate: Collection[Any] = ()) -> Expo
     nodes = (n for g in graphs for n in g.graph.nodes if n.op == "call_function")
     if not separate and all(registry.handles(n) for n in nodes):
         return program
-    with quietly(), opaque_operators(separate), torch.no_grad():
+    with quietly(), opaque_operators(separate), torch.no_grad(), guards_of_operators(program):
         table = torch.export.default_decompositions()
         for operator in registry.operators():
             table.pop(operator, None)

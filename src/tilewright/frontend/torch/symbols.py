@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import sympy
 import torch
 from sympy.logic.boolalg import BooleanAtom
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tilewright.arith import prove
 from tilewright.ir.dim import Dim, DimSizes
@@ -63,6 +65,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 _QUOTIENTS = ("IntTrueDiv", "FloatTrueDiv", "ToFloat")
 """Names of PyTorch's functions of sizes that make floats."""
 
+_TORCH = Path(torch.__file__).parent
+
 _MAX_DENOMINATOR = 1 << 20
 """The largest part of a fraction that stands for a float in a condition: products with sizes are 64-bit integers."""
 
@@ -84,14 +88,55 @@ def guards_of(program: torch.export.ExportedProgram) -> list[Any]:
     these sizes is the one that was traced then, as it is where a guard is about a float that was rounded, or by a
     function that conditions do not have.
     """
-    for node in program.graph.nodes:
-        held = node.meta.get("val") if node.op == "placeholder" else None
-        mode = getattr(held, "fake_mode", None)
-        if mode is not None and mode.shape_env is not None:
-            env = mode.shape_env
-            traced = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
-            return [g for guard in env.guards for g in _as_sizes(guard.expr, traced)]
-    return []
+    env = _shape_env(program)
+    if env is None:
+        return []
+    stated = [g.expr for g in env.guards if not (_about_ones(g.expr) and _is_of_operators(g))]
+    return [g for guard in stated for g in _as_sizes(guard, traced_sizes(env))]
+
+
+@contextlib.contextmanager
+def guards_of_operators(program: torch.export.ExportedProgram) -> Iterator[None]:
+    """Keep only those of the guards added meanwhile that operators ask for: a decomposition checks the program's
+    own ones, which would be recorded once more, in other words and from another place."""
+    env = _shape_env(program)
+    before = 0 if env is None else len(env.guards)
+    try:
+        yield
+    finally:
+        if env is not None:
+            env.guards[before:] = filter(_is_of_operators, env.guards[before:])
+
+
+def _shape_env(program: torch.export.ExportedProgram) -> ShapeEnv | None:
+    """The environment that a program was traced in; None where it has been read from a file, or has no tensors."""
+    held = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
+    modes = (getattr(value, "fake_mode", None) for value in held)
+    return next((mode.shape_env for mode in modes if mode is not None and mode.shape_env is not None), None)
+
+
+def own_guards(env: ShapeEnv) -> list[Any]:
+    """The conditions on sizes that a module's own code has asked. That a size is a number, which was traced, says an
+    operator that wants one."""
+    return [g.expr for g in env.guards if not _is_of_operators(g) and not _is_number(g.expr)]
+
+
+def traced_sizes(env: ShapeEnv) -> Mapping[Any, Any]:
+    """The sizes that were traced, by their symbols."""
+    result: Mapping[Any, Any] = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
+    return result
+
+
+def _is_of_operators(guard: Any) -> bool:
+    """Whether PyTorch's code has asked for a guard, and not a module's. Two places of PyTorch stand for a module's
+    code: Dynamo interprets it, and `Module` calls it where it has no file, as in a shell."""
+    file = getattr(guard.sloc.framework_loc, "filename", "")
+    place = Path(file).relative_to(_TORCH).as_posix() if file and Path(file).is_relative_to(_TORCH) else ""
+    return bool(place) and not place.startswith("_dynamo/") and place != "nn/modules/module.py"
+
+
+def _is_number(guard: Any) -> bool:
+    return isinstance(guard, sympy.Eq) and any(x.is_number for x in guard.args)
 
 
 def _as_sizes(guard: Any, traced: Mapping[Any, Any]) -> list[Any]:
@@ -105,6 +150,8 @@ def _as_sizes(guard: Any, traced: Mapping[Any, Any]) -> list[Any]:
 
 def _has_expression(e: Any) -> bool:
     """Whether `Sizes.condition` knows a part of a guard: of `int(1.5 * x.shape[0]) > 5` it does not."""
+    if type(e).__name__ in ("Max", "Min") and any(map(_is_float, e.args)):
+        return False
     known = {*_FUNCTIONS, *_RELATIONS, *_QUOTIENTS, "And", "Or"}
     return e.is_number or e.is_Symbol or isinstance(e, BooleanAtom) or type(e).__name__ in known
 
@@ -120,7 +167,7 @@ def _is_rounded(e: Any) -> bool:
 def holds(guards: Iterable[Any], sizes: Mapping[Any, int]) -> bool:
     """Whether no condition is false for these sizes, which are listed by their symbols. Conditions on other symbols are
     ignored."""
-    return not any(not _about_ones(g) and g.subs(sizes) == sympy.false for g in guards)
+    return not any(g.subs(sizes) == sympy.false for g in guards)
 
 
 def _quotients(e: Any, names: Sequence[str] = _QUOTIENTS) -> set[Any]:
@@ -212,9 +259,8 @@ class Sizes:
         size is neither 0 nor 1 are left out: PyTorch adds them to every trace, and a traced program mostly computes
         those sizes correctly, too."""
         for guard in guards:
-            if not _about_ones(guard):
-                with contextlib.suppress(UnsupportedError):
-                    builder.assume(as_expr(self.condition(guard)), "a guard of torch.export")
+            with contextlib.suppress(UnsupportedError):
+                builder.assume(as_expr(self.condition(guard)), "a guard of torch.export")
 
     def replace(self, table: Mapping[Var, Expr]) -> None:
         """Replace symbols by what is known of them."""
