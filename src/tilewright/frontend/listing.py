@@ -1,4 +1,5 @@
-"""The operators that each frontend knows, as text, from the registries: docs/operators.md is made of it."""
+"""The operators that each frontend supports, as text made from the registries; docs/operators.md is generated from
+it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ WIDTH = 118
 
 
 def onnx_operators() -> str:
-    """ONNX's own operators by what becomes of them, then those of other domains that have rules."""
+    """ONNX's own operators, grouped by how they are imported, then those of other domains that have rules."""
     from tilewright.frontend.onnx.control import CONTROL
     from tilewright.frontend.onnx.registry import RULES, find
 

@@ -1,4 +1,4 @@
-"""Any model, by the frontend of its kind, as a graph with its weights."""
+"""Import any model as a graph with its weights, by the frontend for its format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.ir.interface import Imported
 from tilewright.support.errors import ModelError
 
 Dynamic = str | Mapping[str, Mapping[int, str]] | None
-"""Dimensions of a PyTorch module's inputs that are symbols: "auto", none, or axes by input with the symbols' names."""
+"""Symbolic dimensions of a PyTorch module's inputs: "auto", none, or by input's name a map from axes to names."""
 
 
 def import_model(
@@ -62,12 +62,12 @@ def import_model(
 
 
 def is_onnx_file(model: Any) -> bool:
-    """Whether a model is the path of a file that is read as ONNX."""
+    """Whether `model` is the path of a file that the ONNX frontend reads."""
     is_path = isinstance(model, str | Path) and "\n" not in str(model) and os.path.isfile(model)
     return is_path and not stablehlo.reads(model) and not tflite.reads(model) and frontends.find(model) is None
 
 
 def from_torch(model: Any) -> bool:
-    """Whether a model is PyTorch's, told without importing it: who has a module has imported it."""
+    """Whether `model` is a PyTorch object. PyTorch is not imported for the test: a caller with a module has done so."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(model, torch.nn.Module | torch.export.ExportedProgram)

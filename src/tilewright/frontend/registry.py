@@ -1,5 +1,5 @@
-"""Frontends from outside: those that a program registers, and those that plug-ins bring. They are asked about models
-that neither the ONNX nor the PyTorch frontend knows."""
+"""Frontends that are not part of Tilewright: registered by a program, or provided by plug-ins. They are tried for
+models that neither the ONNX nor the PyTorch frontend recognises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
-    """A reader of other people's models.
+    """A reader of one more model format.
 
     Args:
         name: of the format.
@@ -33,25 +33,25 @@ _extra: list[Frontend] = []
 
 
 def register(frontend: Frontend) -> Frontend:
-    """Let compiles read a format. Raises PluginError if another frontend that was registered has its name."""
+    """Add a frontend for a format. Raises PluginError if another registered frontend has its name."""
     plugins.check_new("frontend", [frontend.name], [f.name for f in _extra])
     _extra.append(frontend)
     return frontend
 
 
 def unregister(name: str) -> None:
-    """Forget a frontend that was registered."""
+    """Remove a registered frontend."""
     _extra[:] = [f for f in _extra if f.name != name]
 
 
 def names() -> tuple[str, ...]:
-    """The frontends from outside."""
+    """The names of the registered and plugged-in frontends."""
     plugins.load_group("frontends", _register)
     return tuple(f.name for f in _extra)
 
 
 def find(model: Any) -> Frontend | None:
-    """The first frontend from outside that reads a model which is no ONNX."""
+    """The first registered or plugged-in frontend that reads `model`; None for ONNX models."""
     names()
     return None if _is_onnx(model) else next((f for f in _extra if f.reads(model)), None)
 

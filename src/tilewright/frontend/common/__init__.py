@@ -1,2 +1,2 @@
-"""The parts that the frontends share: emitting operators, shape arithmetic, layers that several formats have, the
-end."""
+"""Helpers that all frontends share: emitting operators, arithmetic of shapes, layers that several formats have, and the
+last steps of an import."""

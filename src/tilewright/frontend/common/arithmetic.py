@@ -1,4 +1,5 @@
-"""Arithmetic that every format has and no operator is: remainders of floats as Python's, small powers."""
+"""Arithmetic that every model format has but no single operator of Tilewright computes: Python's float remainder, and
+powers with small exponents."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ def floored_remainder(n: Emitter, x: Value, y: Value) -> Value:
 
 
 def small_power(n: Emitter, x: Value, exponent: float) -> Value | None:
-    """A power as products, a root or a reciprocal, `x` itself for 1; None for exponents that need more."""
+    """`x ** exponent` as products, a root or a reciprocal (`x` itself for 1); None for exponents that need a general
+    power."""
     if exponent == 1:
         return x
     if exponent in (2, 3, 4):

@@ -1,4 +1,5 @@
-"""Axes and shapes that data decides. In reductions elements go to places that are computed in each call.
+"""Reductions and reshapes whose axes or shapes are tensors computed in each call. A reduction scatters each element to
+a place that the call computes.
 
 x[3, 4], axis 1:    places  0 0 0 0        results  [3] in memory for all that may be, 12
                             1 1 1 1
@@ -22,10 +23,10 @@ from tilewright.support.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class ReducedAxes:
-    """The axes that are reduced of tensors of one shape.
+    """The axes of a tensor that a call reduces, where data decides which these are.
 
     Args:
-        shape: the tensors'.
+        shape: of the tensors to reduce.
         count: how many axes are reduced.
         reduced: for each axis whether it is, bool[rank].
         places: where the result of each element stands, i64[elements].
@@ -38,8 +39,7 @@ class ReducedAxes:
     places: Value
 
     def reduce(self, x: Value, how: str, start: Any) -> Value:
-        """Reduce the elements of `x`: a vector with the results in order at its front, as long as their number may
-        become.
+        """Reduce `x`: a vector that begins with the results in order, and is as long as their number can be at most.
 
         Args:
             how: a reduction of `scatter_elements`.
@@ -51,7 +51,7 @@ class ReducedAxes:
         return n.emit("scatter_elements", rows, self.places, flat, axis=0, reduction=how)
 
     def spread(self, results: Value) -> Value:
-        """A tensor of the original shape that has at each place the result of the reduction it belongs to."""
+        """A tensor of the original shape in which each element is the result of the reduction that it took part in."""
         return self.n.reshape(self.n.emit("gather", results, self.places, axis=0), self.shape)
 
     def elements(self, t: DType) -> Value:
@@ -73,7 +73,7 @@ class ReducedAxes:
 
     @property
     def _room(self) -> Expr:
-        """At most as many results as there are elements, but some where there are none."""
+        """The size of a vector that holds all results: the number of elements, but 1 or more."""
         return dim(product([d if prove(d >= 1) else d + 1 for d in self.shape]))
 
     def _largest(self) -> Expr:
@@ -85,7 +85,8 @@ class ReducedAxes:
 
 
 def reduced_axes(n: Emitter, x: Value, axes: Sequence[Any], *, once: bool) -> ReducedAxes:
-    """The axes of `x` that are named, each `once`."""
+    """The reduction over `axes`, where data may decide them; with `once`, the call checks that no axis is named
+    twice."""
     rank = x.type.rank
     reduced = named(n, axes, rank, once=once)
     retained = n.emit("select", reduced, n.constant(1, i64), vector(n, x.shape))
@@ -103,7 +104,7 @@ def reduced_axes(n: Emitter, x: Value, axes: Sequence[Any], *, once: bool) -> Re
 
 
 def vector(n: Emitter, numbers: Sequence[Any]) -> Value:
-    """Numbers, expressions and scalars of i64 as a vector."""
+    """An i64 vector of numbers, expressions and i64 scalars."""
     parts = [n.reshape(v if isinstance(v, Value) else n.symbols([v], i64, (1,)), (1,)) for v in numbers]
     return parts[0] if len(parts) == 1 else n.emit("concat", *parts, axis=0)
 
@@ -114,13 +115,13 @@ def scalar(n: Emitter, numbers: Value, k: int) -> Value:
 
 
 def named(n: Emitter, axes: Sequence[Any], rank: int, *, once: bool = True) -> Value:
-    """For each axis of so many whether it is among `axes`, as in `places_of`: bool[rank]."""
+    """bool[rank]: whether each axis of a tensor of that rank is among `axes`, which are checked as in `places_of`."""
     return n.emit("gt", _times_named(n, places_of(n, axes, rank, once=once), rank), n.constant(0, i64))
 
 
 def places_of(n: Emitter, axes: Sequence[Any], rank: int, *, once: bool = True) -> Value:
     """Axes, which count from the end where they are negative, as numbers from 0 on: i64[axes]. The call checks that the
-    tensor has them, and that each is named `once`."""
+    tensor has them, and with `once` that no axis is named twice."""
     if not any(isinstance(a, Value) for a in axes):
         if once:
             axes_of(axes, rank)
@@ -146,7 +147,7 @@ def _from_start(n: Emitter, axes: Value, rank: int) -> Value:
 
 
 def _distinct(n: Emitter, places: Value, rank: int, of: Value) -> Value:
-    """`of`, for which the call checks that axes differ."""
+    """`of`, once the call has checked that no two axes are equal."""
     times = _times_named(n, places, rank)
     most = n.emit("reduce_max", times, axes=(0,), keepdims=False)
     twice = n.emit("argmax", times, axis=0, keepdims=False, select_last_index=False)
@@ -154,22 +155,22 @@ def _distinct(n: Emitter, places: Value, rank: int, of: Value) -> Value:
 
 
 def _times_named(n: Emitter, places: Value, rank: int) -> Value:
-    """How often each axis is named, i64[rank]."""
+    """i64[rank]: how many times `places` names each axis."""
     along = n.emit("range", start=0, step=1, size=rank, dtype=i64)
     same = n.emit("eq", n.reshape(places, (places.shape[0], 1)), n.reshape(along, (1, rank)))
     return n.emit("reduce_sum", n.cast(same, i64), axes=(0,), keepdims=False)
 
 
 def unnamed(n: Emitter, flags: Value, sizes: Value, count: int) -> Value:
-    """The sizes of the first `count` axes that are not named, in order."""
+    """The first `count` entries of `sizes` whose flags are false, in order."""
     rank = flags.shape[0]
     order = n.emit_all("topk", n.cast(flags, i64), axis=0, k=rank, largest=False)[1]
     return n.slice(n.emit("gather", sizes, order, axis=0), 0, 0, count)
 
 
 def reshaped(n: Emitter, x: Value, sizes: Value, what: str = "the shape is for another number of elements") -> Value:
-    """The elements in a shape that is computed, of which -1 means what is left. A shape for another number of elements
-    is an error of the call, which says `what`."""
+    """`x` reshaped to `sizes`, which the call computes; a -1 stands for the size that the others leave. A shape for
+    another number of elements is an error of the call, which says `what`."""
     one, rest = n.constant(1, i64), n.constant(-1, i64)
     total, rank = n.symbols([x.type.size], i64, ()), as_int(sizes.shape[0])
     assert rank is not None

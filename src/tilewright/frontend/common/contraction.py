@@ -1,4 +1,4 @@
-"""Matrix products and convolutions in terms of our operators."""
+"""Matrix products and convolutions in terms of Tilewright's operators."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tilewright.support.errors import ShapeError
 
 
 def product(n: Emitter, a: Value, b: Value, dtype: DType | None = None) -> Value:
-    """The matrix product of NumPy: a vector on the left is a row, one on the right a column; in a wider element type
-    (`ops/matmul.py`)."""
+    """NumPy's matrix product: a vector on the left is a row, one on the right a column. `dtype`: a wider element type
+    for sums and result (`ops/matmul.py`)."""
     if a.type.rank == 0 or b.type.rank == 0:
         raise ShapeError("a matrix product of a scalar", got=f"{a.type} and {b.type}")
     row, column = a.type.rank == 1, b.type.rank == 1
@@ -106,8 +106,8 @@ def conv_transpose(
 
 
 def _by_phases(w: Value, strides: Sequence[int], dilations: Sequence[int], groups: int) -> bool:
-    """Whether `conv_transpose` has a schedule of its own, phase by phase: images in one group, whose filters fill
-    vectors. Of few filters the phases together fill them, as channels of one convolution."""
+    """Whether `conv_transpose` has a schedule that computes it phase by phase: images in one group whose filters fill a
+    vector register. With fewer filters, the channels of all phases in one convolution fill it instead."""
     wide = (as_int(w.shape[1]) or VECTOR) >= VECTOR
     return wide and w.type.rank <= 4 and groups == 1 and set(dilations) <= {1} and max(strides) > 1
 
@@ -128,7 +128,7 @@ def _as_convolution(
     extra: Sequence[int],
     groups: int,
 ) -> Value | None:
-    """The transpose of a convolution, with its bias, as one convolution with stride 1; None where that does not fit.
+    """A transposed convolution with its bias as one convolution of stride 1; None where this rewrite does not apply.
 
     With stride s, output element t (counted from the front of the padding) belongs to phase t mod s and sees the taps
     r, r + s, r + 2s ... of the weight only. The s phases of each dimension become channels of one convolution with the

@@ -18,13 +18,14 @@ from tilewright.ops.dims import dim
 from tilewright.ops.shape import ConstantAttrs, RangeAttrs, SliceAttrs
 
 DEPTH = 64
-"""Operators after each other that are looked through."""
+"""The longest chain of operators that is followed back from a vector."""
 
 Makers = Mapping[Value, Node]
 
 
 def elements(n: Emitter, vector: Value) -> list[Any]:
-    """Numbers, expressions, and scalars of i64 where only data says."""
+    """The elements of a vector of integers: numbers and expressions where they are known, else i64 scalars of the
+    graph."""
     makers = {v: node for node in n.builder.nodes for v in node.outputs}
     count = as_int(vector.type.size)
     assert count is not None
@@ -45,7 +46,8 @@ def _element(n: Emitter, makers: Makers, vector: Value, at: int) -> Any:
 
 
 def _step(node: Node, at: int) -> tuple[Value, int] | int | Expr | None:
-    """An element of a node's output: a number, or an element of an operand; None where neither is known."""
+    """Element `at` of the node's output: a number or expression, or (operand, index) where it is an operand's element;
+    None where neither is known."""
     first = node.inputs[0] if node.inputs else None
     match node.op:
         case "constant":
@@ -68,7 +70,7 @@ def _step(node: Node, at: int) -> tuple[Value, int] | int | Expr | None:
 
 
 def _part(node: Node, at: int) -> tuple[Value, int] | None:
-    """The operand of a concatenation of vectors that an element is of."""
+    """The operand of a concatenation that holds element `at`, with its index there."""
     for part in node.inputs:
         size = None if part is None else as_int(part.type.size)
         if part is None or size is None:

@@ -22,7 +22,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, ShapeError
 
 MAX_BYTES = 1 << 33
-"""No single tensor may be larger."""
+"""The largest tensor, in bytes, that a model may have."""
 
 
 @dataclass(slots=True)
@@ -49,8 +49,9 @@ class Emitter:
         return values
 
     def _cut(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
-        """The values of the last node, whose sizes may be what facts make of them (`dims.with_facts`). Passes know no
-        facts: what has its sizes without them is cut to those with them."""
+        """The outputs of the last node, where facts about symbols (`dims.with_facts`) have simplified their sizes.
+        Passes do not know these facts, so the node gets the sizes inferred without them, and a slice cuts its outputs
+        to the simplified ones."""
         if not has_facts():
             return values
         node = self.builder.nodes[-1]
@@ -121,8 +122,8 @@ class Emitter:
         return self.emit("slice", x, begin=dims(begins), size=dims(sizes), step=tuple(steps))
 
     def head(self, rows: Value, count: Value, *, reason: str = "") -> Value:
-        """The first rows, as many as data says: a symbol of its own, whose name no file can have. `reason`: as in
-        `HeadAttrs`."""
+        """The first `count` rows, a number that each call computes. Their size is a new symbol whose name no file can
+        have. `reason`: as in `HeadAttrs`."""
         return self.emit("head", rows, count, defines=Var(self.builder.fresh("_rows"), lo=0), reason=reason)
 
     def extent(self, count: Value) -> Expr:
@@ -138,25 +139,27 @@ class Emitter:
         return self.head(rows, self.reshape(count, ())).shape[0]
 
     def require(self, x: Value, holds: Value, got: Value, what: str, expected: str = "") -> Value:
-        """`x`, for whose computation a condition (bool[]) must hold: where it does not, the call ends with a CallError
-        that says `what`, and the number (i64[] or f64[]) that decides it."""
+        """`x`, for which a call computes only if the condition `holds` (bool[]) is true; otherwise it ends with a
+        CallError that says `what` and shows `got` (i64[] or f64[]), the number that the condition is about."""
         holds, got = self.reshape(holds, ()), self.reshape(got, ())
         return self.emit("require", x, holds, got, what=self.says(what), expected=expected)
 
     def says(self, what: str) -> str:
-        """The message with the operator that is being imported."""
+        """The message `what` with the name of the operator that is being imported."""
         return what
 
     def within(self, number: Value, low: Any, high: Any, what: str, of: Value | None = None) -> Value:
-        """A number of the data, integer or float, that must be from `low` to `high`, sizes or numbers, of which one may
-        be None. `of`: a tensor that is given back instead, whose computation does not read the number."""
+        """`number`, which each call checks to be from `low` to `high` (sizes or numbers; one may be None). `of`: a
+        tensor that is returned in its place, so that the check takes effect although its computation does not read the
+        number."""
         t = f64 if number.dtype.is_float else i64
         number = self.reshape(self.cast(number, t), ())
         both = self._inside(number, low, high)
         return self.require(number if of is None else of, both, number, what, _span(low, high))
 
     def all_within(self, numbers: Value, low: Any, high: Any, what: str, of: Value | None = None) -> Value:
-        """A tensor of integers that must all be from `low` to `high`; there may be none. `of`: as in `within`."""
+        """`numbers`, a tensor of integers (perhaps empty) that each call checks to be from `low` to `high`. `of`: as in
+        `within`."""
         every = self.cast(numbers, i64)
         axes = tuple(range(every.type.rank))
         least, most = (self.emit(op, every, axes=axes, keepdims=False) for op in ("reduce_min", "reduce_max"))
@@ -166,7 +169,7 @@ class Emitter:
         return self.require(numbers if of is None else of, both, wrong, what, _span(low, high))
 
     def _inside(self, number: Value, low: Any, high: Any) -> Value:
-        """Whether a scalar is not below one end, nor above the other; NaN is nowhere."""
+        """Whether a scalar is from `low` to `high`; false for NaN."""
         holds = []
         for end, op in ((low, "ge"), (high, "le")):
             if end is not None:
@@ -182,14 +185,14 @@ class Emitter:
 
 
 def _span(low: Any, high: Any) -> str:
-    """Both ends, or the one that there is, in words."""
+    """The bounds that are present, in words."""
     if high is None:
         return f"at least {low}"
     return f"at most {high}" if low is None else f"{low} to {high}"
 
 
 def check_size(t: TensorType) -> None:
-    """Raise ModelError for a tensor that no machine should be asked for."""
+    """Raise ModelError for a tensor of more than `MAX_BYTES`."""
     least = [at_smallest(d) for d in t.shape]
     if any(n is not None and n < 0 and not variables(d) for d, n in zip(t.shape, least, strict=True)):
         raise ModelError("a dimension is negative", got=t)

@@ -1,15 +1,15 @@
-"""The sizes that a model can have: those for which shapes that it joins are equal.
+"""For which values of symbolic dimensions a model is valid: those that make the shapes equal which it adds or joins.
 
 Files name the dimensions of their inputs, and some exporters give each dimension of each input a name of its own: two
 inputs that are added have one batch under two names.
 
-A network that halves its maps and doubles them again, and then joins them with those from before, takes heights that
+A network that halves its maps and doubles them again, and then joins them with those from before, needs heights that
 halving does not round: `height // 2 * 2` is `height` for the even ones. The file does not say so.
 
 A table of positions is cut at its end: `min(seq, 512)` rows of it are added to `seq` rows, which fits up to 512.
 
-An image is padded to whole windows, and an exporter that saw one where nothing was to pad leaves out what cuts it back:
-`n + -n % 4` rows are taken for `n`, which they are for multiples of 4.
+An image is padded to whole windows, and an exporter whose example needed no padding omits the slice that removes it: `n
++ -n % 4` rows are added to `n` rows, which fits for multiples of 4.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from tilewright.ir.expr import Const, Expr, Op, Var, as_expr, as_int, const, equ
 from tilewright.ir.rewrite import map_expr, substitute, variables, walk_expr
 
 START = 1 << 12
-"""Sizes from which on pairs are compared: small ones are rounded to nothing."""
+"""Sizes are compared from this one on: at small sizes, roundings to 0 make sizes equal by accident."""
 MAX_CHOICES = 3
 """How many minima and maxima are decided at once."""
 REMAINDERS = 4
-"""The number of remainders of two sizes up to which they are looked at."""
+"""Conditions on remainders are looked for up to this many different remainders in two sizes."""
 DRAWN = 300
-"""Sizes that are drawn to see whether a condition loses some."""
+"""How many sizes are drawn at random to test whether a condition excludes valid sizes."""
 MAX_DIVISOR = 256
 """The largest divisor that is looked for."""
 ROUND = 256 * 720720
-"""A multiple of the divisors that dimensions of networks have."""
+"""The value of all other symbols while one is examined: a multiple of the divisors that dimensions of networks have."""
 
 
 def divisors(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
-    """The number that divides each symbol, by name, so that the sizes of the pairs that depend on it alone are equal
-    for its multiples, and for no others; nothing where that is not so. Products of several symbols' sizes tell for each
-    symbol what divides it while the others are multiples of all that matters."""
+    """By name of each symbol, the number m such that the sizes of every pair are equal for the symbol's multiples of m
+    and for no other value; empty where some symbol has no such m. In pairs with several symbols, the others are set to
+    a multiple of all likely divisors (`ROUND`)."""
     result = {symbol.name: _divisor(symbol, own) for symbol, own in _by_symbol(pairs).items()}
     if not all(result.values()):
         return {}
@@ -55,8 +55,8 @@ def divisors(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
 
 
 def _while_others_are_round(pairs: Sequence[tuple[Expr, Expr]]) -> dict[Var, list[tuple[Expr, Expr]]]:
-    """The pairs that depend on several symbols, by each of them, with `ROUND` as the others. What has a minimum or a
-    maximum says nothing there."""
+    """By symbol, the pairs with several symbols, in which all others are replaced by multiples of `ROUND`. Pairs with a
+    minimum or maximum are left out, as a large number decides these."""
     result: dict[Var, list[tuple[Expr, Expr]]] = {}
     for a, b in dict.fromkeys(pairs):
         symbols = {*variables(a), *variables(b)}
@@ -69,7 +69,7 @@ def _while_others_are_round(pairs: Sequence[tuple[Expr, Expr]]) -> dict[Var, lis
 
 
 def _by_symbol(pairs: Sequence[tuple[Expr, Expr]]) -> dict[Var, list[tuple[Expr, Expr]]]:
-    """The pairs that depend on one symbol alone."""
+    """The pairs that have only one symbol, by that symbol."""
     result: dict[Var, list[tuple[Expr, Expr]]] = {}
     for a, b in dict.fromkeys(pairs):
         symbols = set(variables(a)) | set(variables(b))
@@ -79,8 +79,8 @@ def _by_symbol(pairs: Sequence[tuple[Expr, Expr]]) -> dict[Var, list[tuple[Expr,
 
 
 def sufficient(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
-    """The least number for each symbol of whose multiples the sizes of the pairs are equal, whether they are for other
-    sizes or not; symbols that need none, and those for which there is none, are left out."""
+    """By name of each symbol, the least number whose multiples all make the sizes of the pairs equal; other values may
+    make them equal as well. Symbols that need no such number, or have none, are left out."""
     result = {}
     for symbol, own in _by_symbol(pairs).items():
         for by in range(2 * symbol.multiple, MAX_DIVISOR + 1, symbol.multiple):
@@ -91,8 +91,8 @@ def sufficient(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
 
 
 def ranges(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, Dim]:
-    """The range of each symbol, by name, in which a minimum or a maximum is the one of its two sides that makes the
-    sizes of a pair equal, where they are for no sizes outside of it. Symbols whose pairs need none are left out."""
+    """By name of each symbol, the only range of its values in which the sizes of a pair with a minimum or maximum are
+    equal. Symbols whose pairs restrict nothing are left out."""
     result: dict[str, Dim] = {}
     for symbol, own in _by_symbol(pairs).items():
         for a, b in own:
@@ -105,8 +105,8 @@ def ranges(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, Dim]:
 
 
 def _range(symbol: Var, a: Expr, b: Expr) -> Dim | None:
-    """The one part of the symbol's range in which two sizes are equal, or equal and not 0 if that is several; None if
-    it is none, several or all of it."""
+    """The one interval of the symbol's range in which sizes `a` and `b` are equal; if there are several, the one in
+    which they are also not 0. None if there is no such interval, more than one, or if it is the whole range."""
     step, most = symbol.multiple, symbol.hi if symbol.hi is not None else LARGEST
     first, last = -(-max(symbol.lo or 0, 1) // step), most // step
     turns = sorted({t for e in (a, b) for t in _turns(e, symbol, first, last)})
@@ -124,14 +124,15 @@ def _range(symbol: Var, a: Expr, b: Expr) -> Dim | None:
 
 
 def _sample(begin: int, end: int) -> list[int]:
-    """Numbers of a range: its ends, those around them, and some between."""
+    """Some numbers of a range: those at either end, and a few evenly spaced between."""
     inner = 24
     between = range(begin, end + 1, max(1, (end - begin) // 7))
     return sorted({*range(begin, min(begin + inner, end + 1)), *range(max(end - inner, begin), end + 1), *between})
 
 
 def _turns(e: Expr, symbol: Var, first: int, last: int) -> list[int]:
-    """The numbers n from which on, for `n * multiple`, a minimum or a maximum is both sides or the other one."""
+    """The numbers n at which, for `symbol = n * multiple`, the two sides of a minimum or maximum in `e` become equal or
+    change their order."""
     results = []
     for atom in walk_expr(e):
         if type(atom) is Op and atom.name in ("min", "max") and set(variables(atom)) == {symbol}:
@@ -141,8 +142,8 @@ def _turns(e: Expr, symbol: Var, first: int, last: int) -> list[int]:
 
 
 def _first_above(end: int, e: Expr, symbol: Var, low: int, high: int) -> int | None:
-    """The first number n of a range from which on, for `n * multiple`, `e` is on the other side of `end`, as sizes that
-    grow or shrink with their symbol have one; None if there is none."""
+    """The first n of a range where, with `symbol = n * multiple`, `e` lies on the other side of `end` than at `low`, by
+    bisection of a size that only grows or only falls; None if it never changes sides."""
 
     def above(n: int) -> bool:
         number = as_int(simplify(substitute(e, {symbol: const(n * symbol.multiple)})))
@@ -158,8 +159,8 @@ def _first_above(end: int, e: Expr, symbol: Var, low: int, high: int) -> int | N
 
 
 def condition(a: Expr, b: Expr) -> Expr | None:
-    """When two sizes are equal, without minima and maxima, each of which is one of its two sides then, such as
-    `past + seq <= 64` for `min(past + seq, 64) - min(past, 64)` and `seq`. None if that does not say it."""
+    """A condition for `a == b` without minima and maxima, such as `past + seq <= 64` for `min(past + seq, 64) -
+    min(past, 64)` and `seq`: each of these is one of its sides then. None if no such condition was derived."""
     wanted = as_expr(equal(a, b))
     atoms = [e for e in walk_expr(simplify(a - b)) if type(e) is Op and e.name in ("min", "max")]
     if not atoms or len(atoms) > MAX_CHOICES:
@@ -179,8 +180,8 @@ def condition(a: Expr, b: Expr) -> Expr | None:
 
 
 def _unrounded(a: Expr, b: Expr) -> Expr:
-    """The condition that remainders are 0, as they are wherever two sizes are equal and not 0, if the sizes are equal
-    then: `n` rounded up to whole windows, `n + -n % 4`, is `n` for multiples of 4. Else that they are equal."""
+    """A condition for `a == b` as remainders that are 0: `n + -n % 4` (rounded up to whole windows) equals `n` where `n
+    % 4 == 0`. If none is derived, the equation itself."""
     wanted = as_expr(equal(a, b))
     is_rest = (e for e in walk_expr(wanted) if type(e) is Op and e.name == "mod" and isinstance(e.args[1], Const))
     rests = list(dict.fromkeys(is_rest))
@@ -196,7 +197,7 @@ def _unrounded(a: Expr, b: Expr) -> Expr:
 
 
 def _is_needed(result: Expr, wanted: Expr) -> bool:
-    """Whether one condition holds wherever another does, as far as sizes drawn at random tell."""
+    """Whether `result` holds wherever `wanted` does, tested on random sizes."""
     symbols = variables(wanted)
     ends = {abs(int(e.value)) + k for e in walk_expr(wanted) if isinstance(e, Const) for k in (-1, 0, 1)}
     draw = random.Random(0)
@@ -211,7 +212,8 @@ def _is_needed(result: Expr, wanted: Expr) -> bool:
 
 
 def joined(pairs: Sequence[tuple[Expr, Expr]], order: Sequence[Var]) -> dict[Var, Var]:
-    """Symbols that are another one, which stands before them in `order`: pairs of two symbols say so."""
+    """Pairs of two symbols say that these are equal: for each such symbol, the one of its class that comes first in
+    `order`."""
     same: dict[Var, Var] = {}
 
     def first(v: Var) -> Var:
@@ -242,7 +244,7 @@ def _equal(a: Expr, b: Expr, symbol: Var, value: int) -> bool:
 
 
 def _size(a: Expr, b: Expr, symbol: Var, value: int) -> int | None:
-    """The common size of two sizes that are equal for a value of their symbol; None for others."""
+    """The value of `a` and `b` where the symbol has this value; None if they differ."""
     numbers: dict[Var, Expr] = {symbol: const(value)}
     left, right = (as_int(simplify(substitute(e, numbers))) for e in (a, b))
     return left if left == right else None

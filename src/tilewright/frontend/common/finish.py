@@ -1,4 +1,4 @@
-"""The end of every import: outputs get their names, what nothing needs is dropped."""
+"""The last steps of every import: name the outputs, and drop nodes that no output needs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def renamed_node(node: Node, renamed: Mapping[Value, Value]) -> Node:
 
 
 def located(error: Error, where: str) -> Error:
-    """The error with the thing it is about."""
+    """`error` with the place in the model that it is about."""
     if error.problems:
         for problem in error.problems:
             located(problem, where)
@@ -65,13 +65,13 @@ def located(error: Error, where: str) -> Error:
 
 
 def reason(error: BaseException) -> str:
-    """An unforeseen error in one line: its kind alone where it says nothing."""
+    """An unexpected exception as one line of text; the name of its class if it has no message."""
     text = first_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def first_line(error: BaseException) -> str:
-    """The first line that an error says, as much of it as a message takes; nothing where it says nothing."""
+    """The first line of an exception's message, shortened to fit a message; "" if it has none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
 
 
@@ -86,5 +86,5 @@ MALFORMED = (
     TypeError,
     ValueError,
 )
-"""The exceptions that Python raises when a file's values make no sense where no rule foresaw it. Importers turn these
+"""The exceptions that Python raises when a file's values are invalid in a way that no rule checks. Importers turn these
 into errors at the node, so that no file, however damaged, is more than an error."""

@@ -17,7 +17,7 @@ from tilewright.support.errors import ModelError
 Array = np.ndarray[Any, Any]
 
 MASK_BITS = 64
-"""Leaves of the largest tree for which nodes know by bits what they put out of reach."""
+"""Leaves of the largest tree whose inner nodes have bit masks of the leaves that a false condition excludes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class _Placed:
 
 
 def tables(trees: Trees, groups: int) -> list[Array]:
-    """The tables, in the order of the operator's inputs after x; without those of masks if a tree is too large.
+    """The tables of the operator `forest`, in the order of its inputs after x; without the masks if a tree is too large
+    for them.
 
     Raises ModelError if the nodes are no trees.
     """
@@ -80,7 +81,7 @@ def tables(trees: Trees, groups: int) -> list[Array]:
 
 
 def _masks(trees: Trees, placed: _Placed, inner: Array, rank: Array, first_leaf: Array, leaves: int) -> list[Array]:
-    """The tables of masks: a node whose answer is no leaves all leaves but those on its left."""
+    """The tables of masks: a node whose condition is false excludes the leaves on its left, and keeps all others."""
     columns, column = np.unique(trees.feature[inner], return_inverse=True)
     below = trees.left[inner]
     count, first = placed.count[below].astype(np.uint64), placed.first[below].astype(np.uint64)
@@ -135,8 +136,8 @@ LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(7)
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """The conditions of inner nodes as a file has them, before all become `<=`. A NaN makes a condition false, except
-    `NEQ`, and except where `nan_true` says otherwise."""
+    """The conditions of inner nodes as a file states them, before `comparisons` rewrites all to `<=`. A NaN makes a
+    condition false, except `NEQ`, and except where `nan_true` says otherwise."""
 
     feature: Array  # int64[nodes]
     mode: Array  # int64[nodes]
@@ -156,9 +157,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
-    """Questions in the form `x[feature] <= threshold`, of columns that may have to be computed: the features, the
-    features with minus infinity for NaN if `low` is so, and then `columns`. Where `swapped`, yes and no change
-    places."""
+    """Conditions of the form `x[feature] <= threshold`, where x are the features (minus infinity for NaN if `low`),
+    followed by the computed `columns`. Where `swapped`, the two branches of a node are exchanged."""
 
     feature: Array
     threshold: Array

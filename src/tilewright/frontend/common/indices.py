@@ -1,7 +1,7 @@
-"""Indices that are known when compiling, and how many elements the dimension needs that they are places of.
+"""Indices that are known when compiling, and how large the dimension that they index must be.
 
-A gather or a scatter stays inside of its tensor by itself: a place that is outside gives another element's number,
-where PyTorch and ONNX Runtime raise an error.
+A gather or a scatter never leaves its tensor: an index that is outside reads another element, where PyTorch and ONNX
+Runtime raise an error. So the importer checks the indices that it knows.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ _REARRANGED = {"reshape", "broadcast", "transpose", "tile", "concat", "identity"
 
 
 def inside(parts: Ends, extent: Expr, *, from_end: bool) -> Expr:
-    """The condition that all indices are places of a dimension; negative ones count from its end, if they may."""
+    """The condition that all indices lie in a dimension of `extent`; with `from_end`, negative ones count from its
+    end."""
     least = -extent if from_end else as_expr(0)
     return all_of(condition for low, high in parts for condition in (high < extent, low >= least))
 
 
 def ends(value: Value, builder: GraphBuilder, arrays: Mapping[str, Any]) -> Ends | None:
-    """The ends of a tensor of integers that has elements; None where more than sizes and `arrays`, weights by name,
-    decides what they are."""
+    """The smallest and largest elements of the parts of an integer tensor; None where it has no elements, or depends on
+    more than sizes and `arrays` (weights by name)."""
     if not value.dtype.is_int or value in builder.inputs:
         return None
     if value.name in arrays:

@@ -1,5 +1,5 @@
-"""Arrays that are known when compiling, of numbers, or of numbers and expressions of symbolic dimensions, and what
-nodes make of them."""
+"""Arrays that are known when compiling, whose elements are numbers or expressions of symbolic dimensions, and their
+evaluation through nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.ops.registry import get
 
 
 def canonical(array: Any, t: DType) -> Any:
-    """A numeric array when all elements are numbers, else an object array of ints and expressions."""
+    """A numeric array of type `t` if all elements are numbers, else an object array of integers and expressions."""
     array = np.asarray(array)
     if array.dtype != object:
         return array.astype(t.numpy, copy=False)
@@ -47,7 +47,8 @@ MAX_FOLDED = 4096
 
 
 def elementwise(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of a node and known arrays, from one of their elements; None where `f` gives None, or for too many."""
+    """Lift `f`, a function of a node and single elements, to known arrays; the result is None where `f` returns None,
+    or for arrays of more than MAX_FOLDED elements."""
 
     def run(call: object, *arrays: Any) -> Any:
         shape = np.broadcast_shapes(*(a.shape for a in arrays))
@@ -61,12 +62,12 @@ def elementwise(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_objects(array: Any) -> Any:
-    """An array of numbers as one of Python's."""
+    """A numeric array as an object array of Python's numbers."""
     return array if array.dtype == object else object_array(array.reshape(-1).tolist(), array.shape)
 
 
 def decide(condition: Any) -> bool | None:
-    """True or False where it is proven, else None."""
+    """True or False where the condition is proven or disproven, else None."""
     if not isinstance(condition, Expr):
         return bool(condition)
     if known(condition):
@@ -75,8 +76,8 @@ def decide(condition: Any) -> bool | None:
 
 
 def evaluated(nodes: Sequence[Node], arrays: Mapping[Value, Any]) -> dict[Value, Any] | None:
-    """The arrays of all values of nodes by the operators' references; None where one has more than MAX_FOLDED elements,
-    or depends on a symbol or on a value that is not in `arrays`."""
+    """The arrays of all outputs of the nodes, computed by the operators' NumPy references; None where one has more than
+    MAX_FOLDED elements, or depends on a symbol or on a value without an array."""
     sizes = [as_int(v.type.size) for node in nodes for v in node.outputs]
     if any(size is None or size > MAX_FOLDED for size in sizes):
         return None

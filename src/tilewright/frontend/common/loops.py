@@ -1,4 +1,4 @@
-"""Bodies of loops that rules write themselves: nodes are emitted as ever, then inside out of the graph again."""
+"""Loops whose bodies a rule builds itself: it emits the body's nodes as usual, then moves them out of the graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.support.errors import UnsupportedError
 
 @contextmanager
 def cut(builder: GraphBuilder) -> Iterator[list[Node]]:
-    """Takes the nodes that are emitted inside out of the graph again, into the list."""
+    """Within the context, collect the nodes that are emitted; at its end they leave the graph and are in the list."""
     nodes = builder.nodes
     before, inside = len(nodes), list[Node]()
     try:
@@ -45,11 +45,11 @@ def loop(
     number: Value | None = None,
     backward: bool = False,
 ) -> list[Any]:
-    """Emit a loop; gives its results.
+    """Emit a loop, and return its results.
 
     Args:
-        first: whether the first iteration runs; the first result of the body then says whether another one does.
-        start: the initial values of what iterations carry.
+        first: whether the first iteration runs; the first of `results` then says whether another follows.
+        start: the initial values of the variables that iterations carry.
         carried: the values that stand for them in the body.
         rows: sequences, of which each iteration reads one row.
         elements: the values that stand for those rows in the body.

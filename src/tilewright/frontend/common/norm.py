@@ -27,8 +27,8 @@ def batch_norm(
 def group_norm(
     n: Emitter, x: Value, groups: int, each: Expr, scale: Value | None, bias: Value | None, epsilon: float
 ) -> Value:
-    """Layer norm over the elements of each group of `each` channels, then the scale and bias of each channel, in the
-    shape [images, groups, channels of a group, places]: there all of it is one kernel, a group at a time."""
+    """Layer norm over the elements of each group of `each` channels, then the scale and bias of each channel, computed
+    in the shape [images, groups, channels of a group, places], where fusion makes one kernel of it."""
     places = product(x.shape[2:])
     inside = (each,) if is_const(places, 1) else (each, places)
     y = n.emit("layer_norm", n.reshape(x, (x.shape[0], groups, *inside)), axis=2, epsilon=epsilon)
@@ -41,7 +41,7 @@ def group_norm(
 
 
 def variance(n: Emitter, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
-    """Means along axes, deviations from them, and their mean squares; the axes stay, of one element each."""
+    """The means of `x` along axes, its deviations from them, and their mean squares; the reduced axes have size 1."""
     mean = n.emit("reduce_mean", x, axes=tuple(axes), keepdims=True)
     deviation = n.emit("sub", x, mean)
     return mean, deviation, n.emit("reduce_mean", n.emit("mul", deviation, deviation), axes=tuple(axes), keepdims=True)
@@ -53,7 +53,7 @@ def stable_root(n: Emitter, square: Value, epsilon: float) -> Value:
 
 
 def root_of_squares(n: Emitter, total: Value) -> Value:
-    """The square root of a sum of squares as a norm: its gradient is zero where it is zero, as there is no direction
+    """The square root of a sum of squares. Its gradient at 0 is defined as 0, since the norm has no derivative
     there."""
     root = n.emit("sqrt", total)
     flat = n.emit("eq", total, n.like(0, total))

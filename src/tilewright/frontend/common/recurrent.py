@@ -1,8 +1,8 @@
 """Recurrent layers: LSTM, GRU and simple RNN, one direction of one layer at a time.
 
 The inputs' share of all gates is one matrix product over the whole sequence. Short sequences of known length are then
-unrolled into matrix products and pointwise operators; longer ones are one operator that loops, or a loop of the graph
-where the products are the caller's own.
+unrolled into matrix products and pointwise operators; longer ones become one operator that loops, or a loop of the
+graph where the caller computes the matrix products in its own way.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MAX_UNROLLED = 16
 """Steps of a recurrent layer up to which each is nodes of its own; longer sequences are a scan."""
 
 Activation = tuple[str, tuple[tuple[str, float], ...]]
-"""One of our operators with its attributes."""
+"""An operator's name with its attributes."""
 
 Product = Callable[[Value], Value]
-"""Rows times the transpose of weights."""
+"""A function from rows to their product with the transpose of weights."""
 
 SIGMOID: Activation = ("sigmoid", ())
 
@@ -37,10 +37,10 @@ class Cell:
     """The cell that a step computes.
 
     kind          "lstm", "gru" or "rnn", with the gates in the order of `ops/recurrent.py`
-    activations   of the gates, the cell and the output
-    clip          bound of what goes into the activations
+    activations   the functions of the gates, the cell and the output
+    clip          bound of the activations' inputs
     linear_first  GRU: the reset gate scales the candidate's product instead of the state before it
-    reverse       from the last step to the first
+    reverse       whether steps run from the last to the first
     """
 
     kind: str
@@ -56,8 +56,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """inputs [gates * H, features], recurrence [gates * H, H], biases [gates * H] of both, peephole [3 * H]; products
-    with both, of an LSTM, where they are not those of matrices of one type."""
+    """inputs [gates * H, features], recurrence [gates * H, H], biases [gates * H] of both, peephole [3 * H]. For an
+    LSTM whose products are not those of matrices of one type, also the functions that compute them."""
 
     inputs: Value
     recurrence: Value
@@ -69,7 +69,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer with the inputs' share computed: gates_x [time * batch, gates * H].
+    """A layer for which the product of inputs and weights is computed already: gates_x [time * batch, gates * H].
 
     deferred_bias  GRU with `linear_first`: the candidate's recurrent bias, which the reset gate scales
     """
@@ -97,8 +97,8 @@ def recurrent_layer(
     memory: Value | None,
     lengths: Value | None = None,
 ) -> tuple[Value, list[Value]]:
-    """x [time, batch, features] with initial states [batch, H] (None: zeros) to the states at every step [time, batch,
-    H] and the last ones: h, and for LSTM c. Steps past `lengths` [batch] give zeros and change no state."""
+    """From x [time, batch, features] and initial states [batch, H] (None: zeros), the states h at every step [time,
+    batch, H], and the last states: h, and c of an LSTM. Steps past `lengths` [batch] give zeros and change no state."""
     time, batch, features = x.shape
     rows = n.reshape(x, (time * batch, features))
     own = weights.products
@@ -224,8 +224,8 @@ def _loop(n: Emitter, d: Layer, lengths: Value | None) -> tuple[Value, list[Valu
 
 
 def _own_loop(n: Emitter, d: Layer, lengths: Value | None) -> tuple[Value, list[Value]]:
-    """A loop of the graph over the steps of an LSTM whose product is the caller's own. Sequences of several lengths
-    are reversed first where the last step comes first, so that they begin together."""
+    """An LSTM's steps as a loop of the graph, where the caller computes the products. Sequences of different lengths
+    that run backwards are reversed first, so that all begin at the same step."""
     zeros = n.emit("broadcast", n.like(0.0, d.gates_x), shape=(d.batch, const(d.hidden)))
     start = [d.state or zeros, d.memory or zeros]
     sequence = n.reshape(d.gates_x, (d.time, d.batch, d.gates_x.shape[1]))

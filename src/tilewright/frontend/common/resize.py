@@ -1,4 +1,4 @@
-"""Resizing one axis, and grids of places, as the frontends emit them."""
+"""The resizing of one axis, and grids of sampling coordinates, as all frontends emit them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tilewright.ops.resize import ResizeAttrs, integer_upsampling
 
 
 def resize_axis(n: Emitter, x: Value, **arguments: Any) -> Value:
-    """`resize` with the attributes given (see `ops/resize.py`), by tables of taps where there are some."""
+    """The operator `resize` with these attributes (see `ops/resize.py`); as a product with tables of taps where that
+    applies."""
     attrs = ResizeAttrs.of(arguments, "resize")
     if as_int(attrs.size) == 0:
         return n.slice(x, attrs.axis, 0, 0)
@@ -33,8 +34,8 @@ def resize_axis(n: Emitter, x: Value, **arguments: Any) -> Value:
 
 
 def affine_places(n: Emitter, theta: Value, extents: Sequence[int], align_corners: bool, shape: Sequence[Any]) -> Value:
-    """The places of a grid from -1 to 1, whose last coordinate is the first dimension's, moved by matrices [batch,
-    rank, rank + 1]."""
+    """Sampling coordinates from -1 to 1, transformed by the matrices `theta` [batch, rank, rank + 1]; the last
+    coordinate belongs to the first spatial dimension."""
     lines = []
     for extent in extents:
         line = np.linspace(-1, 1, extent) if extent > 1 else np.zeros(extent)

@@ -1,4 +1,5 @@
-"""Pads and sizes that data decides, one axis at a time: places in the input are computed in each call."""
+"""Padding and resizing by amounts that data decides, one axis at a time: each call computes which input each output
+reads."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def pad_axis(n: Emitter, x: Value, axis: int, before: Any, after: Any, mode: str
 
 
 def _reflected(n: Emitter, pad: Value, other: Value, extent: Expr) -> Value:
-    """A pad for which there is enough to reflect, where a negative one at the other end has cut something away."""
+    """`pad`, which each call checks: reflection needs enough elements after a negative pad at the other end has removed
+    some."""
     zero = n.constant(0, i64)
     left = n.emit("add", n.symbols([extent - 1], i64, ()), n.emit("min", other, zero))
     return n.require(pad, n.emit("le", pad, n.emit("max", left, zero)), pad, "there is too little to reflect")
@@ -93,7 +95,7 @@ def resize_axis_by_data(n: Emitter, x: Value, axis: int, size: Expr, scale: Valu
 
 @dataclass(frozen=True, slots=True)
 class _Samples:
-    """Formulas of `ops/resize.py` over values of the graph, all of f64."""
+    """The formulas of `ops/resize.py` for sampling coordinates, emitted as f64 values of the graph."""
 
     n: Emitter
     extent: Value
@@ -145,7 +147,7 @@ class _Samples:
         return emit("floor", emit("add", c, half))
 
     def inside(self, place: Value) -> Value:
-        """Places as indices, those outside moved to the edge."""
+        """Coordinates as indices, clamped to the edges."""
         last = self.n.emit("sub", self.extent, self.number(1.0))
         within = self.n.emit("max", self.n.emit("min", place, last), self.number(0.0))
         return self.n.cast(within, i64)
@@ -167,7 +169,7 @@ class _Samples:
         return emit("select", within, w, number(0.0))
 
     def polynomial(self, d: Value, coefficients: tuple[float, ...]) -> Value:
-        """The highest power first."""
+        """A polynomial of `d`, whose coefficients begin with that of the highest power."""
         total = self.number(coefficients[0])
         for c in coefficients[1:]:
             total = self.n.emit("add", self.n.emit("mul", total, d), self.number(c))

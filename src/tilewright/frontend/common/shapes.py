@@ -13,7 +13,7 @@ from tilewright.support.errors import ShapeError, UnsupportedError
 
 
 def solve(shape: Sequence[Any], extents: Sequence[Expr]) -> list[Any]:
-    """The shape with its -1, if there is one, replaced by what keeps the number of elements."""
+    """`shape` with its -1, if it has one, replaced by the size that makes the number of elements that of `extents`."""
     places = [k for k, d in enumerate(shape) if isinstance(d, int) and d == -1]
     if not places:
         return list(shape)
@@ -59,7 +59,7 @@ def divide(numerator: Sequence[Expr], denominator: Sequence[Expr]) -> Expr | Non
 
 
 def _factors(dims: Sequence[Expr]) -> tuple[list[Expr], int]:
-    """Symbolic factors and the product of the numbers."""
+    """The symbolic factors of a product of sizes, and the product of its numbers."""
     symbols: list[Expr] = []
     number = 1
     stack = list(dims)
@@ -75,8 +75,8 @@ def _factors(dims: Sequence[Expr]) -> tuple[list[Expr], int]:
 
 
 def slice_range(start: Any, end: Any, step: int, extent: Expr) -> tuple[Expr, Expr]:
-    """First index and number of elements of `start:end:step`: as in Python, but that a slice to the front starts at the
-    first element where its start lies before that, as ONNX says."""
+    """First index and number of elements of `start:end:step`, as in Python; but with a negative step, a start before
+    the first element is clamped to it, as in ONNX."""
     if step == 0:
         raise ShapeError("the step of a slice is 0")
     low, high = (const(0), extent) if step > 0 else (const(-1), dim(extent - 1))
@@ -114,7 +114,7 @@ def _clamped(position: Any, extent: Expr, low: Expr, high: Expr) -> Expr:
 
 
 def cropped(n: Emitter, x: Value, before: list[Any], after: list[Any]) -> tuple[Value, list[Any], list[Any]]:
-    """Negative pads cut away; what is left is not negative."""
+    """`x` sliced where pads are negative, and the pads that remain, none of which is negative."""
     for k in range(x.type.rank):
         low, high = as_int(before[k]), as_int(after[k])
         cut_low = -low if low is not None and low < 0 else 0

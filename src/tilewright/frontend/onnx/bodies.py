@@ -1,7 +1,8 @@
-"""Graphs inside nodes: walked in the importer's graph, and cut out of it as bodies of a loop or branch.
+"""Graphs inside ONNX nodes: their nodes are imported into the main graph, then moved out of it as the body of a loop or
+branch.
 
-A body is walked like any other nodes, with values of its own for its inputs; what its nodes then read that they do not
-compute is what it captures.
+A body is walked like other nodes, with new values for its inputs. Values that its nodes read but do not compute are
+captured from outside.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from tilewright.support.errors import Problems, UnsupportedError
 T = TypeVar("T")
 
 Walk = Callable[[onnx.GraphProto, Mapping[str, Item], str], list[Item]]
-"""Walks a body with these inputs under a prefix of names; gives its outputs."""
+"""Imports the nodes of a graph with these inputs under a prefix of names, and returns the outputs."""
 
 
 class Noted(Exception):
-    """A node failed because of problems inside it that are noted already."""
+    """A node failed because of problems inside it that have been reported already."""
 
 
 @dataclass(slots=True)
 class Body:
-    """A body that was cut out: its nodes, its results, and what both read from around."""
+    """A body that was moved out of the graph: its nodes, its results, and the outer values that these read."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -39,7 +40,7 @@ class Body:
     captured: tuple[Value, ...]
 
     def graph(self, inputs: Sequence[Value], captured: Sequence[Value]) -> Graph:
-        """The body as a graph, with inputs for what it and others capture."""
+        """The body as a graph whose inputs are `inputs`, then the captured values."""
         return Graph(self.name, (*inputs, *captured), (), self.nodes, self.results)
 
 
@@ -47,9 +48,9 @@ class Body:
 class Bodies:
     """The graphs inside one node: how its rule walks them.
 
-    walk      of the importer
-    scope     where the node stands
-    problems  the importer's
+    walk      imports the nodes of a graph
+    scope     the names that are visible to the node
+    problems  the list in which the importer collects errors
     """
 
     call: Call
@@ -58,14 +59,14 @@ class Bodies:
     problems: Problems
 
     def value(self, name: str, t: TensorType) -> Item:
-        """A value of its own for an input of a body."""
+        """A new value for an input of a body."""
         created = Value(self.call.builder.fresh(f"{self.call.hint}.{name}"), t)
         return Item(t, created)
 
     @contextmanager
     def removed_nodes(self) -> Iterator[list[Node]]:
-        """Takes the nodes that are made inside out of the graph again, into the list. Numbers known around that became
-        values inside are only numbers again."""
+        """Within the context, collect the nodes that are created; at its end they leave the graph and are in the list.
+        Known arrays of the surrounding scopes that became values inside lose these values again."""
         builder = self.call.builder
         before, result = len(builder.nodes), list[Node]()
         numbers = [i for i in (*self._enclosing_items(), *self.call.items) if i is not None and i.value is None]
@@ -92,7 +93,7 @@ class Bodies:
         prefix: str,
         finish: Callable[[list[Item]], Sequence[Value]],
     ) -> Body:
-        """Walk a body; `finish` makes values of its results."""
+        """Walk a body and move its nodes out of the graph; `finish` turns its results into values."""
         with self.removed_nodes() as nodes:
             results = tuple(finish(self.walk(graph, inputs, prefix)))
         inside = {v for n in nodes for v in n.outputs} | {i.value for i in inputs.values()}
@@ -119,7 +120,8 @@ class Bodies:
         return result
 
     def like(self, value: Value, t: TensorType, what: str) -> Value:
-        """A value of a body where one of this type is wanted."""
+        """`value` reshaped to `t`, where both types are equal but for how sizes are written. Raises UnsupportedError,
+        which says that `what` changes its type, for others."""
         if value.type == t:
             return value
         same = value.dtype is t.dtype and value.type.rank == t.rank

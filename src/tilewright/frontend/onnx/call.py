@@ -1,4 +1,4 @@
-"""`Call`: one ONNX node as a rule sees it - its inputs, attributes, and how to put operators into the graph."""
+"""`Call`: one ONNX node as an import rule sees it: its inputs, its attributes, and methods that emit operators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_CONSTANT = 64
 
 
 MAX_LISTED = 4096
-"""Elements of an input that decides the structure, such as the sizes of Split."""
+"""The largest number of elements of an input that decides the structure, such as the sizes of Split."""
 
 
 @dataclass(slots=True)
@@ -41,11 +41,11 @@ class Call(Emitter):
     fixed: set[str] = field(default_factory=set)
     """Names of parameters that are constants of the file, not weights."""
     folded: dict[str, str] = field(default_factory=dict)
-    """Weights whose numbers have become part of the program, each with the operator that made them so."""
+    """Weights whose numbers have been folded into the program, each with the operator that did so."""
     open_sizes: bool = False
-    """Whether what decides sizes may be computed from the data."""
+    """Whether sizes may be computed from the data."""
     decided: set[str] = field(default_factory=set)
-    """Operators for which it was."""
+    """Operators whose sizes are computed from the data."""
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
@@ -86,7 +86,8 @@ class Call(Emitter):
         return self.item(i).known if self.has(i) else None
 
     def structure(self, i: int, what: str) -> Any:
-        """A known input that decides the structure; None when absent. Raises ValueNeededError when not known."""
+        """Input `i`, whose elements decide the graph's structure and so must be known; None when it is absent. Raises
+        ValueNeededError when it is not known."""
         if not self.has(i):
             return None
         array = self.folded_number(i)
@@ -95,7 +96,7 @@ class Call(Emitter):
         return array
 
     def folded_number(self, i: int) -> Any:
-        """`known(i)` for a rule that makes it part of the program: no update can change it then."""
+        """`known(i)` for a rule that folds it into the program; if it is a weight, updates can no longer change it."""
         if self.has(i) and self.item(i).weight:
             self.folded[self.item(i).name] = self.node.op_type
         return self.known(i)
@@ -128,15 +129,16 @@ class Call(Emitter):
         return True
 
     def elements(self, i: int, what: str) -> list[Any] | None:
-        """The integers of input `i` as a flat list: numbers and expressions, and scalars of i64 where only data says,
-        if it may. None when absent."""
+        """The integers of input `i` as a flat list: numbers and expressions, and i64 scalars of the graph for those
+        that are computed from data, where this is allowed. None when absent."""
         size = as_int(self.type(i).size) if self.is_data(i) else None
         if size is None or size > MAX_CONSTANT or not self.dtype(i).is_int:
             return self.dimensions(i, what)
         return elements(self, self.value(i))
 
     def sizes(self, i: int, what: str) -> list[Any] | None:
-        """`dimensions(i)` for sizes that are not negative: those that only data says are symbols, if they may be."""
+        """`dimensions(i)` for sizes, which are not negative. Sizes that are computed from data become new symbols,
+        where this is allowed."""
         result = self.elements(i, what)
         return None if result is None else [self.extent(v) if isinstance(v, Value) else v for v in result]
 
@@ -155,8 +157,8 @@ class Call(Emitter):
         return f"{self.node.op_type}: {what}"
 
     def limited(self, i: int, low: Any, high: Any, what: str) -> Value:
-        """Input `i`, integers that must all be from `low` to `high`, numbers or sizes. Raises ShapeError where it is
-        known that they are not; else the call checks them."""
+        """Input `i`, integers that must lie from `low` to `high` (numbers or sizes). Raises ShapeError if a known one
+        does not; the call checks those that are not known."""
         known = self.known(i)
         low_number, high_number = as_int(low), as_int(high)
         if known is None or known.dtype == object or low_number is None or high_number is None:

@@ -1,7 +1,7 @@
 """Control flow: `If`, `Loop` and `Scan`.
 
-A condition that is known when compiling decides which branch is looked at, and a loop of few iterations is written out:
-its body is walked once for each, in a scope of its own. All others become operators with bodies (`ops/control.py`).
+A condition that is known when compiling decides which branch is imported, and a loop of few iterations is unrolled: its
+body is walked once for each, in a scope of its own. All others become operators with bodies (`ops/control.py`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tilewright.support.errors import ModelError, UnsupportedError
 MAX_ITERATIONS = 128
 """Iterations of a Loop or Scan up to which its body may be written out."""
 MAX_WRITTEN = 1024
-"""Nodes of all iterations up to which it is written out before a loop is tried."""
+"""The most nodes that unrolling a loop may create before an operator `loop` is tried instead."""
 
 
 def branch(bodies: Bodies) -> Sequence[Item | None]:
-    """`If`: only the branch that is taken is looked at, if that is known."""
+    """`If`: where the condition is known, only the branch that it selects is imported."""
     call = bodies.call
     condition = _truth(call.item(0))
     if condition is not None:
@@ -106,7 +106,7 @@ def loop(bodies: Bodies) -> Sequence[Item | None]:
 
 
 def _first(bodies: Bodies, rules: Sequence[Callable[[], Sequence[Item | None]]]) -> Sequence[Item | None]:
-    """The result of the first of the rules that is supported."""
+    """The result of the first rule that supports the node."""
     for rule in rules[:-1]:
         result = bodies.attempt(rule)
         if result is not None:
@@ -195,7 +195,7 @@ def _retained_loop(bodies: Bodies, body: onnx.GraphProto, count: Any, alive: boo
 
 
 def _is_open(trip: Any, rows: Sequence[Value]) -> bool:
-    """Whether a bound of iterations is no bound of memory: exporters write 2**63 - 1 where there is none."""
+    """Whether a bound on iterations is too large to bound memory: exporters write 2**63 - 1 where there is no bound."""
     if not isinstance(trip, int):
         return trip is None
     row = sum(v.known_bytes for v in rows)
@@ -203,12 +203,12 @@ def _is_open(trip: Any, rows: Sequence[Value]) -> bool:
 
 
 MAX_HELD = 1 << 30
-"""Bytes that are held for iterations that there may be."""
+"""The most bytes that are reserved for the results of a loop's iterations, as many as there may be."""
 
 
 def _real(call: Call, results: Sequence[Item], room: Value | None, most: Value | None) -> list[Item]:
-    """The part of what a loop has collected that is of as many iterations as there were, which is the last result. One
-    with a `room` may have ended because that was too small: it asks for twice as much then."""
+    """The results that a loop collected, cut to the number of iterations that ran, which is the last of `results`. A
+    loop with a `room` may have ended because this was too small; then the call is repeated with twice its size."""
     *stacks, count = [call.materialize(item) for item in results]
     if room is None:
         first = call.head(stacks[0], count)

@@ -1,9 +1,10 @@
 """The constants of a file that its exporter computed from weights that are in the file too.
 
 PyTorch's exporters fold what depends on weights alone: `exp(log_std)` becomes a constant, and the file does not say
-of what. New weights would leave it as it was. So the numbers are asked: a constant that is a weight's elements moved,
-a function of a weight that the constant is named after or an affine one, or two weights added or multiplied, comes
-from them. What was computed in other ways, from weights that nothing else reads, is not in the file any more.
+from which weight, so that an update of the weights would not change it. The origin is inferred by comparing numbers: a
+constant is derived if it is a permutation of a weight's elements, an affine function of a function of a weight, or the
+sum, difference, product or quotient of two weights. Weights that only occur in other computations cannot be recovered
+from the file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tilewright.frontend.onnx.tensors import DTYPES, to_array
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_ELEMENTS = 1 << 16
-"""The size up to which tensors are looked at: exporters fold small ones."""
+"""The most elements of tensors that are examined: exporters fold small ones."""
 MIN_EVIDENCE = 4
 """Elements that a guess must explain; fewer may be equal by accident."""
 MAX_PAIRS = 1 << 9
@@ -57,7 +58,7 @@ ABSENT = "it is not in the file: its exporter folded it into constants, or nothi
 
 
 def folded_weights(model: onnx.ModelProto, module: Exported, folder: Folder | None) -> dict[str, str]:
-    """The module's weights of which the file has constants, each with what became of it."""
+    """The module's weights from which constants of the file were computed, each with an explanation."""
     constants: dict[str, Array] = {}
     weights: dict[str, Array] = {}
     result = dict.fromkeys(module.missing(model), ABSENT)
@@ -73,12 +74,12 @@ def folded_weights(model: onnx.ModelProto, module: Exported, folder: Folder | No
 
 
 def size(tensor: onnx.TensorProto) -> int:
-    """How many elements a tensor claims."""
+    """The number of elements that a tensor's stated shape has."""
     return math.prod(tensor.dims)
 
 
 def sources(constants: Mapping[str, Array], weights: Mapping[str, Array]) -> dict[str, str]:
-    """Weights that a constant was computed from, each with such a constant's name."""
+    """Weights that a constant was computed from, each with the name of one such constant."""
     wide = {name: w.astype(np.float64) for name, w in weights.items()}
     ordered = {name: np.sort(w, axis=None) for name, w in wide.items()} if constants else {}
     result: dict[str, str] = {}
@@ -93,7 +94,8 @@ def sources(constants: Mapping[str, Array], weights: Mapping[str, Array]) -> dic
 
 
 def _sources(name: str, constant: Array, weights: Mapping[str, Array], ordered: Mapping[str, Array]) -> list[str]:
-    """The weights that one constant comes from; nothing if none is found. `ordered`: their elements, ascending."""
+    """The names of the weights that one constant was computed from, if any. `ordered`: the weights' elements,
+    ascending."""
     function = FUNCTIONS.get(re.sub(r"_\d+$", "", name))
     for weight, w in weights.items():
         if function is not None and w.size == constant.size and _equal(constant.ravel(), function(w).ravel()):
@@ -121,7 +123,7 @@ def _is_affine(values: Array, x: Array) -> bool:
 
 
 def _moved(constant: Array, ordered: Mapping[str, Array]) -> list[str]:
-    """The weights whose elements a constant holds in other places, and no others."""
+    """The weights of which a constant holds exactly the elements, in another order."""
     values = _distinct(constant)
     values = values[(np.abs(values) != 1) & (values != 0)]
     if len(values) < MIN_EVIDENCE or not any(_among(values[:1], elements)[0] for elements in ordered.values()):
@@ -143,7 +145,7 @@ def _distinct(values: Array) -> Array:
 
 
 def _among(values: Array, ordered: Array) -> Array:
-    """For each value, whether it is among others, which ascend (at least one)."""
+    """For each value, whether it occurs in `ordered`, a sorted array of at least one element."""
     places = np.searchsorted(ordered, values).clip(max=len(ordered) - 1)
     is_there: Array = ordered[places] == values
     return is_there

@@ -29,16 +29,17 @@ _WEIGHT = re.compile(r"^(\w+): (?:PARAMETER|BUFFER) target='([^']+)'", re.MULTIL
 _PLACEHOLDER = re.compile(r"%([pb]_\w+)")
 _INVENTED = re.compile(r"val_\d+|onnx::\w+")
 STATISTICS, COUNTER = "running_mean", "num_batches_tracked"
-"""The parameters of a batch norm: what inference reads, and what is counted while it is trained."""
+"""Parameters of a batch norm: a running statistic, which inference reads, and the counter, which only training
+reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The weights of the module that a file was made of.
+    """The weights of the module that a file was exported from.
 
     names       the module's own names of its weights; None where the file does not list them
     transposed  tensors of the file that are the transpose of a weight: to the weight's name
-    read        what a node reads in truth, where the file has one tensor for several weights: by the node's first
+    read        the weight that a node really reads, where the file has one tensor for several: by the node's first
                 output and the input's place, the weight's name
     copies      weights that are the `Identity` of another tensor in the file
     """
@@ -53,15 +54,15 @@ class Exported:
         return not _INVENTED.fullmatch(name) if self.names is None else name in self.names
 
     def unread(self, model: onnx.ModelProto, weights: Collection[str]) -> set[str]:
-        """Names in the module's dictionary of weights that no inference reads: the counters of batch norms whose
-        statistics are among the `weights` that are read, and what the file has and nothing in it reads."""
+        """Names in the module's `state_dict()` that inference does not read: the counters of batch norms whose
+        statistics are among the `weights`, and tensors of the file that no node reads."""
         listed = self.names or frozenset()
         norms = [name.removesuffix(STATISTICS) for name in weights if name.endswith(STATISTICS)]
         dead = {t.name for t in model.graph.initializer if t.name in listed}
         return {n for n in listed if n.endswith(COUNTER)} | {norm + COUNTER for norm in norms} | (dead - set(weights))
 
     def missing(self, model: onnx.ModelProto) -> set[str]:
-        """Weights that the module lists and the file has in no form."""
+        """Weights that the module lists but that are nowhere in the file, not even transposed or as a copy."""
         result = {t.name for t in model.graph.initializer} | {*self.transposed.values(), *self.read.values()}
         return {n for n in self.names or () if n not in result | self.copies and not n.endswith(COUNTER)}
 
@@ -107,7 +108,7 @@ def _by_scopes(model: onnx.ModelProto) -> Exported:
 
 
 def _is_transpose(a: onnx.TensorProto, b: onnx.TensorProto) -> bool:
-    """Whether one tensor in the file is the other's transpose; False for those outside of it."""
+    """Whether one tensor is the other's transpose; False where either is stored outside of the file."""
     if list(a.dims) != list(b.dims)[::-1] or a.data_type != b.data_type or not a.raw_data or not b.raw_data:
         return False
     if len(a.raw_data) != len(b.raw_data) or onnx.TensorProto.EXTERNAL in (a.data_location, b.data_location):
@@ -123,7 +124,7 @@ def _read(
     present: dict[str, onnx.TensorProto],
     result: Exported,
 ) -> None:
-    """Note which weights a node reads that comes of an operation on `weights`."""
+    """Record which weights a node reads that the exporter created from the operation `origin` on `weights`."""
     places = [k for k, name in enumerate(node.input) if name in present]
     linear = "torch.ops.aten.linear.default" in origin and len(node.output) == 1
     if linear and node.op_type == "MatMul" and places == [1]:

@@ -1,6 +1,6 @@
-"""Data of tensors that a file keeps outside of itself, in other files: where these may lie, and reading them.
+"""External data of tensors: which other files a model file may refer to, and reading them.
 
-A file may name any path, and its author need not be trusted: the place is checked after all links are resolved.
+A file may name any path, and its author need not be trusted: the path is checked after all links are resolved.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ class Folder:
 
     @classmethod
     def of(cls, model: Path) -> Folder:
-        """The places of a model file's data."""
+        """The folders in which a model file's external data may lie."""
         return cls(model.parent, Path(os.path.realpath(model)).parent)
 
     def find(self, location: str, where: str) -> Path:
-        """The regular file that a location names, with all links resolved. Raises ModelError."""
+        """The regular file that `location` refers to, with all links resolved. Raises ModelError if it is missing or
+        outside of the allowed folders."""
         relative = Path(location.replace("\\", "/"))
         if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts or relative.drive:
             raise ModelError("external data must lie in the model's folder", where=where, got=location)
@@ -60,8 +61,8 @@ class Folder:
 def read_external(
     tensor: onnx.TensorProto, where: str, folder: Folder | Mapping[str, Any] | None, expected: int | None
 ) -> Any:
-    """The bytes of a tensor that are in another file, mapped rather than read; `expected` of them, if the tensor's type
-    says how many. Raises ModelError.
+    """The bytes of a tensor in another file, memory-mapped; `expected` is their number where the tensor's type
+    determines it. Raises ModelError.
 
     Args:
         folder: where files may lie, or the contents of files by their names.

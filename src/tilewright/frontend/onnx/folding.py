@@ -1,5 +1,5 @@
-"""Evaluate nodes whose inputs are known when compiling: numbers by the operators' references, symbols by NumPy on
-arrays of expressions."""
+"""Constant folding: evaluate nodes whose inputs are known when compiling, numbers by the operators' NumPy references,
+symbolic sizes by NumPy on arrays of expressions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilewright.ops.dims import known, whole_quotient
 from tilewright.support.errors import Error
 
 MAX_FACTORS = 8
-"""The largest power of a size."""
+"""The largest exponent to which a symbolic size is raised."""
 
 _NEVER = {"Constant", "ConstantOfShape", "Shape", "Size", "RandomNormal", "RandomUniform", "Loop", "Scan", "If"}
 
@@ -95,8 +95,8 @@ def _result_type(call: Call) -> DType:
 
 
 def _divide(a: Any, b: Any) -> Any:
-    """ONNX truncates: flooring is the same for what is not negative, and of the rest the negation is divided. A size
-    that may be 0 divides its products, such as the rows of all windows by those of one image."""
+    """Division of sizes, truncated as ONNX says: floor division where the dividend is not negative, else minus the
+    floored quotient of its negation. Products that contain the divisor divide exactly, even if it may be 0."""
     if isinstance(a, Expr) or isinstance(b, Expr):
         if not decide(apply("gt", b, 0)):
             return whole_quotient(as_expr(a), as_expr(b))
@@ -127,7 +127,8 @@ def _where(call: Call, condition: Any, a: Any, b: Any) -> Any:
 
 
 def _rearranged(call: Call, *arrays: Any) -> list[Any] | None:
-    """Operators that only move elements: run them on positions, then pick the expressions."""
+    """The expressions in the order in which an operator that only moves elements puts them: it is run on their
+    positions."""
     table = object_array([v for a in arrays[: _data_inputs(call, arrays)] for v in a.reshape(-1).tolist()])
     offset, items = 0, list(call.items)
     for i in range(_data_inputs(call, arrays)):

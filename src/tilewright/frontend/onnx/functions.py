@@ -1,4 +1,5 @@
-"""Attributes, and functions: those a model brings along and those by which ONNX defines its own operators."""
+"""Attributes of nodes, and function bodies: those that a model defines and those by which ONNX defines its
+operators."""
 
 from __future__ import annotations
 
@@ -93,8 +94,8 @@ def _defaults(call: Call) -> dict[str, Any]:
 
 
 def admits(call: Call) -> bool:
-    """Whether a node's inputs have types that ONNX gives its operator, as far as ONNX says: of other domains it says
-    nothing."""
+    """Whether ONNX's schema admits the types of the node's inputs; True for other domains, whose schemas are not
+    known."""
     if call.node.domain not in ("", "ai.onnx"):
         return True
     try:
@@ -123,7 +124,8 @@ def _type_string(t: DType) -> str:
 
 @contextmanager
 def admitted(call: Call) -> Iterator[None]:
-    """Inside, element types that an operator of ours does not take are what Tilewright lacks, if ONNX's has them."""
+    """Within the context, an element type that Tilewright's operator rejects but ONNX's admits raises
+    UnsupportedError."""
     try:
         yield
     except DTypeError as error:
@@ -133,7 +135,7 @@ def admitted(call: Call) -> Iterator[None]:
 
 
 def unsupported(error: Error) -> Error:
-    """An error about element types as one about what Tilewright lacks; any other as it is."""
+    """An error about element types as UnsupportedError; any other error unchanged."""
     if not isinstance(error, DTypeError):
         return error
     return UnsupportedError(error.what, where=error.where, expected=error.expected, got=error.got, hint=error.hint)
@@ -151,7 +153,7 @@ def local_function(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.Functio
 
 
 def parameters(call: Call, body: onnx.FunctionProto) -> dict[str, Any]:
-    """The values of a function's attributes for one call: those given, and the defaults."""
+    """The attribute values of one call of a function: those that the node states, and defaults for the rest."""
     values = {a.name: _value(a, None) for a in body.attribute_proto}
     if not call.node.domain:
         values = {k: v for k, v in _defaults(call).items() if v is not None} | values
@@ -182,7 +184,8 @@ def schema_body(call: Call) -> onnx.FunctionProto | None:
 
 
 def _without_references(call: Call) -> onnx.NodeProto:
-    """The node with the values of attributes that refer to an enclosing function's: the body may depend on them."""
+    """The node with references to attributes of an enclosing function replaced by their values, on which the body may
+    depend."""
     node = onnx.NodeProto()
     node.CopyFrom(call.node)
     del node.attribute[:]
@@ -214,7 +217,7 @@ def _type_proto(call: Call, i: int) -> onnx.TypeProto:
 
 
 def without_absent(nodes: Sequence[onnx.NodeProto], missing: Sequence[str]) -> list[onnx.NodeProto]:
-    """A body's nodes where inputs that the caller left out are empty."""
+    """The nodes of a function's body, in which inputs that the caller omitted are ""."""
     if not missing:
         return list(nodes)
     gone = set(missing)

@@ -3,7 +3,7 @@
     for each node:  known inputs only?  ->  evaluate it now (shape arithmetic, constants)
                     a rule exists?      ->  the rule emits our operators
                     a function body?    ->  walk the body in a scope of its own
-                    otherwise           ->  note an UnsupportedError and go on
+                    otherwise           ->  record an UnsupportedError and go on
 
 All problems are raised together at the end.
 """
@@ -54,7 +54,7 @@ MAX_DIM = 1 << 40
 
 
 def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: DimSizes | None = None) -> Imported:
-    """Read a model. `dims` says what symbolic dimensions are, by name.
+    """Read a model. `dims`: sizes or ranges of symbolic dimensions, by name.
 
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
@@ -63,7 +63,8 @@ def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: DimSizes | No
 
 
 def _imported(loaded: Loaded, dims: DimSizes) -> Imported:
-    """A model that was loaded; read again where its shapes are equal if symbols are of some kind only."""
+    """Import a loaded model. If its shapes only agree for some sizes (multiples, ranges, equal symbols), the model is
+    read again with its symbols restricted to these."""
     try:
         return _read(loaded, dims, {}, {})
     except ModelError as error:
@@ -81,8 +82,8 @@ def _imported(loaded: Loaded, dims: DimSizes) -> Imported:
 
 
 def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, str | int]]:
-    """Ranges of symbols, what divides them, and which ones are the same or a number, so that shapes are equal that the
-    model needs to be, but that are not for all sizes: as far as pairs of sizes say so."""
+    """Restrictions of symbols under which the shapes that the model joins agree: ranges and divisors by name, and for
+    symbols that must equal another one, or a number, that one. They cover what pairs of sizes tell."""
     needs: dict[str, Dim] = {}
     same: dict[str, str | int] = {}
     while True:
@@ -106,16 +107,16 @@ def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, st
 
 
 MAX_READINGS = 8
-"""How often a model is read again with what was found out of its sizes."""
+"""How many times a model is read again with restrictions derived from its sizes."""
 NEEDED = "the model joins what has these sizes"
-"""Why sizes must be equal, for those who call with others."""
+"""The reason that calls with other sizes are told."""
 
 
 def _assumed(
     loaded: Loaded, dims: DimSizes, needs: Mapping[str, Dim], same: Mapping[str, str | int]
 ) -> Imported | None:
-    """The model with what it needs of several sizes, such as `total == past + seq`, as assumptions, which calls check,
-    beside what `_sizes` knows. None where these do not say it all."""
+    """The model imported under assumptions that relate several sizes, such as `total == past + seq`, beside the
+    restrictions of `_sizes`; calls check them. None where these do not suffice."""
     known: Graph | None = None
     for _ in range(MAX_READINGS):
         types = {} if known is None else {value.name: value.type for value in known.inputs}
@@ -143,7 +144,7 @@ def _assumed(
 
 
 def _with(read: Imported, assumptions: tuple[Assumption, ...]) -> Imported | None:
-    """The graph as read with assumptions; None if its types are right with these alone, of which passes do not know."""
+    """The graph with these assumptions; None if its types are right only under them, since passes do not know them."""
     try:
         for node in read.graph.nodes:
             check_node(node)
@@ -153,8 +154,8 @@ def _with(read: Imported, assumptions: tuple[Assumption, ...]) -> Imported | Non
 
 
 def _sizes_to_state(loaded: Loaded, dims: DimSizes) -> str:
-    """How the caller may say that only sizes come for which the shapes are equal that the model needs to be, where
-    other sizes than multiples have equal shapes as well; nothing if that would not do."""
+    """A hint for the caller: `dims` with multiples for which the model's shapes agree, though other sizes may agree as
+    well; "" if multiples do not suffice."""
     with assuming() as pairs, suppress(ModelError):
         _read(loaded, dims, {}, {})
     result = sufficient(pairs)
@@ -167,8 +168,8 @@ def _sizes_to_state(loaded: Loaded, dims: DimSizes) -> str:
 
 
 def _numbers_to_state(loaded: Loaded, dims: DimSizes) -> str:
-    """How the caller may say that a file is for the sizes that its exporter saw: a loop in Python over a sequence is
-    written down as the steps of one run, whose number meets the sequence's size. Nothing if that would not do."""
+    """A hint for the caller: `dims` with the fixed sizes that the exporter saw. A Python loop over a sequence is
+    exported as the steps of one run, whose number must then equal the sequence's size. "" if this does not suffice."""
     pairs: list[tuple[Expr, Expr]] = []
     with assuming(pairs), suppress(ModelError):
         _read(loaded, dims, {}, {})
@@ -183,8 +184,8 @@ def _numbers_to_state(loaded: Loaded, dims: DimSizes) -> str:
 
 
 def _read(loaded: Loaded, dims: DimSizes, needs: Mapping[str, Dim], same: Mapping[str, str | int]) -> Imported:
-    """Dimensions that are too small for some operation are not the model's: it is read again without them. So it is
-    where sizes that data decides fit nothing after them: they may be known when the model is called."""
+    """Import the model, and repeat it where an operation needs larger dimensions than symbols have at least, with that
+    minimum, or where sizes computed from data do not fit later nodes, without such sizes."""
     least: dict[str, int] = {}
     open_sizes = True
     while True:
@@ -213,7 +214,7 @@ class Importer:
     same: Mapping[str, str | int]
     open_sizes: bool = False
     types: Mapping[str, TensorType] = field(default_factory=dict)
-    """Types of inputs that are known beside what the file says."""
+    """Types of inputs that are known in addition to those that the file states."""
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     weights: dict[str, Any] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
@@ -223,11 +224,12 @@ class Importer:
     exported: Exported | None = None
     visited: int = 0
     decided: set[str] = field(default_factory=set)
-    """Operators for which data has decided sizes."""
+    """Operators whose sizes are computed from data."""
 
     @property
     def budget(self) -> int:
-        """How many nodes may be visited: functions that call others twice each must not grow without bound."""
+        """How many nodes may be visited in all: functions that each call others twice would otherwise grow
+        exponentially."""
         in_file = len(self.model.graph.node) + sum(len(f.node) for f in self.model.functions)
         return 10_000 + MAX_EXPANSION * in_file
 
@@ -301,8 +303,8 @@ class Importer:
             scope.items.setdefault(name, self.another(name, scope.items[held]))
 
     def another(self, name: str, held: Item) -> Item:
-        """The weight `name`, of which a file has only `held`: by accident, as new weights are often all ones, or
-        because the module itself has one tensor there."""
+        """The weight `name` where the file only has `held`, an equal tensor: by accident, as new weights are often all
+        ones, or because the module shares one tensor."""
         if held.known.nbytes < LARGE and np.ptp(held.known) == 0:
             return replace(held, name=name, value=None)
         self.tied[name] = held.name
@@ -383,7 +385,8 @@ class Importer:
     # --- nodes --------------------------------------------------------------------------------------------------------
 
     def nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, attributes: Mapping[str, Any], depth: int) -> None:
-        """Walk a graph's or a function's nodes; problems are noted, what depends on a failed node is passed over."""
+        """Walk the nodes of a graph or function; errors are collected, and nodes that depend on a failed one are
+        skipped."""
         for position, node in enumerate(nodes):
             self.visited += 1
             if self.visited > self.budget:
@@ -438,7 +441,7 @@ class Importer:
         self.bind(node, results, scope)
 
     def inputs_of(self, node: onnx.NodeProto, depth: int) -> list[str]:
-        """The names that a node reads, those of weights as the module has them."""
+        """The names of a node's inputs, in which weights have the module's names."""
         if depth or self.exported is None or not node.output:
             return list(node.input)
         return [self.exported.read.get((node.output[0], k), name) for k, name in enumerate(node.input)]
@@ -515,7 +518,7 @@ class Importer:
         return [inner.find(name) for name in body.output]
 
     def control(self, call: Call, scope: Scope, attributes: Mapping[str, Any], depth: int) -> list[Item | None]:
-        """`If`, `Loop` and `Scan`."""
+        """Import an `If`, `Loop` or `Scan` node."""
         if depth >= MAX_DEPTH:
             raise ModelError("graphs nest too deeply", expected=f"at most {MAX_DEPTH} levels")
 
@@ -537,7 +540,7 @@ class Importer:
         return results
 
     def name_outputs(self, results: list[Item | None], node: onnx.NodeProto, scope: Scope, start: int) -> None:
-        """Give the values just made for the node's outputs the outputs' names."""
+        """Rename the values that were created from node number `start` on to the names of the ONNX node's outputs."""
         produced = {v for n in self.builder.nodes[start:] for v in n.outputs}
         renamed: dict[Value, Value] = {}
         for name, item in zip(node.output, results, strict=False):
@@ -563,7 +566,7 @@ class Importer:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def finish(self, outputs: list[tuple[str, Value]]) -> Imported:
-        """Name the outputs, drop what they do not need."""
+        """Name the outputs, and drop nodes that they do not need."""
         imported = finished(self.builder, outputs, self.weights)
         names = set(imported.weights)
         tied = tuple((name, leader) for name, leader in sorted(self.tied.items()) if leader in names - {name})

@@ -1,9 +1,10 @@
-"""A model file without the elements of its large tensors, which are read later to the place where they stay.
+"""A model file parsed without the elements of its large tensors, which are read later, directly into their final
+memory.
 
-Protocol buffers copy: a file's bytes are read, its messages hold them again, and weights are copied once more to
-aligned memory. Here the file is walked field by field (tag, length, bytes: the wire format of protocol buffers), the
-`raw_data` of large initializers is passed over, and what is left is small enough to be parsed. The file stays open, so
-that nothing changes if another is put in its place meanwhile.
+Parsers of protocol buffers copy: a file's bytes are read, its messages hold them again, and weights are copied once
+more to aligned memory. Here the file is walked field by field (tag, length, bytes: the wire format of protocol
+buffers), the `raw_data` of large initializers is skipped, and the rest is small enough to parse. The file stays open,
+so that replacing it meanwhile changes nothing.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 
 LARGE = 1 << 20
-"""Bytes of a tensor from which on it is read to where a model can keep it: there is no second copy of it then."""
+"""Tensors of this many bytes or more stay in the file until they are read to their final memory, so that they are never
+copied."""
 WALKED = 16 * LARGE
-"""Bytes of a file from which on it is walked."""
+"""Files of this many bytes or more are walked field by field; smaller ones are parsed whole."""
 
 _GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 _INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
@@ -35,16 +37,17 @@ _VARINT, _BYTES = 0, 2
 _FIXED = {1: 8, 5: 4}
 """Bytes of the wire types of fixed size."""
 _LONGEST = 10
-"""Bytes of the longest number."""
+"""The most bytes of a number of variable length (varint)."""
 
 
 def transposed_copy(array: Any) -> Any:
-    """A matrix's transpose, kept as weights are."""
+    """A matrix's transpose, in aligned memory like all weights."""
     return aligned_copy(array.T) if array.nbytes >= LARGE else array.T.copy()
 
 
 def initial_array(tensor: onnx.TensorProto, where: str, folder: Folder | None, raw: Any = None) -> Any:
-    """A tensor's elements, from `raw` if they were left in the file, where a model can keep them. Raises ModelError."""
+    """A tensor's elements in memory that a model can hold, from `raw` if they were left in the file. Raises
+    ModelError."""
     array = to_array(tensor, where, folder, raw)
     stays = array.nbytes < LARGE or (raw is not None and np.may_share_memory(array, raw))
     return array if stays else aligned_copy(array)
@@ -63,7 +66,7 @@ class Field:
 
 
 class Irregular(Exception):
-    """The file is written in an unusual way; the parser of protocol buffers decides what it is."""
+    """The file uses an unusual encoding, so that the ordinary parser of protocol buffers has to read it."""
 
 
 class Left:
@@ -71,16 +74,16 @@ class Left:
 
     def __init__(self, path: Path) -> None:
         self.places: dict[str, tuple[int, int]] = {}
-        """By name where a tensor's elements begin, and how many bytes they are."""
+        """By tensor's name, the offset of its elements in the file, and how many bytes they take."""
         self._file: BufferedReader | BytesIO = path.open("rb")
         if not self._file.seekable():  # A pipe is read once, from its beginning.
             with self._file as pipe:
                 self._file = BytesIO(pipe.read())
         self.size = self._file.seek(0, SEEK_END)
-        """Bytes of the file."""
+        """The file's size in bytes."""
 
     def close(self) -> None:
-        """Close the file: what is left in it cannot be read from then on."""
+        """Close the file; its tensors cannot be read afterwards."""
         self._file.close()
 
     def whole(self) -> bytes:
@@ -88,8 +91,8 @@ class Left:
         return self._bytes(0, self.size)
 
     def rest(self) -> bytes | None:
-        """The model's message without its large initializers' elements; None, and nothing is left, if the file is
-        written in an unusual way (groups, a tensor with two `raw_data`, a name used twice)."""
+        """The model's message without the elements of large initializers. None, in which case no tensor is left in the
+        file, for unusual encodings (groups, a tensor with two `raw_data`, a name used twice)."""
         try:
             return self._message(0, self.size, {_GRAPH: self._graph})
         except (Irregular, UnicodeDecodeError):
@@ -110,7 +113,7 @@ class Left:
         return self._message(start, end, {_INITIALIZER: self._tensor})
 
     def _tensor(self, start: int, end: int) -> bytes:
-        """A tensor, without its elements if they are large."""
+        """The message of one tensor, without its elements if they are large."""
         fields = list(self._fields(start, end)) if end - start >= LARGE else []
         raw = [f for f in fields if f.number == _RAW]
         if all(f.end - f.value < LARGE for f in raw):
@@ -122,7 +125,7 @@ class Left:
         return b"".join(self._bytes(f.start, f.end) for f in fields if f is not raw[0])
 
     def _message(self, start: int, end: int, inner: Mapping[int, Callable[[int, int], bytes]]) -> bytes:
-        """A message, some of whose fields are messages that are written anew."""
+        """A message in which the fields in `inner` are replaced by their functions' results."""
         parts: list[bytes] = []
         for f in self._fields(start, end):
             if f.wire == _BYTES and f.number in inner:

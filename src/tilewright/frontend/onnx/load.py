@@ -1,4 +1,4 @@
-"""Read a model file, checked before anything is done with it."""
+"""Read a model file, and check its size and versions before importing it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tilewright.support.errors import ModelError, UnsupportedError
 MIN_OPSET = 1
 """The oldest version of ONNX's operators."""
 MAX_FILE = 1 << 31
-"""Bytes of a file; protobuf reads no larger message."""
+"""The largest file in bytes; protobuf reads no larger message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A parsed model, what to call it in messages, where its external data may lie, and the large initializers whose
-    elements are still in the file, which stays open as long as the `with` of this; `data` are the bytes of a small
-    file."""
+    elements are still in the file, which stays open as long as this context manager is active; `data` are the bytes of
+    a small file."""
 
     model: onnx.ModelProto
     label: str
@@ -46,7 +46,7 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
     """Parse the model and check its versions. Raises ModelError.
 
     Args:
-        whole: read all of it; else the elements of large tensors may stay in the file.
+        whole: read the whole file; otherwise the elements of large tensors may stay in it.
     """
     folder: Folder | None = None
     left: Left | None = None
@@ -76,7 +76,8 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
 
 
 def _contents(path: Path, whole: bool) -> tuple[bytes, Left | None]:
-    """A file's bytes, or those beside the elements of large tensors with the open file that they are left in."""
+    """A file's bytes; of a large one, those without the elements of large tensors, with the open file that still holds
+    these."""
     left = Left(path)
     with contextlib.ExitStack() as stack:
         stack.callback(left.close)
@@ -90,7 +91,7 @@ def _contents(path: Path, whole: bool) -> tuple[bytes, Left | None]:
 
 
 def _check_text(model: onnx.ModelProto, label: str) -> None:
-    """Names must be text: protocol buffers pass bytes that are not UTF-8 on as bytes."""
+    """Raise ModelError for names that are not UTF-8: protocol buffers return such strings as bytes."""
 
     def graphs() -> Iterator[str | bytes]:
         graph = model.graph

@@ -1,6 +1,6 @@
-"""Names that nodes read, and the order of a file's nodes. ONNX asks that each comes after those whose values it reads;
-ONNX Runtime runs graphs in any order, and its own tools write such (`onnxruntime.transformers.float16` of 1.32); it
-refuses graphs in nodes, and functions, that are in another."""
+"""The names that nodes read, and the order of a file's nodes. ONNX requires that a node follows those whose values it
+reads. ONNX Runtime accepts any order in the main graph, and its tools write such files
+(`onnxruntime.transformers.float16` of 1.32), but it refuses it in inner graphs and functions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MAX_DEPTH = 32
 
 
 def in_order(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, in a copy if some node of its graph reads the value of a later one: there each comes after those that
-    it reads, as near as can be to its place. Nodes of which some are in a circle stay where they are."""
+    """The model with nodes in an order in which each follows those that it reads, close to the file's order: a copy if
+    that has to be changed. The order stays if nodes form a cycle."""
     nodes = model.graph.node
     places = _places(nodes)
     if not any(places.get(name, -1) > k for k, node in enumerate(nodes) for name in reads(node)):
@@ -29,12 +29,12 @@ def in_order(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _places(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
-    """The places of the nodes that compute values, by their names."""
+    """By name of a value, the position of the node that computes it."""
     return {name: k for k, node in enumerate(nodes) for name in node.output if name}
 
 
 def _order(nodes: Sequence[onnx.NodeProto]) -> Sequence[int]:
-    """Places, those of what a node reads before its own; as they are if there is a circle."""
+    """The positions of nodes in an order in which each follows those that it reads; unchanged if there is a cycle."""
     places = _places(nodes)
     done: dict[int, None] = {}
     entered = set[int]()
@@ -54,7 +54,7 @@ def _order(nodes: Sequence[onnx.NodeProto]) -> Sequence[int]:
 
 
 def graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that a node holds."""
+    """The graphs in a node's attributes."""
     for a in node.attribute:
         if a.type == onnx.AttributeProto.GRAPH:
             yield a.g

@@ -35,8 +35,8 @@ CHECKS: dict[str, Callable[[Call], None]] = {}
 
 
 def check(*names: str) -> Callable[[Callable[[Call], None]], Callable[[Call], None]]:
-    """Register a function that looks at the inputs of operators which are walked as functions: what their bodies would
-    take without a word."""
+    """Register a function that checks the inputs of operators which are imported through ONNX's function bodies, where
+    the body itself would not detect invalid inputs."""
 
     def register(f: Callable[[Call], None]) -> Callable[[Call], None]:
         CHECKS.update(dict.fromkeys(names, f))
@@ -59,11 +59,11 @@ STORAGE = frozenset(
     "GatherElements GatherND Identity Pad QuantizeLinear Reshape ReverseSequence Scatter ScatterElements ScatterND "
     "Shape Size Slice SpaceToDepth Split Squeeze TensorScatter Tile Transpose Unsqueeze Where IsInf IsNaN".split()
 )
-"""The operators that take floats of 4 and 8 bits: what moves elements, and what converts them."""
+"""The operators that accept floats of 4 and 8 bits: those that move elements, and those that convert them."""
 
 
 def check_storage(call: Call) -> None:
-    """Raise UnsupportedError where an operator that computes is given small floats, which are storage only."""
+    """Raise UnsupportedError where an arithmetic operator gets floats of 4 or 8 bits, which are only for storage."""
     if call.node.op_type in STORAGE or call.node.domain not in ("", "ai.onnx"):
         return
     small = next((i.dtype for i in call.items if i is not None and i.dtype.is_minifloat), None)
@@ -73,8 +73,8 @@ def check_storage(call: Call) -> None:
 
 @cache
 def plugin_rules() -> Mapping[str, Rule]:
-    """The rules of plug-ins, by domain and operator. A plug-in that has a rule for an operator of ours is unloaded with
-    its operators."""
+    """The rules of plug-ins, by domain and operator. A plug-in with a rule for an operator that Tilewright itself
+    imports is unloaded, together with its operators."""
     import tilewright.frontend.onnx.rules  # noqa: F401
 
     result: dict[str, Rule] = {}

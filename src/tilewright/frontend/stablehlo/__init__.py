@@ -1,4 +1,4 @@
-"""StableHLO, and with it JAX: modules as text or bytecode, exported and jitted functions, to Graph."""
+"""StableHLO modules (text or bytecode) and JAX functions (exported or jitted) to graphs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tilewright.support.errors import MissingPackageError, ModelError
 SUFFIXES = (".mlir", ".mlirbc", ".stablehlo")
 MAGIC = b"ML\xefR"
 _BINARY = re.compile("[\0-\x08\x0e-\x1f]")
-"""Characters of ONNX files, some of which name modules, and of no text."""
+"""Control characters, which occur in ONNX files but in no text. Some ONNX files contain the word `module`."""
 
 
 def reads(model: Any) -> bool:
-    """Whether a model is StableHLO's or JAX's, told without importing either."""
+    """Whether `model` is StableHLO's or JAX's, tested without importing either."""
     if isinstance(model, bytes):
         head = model[:4096].decode("utf-8", "replace")
         return model.startswith(MAGIC) or (_is_text(head) and not _BINARY.search(head))
@@ -34,7 +34,8 @@ def _is_text(text: str) -> bool:
 
 
 def is_jax(model: Any) -> bool:
-    """Whether a model is an exported or a jitted function: who has one has imported JAX."""
+    """Whether `model` is an exported or jitted JAX function. JAX is not imported for the test: a caller with one has
+    done so."""
     jax = sys.modules.get("jax")
     if jax is None:
         return False

@@ -1,4 +1,4 @@
-"""`Call`: one operation as a rule sees it."""
+"""`Call`: one StableHLO operation as its import rule sees it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, UnsupportedError
 
 Walk = Callable[[Block, Sequence[Item], bool], list[Item]]
-"""Walks a region with these items as its arguments; gives what it returns. The last argument says whether the region is
-of scalars and is applied to tensors element by element."""
+"""Imports the operations of a region for these arguments, and returns its results. The last argument says whether the
+region is of scalars and is applied to tensors element by element."""
 
 
 class ComputedSizeError(UnsupportedError):
@@ -30,34 +30,35 @@ class ComputedSizeError(UnsupportedError):
 
 
 Attempt = Callable[[Callable[[], list[Item] | None]], list[Item] | None]
-"""Run a rule tentatively: its result, or None with the graph unchanged if it declines or raises UnsupportedError."""
+"""Run a rule tentatively: its result; None, with the graph unchanged, if it returns None or raises UnsupportedError."""
 
 MakeBody = Callable[[str, Sequence[Item], Callable[[list[Item]], list[Item]]], tuple[Graph, list[Value]]]
-"""Makes the graph of a loop's body: from its name, items like its inputs, and what to do with them; gives the graph,
-whose inputs are followed by what it captures, and the captured values."""
+"""Builds the graph of a loop's body from its name, items with the types of its inputs, and a function that emits its
+nodes; returns the graph, whose last inputs are the captured values, and these values."""
 
 
 @dataclass(slots=True)
 class Call(Emitter):
-    """An operation being imported, with its operands."""
+    """The operation that is being imported, with its operands."""
 
     op: Operation
     items: list[Item]
     walk: Walk
     expand: Callable[[Operation, Sequence[Item]], list[Item]]
-    """Decomposes an operation of CHLO as StableHLO's own pass does."""
+    """Decomposes a CHLO operation into StableHLO, by StableHLO's own pass."""
     body: MakeBody
     renewed: Callable[[], Call]
-    """The operation once more, which puts its operators into the body that is being made now."""
+    """Imports the operation again, into the body that is being built at that time."""
     attempt: Attempt
     dimensions: Sizes
     constants: dict[Value, Any]
-    """The arrays of the constants of the graph."""
+    """The constants of the graph, with their arrays."""
     lifted: bool = False
-    """Whether stated shapes are those of the elements only."""
+    """Whether the region's operations are applied to tensors element by element, so that their stated shapes lack the
+    tensors' dimensions."""
 
     def emit(self, op: str, *inputs: Value | None, **attrs: Any) -> Value:
-        """Put an operator with one output into the graph: a constant where all its inputs are small ones."""
+        """Emit an operator with one output; it is folded to a constant if all inputs are small constants."""
         value = Emitter.emit(self, op, *inputs, **attrs)
         if op == "constant":
             self.constants[value] = self.builder.nodes[-1].of(ConstantAttrs).value.array
@@ -74,7 +75,7 @@ class Call(Emitter):
     # --- attributes ---------------------------------------------------------------------------------------------------
 
     def ints(self, name: str, default: Sequence[int] | None = None) -> list[int]:
-        """A list of numbers."""
+        """An attribute that is a list of integers."""
         entry = self.op.attributes.get(name)
         if entry is None:
             if default is None:
@@ -98,7 +99,7 @@ class Call(Emitter):
         return np.asarray(result)
 
     def fields(self, name: str) -> dict[str, Any]:
-        """A structured attribute."""
+        """An attribute with named fields."""
         entry = self.op.attributes.get(name)
         if not isinstance(entry, dict):
             raise ModelError(f"attribute {name} is missing")
@@ -112,7 +113,7 @@ class Call(Emitter):
         return self.items[k]
 
     def unbroadcast(self, k: int | Item) -> Value:
-        """An operand as a value that broadcasts to its shape."""
+        """An operand as a value that may have size 1 where the operand's shape is larger, to be broadcast."""
         item = self.item(k) if isinstance(k, int) else k
         if item.value is not None:
             return item.value
@@ -155,14 +156,14 @@ class Call(Emitter):
         return element_type(self.op.types[0].element)
 
     def stated(self, k: int = 0) -> tuple[int | None, ...]:
-        """The shape that a result must have; None where it is not said."""
+        """The shape that the module states for result `k`; None for an unknown dimension."""
         shape = self.op.types[k].shape
         if shape is None:
             raise UnsupportedError(f"a result of type {self.op.types[k].element} is not supported")
         return shape
 
     def lazy(self, unbroadcast: Value, shape: Sequence[Any]) -> Item:
-        """A result of this shape, held as the smaller value that is broadcast to it where an operator needs all
+        """A result of `shape` that is stored as a smaller value; it is broadcast only where an operator needs all
         elements."""
         return Item(TensorType(unbroadcast.dtype, dims(shape)), unbroadcast)
 
@@ -172,14 +173,14 @@ class Call(Emitter):
     # --- small things that many rules want ----------------------------------------------------------------------------
 
     def full_rank(self, item: Item) -> Value:
-        """The value of an item with as many dimensions as the item has, those that are broadcast being 1."""
+        """The value of an item, with leading dimensions of size 1 added so that it has the item's rank."""
         unbroadcast = self.unbroadcast(item)
         missing = len(item.shape) - unbroadcast.type.rank
         return self.reshape(unbroadcast, (*[1] * missing, *unbroadcast.shape)) if missing else unbroadcast
 
     def unbroadcast_as(self, x: Value, shape: Sequence[Any]) -> Value:
-        """The elements of a value in a shape of which a vector leaves leading dimensions of one element out, as
-        broadcasting adds them again. What has rows keeps them: softmax and attention are looked for by whole ranks."""
+        """A value reshaped to `shape`; a vector drops leading dimensions of size 1, which broadcasting restores. Values
+        with rows keep all dimensions, since the patterns of softmax and attention match on full ranks."""
         target = dims(shape)
         if x.type.rank == 1 and target[-1:] == x.shape and all(is_const(d, 1) for d in target[:-1]):
             return x
@@ -191,26 +192,26 @@ class Call(Emitter):
         return self.reshape(x, target[lead:] if is_vector else target)
 
     def producer(self, x: Value, op: str) -> Node | None:
-        """The node among the last ones that made a value, if it is of this operator."""
+        """The node that computed `x`, if it is one of the last nodes and has operator `op`."""
         nodes = self.builder.nodes[-16:]
         return next((n for n in nodes if n.op == op and x in n.outputs), None)
 
     def reshape(self, x: Value, shape: Sequence[Any]) -> Value:
-        """A value reshaped. A reshape of a reshape becomes one, and an equal one that exists is reused."""
+        """A value reshaped. Consecutive reshapes are merged, and an equal reshape that exists already is reused."""
         before, target = self.producer(x, "reshape"), dims(shape)
         source = x if before is None or before.inputs[0] is None else before.inputs[0]
         created = (n.output for n in self.builder.nodes[-16:] if n.op == "reshape" and n.inputs[0] is source)
         return next((v for v in created if v.shape == target), None) or Emitter.reshape(self, source, target)
 
     def transpose(self, x: Value, perm: Sequence[int]) -> Value:
-        """A value with its dimensions permuted. A transpose of a transpose becomes one."""
+        """A value with its dimensions permuted. Consecutive transposes are merged."""
         before = self.producer(x, "transpose")
         if before is not None and before.inputs[0] is not None:
             x, perm = before.inputs[0], [before.of(TransposeAttrs).perm[p] for p in perm]
         return Emitter.transpose(self, x, perm)
 
     def iota(self, size: Any, t: DType, rank: int = 1, axis: int = 0) -> Value:
-        """0, 1, 2 ... along one of `rank` dimensions, the others being 1."""
+        """0, 1, 2 ... along `axis` of a tensor of `rank` dimensions, whose other dimensions have size 1."""
         line = self.emit("range", start=0, step=1, size=dim(size), dtype=t)
         return self.reshape(line, [dim(size) if k == axis else 1 for k in range(rank)])
 

@@ -1,4 +1,4 @@
-"""StableHLO from outside, read in a process of its own: MLIR's parser ends the process on some damaged input.
+"""Untrusted StableHLO is parsed in a separate process, because MLIR's parser aborts the process on some damaged input.
 
     python -m tilewright.frontend.stablehlo.child < module > data
 
@@ -21,15 +21,15 @@ from tilewright.frontend.stablehlo.read import numpy_type, parse_module
 from tilewright.support.errors import Error, ModelError, UnsupportedError
 
 SECONDS = 120
-"""How long reading a module may take."""
+"""The time limit of the reader, in seconds."""
 MEMORY = 16 << 30
-"""Bytes of address space that the reader may have."""
+"""The limit of the reader's address space, in bytes."""
 MAX_BYTES = 1 << 31
-"""No file may be larger."""
+"""The largest module in bytes."""
 
 
 def read_outside(data: bytes) -> Module:
-    """Text or bytecode to a module, read in another process. Raises ModelError."""
+    """Parse text or bytecode in a separate process. Raises ModelError, also if that process dies."""
     if len(data) > MAX_BYTES:
         raise ModelError("the module is too large", expected=f"at most {MAX_BYTES} bytes", got=len(data))
     root = str(Path(__file__).resolve().parents[3])
@@ -48,7 +48,7 @@ def read_outside(data: bytes) -> Module:
 
 
 def answer(data: bytes) -> bytes:
-    """The reader's answer about text or bytecode: the module, or an error, as `unpacked` reads it."""
+    """Parse text or bytecode, and serialise the module, or the error, as `unpacked` reads it."""
     try:
         return packed(parse_module(data))
     except Error as error:
@@ -62,7 +62,7 @@ def answer(data: bytes) -> bytes:
 
 
 def packed(module: Module) -> bytes:
-    """A module as bytes."""
+    """A module serialised to bytes."""
     arrays: list[np.ndarray[Any, Any]] = []
 
     def attribute(value: Any) -> Any:
@@ -142,7 +142,7 @@ def _count(shape: list[int]) -> int:
 
 
 def _spelled(t: np.dtype[Any]) -> str:
-    """The element type whose `numpy_type` this is."""
+    """MLIR's name of the element type for which `numpy_type` returns `t`."""
     special = {"bool": "i1", "bfloat16": "bf16", "int4": "i4", "uint4": "ui4"}
     if t.name in special:
         return special[t.name]

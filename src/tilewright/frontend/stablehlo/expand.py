@@ -1,6 +1,6 @@
-"""Operations of CHLO as StableHLO: the pass that StableHLO brings, applied to one operation at a time.
+"""CHLO operations decomposed to StableHLO, one at a time, by the pass that comes with StableHLO.
 
-The operations that have rules stay as they are, so that `erf` is our `erf` and not another library's polynomial.
+Operations that have rules are not decomposed, so that CHLO's `erf` becomes the operator `erf` and not a polynomial.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.support.errors import UnsupportedError
 
 
 def expanded(op: Operation, types: Sequence[TensorType]) -> Function:
-    """The elementwise operation as a function of scalars in StableHLO, for operands of these element types."""
+    """An elementwise CHLO operation as a StableHLO function of scalars, for operands of these element types."""
     return _expanded(op.name, tuple(_mlir(t.dtype) for t in types), op.types[0].element)
 
 

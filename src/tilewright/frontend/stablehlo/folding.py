@@ -1,5 +1,5 @@
-"""Evaluate operations whose operands are known when compiling: numbers by the operators' references, sizes of symbolic
-dimensions by arithmetic of expressions."""
+"""Constant folding: evaluate operations whose operands are known when compiling, numbers by the operators' NumPy
+references, symbolic sizes by arithmetic of expressions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def _symbolic(call: Call, name: str) -> list[Item] | None:
 
 
 def _divide(call: Call, a: Any, b: Any) -> Any:
-    """StableHLO truncates. A quotient of expressions is kept in mind, as JAX makes floored ones of it (`_select`)."""
+    """A division of sizes, which StableHLO truncates. Quotients of expressions are recorded, as JAX builds floor
+    division from them (`_select`)."""
     if not isinstance(a, Expr) and not isinstance(b, Expr):
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
     if not decide(apply("gt", b, 0)):
@@ -79,7 +80,7 @@ def _divide(call: Call, a: Any, b: Any) -> Any:
 
 
 def _remainder(call: Call, a: Any, b: Any) -> Any:
-    """The remainder has the sign of what is divided."""
+    """The remainder of sizes, which has the dividend's sign."""
     if not isinstance(a, Expr) and not isinstance(b, Expr):
         return abs(a) % abs(b) * (1 if a >= 0 else -1)
     if not decide(apply("gt", b, 0)):
@@ -95,21 +96,21 @@ def _truncated_rest(a: Any, b: Any) -> Expr:
 
 
 def _not_negative(call: Call, a: Any) -> None:
-    """Assume of what is divided, a dimension less a number, that it is not below 0, where only the module itself says
-    what is known of sizes: it computes b of the dimension `2*b + 2` so, whose least is 1."""
+    """Assume that `a`, a dimension minus a number, is not negative, where only the module's own operations say how
+    large sizes are: for a dimension `2*b + 2` JAX computes b by such a difference."""
     if not call.dimensions.stated and decide(apply("ge", a, 0)) is None and len(linear(a).terms) == 1:
         call.dimensions.assume(as_expr(a) >= 0, "a size that is divided", call.builder)
 
 
 def _part(a: Any) -> Expr:
-    """The number, or 0 if it is below."""
+    """max(a, 0) of a number or size."""
     if decide(apply("ge", a, 0)):
         return as_expr(a)
     return as_expr(0) if decide(apply("le", a, 0)) else dim(maximum(a, 0))
 
 
 def _floored(call: Call, condition: Expr, a: Expr, b: Expr) -> Expr | None:
-    """A floored quotient, or its remainder, where `select(condition, a, b)` is JAX's way of saying that."""
+    """A floored quotient or remainder, if `select(condition, a, b)` is how JAX writes one; else None."""
     condition = simplify(condition)
     for n, d in call.dimensions.quotients.get(b, ()):
         rest = _truncated_rest(n, d)
@@ -123,12 +124,12 @@ def _floored(call: Call, condition: Expr, a: Expr, b: Expr) -> Expr | None:
 
 
 def _just_below(n: Any, d: Any) -> bool:
-    """Whether a number is below 0 by d at most."""
+    """Whether a number is from -d to -1."""
     return bool(decide(apply("lt", n, 0)) and decide(apply("ge", as_expr(n) + d, 0)))
 
 
 def _both(a: Any, b: Any) -> list[Expr]:
-    """The ways to say that both hold."""
+    """The forms of "a and b" as a condition."""
     results = _logic(True)(a, b), _logic(True)(b, a)
     return [simplify(e) for e in results if isinstance(e, Expr)]
 
@@ -150,7 +151,7 @@ def _compared(name: str, x: Any, y: Any) -> Any:
 
 
 def _same_truth(name: str, x: Any, y: Any) -> Any:
-    """Whether two truths are equal, or differ, one of which is known."""
+    """Whether two truth values are equal, or differ (`name`), where one of them is known."""
     if isinstance(x, Expr) and isinstance(y, Expr):
         return None
     e, known = (x, bool(y)) if isinstance(x, Expr) else (y, bool(x))
@@ -227,7 +228,7 @@ def _reduce(call: Call, a: Any, start: Any) -> Any:
 
 
 def _of_call(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A handler, element by element, of a function that is given the call too."""
+    """A handler that applies `f`, which also gets the call, element by element."""
     return lambda call, *arrays: elementwise(partial(f, call))(call, *arrays)
 
 

@@ -5,8 +5,8 @@
                          a call?               ->  walk the function in its place
                          otherwise             ->  note an UnsupportedError and go on
 
-All problems are raised together at the end. Dimensions that turn out to be equal, because an operator wants it so or an
-assertion says it, become one symbol: the module is walked again.
+All problems are raised together at the end. Dimensions that turn out to be equal, because an operator requires or an
+assertion states it, become one symbol, and the module is walked again.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
 
 MAX_DEPTH = 64
-"""Functions that call each other, and regions inside regions."""
+"""The deepest nesting of function calls and regions."""
 MAX_VISITED = 100_000
-"""Operations that are walked: those of loops and of functions count as often as they run."""
+"""The most operations that are visited; those of loops and functions count each time they run."""
 MAX_RESTARTS = 100
-"""How often a module is walked."""
+"""How many times a module is walked again with new knowledge about symbols."""
 
 
 def import_module(
     module: Module, signature: Signature | None = None, dims: DimSizes | None = None, label: str = "module"
 ) -> Imported:
-    """Read a module. `signature` says what is known of its arguments, `dims` what sizes are, by name.
+    """Read a module. `signature` describes its arguments; `dims` states sizes of symbolic dimensions, by name.
 
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
@@ -78,7 +78,7 @@ def import_module(
 
 
 class _Noted(Exception):
-    """An operation failed because of problems that are noted already."""
+    """An operation failed because of problems that have been reported already."""
 
 
 @dataclass(slots=True)
@@ -96,9 +96,9 @@ class _Importer:
     callers: list[str] = field(default_factory=list)
     callsites: list[str] = field(default_factory=list)
     quantised: dict[int, Quantised] = field(default_factory=dict)
-    """The types of the module's values that are codes."""
+    """The quantised types of the module's values, by value's number."""
     codes: dict[tuple[Value, Quantised], Value] = field(default_factory=dict)
-    """Codes of a type by the numbers that they mean."""
+    """For values that are dequantised numbers: the codes of a quantised type that they came from."""
 
     def run(self) -> Imported:
         main = self.module.functions[self.module.main]
@@ -132,7 +132,7 @@ class _Importer:
         return Imported(imported.graph, imported.weights, Interface(tuple(inputs), tuple(names)))
 
     def check_symbols(self, graph: Graph) -> None:
-        """Raise UnsupportedError for a size that the shape of no input tells."""
+        """Raise UnsupportedError for a symbol that cannot be computed from the shapes of inputs."""
         used = {s for v in graph.inputs for d in v.shape for s in variables(d)}
         used |= {s for condition, _ in self.sizes.solved for s in variables(self.sizes.told(condition))}
         used |= {s for n in graph.nodes for v in n.outputs for d in v.shape for s in variables(d)}
@@ -144,7 +144,7 @@ class _Importer:
             raise UnsupportedError(what, where=self.label, got=", ".join(unknown), hint="fix them: dims={name: size}")
 
     def arguments(self, main: Function) -> list[Item]:
-        """Declare inputs and weights; gives the items of main's arguments."""
+        """Declare inputs and weights, and return the items of main's arguments."""
         results: list[Item] = []
         self.solve(main)
         for k, t in enumerate(main.body.types):
@@ -171,7 +171,8 @@ class _Importer:
         return results
 
     def solve(self, main: Function) -> None:
-        """Make symbols known that no input's dimension is alone, and say what that assumes."""
+        """Express symbols that are no input's dimension by themselves through dimensions of inputs, and record the
+        assumptions that this makes."""
         shapes = []
         for k, t in enumerate(main.body.types):
             about = self.signature.argument(k)
@@ -182,8 +183,8 @@ class _Importer:
             self.builder.assume(self.sizes.told(condition), text)
 
     def input(self, about: Argument, t: Type, type: TensorType) -> Item:
-        """An input. Where its sizes have words that the shape of a call's array has not, it is what lies inside of
-        them, which is all of it."""
+        """Declare an input. Where `type` has sizes in other expressions than inputs are declared with, the item is a
+        slice of the declared input with these sizes, which is all of it."""
         shape = self.sizes.written(about.name, t, about.shape, type.shape)
         declared = self.builder.input(about.name, replace(type, shape=shape))
         if declared.type == type:
@@ -194,7 +195,7 @@ class _Importer:
     # --- quantised values --------------------------------------------------------------------------------------------
 
     def number(self, place: int, codes: Item, t: Quantised) -> Item:
-        """The numbers that a value of codes means."""
+        """The dequantised numbers of a value with a quantised type."""
         call = self.call(Operation("quant.number", (), (), ()), [codes])
         source = call.value(codes)
         value = decoded(call, source, t)
@@ -202,12 +203,12 @@ class _Importer:
         return Item(value.type, value)
 
     def result(self, call: Call, item: Item, t: Quantised | None) -> Value:
-        """A result of the module, which are codes if it has a quantised type."""
+        """A result of the module; codes if its type is quantised."""
         value = call.value(item)
         return value if t is None else self.codes.get((value, t)) or encoded(call, value, t)
 
     def rounded(self, op: Operation, place: int, item: Item, t: Quantised) -> Item:
-        """A result, whose numbers are those of codes."""
+        """An operation's result, rounded to numbers that codes of its quantised type represent."""
         self.quantised[place] = t
         before = {self.quantised.get(v) for v in op.operands}
         if (item.value is not None and (item.value, t) in self.codes) or (op.name in MOVES and before - {None} == {t}):
@@ -226,7 +227,7 @@ class _Importer:
     def block(
         self, block: Block, arguments: Sequence[Item], enclosing: Mapping[int, Item], lifted: bool = False
     ) -> list[Item]:
-        """Walk a block whose operations see the values `enclosing`; gives what it returns."""
+        """Walk a block whose operations may read the values `enclosing`; return its results."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise UnsupportedError("functions or regions inside each other so deep are not supported")
@@ -245,7 +246,7 @@ class _Importer:
             self.depth -= 1
 
     def noted(self, op: Operation, values: dict[int, Item], lifted: bool) -> bool:
-        """Import an operation into `values`; a problem is noted, and gives False."""
+        """Import an operation into `values`. A problem is recorded; the result is False then."""
         if any(v not in values for v in op.operands):
             return False
         place = next((w for w in (op.where, *reversed(self.callsites)) if ":" in w), op.where)
@@ -300,8 +301,8 @@ class _Importer:
         )
 
     def attempt(self, rule: Callable[[], list[Item] | None]) -> list[Item] | None:
-        """Run a rule: its result; None where it returns that or meets what is not supported, with the graph
-        unchanged."""
+        """Run a rule: its result; None, with the graph unchanged, where it returns None or meets an unsupported
+        construct."""
         builder, noted = self.builder, len(self.problems)
         used_names, nodes = set(builder.reserved), len(builder.nodes)
         results: list[Item] | None = None
@@ -321,8 +322,8 @@ class _Importer:
     def body(
         self, name: str, like: Sequence[Item], run: Callable[[list[Item]], list[Item]]
     ) -> tuple[Graph, list[Value]]:
-        """The graph of a region, and the values around it that it reads: its last inputs, or its params if they are
-        weights."""
+        """The graph of a region, and the outer values that it reads: these are its last inputs, or params where they
+        are weights."""
         outer = self.builder
         inner = self.builder = GraphBuilder(name, reserved=outer.reserved, assumptions=outer.assumptions)
         try:
@@ -422,7 +423,7 @@ class _Importer:
         return Item(TensorType(t, dims(array.shape)), self.call(op, []).constant(array, t))
 
     def checked(self, item: Item, t: Type, lifted: bool) -> Item:
-        """A result, which must be of the type that the module states."""
+        """A result, checked against the type that the module states."""
         if t.shape is None:
             raise UnsupportedError(f"a result of type {t.element} is not supported")
         if item.dtype is not element_type(t.element):

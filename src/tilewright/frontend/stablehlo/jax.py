@@ -1,5 +1,5 @@
-"""The facts that JAX keeps of a function beside its module: names of arguments, weights, symbolic sizes, trees of
-results."""
+"""Facts about a JAX function that its StableHLO module does not contain: names of arguments, which are weights,
+symbolic sizes, and the structure of results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from tilewright.support.errors import Error, ModelError
 from tilewright.support.options import check_several
 
 Params = int | str | Sequence[int | str] | Mapping[Any, Any] | None
-"""The arguments that are weights: positions or names; for an `Exported`, with the trees of their arrays."""
+"""The arguments that are weights: their positions or names; for an `Exported`, a mapping from these to pytrees of
+arrays."""
 
 
 def is_exported(model: Any) -> bool:
@@ -44,7 +45,8 @@ def read_exported(exported: Any, params: Params) -> tuple[Module, Signature]:
 
 
 def read_jitted(function: Any, example: Any, params: Params) -> tuple[Module, Signature]:
-    """The module and the signature of a jitted function on arguments like those of the example. Raises ModelError."""
+    """The module and signature of a jitted function, traced with arguments of the example's types. Raises
+    ModelError."""
     if example is None:
         raise ModelError("a jitted function needs an example of its arguments", expected="tw.compile(f, (x, y))")
     args, kwargs = _arguments(example)
@@ -78,7 +80,7 @@ def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _lowered(traced: Any) -> Any:
-    """The function's lowering: for a CPU, or for a GPU where JAX refuses the algorithm of a product on CPUs."""
+    """The traced function lowered for a CPU, or for a GPU if JAX does not support a product's algorithm on CPUs."""
     try:
         return _lowered_for(traced, "cpu")
     except ValueError as error:
@@ -88,7 +90,7 @@ def _lowered(traced: Any) -> Any:
 
 
 def _lowered_for(traced: Any, platform: str) -> Any:
-    """The function's lowering for a platform. Sizes that are symbols need what `jax.export` asks for."""
+    """The traced function lowered for a platform; with the options that `jax.export` sets where sizes are symbolic."""
     symbolic = any(not isinstance(d, int) for a in traced.jaxpr.in_avals for d in getattr(a, "shape", ()))
     if not symbolic:
         return traced.lower(lowering_platforms=(platform,))
@@ -109,7 +111,7 @@ def _positional(function: Any, count: int) -> list[str]:
 
 
 Leaf = tuple[list[str], Any]
-"""A leaf of the arguments: its path, which begins with the argument, and what is known of it."""
+"""A leaf of the arguments: its path, which begins with the argument, and the description that JAX has of it."""
 
 
 def _leaves(args: Any, kwargs: Any, names: Sequence[str]) -> list[Leaf]:
@@ -140,7 +142,7 @@ def _trees(params: Params) -> dict[Any, Any]:
 
 
 def _chosen(params: Params, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]) -> dict[Any, Any]:
-    """The example's values of the arguments that are weights."""
+    """The arguments that are weights, by position or name, with the example's values."""
     if params is not None and not isinstance(params, int | str):
         check_several("params", params, "a position, a name, or several")
     wanted = [] if params is None else [params] if isinstance(params, int | str) else list(params)
@@ -233,7 +235,7 @@ def _checked(array: Any, leaf: Leaf) -> Any:
 
 
 def _sizes(about: Any) -> list[Size] | None:
-    """The dimensions of an argument as functions of what symbols stand for."""
+    """The dimensions of an argument as functions of the values of symbols; None where it has no shape."""
     shape = getattr(about, "shape", None)
     if shape is None:
         return None
@@ -245,9 +247,8 @@ def _sizes(about: Any) -> list[Size] | None:
 
 
 def _constraints(leaves: Sequence[Any]) -> tuple[tuple[str, Size], ...]:
-    """The constraints that the scopes of symbolic dimensions state (`jax.export.symbolic_shape(constraints=)`). Where
-    they say what a symbol is equal to ("n == 2*m"), JAX has put that in the symbol's place, and nothing is left to be
-    said."""
+    """The constraints that the scopes of symbolic dimensions state (`jax.export.symbolic_shape(constraints=)`).
+    Equations such as "n == 2*m" are left out, as JAX has already substituted them."""
     dims = [d for leaf in leaves for d in getattr(leaf, "shape", ()) if hasattr(d, "scope")]
     scopes = dict.fromkeys(d.scope for d in dims)
     known = {name for d in dims for name in d._get_vars()}
@@ -264,7 +265,7 @@ def _constraints(leaves: Sequence[Any]) -> tuple[tuple[str, Size], ...]:
 
 
 def _evaluated(e: Any, look: Callable[[str], Expr]) -> Any:
-    """A size of JAX as one of ours, given what symbols stand for."""
+    """A symbolic size of JAX as an expression; `look` returns the value of a symbol."""
     if isinstance(e, int):
         return e
     total: Any = 0

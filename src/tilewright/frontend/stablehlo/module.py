@@ -1,4 +1,4 @@
-"""A StableHLO module as dataclasses: what the importer walks, by either parser.
+"""A StableHLO module as dataclasses, which the importer walks; read from MLIR's objects, or from the other process.
 
 Attributes are numbers, strings, lists, dicts and NumPy arrays; the structured ones of StableHLO (`dimension_numbers` of
 products, gathers and scatters) are dicts of their fields. An array that repeats one number is a `Splat`.
@@ -19,7 +19,7 @@ from tilewright.support.classes import dataclass
 class Type:
     """A tensor's element type, spelled as MLIR does ("f32", "ui8", "i1"), and shape; None is an unknown dimension.
 
-    What is no tensor (a token, a tuple) has its text as element type and no shape.
+    Other types (a token, a tuple) have MLIR's text as element type, and no shape.
     """
 
     element: str
@@ -33,7 +33,7 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class Splat:
-    """An array whose elements are all `value`, an array without dimensions."""
+    """An array that repeats one number; `value` is that number as a zero-dimensional array."""
 
     value: np.ndarray[Any, Any]
     shape: tuple[int, ...]
@@ -62,7 +62,7 @@ class Block:
 
     @property
     def body(self) -> tuple[Operation, ...]:
-        """The operations without the last one, which returns."""
+        """The operations without the final `return`."""
         return self.operations[:-1]
 
     @property
@@ -70,7 +70,7 @@ class Block:
         return self.operations[-1].operands
 
     def walk(self) -> Iterator[Operation]:
-        """All operations, those of inner regions too."""
+        """All operations, including those of nested regions."""
         for op in self.operations:
             yield op
             for region in op.regions:
@@ -79,8 +79,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function. `names` are those of its arguments where they were given, `results` those of its results,
-    `symbols` the symbolic dimensions for whose sizes arguments stand ("" for other arguments)."""
+    """A function. `names`: of its arguments, if stated; `results`: names of its results; `symbols`: for each argument
+    that is the size of a symbolic dimension, that dimension's name ("" for others)."""
 
     name: str
     body: Block
@@ -91,7 +91,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """Functions by name; the one that is called from outside is `main`."""
+    """A module: functions by name. `main` is the entry point."""
 
     name: str
     functions: dict[str, Function]

@@ -1,4 +1,4 @@
-"""StableHLO's quantised types: `!quant.uniform<i8:f32, 0.5:-3>`, and what stands for values of them.
+"""StableHLO's quantised types, `!quant.uniform<i8:f32, 0.5:-3>`, and how their values are represented in a graph.
 
     storage <low:high>? : expressed (: axis)?, scale (:zero)?         or {scale (:zero)?, ...} of an axis
 
@@ -29,20 +29,20 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, UnsupportedError
 
 START = "!quant.uniform<"
-"""How a quantised type begins."""
+"""The text with which a quantised type begins."""
 MAX_BITS = 32
-"""The most bits that a code has."""
+"""The largest width of a code in bits."""
 MOVES = frozenset(
     f"stablehlo.{name}"
     for name in "reshape transpose broadcast_in_dim slice concatenate reverse select gather dynamic_slice".split()
 )
-"""Operations that only move elements: codes of one type stay what they are."""
+"""Operations that only move elements, so that codes stay unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """A quantised type: its codes' type and bounds, the type of the numbers, the axis whose elements have scales and
-    zero points of their own (None: one for all)."""
+    """A quantised type: the type and bounds of codes, the type of the numbers that they represent, scales and zero
+    points, and the axis for whose entries these differ (None: one for all)."""
 
     storage: DType
     low: int
@@ -62,7 +62,7 @@ _SCALE = re.compile(r"\s*([0-9.eE+-]+)\s*(?::\s*(-?\d{1,12}))?\s*")
 
 @lru_cache(maxsize=256)
 def quantised_type(text: str) -> Quantised | None:
-    """The type that a text spells; None if it is another one. Raises UnsupportedError for what has no reader here."""
+    """The quantised type that `text` spells; None for other types. Raises UnsupportedError for unsupported kinds."""
     if not text.startswith(START):
         return None
     match = _TYPE.fullmatch(text)
@@ -126,7 +126,7 @@ def rewritten(text: str) -> str:
 
 
 def _end(text: str, begin: int) -> int:
-    """Where the type ends that begins at a place."""
+    """The position after the type that begins at `begin`."""
     depth = 0
     for k in range(begin, len(text)):
         depth += {"<": 1, ">": -1}.get(text[k], 0)
@@ -139,7 +139,7 @@ def _end(text: str, begin: int) -> int:
 
 
 def encoded(n: Emitter, x: Value, t: Quantised) -> Value:
-    """The codes of numbers."""
+    """`x` quantised: codes of type `t`."""
     x = n.emit("div", x, _spread(n, t.scales, t, x))
     if any(t.zeros):
         x = n.emit("add", x, _spread(n, t.zeros, t, x))
@@ -148,7 +148,7 @@ def encoded(n: Emitter, x: Value, t: Quantised) -> Value:
 
 
 def decoded(n: Emitter, codes: Value, t: Quantised) -> Value:
-    """The numbers that codes mean, also those of a constant, which stays codes."""
+    """Codes dequantised to numbers; of a constant too, which stays stored as codes."""
 
     def emit(op: str, *inputs: Value, **attrs: Any) -> Value:
         return Emitter.emit(n, op, *inputs, **attrs)
@@ -161,7 +161,7 @@ def decoded(n: Emitter, codes: Value, t: Quantised) -> Value:
 
 
 def _spread(n: Emitter, numbers: tuple[float, ...] | tuple[int, ...], t: Quantised, x: Value) -> Value:
-    """Numbers of a type's axis, shaped to broadcast with a value."""
+    """Scales or zero points of type `t`, one or one for each entry of its axis, shaped to broadcast with `x`."""
     if t.axis is None or len(set(numbers)) == 1:
         return n.like(numbers[0], x)
     if t.axis >= x.type.rank:

@@ -1,7 +1,7 @@
-"""MLIR's bindings, as jaxlib has them, to a `Module`: the one place that knows them.
+"""A `Module` from MLIR's Python bindings, which jaxlib contains; only this file uses them.
 
-The parser of text and bytecode stops the process on some damaged input, so that what comes from outside is read in a
-process of its own (`child.py`).
+MLIR's parser aborts the process on some damaged input, so that untrusted modules are parsed in another process
+(`child.py`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tilewright.frontend.stablehlo.quantised import START, rewritten
 from tilewright.support.errors import ModelError, UnsupportedError
 
 MAX_OPERATIONS = 200_000
-"""No module may have more."""
+"""The most operations of a module."""
 MAX_DEPTH = 64
-"""Regions in regions."""
+"""The deepest nesting of regions."""
 MAX_TYPE = 1 << 20
-"""Characters of a quantised type, which has scales of channels."""
+"""The longest text of a quantised type, in characters; it lists scales of channels."""
 
 NUMPY: dict[str, np.dtype[Any]] = {
     "i1": np.dtype(np.bool_),
@@ -46,7 +46,7 @@ def numpy_type(element: str) -> np.dtype[Any]:
 
 
 def context() -> Any:
-    """A context that knows StableHLO, CHLO and the dialects that JAX writes beside them."""
+    """An MLIR context with StableHLO, CHLO and the other dialects that JAX's modules contain."""
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
     from jaxlib.mlir.dialects import chlo, stablehlo
@@ -62,7 +62,7 @@ def context() -> Any:
 
 
 MAGIC = b"ML\xefR"
-"""How MLIR's bytecode begins."""
+"""The first bytes of MLIR bytecode."""
 
 
 def artifact_version(data: bytes) -> str | None:
@@ -72,7 +72,7 @@ def artifact_version(data: bytes) -> str | None:
 
 
 def parse_module(data: bytes) -> Module:
-    """Text or bytecode to a module. Raises ModelError; damaged input may end the process."""
+    """Parse text or bytecode. Raises ModelError; damaged input may abort the process."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
 
@@ -91,7 +91,7 @@ def parse_module(data: bytes) -> Module:
 
 
 def unread(data: bytes, error: Exception) -> ModelError:
-    """Why a module cannot be parsed."""
+    """A ModelError that explains why a module could not be parsed."""
     from jaxlib.mlir.dialects import stablehlo
 
     version, known = artifact_version(data), stablehlo.get_current_version()
@@ -180,7 +180,7 @@ _IGNORED = {"sdy.sharding", "mhlo.sharding", "mhlo.frontend_attributes", "xla_sh
 
 
 def _listed(op: Any, kind: str, key: str, count: int) -> Iterator[str]:
-    """One attribute of each argument or result of a function, "" where there is none."""
+    """The string attribute `key` of each argument or result (`kind`) of a function; "" where it has none."""
     entries = list(op.attributes[kind]) if kind in op.attributes else []
     for k in range(count):
         result = entries[k] if k < len(entries) else {}
@@ -199,13 +199,13 @@ def _type(t: Any) -> Type:
 
 
 def _name_of(location: Any) -> str:
-    """The name that a location gives a value: "x" of loc("x"), but none of a place in a file."""
+    """The name that an MLIR location states: "x" of loc("x"); "" for a position in a file."""
     match = re.fullmatch(r'loc\("([^"\n]{1,200})"(?:\(.*\))?\)', str(location), re.DOTALL)
     return "" if match is None or match[1].startswith("jit(") else match[1]
 
 
 def _location(location: Any) -> str:
-    """The first line of user's code that a location names, or else its name."""
+    """The first line of user code in an MLIR location, or its name."""
     text = str(location)[:2000]
     place = re.search(r'"([^"]+)":(\d+):\d+', text)
     name = re.match(r'loc\("([^"]+)"\(', text)
@@ -227,7 +227,7 @@ def _attribute_of(op: Any, name: str) -> Any:
 
 
 def _attribute(a: Any) -> Any:
-    """An attribute as Python's numbers, texts and tuples; its text where nothing better is known."""
+    """An MLIR attribute as Python numbers, strings and tuples; as its text if it is of no such kind."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
 
@@ -299,7 +299,8 @@ def _array(a: Any) -> Any:
 
 
 def _by_text(a: Any, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Elements of a type that the bindings do not know, from how MLIR prints them: one by one, or all as bytes."""
+    """The elements of an array whose type the bindings do not support, from its printed text: one by one, or as raw
+    bytes."""
     text = str(a)
     whole = re.match(r'dense<"0x([0-9A-Fa-f]*)">', text)
     if whole is not None:

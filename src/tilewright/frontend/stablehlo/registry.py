@@ -1,6 +1,6 @@
 """The table of rules: StableHLO or CHLO operation -> function that puts it into the graph as our own operators.
 
-A rule gets a `Call` and gives its result: a value, an item, or a list of such.
+A rule takes a `Call` and returns a value, an item, or a list of these, one for each result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[F], F]:
-    """Register a function for operations; a name without a dialect is StableHLO's."""
+    """Register a function as the rule of these operations; names without a dialect are StableHLO's."""
 
     def register(f: F) -> F:
         for name in names:

@@ -1,8 +1,8 @@
 """The importer's knowledge of each StableHLO value while it walks the operations.
 
-JAX broadcasts every operand to its full shape before it adds; our operators broadcast themselves. So an `Item` has a
-full shape, and a value or a known array of a shape that broadcasts to it: the broadcast is written into the graph only
-where an operator needs all elements.
+StableHLO broadcasts every operand to its full shape explicitly; Tilewright's operators broadcast implicitly. So an
+`Item` has a full shape, and a value or known array that may be smaller and broadcasts to it: the broadcast is written
+into the graph only where an operator needs all elements.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Item:
     """A tensor of this type: a value of the graph whose shape broadcasts to that of the type (`value`), or an array
     that is known when compiling and broadcasts so (`known`), or both.
 
-    `iota`: the elements count along this axis.
-    `beyond`: an item that is not known, and the sizes by which this one's elements are more than its.
+    `iota`: the elements count along this axis. `beyond`: an item that is not known and expressions, whose sums are this
+    item's elements.
     """
 
     type: TensorType
@@ -52,7 +52,7 @@ class Item:
 
     @property
     def number(self) -> Any:
-        """The one number that fills it, where that is known; else None."""
+        """The number that all elements equal, where it is known; else None."""
         if self.known is None or self.known.dtype == object or self.known.size != 1:
             return None
         return self.known.reshape(-1)[0]
@@ -65,7 +65,7 @@ def known_item(array: Any, t: DType, shape: Any = None) -> Item:
 
 
 MAX_WHOLE = 4096
-"""Elements of a known array, its repetitions counted, that the importer looks at one by one."""
+"""The most elements of a known array, counted after broadcasting, that the importer examines one by one."""
 
 
 def full_array(item: Item) -> Any:
@@ -80,7 +80,7 @@ _NAMES = {"i1": boolean, **{f"ui{b}": BY_NAME[f"u{b}"] for b in (4, 8, 16, 32, 6
 
 
 def element_type(element: str) -> DType:
-    """Our element type for that of MLIR; of a quantised one that of its numbers. Raises UnsupportedError."""
+    """Tilewright's type for an MLIR element type; for a quantised one that of its numbers. Raises UnsupportedError."""
     quantised = quantised_type(element)
     if quantised is not None:
         return quantised.expressed

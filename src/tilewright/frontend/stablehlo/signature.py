@@ -1,4 +1,4 @@
-"""The facts about a module's arguments and results beside their types: names, which are weights, symbolic sizes."""
+"""Facts about a module's arguments and results besides their types: names, which are weights, symbolic sizes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tilewright.ir.expr import Expr
 from tilewright.support.classes import dataclass
 
 Size = Callable[[Callable[[str], Expr]], Any]
-"""A dimension, given what symbols stand for."""
+"""A function that computes a dimension; its argument maps symbols' names to expressions."""
 
 MAX_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of `main`: an input of this name, a weight with its array, or the size of a symbolic dimension
-    (`size_of`), which the compiler knows."""
+    """An argument of `main`: an input with a name, a weight with its array, or the size of a symbolic dimension
+    (`size_of`), which callers need not pass."""
 
     name: str
     weight: Any = None
@@ -39,21 +39,21 @@ class Signature:
     results: tuple[str, ...] = ()
     arrays: dict[str, Any] = field(default_factory=dict)
     sized: bool = False
-    """Whether arguments were taken as sizes that the caller has to pass."""
+    """Whether some arguments were recognised as sizes by `with_sizes`; callers pass them beside the arrays."""
     constraints: tuple[tuple[str, Size], ...] | None = None
-    """Conditions on sizes, as text and as a function; None where the module's own assertions alone say them."""
+    """Conditions on sizes, each as text and function; None where only the module's own assertions state them."""
 
     @classmethod
     def of(cls, module: Module) -> Signature:
-        """The facts that the module itself states."""
+        """The signature that the module itself states."""
         main = module.functions[module.main]
         names = distinct([path_name(n) or f"arg{k}" for k, n in enumerate(_named(module))])
         arguments = [Argument(n, size_of=s) for n, s in zip(names, main.symbols, strict=True)]
         return cls(tuple(arguments), main.results)
 
     def with_sizes(self, module: Module) -> Signature | None:
-        """This signature with the integers among the first arguments as sizes, as older exports of JAX pass them;
-        None where there are none."""
+        """This signature in which leading integer arguments are sizes, as older JAX exports pass them; None if there
+        are none."""
         results = list(self.arguments)
         for k, (about, t) in enumerate(zip(self.arguments, module.functions[module.main].body.types, strict=False)):
             if t.shape != () or t.element not in ("i32", "i64") or about.weight is not None or about.size_of:
@@ -65,13 +65,13 @@ class Signature:
         return self.arguments[k] if k < len(self.arguments) else Argument(f"arg{k}")
 
     def outputs(self, count: int) -> list[str]:
-        """One name a result: from its place in the tree of results, or "output" and its number."""
+        """A name for each result: its path in the pytree of results, or "output" and its number."""
         paths = [path_name(r.removeprefix("result")) for r in self.results] if len(self.results) == count else []
         names = [p if p and not p[0].isdigit() else f"output{k}" for k, p in enumerate(paths or [""] * count)]
         return distinct(names)
 
     def captured(self, array: Any) -> str | None:
-        """The name under which a constant is a weight."""
+        """The name of the weight that a captured constant is."""
         for name, held in self.arrays.items():
             if held.shape == array.shape and held.dtype == array.dtype and np.array_equal(held, array, equal_nan=True):
                 return name
@@ -79,7 +79,7 @@ class Signature:
 
 
 def _named(module: Module) -> tuple[str, ...]:
-    """The names of main's arguments; those of the function that it wraps, where it has none itself."""
+    """The names of main's arguments, or of the function that it wraps if it has none."""
     main = module.functions[module.main]
     inner = module.functions.get("_wrapped_jax_export_main")
     if any(main.names) or inner is None:
@@ -93,7 +93,7 @@ def path_name(path: str, joint: str = "_") -> str:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """The names, those that were there before with a number."""
+    """The names, made distinct by numbers."""
     used_names: set[str] = set()
     results: list[str] = []
     for name in names:

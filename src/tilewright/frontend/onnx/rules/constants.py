@@ -1,4 +1,4 @@
-"""Rules for values that exist without data: constants, shapes, ranges."""
+"""Rules for values that do not depend on data: constants, shapes, ranges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.ops.dims import dims
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 MAX_FILLED = 1 << 30
-"""Bytes of the largest constant that a few bytes of the file may ask for."""
+"""The most bytes of a constant that a small node, such as ConstantOfShape, may create."""
 
 
 @rule("Constant")
@@ -55,7 +55,8 @@ def constant_of_shape(n: Call) -> Any:
 
 
 def filled(n: Call, fill: Any, t: DType, shape: list[Any]) -> Any:
-    """A tensor of one number: known when small or of floats (without memory)."""
+    """A tensor filled with one number: a known array if it is small, or of floats (broadcast, without memory); else a
+    node."""
     type = TensorType(t, dims(shape))
     check_size(type)
     count = as_int(type.size)
@@ -124,8 +125,8 @@ def _range_of_data(n: Call) -> Value:
 
 
 def _steps(n: Call, *numbers: Value) -> Value:
-    """How often an integer step is made from a start until a limit is met. Distances may be larger than an i64: they
-    are counted without a sign."""
+    """How many steps of an integer range lead from start to limit. The distance may exceed an i64, so that it is
+    computed unsigned."""
     zero, one, none = n.constant(0, i64), n.constant(1, u64), n.constant(0, u64)
     start, limit, step = (n.cast(v, i64) for v in numbers)
     falls = n.emit("lt", step, zero)
@@ -146,7 +147,7 @@ def _steps_of_floats(n: Call, span: Value, delta: Value) -> Value:
 
 
 MAX_ELEMENTS = 1 << 40
-"""More elements than memory has."""
+"""The most elements of a range: more than any memory holds."""
 
 
 def _one(n: Call, i: int) -> Any:

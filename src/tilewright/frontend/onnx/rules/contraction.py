@@ -67,7 +67,7 @@ def convolve(n: Call, x: Value, w: Value) -> Value:
 
 
 def window(n: Call, x: Value, w: Value) -> tuple[Value, dict[str, Any]]:
-    """`x`, padded where pads depend on an open size, and the attributes of our operator `conv`."""
+    """`x`, padded where pads depend on a symbolic size, and the attributes of Tilewright's operator `conv`."""
     rank = x.type.rank - 2
     if w.type.rank != x.type.rank or rank < 1:
         raise ShapeError("input and weight of a convolution differ in rank", got=f"{x.type} and {w.type}")
@@ -109,7 +109,8 @@ def conv_transpose(n: Call) -> Value:
 
 
 def _cut(n: Call, y: Value, axis: int, before: Expr, after: Expr) -> Value:
-    """A dimension without so many elements at its ends, which depend on open sizes; below 0, as many zeros follow."""
+    """`y` without `before` and `after` elements at the ends of an axis, which depend on symbolic sizes; a negative
+    `after` appends zeros."""
     size = dim(y.shape[axis] - before - after)
     more: list[Any] = [0] * y.type.rank
     more[axis] = maximum(-after, 0)
@@ -122,9 +123,10 @@ def _transposed_pads(
 ) -> list[Any]:
     """Pads so that the result has `output_shape`, or the input's times the stride with auto_pad SAME.
 
-    An odd one is at the end with SAME_UPPER, else at the beginning. `output_shape` may ask for more than there is, then
-    zeros follow at the end; with SAME alone a kernel shorter than its stride gives what there is, as in ONNX Runtime
-    and OpenVINO (docs/disagreements.md)."""
+    An odd pad is at the end with SAME_UPPER, else at the beginning. If `output_shape` is larger than the result, zeros
+    are appended; with SAME alone, a kernel shorter than its stride keeps the smaller result, as in ONNX Runtime and
+    OpenVINO (docs/disagreements.md).
+    """
     rank = len(kernel)
     auto = n.text("auto_pad", "NOTSET")
     wanted = n.ints("output_shape")

@@ -1,4 +1,4 @@
-"""Rules for the deformable convolution, small determinants, and the weights of mel spectrograms."""
+"""Rules for the deformable convolution, determinants of up to 4 rows, and the weights of mel spectrograms."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def determinant(n: Call) -> Value:
         return n.reshape(n.slice(n.slice(x, rank - 2, i, 1), rank - 1, j, 1), lead)
 
     def minor(i: int, chosen: tuple[int, ...]) -> Value:
-        """The determinant of rows from `i` on and these columns."""
+        """The determinant of the matrix of rows from `i` on and the columns `chosen`."""
         if len(chosen) == 1:
             return entry(i, chosen[0])
         total: Value | None = None

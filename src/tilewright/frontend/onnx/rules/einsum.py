@@ -52,7 +52,7 @@ def explicit(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
 
 
 def _without_ones(n: Call, values: list[Value], terms: list[str]) -> tuple[list[Value], list[str]]:
-    """Dimensions of 1 that broadcast against larger ones leave their operand."""
+    """Remove from each operand the dimensions of size 1 that broadcast against larger ones."""
     large = {
         c for v, t in zip(values, terms, strict=True) for c, d in zip(t, v.shape, strict=True) if not is_const(d, 1)
     }
@@ -94,7 +94,7 @@ def _as_matmul(n: Call, a: Value, b: Value, ta: str, tb: str, result: str) -> Va
 
 
 def _summed(n: Call, x: Value, term: str, needed: set[str]) -> tuple[Value, str]:
-    """Labels that stand nowhere else are summed at once."""
+    """Sum `x` over the labels that occur in no other operand and not in the result."""
     axes = tuple(k for k, c in enumerate(term) if c not in needed)
     if not axes:
         return x, term

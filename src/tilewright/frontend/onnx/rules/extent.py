@@ -1,4 +1,4 @@
-"""Rules for operators whose results have a size that data decides: at most as many rows as shapes say."""
+"""Rules for operators whose results have a number of rows that data decides, up to a bound that shapes give."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from tilewright.support.errors import ModelError, ShapeError
 
 @rule("NonZero")
 def nonzero(n: Call) -> Value:
-    """The places of elements that are not zero, a column each."""
+    """The coordinates of elements that are not zero, one column for each such element."""
     x = n.value(0)
     x = n.reshape(x, (1,)) if x.type.rank == 0 else x
     return n.transpose(places(n, x), [1, 0])
 
 
 def places(n: Call, x: Value) -> Value:
-    """The places of elements that are not zero, a row each."""
+    """The coordinates of elements that are not zero, one row for each such element."""
     rows, count = n.emit_all("nonzero", x)
     return n.head(rows, count)
 
 
 def places_between(n: Call, start: Any, end: Any, step: int, extent: Expr) -> Value:
-    """The places of `start:end:step` in a dimension, as `slice_range` has them, where bounds are numbers or scalars of
-    i64: at most as many as the dimension has."""
+    """The indices that the slice `start:end:step` reads in a dimension, clamped as in `slice_range`, where bounds are
+    numbers or i64 scalars: at most as many as the dimension has."""
     if step == 0:
         raise ShapeError("the step of a slice is 0")
     number, zero = n.symbols([extent], i64, ()), n.constant(0, i64)
@@ -56,7 +56,8 @@ def places_between(n: Call, start: Any, end: Any, step: int, extent: Expr) -> Va
 
 
 def places_by(n: Call, start: Value, end: Value, step: Value, extent: Expr) -> Value:
-    """The positions that a slice takes, by scalars of i64. The step may have either sign, but may not be 0."""
+    """The indices that a slice reads, where start, end and step are i64 scalars. The step may have either sign, but not
+    be 0."""
     number, zero, one = n.symbols([extent], i64, ()), n.constant(0, i64), n.constant(1, i64)
     last = n.emit("sub", number, one)
     following = n.emit("gt", step, zero)
@@ -80,12 +81,12 @@ def places_by(n: Call, start: Value, end: Value, step: Value, extent: Expr) -> V
 
 
 LONGEST = 1 << 31
-"""Steps beyond this lead out of every dimension."""
+"""Larger steps are clamped to this one, which leaves any dimension at once."""
 
 
 @rule("Compress")
 def compress(n: Call) -> Value:
-    """A gather of the places where the condition holds."""
+    """A gather of the elements where the condition is true."""
     x, axis = n.value(0), n.integer("axis", None)
     if axis is None:
         x, axis = n.reshape(x, (x.type.size,)), 0
@@ -106,8 +107,8 @@ def compress(n: Call) -> Value:
 
 @rule("Unique")
 def unique(n: Call) -> list[Value]:
-    """Groups of equal elements are neighbours where these are sorted; slices, and elements in the order in which they
-    stand, are compared with each other."""
+    """Distinct elements or slices. Sorting makes equal elements neighbours, which are then compared; slices, and
+    elements that shall stay in their order, are compared pairwise instead."""
     x, axis, ordered = n.value(0), n.integer("axis", None), bool(n.integer("sorted", 1))
     if axis is None:
         x, axis = n.reshape(x, (x.type.size,)), 0
@@ -126,7 +127,7 @@ def unique(n: Call) -> list[Value]:
 
 
 def _as_met(n: Call, first: Value, inverse: Value, counts: Value, count: Value) -> tuple[Value, ...]:
-    """Groups in the order of their first members; places without a group stay after."""
+    """Results of Unique in the order in which values first occur; unused places come last."""
     extent = first.shape[0]
     along = n.emit("range", start=0, step=1, size=extent, dtype=i64)
     after = n.emit("add", along, n.symbols([extent], i64, ()))
@@ -139,7 +140,7 @@ def _as_met(n: Call, first: Value, inverse: Value, counts: Value, count: Value) 
 
 @rule("NonMaxSuppression")
 def non_max_suppression(n: Call) -> Value:
-    """The boxes of each class that no better one covers: rows of batch, class and box."""
+    """Boxes of each class that do not overlap a box of higher score too much: rows of (batch, class, box)."""
     limit = n.reshape(n.cast(n.value(2), i64), ()) if n.is_data(2) else None
     most: Any = 0 if not n.has(2) else ALL_BOXES
     if limit is None and n.has(2):
@@ -155,7 +156,7 @@ def non_max_suppression(n: Call) -> Value:
 
 
 def _overlap(n: Call) -> Value:
-    """How much boxes may overlap, from 0 to 1."""
+    """The largest overlap of boxes (intersection over union) that is allowed, from 0 to 1."""
     known, what = n.known(3), "the overlap is not from 0 to 1"
     if known is None:
         return n.within(n.value(3), 0, 1, what, of=n.value(3))
@@ -165,4 +166,4 @@ def _overlap(n: Call) -> Value:
 
 
 ALL_BOXES = 1 << 31
-"""More boxes than there are."""
+"""The limit on boxes if the node states none: more than any model has."""

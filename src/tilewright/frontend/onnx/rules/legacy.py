@@ -1,4 +1,4 @@
-"""Operators of sets before 7 that are stated in another way, and those that later sets do not have."""
+"""Operators whose definition changed before operator set 7, and those that later sets no longer have."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def second_operand(n: Call) -> Value:
 
 
 def slopes(n: Call) -> Value:
-    """The slopes of PRelu: before operator set 7 one number, or one for each channel."""
+    """The slopes of PRelu; before operator set 7 a tensor of one number, or of one for each channel."""
     slope, rank = n.value(1), n.rank(0)
     if n.opset >= FIRST_BROADCASTING or slope.type.rank != 1 or is_const(slope.shape[0], 1):
         return slope
@@ -59,7 +59,7 @@ def scaled_tanh(n: Call) -> Value:
 
 @rule("ImageScaler")
 def image_scaler(n: Call) -> Value:
-    """x * scale + bias of the channel."""
+    """`x * scale + bias`, with one bias for each channel."""
     x = n.value(0)
     y = n.emit("mul", x, n.like(n.real("scale", 1.0), x))
     bias = n.attr("bias") or []

@@ -79,7 +79,7 @@ def _summed(n: Call, bias: int) -> Value:
 
 
 def _with_sum(n: Call, y: Value, total: Value) -> list[Value | None]:
-    """The output, statistics of training, which is not asked for, and the sum."""
+    """The normalised output, no statistics (only training reads them), and the sum."""
     return [y, None, None, total][: n.outputs]
 
 
@@ -137,7 +137,8 @@ def embed_layer_norm(n: Call) -> list[Value | None]:
 
 @rule(f"{DOMAIN}GroupNorm")
 def group_norm(n: Call) -> Value:
-    """Group normalisation of images with channels last or first, with an activation (SiLU) if asked for."""
+    """Group normalisation of images with channels last or first, followed by SiLU where the node's `activation` says
+    so."""
     x, groups = n.value(0), n.integer("groups", 1)
     last = bool(n.integer("channels_last", 1))
     if x.type.rank != 4:
@@ -157,7 +158,8 @@ def group_norm(n: Call) -> Value:
 
 
 def _swapped(n: Call, x: Value, wanted: bool, batch: bool) -> Value:
-    """A factor whose two last dimensions, or whose first and the one before the last, stand in the other order."""
+    """A factor of a product: with `batch`, its first dimension moves to before the last; then with `wanted`, its last
+    two dimensions are exchanged."""
     order = list(range(x.type.rank))
     if batch:  # [rows, batch..., columns] to [batch..., rows, columns]
         order = [*order[1:-1], order[0], order[-1]]
@@ -174,7 +176,7 @@ def fused_matmul(n: Call) -> Value:
 
 
 def activated(n: Call, x: Value, name: str, values: list[float]) -> Value:
-    """A fused operator's activation, with its numbers in the order in which it has them."""
+    """The activation of a fused operator, with its parameters in the order in which the node lists them."""
 
     def number(k: int, default: float) -> float:
         return float(values[k]) if k < len(values) else default
@@ -256,7 +258,8 @@ def distances(n: Call) -> Value:
 
 
 def unpacked(n: Call, x: Value, bits: int) -> Value:
-    """Bytes that hold several numbers each, the first in the lowest bits, as so many more in the last dimension."""
+    """Bytes that each hold several numbers of `bits` bits, the first in the lowest bits, expanded along the last
+    dimension."""
     if bits == 8:
         return x
     parts = [n.emit("shr", x, n.constant(shift, u8)) if shift else x for shift in range(0, 8, bits)]
@@ -329,7 +332,7 @@ def gather_block_quantized(n: Call) -> Value:
 
 
 def _over_blocks(n: Call, x: Value, block: int, width: Expr) -> Value:
-    """Each entry of the last dimension `block` times, cut to `width`."""
+    """Each entry of the last dimension repeated `block` times, cut to `width` entries."""
     count = x.shape[-1]
     wide = n.emit("broadcast", n.reshape(x, (*x.shape, 1)), shape=dims((*x.shape, block)))
     flat = n.reshape(wide, (*x.shape[:-1], dim(count * block)))
@@ -340,8 +343,8 @@ def _over_blocks(n: Call, x: Value, block: int, width: Expr) -> Value:
 
 
 def rotated(n: Call, x: Value, cos: Value, sin: Value, interleaved: bool) -> Value:
-    """Pairs of features turned by an angle: x is [batch, heads, length, features], cos and sin broadcast to half of the
-    features, of which the first may be turned alone."""
+    """Rotary embedding: pairs of features rotated by angles. x is [batch, heads, length, features]; cos and sin
+    broadcast to half of the features. Where the tables are narrower, only the first features are rotated."""
     half, rank = cos.shape[-1], x.type.rank
     transposed, rest = dim(half * 2), dim(x.shape[-1] - half * 2)
     whole = known_same(rest, const(0))
@@ -362,7 +365,7 @@ def rotated(n: Call, x: Value, cos: Value, sin: Value, interleaved: bool) -> Val
 
 
 def angles(n: Call, table: Value, positions: Value) -> Value:
-    """Rows of a table [positions, half] as [batch, 1, length, half]."""
+    """The rows of a table [positions, half] at these positions, as [batch, 1, length, half]."""
     rows = n.emit("gather", table, positions, axis=0)
     return n.reshape(rows, (rows.shape[0], 1, *rows.shape[1:]))
 
@@ -393,7 +396,7 @@ def rotary_embedding(n: Call) -> Value:
 
 
 def shape_of_heads(n: Call, x: Value, heads: int) -> Value:
-    """[batch, length, heads * features] as [batch, heads, length, features]."""
+    """[batch, length, heads * features] transposed to [batch, heads, length, features]."""
     if heads < 1 or x.type.rank != 3:
         raise ShapeError("attention needs heads and three dimensions", got=f"{heads} heads, {x.type}")
     features = dim(x.shape[2] // heads)

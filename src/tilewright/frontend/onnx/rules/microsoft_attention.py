@@ -1,4 +1,4 @@
-"""Rules for com.microsoft's attention operators, as products and a softmax, which the compiler joins again."""
+"""Rules for com.microsoft's attention operators: products and a softmax, which a later pass fuses to attention."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.ops.dims import dim, dims, same_dim, static
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 MASKED = -10000.0
-"""The number that is added to a masked score where the model says nothing else."""
+"""The number that is added to masked scores where the node states none."""
 
 
 def attended(
@@ -37,19 +37,19 @@ def attended(
 
 
 def joined_heads(n: Call, y: Value) -> Value:
-    """[batch, heads, length, features] as [batch, length, heads * features]."""
+    """[batch, heads, length, features] transposed to [batch, length, heads * features]."""
     y = n.transpose(y, (0, 2, 1, 3))
     return n.reshape(y, (y.shape[0], y.shape[1], dim(y.shape[2] * y.shape[3])))
 
 
 def steps(n: Call, count: Expr, shape: tuple[int, ...], begin: Expr | int = 0) -> Value:
-    """Positions begin, begin + 1, ... along the dimension of `shape` that is -1."""
+    """The positions begin, begin + 1, ... along the dimension of `shape` that is -1; the other dimensions are 1."""
     line = n.emit("range", start=begin, step=1, size=count, dtype=i64)
     return n.reshape(line, [count if d == -1 else d for d in shape])
 
 
 def causal(n: Call, rows: Expr, keys: Expr) -> Value:
-    """Query i of the last `rows` positions sees the keys up to its own."""
+    """A causal mask: query i, at one of the last `rows` positions, attends to keys up to its own position."""
     return n.emit("le", steps(n, keys, (1, -1)), steps(n, rows, (-1, 1), dim(keys - rows)))
 
 
@@ -148,7 +148,8 @@ def multi_head_attention(n: Call) -> list[Value]:
 
 
 def _factors(n: Call, heads: int) -> tuple[Value, Value, Value]:
-    """q, k and v by heads: separate, or packed in one [batch, length, heads, 2 or 3, features]; each with its bias."""
+    """q, k and v by heads, each with its bias; from separate inputs, or from one packed as [batch, length, heads, 2 or
+    3, features]."""
     first = n.value(0)
     if first.type.rank == 5:
         b, s, h, count, d = first.shape
@@ -225,7 +226,8 @@ def _grouped(n: Call, heads: int, groups: int) -> tuple[Value, Value, Value]:
 
 
 def _inserted(n: Call, cache: Value, new: Value, first: Value) -> Value:
-    """The cache, as long as the greatest length asks, with each sequence's new rows at its place."""
+    """The cache of keys or values, extended to the longest sequence, with each sequence's new rows inserted from
+    `first` on."""
     known = n.known(6)
     total = None if known is None or known.size != 1 else known.reshape(-1)[0]
     grown = dim(cache.shape[2] + new.shape[2])
@@ -239,7 +241,7 @@ def _inserted(n: Call, cache: Value, new: Value, first: Value) -> Value:
 
 
 def _spread(n: Call, x: Value, heads: int) -> Value:
-    """Each group's keys for all of its heads."""
+    """Keys or values of each group repeated for all query heads of the group."""
     b, groups, s, d = x.shape
     per = heads // static(groups, "the groups of attention")
     if per == 1:

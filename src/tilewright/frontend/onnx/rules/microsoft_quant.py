@@ -30,7 +30,7 @@ def real(n: Call, i: int, scale: int, zero: int) -> Value:
 
 
 def back(n: Call, y: Value, scale: int, zero: int, to: DType) -> Value:
-    """Numbers as levels of an output."""
+    """`y` quantised to the output's type, with the scale and zero point in inputs `scale` and `zero`."""
     return quantized(n, n.emit("div", y, n.value(scale)), n.optional(zero), n.dtype(zero) if n.has(zero) else to)
 
 
@@ -56,7 +56,7 @@ def _softmax(n: Call, x: Value) -> Value:
 
 
 def _channels_first(n: Call, x: Value, f: Callable[[Value], Value]) -> Value:
-    """A pooling of images whose channels may stand last."""
+    """Apply a pooling to images whose channels are second; the node may have them last."""
     if not n.integer("channels_last", 0):
         return f(x)
     rank = x.type.rank
@@ -178,7 +178,7 @@ def centred_in(n: Call, w: Value, zero: int) -> Value:
 
 
 def dynamic(n: Call, x: Value) -> tuple[Value, Value, Value]:
-    """Levels (as i32), scale and zero point (as i32) of x, as DynamicQuantizeLinear has them."""
+    """`x` quantised by its own range as DynamicQuantizeLinear does: levels (i32), scale, and zero point (i32)."""
     axes, zero = tuple(range(x.type.rank)), n.like(0.0, x)
     low = n.emit("min", n.emit("reduce_min", x, axes=axes, keepdims=False), zero)
     high = n.emit("max", n.emit("reduce_max", x, axes=axes, keepdims=False), zero)

@@ -1,4 +1,4 @@
-"""Rules for the preprocessing and the linear models of ai.onnx.ml; trees are in `trees.py`."""
+"""Rules for the preprocessing operators and linear models of ai.onnx.ml; trees are in `trees.py`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tilewright.ir.graph import Value
 from tilewright.support.errors import ModelError, UnsupportedError
 
 MIN_NORM = 1e-30
-"""The least number by which a row is divided."""
+"""The least norm by which a row is divided."""
 MAX_KEYS = 4096
 """Keys of a LabelEncoder that are compared with every element."""
 
 
 def _float(n: Call) -> Value:
-    """The input in f32, or f64 if it is so."""
+    """The input as f32; as f64 if it has that type."""
     x = n.value(0)
     return x if x.dtype is f64 else n.cast(x, f32)
 
 
 def _vector(n: Call, name: str, like: Value) -> Value:
-    """A list of one number, or one for each column."""
+    """An attribute that lists one number, or one for each column, as a tensor of `like`'s type."""
     result, columns = numbers(n, name), as_int(like.shape[-1])
     if result is None:
         raise ModelError(f"attribute {name} is missing")
@@ -100,14 +100,14 @@ def feature_vectorizer(n: Call) -> Value:
 
 
 def as_rows(n: Call, x: Value) -> Value:
-    """Rows of features; a vector is one."""
+    """`x` as rows of features; a vector becomes one row."""
     if x.type.rank not in (1, 2):
         raise UnsupportedError("features that are no rows are not supported", got=x.type)
     return n.reshape(x, (1, x.shape[0])) if x.type.rank == 1 else x
 
 
 def _linear(n: Call, x: Value, rows: int) -> Value:
-    """x @ coefficients.T + intercepts, with so many rows of coefficients."""
+    """x @ coefficients.T + intercepts, where `coefficients` has this many rows."""
     coefficients, features = numbers(n, "coefficients"), as_int(x.shape[1])
     if coefficients is None or not features or len(coefficients) != rows * features:
         count = 0 if coefficients is None else len(coefficients)

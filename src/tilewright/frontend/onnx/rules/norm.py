@@ -18,7 +18,7 @@ from tilewright.support.errors import ShapeError, UnsupportedError
 
 @rule("Softmax", "LogSoftmax")
 def softmax(n: Call) -> Value:
-    """Before opset 13 the dimensions from `axis` on are one."""
+    """Softmax along `axis`; before operator set 13 over all dimensions from `axis` on."""
     op = "softmax" if n.node.op_type == "Softmax" else "log_softmax"
     x = n.value(0)
     rank = x.type.rank
@@ -50,7 +50,8 @@ def batch_norm(n: Call) -> list[Value]:
 def _training(
     n: Call, x: Value, scale: Value, bias: Value, mean: Value, var: Value, epsilon: float, momentum: float
 ) -> list[Value]:
-    """The batch's own statistics, and the running ones moved towards them."""
+    """Batch norm in training: the result by the batch's own statistics, and the running statistics moved towards
+    them."""
     axes = tuple(k for k in range(x.type.rank) if k != 1)
     centre, _, spread = variance(n, x, axes)
     vector = (x.shape[1],)

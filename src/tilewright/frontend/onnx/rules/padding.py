@@ -1,4 +1,4 @@
-"""Pads of windows: those that a file states, and those that `auto_pad` says, of open sizes too."""
+"""The pads of windows, as the file states them or as `auto_pad` implies them, for symbolic sizes too."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tilewright.support.errors import ModelError, ShapeError
 def padded(
     n: Call, x: Value, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], fill: Any = 0
 ) -> tuple[Value, tuple[int, ...]]:
-    """`x` and the pads that are left to a window's operator, all befores, then all afters. Pads that depend on an open
-    size are part of `x` already, as elements `fill`."""
+    """`x`, and the pads for the operator with the window (before each dimension, then after each). Pads that depend on
+    a symbolic size are added to `x` here, filled with `fill`."""
     rank = len(kernel)
     auto = n.text("auto_pad", "NOTSET")
     if auto in ("NOTSET", "VALID"):
@@ -38,7 +38,7 @@ def padded(
 def same(
     extents: Sequence[Expr], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], *, upper: bool
 ) -> tuple[list[Expr], list[Expr]]:
-    """The pads of SAME before and after each dimension; `upper` says that an odd element more stands after it."""
+    """The pads of SAME before and after each dimension; with `upper`, an odd element is added after."""
     before, after = list[Expr](), list[Expr]()
     for extent, k, s, d in zip(extents, kernel, strides, dilations, strict=True):
         total = missing(extent, d * (k - 1) + 1, s)

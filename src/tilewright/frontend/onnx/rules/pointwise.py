@@ -76,7 +76,7 @@ def bitwise_not(n: Call) -> Value:
 
 @rule("Div")
 def div(n: Call) -> Value:
-    """Integers truncate."""
+    """Division; integers truncate towards zero."""
     return n.emit("div" if n.dtype(0).is_float else "truncdiv", n.value(0), second_operand(n))
 
 
@@ -92,7 +92,7 @@ def mod(n: Call) -> Value:
 
 @rule("Pow")
 def power(n: Call) -> Value:
-    """The result has the base's type, whatever the exponent's. Small known exponents become products and roots."""
+    """`a ** b` in the base's type, whatever the exponent's. Small known exponents become products and roots."""
     x = n.value(0)
     exponent = n.known(1) if n.opset >= 7 else None
     if exponent is not None and exponent.dtype != object and exponent.size == 1 and len(exponent.shape) <= x.type.rank:
@@ -147,8 +147,8 @@ def prelu(n: Call) -> Value:
 
 @rule("Clip")
 def clip(n: Call) -> Value:
-    """Bounds are attributes (before opset 11) or inputs, which become attributes when they are known. A bound that
-    is not there is the least or largest finite number of the type, one that is NaN is none."""
+    """Bounds are attributes (before opset 11) or inputs, which become attributes when they are known. An absent bound
+    is the least or largest finite number of the type; a bound that is NaN has no effect."""
     x = n.value(0)
     bounds: dict[str, Any] = {}
     if x.dtype.is_float:
@@ -188,7 +188,7 @@ def shrink(n: Call) -> Value:
 
 
 def _wide(n: Call) -> Value:
-    """The first input, a small float as f32."""
+    """The first input; a float of less than 32 bits is cast to f32."""
     x = n.value(0)
     return n.cast(x, f32) if x.dtype.is_minifloat else x
 
@@ -210,7 +210,7 @@ def cast(n: Call) -> Value:
 
 
 def _code(n: Call) -> int:
-    """The code of the type that is asked for; before operator set 6 its name."""
+    """The code of the type to cast to; before operator set 6 the attribute is the type's name."""
     if n.opset >= 6:
         return int(n.integer("to", 0))
     name = n.text("to", "")
@@ -251,7 +251,7 @@ def bit_cast(n: Call) -> Value:
 
 @rule("Identity", "Dropout")
 def identity(n: Call) -> Any:
-    """Vanishes. Dropout in inference passes its input on; its mask, if asked for, is all true."""
+    """Nothing is emitted. Dropout in inference returns its input; its mask, if it is an output, is all true."""
     item: Item | Value = n.item(0)
     if n.node.op_type == "Identity":
         return [item]
@@ -272,7 +272,7 @@ def identity(n: Call) -> Any:
 
 
 def _checked_ratio(n: Call) -> Item | Value:
-    """The first input, where the ratio of Dropout is one."""
+    """Dropout in inference: the first input, once the call has checked `ratio`."""
     what, known = "the ratio is not from 0 to below 1", n.known(1)
     if known is None:
         ratio = n.reshape(n.cast(n.value(1), f64), ())
@@ -286,7 +286,7 @@ def _checked_ratio(n: Call) -> Item | Value:
 
 @rule("Hardmax")
 def hardmax(n: Call) -> Value:
-    """One where the first maximum is."""
+    """1 at the first maximum, 0 elsewhere."""
     x = n.value(0)
     axis = n.integer("axis", -1 if n.opset >= 13 else 1) % max(x.type.rank, 1)
     if n.opset < 13 and axis != x.type.rank - 1:  # the dimensions from `axis` on are one

@@ -15,7 +15,7 @@ from tilewright.support.errors import ModelError, ShapeError
 
 
 def _window(n: Call, x: Value, fill: Any = 0) -> tuple[Value, dict[str, Any]]:
-    """`x`, with elements `fill` around it where pads depend on an open size, and the attributes of a pooling."""
+    """`x`, padded with `fill` where pads depend on a symbolic size, and the attributes of a pooling."""
     rank = x.type.rank - 2
     kernel = n.ints("kernel_shape")
     if kernel is None or len(kernel) != rank:
@@ -49,8 +49,8 @@ def max_pool(n: Call) -> list[Value]:
 
 
 def _places(n: Call, x: Value, wide: Value, window: dict[str, Any], storage: int) -> Value:
-    """The flat places in `x` of maxima of `wide`, which is `x` with the elements that SAME puts around it. A window of
-    which no element is greater than those has its first element of `x`."""
+    """Flat indices into `x` of the maxima of windows over `wide`, which is `x` with the padding of SAME. A window in
+    which no element exceeds the padding gets the index of its first element in `x`."""
     shape = [window[key] for key in ("kernel", "strides", "dilations")]
     before, _ = same(x.shape[2:], *shape, upper=n.text("auto_pad", "") == "SAME_UPPER")
     stated = window["pads"][: len(before)]  # of these dimensions the operator knows the pads itself
@@ -82,7 +82,7 @@ def average_pool(n: Call) -> Value:
 
 
 def averaged(n: Call, x: Value) -> Value:
-    """The means of windows, of the elements alone or of what is around them as well (`count_include_pad`)."""
+    """The means of windows, over the elements alone or over padding as well (`count_include_pad`)."""
     wide, window = _window(n, x)
     everything = bool(n.integer("count_include_pad", 0))
     if wide is x or everything:

@@ -1,4 +1,4 @@
-"""Rules for quantised operators: integers with scales and zero points, decomposed into integer and float arithmetic."""
+"""Rules for quantised operators, which become integer and float arithmetic with scales and zero points."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tilewright.support.errors import DTypeError, ShapeError
 
 
 def along(n: Call, v: Value, x: Value, axis: int, block: int = 0) -> Value:
-    """A scale or zero point shaped to broadcast with `x`: one number, one a slice of `axis`, or one a block of it."""
+    """A scale or zero point shaped to broadcast with `x`: one number, one for each slice of `axis`, or one for each
+    block of it."""
     if v.type.rank == 0:
         return v
     if block:

@@ -34,8 +34,8 @@ Axes = tuple[int, ...] | ReducedAxes | None
 
 
 def _axes(n: Call) -> Axes:
-    """The reduced axes, all of them by default; None when nothing is reduced. A rule asks for them before the first
-    input, as the call may have to check them on the way to it."""
+    """The reduced axes, all of them by default; None when nothing is reduced. A rule reads them before its first input,
+    to which the call's checks of the axes are attached."""
     rank = n.rank(0)
     if n.opset < _AXES_AS_INPUT.get(n.node.op_type, 18):
         chosen = n.ints("axes")
@@ -59,12 +59,12 @@ def _axes(n: Call) -> Axes:
 
 
 def _once(axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Axes, of which one that is named twice is reduced once, as in ONNX Runtime."""
+    """The axes without repetitions: one that is named twice is reduced once, as in ONNX Runtime."""
     return tuple(sorted({axis_of(int(a), rank) for a in axes}))
 
 
 def _reduced(n: Call, x: Value, kind: str, axes: tuple[int, ...] | ReducedAxes, keepdims: bool) -> Value:
-    """ "sum", "mean", "max", "min" or "prod" over axes."""
+    """The reduction "sum", "mean", "max", "min" or "prod" of `x` over axes."""
     if not isinstance(axes, ReducedAxes):
         return n.emit(f"reduce_{kind}", x, axes=axes, keepdims=keepdims)
     how, start = SCATTERED[kind]
@@ -86,7 +86,7 @@ SCATTERED: dict[str, tuple[str, Any]] = {
     "max": ("max", "least"),
     "min": ("min", "largest"),
 }
-"""Reductions as `scatter_elements` has them, and what they start with."""
+"""By reduction, the reduction of `scatter_elements` that computes it, and the initial value."""
 
 
 def _limit(t: DType, which: str) -> Any:
@@ -106,7 +106,7 @@ def direct(n: Call) -> Value:
 
 @rule("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare")
 def transformed(n: Call) -> Value:
-    """A sum with something pointwise before or after it."""
+    """A sum with a pointwise function before or after it, such as the L2 norm."""
     axes, keepdims = _axes(n), bool(n.integer("keepdims", 1))
     x = n.value(0)
     kind = n.node.op_type
@@ -124,7 +124,7 @@ def transformed(n: Call) -> Value:
 
 @rule("ReduceLogSumExp")
 def log_sum_exp(n: Call) -> Value:
-    """log(sum(exp(x - max))) + max; a maximum that is not finite is not subtracted."""
+    """log(sum(exp(x - max))) + max, where a maximum that is infinite or NaN is not subtracted."""
     dtype = n.dtype(0)
     axes, keepdims = _axes(n), bool(n.integer("keepdims", 1))
     x = n.value(0) if dtype.is_float else n.cast(n.value(0), f32)

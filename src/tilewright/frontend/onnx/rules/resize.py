@@ -85,7 +85,8 @@ def resize(n: Call) -> Value:
 
 
 def _of_data(n: Call, place: int, axes: list[int], options: dict[str, Any], policy: str = "stretch") -> Value | None:
-    """Resizing by scales (input `place`) or sizes (input 3) that are computed; None where these are known."""
+    """Resizing by scales (input `place`) or sizes (input 3) that the call computes; None where they are known when
+    compiling."""
     by_scales = n.has(place) and not is_const(n.type(place).size, 0)
     scales_or_sizes = place if by_scales else 3
     if not n.is_data(scales_or_sizes) or not known_same(n.type(scales_or_sizes).size, const(len(axes))):
@@ -101,7 +102,7 @@ def _of_data(n: Call, place: int, axes: list[int], options: dict[str, Any], poli
 
 
 def _sampling(options: dict[str, Any]) -> Sampling:
-    """How any axis is resized."""
+    """The attributes of resizing that hold for every axis."""
     return Sampling(**{k: options[k] for k in SAMPLING if k in options})
 
 
@@ -109,27 +110,27 @@ SAMPLING = ("mode", "coordinates", "rounding", "cubic_a", "exclude_outside")
 
 
 def _are_symbolic(n: Call, sizes: list[Any], axes: list[int]) -> bool:
-    """Whether an axis gets another size that is known as a symbol alone, or had one."""
+    """Whether an axis that is resized has a symbolic size before or after."""
     pairs = [(dim(size), n.shape(0)[axis]) for size, axis in zip(sizes, axes, strict=False)]
     return any(None in (as_int(size), as_int(extent)) and not known_same(size, extent) for size, extent in pairs)
 
 
 def _are_fractions(n: Call, scales: list[float], axes: Sequence[int]) -> bool:
-    """Whether a symbolic dimension is scaled by what is no whole number, so that its new size is no symbol."""
+    """Whether a symbolic dimension is scaled by a number that is not whole, so that its new size is no expression."""
     if len(scales) != len(axes) or not all(s > 0 and math.isfinite(s) for s in scales):
         return False
     return any(s != int(s) and as_int(n.shape(0)[axis]) is None for s, axis in zip(scales, axes, strict=True))
 
 
 def _by_fractions(n: Call, scales: list[float], axes: Sequence[int], how: Sampling) -> Value:
-    """Known scales as if data had them: the new sizes are computed at the call."""
+    """Resizing by known scales whose new sizes are computed in each call."""
     changed = [(s, axis) for s, axis in zip(scales, axes, strict=True) if s != 1]
     factors = n.constant([s for s, _ in changed], f64)
     return _stored_as(n, _by_scales(n, _computed_in(n, n.value(0), how.mode), factors, [a for _, a in changed], how))
 
 
 def _stretched(n: Call, x: Value, axes: list[int], sizes: list[Any], how: Sampling) -> Value:
-    """Each axis with its size: a number or symbol, or a scalar of i64."""
+    """Each axis resized to its size: a number, an expression, or an i64 scalar."""
     if len(sizes) != len(axes):
         raise ShapeError("one size is needed for each axis", expected=len(axes), got=sizes)
     for axis, wanted in zip(axes, sizes, strict=True):
@@ -145,7 +146,7 @@ WANTED = "a size is not positive"
 
 
 def _computed_in(n: Call, x: Value, mode: str) -> Value:
-    """The value to resize: integers as floats, where they are weighed."""
+    """The value to resize; integers as floats where the mode interpolates."""
     return n.cast(x, f64) if x.dtype.is_int and mode != "nearest" else x
 
 
@@ -155,7 +156,8 @@ def _stored_as(n: Call, y: Value) -> Value:
 
 
 def _by_scales(n: Call, x: Value, scales_or_sizes: Value, axes: list[int], how: Sampling) -> Value:
-    """All axes by scales that are computed; a result of the input's size is the input, as in `_from_scales`."""
+    """All axes resized by scales that the call computes; where the size does not change, the result is the input, as in
+    `_from_scales`."""
     scales = n.reshape(scales_or_sizes, (len(axes),))
     parts = [_scale(n, n.reshape(n.slice(scales, 0, k, 1), ())) for k in range(len(axes))]
     extents = [n.symbols([x.shape[axis]], f64, ()) for axis in axes]
@@ -171,7 +173,7 @@ def _by_scales(n: Call, x: Value, scales_or_sizes: Value, axes: list[int], how: 
 
 
 def _scale(n: Call, scale: Value) -> Value:
-    """A scale of the data, which must be positive and finite; one of Upsample at least 1."""
+    """A scale that the call computes and checks: positive and finite, for Upsample at least 1."""
     upsample = n.node.op_type == "Upsample"
     above = n.emit("ge" if upsample else "gt", scale, n.constant(float(upsample), f64))
     fits = n.emit("and", above, n.emit("lt", scale, n.constant(math.inf, f64)))
@@ -179,7 +181,7 @@ def _scale(n: Call, scale: Value) -> Value:
 
 
 def _with_ratio(n: Call, x: Value, axes: list[int], wanted: list[Any], how: Sampling, *, smaller: bool) -> Value:
-    """All axes by the least or the largest of their scales."""
+    """All axes resized by one common scale: the smallest or the largest of theirs (`keep_aspect_ratio_policy`)."""
     extents = [n.symbols([x.shape[a]], f64, ()) for a in axes]
     wanted = [n.within(s, 1, None, WANTED) if isinstance(s, Value) else n.symbols([s], i64, ()) for s in wanted]
     sizes = [n.cast(s, f64) for s in wanted]

@@ -39,7 +39,7 @@ def recurrent(n: Call) -> list[Value]:
 
 
 def _hidden_size(n: Call) -> int:
-    """The size of a state: the attribute says it where the weights are inputs whose sizes are open."""
+    """The number of units of the layer: from the attribute where the weights' sizes are symbolic."""
     size, specified = n.shape(2)[-1], n.attr("hidden_size")
     if specified is not None and as_int(size) is None and is_size(size, const(int(specified))):
         return int(specified)
@@ -62,14 +62,15 @@ def _check_sizes(n: Call, kind: str, hidden: int) -> None:
 
 
 def _fits(shape: Sequence[Expr], sizes: Sequence[int | None]) -> bool:
-    """Whether a shape has these sizes, of which None is any."""
+    """Whether a shape has these sizes, where None matches any size."""
     return len(shape) == len(sizes) and all(
         s is None or is_size(d, const(s)) for d, s in zip(shape, sizes, strict=True)
     )
 
 
 def layer(n: Call, kind: str, hidden: int, weights: Callable[[int, Cell], Weights]) -> list[Value]:
-    """The results of a layer whose `weights` of a direction and its cell are given; the other inputs are LSTM's."""
+    """The outputs of a recurrent layer. `weights` returns those of a direction and its cell; the other inputs are as of
+    LSTM."""
     if n.integer("hidden_size", hidden) != hidden:
         raise ShapeError("hidden_size is not the weights'", expected=hidden, got=n.integer("hidden_size", hidden))
     direction = n.text("direction", "forward").lower()
@@ -117,7 +118,7 @@ def _cell(n: Call, kind: str, d: int, reverse: bool) -> Cell:
 
 
 def _weights(n: Call, kind: str, d: int, hidden: int, first: Activation) -> Weights:
-    """The weights of a direction, whose gates' activation is `first`."""
+    """The weights of direction `d`; `first` is the activation of its gates."""
     inputs, recurrence = part(n, n.value(1), d), part(n, n.value(2), d)
     peephole = part(n, n.value(7), d) if kind == "LSTM" and n.has(7) else None
     biases: list[Value | None] = [None, None]
@@ -134,7 +135,8 @@ def _weights(n: Call, kind: str, d: int, hidden: int, first: Activation) -> Weig
 
 
 def _coupled(n: Call, weights: Value, hidden: int, gates: int) -> Value:
-    """The forget gate (the third) as 1 - the input gate (the first): the sigmoid of its negated argument."""
+    """Weights of an LSTM with coupled gates: the forget gate is 1 - the input gate, the sigmoid of its negated
+    argument."""
     parts = [n.slice(weights, 0, k * hidden, hidden) for k in range(gates)]
     parts[2] = n.emit("neg", parts[0])
     return n.emit("concat", *parts, axis=0)
@@ -146,7 +148,7 @@ def part(n: Call, x: Value, d: int) -> Value:
 
 
 def _activations(n: Call, kind: str, d: int) -> tuple[Activation, ...]:
-    """Our operators with their attributes, one for each of the cell's functions."""
+    """The activations of direction `d`, each as an operator with attributes."""
     specified = n.attr("activations")
     functions = formula(kind.lower()).functions
     names = [v.decode() if isinstance(v, bytes) else v for v in specified] if specified else [*functions] * 2

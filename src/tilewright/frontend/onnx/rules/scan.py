@@ -28,11 +28,11 @@ def cumulative(n: Call) -> Value:
 
 
 SHORT_AXES = 3
-"""Axes up to which all are computed where data says which is wanted."""
+"""Up to this many axes, all results are computed and one is chosen, where data says along which axis."""
 
 
 def _chosen(n: Call, axis: Value, results: list[Value]) -> Value:
-    """The result along an axis that data decides, which may count from the end."""
+    """The one of `results`, one for each axis, that the scalar `axis` selects; it may count from the end."""
     rank, what = len(results), "the axis is outside the tensor"
     if rank == 1:
         return n.within(axis, -1, 0, what, of=results[0])

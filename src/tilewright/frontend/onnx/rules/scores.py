@@ -1,4 +1,4 @@
-"""The last step of classifiers and regressors of ai.onnx.ml: their scores become results."""
+"""The last step of ai.onnx.ml's classifiers and regressors: transforms of scores, and the choice of labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WINITZKI = 0.147
 
 
 def class_of(n: Call, scores: Value, labels: Sequence[int], post: str) -> list[Value]:
-    """The label of the greatest score (the first of equals), and the scores after their transform."""
+    """The label of the highest score (the first of equal ones), and the scores after the transform `post`."""
     scores = post_transform(n, scores, post)
     classes = as_int(scores.shape[1])
     if len(labels) == 1 and classes == 2:
@@ -34,7 +34,7 @@ def class_of(n: Call, scores: Value, labels: Sequence[int], post: str) -> list[V
 
 
 def post_transform(n: Call, x: Value, name: str) -> Value:
-    """The scores [rows, classes] as the attribute `post_transform` wants them."""
+    """The scores [rows, classes] after the transform that the attribute `post_transform` names."""
     match name:
         case "NONE":
             return x
@@ -62,8 +62,8 @@ def _softmax_zero(n: Call, x: Value) -> Value:
 
 
 def _probit(n: Call, x: Value) -> Value:
-    """The inverse of the normal distribution, by Winitzki's approximation of the inverse error function. Near a half it
-    is a small difference of large numbers, and so in f64."""
+    """The inverse of the normal distribution, by Winitzki's approximation of the inverse error function. It is computed
+    in f64, as large terms cancel for x of about 1/2."""
     scores, x = x, n.cast(x, f64)
 
     def number(value: float) -> Value:

@@ -39,7 +39,7 @@ def reshape(n: Call) -> Value:
 
 
 def _wanted(n: Call, wanted: Sequence[Any], shape: Sequence[Expr]) -> Value:
-    """The shape of Reshape as a vector, where 0 is the size that was there."""
+    """The shape operand of Reshape as a vector, in which 0 means the size of the input's dimension."""
     result = vector(n, wanted)
     if n.integer("allowzero", 0):
         return result
@@ -77,7 +77,7 @@ def squeeze(n: Call) -> Value:
 
 
 def _names_axes(n: Call) -> bool:
-    """Whether data says which axes are meant, of fewer than there are."""
+    """Whether axes are computed from data and are fewer than the dimensions."""
     count = as_int(n.type(1).size) if n.is_data(1) else None
     return count is not None and (n.node.op_type == "Unsqueeze" or count <= n.rank(0))
 
@@ -97,7 +97,7 @@ def unsqueeze(n: Call) -> Value:
 
 
 def _unsqueezed(n: Call) -> Value:
-    """Ones where data says."""
+    """Unsqueeze at axes that the call computes."""
     axes, shape = n.elements(1, "the axes of Unsqueeze") or [], n.shape(0)
     new = named(n, axes, len(shape) + len(axes))
     one = n.constant(1, i64)
@@ -275,7 +275,7 @@ def _sliced(n: Call, x: Value) -> Value:
 
 
 def _no_zero(n: Call, step: Any) -> Any:
-    """A step of a slice, which must not be 0."""
+    """The step of a slice, which is checked not to be 0."""
     what = "the step of a slice is 0"
     if isinstance(step, Value):
         return n.require(step, n.emit("ne", step, n.constant(0, i64)), step, what)
@@ -285,7 +285,8 @@ def _no_zero(n: Call, step: Any) -> Any:
 
 
 def _bounds(n: Call, i: int, what: str) -> list[Any]:
-    """An input of Slice: what is known of it, or its elements where data decides them."""
+    """The bounds in input `i` of Slice: numbers and expressions, or scalars of the graph for those that data
+    decides."""
     if n.known(i) is not None or not n.has(i):
         return n.dimensions(i, what) or []
     count = as_int(n.type(i).size)
@@ -333,8 +334,8 @@ def pad(n: Call) -> Value:
 
 
 def _check_reflected(x: Value, before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Raise ShapeError unless there is something to reflect, TooSmallError if that depends on sizes: elements come back
-    once, the edge does not."""
+    """Raise ShapeError unless each dimension has more elements than are reflected (the edge itself is not repeated);
+    TooSmallError if that depends on symbolic sizes."""
     for extent, *both in zip(x.shape, before, after, strict=True):
         for pad in both:
             number, size = as_int(dim(pad)), as_int(extent)
@@ -347,7 +348,7 @@ def _check_reflected(x: Value, before: Sequence[Any], after: Sequence[Any]) -> N
 
 
 def _fill(n: Call, x: Value) -> Value:
-    """The number that Pad fills with, as a scalar."""
+    """The fill value of Pad as a scalar."""
     return n.reshape(n.value(2), ()) if n.has(2) else n.like(0, x)
 
 

@@ -16,7 +16,7 @@ from tilewright.ops.sample import most_samples
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 SAMPLES_LIMIT = 1 << 30
-"""Samples along a side of a cell that are counted: the product of two such numbers is an i64."""
+"""The largest number of samples along a side of a cell, so that the product of two fits an i64."""
 _MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic"}
 
 
@@ -84,7 +84,8 @@ def roi_align(n: Call) -> Value:
 
 
 def _samples(n: Call, rois: Value, cells: tuple[int, int], scale: float, half: bool) -> Value:
-    """Samples along both sides of a cell of each region, i64[R, 2]: one for each pixel that a cell has there."""
+    """The numbers of samples along both sides of each region's cells, i64[R, 2]: one for each pixel that a cell
+    covers."""
     if rois.type.rank != 2 or as_int(rois.shape[1]) != 4 or min(cells) < 1:
         raise ShapeError("RoiAlign needs regions [R, 4] and cells", got=f"{rois.type}, {cells}")
     factor, offset = n.like(scale, rois), n.like(0.5 if half else 0.0, rois)
@@ -106,7 +107,7 @@ def max_roi_pool(n: Call) -> Value:
 
 @check("BlackmanWindow", "HammingWindow", "HannWindow")
 def window(n: Call) -> None:
-    """The size of a window is positive; one of the data may be 0, as in ONNX Runtime."""
+    """Check that the size of a window is positive, where it is known; at run time 0 is accepted, as in ONNX Runtime."""
     known, what = n.known(0), "the size of a window is not positive"
     if known is None:
         size = n.within(n.value(0), 0, None, what)
@@ -132,7 +133,7 @@ def dft(n: Call) -> Value:
 
 
 def _real_inverse(n: Call, x: Value, axis: int, length: int | None) -> Value:
-    """The real signal of a spectrum's first half: the other half is its conjugate, backwards."""
+    """The real signal whose half spectrum is `x`: the other half is the conjugate in reverse order."""
     half = static(x.shape[axis], "the length of DFT")
     total = 2 * (half - 1) if length is None else int(length)
     x = _fitted(n, x, axis, total // 2 + 1)
@@ -151,7 +152,7 @@ def _real_inverse(n: Call, x: Value, axis: int, length: int | None) -> Value:
 
 
 def _fitted(n: Call, x: Value, axis: int, length: int | None) -> Value:
-    """The axis cut, or filled with zeros, to a length."""
+    """`x` with the axis cut or zero-padded to `length`."""
     extent = static(x.shape[axis], "the length of DFT")
     if length is None or length == extent:
         return x
@@ -204,7 +205,7 @@ def col2im(n: Call) -> Value:
 
 @rule("MaxUnpool")
 def max_unpool(n: Call) -> Value:
-    """Values go back to the places, in the flat output, that the pooling recorded."""
+    """Values put back at the flat output positions that the pooling recorded; zeros elsewhere."""
     x, indices = n.value(0), n.value(1)
     rank = x.type.rank - 2
     kernel = n.ints("kernel_shape") or []

@@ -25,8 +25,8 @@ AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """Trees as files have them: inner nodes and leaves in one set of arrays; `yes` and `no` are nodes, -1 at leaves.
-    A leaf may have several weights, each for a target."""
+    """Trees as files have them: inner nodes and leaves in one set of arrays; `yes` and `no` are the indices of
+    children, -1 at leaves. A leaf may have several weights, each for a target."""
 
     questions: Questions
     yes: Array
@@ -132,7 +132,8 @@ def ensemble_5(n: Call) -> Value:
 
 
 def _by_pairs(n: Call, what: str, targets: int) -> Ensemble:
-    """The older form: nodes are called by a tree's number and their own, weights name such pairs."""
+    """Ensembles of the older form, in which nodes are named by their tree's number and their own, and weights refer to
+    these pairs."""
     tree, node = indices(n, "nodes_treeids"), indices(n, "nodes_nodeids")
     count = len(tree)
     names = _Pairs(tree, node)
@@ -165,7 +166,7 @@ def _by_pairs(n: Call, what: str, targets: int) -> Ensemble:
 
 
 class _Pairs:
-    """Places of nodes by a tree's number and their own."""
+    """The position of each node, by its tree's number and its own."""
 
     def __init__(self, tree: Array, node: Array) -> None:
         same_length(len(tree), nodes_nodeids=node)
@@ -222,8 +223,9 @@ def run(n: Call, ensemble: Ensemble, aggregate: str, base: Array | None, to: DTy
 
 
 def _leaves(ensemble: Ensemble, combine: str, work: DType) -> tuple[Array, Array, Array, int]:
-    """For each node its row of values, the values, and for each tree its group: where all leaves of each tree have one
-    weight, for one target, trees are grouped by targets; else there is one group and a leaf has a value a target."""
+    """(for each node the row of its values, the values, for each tree its group, the number of groups). Where every
+    leaf of a tree has one weight for the same target, trees are grouped by target; else there is one group, and a leaf
+    has one value for each target."""
     nodes, targets = len(ensemble.yes), ensemble.targets
     is_leaf = ensemble.yes < 0
     leaf = np.where(is_leaf, np.cumsum(is_leaf) - 1, -1)
@@ -244,7 +246,8 @@ def _leaves(ensemble: Ensemble, combine: str, work: DType) -> tuple[Array, Array
 
 
 def _trees_of(ensemble: Ensemble) -> Array:
-    """The tree of each node, -1 where none reaches it. Ends on what is no tree, which `tables` refuses."""
+    """The tree that each node belongs to, -1 for nodes that no root reaches. Terminates on cycles too, which `tables`
+    refuses."""
     owner = np.full(len(ensemble.yes), -1, np.int64)
     front, tree = ensemble.root, np.arange(len(ensemble.root))
     while len(front):
@@ -258,7 +261,7 @@ def _trees_of(ensemble: Ensemble) -> Array:
 
 
 def _columns(n: Call, x: Value, low: bool, columns: Sequence[Any]) -> Value:
-    """The features, and after them what questions need that are no comparisons."""
+    """The features, followed by the columns computed for conditions that are not comparisons."""
     parts = [x]
     if low:
         parts.append(n.emit("select", n.emit("isnan", x), n.like(-np.inf, x), x))
@@ -284,7 +287,7 @@ def indices(n: Call, name: str, default: Array | None = None) -> Array:
 
 
 def numbers(n: Call, name: str) -> Array | None:
-    """Floats, given as a list (then they are f32) or in the attribute of the same name with "_as_tensor"."""
+    """An attribute of floats: a list (f32), or a tensor in the attribute of the same name with "_as_tensor"."""
     tensor, result = n.attr(f"{name}_as_tensor"), n.attr(name)
     if isinstance(tensor, Tensor) and tensor.array.size:
         return np.asarray(tensor.array).reshape(-1)
@@ -311,7 +314,8 @@ def _modes(modes: Any) -> Array:
 
 
 def _members(n: Call, mode: Array, inner: int) -> dict[int, Array]:
-    """The values of each node that asks for membership: they stand in the nodes' order, each list ended by NaN."""
+    """The set of values of each node with a membership condition: sets are in the order of nodes, each ended by a
+    NaN."""
     if (mode < 0).any() or (mode >= len(MODES)).any():
         raise ModelError("no such mode of a node", expected=f"0 to {len(MODES) - 1}")
     nodes = np.flatnonzero(mode == MEMBER)

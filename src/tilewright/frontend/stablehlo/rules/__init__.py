@@ -1,4 +1,4 @@
-"""The rules, a file a family; importing this registers them all."""
+"""The import rules, one file for each family of operations; importing this package registers all of them."""
 
 from tilewright.frontend.stablehlo.rules import (
     contraction,

@@ -1,4 +1,4 @@
-"""Products: `dot_general`, `dot`, `convolution`."""
+"""Rules for products and convolutions: `dot_general`, `dot`, `convolution`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def dot_general(call: Call) -> Item:
 
 
 def _product(call: Call, batch_a: list[int], batch_b: list[int], sum_a: list[int], sum_b: list[int]) -> Item:
-    """Batch dimensions first, then what is left of each operand."""
+    """A general product: the result has the batch dimensions first, then the remaining ones of each operand."""
     a, b = call.value(0), call.value(1)
     exactness = asked(call.op.attributes)
     if len(batch_a) != len(batch_b) or len(sum_a) != len(sum_b):
@@ -65,7 +65,7 @@ def _product(call: Call, batch_a: list[int], batch_b: list[int], sum_a: list[int
 
 
 def asked(attributes: Mapping[str, Any]) -> Exactness:
-    """How exact a product of f32 must be by the algorithm that it names, or by the precisions of its operands (HIGH and
+    """The accuracy that a product of f32 requests by its algorithm or by the precisions of its operands (HIGH and
     HIGHEST are three and six products of bf16 where XLA has no others); "" if it leaves that open."""
     algorithm, precisions = attributes.get("algorithm"), attributes.get("precision_config")
     if isinstance(algorithm, dict):
@@ -86,7 +86,7 @@ _BFLOAT16: dict[Any, Exactness] = {1: "", 3: "x3", 6: "x6"}
 
 
 def common_type(a: DType, b: DType, result: DType) -> DType:
-    """The type in which operands are multiplied, so that sums are as exact as the result's type wants."""
+    """The element type in which operands are multiplied, so that sums are as accurate as the result's type."""
     if a is not b or (result is not a and not (a.is_int and a.bits < 32 and result is i32)):
         return result if result.is_float or result.is_int else a
     return a
@@ -106,7 +106,8 @@ def _right(
     depth: Sequence[int],
     sizes: tuple[Sequence[Expr], Expr, Expr],
 ) -> tuple[Value, bool]:
-    """The right operand as matrices of the summed dimension by the rest, or the other way round if it lies so."""
+    """The right operand as matrices [depth, rest], or [rest, depth] if its dimensions already lie in that order; and
+    which."""
     lead, deep, wide = sizes
     transposed = call.producer(b, "transpose") if not batch and b.type.rank == 2 and list(depth) == [0] else None
     if transposed is not None and transposed.inputs[0] is not None:  # weights [out, in], as PyTorch has them
@@ -126,7 +127,7 @@ def _outer(
     columns: int,
     shape: Sequence[Expr],
 ) -> Item:
-    """A product that sums nothing."""
+    """A product without summed dimensions: an elementwise product of broadcast operands."""
     a = call.transpose(a, order_a)
     b = call.transpose(b, order_b)
     a = call.reshape(a, (*a.shape, *[1] * columns))
@@ -179,7 +180,7 @@ def _in_nchw(call: Call, x: Value, which: str, n: dict[str, list[int]]) -> Value
 
 
 def _batch_groups(call: Call, x: Value, groups: int) -> Value:
-    """Groups of samples, each of which meets filters of its own, as groups of channels."""
+    """Groups of samples, each convolved with filters of its own (`batch_group_count`), as groups of channels."""
     batch, channels, *space = x.shape
     part = dim(batch // groups)
     x = call.reshape(x, (groups, part, channels, *space))
@@ -235,8 +236,8 @@ def _convolved(
 def _filled(
     call: Call, x: Value, w: Value, strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
 ) -> tuple[Value, dict[int, Expr]]:
-    """`x` with zeros after symbolic dimensions that may be shorter than the filter, so that it fits once; and for
-    these how many results there are, none where it does not fit."""
+    """`x` with zeros after symbolic dimensions that may be shorter than the filter, so that it fits once; and by
+    dimension, how many results there really are: none where the filter does not fit."""
     rank = x.type.rank
     missing, counts = [dim(0)] * rank, dict[int, Expr]()
     for k in range(2, rank):
@@ -270,7 +271,8 @@ def _transposed(
     reversal: Sequence[int],
     groups: int,
 ) -> Value | None:
-    """A convolution over spread input as the transpose of a convolution with strides; None where it is none."""
+    """A convolution with `lhs_dilation` (input spread by zeros) as a transposed convolution with strides; None where it
+    is none."""
     rank = x.type.rank - 2
     kernel = [as_int(d) for d in w.shape[2:]]
     if any(s != 1 for s in strides) or any(k is None for k in kernel) or is_const(x.type.size, 0):

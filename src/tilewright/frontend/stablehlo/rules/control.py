@@ -1,4 +1,5 @@
-"""Control flow: what is decided when compiling is walked through, the rest becomes loops and branches of the graph."""
+"""Control flow: conditions and loops that are known when compiling are evaluated, all others become loops and branches
+of the graph."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ from tilewright.ir.graph import TensorType, Value
 from tilewright.support.errors import UnsupportedError
 
 MAX_ITERATIONS = 512
-"""Iterations of a loop up to which its body is written out."""
+"""The most iterations of a loop that is unrolled."""
 MAX_NODES = 3000
-"""Nodes that may come of that."""
+"""The most nodes that unrolling a loop may create."""
 
 
 @rule("while")
 def loop(call: Call) -> list[Item]:
-    """A loop over sequences stays one if it is a recurrent cell, or long; a short loop whose condition is known in each
-    iteration is written out; any other is a loop of the graph."""
+    """A `while`. A loop over sequences stays a loop if it is a recurrent cell or long; a short loop whose condition is
+    known in each iteration is unrolled; any other becomes an operator `loop`."""
     is_there = call.attempt(lambda: scanned(call, MAX_ITERATIONS)) or _written_out(call)
     if is_there is not None:
         return is_there
@@ -53,7 +54,7 @@ def loop(call: Call) -> list[Item]:
 
 
 def _number() -> Item:
-    """The number of an iteration."""
+    """A symbolic item for the number of the iteration."""
     return Item(TensorType(i64, ()))
 
 
@@ -72,8 +73,8 @@ def _written_out(call: Call) -> list[Item] | None:
 
 @rule("case", "if")
 def branch(call: Call) -> list[Item]:
-    """One of several bodies. Where only the data say which, one runs if any of them is much work, or may not end; else
-    all are computed and the results chosen, which is less than a branch costs."""
+    """`case` or `if`. Where only data selects the body, it becomes a branch if a body is expensive or may not
+    terminate; else all bodies are computed and the results selected, which costs less than a branch."""
     regions = call.op.regions
     choice = call.item(0)
     if choice.number is None and not call.lifted and any(op.name in WORK for r in regions for op in r.walk()):
@@ -98,8 +99,8 @@ def branch(call: Call) -> list[Item]:
 
 
 def _one_runs(call: Call, regions: Sequence[Block]) -> list[Item] | None:
-    """A branch of the graph; of more than two bodies one after the other, where each hands on what was found unless it
-    is chosen itself. None where bodies give other types."""
+    """The operation as a branch of the graph; more than two bodies become a chain of branches, each of which passes the
+    previous results on unless it is selected. None where the bodies' result types differ."""
 
     def body(k: int) -> Callable[[], list[Item]]:
         return lambda: call.walk(regions[k], [], False)
@@ -125,7 +126,8 @@ def _one_runs(call: Call, regions: Sequence[Block]) -> list[Item] | None:
 def _branched(
     call: Call, predicate: Value, yes: Callable[[], list[Item]], no: Callable[[], list[Item]]
 ) -> list[Item] | None:
-    """One of two bodies, both with inputs for all that either reads from around; None where their results differ."""
+    """A branch between two bodies, whose inputs are all outer values that either reads; None where their result types
+    differ."""
     parts = [call.body("then", [], lambda _: yes()), call.body("else", [], lambda _: no())]
     if len({tuple(v.type for v in graph.outputs) for graph, _ in parts}) > 1:
         return None
@@ -137,7 +139,7 @@ def _branched(
 
 _NAMES = "case convolution dot_general gather if reduce reduce_window scatter select_and_scatter sort while"
 WORK = frozenset(f"stablehlo.{name}" for name in _NAMES.split())
-"""Operations for which a branch pays."""
+"""Operations that are expensive enough for a branch."""
 
 
 def _chosen(call: Call, condition: Value, a: Item, b: Item) -> Item:

@@ -12,7 +12,7 @@ from tilewright.ir.graph import Value
 from tilewright.support.errors import ShapeError, UnsupportedError
 
 SAME = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement", "LayoutConstraint"}
-"""Targets that say where a value lies, and change nothing."""
+"""Targets that only state where a value is stored: the operand is the result."""
 
 
 @rule("custom_call")
@@ -37,8 +37,8 @@ def custom_call(call: Call) -> Any:
 
 
 def _assertion(call: Call) -> list[Item]:
-    """Sizes that JAX says are equal become one symbol; all else that it says of sizes is assumed, and checked by
-    calls."""
+    """An assertion of JAX. Sizes that it says are equal become one symbol; other conditions on sizes are assumed, and
+    calls check them."""
     condition = call.item(0).known
     said = None if condition is None else condition.reshape(-1)[0]
     lines = str(call.op.attributes.get("error_message", "")).splitlines() or [""]

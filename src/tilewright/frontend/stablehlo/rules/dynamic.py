@@ -1,4 +1,4 @@
-"""Operations on symbolic dimensions: sizes as values, and shapes that come as operands."""
+"""Operations on symbolic dimensions: sizes as values, and shapes that are operands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def get_dimension_size(call: Call) -> Item:
 
 @rule("set_dimension_size")
 def set_dimension_size(call: Call) -> Item:
-    """Only where it says what is known."""
+    """`set_dimension_size`, supported only where it states the size that the dimension has."""
     axis = call.integer("dimension")
     (size,) = call.sizes(1)
     x = call.item(0)

@@ -1,7 +1,7 @@
-"""`gather`: slices of a tensor at positions that are computed, as our gather along one dimension.
+"""`gather`: slices of a tensor at computed positions, imported as Tilewright's gather along one dimension.
 
-Several dimensions that are looked up stand in front as one, a single one stays where it is. Each slice's start is moved
-inside, as StableHLO says; where the program counts negative starts from the end before, our gather does both.
+Several indexed dimensions are merged into one in front; a single one stays where it is. Each slice's start is clamped
+as StableHLO specifies. Where the program itself makes negative starts count from the end, the gather does that too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tilewright.support.errors import ModelError
 class Lookup:
     """The element that a gather reads, or a scatter writes.
 
-    looked    the operand's dimensions that indices choose in, or of which a window has a part
+    looked    the operand's dimensions that are indexed, or of which a window has only a part
     whole     the others: all of a window
     window    the size of the window in each of the operand's dimensions
     starts    for a looked-up dimension, the column of the index vectors that has its start
@@ -57,7 +57,7 @@ def lookup(
 
 
 def vectors(call: Call, indices: Item, axis: int) -> Value:
-    """The index vectors along the last dimension, as i32, or i64 if they are such."""
+    """The index vectors, moved to the last dimension, as i64 if they are, else as i32."""
     x = call.value(indices)
     x = call.cast(x, i64 if x.dtype.bits == 64 or x.dtype.name == "u32" else i32)
     if axis == x.type.rank:
@@ -68,8 +68,9 @@ def vectors(call: Call, indices: Item, axis: int) -> Value:
 def positions(
     call: Call, index: Value, at: Lookup, shape: Sequence[Expr], inside: bool
 ) -> tuple[Value | None, list[Value]]:
-    """The row of each element of a window, [batch..., window of the looked-up dimensions...], where these dimensions of
-    `shape` are one; and conditions on the batch that hold where the window lies inside. `inside` moves it there."""
+    """The flat index of each element of a window within the looked-up dimensions of `shape`, as [batch..., window of
+    these dimensions...]; and conditions on the batch that the window lies inside. With `inside`, starts are clamped so
+    that it does."""
     batch = index.shape[:-1]
     inner = [at.window[d] for d in at.looked]
     rank = len(batch) + len(inner)
@@ -105,7 +106,8 @@ def positions(
 
 
 def counted_from_end(call: Call, start: Value, extent: Expr) -> Value | None:
-    """`i` of `select(i < 0, i + extent, i)`: starts as NumPy, JAX and our own writer count them; None of others."""
+    """`i` of `select(i < 0, i + extent, i)`, by which NumPy, JAX and Tilewright's exporter make negative starts count
+    from the end; None for other values."""
     chosen = call.producer(_source(call, start, "reshape"), "select")
     match chosen and chosen.inputs:
         case Value() as condition, Value() as moved, Value() as ordinary:
@@ -119,7 +121,8 @@ def counted_from_end(call: Call, start: Value, extent: Expr) -> Value | None:
 
 
 def _is_size(call: Call, x: Value | None, size: Expr) -> bool:
-    """Whether a value is this size: a constant, or what `Emitter.symbols` makes of an expression."""
+    """Whether a value equals `size`: it is such a constant, or the nodes that `Emitter.symbols` emits for that
+    expression."""
     if x is None or x in call.constants:
         return x is not None and bool((call.constants[x] == as_int(size)).all())
     line = call.producer(_source(call, x, "reshape", "cast"), "range")
@@ -129,7 +132,7 @@ def _is_size(call: Call, x: Value | None, size: Expr) -> bool:
 
 
 def _source(call: Call, x: Value, *through: str) -> Value:
-    """The value from which another one is computed by these operators of one input."""
+    """The value that `x` was computed from by a chain of these operators, each of one input."""
     while node := next((n for op in through if (n := call.producer(x, op))), None):
         (source,) = node.inputs
         assert source is not None
@@ -179,7 +182,7 @@ def gathered(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Valu
 
 
 def _sliced(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Value | None:
-    """A gather at one position that is known, as JAX writes `x[:, 0]`, is a slice; None for any other."""
+    """A gather at one known position, such as `x[:, 0]` in JAX, as a slice; None for others."""
     x, index = call.item(0), call.array(1)
     if index is None or index.size != len(n["start_index_map"]) or n["operand_batching_dims"]:
         return None
@@ -198,7 +201,7 @@ def _sliced(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Value
 
 
 def table(call: Call, x: Value, at: Lookup) -> Value:
-    """The operand with the looked-up dimensions as one in front."""
+    """The operand with its looked-up dimensions merged into one, which is first."""
     transposed = call.transpose(x, [*at.looked, *at.whole])
     return call.reshape(transposed, (dim(product([x.shape[d] for d in at.looked])), *(x.shape[d] for d in at.whole)))
 

@@ -20,7 +20,7 @@ def _as(call: Call, x: Value, t: DType) -> Value:
 
 @rule("shift_left", "shift_right_logical", "shift_right_arithmetic")
 def shift(call: Call) -> Item:
-    """Shifts by the width or more leave zeros, or the sign."""
+    """A shift; by the width or more the result is 0, or all copies of the sign bit."""
     shape = shape_of(call)
     x, by = call.unbroadcast(0), call.unbroadcast(1)
     t = x.dtype
@@ -53,7 +53,7 @@ def population(call: Call) -> Item:
 
 
 def _ones(call: Call, x: Value) -> Value:
-    """How many bits are set: sums of pairs, of fours, of eights ..."""
+    """The number of bits that are set: sums of pairs of bits, then of groups of four, eight, ..."""
     bits, width = x.dtype.bits, 1
     while width < bits:
         mask = call.like(sum(((1 << width) - 1) << k for k in range(0, bits, 2 * width)), x)
@@ -65,7 +65,7 @@ def _ones(call: Call, x: Value) -> Value:
 
 @rule("count_leading_zeros")
 def leading_zeros(call: Call) -> Item:
-    """Every bit below the first one is set; the others are counted."""
+    """Count leading zeros: all bits below the highest set one are set, and the unset ones counted."""
     operand = call.unbroadcast(0)
     x = _as(call, operand, _unsigned(operand.dtype))
     width = 1

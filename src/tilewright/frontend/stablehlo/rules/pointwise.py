@@ -19,7 +19,7 @@ from tilewright.support.errors import ModelError
 
 
 def shape_of(call: Call) -> tuple[Expr, ...]:
-    """The shape of an elementwise result: that of all operands, but for scalars among them."""
+    """The shape of an elementwise result: that of the operands which are not scalars."""
     shapes = [i.shape for i in call.items]
     if call.lifted:
         return broadcast_shapes(*shapes)
@@ -31,7 +31,7 @@ def shape_of(call: Call) -> tuple[Expr, ...]:
 
 
 def element(call: Call, op: str, *values: Value, **attrs: Any) -> Item:
-    """An operator of ours on the operands, as they are before they are broadcast."""
+    """Emit an operator on the operands before they are broadcast to the result's full shape."""
     shape = shape_of(call)
     return call.lazy(call.emit(op, *(values or [call.unbroadcast(k) for k in range(len(call.items))]), **attrs), shape)
 
@@ -59,7 +59,7 @@ for _name, _op, _logic in (
 
 @rule("add")
 def add(call: Call) -> Item:
-    """A sum. Where it is an end of a slice whose start depends on data, the sizes between them are known."""
+    """A sum. Where it computes the end of a slice from a data-dependent start, the slice's size is recorded."""
     result = element(call, "or" if call.item(0).dtype is boolean else "add")
     for a, b in ((0, 1), (1, 0)):
         start, sizes = call.item(a), full_array(call.item(b))
@@ -85,7 +85,7 @@ def absolute(call: Call) -> Item:
 
 @rule("sign")
 def sign(call: Call) -> Item:
-    """The sign of NaN is NaN, that of a zero the zero."""
+    """The sign; NaN for NaN, and a zero of the same sign for a zero."""
     x = call.unbroadcast(0)
     y = call.emit("sign", x)
     if x.dtype.is_float:
@@ -95,7 +95,7 @@ def sign(call: Call) -> Item:
 
 @rule("divide")
 def divide(call: Call) -> Item:
-    """Integers truncate; by zero, every bit of the quotient is set."""
+    """A quotient. Integers are truncated; a division by 0 sets all bits of the quotient."""
     shape_of(call)  # sizes that must be equal are found before anything is emitted
     a, b = call.unbroadcast(0), call.unbroadcast(1)
     if a.dtype.is_float:
@@ -104,7 +104,7 @@ def divide(call: Call) -> Item:
 
 
 def _mean_pool(call: Call) -> Item | None:
-    """A sum over windows (which `window.py` says as a mean times a count) divided by that count."""
+    """Mean pooling: a sum over windows (emitted by `window.py` as a mean times a count) divided by that count."""
     total, count = call.item(0), call.item(1).number
     node = None if total.value is None else call.producer(total.value, "mul")
     if count is None or node is None:
@@ -132,7 +132,7 @@ def remainder(call: Call) -> Item:
 
 
 def _guarded(call: Call, quotient: Value, instead: Value) -> Item:
-    """The result of an integer division, `instead` where the divisor is 0."""
+    """An integer quotient, and `instead` where the divisor is 0."""
     b = call.item(1)
     if b.number is None or b.number == 0:
         zero = call.emit("eq", call.unbroadcast(1), call.like(0, quotient))
@@ -176,7 +176,7 @@ def select(call: Call) -> Item:
 
 @rule("clamp")
 def clamp(call: Call) -> Item:
-    """min, x, max: the outer ones may be scalars."""
+    """`clamp(min, x, max)`, where min and max may be scalars."""
     low, high = call.item(0).number, call.item(2).number
     x = call.unbroadcast(1)
     shape = shape_of(call)
@@ -197,7 +197,7 @@ def compare(call: Call) -> Item:
 
 
 def total_order(call: Call, x: Value) -> Value:
-    """Floats as integers in the same order, in which -NaN < -inf < ... < -0 < 0 < ... < inf < NaN."""
+    """Floats mapped to integers of the same order, -NaN < -inf < ... < -0 < 0 < ... < inf < NaN."""
     t = dtype(f"i{x.dtype.bits}")
     bits = call.emit("cast", x, dtype=t, bits=True)
     mirrored = call.emit("bitxor", bits, call.like(t.max, bits))
@@ -217,7 +217,7 @@ def is_inf(call: Call) -> Item:
 
 @rule("round_nearest_afz")
 def round_away(call: Call) -> Item:
-    """Halves go away from zero."""
+    """Round to the nearest integer, halves away from zero."""
     x = call.unbroadcast(0)
     whole = call.emit("trunc", x)
     half = call.emit("ge", call.emit("abs", call.emit("sub", x, whole)), call.like(0.5, x))
@@ -228,7 +228,7 @@ def round_away(call: Call) -> Item:
 
 @rule("cbrt")
 def cube_root(call: Call) -> Item:
-    """A power, made exact by one step of Newton's method."""
+    """The cube root: a power, followed by one step of Newton's method."""
     x = call.unbroadcast(0)
     wide = call.cast(x, f32) if x.dtype.bits < 32 else x
     size = call.emit("abs", wide)
@@ -244,7 +244,8 @@ def cube_root(call: Call) -> Item:
 
 @rule("chlo.erfc")
 def erfc(call: Call) -> Item:
-    """1 - erf(x) where it is a part of GELU, whose other factor makes the cancellation harmless; else as CHLO says."""
+    """1 - erf(x) where it is part of a GELU, whose other factor makes the cancellation harmless; else CHLO's
+    expansion."""
     x = call.unbroadcast(0)
     node = call.producer(x, "mul") or call.producer(x, "div")
     if node is not None and x.dtype is f32:
@@ -273,7 +274,7 @@ def expand(call: Call) -> Item:
 
 @rule("convert")
 def convert(call: Call) -> Item:
-    """Floats to integers truncate and saturate; whatever is not 0 is true."""
+    """A conversion. Floats become integers by truncation and saturation; a boolean is whether the number is not 0."""
     x, t = call.unbroadcast(0), call.dtype
     if x.dtype is t:
         return call.item(0)
@@ -284,7 +285,7 @@ def convert(call: Call) -> Item:
 
 @rule("bitcast_convert")
 def bitcast(call: Call) -> Item:
-    """The bits of an element as another type; of another width, the last dimension has the parts."""
+    """The bits of an element as another type; between widths, the last dimension holds the parts."""
     x, t = call.unbroadcast(0), call.dtype
     if boolean in (x.dtype, t):
         if x.dtype is t:
@@ -296,7 +297,7 @@ def bitcast(call: Call) -> Item:
 
 
 def _parts(call: Call, source: DType, t: DType) -> Item:
-    """One element as several smaller ones, or the other way round, the lowest bits first."""
+    """One wide element as several narrow ones, or the reverse; the lowest bits come first."""
     x = call.value(0)
     small, large = sorted((source.bits, t.bits))
     if small < 8:
@@ -320,7 +321,7 @@ def _parts(call: Call, source: DType, t: DType) -> Item:
 
 @rule("reduce_precision")
 def reduce_precision(call: Call) -> Item:
-    """Round to a format of fewer bits of exponent and mantissa, and back."""
+    """Round to a floating-point format of fewer exponent and mantissa bits, and convert back."""
     x = call.unbroadcast(0)
     exponent, mantissa = call.integer("exponent_bits"), call.integer("mantissa_bits")
     own = {"f32": (8, 23), "f64": (11, 52), "bf16": (8, 7), "f16": (5, 10)}
@@ -334,7 +335,7 @@ def reduce_precision(call: Call) -> Item:
 
 
 def _rounded_bits(call: Call, x: Value, exponent: int, mantissa: int) -> Value:
-    """Rounding to any format, on the bits, as XLA does it."""
+    """`x` rounded to a format of any exponent and mantissa width, by integer operations on its bits, as XLA does."""
     own = {"f32": (8, 23), "f64": (11, 52), "bf16": (8, 7), "f16": (5, 10)}[x.dtype.name]
     t = dtype(f"u{x.dtype.bits}")
     bits = call.emit("cast", x, dtype=t, bits=True)
@@ -360,5 +361,5 @@ def _rounded_bits(call: Call, x: Value, exponent: int, mantissa: int) -> Value:
 
 @rule("optimization_barrier", "sdy.sharding_constraint")
 def barrier(call: Call) -> list[Item]:
-    """The operands: there is nothing to be kept in order here, and one device that has all of a tensor."""
+    """`optimization_barrier` and the like: the operands, as a graph has no order to preserve and runs on one device."""
     return list(call.items)

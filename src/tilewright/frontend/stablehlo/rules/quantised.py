@@ -1,4 +1,5 @@
-"""Operations that quantised types alone have; the importer rounds their results as it does all (`quantised.py`)."""
+"""Rules for operations that only quantised types have; the importer rounds their results like all others
+(`quantised.py`)."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from tilewright.support.errors import ModelError
 
 @rule("quant.uniform_quantize", "quant.uniform_dequantize")
 def quantize(call: Call) -> Item:
-    """The operand's numbers."""
+    """The operand itself; the importer rounds it to the result's quantised type."""
     return call.item(0)
 
 
 @rule("quant.constant")
 def constant(call: Call) -> Value:
-    """Codes."""
+    """The codes of a quantised constant."""
     t = quantised_type(call.op.types[0].element)
     if t is None or "value" not in call.op.attributes:
         raise ModelError("a constant of codes has no value")

@@ -1,5 +1,5 @@
-"""Rules for reductions. Bodies that add, multiply, or take maxima or minima become our reductions, the pair that
-computes argmax becomes `argmax`, and any other body is applied to whole halves of the tensors, again and again."""
+"""Rules for reductions. Bodies that add, multiply, or take maxima or minima become Tilewright's reductions, the pair
+that computes argmax becomes `argmax`, and any other body is applied to the two halves of tensors, repeatedly."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPERATORS = {"add": "reduce_sum", "mul": "reduce_prod", "max": "reduce_max", "mi
 
 
 def monoid(block: Block, t: DType) -> str | None:
-    """The combination of a body of two arguments: a key of `OPERATORS`, or "and", "or", "xor" on integers."""
+    """The monoid that a body of two arguments computes: a key of `OPERATORS`, or "and", "or", "xor" for integers."""
     if len(block.arguments) != 2 or len(block.body) != 1 or len(block.returned) != 1:
         return None
     (op,) = block.body
@@ -44,7 +44,7 @@ def monoid(block: Block, t: DType) -> str | None:
 
 
 def identity(kind: str, t: DType) -> Any:
-    """The number that changes nothing: 0 of sums, minus infinity of maxima ..."""
+    """The monoid's identity element: 0 for sums, minus infinity for maxima ..."""
     return {"add": 0, "mul": 1, "max": t.min, "min": t.max}[kind]
 
 
@@ -113,7 +113,7 @@ def _is_start(number: Any, largest: bool, t: DType) -> bool:
 
 
 def _tree(call: Call, body: Block, axes: Sequence[int], count: int) -> list[Item]:
-    """Any associative body: the dimension is halved, the body applied to both halves, until one element is left."""
+    """A reduction with any associative body: halve the dimension, combine both halves, until one element is left."""
     items = [as_item(call.value(k)) for k in range(count)]
     starts = [call.item(count + k) for k in range(count)]
     for axis in reversed(axes):
@@ -122,7 +122,7 @@ def _tree(call: Call, body: Block, axes: Sequence[int], count: int) -> list[Item
 
 
 def folded(call: Call, body: Block, items: list[Item], starts: Sequence[Item], axis: int) -> list[Item]:
-    """The items reduced along an axis, which goes."""
+    """`items` reduced along `axis`, which is removed."""
     size = as_int(items[0].shape[axis])
     if size is None:
         raise UnsupportedError("a reduction of this kind along a symbolic dimension is not supported")

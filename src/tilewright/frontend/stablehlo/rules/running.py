@@ -1,4 +1,4 @@
-"""Windows that reach from each element to an end of its dimension, as those of cumulative sums, and windows that are
+"""Reductions over windows that reach from each element to an end of its dimension, as in cumulative sums, or that are
 the whole dimension: windows along a symbolic dimension can be as long as it is."""
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def running(call: Call, w: Window, kind: str | None, count: int) -> list[Value | Item] | None:
-    """The results of such windows; None of others, and of those of a known size but sums and products."""
+    """The results of such windows; None for other windows, and for those of known size unless they compute sums or
+    products."""
     axes = [k for k in range(len(w.size)) if not w.is_trivial(k)]
     symbolic = any(isinstance(w.size[k], Expr) for k in axes)
     if not axes or not all(_is_whole(call, w, k) for k in axes):
@@ -61,7 +62,7 @@ def _started(call: Call, kind: str, y: Value) -> list[Value | Item]:
 
 
 def _applied(call: Call, totals: Sequence[Value], count: int) -> list[Value | Item]:
-    """The result of the body for the starts and the elements of each window, combined."""
+    """The body applied to the initial values and the reduction of each window."""
     starts = [call.item(count + k) for k in range(count)]
     return list(apply_body(call, call.op.regions[0], starts, [as_item(v) for v in totals]))
 

@@ -1,10 +1,10 @@
-"""Loops over sequences, as `jax.lax.scan` writes them, with the counter gone: each iteration takes an element of some
-sequences and adds one to others.
+"""`jax.lax.scan`'s loops, recognised in `while` and rewritten without a counter: each iteration reads one element of
+some sequences and appends one to others.
 
     while i < n: x = xs[i]; ...; ys[i] = y; i += 1        ->        ys = loop(xs) {body: x -> y}
 
-The body is walked once with the counter as a symbol; where it is left in no size and no place but those of elements,
-the loop is one.
+The body is imported once with the counter as a symbol. If the counter then only occurs as the index of such elements,
+the loop is rewritten.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from tilewright.transform.graph.recurrences import recurrent_cell
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """A loop's counter is this one of its values, and goes from zero to below `count`."""
+    """The position of a loop's counter among its values, and the number `count` below which it runs from zero."""
 
     place: int
     count: int
 
 
 def scanned(call: Call, written: int) -> list[Item] | None:
-    """The results of a `while` that is a loop over sequences; None if it is none, or if it has no more iterations than
-    are `written` out and is no recurrent cell."""
+    """The results of a `while` that is a loop over sequences; None for other loops, and for loops of at most `written`
+    iterations that are no recurrent cell."""
     start = [as_item(v) for v in call.values()]
     counted = _counted(call)
     if counted is None:
@@ -74,7 +74,7 @@ def scanned(call: Call, written: int) -> list[Item] | None:
 
 
 def _counted(call: Call) -> _Counted | None:
-    """The meaning of a condition: a counter, which begins at zero, is less than a number."""
+    """The counter that a loop's condition compares with a number, if it starts at zero; else None."""
     condition = call.op.regions[0]
     compared = next((op for op in condition.body if op.results == condition.returned), None)
     if compared is None or compared.name != "stablehlo.compare" or len(condition.returned) != 1:
@@ -100,11 +100,7 @@ def _object(e: Expr) -> np.ndarray:
 
 @dataclass(slots=True)
 class _Loop:
-    """The body of a loop with its counter as the symbol `index`, and what is read from it.
-
-    elements    by value of the body: the sequence, and whether it is walked from its end
-    collected   by place among the outputs: what is added, and whether from the end
-    """
+    """A loop's body, imported with its counter as the symbol `index`, and the sequences that it uses."""
 
     graph: Graph
     index: Var
@@ -117,7 +113,7 @@ class _Loop:
         self.elements, self.collected = {}, {}
 
     def read(self, moving: int) -> bool:
-        """Find elements and what is collected; whether the counter is nowhere else."""
+        """Find the elements that are read and collected; False if the counter is used in another way."""
         graph, producers = self.graph, {v: n for n in self.graph.nodes for v in n.outputs}
         carried = graph.inputs[1 : 1 + moving]
         enclosing = {*graph.inputs[1 + moving :], *graph.params}
@@ -141,12 +137,12 @@ class _Loop:
         return self.index not in sizes and not any(v in states for n in retained for v in n.inputs)
 
     def direction(self, begin: int | Expr) -> bool | None:
-        """Whether a place counts from the end; None if it does not count."""
+        """Whether an index counts from the end; None if it is not the counter."""
         start = dim(begin)
         return False if start == self.index else True if start == dim(self.count - 1 - self.index) else None
 
     def is_element(self, node: Node) -> bool:
-        """Whether a slice is one element of the first dimension of as many as there are iterations."""
+        """Whether a slice is one element along a first dimension that is as long as the loop has iterations."""
         (x,) = (v for v in node.inputs if v is not None)
         attrs = node.of(SliceAttrs)
         rest = dims(attrs.size[1:]) == x.shape[1:] and all(is_const(dim(b), 0) for b in attrs.begin[1:])
@@ -176,7 +172,7 @@ class _Loop:
         return {node, head, tail}, fresh[0], backward
 
     def emit(self, call: Call, start: Sequence[Value], captured: Sequence[Value], written: int) -> list[Item] | None:
-        """The loop in the graph, if it is to stay one: the items of all that moves."""
+        """Emit the loop, and return the items of its results; None if it is to be unrolled."""
         graph, moving = self.graph, len(start)
         states = [k for k in range(moving) if k not in self.collected]
         inner = GraphBuilder(graph.name, reserved={v.name for n in graph.nodes for v in n.outputs})

@@ -1,6 +1,6 @@
-"""`scatter`: a tensor with windows of it replaced, or combined with updates, at positions that are computed.
+"""`scatter`: a tensor in which windows at computed positions are replaced by, or combined with, updates.
 
-A window that does not lie inside is dropped: its row is one after the last, which is cut off again.
+An update whose window is not inside is written to an extra row at the end, which is then cut off.
 """
 
 from __future__ import annotations
@@ -88,6 +88,6 @@ def _scattered(call: Call, n: dict[str, list[int]], x: Value, updates: Value, re
 
 
 def _looked_everywhere(at: Lookup, rank: int) -> Lookup:
-    """The lookup in which no dimension that has a start is taken whole."""
+    """The lookup with all indexed dimensions treated as looked up, even if windows span them."""
     looked = tuple(d for d in range(rank) if d in at.looked or d in at.starts)
     return replace(at, looked=looked, whole=tuple(d for d in range(rank) if d not in looked))

@@ -16,7 +16,7 @@ from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 
 def result_shape(call: Call, k: int = 0) -> tuple[Expr, ...]:
-    """The stated shape, which must have no unknown dimension."""
+    """The shape that the module states for result `k`, which must have no unknown dimension."""
     stated = call.stated(k)
     if any(d is None for d in stated):
         raise UnsupportedError("the size of a dimension is not known", got=call.op.types[k])
@@ -24,7 +24,7 @@ def result_shape(call: Call, k: int = 0) -> tuple[Expr, ...]:
 
 
 def placed(call: Call, x: Item, places: Sequence[int], shape: Sequence[Any]) -> Item:
-    """`x` with its dimensions at `places` of a larger tensor, along whose other dimensions it is repeated."""
+    """`x` broadcast to `shape`, its dimensions becoming the dimensions `places`."""
     target = dims(shape)
     if len(places) != len(x.shape) or len(set(places)) != len(places) or any(not 0 <= p < len(target) for p in places):
         raise ModelError("the dimensions of a broadcast do not fit", got=f"{list(places)} for {x.type}")
@@ -60,7 +60,7 @@ def iota(call: Call) -> Item:
 
 
 def counting(call: Call, shape: Sequence[Expr], axis: int) -> Item:
-    """A tensor whose elements count along an axis."""
+    """A tensor whose elements are their indices along `axis`."""
     if not 0 <= axis < len(shape):
         raise ModelError("the axis of an iota is outside of its result", got=axis)
     size = as_int(shape[axis])
@@ -104,7 +104,7 @@ def reshaped(call: Call, x: Item, shape: Sequence[Any]) -> Item:
 
 
 def _only_in_one(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
-    """The dimensions that one shape has and the other has not, and those of the other."""
+    """The dimensions that shape `a` has and `b` has not, and the reverse."""
     left, right = [], list(b)
     for d in a:
         same = next((k for k, other in enumerate(right) if same_dim(d, other)), None)
@@ -154,7 +154,7 @@ def slices(call: Call) -> Item | Value:
 
 
 def sliced(call: Call, x: Item, begin: Sequence[Any], sizes: Sequence[Any], step: Sequence[int]) -> Item:
-    """Part of each dimension; what is repeated along a dimension is not cut there."""
+    """A slice of each dimension; dimensions along which `x` is broadcast need none."""
     if x.value is None and x.known.size == 1:
         return known_item(x.known.reshape(()), x.dtype, sizes)
     target = dims(sizes)
@@ -194,7 +194,7 @@ def pad(call: Call) -> Item:
 
 
 def padded(call: Call, x: Value, fill: Item, low: Sequence[Any], high: Sequence[Any], inner: Sequence[int]) -> Value:
-    """`x` with `fill` between its elements and around them; negative pads cut."""
+    """`x` padded with `fill` at both ends and between elements (`inner`); negative pads cut."""
     x = _spread(call, x, fill, inner)
     for k in range(x.type.rank):
         x, low, high = _open_cut(call, x, fill, low, high, k)
@@ -218,8 +218,8 @@ def padded(call: Call, x: Value, fill: Item, low: Sequence[Any], high: Sequence[
 def _open_cut(
     call: Call, x: Value, fill: Item, low: Sequence[Any], high: Sequence[Any], k: int
 ) -> tuple[Value, Sequence[Any], Sequence[Any]]:
-    """A dimension whose padding is a symbolic size that may be below 0, padded and then cut, and the padding that is
-    left to do: none of this dimension."""
+    """Pad, then cut, dimension `k`, whose symbolic padding may be negative; and the paddings that remain for the
+    others."""
     sides = [dim(low[k]), dim(high[k])]
     if all(as_int(v) is not None or prove(v >= 0) for v in sides):
         return x, low, high
@@ -250,7 +250,8 @@ def _surrounded(call: Call, x: Value, fill: Item, low: Sequence[Expr], high: Seq
 
 
 def _spread(call: Call, x: Value, fill: Item, inner: Sequence[int]) -> Value:
-    """`inner` fills between each two elements: a dimension of fills after each element, whose last are cut off."""
+    """`inner` fills between neighbouring elements: a dimension of fills is added after each element, and the last fills
+    are cut off."""
     for k, count in enumerate(inner):
         size = as_int(x.shape[k])
         if not count or (size is not None and size < 2):

@@ -1,4 +1,4 @@
-"""Slices whose starts are computed: `dynamic_slice`, `real_dynamic_slice`, `dynamic_update_slice`."""
+"""Slices with computed starts: `dynamic_slice`, `real_dynamic_slice`, `dynamic_update_slice`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.support.errors import ModelError, UnsupportedError
 
 
 def _starts(call: Call, items: Sequence[Item], shape: Sequence[Expr], sizes: Sequence[Expr]) -> list[Expr | Value]:
-    """The start in each dimension, moved inside: a number or an expression where it is known."""
+    """The start in each dimension, clamped so that the slice fits: a number or expression where known, else a value."""
     from tilewright.arith import prove
     from tilewright.ir.expr import maximum, minimum
 
@@ -46,8 +46,8 @@ def dynamic_slice(call: Call) -> Item | Value:
 
 @rule("real_dynamic_slice")
 def real_dynamic_slice(call: Call) -> Item | Value:
-    """From a start to an end. Starts may depend on data, as those of `dynamic_slice` with symbolic sizes do, where
-    the ends are sums of them and sizes."""
+    """A slice from a start to an end. Starts may depend on data if each end is a start plus a size, as for
+    `dynamic_slice` with symbolic sizes."""
     x, start, end, step = call.item(0), call.item(1), call.item(2), call.sizes(3)
     if not all(isinstance(s, int) and s > 0 for s in step):
         raise UnsupportedError("the step of a slice must be a number")
@@ -62,7 +62,7 @@ def real_dynamic_slice(call: Call) -> Item | Value:
 
 
 def _sliced_at(call: Call, places: Sequence[Item], sizes: Sequence[Expr]) -> Item | Value:
-    """Slices of these sizes from these places on, moved inside."""
+    """A slice of these sizes at computed starts, which are clamped."""
     x = call.item(0)
     starts = _starts(call, places, x.shape, sizes)
     known = [s if isinstance(s, Expr) else as_expr(0) for s in starts]
@@ -99,7 +99,8 @@ def dynamic_update_slice(call: Call) -> Value:
 
 
 def _joined(call: Call, x: Value, update: Value, axis: int, start: Expr) -> Value:
-    """The part before the update, the update, and the part after it, joined."""
+    """`x` with a range of `axis` replaced, as a concatenation of the part before it, the update, and the part after
+    it."""
     end = dim(start + update.shape[axis])
     parts = [call.slice(x, axis, 0, start), update, call.slice(x, axis, end, dim(x.shape[axis] - end))]
     parts = [p for p in parts if as_int(p.shape[axis]) != 0]
@@ -107,7 +108,7 @@ def _joined(call: Call, x: Value, update: Value, axis: int, start: Expr) -> Valu
 
 
 def _masked(call: Call, x: Value, update: Value, starts: Sequence[Expr | Value], axes: Sequence[int]) -> Value:
-    """Each element is the update's where its position lies inside."""
+    """`x` with a window replaced, by a select between `x` and the shifted update on whether an element lies inside."""
     rank = x.type.rank
     mask: Value | None = None
     for axis in axes:

@@ -1,4 +1,4 @@
-"""Sorting, by ranks: the positions of the sorted elements, then a gather of each operand."""
+"""Sorting: compute the positions of sorted elements, then gather each operand by them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tilewright.support.errors import UnsupportedError
 
 @rule("sort")
 def sort(call: Call) -> list[Value]:
-    """All operands in the order of the keys that the comparator looks at, the last key first: each sort is stable."""
+    """All operands sorted by the keys that the comparator uses, by one stable sort for each key, the least significant
+    first."""
     values = call.values()
     axis = call.integer("dimension", -1) % max(values[0].type.rank, 1)
     if not values[0].type.rank or is_const(values[0].shape[axis], 1) or as_int(values[0].type.size) == 0:
@@ -33,7 +34,7 @@ def _order(call: Call, key: Value, axis: int, ascending: bool) -> Value:
 
 
 def _keys(body: Block) -> list[tuple[int, bool]]:
-    """The operands that the comparator compares, in the order in which they count, each with its direction."""
+    """The operands that the comparator compares, the most significant first, each with whether it descends."""
     producers = {r: op for op in body.body for r in op.results}
     place = {v: k for k, v in enumerate(body.arguments)}
     results: list[tuple[int, bool]] = []
@@ -58,7 +59,7 @@ def _keys(body: Block) -> list[tuple[int, bool]]:
 def _by_weight(
     keys: list[tuple[int, bool]], body: Block, producers: dict[int, Operation], place: dict[int, int]
 ) -> list[tuple[int, bool]]:
-    """The keys in the order in which they count: of two, the one whose equality is asked for comes first."""
+    """The keys by significance: of two, the one that the comparator tests for equality comes first."""
     equal = set()
     for op in body.body:
         if op.name == "stablehlo.compare" and op.attributes.get("comparison_direction") == "EQ":
@@ -89,7 +90,7 @@ def top_k(call: Call) -> list[Value]:
 
 
 def largest(call: Call, x: Value, axis: int, k: int | Expr, smallest: bool = False) -> list[Value]:
-    """The first values in their order, and their indices."""
+    """The `k` largest (or smallest) values along an axis in order, and their indices."""
     operand = call.cast(x, u8) if x.dtype is boolean else x
     order = total_order(call, operand) if operand.dtype.is_float else operand
     _, at = call.emit_all("topk", order, axis=axis, k=k, largest=not smallest)
@@ -99,7 +100,7 @@ def largest(call: Call, x: Value, axis: int, k: int | Expr, smallest: bool = Fal
 
 @rule("custom_call.ApproxTopK")
 def approximate_top_k(call: Call) -> list[Value]:
-    """The exact answer is an approximate one, too."""
+    """The exact top k, which also satisfies the approximate operation."""
     config = call.op.attributes.get("mhlo.backend_config")
     if not isinstance(config, dict) or len(call.items) != 4 or call.item(2).number is None:
         raise call.unsupported("of this form")

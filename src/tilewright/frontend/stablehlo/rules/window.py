@@ -1,5 +1,5 @@
-"""Reductions over windows: pooling, and any monoid as one dimension after the other. Windows that reach to an end of
-their dimension are in `running.py`."""
+"""Reductions over windows: as pooling, or for other monoids one dimension after the other. Windows that reach to an end
+of their dimension are in `running.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, UnsupportedError
 
 MAX_TAPS = 128
-"""Elements of a window that are written out one by one."""
+"""The most elements of a window that are combined one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Window:
 
     @classmethod
     def of_operands(cls, call: Call, first: int) -> Window:
-        """The attributes that the operands from `first` on hold: sizes, strides, dilations of what is read and of
+        """A window whose attributes are the operands from `first` on: sizes, strides, dilations of the input and of
         windows, padding."""
         size, strides, spread, dilations, pads = (call.sizes(first + k) for k in range(5))
         steps = [[int(v) for v in part if isinstance(v, int)] for part in (strides, spread, dilations)]
@@ -64,7 +64,7 @@ class Window:
         return self
 
     def reach(self, k: int) -> Any:
-        """Elements that a window spans along a dimension."""
+        """The distance from a window's first to its last element along dimension `k`, plus 1."""
         return (self.size[k] - 1) * self.dilations[k] + 1
 
     def results(self, k: int, size: Any) -> Any:
@@ -81,7 +81,7 @@ class Window:
         return Window(*([*a, *b] for a, b in zip(first, rest, strict=True)))
 
     def is_trivial(self, k: int) -> bool:
-        """Whether windows along a dimension are its elements."""
+        """Whether windows along a dimension have one element each, so that the dimension stays unchanged."""
         steps = (self.size[k], self.strides[k], self.spread[k])
         return all(is_const(dim(v), 1) for v in steps) and all(is_const(dim(v[k]), 0) for v in (self.low, self.high))
 
@@ -97,7 +97,7 @@ def dynamic_reduce_window(call: Call) -> list[Value | Item]:
 
 
 def reduced(call: Call, w: Window) -> list[Value | Item]:
-    """The reductions over windows by their bodies: pairs of operands and their starts."""
+    """Reductions over windows with the operation's body, for pairs of operands and initial values."""
     count = len(call.op.results)
     kind = monoid(call.op.regions[0], call.item(0).dtype) if count == 1 else None
     result = running(call, w, kind, count)
@@ -114,14 +114,14 @@ def reduced(call: Call, w: Window) -> list[Value | Item]:
 
 
 def _whole(call: Call, w: Window, kind: str) -> Value | None:
-    """Windows over all dimensions, as our pooling of one image of one channel."""
+    """Windows over all dimensions, as a pooling of one image with one channel."""
     x = call.value(0)
     y = _pool(call, call.reshape(x, (1, 1, *x.shape)), w.of_one_image(), kind)
     return None if y is None else call.reshape(y, y.shape[2:])
 
 
 def _pool(call: Call, x: Value, w: Window, kind: str) -> Value | None:
-    """Windows over images [N, C, ...] or [N, ..., C] as our pooling."""
+    """Windows over images [N, C, ...] or [N, ..., C] as a pooling."""
     rank = x.type.rank - 2
     axes = [k for k in range(x.type.rank) if w.size[k] > 1 or w.strides[k] > 1 or w.low[k] or w.high[k]]
     if rank not in (1, 2, 3) or kind not in ("max", "add") or not x.dtype.is_float or not axes:
@@ -157,7 +157,7 @@ def _pool(call: Call, x: Value, w: Window, kind: str) -> Value | None:
 
 
 def _separable(call: Call, w: Window, kind: str) -> Value:
-    """One dimension after the other."""
+    """The reduction along one dimension after the other."""
     x = call.value(0)
     for k in range(x.type.rank):
         x = _along(call, x, w, kind, k)
@@ -214,7 +214,7 @@ def _strided(call: Call, x: Value, k: int, results: Any, stride: int) -> Value:
 
 
 def taps(call: Call, x: Value, fill: Item, w: Window) -> list[Value]:
-    """The elements of all windows, one tensor for each place in a window, in row-major order."""
+    """For each offset in a window, in row-major order, a tensor with that element of all windows."""
     if math.prod(w.size) > MAX_TAPS:
         raise UnsupportedError("such large windows are not supported", expected=f"at most {MAX_TAPS}", got=w.size)
     x = padded(call, x, fill, w.low, w.high, [s - 1 for s in w.spread])
@@ -231,7 +231,7 @@ def taps(call: Call, x: Value, fill: Item, w: Window) -> list[Value]:
 
 
 def _general(call: Call, w: Window, count: int) -> list[Item]:
-    """Any body, applied to the elements of all windows in turn."""
+    """Windows with any body: combine the elements of all windows one offset after the other."""
     starts = [call.item(count + k) for k in range(count)]
     columns = [taps(call, call.value(k), starts[k], w) for k in range(count)]
     totals = starts
@@ -242,7 +242,7 @@ def _general(call: Call, w: Window, count: int) -> list[Item]:
 
 @rule("select_and_scatter")
 def select_and_scatter(call: Call) -> Value:
-    """Each window adds its source to the element that it selects: the gradient of pooling by maxima."""
+    """Add each window's source to the element that it selects: the gradient of max pooling."""
     operand, source, start = call.value(0), call.value(1), call.item(2)
     size = call.ints("window_dimensions")
     pads = call.ints("padding", [0] * 2 * len(size))
@@ -270,7 +270,7 @@ def select_and_scatter(call: Call) -> Value:
 
 
 def _spread_back(call: Call, operand: Value, source: Value, start: Item, chosen: Value, w: Window) -> Value:
-    """The sources at the places that were chosen."""
+    """The sources added up at the positions that their windows chose."""
     total: Value | None = None
     zero = known_item(0, operand.dtype)
     for flat in range(math.prod(w.size)):
