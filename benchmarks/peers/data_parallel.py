@@ -64,6 +64,7 @@ def contenders(case: str) -> dict[str, Callable[[], float]]:
 def main(case: str, store: str, rank: str, out: str, rounds: str, seconds: str) -> None:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(rank) % len(cores)]})
+    import torch.distributed.nn.functional  # noqa: F401  (before there is a group, which it would keep)
     from torch import distributed
 
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=PROCESSES)

@@ -34,6 +34,9 @@ from tilewright.support.errors import CollectiveError
 
 NAME = "tilewright"
 _C10D: Any = import_module("torch._C._distributed_c10d")  # names that its type stubs lack
+# PyTorch's compiler imports this. Its functions hold the default group of that time: where there is one,
+# `destroy_process_group` ends no thread of Gloo's, and such a thread can abort the process at its exit.
+import_module("torch.distributed.nn.functional")
 _DTYPES = {
     torch.float32: "f32",
     torch.float64: "f64",

@@ -132,7 +132,11 @@ class Back:
         finally:
             _finish(begun)
         if failed is not None:
-            raise failed
+            try:
+                raise failed
+            finally:  # the error holds this frame, and the frame the work on gradients: PyTorch's holds its group
+                failed = None
+                begun.clear()
 
     def _known(self, batch: Sequence[Any], vectors: Mapping[str, Array]) -> dict[str, Any]:
         """The values that sections read, by name, but for what they keep."""
@@ -174,7 +178,10 @@ def _finish(begun: Sequence[Any]) -> None:
             except Exception as error:
                 failed = failed or error
     if failed is not None:
-        raise _unreduced(failed) from failed
+        try:
+            raise _unreduced(failed) from failed
+        finally:
+            failed = None
 
 
 def _unreduced(error: Exception) -> CallError:
