@@ -1,4 +1,5 @@
-"""Sizes of symbolic dimensions: names for those that a module does not name, and which of them are equal."""
+"""The symbols of a module's dynamic dimensions: names for those that the module does not name, and the equations
+between sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from tilewright.support.errors import ModelError, ShapeError
 
 
 class Equal(Exception):
-    """Two sizes must be equal, which makes a symbol known: the module has to be walked again with it."""
+    """Two sizes must be equal, which replaces a symbol by an expression: the module has to be walked again with
+    that."""
 
     def __init__(self, symbol: Var, size: Expr) -> None:
         self.symbol, self.size = symbol, size
@@ -31,32 +33,33 @@ class Equal(Exception):
 
 @dataclass(slots=True)
 class Sizes:
-    """The symbols of one module. `fixed` is what callers say of them by name, `joined` what was found to be equal to
-    a symbol, in the order in which it was found."""
+    """The symbols of one module. `fixed`: sizes and ranges that the caller states, by name; `joined`: pairs of a symbol
+    and the expression that replaces it, in the order in which they were derived."""
 
     fixed: DimSizes
     joined: list[tuple[Var, Expr]] = field(default_factory=list)
     symbols: dict[str, Var] = field(default_factory=dict)
     used_names: set[str] = field(default_factory=set)
     batch: tuple[str, int] | None = None
-    """The dimension that is called "batch"."""
+    """The input's name and axis whose dimension is called "batch"."""
     stated: bool = False
-    """Whether all conditions on sizes are known beside the module, which says them once more."""
+    """Whether all conditions on sizes are known from outside the module, whose own assertions then only repeat them."""
     solved: list[tuple[Expr, str]] = field(default_factory=list)
-    """The assumptions about dimensions that symbols were computed from, each with its reason."""
+    """Assumptions about dimensions from which symbols are computed, each with its reason."""
     declared: dict[str, Expr] = field(default_factory=dict)
-    """Dimensions of inputs that are symbols of their own, by name and axis; other words for them are computed."""
+    """Symbols that stand for whole dimensions of inputs, by "input_dimAXIS"; other expressions are computed from
+    them."""
     rounded: list[tuple[Var, Expr]] = field(default_factory=list)
-    """The symbols of `joined` in words that keep a remainder: `4*(b // 4) + 1` is b."""
+    """The pairs of `joined` that express a remainder: b becomes `4*(b // 4) + 1`."""
     quotients: dict[Expr, list[tuple[Any, Any]]] = field(default_factory=dict)
     remainders: dict[Expr, list[tuple[Any, Any]]] = field(default_factory=dict)
-    """Dividend and divisor of truncated quotients and remainders of sizes."""
+    """By expression of a truncated quotient or remainder of sizes, its dividend and divisor."""
 
     def join(self, result: Equal) -> None:
         self.joined.append((result.symbol, result.size))
 
     def symbol(self, name: str, needs: Dim | None = None) -> Var:
-        """The symbol of a name; `needs` is what the module itself wants of a new one."""
+        """The symbol of a name; `needs` is the range that the module itself requires of a new one."""
         known = self.symbols.get(name)
         if known is None:
             text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)[:40]
@@ -72,13 +75,13 @@ class Sizes:
         return as_expr(number) if isinstance(number, int) else self.resolved(symbol)
 
     def said(self, name: str) -> Dim:
-        """The facts that the caller has stated of a symbolic dimension; none for a dimension that was fixed or not
+        """The range that the caller states for a symbolic dimension; an unrestricted one if it is fixed or not
         named."""
         known = self.fixed.get(name)
         return known if isinstance(known, Dim) else Dim()
 
     def named(self, name: str) -> Any:
-        """The size that a name stands for, as a known array of rank 0."""
+        """The size that a name stands for, as a known array without dimensions."""
         return object_array([self.expr(name)], ())
 
     def resolved(self, e: Expr) -> Expr:
@@ -88,9 +91,10 @@ class Sizes:
         return e
 
     def solve(self, shapes: Sequence[tuple[str, Sequence[Expr]]]) -> None:
-        """Compute symbols that no dimension is alone from one that is linear in them: of `2*b + 3` the dimension is a
-        symbol d of its own, and b is `(d - 3) // 2`; of `a*b` it is `d // a`. Where each dimension has several, one of
-        them is put off: of `a + 2*b` and `a + b` a is `d - b`. `shapes` are those of the inputs, by name."""
+        """Express each symbol that is no dimension by itself through dimensions that are linear in it. For a dimension
+        `2*b + 3`, a new symbol d stands for the dimension and b becomes `(d - 3) // 2`; for `a*b` with a known, b is `d
+        // a`. If all dimensions have several unknown symbols, one symbol is expressed by others first: for `a + 2*b`
+        and `a + b`, a is `d - b`. `shapes` are those of the inputs, by name."""
         known = {d for _, shape in shapes for d in shape if isinstance(d, Var)}
         places = [(f"{name}_dim{axis}", d) for name, shape in shapes for axis, d in enumerate(shape)]
         progress = True
@@ -105,7 +109,7 @@ class Sizes:
             progress = progress or self._put_off(places, known)
 
     def _put_off(self, places: Sequence[tuple[str, Expr]], known: set[Var]) -> bool:
-        """Say one symbol of a dimension by another one, neither of which is known; whether there was such a one."""
+        """Express one unknown symbol of a dimension by another unknown one; False if no dimension allows that."""
         for name, size in places:
             size = self.resolved(size)
             unknown = [v for v in variables(size) if v not in known]
@@ -116,8 +120,8 @@ class Sizes:
         return False
 
     def _solved(self, name: str, size: Expr, symbol: Var) -> Expr | None:
-        """The dimension `size`, linear in a symbol, as a symbol or the number it is fixed to, from which the other is
-        computed from now on; None for others."""
+        """A new symbol for the dimension `size` (or the number that it is fixed to), from which `symbol`, in which
+        `size` is linear, is computed from then on; None if it is not linear."""
         factor = next((c for v, c in linear(size).terms if v is symbol), 0)
         rest = dim(size - symbol * factor)
         if factor == 0 or symbol in variables(rest):
@@ -156,8 +160,8 @@ class Sizes:
         return d
 
     def shape(self, name: str, t: Type, said: Sequence[Any] | None) -> tuple[Expr, ...]:
-        """The shape of an argument: what is known of it, numbers, or a symbol for each dimension that the type leaves
-        open, the first of which is called "batch" where it is an argument's first axis."""
+        """The shape of an argument: the type's numbers, and for unknown dimensions the expressions `said`, or else a
+        new symbol each. The module's first symbol is called "batch" if it is an argument's first axis."""
         if t.shape is None:
             raise ShapeError(f"an argument of type {t.element} is not supported")
         results: list[Expr] = []
@@ -173,7 +177,7 @@ class Sizes:
         return tuple(results)
 
     def equal(self, a: Expr, b: Expr) -> None:
-        """Two sizes are equal. Raises Equal where that says what a symbol is, ShapeError where it cannot be."""
+        """Require that two sizes are equal. Raises Equal if that replaces a symbol, ShapeError if it is impossible."""
         a, b = dim(a), dim(b)
         if a is b or prove(apply("eq", a, b)):
             return
@@ -186,7 +190,7 @@ class Sizes:
         raise ShapeError("two sizes that must be equal are not", expected=a, got=b)
 
     def assume(self, condition: Expr, reason: str, builder: GraphBuilder) -> None:
-        """A condition on sizes holds at every call. Raises Equal where it says what a symbol is."""
+        """Assume a condition on sizes, which each call checks. Raises Equal if it replaces a symbol."""
         refined = _refined(condition)
         if refined is not None:
             raise Equal(*refined)
@@ -200,12 +204,12 @@ class Sizes:
         builder.assume(condition, reason)
 
     def _own(self, name: str, axis: int) -> str:
-        """The symbol of an unknown dimension that the module does not name."""
+        """The name of the symbol for an unknown dimension that the module does not name."""
         return "batch" if self.batch == (name, axis) else f"{name}_dim{axis}"
 
     def written(self, name: str, t: Type, said: Sequence[Any] | None, shape: Sequence[Expr]) -> tuple[Expr, ...]:
-        """The shape that an input is declared with: where `shape` is in words that keep a remainder, the same sizes in
-        the words of symbols, which calls tell."""
+        """The shape with which an input is declared: sizes with remainders, as in `rounded`, become the symbols that a
+        call's shapes determine."""
 
         def raw(symbol: str) -> Expr:
             number = self.fixed.get(symbol)
@@ -221,15 +225,15 @@ class Sizes:
         return tuple(results)
 
     def told(self, e: Expr) -> Expr:
-        """An expression as `resolved` gives it, in terms of the symbols that calls state."""
+        """An expression like `resolved`, but in terms of the symbols that a call's shapes determine."""
         for entry in self.joined:
             if entry not in self.rounded and entry[0] in variables(e):
                 e = dim(substitute(e, dict([entry])))
         return e
 
     def _rounds(self, condition: Op, reason: str) -> None:
-        """Raises Equal where a remainder of a symbol is some number but 0: `b % 4 == 1` makes b `4*(b // 4) + 1`, and
-        so does `(b + 3) % 4 == 0`."""
+        """Raise Equal if the condition says that a symbol has a remainder that is not 0: `b % 4 == 1` replaces b by
+        `4*(b // 4) + 1`, and so does `(b + 3) % 4 == 0`."""
         form = linear(condition.args[0] - condition.args[1])
         match form.terms:
             case ((Op("mod", (dividend, Const(int(divisor)))), sign),) if abs(sign) == 1:
@@ -246,7 +250,7 @@ class Sizes:
                     raise Equal(*entry)
 
     def age(self, e: Expr) -> int:
-        """The position of a symbol among those of the module; -1 for what is none."""
+        """The position of a symbol in the module's list; -1 for other expressions."""
         names = [v.name for v in self.symbols.values()]
         return names.index(e.name) if isinstance(e, Var) and e.name in names else -1
 
@@ -257,7 +261,7 @@ class Sizes:
             self.equal(x, y)
 
     def check_fixed(self, label: str) -> None:
-        """Raise ModelError for sizes that were given for dimensions that the module does not have."""
+        """Raise ModelError for sizes that the caller states for symbols that the module does not have."""
         unknown = [name for name in self.fixed if name not in self.symbols]
         if unknown:
             raise ModelError(
@@ -275,7 +279,7 @@ def _common(a: Expr, b: Expr) -> int:
 
 
 def _range(symbol: Var, size: Expr) -> list[Expr]:
-    """The known range of a symbol, as conditions on a size that takes its place."""
+    """The range of a symbol, as conditions on the size that replaces it."""
     results = [size >= (symbol.lo or 0)]
     if symbol.hi is not None:
         results.append(size <= symbol.hi)
@@ -285,8 +289,8 @@ def _range(symbol: Var, size: Expr) -> list[Expr]:
 
 
 def _refined(condition: Expr) -> tuple[Var, Var] | None:
-    """A symbol and the same one with what a condition says of it alone: `b % 4 == 0` is a multiple, `b - 2 >= 0` and
-    `b <= 7` are ends; None for all else, and for what is known."""
+    """A symbol, and the symbol that replaces it because a condition restricts it alone: `b % 4 == 0` adds a multiple,
+    `b - 2 >= 0` and `b <= 7` add bounds. None for other conditions, and for those that its range implies."""
     if prove(condition) or prove(~condition):
         return None
     match condition:

@@ -22,12 +22,12 @@ BOUNDS: dict[int, tuple[float | None, float | None]] = {
     RELU_N1_TO_1: (-1.0, 1.0),
     RELU6: (0.0, 6.0),
 }
-"""The least and the greatest number of each fused activation."""
+"""The lower and upper bound of each fused activation."""
 
 
 @dataclass(slots=True)
 class Call(Emitter):
-    """An operator, its file, and the values of the tensors so far."""
+    """An operator that is being imported, its file, and the values of the tensors imported so far."""
 
     file: File
     node: Operator
@@ -45,7 +45,7 @@ class Call(Emitter):
         return i < len(self.node.inputs) and self.node.inputs[i] != -1
 
     def value(self, i: int) -> Value:
-        """Input `i`, a constant if the file has its numbers."""
+        """Input `i`, as a constant if the file holds its numbers."""
         index = self.node.inputs[i]
         if index not in self.values:
             array = self.tensor(i).array
@@ -62,14 +62,14 @@ class Call(Emitter):
         return array
 
     def option(self, field: int, code: str, default: Any = 0) -> Any:
-        """A number of the operator's options."""
+        """Field `field` of the operator's options, a number with the `struct` format `code`."""
         return default if self.node.options is None else self.node.options.number(field, code, default)
 
     # --- codes --------------------------------------------------------------------------------------------------------
 
     @property
     def is_coded(self) -> bool:
-        """Whether the operator's data are codes of 8 bits."""
+        """Whether the operator computes with quantised numbers, 8-bit codes."""
         first, out = self.tensor(0), self.out
         if i16 in (first.dtype, out.dtype):
             raise UnsupportedError("operators on 16 bits are not read", got=first.name)
@@ -78,7 +78,7 @@ class Call(Emitter):
         return first.dtype in CODES
 
     def single(self, t: Tensor) -> tuple[np.float32, int]:
-        """The scale and the zero point of a tensor that has one of each."""
+        """The scale and zero point of a tensor that has only one of each. Raises UnsupportedError otherwise."""
         if t.scales is None or not t.scales.is_single:
             raise UnsupportedError("a tensor needs one scale", got=t.name)
         return np.float32(t.scales.scale[0]), int(t.scales.zero[0])
@@ -89,8 +89,8 @@ class Call(Emitter):
         return t.scales
 
     def centred(self, x: Value, t: Tensor) -> Value:
-        """The codes `x` of tensor `t` as i32, minus its zero point. Raises UnsupportedError for zero points of a
-        dimension."""
+        """The codes `x` of tensor `t` as i32, minus its zero point. Raises UnsupportedError if zero points differ along
+        a dimension."""
         zeros = self.scales(t).zero
         if (zeros != zeros[0]).any():
             raise UnsupportedError("zero points that differ along a dimension are not read", got=t.name)
@@ -109,12 +109,13 @@ class Call(Emitter):
         return self.emit("cast", bounded, dtype=self.out.dtype)
 
     def multiplied(self, x: Value, numbers: Any, shape: tuple[int, ...] = (), once: bool = False) -> Value:
-        """Integers times numbers, as the reference kernels round it, i64."""
+        """Integers times real numbers, rounded as the reference kernels do, as i64. `once`: rounded once instead of
+        twice."""
         multiplied = fixed.multiplied_once if once else fixed.multiplied
         return multiplied(self, self.emit("cast", x, dtype=i64), numbers, shape)
 
     def real(self, x: Value, t: Tensor) -> Value:
-        """The numbers of f32 that codes mean."""
+        """The f32 numbers that the codes `x` of tensor `t` represent."""
         scales = self.scales(t)
         shape = [1] * x.type.rank
         if not scales.is_single:
@@ -127,8 +128,8 @@ class Call(Emitter):
         return self.emit("mul", self.emit("cast", wide, dtype=f32), self.constant(scale))
 
     def nearest(self, x: Value) -> Value:
-        """Numbers of f32 as codes of the output: divided, rounded with halves away from zero, shifted
-        (`AffineQuantize`)."""
+        """f32 numbers quantised to the output's codes: divided by its scale, rounded with halves away from zero, plus
+        its zero point (`AffineQuantize`)."""
         scale, zero = self.single(self.out)
         low, high = (int(n) for n in (np.iinfo(self.out.dtype.numpy).min, np.iinfo(self.out.dtype.numpy).max))
         levels = self.emit("div", x, self.constant(scale))
@@ -144,7 +145,7 @@ class Call(Emitter):
         return code
 
     def activated(self, x: Value, code: int) -> Value:
-        """Numbers of f32 after a fused activation."""
+        """f32 numbers after a fused activation."""
         least, most = BOUNDS[self.activation(code)]
         if least == 0 and most is None:
             return self.emit("relu", x)

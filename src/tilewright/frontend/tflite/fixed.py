@@ -20,11 +20,12 @@ from tilewright.ir.graph import Value
 from tilewright.support.errors import ModelError
 
 LARGEST = 2.0**30
-"""A factor is less."""
+"""Factors must be less than this."""
 
 
 def factors(numbers: Iterable[float]) -> tuple[Any, Any]:
-    """Mantissas and exponents of positive numbers, i64 (`QuantizeMultiplier`). Raises ModelError for large ones."""
+    """The mantissas and exponents (i64) of positive factors (`QuantizeMultiplier`). Raises ModelError for those of
+    LARGEST or more."""
     mantissas, exponents = [], []
     for number in numbers:
         if not number < LARGEST:
@@ -41,7 +42,8 @@ def factors(numbers: Iterable[float]) -> tuple[Any, Any]:
 
 
 def multiplied(e: Emitter, x: Value, numbers: Iterable[float], shape: tuple[int, ...] = (), count: int = 1) -> Value:
-    """Integers of i64 times numbers, which broadcast with them in a shape, by a count that mantissas are divided by."""
+    """i64 integers times `numbers / count`; `shape` is the shape in which the numbers broadcast. Dividing mantissas by
+    `count` is how the reference kernels compute means."""
     mantissas, exponents = factors(numbers)
     shift = np.clip(31 + exponents, 0, min(count.bit_length() - 1, 32))
     mantissas, exponents = (mantissas << shift) // count, exponents - shift
@@ -67,12 +69,12 @@ def multiplied(e: Emitter, x: Value, numbers: Iterable[float], shape: tuple[int,
 
 
 def multiplied_once(e: Emitter, x: Value, numbers: Iterable[float], shape: tuple[int, ...] = ()) -> Value:
-    """Integers of i64 times numbers of f64, rounded to the nearest, halves away from zero."""
+    """i64 integers times f64 numbers, rounded to the nearest integer once, halves away from zero."""
     product = e.emit("mul", e.emit("cast", x, dtype=f64), e.constant(np.asarray(list(numbers)).reshape(shape), f64))
     return e.emit("cast", nearest(e, product), dtype=i64)
 
 
 def nearest(e: Emitter, x: Value) -> Value:
-    """Floats, rounded to the nearest, halves away from zero."""
+    """Floats rounded to the nearest whole number, halves away from zero."""
     whole = e.emit("trunc", x)
     return e.emit("add", whole, e.emit("trunc", e.emit("mul", e.emit("sub", x, whole), e.like(2, x))))

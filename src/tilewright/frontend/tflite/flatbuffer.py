@@ -15,12 +15,13 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 
 MAX_ENTRIES = 1 << 20
-"""Tables or strings of one list at most."""
+"""The most tables or strings in one list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table at a place of a file. Fields are called by their number in the schema; absent ones have their default."""
+    """A table at an offset of a file. Fields are identified by their numbers in the schema; absent ones have
+    defaults."""
 
     data: memoryview
     at: int
@@ -31,7 +32,7 @@ class Table:
         return cls(data, _number(data, 0, "<I"))
 
     def _field(self, number: int) -> int:
-        """The place of a field in the file; 0 for an absent field."""
+        """The offset of a field in the file; 0 if it is absent."""
         offsets = self.at - _number(self.data, self.at, "<i")
         size = _number(self.data, offsets, "<H")
         if 4 + 2 * number + 2 > size:
@@ -40,7 +41,7 @@ class Table:
         return self.at + offset if offset else 0
 
     def number(self, field: int, code: str, default: Any = 0) -> Any:
-        """A number, by its code of `struct`."""
+        """A scalar field, whose type is a format code of `struct`."""
         at = self._field(field)
         return _number(self.data, at, "<" + code) if at else default
 
@@ -63,7 +64,7 @@ class Table:
         return np.frombuffer(_section(self.data, start, count * t.itemsize), t)
 
     def _list(self, field: int, size: int, least: bool = True) -> tuple[int, int]:
-        """Where the entries of a list begin, and how many they are."""
+        """The offset of a list's first entry, and the number of entries."""
         at = self._field(field)
         if not at:
             return 0, 0
@@ -76,7 +77,7 @@ class Table:
 
 
 def _followed(data: memoryview, at: int) -> int:
-    """The place that an offset points to."""
+    """The position that the offset stored at `at` points to."""
     return at + int(_number(data, at, "<I"))
 
 

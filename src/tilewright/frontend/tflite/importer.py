@@ -22,7 +22,7 @@ from tilewright.ir.interface import Imported
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
 
 WEIGHT_RANK = 2
-"""Constants of so many dimensions are weights, which an update may replace, where they are of f32."""
+"""f32 constants of at least this many dimensions are weights, which updates may replace."""
 
 
 def import_tflite(model: bytes | str | Path, dims: DimSizes | None = None, example: Any = None) -> Imported:

@@ -1,4 +1,4 @@
-"""Rules for TFLite's operators. Each gets a `Call` and gives the value of its output."""
+"""Import rules for TFLite's operators. Each takes a `Call` and returns the value of its output."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 Rule = Callable[[Call], Value]
 RULES: dict[str, Rule] = {}
 TO_FIRST, TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
-"""Channels from the last dimension to the second, and back."""
+"""Permutations that move channels from the last dimension to the second, and back."""
 SHIFT = 20
-"""Bits by which the terms of a sum of codes are finer than these."""
+"""Terms of a quantised sum are computed with this many more bits than its codes."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -41,7 +41,8 @@ def _sizes(value: Value) -> tuple[int, ...]:
 def _pads(
     n: Call, x: Value, window: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int]
 ) -> list[int]:
-    """Pads of a map, all befores, then all afters: none for VALID, those of SAME by TensorFlow's rule."""
+    """The pads of an image, before both dimensions, then after: none for VALID, else those of SAME by TensorFlow's
+    rule."""
     padding = n.option(0, "b")
     if padding not in (0, 1):
         raise ModelError("no such padding", expected="SAME or VALID", got=padding)
@@ -65,7 +66,8 @@ def depthwise_conv_2d(n: Call) -> Value:
 
 
 def _convolution(n: Call, depthwise: bool, activation: int) -> Value:
-    """x [n, h, w, c], filters [f, h, w, c], or [1, h, w, f] of a depthwise convolution, and a bias [f]."""
+    """A convolution of x [n, h, w, c] with filters [f, h, w, c], or a depthwise one with [1, h, w, f], and a bias
+    [f]."""
     x, w = n.value(0), n.value(1)
     if x.type.rank != 4 or w.type.rank != 4:
         raise ShapeError("a convolution has maps and filters of four dimensions", got=f"{x.type} and {w.type}")
@@ -86,7 +88,7 @@ def _convolution(n: Call, depthwise: bool, activation: int) -> Value:
 
 @rule("FULLY_CONNECTED")
 def fully_connected(n: Call) -> Value:
-    """x [..., k], weights [f, k] and a bias [f]."""
+    """x [..., k] times the transpose of weights [f, k], plus a bias [f]."""
     x, w = n.value(0), n.value(1)
     if n.option(1, "b"):
         raise UnsupportedError("shuffled weights are not read", got=n.tensor(1).name)
@@ -100,8 +102,8 @@ def fully_connected(n: Call) -> Value:
 def _weighed(
     n: Call, x: Value, w: Value, apply: Callable[[Value, Value], Value], axis: int, activation: int, once: bool = False
 ) -> Value:
-    """A convolution or product with a bias and an activation, of numbers or of codes, whose weights count output
-    channels along an axis. `once`: its sums are rounded once."""
+    """A convolution or matrix product, computed by `apply`, with bias and activation, of floats or of codes. `axis`:
+    the dimension of the weights that counts output channels. `once`: sums of codes are rescaled with one rounding."""
     if not n.is_coded:
         if n.tensor(1).dtype is not f32:
             raise UnsupportedError("weights of fewer bits than their data are not read", got=n.tensor(1).name)
@@ -123,7 +125,7 @@ def _weighed(
 
 @rule("ADD")
 def add(n: Call) -> Value:
-    """Codes of two scales become those of one that is twice as coarse as the coarser, and 2^20 times finer."""
+    """A sum. Codes are first rescaled to a common scale, which is twice the larger one divided by 2^20."""
     if not n.is_coded:
         return n.activated(n.emit("add", n.value(0), n.value(1)), n.option(0, "b"))
     scales = [np.float64(n.single(n.tensor(k))[0]) for k in (0, 1)]
@@ -148,7 +150,7 @@ def mul(n: Call) -> Value:
 
 
 def _same_scale(n: Call, inputs: range) -> None:
-    """Operators that move codes do not change them: their scales are one."""
+    """Raise UnsupportedError if an operator that only moves codes has inputs whose scale differs from the output's."""
     if n.is_coded and any(n.single(n.tensor(k)) != n.single(n.out) for k in inputs):
         raise UnsupportedError("codes that are moved have another scale than the result", got=n.out.name)
 
@@ -178,7 +180,7 @@ def transpose(n: Call) -> Value:
 
 @rule("PAD")
 def pad(n: Call) -> Value:
-    """Zeros around a tensor, which are zero points among codes."""
+    """Padding with zeros; quantised tensors are padded with the zero point."""
     _same_scale(n, range(1))
     widths = np.asarray(n.known(1), np.int64)
     x = n.value(0)
@@ -204,13 +206,14 @@ def max_pool_2d(n: Call) -> Value:
 
 
 def _clamped(n: Call, y: Value, activation: int) -> Value:
-    """Codes after an activation."""
+    """Codes clamped by a fused activation."""
     return n.coded(n.emit("cast", n.centred(y, n.out), dtype=i64), activation) if activation else y
 
 
 @rule("AVERAGE_POOL_2D")
 def average_pool_2d(n: Call) -> Value:
-    """Codes give the sum of those inside of the map by their number, rounded with halves away from zero."""
+    """Average pooling. Of codes: their sum inside of the image divided by their number, rounded with halves away from
+    zero."""
     x, window = n.value(0), _window(n, n.value(0))
     first = n.transpose(x, TO_FIRST)
     if not n.is_coded:
@@ -235,7 +238,7 @@ def average_pool_2d(n: Call) -> Value:
 
 @rule("QUANTIZE")
 def quantize(n: Call) -> Value:
-    """Numbers to codes, or codes of one scale to those of another."""
+    """Quantise floats to codes, or rescale codes to the output's scale."""
     if not n.is_coded:
         return n.nearest(n.value(0))
     (scale, _), (out, _) = n.single(n.tensor(0)), n.single(n.out)
@@ -249,7 +252,8 @@ def dequantize(n: Call) -> Value:
 
 
 def _function(f: Callable[[Call, Value], Value]) -> Rule:
-    """A function of numbers; codes are computed in f32 and rounded to the nearest."""
+    """The rule of an elementwise function: codes are dequantised to f32, and the result is rounded to the nearest
+    code."""
 
     def computed(n: Call) -> Value:
         return n.nearest(f(n, n.real(n.value(0), n.tensor(0)))) if n.is_coded else f(n, n.value(0))
@@ -265,7 +269,7 @@ def _softmax(n: Call, x: Value) -> Value:
 
 @rule("MEAN")
 def mean(n: Call) -> Value:
-    """Codes are summed; the factor between the scales is divided by their number."""
+    """The mean over axes. Codes are summed, and the factor between the scales is divided by their number."""
     x, attrs = n.value(0), {"keepdims": bool(n.option(0, "?"))}
     axes = tuple(sorted({axis_of(int(k), x.type.rank) for k in np.ravel(n.known(1))}))
     if not n.is_coded:
@@ -277,7 +281,8 @@ def mean(n: Call) -> Value:
 
 
 def _bounded(code: int) -> Rule:
-    """RELU and RELU6: of codes bounds between those of two scales, whose quotient is a float there."""
+    """The rule of RELU or RELU6. Codes are rescaled by the quotient of both scales, in f32, and clamped to the
+    bounds."""
 
     def bounded(n: Call) -> Value:
         if not n.is_coded:

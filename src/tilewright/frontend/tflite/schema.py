@@ -1,4 +1,5 @@
-"""A TFLite file as data. Numbers of fields and codes are those of tensorflow/lite/schema/schema.fbs, version 3."""
+"""A TFLite file as dataclasses. Numbers of fields and codes are those of tensorflow/lite/schema/schema.fbs, version
+3."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ OPERATORS = {
     9: "FULLY_CONNECTED", 14: "LOGISTIC", 17: "MAX_POOL_2D", 18: "MUL", 19: "RELU", 21: "RELU6", 22: "RESHAPE",
     25: "SOFTMAX", 28: "TANH", 34: "PAD", 39: "TRANSPOSE", 40: "MEAN", 114: "QUANTIZE",
 }  # fmt: skip
-"""The operators that are read, by their code."""
+"""The supported operators, by code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """`inputs` and `outputs` count tensors; an input of -1 is absent."""
+    """`inputs` and `outputs` are indices of tensors; an input of -1 is absent."""
 
     name: str
     inputs: tuple[int, ...]
@@ -58,7 +59,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """The only subgraph of a file."""
+    """A file with its only subgraph."""
 
     tensors: tuple[Tensor, ...]
     inputs: tuple[int, ...]
@@ -67,8 +68,7 @@ class File:
 
 
 def parse(data: bytes) -> File:
-    """The file in these bytes. Raises ModelError where they are damaged, UnsupportedError for several subgraphs or
-    types that are not read."""
+    """Parse a file. Raises ModelError if it is damaged, UnsupportedError for several subgraphs or unsupported types."""
     view = memoryview(data)
     if bytes(view[4:8]) != IDENTIFIER:
         raise ModelError("is no TFLite file", expected=IDENTIFIER.decode(), got=repr(bytes(view[4:8])))

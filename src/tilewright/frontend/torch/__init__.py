@@ -1,6 +1,6 @@
 """PyTorch modules to graphs, through `torch.export`: `import_torch(module, example)`.
 
-Who asks for one of them loads PyTorch's exporter, which takes a second; the package alone does not.
+Attributes are imported lazily, since loading PyTorch's exporter takes a second.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""ATen graphs as AOTAutograd makes them: which of their nodes have rules, and parts of them as Graphs.
+"""ATen graphs from AOTAutograd: find which of their nodes have import rules, and import parts of them as Graphs.
 
-Such a graph is functional, and each node's `meta["val"]` is a fake tensor: type, sizes, strides, no numbers.
+Such a graph is functional, and each node's `meta["val"]` is a fake tensor: it has a type, sizes and strides, but no
+numbers.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, Problems, UnsupportedError
 
 MIN_SIZE = 2
-"""The smallest size that a symbol of TorchDynamo stands for: it makes other graphs for 0 and 1."""
+"""The smallest size that a symbol of TorchDynamo stands for: Dynamo traces separate graphs for sizes 0 and 1."""
 
 COMPLEX = "complex"
-"""The kind that keeps a tensor from entering or leaving a part; within one it is two real ones."""
+"""The reason why a complex tensor cannot enter or leave a part; inside a part it is represented by two real tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The nodes of a graph that have rules. `refused`: why each other node has none that fits. `composite`: operators
-    among them that PyTorch can decompose."""
+    """The nodes of a graph that can be imported. `refused`: the reason for each node that cannot. `composite`:
+    operators of refused nodes that PyTorch can decompose."""
 
     refused: Mapping[Node, Error]
     composite: frozenset[Any]
 
 
 def survey(gm: GraphModule, label: str) -> Survey:
-    """Try every operator of a graph; what one that is refused would give is an input to those that read it."""
+    """Try to import every operator of a graph. The result of one that is refused is an input for nodes that read it."""
     sizes = graph_sizes(gm)
     walk = Walk(label, GraphBuilder(), {}, sizes, lambda node: _entered(walk, node))
     values: dict[Node, Any] = {}
@@ -74,12 +75,12 @@ def survey(gm: GraphModule, label: str) -> Survey:
 
 
 def is_body(gm: GraphModule, node: Node) -> bool:
-    """Whether a node names a graph that an operator of control flow calls."""
+    """Whether a node refers to a graph that is the body of a control flow operator."""
     return node.op == "get_attr" and isinstance(getattr(gm, str(node.target), None), GraphModule)
 
 
 def _why_not(walk: Walk, gm: GraphModule, node: Node, values: dict[Node, Any]) -> Error | None:
-    """Put a node into the graph; why it cannot be."""
+    """Try to import a node; the error if that fails."""
     target: Any = node.target
     where = place(walk.label, node)
     if registry.is_mutable(target):
@@ -108,7 +109,7 @@ def _why_not(walk: Walk, gm: GraphModule, node: Node, values: dict[Node, Any]) -
 
 
 def _half(walk: Walk, result: Node) -> Error:
-    """Refuse an operator of which one result is not computed."""
+    """Refuse the operator of `result`, one of several results, because its rule does not compute that one."""
     base: Any = result.args[0]
     walk.refuse(base)
     what = f"result {result.args[1]} of {_name(base.target)} is not computed"
@@ -116,7 +117,7 @@ def _half(walk: Walk, result: Node) -> Error:
 
 
 def _entered(walk: Walk, node: Node) -> Any:
-    """The value of a node as inputs of the graph."""
+    """The result of a node as new inputs of the graph."""
     held = node.meta.get("val")
     if isinstance(held, int | float | bool):
         return held
@@ -143,7 +144,7 @@ def stated_type(sizes: Sizes, fake: torch.Tensor) -> TensorType:
 
 
 def _misfit(fake: torch.Tensor) -> str | None:
-    """The property of a tensor that rules do not support; None if there is none."""
+    """The property of a tensor that rules do not support, in words; None if it is supported."""
     if fake.device.type != "cpu":
         return f"on the device {fake.device}"
     if fake.is_complex():
@@ -168,17 +169,17 @@ def _name(target: Any) -> str:
 
 
 def is_size(node: Node) -> bool:
-    """Whether a node is a number: Python computes it."""
+    """Whether a node computes a Python number rather than a tensor."""
     return isinstance(node.meta.get("val"), int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def sizes_read(nodes: Iterable[Node]) -> list[Node]:
-    """The numbers that are operands of nodes."""
+    """The nodes that compute numbers which `nodes` read."""
     return list(dict.fromkeys(n for node in nodes for n in node.all_input_nodes if is_size(n)))
 
 
 def graph_sizes(gm: GraphModule) -> Sizes:
-    """The symbols of a graph: those of its placeholders."""
+    """The symbols that occur in a graph's placeholders."""
     placeholders = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
     dims = [d for v in placeholders for d in (v.shape if isinstance(v, torch.Tensor) else (v,))]
     symbolic = [d for d in dims if isinstance(d, torch.SymInt)]
@@ -191,7 +192,7 @@ def graph_sizes(gm: GraphModule) -> Sizes:
 
 
 def expression(size: Any) -> Any:
-    """A size as a SymPy expression or a number."""
+    """A size as SymPy expression or as number."""
     return size.node.expr if isinstance(size, torch.SymInt) else int(size)
 
 
@@ -255,8 +256,8 @@ class PartImporter:
     def run(
         self, nodes: Iterable[Node], inputs: Sequence[Port], weights: Sequence[Port], outputs: Sequence[Port]
     ) -> Imported:
-        """Inputs and weights are named x0, x1, ... and w0, w1, ...; the arrays of weights are stand-ins of the right
-        types, without numbers."""
+        """Import the nodes. Inputs and weights are named x0, x1, ... and w0, w1, ...; the arrays of weights only have
+        the right types, and no numbers."""
         self.sizes = graph_sizes(self.gm)
         self.builder.name = "part"  # for all, as the name belongs to what a kept program is found by
         values: dict[Node, Any] = {}
@@ -295,7 +296,7 @@ class PartImporter:
 
 
 def stand_in(type: TensorType) -> Any:
-    """An array of a type that takes no memory."""
+    """An array of a type and shape that takes no memory."""
     shape = tuple(as_int(d) or 0 for d in type.shape)
     return np.broadcast_to(np.zeros((), type.dtype.numpy), shape)
 

@@ -1,5 +1,5 @@
-"""`Call`: one ATen operator as a rule sees it - what PyTorch says of its results, and how to put operators into the
-graph."""
+"""`Call`: one ATen operator as its import rule sees it: what PyTorch states about its results, and methods that emit
+operators."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
 Operand = Value | Expr | int | float | bool
-"""A tensor, or a number (an expression: one that depends on symbolic sizes)."""
+"""A tensor or a number; numbers that depend on symbolic sizes are expressions."""
 
 
 @dataclass(slots=True)
 class Call(Emitter):
-    """An operator being imported. `results` is what PyTorch says comes out: a fake tensor, or a tuple of them;
-    `operands` what goes in, where an argument is one tensor; `read` which of several results something reads;
-    `random` where random numbers come from, if there are any."""
+    """An operator that is being imported. `results`: PyTorch's fake tensor of the result, or a tuple of them;
+    `operands`: those of arguments that are single tensors; `read`: the positions of results that other nodes read;
+    `random`: the source of random numbers, if the graph has one."""
 
     name: str
     results: Any
@@ -40,15 +40,16 @@ class Call(Emitter):
     read: frozenset[int] = frozenset()
     random: Random | None = None
     arrays: Mapping[str, Any] | None = None
-    """Weights whose numbers are the same at every call, by name; None inside of bodies, which may not be run."""
+    """Weights whose numbers are the same at every call, by name; None inside of bodies of control flow, which may not
+    run."""
     in_single: bool = False
-    """Whether numbers of 16 bits are computed in f32 (`single`)."""
+    """Whether the rule computes 16-bit floats in f32 (`single`)."""
 
     # --- results ------------------------------------------------------------------------------------------------------
 
     @property
     def dtype(self) -> DType:
-        """The element type of the (first) result; f32 where that is rounded afterwards."""
+        """The element type of the (first) result; f32 while a rule runs in `single`, which rounds afterwards."""
         first = self.results[0] if isinstance(self.results, tuple | list) else self.results
         t = element_type(first.dtype)
         return f32 if self.in_single and _is_half(t) else t
@@ -77,25 +78,25 @@ class Call(Emitter):
         return self.cast(x, t) if isinstance(x, Value) else self.number(x, t)
 
     def together(self, *operands: Operand) -> list[Value]:
-        """The operands in the type in which PyTorch computes with them."""
+        """The operands cast to the type in which PyTorch computes with them (type promotion)."""
         t = promoted(*((o.dtype, o.type.rank) if isinstance(o, Value) else _number(o) for o in operands))
         return [self.operand(o, t) for o in operands]
 
     def floats(self, x: Value) -> Value:
-        """Integers as PyTorch's default floating-point type; that of the result where it is one."""
+        """Integers cast to the result's type if that is a float, else to PyTorch's default floating-point type."""
         if x.dtype.is_float:
             return x
         return self.cast(x, self.dtype if self.dtype.is_float else element_type(torch.get_default_dtype()))
 
     def wide(self, x: Any) -> Any:
-        """Numbers of 16 bits in f32; of lists each element, and whatever else is given as it is."""
+        """`x` with 16-bit floats cast to f32, in lists too; other arguments unchanged."""
         if isinstance(x, list | tuple):
             return [self.wide(v) for v in x]
         return self.cast(x, f32) if isinstance(x, Value) and _is_half(x.dtype) else x
 
     def single(self, rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The result of a rule on numbers of 16 bits when it computes in f32, as PyTorch does inside an operator:
-        rounded once, where squares, sums and quotients on the way would lose digits or overflow."""
+        """The result of a rule for 16-bit floats, computed in f32 and rounded once, as PyTorch does inside an operator:
+        intermediate squares, sums and quotients would otherwise lose digits or overflow."""
         stated = self.results if isinstance(self.results, tuple | list) else [self.results]
         if not any(isinstance(s, torch.Tensor) and s.dtype in (torch.float16, torch.bfloat16) for s in stated):
             return rule(self, *args, **kwargs)
@@ -108,8 +109,8 @@ class Call(Emitter):
         return several if isinstance(match, list | tuple) else several[0]
 
     def places(self, x: Value) -> Value:
-        """The places of elements that are not zero, a row each: as many as data says, which is PyTorch's symbol for the
-        first dimension of the result, and from here on one of ours."""
+        """The coordinates of elements that are not zero, one row each. The number of rows depends on data; PyTorch's
+        symbol for it is mapped to a new symbol."""
         result, count = self.emit_all("nonzero", x)
         rows = self.head(result, count)
         size = self.results.shape[0]
@@ -120,12 +121,12 @@ class Call(Emitter):
     # --- indices ------------------------------------------------------------------------------------------------------
 
     def check_indices(self, indices: Value, extent: Expr, *, from_end: bool = False) -> None:
-        """Let calls check that indices are places of a dimension, where sizes alone decide it. What data says is not
-        looked at: gathers and scatters stay inside of tensors by themselves. Where they are outside at all sizes the
-        model is refused, for what it assumes holds for none.
+        """Assume that indices lie in a dimension of `extent`, if only sizes decide that; calls check it. Indices that
+        depend on data are not checked, as gathers and scatters never leave their tensors. A model whose indices are
+        outside at all sizes is refused.
 
         Args:
-            from_end: whether PyTorch takes negative ones, which count from the end.
+            from_end: whether PyTorch accepts negative indices, which count from the end.
         """
         parts = None if self.arrays is None else ends(indices, self.builder, self.arrays)
         count = indices.type.size
@@ -141,15 +142,15 @@ class Call(Emitter):
     # --- gradients ----------------------------------------------------------------------------------------------------
 
     def surrogate(self, value: Value, like: Callable[[], Value]) -> Value:
-        """A value through which, where gradients are asked for, they flow as if it were `like`: how PyTorch says them
-        where there are several, as of equal elements and at corners."""
+        """`value`, through which, in training, gradients flow as if it were `like()`: that expresses PyTorch's choice
+        of a subgradient, as at equal maxima and at corners."""
         if self.random is None or not value.dtype.is_float:
             return value
         return self.emit("surrogate", self.emit("stop_gradient", value), like())
 
     def picked(self, value: Value, x: Value, index: Value, axis: int) -> Value:
-        """A value that is the element at `index` of each row along an axis of `x`, to which alone gradients flow;
-        the index has the value's shape, and so has the axis if it is kept, with one element or more."""
+        """`value`, which equals the element of `x` at `index` in each row along `axis`; gradients only flow to that
+        element. `index` has the shape of `value`, with or without the axis."""
 
         def element() -> Value:
             retained = index if index.type.rank == x.type.rank else self.reshape(index, _with_one(index.shape, axis))
@@ -164,7 +165,7 @@ class Call(Emitter):
         return axis_of(axis, max(x.type.rank, 1))
 
     def axes(self, arguments: int | Sequence[int] | None, x: Value) -> tuple[int, ...]:
-        """Sorted positions; none given is all of them."""
+        """The axes as sorted, non-negative positions; all axes if the argument is None or empty."""
         if isinstance(arguments, int):
             arguments = [arguments]
         if not arguments:
@@ -192,5 +193,5 @@ def _is_half(t: DType) -> bool:
 
 
 def _number(x: Any) -> Any:
-    """A number for type promotion: expressions are integers."""
+    """A number as an operand of type promotion; expressions count as integers."""
     return 1 if isinstance(x, Expr) else x

@@ -1,7 +1,7 @@
-"""Complex tensors: pairs of real values, which no program has as inputs, weights or outputs.
+"""Complex tensors as pairs of real values. No program has them as inputs, weights or outputs.
 
-Fourier transforms give them, and what models do before they turn back is little: it is done on both parts. Operators
-that move or add elements run on each part by their own rule; products and functions have rules here.
+Fourier transforms produce them, and models apply few operators before the inverse transform. Operators that move or add
+elements run on each part by their own rule; products and functions have rules here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARTWISE = set(
     unflatten flatten lift_fresh_copy
     """.split()
 )
-"""Operators that do to a complex tensor what they do to its parts."""
+"""Operators that act on a complex tensor as on its real and imaginary part separately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Complex:
 Rule = Callable[..., Any]
 F = TypeVar("F", bound=Rule)
 RULES: dict[str, Rule] = {}
-"""Rules of operators on complex tensors, by the operator's name, where it has another for real ones."""
+"""Rules for complex tensors, by name of the operator, where the rule for real ones does not apply to the parts."""
 
 
 def rule(*names: str) -> Callable[[F], F]:
@@ -72,7 +72,7 @@ def is_complex(results: Any) -> bool:
 
 
 def apply(call: Call, packet: str, real: Rule | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The results of an operator on complex tensors, or that gives some."""
+    """The results of an operator that reads or returns complex tensors."""
     if packet in RULES:
         return RULES[packet](call, *args, **kwargs)
     if packet not in PARTWISE or real is None:
@@ -85,7 +85,8 @@ def apply(call: Call, packet: str, real: Rule | None, args: Sequence[Any], kwarg
 
 
 def part(call: Call, argument: Any, k: int) -> Any:
-    """The real (0) or imaginary (1) part of an argument; tensors among others are made complex, numbers stay."""
+    """The real (0) or imaginary (1) part of an argument, in lists too: a real tensor's imaginary part is zeros; a
+    number that is not complex is returned unchanged."""
     if isinstance(argument, list | tuple) and involved(argument):
         return [part(call, a, k) for a in argument]
     if isinstance(argument, Value) and k == 1 and argument.dtype.is_float:
@@ -102,7 +103,7 @@ def _paired(re: Any, im: Any) -> Any:
 
 
 def _parts_of(fake: Any) -> Any:
-    """The types that PyTorch would give the parts of results."""
+    """Fake tensors for the parts of complex fake tensors, with the real type."""
     if isinstance(fake, list | tuple):
         return [_parts_of(f) for f in fake]
     return fake.real if isinstance(fake, torch.Tensor) and fake.is_complex() else fake
@@ -210,7 +211,7 @@ def converted(n: Call, x: Any, *arguments: Any, dtype: Any = None, **retained: A
 
 
 def part_type(n: Call) -> Any:
-    """The element type of the parts of the (first) result."""
+    """The real element type of the parts of the (first) result."""
     first = n.results[0] if isinstance(n.results, tuple | list) else n.results
     return element_type(PARTS.get(first.dtype, first.dtype))
 

@@ -1,11 +1,11 @@
 """PyTorch's control flow as operators with bodies (`ops/control.py`): `torch.cond`, `while_loop`, `scan` and `map`.
 
     cond(predicate, then, orelse, operands)             a predicate that is known decides which branch is looked at
-    while_loop(condition, body, carried, others)        both are functions of what is carried and of others
-    scan(combine, initial, sequences, others)           from (carried, elements) to (carried, what is collected)
+    while_loop(condition, body, carried, others)        both functions take the carried values and `others`
+    scan(combine, initial, sequences, others)           from (carried, elements) to (carried, outputs)
     map(function, sequences, others)                    a scan that carries nothing
 
-PyTorch has lifted what the functions read from around them into `operands` or `others`.
+PyTorch passes outer values that the functions read explicitly, as `operands` or `others`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LOGIC = {sympy.And: "and", sympy.Or: "or", sympy.Not: "not"}
 
 
 def is_control(target: Any) -> bool:
-    """Whether an operator of PyTorch's is one of control flow that has a rule here."""
+    """Whether a target is one of PyTorch's control flow operators that has a rule here."""
     return isinstance(target, torch._ops.HigherOrderOperator) and target.name() in _RULES
 
 
@@ -58,12 +58,12 @@ def control(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any])
 
 
 def truth(walk: Walk, size: torch.SymBool, name: str) -> Any:
-    """A comparison of sizes: a truth value, or a number that is computed from them at the call."""
+    """A comparison of sizes: a Python truth value if known, else a value that each call computes."""
     return _truth(walk, Emitter(walk.builder, walk.weights, name), size.node.expr)
 
 
 def number(walk: Walk, size: torch.SymInt, name: str) -> Any:
-    """A size, or a number that is computed from integers that loops carry: a value then."""
+    """A size as expression, or a value if it is computed from integers that loops carry."""
     e = size.node.expr
     if not any(str(s) in walk.numbers for s in e.free_symbols):
         return walk.sizes.expr(size)
@@ -71,7 +71,7 @@ def number(walk: Walk, size: torch.SymInt, name: str) -> Any:
 
 
 def _number(walk: Walk, n: Emitter, e: Any) -> Value:
-    """A number of SymPy's as a scalar of i64."""
+    """A SymPy expression of integers as an i64 scalar."""
     known = walk.numbers.get(str(e)) if e.is_Symbol else None
     if known is not None:
         return known
@@ -127,13 +127,13 @@ def _truth(walk: Walk, n: Emitter, e: Any) -> Any:
 
 
 def _function(walk: Walk, graph: GraphModule, node: Any) -> Callable[[Sequence[Any]], list[Any]]:
-    """A function of PyTorch's graph: from its arguments to its results."""
+    """A function of PyTorch's graph as a Python function, which emits its operators."""
     inner: Any = getattr(graph, node.target)
     return lambda inputs: walk.called(inner, inputs)
 
 
 def _tensor(walk: Walk, result: Any, name: str) -> Value:
-    """A result as a value: sizes and numbers of Python as scalars."""
+    """A result as a value of the graph; sizes and Python numbers become scalars."""
     if isinstance(result, Value):
         return result
     n = Emitter(walk.builder, walk.weights, name)
@@ -145,7 +145,7 @@ def _tensor(walk: Walk, result: Any, name: str) -> Value:
 
 
 def _scalar(walk: Walk, result: Any, name: str) -> Value:
-    """A condition as one truth value."""
+    """A condition as a boolean scalar."""
     n = Emitter(walk.builder, walk.weights, name)
     return n.reshape(n.cast(_tensor(walk, result, name), boolean), ())
 
@@ -217,7 +217,7 @@ def _several(walk: Walk, arguments: Sequence[Any], values: dict[Node, Any]) -> l
 
 
 def _own(walk: Walk, node: Node, value: Value, element: bool = False) -> Value:
-    """A value of a body for what is carried to it, or for an element of a sequence."""
+    """A new value in a body for a carried value, or, with `element`, for one element of a sequence."""
     t = value.type
     return Value(walk.builder.fresh(f"{node.name}.{value.name}"), type(t)(t.dtype, t.shape[1:]) if element else t)
 
@@ -225,7 +225,7 @@ def _own(walk: Walk, node: Node, value: Value, element: bool = False) -> Value:
 def repeated_while(
     n: Call, goes_on: Callable[[list[Value]], Value], step: Callable[[list[Value]], list[Value]], start: list[Value]
 ) -> list[Value]:
-    """A rule's own loop over values that keep their types, while a truth value of them says so."""
+    """A loop that a rule writes itself: apply `step` to values of constant types while `goes_on` of them is true."""
     first = goes_on(start)
     carried = [Value(n.builder.fresh(f"{n.name}.{v.name}"), v.type) for v in start]
     with cut(n.builder) as nodes:

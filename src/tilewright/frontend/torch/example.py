@@ -1,7 +1,7 @@
-"""The example inputs of a compile: their names, which of their dimensions are symbols, and what export traces with.
+"""The example inputs of a compile: their names, their symbolic dimensions, and inputs for tracing.
 
-`torch.export` takes sizes 0 and 1 for constants and dimensions of equal size for one; so it is given inputs of the same
-types whose symbolic dimensions have sizes that occur nowhere else.
+`torch.export` treats sizes 0 and 1 as constants and equal sizes as one symbol; so it gets inputs of the same types
+whose symbolic dimensions have sizes that occur nowhere else.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tilewright.support.errors import CallError, ModelError, Problems
 from tilewright.support.options import check_option
 
 Dims = dict[int, str]
-"""Symbolic dimensions of one input: axis to the symbol's name."""
+"""The symbolic dimensions of one input: from axis to the symbol's name."""
 
 MAX_TRIALS = 8
-"""Combinations of batch axes that are tried."""
+"""The most combinations of batch axes that are tried."""
 _UNUSUAL = (11, 13, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113)
 """Values of symbolic dimensions in examples, so that no constant of a model is equal to one by chance."""
 
@@ -42,7 +42,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Arguments of `forward`, and the tensors among them in order."""
+    """Arguments of `forward`, and the tensors in them, in order."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -100,7 +100,7 @@ def read_example(module: torch.nn.Module, example: Any, device: torch.device) ->
 
 
 def _unusual(tensor: torch.Tensor, device: torch.device) -> str:
-    """The reason why no program reads a tensor; "" if there is none."""
+    """Why programs cannot read this tensor; "" if they can."""
     if tensor.is_nested:
         return "nested"
     if tensor.is_meta and device.type != "meta":
@@ -109,7 +109,7 @@ def _unusual(tensor: torch.Tensor, device: torch.device) -> str:
 
 
 def _arguments(example: Any) -> str:
-    """How many arguments, or of which names, an example gives."""
+    """The number of positional arguments, or the names of keywords, that an example has, in words."""
     if isinstance(example, Mapping):
         return f"keywords {', '.join(map(str, example))}"
     count = len(example) if isinstance(example, tuple | list) else 1
@@ -127,7 +127,7 @@ def _positional_names(parameters: Mapping[str, inspect.Parameter], count: int) -
 
 
 def _keywords(module: torch.nn.Module, example: Mapping[Any, Any]) -> bool:
-    """Whether a mapping holds keyword arguments: not when `forward` takes one argument of another name."""
+    """Whether a mapping holds keyword arguments: it does not if `forward` takes one argument that is no key of it."""
     parameters = inspect.signature(module.forward).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return True
@@ -150,8 +150,8 @@ def key_text(key: Any) -> str:
 def assignments(
     module: torch.nn.Module, leaves: Sequence[Leaf], dynamic: str | Mapping[str, Mapping[int, str]] | None
 ) -> list[list[Dims]]:
-    """The dimensions of each input that are symbols: the likeliest reading first, others where the example is
-    ambiguous.
+    """The symbolic dimensions of each input. If the example is ambiguous there are several choices, the likeliest
+    first.
 
     "auto": the batch is the first input's axis 0; in every other input it is axis 0, or else axis 1 (recurrent states
     are [layers, batch, width]), of the same size. None: no symbols. A mapping: as it says, by the input's name.
@@ -209,7 +209,7 @@ def _explicit(leaves: Sequence[Leaf], dynamic: Mapping[str, Mapping[int, str]]) 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Arguments for export with unusual sizes, and its description of which are symbolic."""
+    """Arguments with unusual sizes for `torch.export`, and the description of their dynamic shapes."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -226,14 +226,14 @@ def trace_inputs(
     least: bool = False,
     own: bool = False,
 ) -> Trace:
-    """The example's arguments with their symbolic dimensions resized to sizes that nothing else has.
+    """The example's arguments, whose symbolic dimensions are resized to sizes that occur nowhere else.
 
     Args:
         dims: the symbolic axes of each leaf of the example, with their names.
-        known: what is known of symbolic dimensions, by name.
+        known: the ranges of symbolic dimensions, by name.
         strict: whether the trace must hold for every size in their ranges; else export finds out for which it holds.
         least: resize to the smallest sizes instead.
-        own: leave the example's sizes.
+        own: keep the example's sizes.
     """
     names = dict.fromkeys(s for d in dims for s in d.values())
     arguments = {name: known.get(name, Dim()) for name in names}
@@ -262,7 +262,8 @@ def trace_inputs(
 
 
 def _symbol(name: str, known: Dim, size: int) -> Any:
-    """PyTorch's description of a dimension. Of its range only if `size`, which stands for it, is in it."""
+    """`torch.export`'s description of a symbolic dimension. The range is stated only if it contains `size`, with which
+    the module is traced."""
     unit, lo, hi = known.multiple, 1, None
     if known.lo <= size <= (known.hi or size):
         lo, hi = max(1, -(-known.lo // unit)), known.hi and known.hi // unit
@@ -273,8 +274,8 @@ def _symbol(name: str, known: Dim, size: int) -> Any:
 def _unusual_sizes(
     module: torch.nn.Module, example: Example, dims: Sequence[Dims], known: Mapping[str, Dim]
 ) -> dict[str, int]:
-    """A size for each symbol that nothing else has, in its range if there is one, and, but for batches (axis 0), not
-    less than the example's: where a map is halved until one pixel is left, export takes that for a constant."""
+    """For each symbol a size that occurs nowhere else, within its range if that has one. Except for batches (axis 0) it
+    is no less than the example's: halving a small image down to one pixel would make that size a constant."""
     least = dict.fromkeys(known, 0)
     for leaf, axes in zip(example.leaves, dims, strict=True):
         for axis, name in axes.items():

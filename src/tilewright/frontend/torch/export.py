@@ -1,7 +1,7 @@
 """A module to an `ExportedProgram` whose operators have rules.
 
-Export keeps PyTorch's own operators (linear, lstm, layer_norm, scaled_dot_product_attention ...), which is what the
-rules want. Only where something changes memory in place in a way that matters, or has no rule, a second pass of PyTorch
+Export keeps PyTorch's composite operators (linear, lstm, layer_norm, scaled_dot_product_attention ...), which have
+rules. Only where something changes memory in place in a way that matters, or has no rule, a second pass of PyTorch
 makes the graph functional and decomposes those operators; the second pass costs more than the first.
 """
 
@@ -42,11 +42,11 @@ from tilewright.support.errors import ModelError, UnsupportedError
 
 E = TypeVar("E", bound=BaseException)
 TIMEOUT_S = 20.0
-"""Seconds that a module may take to show that it cannot run on its example."""
+"""The seconds for which eager PyTorch runs the module on its example, to see whether the module itself fails."""
 _POWERS = (2, 4, 8, 16, 32, 64)
-"""The numbers that may have to divide heights and widths."""
+"""Numbers that are tried as divisors of heights and widths."""
 MAX_ELEMENTS = 1 << 36
-"""Elements of a value, of which there are 4 bytes or more each, that may still be computed."""
+"""The most elements of a tensor that can still be computed; each has 4 bytes or more."""
 _ADVICE = 'pass dynamic=None to compile for the example\'s sizes only, or {"input": {axis: "symbol"}} to say which vary'
 
 
@@ -57,13 +57,13 @@ def export_module(
     sizes: DimSizes,
     training: bool = False,
 ) -> tuple[ExportedProgram, list[Dims], dict[str, Dim]]:
-    """Trace the module in evaluation mode, or for training in the one that each part has; gives the program, the
-    symbolic dimensions of its inputs, and what it needs of them. `sizes` are what the caller knows of them.
+    """Trace the module in evaluation mode, or for training in each submodule's own mode. Returns the program, the
+    symbolic dimensions of its inputs, and their ranges. `sizes`: sizes and ranges that the caller states.
 
     Where the module cannot be traced with any height and width (a U-Net joins maps that were halved with those that
-    were not), multiples of the least power of two are taken with which it can. Where it cannot be traced with sizes
-    that nothing else has, or what PyTorch finds of sizes then does not hold of the example's (`x.reshape(2, -1)` is
-    traced for odd sizes or for even ones), those of the example are taken.
+    were not), they are restricted to multiples of the least power of two with which it can. Where it cannot be traced
+    with unusual sizes, or the conditions that PyTorch derives from these do not hold for the example (`x.reshape(2,
+    -1)` is traced for odd or for even sizes), it is traced with the example's sizes.
 
     Raises ModelError with PyTorch's reason.
     """
@@ -116,7 +116,7 @@ def export_module(
 
 
 def _cause(error: BaseException | None, kind: type[E]) -> E | None:
-    """The error of a kind that an error stems from, if there is one."""
+    """The first error of class `kind` in the chain of causes of an error; None if there is none."""
     while error is not None and not isinstance(error, kind):
         error = error.__cause__ or error.__context__
     return error
@@ -136,7 +136,7 @@ def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> Exported
 def _of_example(
     module: torch.nn.Module, example: Example, dims: Sequence[Dims], training: bool
 ) -> ExportedProgram | None:
-    """The program of a trace with the example's own sizes; None if there is none that serves them."""
+    """The program of a trace with the example's own sizes; None if tracing fails or the program does not serve them."""
     trace = trace_inputs(module, example, dims, {}, strict=False, own=True)
     try:
         result = _exported(module, trace, training)
@@ -147,7 +147,7 @@ def _of_example(
 
 
 def _symbols(program: ExportedProgram, example: Example) -> dict[Any, int]:
-    """The example's sizes by PyTorch's symbols for them."""
+    """By PyTorch's symbols, the sizes that the example has."""
     users = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT}
     held = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder" and n.name in users]
     tensors = [v for v in held if isinstance(v, torch.Tensor)]
@@ -160,7 +160,7 @@ def _symbols(program: ExportedProgram, example: Example) -> dict[Any, int]:
 
 
 def _multiples(stated: Mapping[str, Dim], dims: Iterable[Dims]) -> Iterator[dict[str, Dim]]:
-    """The known facts about the symbols with multiples of a power of two for those that are no batch (axis 0)."""
+    """The stated ranges, in which symbols other than batches (axis 0) are multiples of 2, then of 4, and so on."""
     batches = {name for axes in dims for axis, name in axes.items() if axis == 0}
     others = {name: stated.get(name, Dim()) for axes in dims for name in axes.values() if name not in batches}
     for unit in _POWERS if others else ():
@@ -168,7 +168,7 @@ def _multiples(stated: Mapping[str, Dim], dims: Iterable[Dims]) -> Iterator[dict
 
 
 def _packs(error: BaseException | None) -> bool:
-    """Whether an error comes from a recurrent layer on packed sequences, or from where PyTorch packs them."""
+    """Whether an error stems from packed sequences (`pack_padded_sequence`) or a recurrent layer that gets them."""
     while error is not None:
         trace = error.__traceback__
         while trace is not None:
@@ -183,21 +183,21 @@ def _packs(error: BaseException | None) -> bool:
 
 
 def _numbers(error: Exception) -> list[str]:
-    """The sizes, by the names of their symbols, of which the module's code makes numbers, as a loop over them does, or
-    an argument that is a float: of `scale=1 / x.shape[0]` PyTorch takes the value, under a guard."""
+    """The names of symbols whose sizes the module's code uses as Python numbers, as in a loop over them, or in a float
+    argument: for `scale=1 / x.shape[0]` PyTorch inserts the traced value, under a guard."""
     own = r"marked (\w+) as dynamic but your code specialized it to be a constant"
     floats = r"Not all values of (\w+) = .* satisfy the generated guard .* == -?\d+(?:\.\d|e)"
     return re.findall(own, str(error)) or re.findall(floats, str(error))
 
 
 def _is_about_sizes(error: Exception) -> bool:
-    """Whether an error of PyTorch's names a size that it does not know."""
+    """Whether an error of PyTorch's mentions a symbolic size."""
     text = str(error)
     return "Suggested fixes" in text or re.search(r"\bs\d+\b", text) is not None
 
 
 def detach_in_place(program: ExportedProgram) -> None:
-    """Say `detach_` as `detach`: PyTorch forgets the former where it makes a graph functional."""
+    """Replace `detach_` by `detach`, since PyTorch drops the in-place form when it makes a graph functional."""
     for graph in [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]:
         for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
             node.target = torch.ops.aten.detach.default
@@ -205,7 +205,7 @@ def detach_in_place(program: ExportedProgram) -> None:
 
 
 def detach_regions(program: ExportedProgram) -> None:
-    """Detach what comes out of regions without gradients (`torch.no_grad`), which PyTorch forgets where it decomposes
+    """Insert `detach` after regions without gradients (`torch.no_grad`), which PyTorch drops when it decomposes
     operators."""
     for graph in [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]:
         for node in list(graph.graph.nodes):
@@ -227,10 +227,8 @@ def _is_without_gradients(node: torch.fx.Node) -> bool:
 
 
 def refuse_example(module: torch.nn.Module, example: Example) -> None:
-    """Raise ModelError if eager PyTorch cannot run the module on the example either: then no compiler is to blame.
-
-    Asked only after something failed: it runs the module, for TIMEOUT_S seconds at the most.
-    """
+    """Raise ModelError if eager PyTorch cannot run the module on the example either: then the module is at fault, not
+    the compiler. Only called after a failure, as it runs the module for up to TIMEOUT_S seconds."""
     try:
         with evaluating(module), quietly(), torch.no_grad(), _time_limit(TIMEOUT_S):
             if not _makes_huge(module, example):
@@ -247,12 +245,14 @@ def refuse_example(module: torch.nn.Module, example: Example) -> None:
 
 
 class _GaveUp(BaseException):
-    """A module takes too long; no module's own `except Exception` keeps this."""
+    """Raised when a module takes too long; a BaseException, so that `except Exception` in the module does not catch
+    it."""
 
 
 @contextlib.contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise _GaveUp at the next call of any function after so many seconds: loops of modules need not end."""
+    """Within the context, raise _GaveUp at the first function call after so many seconds, as a module may loop
+    forever."""
     deadline, before = time.monotonic() + seconds, sys.getprofile()
 
     def look(_frame: object, _event: str, _argument: object) -> None:
@@ -267,11 +267,11 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
 
 class _Huge(BaseException):
-    """A module makes a tensor that nothing computes."""
+    """Raised when a module creates a tensor that is too large to compute."""
 
 
 class _Sizes(TorchDispatchMode):  # type: ignore[misc]
-    """Raises _Huge where an operator gives more than MAX_ELEMENTS."""
+    """Within the mode, an operator whose result has more than MAX_ELEMENTS raises _Huge."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -281,7 +281,7 @@ class _Sizes(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _makes_huge(module: torch.nn.Module, example: Example) -> bool:
-    """Whether the module makes tensors on the way that cannot be computed, as far as shapes alone tell."""
+    """Whether the module creates a tensor that is too large to compute, by running it on shapes alone."""
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as mode, _Sizes():
             args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (example.args, example.kwargs))
@@ -296,11 +296,11 @@ def _makes_huge(module: torch.nn.Module, example: Example) -> bool:
 def serves_least(
     program: ExportedProgram, module: torch.nn.Module, example: Example, dims: Sequence[Dims], known: Mapping[str, Dim]
 ) -> bool:
-    """Whether the program gives what the module gives where every symbolic dimension is 1, or what divides it.
+    """Whether the program agrees with the module where every symbolic dimension has its least size: 1, or its divisor.
 
-    Export reasons about sizes of 2 and more, so that a `squeeze()` keeps the batch in the program, and `if n > 1` takes
-    its first branch without a guard. So shapes are compared, and numbers where the module's own code asks for sizes and
-    would have another answer. True where the module cannot be run on shapes alone.
+    Export assumes sizes of 2 and more: a `squeeze()` keeps the batch dimension, and `if n > 1` takes its first branch
+    without a guard. So shapes are compared, and also numbers if a condition on sizes in the module's code changes
+    there. True if the module cannot be run on fake tensors.
     """
     trace = trace_inputs(module, example, dims, known, least=True)
     try:
@@ -327,8 +327,9 @@ def _sizes_of(trace: Trace) -> list[int]:
 
 
 def _conditions_hold(module: torch.nn.Module, trace: Trace, traced: Sequence[int], least: Sequence[int]) -> bool:
-    """Whether the conditions that the module's own code asks of a trace's sizes have the same answers where sizes are
-    the least. True where the module cannot be run so. Operators take sizes that are not known for others than 1."""
+    """Whether the conditions on sizes in the module's own code have the same outcome at the least sizes as at the
+    traced ones. True if the module cannot be run for this test. (PyTorch's operators assume that unknown sizes are not
+    1.)"""
     sizes = {a: b for a, b in zip(traced, least, strict=True) if a != b}
     if not sizes:
         return True
@@ -355,8 +356,8 @@ def _conditions_hold(module: torch.nn.Module, trace: Trace, traced: Sequence[int
 
 
 def _agree(program: ExportedProgram, module: torch.nn.Module, trace: Trace) -> bool:
-    """Whether a program and its module give the same numbers for random floats of a trace's shapes. True where the
-    module cannot be run in TIMEOUT_S seconds."""
+    """Whether a program and its module compute the same numbers for random inputs of a trace's shapes. True if the
+    module cannot be run within TIMEOUT_S seconds."""
     generator = torch.Generator().manual_seed(0)
 
     def drawn(x: torch.Tensor) -> torch.Tensor:
@@ -385,7 +386,7 @@ def _agree(program: ExportedProgram, module: torch.nn.Module, trace: Trace) -> b
 
 
 def _at_one(size: Any) -> int:
-    """A symbolic size where every symbol is 1."""
+    """A symbolic size evaluated with every symbol equal to 1."""
     if isinstance(size, int):
         return size
     e = size.node.expr
@@ -393,7 +394,7 @@ def _at_one(size: Any) -> int:
 
 
 def simplified(program: ExportedProgram, separate: Collection[Any] = ()) -> ExportedProgram:
-    """The program in operators that have rules, as far as PyTorch can say them in such. Operators in `separate` are
+    """The program with operators that have no rule decomposed, as far as PyTorch can. `separate`: operators that are
     decomposed although they have rules."""
     graphs = [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
     nodes = (n for g in graphs for n in g.graph.nodes if n.op == "call_function")
@@ -417,14 +418,14 @@ def simplified(program: ExportedProgram, separate: Collection[Any] = ()) -> Expo
 
 
 def _open_sizes(program: ExportedProgram) -> int:
-    """How many sizes of the inputs are open at present: what PyTorch does may fix some."""
+    """How many sizes of inputs are still symbolic; PyTorch's passes may turn some into constants."""
     values = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"]
     sizes = [d for v in values if isinstance(v, torch.Tensor) for d in v.shape]
     return sum(isinstance(d, torch.SymInt) and d.node.maybe_as_int() is None for d in sizes)
 
 
 def is_composite(target: Any) -> bool:
-    """Whether PyTorch can say an operator in others."""
+    """Whether PyTorch can decompose an operator into others."""
     return isinstance(target, torch._ops.OpOverload) and decomposition(target) is not None
 
 
@@ -436,7 +437,7 @@ def decomposition(operator: Any) -> Any:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Without PyTorch's warnings and log lines: what matters comes as an error."""
+    """Within the context, suppress PyTorch's warnings and log lines; problems are raised as errors."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -451,8 +452,8 @@ def quietly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """The module in evaluation mode; each part has its own mode back afterwards. What was exported has no modes, and
-    its `eval` raises."""
+    """Within the context, the module is in evaluation mode; afterwards each submodule has its own mode again. Exported
+    modules have no modes, and their `eval` raises."""
     modes = [(part, part.training) for part in module.modules()]
     with contextlib.suppress(NotImplementedError):
         module.eval()
@@ -470,7 +471,7 @@ _CHATTER = re.compile(
 
 
 def _place(error: Exception) -> str:
-    """The line of the user's code that PyTorch names at the end of its reasons."""
+    """The line of user code that an error of PyTorch's states last."""
     match = re.search(r'File "([^"]+)", line (\d+), in \w+\n\s*(.+)', str(error).partition("raised this error")[2])
     return f"{match[1]}:{match[2]}: {match[3].strip()}" if match else str(error).partition("\n")[0]
 

@@ -2,7 +2,7 @@
 
     torch.nn.Module --export--> ExportedProgram --simplified--> nodes with rules --this walk--> Graph
 
-Problems are noted node by node and raised together at the end.
+Errors are collected node by node and raised together at the end.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def import_torch(
 
 
 def _imported_of_least_sizes(*arguments: Any, refused: Callable[[], None] = lambda: None) -> Imported:
-    """A program of sizes from 1, or from 2 where its own shapes say that it serves no other: PyTorch's exporter takes
-    2 and more for granted and simplifies by it, `x[:2]` to two rows. An operator without a rule has none for either."""
+    """Import a program for sizes from 1, or from 2 if its own shapes exclude 1: PyTorch's exporter assumes 2 or more
+    and simplifies by that, such as `x[:2]` to two rows. A missing rule fails for both and is not retried."""
     try:
         return _imported(*arguments, 1, refused=refused)[0]
     except Error as error:
@@ -84,8 +84,7 @@ def _imported_of_least_sizes(*arguments: Any, refused: Callable[[], None] = lamb
 
 
 def check_symbols(type: TensorType) -> None:
-    """Raises UnsupportedError where a size is computed from the sizes of another input: calls are checked by symbols
-    and numbers."""
+    """Raise UnsupportedError if a size is computed from another input's sizes: calls only check symbols and numbers."""
     computed = [str(d) for d in type.shape if as_int(d) is None and not isinstance(d, Var)]
     if computed:
         hint = "give the input a size of its own, and let the model say where they must be equal"
@@ -109,7 +108,7 @@ class Training:
 def import_training(
     model: torch.nn.Module, example: Any, dynamic: str | Mapping[str, Mapping[int, str]] | None = None
 ) -> Training:
-    """Read a module as it is trained: each part in its own mode, with what becomes of buffers and random numbers.
+    """Import a module for training: each submodule in its own mode, with the new values of buffers, and random numbers.
 
     Raises as `import_torch`.
     """
@@ -127,10 +126,11 @@ def import_training(
 def _imported(
     program: ExportedProgram, *rest: Any, refused: Callable[[], None] = lambda: None
 ) -> tuple[Imported, _Importer]:
-    """The program as a graph, and who read it.
+    """The program as a graph, and the importer.
 
-    Operators that rules refuse are decomposed by PyTorch where it can, and what that gives is tried again; before
-    that, `refused` may raise what is to blame in their place."""
+    If rules refuse operators, PyTorch decomposes these where it can, and the import is repeated; before that, `refused`
+    is called, and may raise an error that explains the failure better.
+    """
     separate: set[Any] = set()
     first: Error | None = None
     while True:
@@ -171,7 +171,7 @@ class _Importer:
     changed: tuple[str, ...] = ()
     """The buffers whose new values are the last outputs."""
     refused: set[Any] = field(default_factory=set)
-    """Operators that `Walk` refuses, and which PyTorch can decompose."""
+    """Operators that `Walk` refuses but PyTorch can decompose."""
 
     def run(self) -> Imported:
         self.sizes = Sizes(self.program.range_constraints, self.fixed, self.least)
@@ -209,7 +209,7 @@ class _Importer:
     # --- what stands around the nodes ---------------------------------------------------------------------------------
 
     def inputs(self) -> list[str]:
-        """Declare the inputs, in order; gives their names."""
+        """Declare the inputs in order, and return their names."""
         placeholders = {n.name: n for n in self.program.graph.nodes if n.op == "placeholder"}
         specs = [s for s in self.program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
         results: list[tuple[Node, str, Dims | None]] = []
@@ -246,7 +246,7 @@ class _Importer:
         return [name for _, name, _ in results]
 
     def assume(self) -> None:
-        """Refine symbols by what PyTorch assumed of them, and assume the rest."""
+        """Refine the symbols' ranges by PyTorch's guards, and assume the other guards."""
         said = GraphBuilder()
         self.sizes.assume(guards_of(self.program), said)
         symbols = [v for v in self.sizes.named.values() if isinstance(v, Var)]
@@ -257,8 +257,8 @@ class _Importer:
         self.builder.assumptions += result.assumptions
 
     def name_symbols(self, node: Node, name: str, axes: Dims | None, first: bool, alone: bool) -> None:
-        """Name the sizes of one input: as asked for, or "batch" for the first axis of all and else by the input. Those
-        that are a symbol `alone` go before those that are its multiples."""
+        """Name the symbolic sizes of one input: as the caller states, "batch" for the very first axis, else by input
+        and axis. With `alone`, only sizes that are single symbols are named; otherwise only expressions of symbols."""
         for axis, size in enumerate(node.meta["val"].shape):
             if not isinstance(size, torch.SymInt) or size.node.expr.is_Symbol != alone:
                 continue
@@ -287,7 +287,7 @@ class _Importer:
         return [node for node, _ in retained], [name for _, name in retained]
 
     def result(self, candidate: Any, name: str) -> Value:
-        """A result as a tensor: a size is one number of i64."""
+        """A result as a tensor; a size becomes an i64 scalar."""
         if isinstance(candidate, Value):
             return candidate
         if not isinstance(candidate, Expr):
@@ -297,7 +297,7 @@ class _Importer:
         return Emitter(self.builder, self.weights, name).symbols([candidate], i64, ())
 
     def weight(self, node: Node) -> Value | None:
-        """A parameter or a buffer; a constant where `state_dict()` does not have it."""
+        """A parameter or buffer as a weight; as a constant if `state_dict()` does not contain it."""
         if node.name in self.source.tokens:
             return None
         name = self.source.names.get(node.name)
@@ -330,11 +330,11 @@ _CHANGES = {
         'torch.compile(module, backend="tilewright")',
     ),
 }
-"""The effects of a program besides its results, which its caller would never see done."""
+"""Side effects of a program, which a compiled program would not have, and hints."""
 
 
 def _distinct(outputs: list[tuple[str, Value]], builder: GraphBuilder) -> list[tuple[str, Value]]:
-    """Outputs under names that no input and no parameter has: the graph names each value once."""
+    """Outputs renamed where an input or parameter has the same name, as each name occurs once in a graph."""
     used_names = {v.name for v in (*builder.inputs, *builder.params)}
     results: list[tuple[str, Value]] = []
     for name, value in outputs:

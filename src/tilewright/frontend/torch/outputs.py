@@ -1,4 +1,4 @@
-"""Names of a program's outputs, from the containers that `forward` returns them in."""
+"""Names of a program's outputs, derived from the containers that `forward` returns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def output_names(program: ExportedProgram, count: int) -> list[str]:
     """One name for each of the `count` flattened outputs.
 
     Keys of dicts and fields of named tuples and dataclasses name them, nested ones joined by "_"; positions in tuples
-    count only inside something named. What has no name is "output" and its position among all outputs.
+    count only inside something named. Any other output is called "output" with its position.
     """
     ordinary = [f"output{k}" for k in range(count)]
     paths = _paths(program, count)

@@ -1,4 +1,4 @@
-"""`Random`: draws the random numbers of a graph from one key."""
+"""`Random`: emits random numbers of a graph, all derived from one key that is an input."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tilewright.support.classes import dataclass
 
 @dataclass(slots=True)
 class Random:
-    """The input of the graph that is the key of its random numbers (None before the first draw), and how many streams
-    were drawn from it."""
+    """The graph's input for the key of random numbers (None before the first draw), and the number of streams drawn
+    from it."""
 
     builder: GraphBuilder
     key: Value | None = None

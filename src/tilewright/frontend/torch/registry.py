@@ -30,13 +30,13 @@ RANDOM = {name for base in _RANDOM.split() for name in (base, f"{base}_", f"{bas
 
 
 SAMPLING: dict[str, Rule] = {}
-"""The rules of operators that draw random numbers."""
+"""Rules for operators that draw random numbers."""
 
 
 def rule(*names: str, table: dict[str, Rule] = RULES, single: bool = False) -> Callable[[F], F]:
     """Register a function for ATen operators: "add" is all overloads, "max.dim" is one; "tilewright::name" is one of
-    our own, which passes over PyTorch's graphs put in the place of others, "prims::name" one that PyTorch makes when it
-    decomposes operators. `single`: the rule computes numbers of 16 bits in f32 (`Call.single`)."""
+    Tilewright's own, which its passes insert into PyTorch's graphs; "prims::name" is one that PyTorch's decompositions
+    use. `single`: the rule computes numbers of 16 bits in f32 (`Call.single`)."""
 
     def register(f: F) -> F:
         for name in names:
@@ -60,7 +60,7 @@ def find(target: Any) -> Rule | None:
 
 
 def find_sampling(target: Any) -> Rule | None:
-    """The rule of an operator that draws random numbers, for graphs with a key of such numbers."""
+    """The rule of an operator that draws random numbers, for graphs that have a key."""
     return _rule_of(target, SAMPLING)
 
 
@@ -82,7 +82,7 @@ def is_mutable(target: Any) -> bool:
 
 
 def handles(node: torch.fx.Node) -> bool:
-    """Whether the importer can take a node as it is: it has a rule, and changes nothing that others see."""
+    """Whether the importer can import a node: it has a rule, and no side effect that another node could see."""
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload):
         if getattr(target, "__module__", None) == "torch._functorch.predispatch":
@@ -96,7 +96,7 @@ def handles(node: torch.fx.Node) -> bool:
 
 
 WRAPPERS = {"wrap_with_set_grad_enabled": 1, "tag_activation_checkpoint": 0, "wrap": 0}
-"""Operators that call a graph as it is, and the position of that graph among their arguments."""
+"""Operators that just call a graph, and the position of that graph among their arguments."""
 
 
 def is_wrapper(target: Any) -> bool:
@@ -104,7 +104,7 @@ def is_wrapper(target: Any) -> bool:
 
 
 def is_ordered_check(node: torch.fx.Node) -> bool:
-    """Whether the node is a check that PyTorch keeps in order with others, by tokens."""
+    """Whether the node is a runtime check, which PyTorch orders with others by tokens."""
     target: Any = node.target
     if not isinstance(target, torch._ops.HigherOrderOperator) or target.name() != "with_effects":
         return False
@@ -113,7 +113,7 @@ def is_ordered_check(node: torch.fx.Node) -> bool:
 
 
 def _is_symbolic(node: torch.fx.Node) -> bool:
-    """Whether the node computes a size, whose expression PyTorch keeps with it."""
+    """Whether the node computes a size, for which PyTorch stores a symbolic expression."""
     return isinstance(node.meta.get("val"), int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
@@ -128,7 +128,7 @@ _FRESH = set(
 
 
 def _private(node: torch.fx.Node) -> bool:
-    """Whether a node changes in place what only it reads: no reader sees the difference to a new result."""
+    """Whether a node modifies in place a tensor that no other node reads, so that a new result is equivalent."""
     changed: Any = node.args[0] if node.args else None
     if not isinstance(changed, torch.fx.Node) or len(changed.users) != 1 or changed.op != "call_function":
         return False
@@ -148,7 +148,7 @@ def node_arguments(node: torch.fx.Node) -> Any:
 
 
 def operators() -> Iterator[Any]:
-    """All overloads that have rules, and those that no rule may decompose."""
+    """All operator overloads that have rules, and those that are never decomposed."""
     import tilewright.frontend.torch.rules  # noqa: F401
 
     for name in (*RULES, *RANDOM):

@@ -1,8 +1,8 @@
 """`torch.linspace` and `torch.logspace` of an open number of steps.
 
-PyTorch's operators take the number of steps as a constant of the program. While a module is traced, ours stand in their
-place whose steps may be a size: `tilewright::linspace(start, end, steps)`, `tilewright::logspace(start, end, steps,
-base)`.
+PyTorch's operators take the number of steps as a constant of the program. While a module is traced, they are replaced
+by operators whose number of steps may be a symbolic size: `tilewright::linspace(start, end, steps)`,
+`tilewright::logspace(start, end, steps, base)`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ for _name, _more, _function in (("linspace", "", _linear), ("logspace", "float b
 
 
 def _replaced(start: Any, end: Any, steps: Any, **rest: Any) -> Any:
-    """`torch.linspace` as users call it. Of tensors, or with memory that is given, it is PyTorch's own."""
+    """The replacement of `torch.linspace`. With tensors as ends, or with `out`, PyTorch's own is called."""
     dtype = rest.pop("dtype", None)
     rest.pop("device", None)
     if isinstance(start, torch.Tensor) or isinstance(end, torch.Tensor) or any(rest.values()):
@@ -46,7 +46,7 @@ def _replaced(start: Any, end: Any, steps: Any, **rest: Any) -> Any:
 
 
 def _replaced_powers(start: Any, end: Any, steps: Any, base: Any = 10.0, **rest: Any) -> Any:
-    """`torch.logspace` as users call it, with the same exceptions."""
+    """The replacement of `torch.logspace`, with the same exceptions as for `torch.linspace`."""
     dtype = rest.pop("dtype", None)
     rest.pop("device", None)
     if isinstance(start, torch.Tensor) or isinstance(end, torch.Tensor) or any(rest.values()):
@@ -56,7 +56,7 @@ def _replaced_powers(start: Any, end: Any, steps: Any, base: Any = 10.0, **rest:
 
 @contextlib.contextmanager
 def open_steps() -> Iterator[None]:
-    """While this lasts `torch.linspace` and `torch.logspace` take any number of steps."""
+    """Within the context, `torch.linspace` and `torch.logspace` accept a symbolic number of steps."""
     torch.linspace, torch.logspace = _replaced, _replaced_powers
     try:
         yield

@@ -1,4 +1,4 @@
-"""Symbolic sizes of `torch.export` (SymPy expressions) as our expressions."""
+"""Symbolic sizes of `torch.export` (SymPy expressions) as Tilewright's expressions."""
 
 from __future__ import annotations
 
@@ -63,12 +63,13 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 _QUOTIENTS = ("IntTrueDiv", "FloatTrueDiv", "ToFloat")
-"""Names of PyTorch's functions of sizes that make floats."""
+"""PyTorch's SymPy functions of sizes whose results are floats."""
 
 _TORCH = Path(torch.__file__).parent
 
 _MAX_DENOMINATOR = 1 << 20
-"""The largest part of a fraction that stands for a float in a condition: products with sizes are 64-bit integers."""
+"""The largest denominator of a fraction that replaces a float in a condition, so that products with sizes fit 64
+bits."""
 
 _RELATIONS: dict[str, Callable[[Expr, Expr], Expr]] = {
     "Equality": equal,
@@ -81,12 +82,12 @@ _RELATIONS: dict[str, Callable[[Expr, Expr], Expr]] = {
 
 
 def guards_of(program: torch.export.ExportedProgram) -> list[Any]:
-    """The assumptions about sizes that PyTorch made while it traced a program, as SymPy conditions. A program that was
-    read from a file has none: files hold the ranges of symbols alone.
+    """The guards, conditions on sizes that PyTorch assumed while it traced a program, as SymPy expressions. A program
+    that was loaded from a file has none, as files only hold the ranges of symbols.
 
-    A guard says that sizes make a float where PyTorch took an argument as a number, as `scale=1 / x.shape[0]`. Each of
-    these sizes is the one that was traced then, as it is where a guard is about a float that was rounded, or by a
-    function that conditions do not have.
+    Some guards say that a float computed from sizes equals its traced value, as for the argument `scale=1 /
+    x.shape[0]`. Such a guard is replaced by equations of its sizes with the traced ones, and so is one with rounded
+    floats, or with a function that `Sizes.condition` does not support.
     """
     env = _shape_env(program)
     if env is None:
@@ -97,8 +98,8 @@ def guards_of(program: torch.export.ExportedProgram) -> list[Any]:
 
 @contextlib.contextmanager
 def guards_of_operators(program: torch.export.ExportedProgram) -> Iterator[None]:
-    """Keep only those of the guards added meanwhile that operators ask for: a decomposition checks the program's
-    own ones, which would be recorded once more, in other words and from another place."""
+    """Within the context, keep only those new guards that operators cause: a decomposition also repeats the program's
+    own guards, in another form and with another location."""
     env = _shape_env(program)
     before = 0 if env is None else len(env.guards)
     try:
@@ -109,27 +110,27 @@ def guards_of_operators(program: torch.export.ExportedProgram) -> Iterator[None]
 
 
 def _shape_env(program: torch.export.ExportedProgram) -> ShapeEnv | None:
-    """The environment that a program was traced in; None where it has been read from a file, or has no tensors."""
+    """The ShapeEnv in which a program was traced; None if it was loaded from a file, or has no tensors."""
     held = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
     modes = (getattr(value, "fake_mode", None) for value in held)
     return next((mode.shape_env for mode in modes if mode is not None and mode.shape_env is not None), None)
 
 
 def own_guards(env: ShapeEnv) -> list[Any]:
-    """The conditions on sizes that a module's own code has asked. That a size is a number, which was traced, says an
-    operator that wants one."""
+    """The conditions on sizes that the module's own code evaluated. Those that fix a size to a number are left out,
+    since operators cause them."""
     return [g.expr for g in env.guards if not _is_of_operators(g) and not _is_number(g.expr)]
 
 
 def traced_sizes(env: ShapeEnv) -> Mapping[Any, Any]:
-    """The sizes that were traced, by their symbols."""
+    """By PyTorch's symbols, the sizes with which the program was traced."""
     result: Mapping[Any, Any] = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
     return result
 
 
 def _is_of_operators(guard: Any) -> bool:
-    """Whether PyTorch's code has asked for a guard, and not a module's. Two places of PyTorch stand for a module's
-    code: Dynamo interprets it, and `Module` calls it where it has no file, as in a shell."""
+    """Whether PyTorch's code, not the module's, caused a guard. Two locations in PyTorch count as the module's code:
+    Dynamo, which interprets it, and `Module`, which calls code that has no file, as in a shell."""
     file = getattr(guard.sloc.framework_loc, "filename", "")
     place = Path(file).relative_to(_TORCH).as_posix() if file and Path(file).is_relative_to(_TORCH) else ""
     return bool(place) and not place.startswith("_dynamo/") and place != "nn/modules/module.py"
@@ -149,7 +150,7 @@ def _as_sizes(guard: Any, traced: Mapping[Any, Any]) -> list[Any]:
 
 
 def _has_expression(e: Any) -> bool:
-    """Whether `Sizes.condition` knows a part of a guard: of `int(1.5 * x.shape[0]) > 5` it does not."""
+    """Whether `Sizes.condition` supports a function in a guard: not so for that of `int(1.5 * x.shape[0]) > 5`."""
     if type(e).__name__ in ("Max", "Min") and any(map(_is_float, e.args)):
         return False
     known = {*_FUNCTIONS, *_RELATIONS, *_QUOTIENTS, "And", "Or"}
@@ -157,21 +158,20 @@ def _has_expression(e: Any) -> bool:
 
 
 def _is_rounded(e: Any) -> bool:
-    """Whether floats are computed of sizes with rounding, so that a condition may hold for other sizes than one on
-    fractions does: `0.1 * 3 > 0.3`."""
+    """Whether a float is computed from sizes with rounding, so that exact fractions may decide the condition
+    differently: `0.1 * 3 > 0.3`."""
     floats = [part for part in e.args if isinstance(part, sympy.Float)]
     uneven = any(Fraction(float(x)).denominator > _MAX_DENOMINATOR for x in floats)
     return type(e).__name__ in ("Add", "Mul") and (uneven or bool(_quotients(e, _QUOTIENTS[:2])))
 
 
 def holds(guards: Iterable[Any], sizes: Mapping[Any, int]) -> bool:
-    """Whether no condition is false for these sizes, which are listed by their symbols. Conditions on other symbols are
-    ignored."""
+    """Whether no condition is false for these sizes, by symbol. Conditions with other symbols are ignored."""
     return not any(g.subs(sizes) == sympy.false for g in guards)
 
 
 def _quotients(e: Any, names: Sequence[str] = _QUOTIENTS) -> set[Any]:
-    """The types of the parts of a number that are floats."""
+    """The SymPy classes with these names that occur in an expression."""
     return {type(part) for part in sympy.preorder_traversal(e) if type(part).__name__ in names}
 
 
@@ -181,7 +181,7 @@ def _is_float(e: Any) -> bool:
 
 
 def _about_ones(guard: Any) -> bool:
-    """Whether a guard only says that a size is neither 0 nor 1, or that two are different."""
+    """Whether a guard only says that a size is not 0 or not 1, or that two sizes differ."""
     if not isinstance(guard, sympy.core.relational.Relational):
         return False
     a, b = guard.args
@@ -209,8 +209,8 @@ def _linear(size: Any) -> tuple[Any, int, int] | None:
 class Sizes:
     """The variables of one program by the name of their SymPy symbol.
 
-    `ranges` are the program's range constraints, `fixed` what callers say of symbols by our names for them, `least`
-    is the smallest size that the program serves.
+    `ranges`: the program's range constraints; `fixed`: sizes and ranges that the caller states, by Tilewright's names
+    of symbols; `least`: the smallest size that the program serves.
     """
 
     ranges: Mapping[Any, Any]
@@ -220,8 +220,8 @@ class Sizes:
     named: dict[str, Expr] = field(default_factory=dict)
 
     def declare(self, size: Any, name: str) -> None:
-        """Give a size its name: a symbol, or a multiple of one that no size is alone (`torch.export.Dim("n") * 32`).
-        Two sizes of one name are one variable. Others are said by what has a name already.
+        """Name a size: a symbol, or a multiple of a symbol that is no size by itself (`torch.export.Dim("n") * 32`).
+        Sizes of one name share one variable. Other expressions are composed of named symbols.
 
         Raises ModelError where the caller states a number that is no such multiple.
         """
@@ -255,20 +255,20 @@ class Sizes:
         return low, None if high is None or high >= (1 << 31) - 1 else high
 
     def assume(self, guards: Iterable[Any], builder: GraphBuilder) -> None:
-        """Tell the builder what PyTorch's guards say of sizes, where all symbols of a guard are known. Guards that a
-        size is neither 0 nor 1 are left out: PyTorch adds them to every trace, and a traced program mostly computes
-        those sizes correctly, too."""
+        """Pass PyTorch's guards on sizes to the builder, if all of their symbols are known. Guards that a size is
+        neither 0 nor 1 are left out: PyTorch adds them to every trace, and traced programs mostly serve these sizes
+        too."""
         for guard in guards:
             with contextlib.suppress(UnsupportedError):
                 builder.assume(as_expr(self.condition(guard)), "a guard of torch.export")
 
     def replace(self, table: Mapping[Var, Expr]) -> None:
-        """Replace symbols by what is known of them."""
+        """Replace symbols by other expressions, such as symbols with smaller ranges."""
         for sizes in (self.named, self.known):
             sizes.update({name: dim(substitute(size, table)) for name, size in sizes.items()})
 
     def condition(self, e: Any) -> Any:
-        """A condition on sizes. Raises UnsupportedError."""
+        """A SymPy condition on sizes as expression. Raises UnsupportedError."""
         name = type(e).__name__
         if isinstance(e, BooleanAtom):
             return bool(e)
@@ -280,8 +280,8 @@ class Sizes:
         raise UnsupportedError(f"a condition on sizes by {name} is not supported", got=e)
 
     def _ratio(self, e: Any) -> tuple[Expr, Expr]:
-        """A number that is computed of sizes, a float or not, as a numerator and a denominator above 0: PyTorch guards
-        `if x.shape[0] / 3 > 1.2`, too. Raises UnsupportedError."""
+        """A number computed from sizes as (numerator, positive denominator), since guards may compare floats: `if
+        x.shape[0] / 3 > 1.2`. Raises UnsupportedError."""
         name = type(e).__name__
         if isinstance(e, sympy.Float):
             fraction = Fraction(float(e)).limit_denominator(_MAX_DENOMINATOR)
@@ -303,7 +303,7 @@ class Sizes:
         return as_expr(self._expr(e)), as_expr(1)
 
     def expr(self, size: int | torch.SymInt | Any) -> Expr:
-        """A size of PyTorch. Raises UnsupportedError for one that depends on data."""
+        """A size of PyTorch's as expression. Raises UnsupportedError for one that depends on data."""
         if isinstance(size, int):
             return as_expr(size)
         node = size.node.expr if isinstance(size, torch.SymInt) else size

@@ -1,4 +1,4 @@
-"""Tensors as arrays and their types. Loads nothing of PyTorch that takes long."""
+"""Conversions between tensors and arrays, and their types. Imports no slow part of PyTorch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def to_tensor(array: Any) -> torch.Tensor:
 
 
 def to_array(tensor: torch.Tensor, where: str) -> Any:
-    """A dense copy of a tensor's numbers. Raises UnsupportedError for tensors that have none."""
+    """A dense copy of a tensor's numbers. Raises UnsupportedError for tensors without data, such as fake ones."""
     if tensor.device.type == "meta":
         raise UnsupportedError("the tensor is on the meta device and has no numbers", where=where)
     if tensor.layout is not torch.strided or tensor.is_quantized:

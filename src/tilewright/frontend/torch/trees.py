@@ -1,4 +1,4 @@
-"""Nested containers as PyTorch sees them: their leaves, each with the path of keys, fields and positions to it."""
+"""Nested containers as PyTorch flattens them: their leaves, each with its path of keys, fields and positions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Path = tuple[Any, ...]
 
 
 def leaves_with_paths(tree: Any) -> list[tuple[Path, Any]]:
-    """The leaves in PyTorch's order. Of classes that are registered without keys, mappings have their keys, dataclasses
-    their fields, and others count."""
+    """The leaves in PyTorch's order. For classes that are registered without keys, a path uses the keys of mappings,
+    the fields of dataclasses, else positions."""
     return list(_walk(tree, ()))
 
 

@@ -1,7 +1,8 @@
-"""Loops of a module's own code, which PyTorch traces step by step: told by one line that makes very many operators.
+"""Detect Python loops in a module's code, which PyTorch unrolls: one line of code creates very many operators.
 
-A recurrence over thousands of steps (Mamba's, RWKV's and the delta rule's slow paths in transformers) is as many copies
-of its body. Tracing one takes milliseconds an operator, compiling it longer: it is refused in seconds, with its line.
+A recurrence over thousands of steps (slow paths of Mamba, RWKV and the delta rule in transformers) becomes as many
+copies of its body. Tracing takes milliseconds for each operator and compiling longer, so it is refused early, with the
+line.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from torch.fx import Graph
 from tilewright.support.errors import ModelError
 
 MAX_NODES = 1 << 13
-"""Operators of a graph up to which no loop is refused."""
+"""Graphs of up to this many operators are never refused."""
 MAX_OF_A_LINE = 1 << 10
-"""Operators that one line of code may make in a larger graph; a model of a hundred layers has some hundred."""
+"""In a larger graph, the most operators that one line may create; a model with a hundred layers needs some hundred."""
 _HINT = "say a loop as nn.RNN, nn.LSTM, nn.GRU, torch.while_loop or scan; or pass one step at a time"
 
 
@@ -48,7 +49,7 @@ def _line(trace: Any) -> str:
 
 @contextlib.contextmanager
 def unrolled_refused(label: str) -> Iterator[None]:
-    """While this lasts, what this thread traces is refused by `refuse_unrolled` as soon as it is too much."""
+    """Within the context, `refuse_unrolled` is applied while this thread traces, so that it stops early."""
     create, thread = Graph.create_node, threading.get_ident()
 
     def counted(self: Graph, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The state that a trace that failed leaves in PyTorch, removed."""
+"""Undo a state that a failed trace leaves in PyTorch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 
 def unskip(error: BaseException | None) -> None:
-    """Let TorchDynamo compile PyTorch's control flow again: what it meets inside of a dispatch mode it skips for as
-    long as the process lives, and neither running nor exporting a `torch.cond` works any more."""
+    """Let TorchDynamo compile PyTorch's control flow again. Code that Dynamo meets inside of a dispatch mode is skipped
+    for the rest of the process, after which `torch.cond` can neither run nor be exported."""
     while error is not None and "torch._dynamo" in sys.modules:
         for frame, _ in traceback.walk_tb(error.__traceback__):
             if "_higher_order_ops" in frame.f_code.co_filename:

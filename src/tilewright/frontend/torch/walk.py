@@ -1,4 +1,4 @@
-"""`Walk`: the nodes of an ATen graph, one by one, put into a Graph by their rules; problems are noted."""
+"""`Walk`: imports the nodes of an ATen graph one by one through their rules, and collects errors."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, Problems, UnsupportedError
 
 _IRRELEVANT = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
-"""Arguments that say where and how PyTorch keeps a tensor."""
+"""Arguments that only concern how and where PyTorch stores a tensor."""
 
 
 class _Skipped(Exception):
-    """A node depends on one that failed."""
+    """Raised for a node that depends on a failed one."""
 
 
 @dataclass(slots=True)
 class Walk:
-    """Puts nodes into `builder`. `placeholder` gives the value of a placeholder that has none yet."""
+    """Imports nodes into `builder`. `placeholder` returns the value of a placeholder that has none yet."""
 
     label: str
     builder: GraphBuilder
@@ -47,18 +47,20 @@ class Walk:
     problems: Problems = field(default_factory=Problems)
     failed: set[Node] = field(default_factory=set)
     refused: set[Any] = field(default_factory=set)
-    """Operators whose rules do not cover how they are used here, and which PyTorch can decompose."""
+    """Operators that are used in a way that their rules do not cover, and that PyTorch can decompose."""
     random: Random | None = None
-    """Where random numbers come from; without it, operators that draw some are refused."""
+    """The source of random numbers; without it, operators that draw some are refused."""
     arrays: Mapping[str, Any] | None = field(default_factory=dict)
-    """Weights whose numbers are the same at every call, by name; None inside of bodies, which may not be run."""
+    """Weights whose numbers are the same at every call, by name; None inside of bodies of control flow, which may not
+    run."""
     numbers: dict[str, Value] = field(default_factory=dict)
     """Integers that loops carry, by PyTorch's symbols for them."""
     repeats: bool = False
-    """Whether nodes are those of a loop's body, whose iterations would all draw the same numbers."""
+    """Whether nodes belong to a loop's body, where random numbers are refused, as all iterations would draw the
+    same."""
 
     def nodes(self, graph: GraphModule, values: dict[Node, Any]) -> None:
-        """Walk the nodes of a graph that something needs; problems are noted."""
+        """Import those nodes of a graph that its output depends on; errors are collected."""
         needed = _needed(graph.graph)
         for node in graph.graph.nodes:
             if node not in needed or node.op == "output" or (node.op == "placeholder" and node in values):
@@ -66,7 +68,7 @@ class Walk:
             self.attempt(graph, node, values)
 
     def attempt(self, graph: GraphModule, node: Node, values: dict[Node, Any]) -> None:
-        """Put one node into the graph, or note why it cannot be."""
+        """Import one node, or record why that fails."""
         where = place(self.label, node)
         try:
             values[node] = self.node(graph, node, values)
@@ -140,14 +142,14 @@ class Walk:
         return _checked(call, is_there(call, *args, **kwargs))
 
     def size(self, node: Node, held: torch.SymInt, values: dict[Node, Any]) -> Any:
-        """A number of PyTorch's that is not known: a size, or one that a loop carries."""
+        """A symbolic number of PyTorch's: a size as expression, or the value of a number that a loop carries."""
         source = values.get(node.args[0]) if node.target is operator.getitem else None
         if isinstance(source, list) and isinstance(source[node.args[1]], Value):
             self.numbers[str(held.node.expr)] = source[node.args[1]]
         return number(self, held, node.name)
 
     def arguments(self, node: Node, values: dict[Node, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The operator's arguments in the order of its schema with defaults, and those that are only keywords."""
+        """The operator's arguments in the order of its schema, with defaults, and its keyword-only arguments."""
         target: Any = node.target
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
@@ -176,13 +178,13 @@ class Walk:
         return argument
 
     def wrapped(self, graph: GraphModule, node: Node, values: dict[Node, Any]) -> Any:
-        """Walk the graph that a wrapper calls, in place of the wrapper."""
+        """Import the graph that a wrapper operator calls."""
         position = registry.WRAPPERS[node.target.name()]
         inner = getattr(graph, node.args[position].target)
         return self.called(inner, [self.resolve(a, values) for a in node.args[position + 1 :]])
 
     def called(self, inner: GraphModule, arguments: Sequence[Any]) -> list[Any]:
-        """Walk a graph inside of another one, with these values as its arguments; gives its results."""
+        """Import a nested graph with these values as its arguments, and return its results."""
         placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
         local = dict(zip(placeholders, arguments, strict=True))
         for placeholder, value in local.items():
@@ -237,12 +239,12 @@ def _needed(graph: torch.fx.Graph) -> set[Node]:
 
 
 def _read(node: Node) -> frozenset[int]:
-    """The results of an operator with several that some node reads."""
+    """The positions of a node's results that other nodes read."""
     return frozenset(user.args[1] for user in node.users if user.target is operator.getitem)
 
 
 def _checked(call: Call, results: Any) -> Any:
-    """A rule's results, which must be of the types that PyTorch states."""
+    """A rule's results, checked against the types that PyTorch states."""
     pairs = zip(results, call.results, strict=False) if isinstance(results, list | tuple) else [(results, call.results)]
     for value, stated in pairs:
         if isinstance(value, Complex) and isinstance(stated, torch.Tensor) and stated.is_complex():
@@ -288,6 +290,6 @@ def source_line(node: Node) -> str:
 
 
 def place(label: str, node: Node) -> str:
-    """A node for messages."""
+    """The name of a node in error messages."""
     line = source_line(node)
     return f"{label}: node {node.name}" + (f" ({line})" if line else "")

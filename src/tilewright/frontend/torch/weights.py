@@ -18,9 +18,9 @@ class Weights:
 
     names      placeholder to the name of its parameter; tied ones share the first name in `state_dict()`
     tensors    the tensors by those names
-    constants  placeholder to its tensor: what is not in `state_dict()`
+    constants  placeholder to its tensor, for those that are not in `state_dict()`
     all        every name in `state_dict()`
-    tokens     placeholders that only keep checks in order
+    tokens     placeholders whose only purpose is to order runtime checks
     tied       later names of a tensor, each with the first
     """
 
@@ -33,7 +33,7 @@ class Weights:
 
 
 def read_weights(program: ExportedProgram, module: torch.nn.Module | None) -> Weights:
-    """Sort a program's placeholders. `module` is where it comes from, whose `state_dict()` has the names that count."""
+    """Classify a program's placeholders. `module`: the exported module, whose `state_dict()` names the weights."""
     state = dict(module.state_dict(keep_vars=True) if module is not None else program.state_dict)
     state = {name: t for name, t in state.items() if isinstance(t, torch.Tensor)}
     first: dict[Any, str] = {}
@@ -56,7 +56,7 @@ def read_weights(program: ExportedProgram, module: torch.nn.Module | None) -> We
 
 
 def _identity(tensor: torch.Tensor) -> Any:
-    """Equal for tensors that are the same memory seen the same way."""
+    """A key that is equal for tensors which are the same view of the same memory."""
     if tensor.numel() == 0 or tensor.device.type == "meta":
         return id(tensor)
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())

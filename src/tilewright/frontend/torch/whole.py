@@ -1,13 +1,12 @@
-"""Operators that PyTorch traces whole: it computes the shapes of their results and does not look inside.
+"""Operators that PyTorch traces as a whole: it computes the shapes of their results without decomposing them.
 
     y[T, B, H], h[1, B, H], c[1, B, H] = lstm(x[T, B, I], (h0, c0), ...)      T a number or a symbol
     y[B, C, 3] = adaptive_avg_pool1d(x[B, C, T], 3)
 
-PyTorch has recurrent layers as Python loops over the steps of a sequence, which run even where only sizes are wanted.
-That makes the number of steps a constant, and takes the longer the more there are. Pooling of one dimension is C++ that
-takes sizes as numbers, and adaptive pooling asks whether they divide, which makes a program for those alone that do or
-do not (PyTorch 2.13). Covariances compare a tensor with a number, and the loss of sequences reads lengths, although
-no size depends on them.
+PyTorch implements recurrent layers as Python loops over the steps of a sequence, so that tracing fixes the number of
+steps and takes time for each. One-dimensional pooling is C++ code that reads sizes as numbers, and adaptive pooling
+tests whether sizes divide, so that a program only serves sizes that do, or that do not (PyTorch 2.13). Covariances
+compare a tensor with a number, and the CTC loss reads lengths, although no result's size depends on them.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ import torch
 from torch._C import DispatchKey
 
 _KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
-"""Under which PyTorch has its loops in Python."""
+"""Dispatch keys under which PyTorch implements recurrent layers as Python loops."""
 
 
 def _sequence(x: Any, state: Any, bidirectional: bool, batch_first: bool) -> Any:
-    """Memory of the size and strides of all steps' states."""
+    """An empty tensor with the size and strides of all steps' states."""
     steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
     y = x.new_empty(steps, batch, state.shape[-1] * (2 if bidirectional else 1))
     return y.transpose(0, 1) if batch_first else y
@@ -42,7 +41,7 @@ def _single(x: Any, state: Any, params: Any, biases: bool, *rest: Any) -> tuple[
 
 
 def _pooled(x: Any, kernel: Any, strides: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False) -> Any:
-    """Maxima of windows along the last dimension. With `ceil` the last one may reach beyond the end, but begins before
+    """Max pooling along the last dimension. With `ceil`, the last window may reach beyond the end, but begins before
     it."""
     window, step, pad, spacing = (_number(v) for v in (kernel, strides or kernel, padding, dilation))
     before = x.shape[-1] + 2 * pad - spacing * (window - 1) - 1
@@ -66,7 +65,7 @@ def _adaptive_maximum(x: Any, size: Any) -> Any:
 
 
 def _covariance(x: Any, **_: Any) -> Any:
-    """Memory for a row and a column each, or for a scalar where there is one row. Booleans have no covariance."""
+    """An empty covariance matrix, or a scalar for one row. Raises for booleans."""
     if x.dtype is torch.bool:
         raise RuntimeError("cov(): bool dtype is not supported for input")
     rows = x.shape[0] if x.dim() > 1 else 1
@@ -75,7 +74,7 @@ def _covariance(x: Any, **_: Any) -> Any:
 
 
 def _loss(scores: Any, targets: Any, steps: Any, lengths: Any, blank: Any = 0, reduction: int = 1, *_: Any) -> Any:
-    """One for each sequence, or one for all."""
+    """An empty loss for each sequence, or one for all."""
     return scores.new_empty(scores.shape[1:2] if reduction == 0 and scores.dim() == 3 else ())
 
 
@@ -98,8 +97,8 @@ _SIZES = {
 
 @contextlib.contextmanager
 def opaque_operators(separate: Collection[Any] = ()) -> Iterator[None]:
-    """While this lasts the operators of this page, but for `separate` ones, are traced by the sizes of their results
-    alone: nothing that is computed with them means anything, and graphs keep them whole."""
+    """Within the context, the operators of this module, except `separate`, are traced by the shapes of their results
+    only: values are meaningless, and the graph keeps each operator whole."""
     whole = {operator: sizes for operator, sizes in _SIZES.items() if operator not in separate}
     before = {operator: dict(operator.py_kernels) for operator in whole}
     try:

@@ -1,1 +1,2 @@
-"""Files of weights, quantised or not: GGUF, safetensors of AWQ, GPTQ and bitsandbytes; put into a model's graph."""
+"""Weight files, quantised or not (GGUF; safetensors of AWQ, GPTQ and bitsandbytes), and how they replace a model's
+weights."""

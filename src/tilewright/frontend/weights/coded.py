@@ -28,7 +28,8 @@ NF4: Array = np.array(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodedWeight:
-    """A matrix of `rows` outputs by `depth` inputs, `level(code) * scale - offset`, with a scale a group of each row.
+    """A quantised matrix [rows, depth] of outputs by inputs, `level(code) * scale - offset`; each group of a row has a
+    scale.
 
     codes    u8[rows, groups, group/2], two codes a byte, the first in the low half; or u8 or i8[rows, groups, group]
     scales   f32[rows, groups]
@@ -53,11 +54,11 @@ class CodedWeight:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of codes, scales, zeros and offsets."""
+        """The bytes of codes, scales, zeros and offsets together."""
         return sum(a.nbytes for a in (self.codes, self.scales, self.zeros, self.offsets) if a is not None)
 
     def numpy(self) -> Array:
-        """The numbers, f32[rows, depth]."""
+        """The dequantised numbers, f32[rows, depth]."""
         codes = self.codes
         if self.paired:
             codes = np.stack((codes & 15, codes >> 4), axis=-1).reshape(*codes.shape[:2], -1)
@@ -67,7 +68,7 @@ class CodedWeight:
         return (numbers if self.offsets is None else numbers - self.offsets[..., None]).reshape(self.shape)
 
     def emit(self, n: Emitter, name: str) -> Value:
-        """Nodes that compute the numbers, f32[rows, depth], of parameters that are named after the weight."""
+        """Emit nodes that dequantise the matrix, f32[rows, depth], from parameters that are named after the weight."""
 
         def param(suffix: str, array: Array) -> Value:
             kind = {np.dtype(np.uint8): u8, np.dtype(np.int8): i8}.get(array.dtype, f32)

@@ -26,7 +26,7 @@ Tensors = Mapping[str, Array | CodedWeight]
 
 
 def read_weights(path: str | Path) -> dict[str, Array | CodedWeight]:
-    """The tensors of a .gguf or .safetensors file by name: arrays, or codes with scales where the file has such.
+    """The tensors of a .gguf or .safetensors file by name: arrays, or `CodedWeight` where they are quantised.
 
     Raises ModelError or WeightError where the file is damaged or neither of these, UnsupportedError for types that are
     not read.
@@ -53,7 +53,7 @@ def with_weights(
     dims: DimSizes | None = None,
     dynamic: Dynamic = "auto",
 ) -> Imported:
-    """A model, to be given to `tw.compile`, with other weights, which stay codes where they come as codes.
+    """A model for `tw.compile` with other weights; quantised ones stay quantised.
 
     Args:
         model, example, dims, dynamic: as for `tw.compile`.

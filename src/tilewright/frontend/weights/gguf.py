@@ -1,7 +1,7 @@
 """Tensors of a GGUF file (llama.cpp's): F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q6_K. Format: ggml/docs/gguf.md.
 
-A file is read from outside: every count, length and offset is checked against the file's size before anything is made
-of it. Tensors are views of the file where their numbers lie as they are, else codes as `CodedWeight`.
+A file is read from outside: every count, length and offset is checked against the file's size before it is used.
+Unquantised tensors are views of the file, others become a `CodedWeight`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_RANK = 4
 NESTED = 4
-"""How deep lists of values may lie in lists."""
+"""The deepest nesting of lists in the metadata."""
 BLOCK = 256
 """Elements of a block of the kinds whose names end with K."""
 
@@ -35,7 +35,8 @@ _STRING, _ARRAY = 8, 9
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a type of tensors lies: elements and bytes of a block, and what its blocks, u8[rows, blocks, bytes], are."""
+    """The format of one tensor type: elements and bytes of a block, and a function that decodes blocks, u8[rows,
+    blocks, bytes]."""
 
     name: str
     elements: int
@@ -44,7 +45,7 @@ class Kind:
 
 
 def read_gguf(path: str | Path) -> dict[str, Array | CodedWeight]:
-    """All tensors of a file by name: arrays, the first dimension the outermost, or codes of matrices.
+    """All tensors of a file by name: arrays with the outermost dimension first, or quantised matrices.
 
     Raises ModelError where the file is damaged, UnsupportedError for tensors of a type that is not read.
     """
@@ -101,7 +102,7 @@ class _Cursor:
         return struct.unpack("<" + code, self.take(struct.calcsize("<" + code)))[0]
 
     def count(self, number: int, least: int) -> int:
-        """A number of things that have so many bytes each at the least."""
+        """A count of things of at least `least` bytes each, checked against the bytes that remain."""
         if number > (len(self.data) - self.at) // least:
             left = len(self.data) - self.at
             raise ModelError("the file ends early", where=self.where, expected=f"{number} entries", got=f"{left} bytes")
@@ -111,7 +112,7 @@ class _Cursor:
         return bytes(self.take(self.number("Q"))).decode("utf-8", "replace")
 
     def value(self, kind: int, depth: int = 0) -> Any:
-        """One value of the metadata; lists are passed over."""
+        """One value of the metadata; lists are skipped."""
         if kind in _SCALARS:
             return self.number(_SCALARS[kind])
         if kind == _STRING:
@@ -168,12 +169,12 @@ def _whole(coded: Array | CodedWeight, shape: tuple[int, ...]) -> Array:
 
 
 def _float16(blocks: Array, at: int) -> Array:
-    """The f16 at a place of each block, f32[rows, blocks]."""
+    """The f16 number at byte `at` of each block, as f32[rows, blocks]."""
     return np.ascontiguousarray(blocks[..., at : at + 2]).view(np.float16)[..., 0].astype(np.float32)
 
 
 def _unpaired(codes: Array) -> Array:
-    """Bytes that hold code k in the low half and code k + width in the high one, as codes in order."""
+    """Codes from bytes that hold code k in the low and code k + width in the high half, in order."""
     return np.concatenate((codes & 15, codes >> 4), axis=-1)
 
 
@@ -225,4 +226,4 @@ KINDS = {
     14: Kind("Q6_K", BLOCK, 210, _q6_k),
     30: Kind("BF16", 1, 2, lambda b: b.view(ml_dtypes.bfloat16)),
 }
-"""The types that are read, by their numbers in files."""
+"""The supported tensor types, by their number in files."""

@@ -21,7 +21,7 @@ from tilewright.frontend.weights.coded import Array, CodedWeight, paired
 from tilewright.support.errors import ModelError, UnsupportedError
 
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Where the code of each of eight columns stands in a word."""
+"""The position of each of eight columns' codes in a word."""
 NF4_STATE = ".quant_state.bitsandbytes__nf4"
 
 
@@ -70,7 +70,8 @@ def _packed(where: str, parts: Mapping[str, Any]) -> Array | CodedWeight:
 
 
 def _ordered(where: str, codes: Array, scales: Any, levels: Array, order: Array) -> Array:
-    """The numbers, f32[N, K], of a weight whose rows are in groups of any order."""
+    """The dequantised numbers, f32[N, K], of a GPTQ weight whose columns are assigned to groups in any order
+    (`g_idx`)."""
     whole = order.shape == codes.shape[:1] and order.dtype.kind in "iu"
     if not whole or order.min() < 0 or order.max() >= len(levels):
         raise ModelError("g_idx names groups that there are not", where=where, expected=f"0 to {len(levels) - 1}")
@@ -79,7 +80,7 @@ def _ordered(where: str, codes: Array, scales: Any, levels: Array, order: Array)
 
 
 def _words(words: Any, order: tuple[int, ...] = tuple(range(8))) -> Array:
-    """Eight codes of 4 bits of each word, u8[rows, 8 * columns]; `order`: where each stands."""
+    """The eight 4-bit codes of each word, u8[rows, 8 * columns]; `order`: the position of each."""
     bits = np.ascontiguousarray(words).view(np.uint32)
     shifts = np.uint32(4) * np.asarray(order, np.uint32)
     return (bits[..., None] >> shifts & np.uint32(15)).astype(np.uint8).reshape(len(bits), -1)
@@ -109,7 +110,7 @@ def _nf4(where: str, parts: Mapping[str, Any]) -> CodedWeight:
 
 
 def _nested(where: str, absmax: Array, parts: Mapping[str, Any], state: Mapping[str, Any]) -> Array:
-    """Scales that are codes of 8 bits themselves."""
+    """Scales that are themselves quantised to 8 bits, dequantised."""
     outer, book, block = parts[".nested_absmax"], parts.get(".nested_quant_map"), state.get("nested_blocksize")
     if book is None or np.shape(book) != (256,) or not isinstance(block, int) or block < 1:
         raise ModelError("nested scales need a map of 256 levels and a block size", where=where, got=block)

@@ -34,11 +34,11 @@ from tilewright.targets.target import Target
 from tilewright.transform.regions.captures import names_of
 
 WIDTHS = (16, 8)
-"""Columns of a block, of which the widest is used that keeps hardly more than the elements themselves."""
+"""Columns of a block: the widest is used that does not hold many more elements than are not 0."""
 MORE = 1.25
-"""How many times the elements a block may keep."""
+"""The most elements that blocks may hold, relative to those that are not 0."""
 TILE = 32
-"""Rows that single elements are multiplied with at once, in so many registers:"""
+"""Rows that are multiplied with a sparse weight's single elements at once; REGISTERS registers hold their sums."""
 REGISTERS = 32
 WINDOW_STEPS = 3.0
 """How many times the elements windows may hold, padding included, and still be faster than single elements: 22 us for
@@ -54,12 +54,12 @@ def with_patterns(
     dynamic: Dynamic = "auto",
     target: Target | None = None,
 ) -> Imported:
-    """A model, to be given to `tw.compile`, whose products leave out the zeros of their weights.
+    """A model for `tw.compile` whose products skip the zeros of their weights.
 
     Args:
         model, example, dims, dynamic: as for `tw.compile`.
-        least: the share of zeros from which on a weight is taken as sparse.
-        target: for whose vectors elements are arranged, this machine by default; others compute the same.
+        least: the share of zeros from which on a weight is treated as sparse.
+        target: its vector width decides the arrangement (default: this machine); results do not depend on it.
 
     The pattern is part of the program: weights with numbers outside of it, given when the program is compiled or
     loaded, updated or published, are refused with a WeightError. They need another call of this function.
@@ -70,7 +70,7 @@ def with_patterns(
 
 
 def patterned(read: Imported, least: float, target: Target | None = None) -> Imported:
-    """`with_patterns` of a model that is read."""
+    """`with_patterns` for an imported model."""
     graph, weights = read.graph, dict(read.weights)
     builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), reserved=names_of(graph))
     work = _Work(builder, weights, _sparse(graph, read.weights, least), {}, [], target or Target.host())
@@ -85,16 +85,16 @@ def patterned(read: Imported, least: float, target: Target | None = None) -> Imp
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The blocks of a weight [K, N]: columns of a block, and the row of each block of each panel, i32[P, J]; K where a
-    panel has fewer blocks than the fullest."""
+    """The blocks of a weight [K, N] that are not all 0: a block's columns, and the row of each block of each panel,
+    i32[P, J]. Panels with fewer than J blocks are filled up with row K."""
 
     width: int
     index: Array
 
 
 def pattern_of(matrix: Array, lanes: int = 1) -> Pattern:
-    """The pattern of a weight, in the widest blocks that keep hardly more than its elements and fill vectors of so many
-    lanes: narrower ones were up to 20 times slower than dense (Zen 5, 30 November 2026)."""
+    """The pattern of a weight in the widest blocks that do not hold many more elements than are not 0, and that fill
+    vectors of `lanes`: narrower blocks were up to 20 times slower than a dense product (Zen 5, 30 November 2026)."""
     nonzero = matrix != 0
     own = max(int(nonzero.sum()), 1)
     for width in WIDTHS:
@@ -114,8 +114,8 @@ class Windows:
 
 
 def windows_of(nonzero: Array, lanes: int, window: int) -> Windows:
-    """Elements arranged in panels of `lanes` columns: the window of a panel begins at the first row that is left, and
-    every column takes its next element if that is inside."""
+    """Elements arranged in panels of `lanes` columns, step by step: at each step the window begins at the first row
+    that still has an element, and each column contributes its next element if that is inside."""
     depth, columns = nonzero.shape
     counts = nonzero.sum(axis=0)
     left = np.full((columns + -columns % lanes, int(counts.max(initial=0)) + 1), depth, np.int64)
@@ -134,7 +134,7 @@ def windows_of(nonzero: Array, lanes: int, window: int) -> Windows:
 
 
 def _blocks(nonzero: Array, width: int) -> Array:
-    """Whether a block of a panel holds anything, bool[P, K]."""
+    """Whether each block of each panel has an element that is not 0, bool[P, K]."""
     depth, columns = nonzero.shape
     padded = np.pad(nonzero, ((0, 0), (0, -columns % width)))
     return np.ascontiguousarray(padded.reshape(depth, -1, width).any(axis=2).T)
@@ -150,7 +150,8 @@ def _index(blocks: Array) -> Array:
 
 
 def _sparse(graph: Graph, weights: Mapping[str, Any], least: float) -> dict[Value, bool]:
-    """The weights with that share of zeros which products of f32 alone read, and whether as their transpose."""
+    """The weights whose share of zeros is at least `least` and which only f32 products read, each with whether they
+    read its transpose."""
     readers, chosen = graph.consumers(), dict[Value, bool]()
     for p in graph.params:
         nodes = readers.get(p, [])
@@ -203,11 +204,12 @@ class _Work:
 
     @property
     def window(self) -> int:
-        """Rows among which the target picks an element for each lane of a vector; 0 if it cannot."""
+        """The number of rows among which one instruction of the target picks an element for each lane; 0 without
+        such."""
         return 2 * self.target.isa.tables or self.target.isa.half_tables
 
     def parts(self, n: Emitter, w: Value, alone: bool) -> _Parts:
-        """The operands that stand for a weight in the product with one row, `alone`, or with more."""
+        """The operands that replace a weight in a product with one row (`alone`) or with several."""
         array = np.asarray(self.weights[w.name])
         matrix = array.T if self.sparse[w] else array
         lanes = self.target.lanes(f32.itemsize)
@@ -278,7 +280,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The operands that stand for a sparse weight, in blocks of so many columns; `place` if it has windows."""
+    """The operands that replace a sparse weight, in blocks of `width` columns; `place` if it is arranged in windows."""
 
     width: int
     values: Value

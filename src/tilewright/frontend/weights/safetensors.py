@@ -1,4 +1,4 @@
-"""Tensors of safetensors files, of the types that programs have."""
+"""Read tensors of safetensors files, of the element types that programs support."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TYPES = {
 
 
 def read_safetensors(path: str | Path) -> dict[str, Array]:
-    """All tensors of a file by name. WeightError where it is damaged."""
+    """All tensors of a file by name. Raises WeightError if it is damaged."""
     import safetensors
 
     try:

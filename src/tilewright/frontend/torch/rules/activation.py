@@ -52,7 +52,7 @@ def celu(n: Call, x: Value, alpha: float = 1) -> Value:
 
 @rule("prelu", "_prelu_kernel")
 def prelu(n: Call, x: Value, weight: Value) -> Value:
-    """One slope, or one for each channel."""
+    """PReLU with one slope, or one for each channel."""
     if weight.type.rank == 1 and x.type.rank > 1:
         weight = n.reshape(weight, (1, weight.shape[0], *([1] * (x.type.rank - 2))))
     return n.emit("prelu", x, weight)
@@ -70,7 +70,7 @@ def relu6(n: Call, x: Value) -> Value:
 
 @rule("hardtanh")
 def hardtanh(n: Call, x: Value, min_val: float = -1, max_val: float = 1) -> Value:
-    """Flat at its corners, where clamp is not."""
+    """`clamp` whose gradient is zero at the bounds themselves, unlike that of `clamp`."""
 
     def inside() -> Value:
         outside = n.emit("or", n.emit("le", x, n.like(min_val, x)), n.emit("ge", x, n.like(max_val, x)))
@@ -103,7 +103,7 @@ def glu(n: Call, x: Value, dim: int = -1) -> Value:
 
 @rule("clamp", "clip")
 def clamp(n: Call, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
-    """Bounds that are numbers are attributes. With one that is NaN nothing else comes out."""
+    """`clamp`. Bounds that are numbers become attributes; a bound that is NaN makes all results NaN."""
     t = n.dtype
     x = n.cast(x, t)
     if low is None and high is None:
@@ -119,8 +119,8 @@ def clamp(n: Call, x: Value, low: Operand | None = None, high: Operand | None = 
 
 
 def _between(n: Call, bounded: Value, x: Value, low: Value | None, high: Value | None) -> Value:
-    """The operand that a gradient of clamp flows to, as `clamp_backward` and `clamp_backward_min_max` of PyTorch say:
-    where it is at a bound to the operand itself, and to none where the bounds are equal and it is not between them."""
+    """The function whose gradient `clamp` has, as in PyTorch's `clamp_backward` and `clamp_backward_min_max`: at a
+    bound it flows to the operand, but to none if the bounds are equal and the operand is not between them."""
     zero = n.like(0, x)
     chosen = []
     inside = [n.emit(op, x, bound) for op, bound in (("ge", low), ("le", high)) if bound is not None]

@@ -1,4 +1,4 @@
-"""Rules for casts, and for what is about memory, devices or gradients and so is nothing here."""
+"""Rules for casts, and for operators that only concern memory, devices or gradients, which emit nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tilewright.ir.graph import Value
     "prims::convert_element_type",
 )
 def to(n: Call, x: Value, *_: Any, **__: Any) -> Value:
-    """A cast to the type that PyTorch states for the result; moving between devices is nothing here."""
+    """A cast to the result's type; a move between devices emits nothing."""
     return _converted(n, x, n.dtype)
 
 
@@ -51,11 +51,11 @@ def _converted(n: Call, x: Value, t: DType) -> Value:
     "conj_physical",
 )
 def identity(n: Call, x: Value, *rest: Any, **_: Any) -> Any:
-    """The value itself: the operator is about memory alone."""
+    """The operand itself, for operators that only concern memory."""
     return x
 
 
 @rule("detach")
 def detach(n: Call, x: Value) -> Any:
-    """Nothing where gradients are not asked for."""
+    """`detach`: a stop of gradients in training, else the operand itself."""
     return x if n.random is None or not x.dtype.is_float else n.emit("stop_gradient", x)

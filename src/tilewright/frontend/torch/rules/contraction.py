@@ -22,7 +22,7 @@ from tilewright.support.errors import ShapeError, UnsupportedError
 
 @rule("linear")
 def linear(n: Call, x: Value, weight: Value, bias: Value | None = None) -> Value:
-    """x W^T + b over the last dimension."""
+    """x W^T + b over the last dimension of `x`."""
     vector = weight.type.rank == 1
     if vector:
         weight = n.reshape(weight, (1, weight.shape[0]))
@@ -33,8 +33,8 @@ def linear(n: Call, x: Value, weight: Value, bias: Value | None = None) -> Value
 
 
 def _sums(x: Value) -> DType | None:
-    """The element type of sums of products that something is added to before they are rounded: f32 of floats of 16
-    bits, which are read as they are; None, their own, of others."""
+    """The element type for sums of products to which a bias is added before rounding: f32 for 16-bit floats, else None
+    (the operands' type)."""
     return f32 if x.dtype.is_float and x.dtype.bits == 16 else None
 
 
@@ -90,7 +90,8 @@ def conv(
 
 
 def _named_padding(n: Call, w: Value, padding: str, strides: Sequence[int], dilations: Sequence[int]) -> list[int]:
-    """ "same" pads so that the result is as large as the input, the odd one after."""
+    """The pads that the string `padding` names; for "same" the output is as large as the input, with an odd element at
+    the end."""
     if padding == "valid":
         return [0] * 2 * len(strides)
     totals = [d * (static(k, "the kernel") - 1) for d, k in zip(dilations, w.shape[2:], strict=True)]
@@ -98,13 +99,13 @@ def _named_padding(n: Call, w: Value, padding: str, strides: Sequence[int], dila
 
 
 def _each(value: Any, rank: int) -> list[int]:
-    """One number for each spatial dimension: a single one counts for all."""
+    """A number for each spatial dimension; a single number holds for all."""
     listed = list(value) if isinstance(value, list | tuple) else [value]
     return listed * rank if len(listed) == 1 else listed
 
 
 def _batched(n: Call, x: Value, rank: int, f: Any) -> Value:
-    """Apply a function of batches to an input that may lack the batch dimension."""
+    """Apply `f`, which needs a batch dimension, to an input that may lack it."""
     if x.type.rank != rank + 1:
         return f(x)  # type: ignore[no-any-return]
     y = f(n.reshape(x, (1, *x.shape)))
@@ -157,8 +158,8 @@ def convolution_backward(
     groups: int,
     wanted: Sequence[bool],
 ) -> list[Value | None]:
-    """The gradients by input, weight and bias that are wanted, by the rule of our own operator; what is in vain is
-    dropped with all that nothing reads."""
+    """The gradients by input, weight and bias, as far as `wanted`, by the gradient of the operator `conv`; unused nodes
+    are dropped later."""
     rank = w.type.rank - 2
     s, p, d, e = (tuple(_each(v, rank)) for v in (strides, padding, dilations, extra))
     attrs = ConvTransposeAttrs(s, d, p * 2, groups, e) if transposed else ConvAttrs(s, d, p * 2, groups)
@@ -179,8 +180,8 @@ def convolution_backward(
 def grouped_attention(
     n: Call, q: Value, k: Value, v: Value, *rest: Any, scale: Operand | None = None, enable_gqa: bool = False
 ) -> Value:
-    """Attention whose heads of keys and values are repeated as they are: of 16 bits, before they are widened. `rest`:
-    the mask, the share that is dropped, and whether it is causal."""
+    """Attention in which a key and value head serves several query heads. 16-bit heads are repeated before they are
+    cast to f32. `rest`: the mask, the dropout rate, and whether it is causal."""
     if enable_gqa:
         k, v = (_repeated_heads(n, t, q) for t in (k, v))
     return n.single(attention, q, k, v, *rest, scale=scale)  # type: ignore[no-any-return]
@@ -227,8 +228,7 @@ def flash_attention(
     attn_mask: Value | None = None,
     scale: Operand | None = None,
 ) -> list[Value]:
-    """The operator that PyTorch's dispatcher calls for attention on CPUs; without its second result, which the backward
-    reads."""
+    """PyTorch's attention for CPUs, without its second result, which only PyTorch's backward pass reads."""
     return [n.single(attention, q, k, v, attn_mask, dropout, causal, scale)]
 
 
@@ -271,7 +271,7 @@ def attention_backward(
 
 
 def _causal(n: Call, q: Value, k: Value) -> Value:
-    """Query i sees the keys up to i."""
+    """A causal mask: query i attends to keys up to i."""
     from tilewright.ir.dtype import i64
 
     rows = n.emit("range", start=0, step=1, size=q.shape[-2], dtype=i64)

@@ -1,4 +1,4 @@
-"""Rules for tensors made from nothing but sizes and numbers."""
+"""Rules for tensors that are created from sizes and numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tilewright.ops.dims import dim
     "zero",
 )
 def zeros(n: Call, *_: Any, **__: Any) -> Value:
-    """A tensor of zeros. It stands for `empty` too, whose contents PyTorch leaves open."""
+    """A tensor of zeros; also for `empty`, whose contents are unspecified."""
     return n.filled(0, n.dtype, n.shape)
 
 
@@ -37,7 +37,7 @@ def ones(n: Call, *_: Any, **__: Any) -> Value:
 
 @rule("full", "full_like", "new_full", "fill")
 def full(n: Call, _: Any, value: Operand, *__: Any, **___: Any) -> Value:
-    """Also `new_full` and `fill`, whose second argument is the number too; `new_full` has it third."""
+    """A tensor filled with a number: `full`, and also `new_full` and `fill`."""
     if n.name.startswith("aten.new_full"):
         value = __[0]
     return n.filled(value, n.dtype, n.shape)
@@ -45,7 +45,7 @@ def full(n: Call, _: Any, value: Operand, *__: Any, **___: Any) -> Value:
 
 @rule("copy")
 def copy(n: Call, x: Value, source: Value, *_: Any) -> Value:
-    """The value of `x` after it took the numbers of another tensor."""
+    """`copy_`: the numbers of `source`, cast and broadcast to the type of `x`."""
     return n.broadcast(n.cast(source, x.dtype), x.shape)
 
 
@@ -62,7 +62,7 @@ def arange(n: Call, *numbers: Any, **_: Any) -> Value:
 
 @rule("linspace", "tilewright::linspace", single=True)
 def linspace(n: Call, start: Any, end: Any, steps: Any, **_: Any) -> Value:
-    """Numbers with equal steps between, counted from the end that lies closer, as PyTorch does."""
+    """Evenly spaced numbers, each computed from the nearer end, as PyTorch does."""
     return _spaced_numbers(n, start, end, steps) or _spaced(n, start, end)
 
 
@@ -74,7 +74,7 @@ def logspace(n: Call, start: Any, end: Any, steps: Any, base: float = 10.0, **_:
 
 
 def _spaced_numbers(n: Call, start: Any, end: Any, steps: Any, *base: float) -> Value | None:
-    """PyTorch's own numbers where all that decides them is known."""
+    """The numbers as PyTorch itself computes them, where start, end and steps are known."""
     if not isinstance(steps, int) or isinstance(start, Value | Expr) or isinstance(end, Value | Expr):
         return None
     import torch

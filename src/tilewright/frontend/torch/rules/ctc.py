@@ -27,8 +27,8 @@ def ctc_loss(
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> Value:
-    """Minus the logarithm of how probable the targets are: scores [T, N, C] of all classes, targets [N, S], or one
-    after another. Steps and lengths are numbers of the data, checked at the call."""
+    """The negative log likelihood of the targets. Scores are [T, N, C] for all classes; targets are [N, S], or
+    concatenated to a vector. `steps` and `lengths` are data, which calls check."""
     if n.random is not None:
         raise n.unsupported("in training", hint="compute this loss in PyTorch from the compiled model's outputs")
     if scores.type.rank == 2:
@@ -56,7 +56,7 @@ def _lengths(n: Call, lengths: Lengths, batch: Expr) -> Value:
 
 
 def _rows(n: Call, targets: Value, lengths: Value, batch: Expr) -> Value:
-    """Targets as rows of equal lengths; those that follow each other begin where the ones before end."""
+    """Targets as rows [N, S]; those that are concatenated are cut by the running sum of lengths."""
     if targets.type.rank == 2:
         return targets
     most = targets.shape[0]
@@ -104,7 +104,7 @@ def _losses(n: Call, scores: Value, labels: Value, steps: Value, lengths: Value,
 
 
 def _ended(n: Call, alpha: Value, lengths: Value) -> Value:
-    """Minus the logarithm of what ends with the last label or with the blank after it."""
+    """The negative log probability of paths that end with the last label or with the blank after it."""
     batch = alpha.shape[0]
     never = n.like(-math.inf, alpha)
     after = n.reshape(n.emit("mul", lengths, n.constant(2, i64)), (batch, 1))
@@ -116,14 +116,14 @@ def _ended(n: Call, alpha: Value, lengths: Value) -> Value:
 
 
 def _moved(n: Call, x: Value, by: int, fill: Value) -> Value:
-    """Rows moved to the right."""
+    """Rows shifted to the right by `by`, with `fill` in front."""
     batch, width = x.shape
     wide = n.emit("concat", n.broadcast(fill, (batch, by)), x, axis=1)
     return n.slice(wide, 1, 0, width)
 
 
 def _sum(n: Call, terms: Sequence[Value]) -> Value:
-    """The logarithm of the sum of numbers whose logarithms are given; of none but zeros minus infinity."""
+    """log(sum(exp(terms))), element by element; minus infinity where all terms are."""
     most = terms[0]
     for term in terms[1:]:
         most = n.emit("max", most, term)

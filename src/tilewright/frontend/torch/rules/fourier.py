@@ -7,7 +7,7 @@ the machine calculation of complex Fourier series", 1965): with j = b p + q and 
 
     X[r + a s] = sum_q W_b[q, s] (W_n[q, r] sum_p W_a[p, r] x[b p + q])
 
-so that products stay small; a product of 128 is as fast as a transform of 128 by halves.
+so that products stay small; up to 128 a matrix product is as fast as an FFT.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tilewright.ir.graph import Value
 Table = np.ndarray[Any, np.dtype[np.float64]]
 
 DIRECT = 128
-"""The longest transform in one product, unless its length has no factors."""
+"""Transforms of this length or less are one product; longer ones are factored where possible."""
 LONGEST = 1 << 16
 MAX_PRIME = 1024
-"""The longest transform in one product at all; PyTorch runs others."""
+"""The longest transform whose length is prime; PyTorch runs longer ones."""
 
 
 @complexes.rule("_fft_r2c")
@@ -89,7 +89,7 @@ def complex_to_real(n: Call, x: Complex, dim: Sequence[int], normalization: int,
 
 
 def mirrored(n: Call, re: Value, im: Value, inner: int) -> tuple[Value, Value]:
-    """All of a spectrum from its half, whose last axis has both ends."""
+    """A whole spectrum from its half, which has both ends along the last axis."""
     last = re.type.rank - 1
     zero = n.broadcast(n.like(0, im), (*im.shape[:-1], 1))
     middle = n.slice(im, last, 1, inner)
@@ -100,14 +100,14 @@ def mirrored(n: Call, re: Value, im: Value, inner: int) -> tuple[Value, Value]:
 
 
 def weights(length: int) -> list[float]:
-    """How often the elements of a half count."""
+    """The weights of the elements of a half spectrum: 1 for those without a conjugate partner, else 2."""
     return [1.0 if k == 0 or 2 * k == length else 2.0 for k in range(length // 2 + 1)]
 
 
 def along(
     n: Call, x: tuple[Value, Value | None], axis: int, length: int, sign: int, retained: int | None = None
 ) -> Complex:
-    """The transform along an axis, its first `retained` elements."""
+    """The transform along an axis, cut to its first `retained` elements."""
     re, im = (None if p is None else moved(n, p, axis) for p in x)
     assert re is not None
     y = transformed(n, (re, im), length, sign, length if retained is None else retained)
@@ -115,7 +115,7 @@ def along(
 
 
 def moved(n: Call, x: Value, axis: int, back: bool = False) -> Value:
-    """With an axis as the last one, or the last one in its place again."""
+    """`x` with an axis moved to the end; with `back`, the last axis moved there."""
     order = [k for k in range(x.type.rank) if k != axis] + [axis]
     return n.transpose(x, [order.index(k) for k in range(x.type.rank)] if back else order)
 
@@ -153,7 +153,8 @@ def twiddled(n: Call, x: tuple[Value, Value], a: int, b: int, sign: int) -> tupl
 
 
 def product(n: Call, x: tuple[Value, Value | None], length: int, sign: int, retained: int) -> tuple[Value, Value]:
-    """[re | im] times [[cos, sin], [-sin, cos]], one product; the upper half of it for real numbers."""
+    """[re | im] times [[cos, sin], [-sin, cos]] as one product; real numbers only need the upper half of that
+    matrix."""
     re, im = x
     cos, sin = cosines(length, retained, length), sign * sines(length, retained, length)
     table = np.concatenate([cos, sin], 1)
@@ -174,18 +175,19 @@ def sines(rows: int, columns: int, length: int) -> Table:
 
 
 def angles(rows: int, columns: int, length: int) -> Table:
-    """2 pi j k / n, reduced before it is multiplied: each entry is exact to a rounding."""
+    """The table 2 pi j k / length, with j k reduced modulo the length first so that each entry is exact to one
+    rounding."""
     turns: Table = np.outer(np.arange(rows), np.arange(columns)) % length * np.float64(2 * math.pi / length)
     return turns
 
 
 def split(length: int) -> int:
-    """The largest factor up to the root; 1 for a prime."""
+    """The largest divisor of a length up to its square root; 1 for a prime."""
     return next((a for a in range(math.isqrt(length), 1, -1) if length % a == 0), 1)
 
 
 def known(n: Call, x: Value, axis: int) -> int:
-    """A length, which a table needs to be known."""
+    """The length of an axis, which must be known for a table."""
     length = as_int(x.shape[axis])
     if length is None or not 0 < length <= LONGEST:
         raise n.unsupported("of this length", got=x.shape[axis])
@@ -193,8 +195,8 @@ def known(n: Call, x: Value, axis: int) -> int:
 
 
 def scaled(n: Call, x: Complex, normalization: int, lengths: Sequence[int]) -> Complex:
-    """The result, scaled as PyTorch numbers it: 0 as it is, 1 divided by the root of the number of elements, 2 by the
-    number."""
+    """The result scaled by PyTorch's normalisation mode: 0 not at all, 1 by the root of the number of elements, 2 by
+    the number."""
     if normalization == 0:
         return x
     size = math.prod(lengths)

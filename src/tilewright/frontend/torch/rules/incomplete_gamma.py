@@ -2,7 +2,7 @@
 
 They are computed in f64, by three loops over all elements, each of which ends when the slowest element has converged:
 the power series of P left of a, Legendre's continued fraction of Q right of it (DLMF 8.7.1 and 8.9.2; Cephes, igam.c),
-and for x of about 1 and less a series of Q itself. Beyond LARGEST a normal distribution is as good.
+and for x of about 1 and less a series of Q itself. Beyond LARGEST the normal approximation is accurate enough.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tilewright.ir.expr import as_int, product
 from tilewright.ir.graph import Value
 
 LARGEST = 1e10
-"""From this a on, relative errors of the normal distribution are below 1e-5."""
+"""From this a on, the normal approximation has relative errors below 1e-5."""
 _SMALL = 1.1
 _EPSILON = 2.0**-53
 _BIG = 2.0**52
@@ -121,7 +121,8 @@ def _prefix(m: _Numbers, a: Value, x: Value) -> Value:
 
 
 def _loop(m: _Numbers, start: Sequence[Value], step: Callable[..., tuple[list[Value], Value]]) -> list[Value]:
-    """Repeat `step` of what is carried, which says also where elements go on, until none does."""
+    """Repeat `step` until no element goes on; it returns the new values and a mask of elements that have not
+    converged."""
     going = m("eq", start[0], start[0])
     first = m.n.cast(m("or", going, m("not", going)), boolean)
 
@@ -152,7 +153,7 @@ def _series(m: _Numbers, a: Value, x: Value) -> Value:
 
 
 def _fraction(m: _Numbers, a: Value, x: Value) -> Value:
-    """Q over x^a e^-x / gamma(a)."""
+    """Q divided by x^a e^-x / gamma(a), by Legendre's continued fraction."""
     y, z = m("sub", 1.0, a), m.sum(x, m("sub", 1.0, a), 1.0)
     p1, q1 = m("add", x, 1.0), m("mul", z, x)
     start = [y, z, m("add", m("mul", a, 0.0), 1.0), x, p1, q1, m("div", p1, q1)]
@@ -174,7 +175,7 @@ def _fraction(m: _Numbers, a: Value, x: Value) -> Value:
 
 
 def _small(m: _Numbers, a: Value, x: Value) -> Value:
-    """Q for x of about 1 and less and a of no more than x."""
+    """Q by a series, for x up to about 1 and a no more than x."""
 
     def step(k: Value, factor: Value, total: Value) -> tuple[list[Value], Value]:
         factor = m("mul", factor, m("div", m("neg", x), k))
@@ -190,7 +191,7 @@ def _small(m: _Numbers, a: Value, x: Value) -> Value:
 
 
 def _logarithm(m: _Numbers, a: Value) -> Value:
-    """log(gamma(1 + a)): of small a by its power series, whose digits 1 + a would lose."""
+    """log(gamma(1 + a)); for a near 0 by its power series, as 1 + a would lose digits."""
     series = m("mul", a, 0.0)
     for coefficient in reversed(_LOGARITHM):
         series = m("mul", m("add", series, coefficient), a)

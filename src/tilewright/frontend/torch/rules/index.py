@@ -22,8 +22,8 @@ from tilewright.support.errors import UnsupportedError
 def embedding(
     n: Call, table: Value, indices: Value, padding: Any = -1, by_frequency: bool = False, sparse: bool = False
 ) -> Value:
-    """Rows of a table; that of padding has no gradient, and `by_frequency` divides each row's by how often it is read.
-    What `sparse` says is how PyTorch keeps the gradient."""
+    """Rows of a table. The row `padding` gets no gradient; `by_frequency` divides each row's gradient by how often it
+    is read. `sparse` only affects PyTorch's storage of the gradient."""
     n.check_indices(indices, table.shape[0])
     rows = n.emit("gather", table, indices, axis=0)
     number = as_int(padding)
@@ -32,7 +32,7 @@ def embedding(
 
 
 def _trained(n: Call, rows: Value, table: Value, indices: Value, padding: int | None, by_frequency: bool) -> Value:
-    """Rows of a table as gradients flow to them."""
+    """The rows of a table, in training wrapped so that gradients respect `padding` and `by_frequency`."""
 
     def counted() -> Value:
         result = rows
@@ -47,7 +47,7 @@ def _trained(n: Call, rows: Value, table: Value, indices: Value, padding: int | 
 
 
 def _frequencies(n: Call, table: Value, indices: Value) -> Value:
-    """How often each of the indices stands among them."""
+    """For each index, how many times it occurs among all indices."""
     flat = n.reshape(indices, (indices.type.size, 1))
     ones, none = n.filled(1, table.dtype, flat.shape[:1]), n.filled(0, table.dtype, table.shape[:1])
     return n.emit("gather", n.emit("scatter_nd", none, flat, ones, reduction="add"), indices, axis=0)
@@ -82,8 +82,8 @@ def take_along_dim(n: Call, x: Value, index: Value, dim: int | None = None) -> V
 
 @rule("index.Tensor")
 def index(n: Call, x: Value, indices: Sequence[Value | None]) -> Value:
-    """x[i, :, j ...]: integer tensors broadcast together; those side by side stand where they stood, else in front. A
-    mask is the places where it holds."""
+    """x[i, :, j ...]: integer tensors broadcast together; adjacent ones keep their position, else the indexed
+    dimensions come first. A mask is replaced by the coordinates where it is true."""
     masks = [i for i in indices if i is not None and (i.dtype is boolean or i.dtype.name == "u8")]
     if len(masks) == 1 and indices[0] is masks[0] and all(i is None for i in indices[1:]):
         return of_mask(n, x, masks[0])
@@ -109,7 +109,7 @@ def index(n: Call, x: Value, indices: Sequence[Value | None]) -> Value:
 
 
 def of_mask(n: Call, x: Value, mask: Value) -> Value:
-    """x[mask]: what stands where a mask of the first dimensions holds."""
+    """x[mask]: the elements where a mask of the first dimensions is true."""
     rows = n.places(mask)
     if mask.type.rank == 1:
         return n.emit("gather", x, n.reshape(rows, rows.shape[:1]), axis=0)
@@ -118,7 +118,7 @@ def of_mask(n: Call, x: Value, mask: Value) -> Value:
 
 @rule("nonzero")
 def nonzero(n: Call, x: Value) -> Value:
-    """The places of elements that are not zero, a row each."""
+    """The coordinates of elements that are not zero, one row each."""
     return n.places(x)
 
 
@@ -155,7 +155,7 @@ def _check_scattered(n: Call, x: Value, dim: int, index: Value) -> None:
 
 
 def _scattered(n: Call, x: Value, dim: int, index: Value, updates: Value, kind: str) -> Value:
-    """Updates of which only as many count as there are indices; scalars are vectors of one element."""
+    """A scatter of `updates`, cut to the shape of `index`; scalars are treated as vectors of one element."""
     if x.type.rank == 0:
         parts = (n.reshape(v, (1,)) for v in (x, index, updates))
         one, index, updates = parts
@@ -179,7 +179,7 @@ def _scattered(n: Call, x: Value, dim: int, index: Value, updates: Value, kind: 
 def scatter_reduce(
     n: Call, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
 ) -> Value:
-    """Where the tensor's own elements do not count, those that updates reach begin as the reduction's identity."""
+    """`scatter_reduce`. With `include_self` false, elements that updates reach start from the reduction's identity."""
     updates = n.cast(source, x.dtype)
     _check_scattered(n, x, dim, index)
     start = x
@@ -201,8 +201,8 @@ def _identity(reduce: str, t: DType) -> Any:
 
 
 def _shared(n: Call, x: Value, dim: int, index: Value, updates: Value, total: Value) -> Value:
-    """How PyTorch shares an extreme's gradient among the updates that are equal to it: it counts the tensor's own
-    element, too, where that is as large, though it does not count in the result (`scatter_reduce_backward`)."""
+    """The function whose gradient a maximum or minimum has in PyTorch: the updates equal to it share the gradient, and
+    its own element counts as one of them if it is as large, though it is not included (`scatter_reduce_backward`)."""
     selected = n.emit("gather_elements", total, index, axis=n.axis(dim, x))
     own, same = (n.cast(n.emit("eq", *pair), x.dtype) for pair in ((x, total), (updates, selected)))
     several = n.emit("gather_elements", _scattered(n, own, dim, index, same, "add"), index, axis=n.axis(dim, x))
@@ -212,7 +212,7 @@ def _shared(n: Call, x: Value, dim: int, index: Value, updates: Value, total: Va
 
 
 def _mean(n: Call, total: Value, dim: int, index: Value, include_self: bool) -> Value:
-    """The sums divided by how many elements came together."""
+    """The sums divided by the number of elements that were added up."""
     start = n.filled(1 if include_self else 0, total.dtype, total.shape)
     counts = _scattered(n, start, dim, index, n.filled(1, total.dtype, index.shape), "add")
     counts = n.emit("max", counts, n.like(1, counts))
@@ -221,7 +221,7 @@ def _mean(n: Call, total: Value, dim: int, index: Value, include_self: bool) -> 
 
 @rule("index_fill")
 def index_fill(n: Call, x: Value, dim: int, index: Value, value: Operand) -> Value:
-    """A choice between the value and `x`, by flags of the places: a place that is named twice is one element."""
+    """A select between the value and `x` by a mask of the indexed places, as an index may occur twice."""
     if as_int(index.type.size) == 0:
         return x
     flat = x if x.type.rank else n.reshape(x, (1,))
@@ -248,7 +248,8 @@ def index_slices(
     alpha: Any = 1,
     include_self: bool = True,
 ) -> Value:
-    """Whole slices along an axis at the places of a vector: scatters with the vector repeated for each element."""
+    """Add, copy or reduce whole slices of `source` into slices of `x` along an axis: a scatter whose index vector is
+    broadcast to the source's shape."""
     name = n.name.removeprefix("aten.").split(".")[0]
     if x.type.rank == 0:
         x, shape = n.reshape(x, (1,)), x.shape
@@ -293,7 +294,8 @@ def put(n: Call, x: Value, index: Value, source: Value, accumulate: bool = False
 
 @rule("masked_scatter")
 def masked_scatter(n: Call, x: Value, mask: Value, source: Value) -> Value:
-    """The k-th element where the mask is true is the source's k-th: a running count says which that is."""
+    """Elements of `x` where the mask is true are replaced by the elements of `source` in order; a running count of the
+    mask gives the position."""
     shape = broadcast_shapes(x.shape, mask.shape)
     x, mask = n.broadcast(x, shape), n.broadcast(n.cast(mask, boolean), shape)
     if as_int(x.type.size) == 0 or as_int(source.type.size) == 0:
@@ -306,7 +308,7 @@ def masked_scatter(n: Call, x: Value, mask: Value, source: Value) -> Value:
 
 @rule("index_put", "_unsafe_index_put", "_index_put_impl")
 def index_put(n: Call, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
-    """x[i, :, j ...] = values: the indexed axes come in front, and go back afterwards."""
+    """x[i, :, j ...] = values: the indexed axes are moved to the front, and back afterwards."""
     present = [i for i in indices if i is not None]
     if len(present) == 1 and present[0].dtype is boolean and indices[0] is not None:
         if accumulate and x.dtype is boolean:
@@ -342,10 +344,10 @@ def index_put(n: Call, x: Value, indices: Sequence[Value | None], values: Value,
 
 
 def _of_places(n: Call, x: Value, mask: Value, values: Value) -> Value:
-    """The numbers that x[mask] = values stores, in the shape of x: row k of `values` where the mask, which covers the
-    first dimensions of x, holds for the k-th time.
+    """The numbers that x[mask] = values stores, in the shape of x: row k of `values` at the k-th place where the mask,
+    which covers the first dimensions of x, is true.
 
-    A row of zeros goes before them, so that a running count is a place of one also where the mask holds nowhere.
+    A row of zeros precedes them, so that the running count of the mask is a valid index even where it is still 0.
     """
     rest = x.shape[mask.type.rank :]
     lead = values.type.rank - len(rest)
@@ -373,11 +375,12 @@ def embedding_bag(
     include_last: bool = False,
     padding: int = -1,
 ) -> list[Value]:
-    """Sums, means or maxima of the rows of each bag; `offsets` are the first places of the bags. A row's bag is the
-    number of offsets not after it. Only the first result is made.
+    """Sums, means or maxima of the rows of each bag; `offsets` are the first places of the bags. A row belongs to the
+    last bag whose offset is not after it. Only the first result is supported.
 
-    Gradients by frequency are refused: PyTorch 2.13 divides the row of the k-th distinct index by how often the index
-    is met that stands k-th in the sorted list of all of them (`EmbeddingBag.cpp`), which is another row's number."""
+    Gradients by frequency are refused: PyTorch 2.13 divides by a wrong count: for the k-th distinct index it uses that
+    of the k-th entry in the sorted list of all indices (`EmbeddingBag.cpp`).
+    """
     if scale_grad and n.random is not None:
         raise n.unsupported("with scale_grad_by_freq in training", hint="nn.Embedding has it, before a sum")
     bags = n.shape[0]
@@ -412,7 +415,7 @@ def _reduction(n: Call, offsets: Value, bags: Expr, indices: Value) -> Callable[
 
 
 def _equal_bags(n: Call, offsets: Value, bags: Expr, indices: Value) -> Expr | None:
-    """How many rows each bag has, where `offsets` are 0, k, 2k and so on, as indices of two dimensions have them."""
+    """The number of rows in each bag if `offsets` are 0, k, 2k and so on, as for two-dimensional indices; else None."""
     node = next((node for node in reversed(n.builder.nodes) if offsets in node.outputs), None)
     if node is None or node.op != "range":
         return None
@@ -422,7 +425,7 @@ def _equal_bags(n: Call, offsets: Value, bags: Expr, indices: Value) -> Expr | N
 
 
 def _of_equal_bags(n: Call, bags: Expr, length: Expr, rows: Value, kind: str) -> Value:
-    """The sums of bags' rows, or their maxima, whose gradient is the first largest element's."""
+    """The sums of the rows of equal bags, or their maxima, whose gradient flows to the first largest element."""
     x = n.reshape(rows, (bags, length, rows.shape[1]))
     if kind == "add":
         return n.emit("reduce_sum", x, axes=(1,), keepdims=False)
@@ -432,7 +435,8 @@ def _of_equal_bags(n: Call, bags: Expr, length: Expr, rows: Value, kind: str) ->
 
 
 def _bag_of_each(n: Call, offsets: Value, bags: Expr, count: Expr) -> Value:
-    """The bag of each row: how many offsets are not after it, less one. An offset after all rows is counted aside."""
+    """The bag of each row: the number of offsets that are not after it, minus 1. Offsets after the last row have no
+    effect."""
     starts = n.reshape(n.slice(n.cast(offsets, i64), 0, 0, bags), (bags, 1))
     begun = n.emit("scatter_nd", n.filled(0, i64, (count + 1,)), starts, n.filled(1, i64, (bags,)), reduction="add")
     begun = n.emit("cumsum", n.slice(begun, 0, 0, count), axis=0, exclusive=False, reverse=False)

@@ -1,4 +1,4 @@
-"""Rules for integers as such: divisors, counts, and rows repeated as often as data says."""
+"""Rules for integers: greatest common divisors, histograms, and rows repeated by counts in the data."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tilewright.ops.dims import dim
 from tilewright.support.errors import UnsupportedError
 
 LARGEST = (1 << 31) - 1
-"""The largest size."""
+"""The largest number of rows that a count in the data may ask for."""
 
 
 @rule("gcd")
 def gcd(n: Call, a: Operand, b: Operand) -> Value:
-    """Euclid's algorithm on all elements, until the last of them is done."""
+    """The greatest common divisor by Euclid's algorithm on all elements, until each has finished."""
     x, y = (n.broadcast(v, n.shape) for v in n.together(a, b))
     x, y = (n.emit("abs", v) if v.dtype.kind == "int" else v for v in (x, y))
     if as_int(product(x.shape)) == 0:
@@ -56,7 +56,7 @@ def lcm(n: Call, a: Operand, b: Operand) -> Value:
 
 @rule("bincount")
 def bincount(n: Call, x: Value, weights: Value | None = None, minlength: int | Expr = 0) -> Value:
-    """How often each number from 0 on is there, or the sums of its weights: as many as the largest says."""
+    """How often each number from 0 to the largest occurs, or the sum of its weights; at least `minlength` results."""
     places = n.all_within(n.cast(x, i64), 0, LARGEST, "a number that is counted is negative")
     most = n.emit("reduce_max", places, axes=(0,), keepdims=False)
     size = n.emit("max", n.emit("add", most, n.constant(1, i64)), n.number(minlength, i64))
@@ -67,7 +67,7 @@ def bincount(n: Call, x: Value, weights: Value | None = None, minlength: int | E
 
 @rule("repeat_interleave.Tensor")
 def repeat_interleave(n: Call, repeats: Value, *, output_size: Any = None) -> Value:
-    """The index of each row, as often as it says: how many rows have begun, less one."""
+    """For each output row the index of the repeated input row: the number of rows that have begun there, minus 1."""
     counts = n.all_within(n.cast(repeats, i64), 0, LARGEST, "a number of repeats is negative")
     total = n.emit("reduce_sum", counts, axes=(0,), keepdims=False)
     if output_size is not None:
@@ -83,7 +83,7 @@ def repeat_interleave(n: Call, repeats: Value, *, output_size: Any = None) -> Va
 
 
 def _rows(n: Call, count: Value) -> Expr:
-    """A number of the data as the size of the result: PyTorch's symbol, from here on one of ours."""
+    """A number computed from data as the size of the result, with a new symbol for PyTorch's."""
     stated = n.results.shape[0]
     if not isinstance(stated, torch.SymInt):
         raise UnsupportedError("a size of the data that is known before is not supported", got=stated)

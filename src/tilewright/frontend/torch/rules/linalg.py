@@ -1,7 +1,7 @@
 """Rules for linear algebra: determinants, inverses and solutions from three factorisations.
 
-Eager PyTorch raises an error for matrices that are singular or not positive definite. Here they give infinities, NaN,
-or the number that says so where the operator has one.
+Eager PyTorch raises an error for matrices that are singular or not positive definite. Here the results are infinite or
+NaN, and operators with an `info` result return it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def _transposed(n: Call, x: Value) -> Value:
 
 
 def _solved(n: Call, a: Value, b: Value, *, upper: bool, unit: bool = False) -> Value:
-    """x with a x = b, of batches that broadcast."""
+    """The solution x of a x = b for triangular a, with batches that broadcast."""
     lead = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = n.broadcast(a, (*lead, *a.shape[-2:])), n.broadcast(b, (*lead, *b.shape[-2:]))
     return n.emit("triangular_solve", a, b, upper=upper, unit=unit)
 
 
 def _first_bad(n: Call, bad: Value) -> Value:
-    """The first place, counted from 1, of what is true along the last axis; 0 if nothing is."""
+    """The first position, counted from 1, where `bad` is true along the last axis; 0 if there is none."""
     if as_int(bad.shape[-1]) == 0:
         return n.filled(0, i32, bad.shape[:-1])
     axis = bad.type.rank - 1
@@ -45,7 +45,8 @@ def _first_bad(n: Call, bad: Value) -> Value:
 
 @rule("linalg_cholesky", "cholesky", "linalg_cholesky_ex")
 def cholesky(n: Call, x: Value, upper: bool = False, check_errors: bool = False) -> Any:
-    """The lower factor of the lower triangle; of the upper one the transposed factor."""
+    """The lower Cholesky factor, computed from the lower triangle; with `upper`, from the upper triangle and
+    transposed."""
     y = n.emit("cholesky", _transposed(n, x) if upper else x)
     result = _transposed(n, y) if upper else y
     if not n.name.endswith("_ex"):
@@ -89,7 +90,7 @@ def _zero_pivot(n: Call, both: Value) -> Value:
 
 
 def _permuted(n: Call, b: Value, rows: Value) -> Value:
-    """The rows of `b` in another order."""
+    """The rows of `b` permuted by `rows`."""
     lead = broadcast_shapes(b.shape[:-2], rows.shape[:-1])
     shape = (*lead, *b.shape[-2:])
     places = n.reshape(rows, (*rows.shape, 1))
@@ -114,7 +115,7 @@ def inverse(n: Call, x: Value, *, check_errors: bool = False) -> Any:
 
 @rule("linalg_solve", "linalg_solve_ex", "_linalg_solve_ex")
 def solve(n: Call, a: Value, b: Value, *, left: bool = True, check_errors: bool = False) -> Any:
-    """A vector of right sides is a matrix of one column; from the right, the transposed system."""
+    """Solve a x = b, or with `left` false x a = b by the transposed system. A vector b is treated as one column."""
     vector = b.type.rank == 1 or (b.type.rank == a.type.rank - 1 and _same_shape(b.shape, a.shape[:-1]))
     right = n.reshape(b, (*b.shape, 1)) if vector else b
     matrix = a if left else _transposed(n, a)
@@ -138,7 +139,7 @@ def _same_shape(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> bool:
 
 
 def _sign(n: Call, pivots: Value, both: Value) -> Value:
-    """-1 for each row that was exchanged with another one."""
+    """The sign of a permutation: the product of -1 for each row that pivoting exchanged."""
     places = n.emit("range", start=1, step=1, size=pivots.shape[-1], dtype=i32)
     moved = n.cast(n.emit("ne", pivots, places), both.dtype)
     signs = n.emit("sub", n.like(1, moved), n.emit("mul", n.like(2, moved), moved))
@@ -156,7 +157,7 @@ def determinant(n: Call, x: Value) -> Any:
 
 @rule("linalg_slogdet", "slogdet", "_linalg_slogdet", "logdet")
 def log_determinant(n: Call, x: Value) -> Any:
-    """The sign and the logarithm of the size of a determinant."""
+    """The sign and the logarithm of the absolute value of a determinant."""
     both, pivots, _ = n.emit_all("lu", x)
     middle = diagonal(n, both, 0, -2, -1)
     axes = {"axes": (middle.type.rank - 1,), "keepdims": False}
@@ -185,7 +186,7 @@ def solve_triangular(
 def triangular_solve(
     n: Call, b: Value, a: Value, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> list[Value]:
-    """The solution, and a copy of the matrices."""
+    """The solution of a triangular system, and the matrices `a` themselves, as PyTorch returns both."""
     matrix = _transposed(n, a) if transpose else a
     x = _solved(n, matrix, b, upper=upper is not transpose, unit=unitriangular)
     return [x, n.broadcast(a, (*x.shape[:-2], *a.shape[-2:]))]
@@ -193,14 +194,14 @@ def triangular_solve(
 
 @rule("linalg_lu_solve")
 def lu_solve(n: Call, both: Value, pivots: Value, b: Value, *, left: bool = True, adjoint: bool = False) -> Value:
-    """From factors and pivots that are given; the pivots become an order of rows one by one."""
+    """The solution from LU factors and pivots; the row exchanges of the pivots are first turned into a permutation."""
     if not left or adjoint:
         raise n.unsupported("from the right, or transposed")
     return _solved(n, both, _solved(n, both, _permuted(n, b, _order(n, pivots)), upper=False, unit=True), upper=True)
 
 
 def _order(n: Call, pivots: Value) -> Value:
-    """The order of rows that exchanges by pivots make, for as many rows as there are pivots."""
+    """The permutation that consecutive row exchanges by pivots produce."""
     count = as_int(pivots.shape[-1])
     if count is None or count > 16:
         raise n.unsupported("of more than 16 rows, by pivots")

@@ -1,4 +1,4 @@
-"""Rules for losses whose decompositions in PyTorch differ from what its operators compute."""
+"""Rules for losses whose PyTorch decompositions differ from the operators themselves."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tilewright.ir.dtype import i64
 from tilewright.ir.graph import Value
 
 MIN_LOG = -100.0
-"""The number that PyTorch takes for the logarithm of zero in a binary cross entropy."""
+"""PyTorch's lower bound for logarithms in a binary cross entropy."""
 MIN_VARIANCE = 1e-12
-"""The least number by which its gradient divides."""
+"""The lower bound for x (1 - x), by which the gradient of binary cross entropy divides."""
 
 
 def _over_batch(n: Call, x: Value, reduction: int) -> Value:
-    """All elements (0), their mean (1) or their sum (2)."""
+    """The loss of all elements (reduction 0), its mean (1) or its sum (2)."""
     if reduction == 0:
         return x
     axes = tuple(range(x.type.rank))
@@ -23,7 +23,8 @@ def _over_batch(n: Call, x: Value, reduction: int) -> Value:
 
 @rule("binary_cross_entropy", single=True)
 def binary_cross_entropy(n: Call, x: Value, target: Value, weight: Value | None = None, reduction: int = 1) -> Value:
-    """Logarithms are no less than -100; the gradient is (x - target) / max(x (1 - x), 1e-12), as PyTorch says it."""
+    """Binary cross entropy, with logarithms of -100 or more; the gradient is (x - target) / max(x (1 - x), 1e-12), as
+    in PyTorch."""
     one = n.like(1, x)
     least = n.like(MIN_LOG, x)
     rest = n.emit("sub", one, x)
@@ -52,8 +53,8 @@ def multi_margin_loss(
     weight: Value | None = None,
     reduction: int = 1,
 ) -> Value:
-    """The sum over classes j other than the target t of weight[t] max(0, margin - x[t] + x[j])^p, over the classes.
-    Where that is 0 nothing flows back; in PyTorch's decomposition, which clamps, it does."""
+    """The sum over classes j other than the target t of weight[t] max(0, margin - x[t] + x[j])^p, divided by the number
+    of classes. Where the maximum is 0 the gradient is 0, unlike in PyTorch's decomposition, which clamps."""
     shape = x.shape
     classes = shape[-1]
     x = n.reshape(x, (1, classes)) if x.type.rank == 1 else x
@@ -74,8 +75,8 @@ def multi_margin_loss(
 
 @rule("multilabel_margin_loss", single=True)
 def multilabel_margin_loss(n: Call, x: Value, target: Value, reduction: int = 1) -> Value:
-    """The sum over classes j that are no target and targets t of max(0, 1 - x[t] + x[j]), over the classes; the targets
-    of a row are those before its first -1."""
+    """The sum over classes j that are no target and targets t of max(0, 1 - x[t] + x[j]), divided by the number of
+    classes; a row's targets are those before its first -1."""
     shape = x.shape
     if x.type.rank == 1:
         x, target = n.reshape(x, (1, *shape)), n.reshape(target, (1, *shape))

@@ -26,7 +26,7 @@ def softmax(n: Call, x: Value, dim: int, *_: Any, **__: Any) -> Value:
 
 @rule("_safe_softmax", single=True)
 def safe_softmax(n: Call, x: Value, dim: int, *_: Any, **__: Any) -> Value:
-    """Zeros where all numbers are -inf, whose softmax is not even computed: its gradient would be NaN."""
+    """Softmax that is 0 where all inputs are -inf; these are replaced beforehand, since the gradient would be NaN."""
     x = n.cast(x, n.dtype)
     if x.type.rank == 0:
         return n.emit("select", n.emit("eq", x, n.like(float("-inf"), x)), n.like(0.0, x), n.like(1.0, x))
@@ -61,7 +61,7 @@ def batch_norm(
 def native_batch_norm_without_training(
     n: Call, x: Value, weight: Any, bias: Any, mean: Value, var: Value, momentum: float, epsilon: float
 ) -> list[Value]:
-    """The statistics that come out too are empty."""
+    """Batch norm in evaluation; its results for batch statistics are empty tensors."""
     empty = n.filled(0, x.dtype, (0,))
     return [common_batch_norm(n, x, weight, bias, mean, var, epsilon), empty, empty]
 
@@ -78,8 +78,8 @@ def native_batch_norm_in_training(
     momentum: float,
     epsilon: float,
 ) -> list[Value]:
-    """Also the mean and the reciprocal standard deviation of the batch, and the new running statistics: these move by
-    `momentum` towards the batch's, whose variance they take with n - 1."""
+    """Batch norm in training. Returns the output, the batch's means and reciprocal standard deviations, and the new
+    running statistics: these move by `momentum` towards the batch's, whose variance is unbiased."""
     if not training:
         empty = n.filled(0, x.dtype, (0,))
         return [common_batch_norm(n, x, weight, bias, mean, var, epsilon), empty, empty, mean, var]
@@ -109,7 +109,7 @@ def native_batch_norm_of_batch(
 
 
 def _statistics_of_batch(n: Call, x: Value, weight: Value | None, bias: Value | None, epsilon: float) -> Value:
-    """A batch norm without running statistics normalises by the batch's own."""
+    """A batch norm without running statistics, which normalises by those of the batch."""
     axes = tuple(k for k in range(x.type.rank) if k != 1)
     return n.single(_normalised_by_itself, x, weight, bias, axes, epsilon)  # type: ignore[no-any-return]
 
@@ -126,13 +126,13 @@ def _normalised(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> Value
 
 
 def _normalised_and_how(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
-    """Normalised, the means, and the reciprocal standard deviations."""
+    """`x` normalised over the axes, its means, and its reciprocal standard deviations."""
     mean, deviation, root = _moments(n, x, axes, epsilon)
     return n.emit("div", deviation, root), mean, n.emit("reciprocal", root)
 
 
 def _moments(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
-    """Means, deviations from them, and square roots of their mean squares and epsilon."""
+    """The means, the deviations from them, and the square roots of mean square plus epsilon."""
     mean, deviation, spread = variance(n, x, axes)
     return mean, deviation, stable_root(n, spread, epsilon)
 
@@ -178,7 +178,7 @@ def layer_norm(
 
 @rule("native_layer_norm", single=True)
 def native_layer_norm(n: Call, x: Value, shape: Any, weight: Any, bias: Any, epsilon: float) -> list[Value]:
-    """Also the means and the reciprocal standard deviations, which are dropped where nothing reads them."""
+    """Layer norm, with means and reciprocal standard deviations, which are dropped if unused."""
     axes = tuple(range(x.type.rank - len(shape), x.type.rank))
     _, mean, rstd = _normalised_and_how(n, x, axes, epsilon)
     return [layer_norm(n, x, shape, weight, bias, epsilon), mean, rstd]
@@ -224,7 +224,7 @@ def native_group_norm(
     groups: int,
     epsilon: Any,
 ) -> list[Value]:
-    """Also the means and the reciprocal standard deviations of the groups."""
+    """Group norm, with the groups' means and reciprocal standard deviations, which are dropped if unused."""
     flat = n.reshape(x, (x.shape[0], groups, product(x.shape[2:]) * (x.shape[1] // groups)))
     _, mean, rstd = _normalised_and_how(n, flat, (2,), epsilon)
     moments = (n.reshape(v, (x.shape[0], groups)) for v in (mean, rstd))
@@ -238,7 +238,7 @@ def local_response_norm(n: Call, x: Value, size: int, alpha: float = 1e-4, beta:
 
 @rule("weight_norm", "_weight_norm", single=True)
 def weight_norm(n: Call, v: Value, g: Value, dim: int = 0) -> Value:
-    """g v / |v|, the norm over all dimensions but `dim`."""
+    """g v / |v|, where the norm is over all dimensions except `dim`."""
     axes = tuple(k for k in range(v.type.rank) if k != dim % max(v.type.rank, 1))
     norm = root(n, n.emit("reduce_sum", n.emit("mul", v, v), axes=axes, keepdims=True))
     return n.emit("mul", v, n.emit("div", g, norm))

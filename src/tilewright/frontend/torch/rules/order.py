@@ -1,4 +1,5 @@
-"""Rules for what depends on the order of elements: ranks, medians, running extremes, places in sorted rows."""
+"""Rules for operators that depend on the order of elements: medians, modes, running maxima, search in sorted rows,
+histograms."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from tilewright.ops.dims import dim
 
 
 def _sorted(n: Call, x: Value, axis: int) -> tuple[Value, Value]:
-    """All elements of an axis from the smallest on, NaN last, and where they stood."""
+    """The elements of an axis in ascending order, NaN last, and their original positions."""
     values, index = n.emit_all("topk", x, axis=axis, k=x.shape[axis], largest=False)
     return values, index
 
 
 def _without(n: Call, x: Value, axis: int, keepdim: bool) -> Value:
-    """The axis, which has one element, taken away unless it is kept."""
+    """`x` without its axis of size 1, unless `keepdim`."""
     return x if keepdim else n.reshape(x, (*x.shape[:axis], *x.shape[axis + 1 :]))
 
 
@@ -61,7 +62,7 @@ def median_of_all(n: Call, x: Value) -> Value:
 
 
 def shared(n: Call, x: Value, result: Value) -> Value:
-    """The mean of all elements that are equal to one of them, NaN to NaN: each has its share of the gradient."""
+    """`result` as the mean of all elements equal to it (NaN equals NaN), so that these share its gradient."""
     same = n.emit("or", n.emit("eq", x, result), n.emit("and", n.emit("isnan", x), n.emit("isnan", result)))
     axes = tuple(range(x.type.rank))
     count = n.emit("reduce_sum", n.cast(same, x.dtype), axes=axes, keepdims=False)
@@ -71,7 +72,8 @@ def shared(n: Call, x: Value, result: Value) -> Value:
 
 @rule("mode")
 def mode(n: Call, x: Value, dim: int = -1, keepdim: bool = False) -> list[Value]:
-    """The element that occurs most, the smallest of several, and its last place: by comparing all with all."""
+    """The most frequent element along an axis, the smallest of several, and its last position; all elements are
+    compared with each other."""
     if x.type.rank == 0:
         return [x, n.filled(0, i64, ())]
     axis = n.axis(dim, x)
@@ -113,7 +115,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Value | None = None,
 ) -> Value:
-    """How many elements of a sorted row are below each value, or not above it."""
+    """For each value, the number of elements of a sorted row that are below it, or with `right` not above it."""
     if sorter is not None:
         row = n.emit("gather_elements", row, sorter, axis=row.type.rank - 1)
     row, operand = n.together(row, values)
@@ -150,8 +152,8 @@ def isin(n: Call, elements: Operand, tests: Operand, *, assume_unique: bool = Fa
 
 @rule("histc")
 def histc(n: Call, x: Value, bins: int = 100, low: float = 0, high: float = 0) -> Value:
-    """How many elements are in each of `bins` equal parts of low to high, the last with its end; without bounds from
-    the least element to the greatest."""
+    """A histogram of elements from `low` to `high` in `bins` equal intervals, the last one closed; if both bounds are
+    0, from the least element to the greatest."""
     flat = n.reshape(x, (product(x.shape),))
     if as_int(flat.shape[0]) == 0:
         return n.filled(0, x.dtype, (bins,))
@@ -173,7 +175,7 @@ def histc(n: Call, x: Value, bins: int = 100, low: float = 0, high: float = 0) -
 
 
 def _counted(n: Call, place: Value, weights: Value, bins: int, t: DType) -> Value:
-    """The sums of the weights at each place below `bins`; what is at `bins` is dropped."""
+    """The sums of weights by `place`, for places 0 to bins - 1; place `bins` is dropped."""
     zeros = n.filled(0, t, (bins + 1,))
     total = n.emit("scatter_elements", zeros, place, weights, axis=0, reduction="add")
     return n.slice(total, 0, 0, dim(bins))

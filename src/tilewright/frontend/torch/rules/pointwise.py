@@ -1,4 +1,4 @@
-"""Rules for arithmetic, comparison, logic and functions of single elements."""
+"""Rules for arithmetic, comparison, logic and elementwise functions."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def div(n: Call, a: Operand, b: Operand, rounding_mode: str | None = None) -> Va
 
 @rule("floor_divide", single=True)
 def floor_divide(n: Call, a: Operand, b: Operand) -> Value:
-    """Python's `//` of floats: what is left of `a` less the remainder, which is nearer than the quotient rounded (1 //
-    0.1 is 9); where `b` is zero the quotient."""
+    """Python's `//` of floats: (a - remainder) / b, which is more exact than rounding the quotient (1 // 0.1 is 9);
+    where `b` is zero, a / b."""
     if n.dtype.is_int:
         return _binary(n, "floordiv", a, b)
     x, y = n.operand(a, n.dtype), n.operand(b, n.dtype)
@@ -153,7 +153,7 @@ def floor_divide(n: Call, a: Operand, b: Operand) -> Value:
 
 @rule("round.decimals", single=True)
 def round_decimals(n: Call, x: Value, decimals: int = 0) -> Value:
-    """Rounded at a decimal place, by scaling as PyTorch does."""
+    """`x` rounded to `decimals` decimal places, by scaling as PyTorch does."""
     if decimals == 0 or not x.dtype.is_float:
         return n.emit("round", x) if x.dtype.is_float else x
     factor = n.like(10.0 ** abs(decimals), x)
@@ -167,7 +167,7 @@ def trunc(n: Call, x: Value) -> Value:
 
 
 def _truncated(n: Call, x: Value) -> Value:
-    """Towards zero."""
+    """`x` rounded towards zero."""
     return n.emit("select", n.emit("lt", x, n.like(0.0, x)), n.emit("ceil", x), n.emit("floor", x))
 
 
@@ -183,7 +183,7 @@ def fmod(n: Call, a: Operand, b: Operand) -> Value:
 
 @rule("remainder", single=True)
 def remainder(n: Call, a: Operand, b: Operand) -> Value:
-    """The sign of the divisor, as Python's `%`."""
+    """The remainder with the sign of the divisor, as Python's `%`."""
     if n.dtype.is_int:
         return _binary(n, "mod", a, b)
     x, y = n.operand(a, n.dtype), n.operand(b, n.dtype)
@@ -192,7 +192,7 @@ def remainder(n: Call, a: Operand, b: Operand) -> Value:
 
 @rule("pow")
 def power(n: Call, a: Operand, b: Operand) -> Value:
-    """Small known exponents become products and roots."""
+    """A power; small known exponents become products and roots."""
     t = n.dtype
     if isinstance(a, Value) and isinstance(b, int | float):
         simple = n.single(_simple_power, n.cast(a, t), float(b))
@@ -205,7 +205,7 @@ def power(n: Call, a: Operand, b: Operand) -> Value:
 
 
 def _known_power(n: Call, x: Value, exponent: int) -> Value:
-    """An integer to the power of a positive number, by squares."""
+    """An integer to a known positive power, by repeated squaring."""
     if exponent < 0:
         raise n.unsupported("of integers to a power below 0", got=exponent)
     result, square = None, x
@@ -218,8 +218,8 @@ def _known_power(n: Call, x: Value, exponent: int) -> Value:
 
 
 def _integer_power(n: Call, a: Value, b: Value) -> Value:
-    """By squares of the base, of which the exponent's bits choose some; numbers that are too large wrap around. With
-    exponents below 0, 1 and -1 are what they are, and all else is 0 (`powi` of ATen's Pow.h)."""
+    """An integer power by repeated squaring, selected by the bits of the exponent; overflow wraps around. For negative
+    exponents, 1 and -1 have their powers and all else gives 0 (`powi` of ATen's Pow.h)."""
     one, zero, minus = n.like(1, a), n.like(0, a), n.like(-1 if a.dtype.kind == "int" else 1, a)
     bits = b.dtype.bits - (b.dtype.kind == "int")
     result, square = n.broadcast(one, n.shape), a
@@ -329,7 +329,7 @@ def softplus(n: Call, x: Value, beta: float = 1, threshold: float = 20) -> Value
 
 @rule("sinc", "special_sinc", single=True)
 def sinc(n: Call, x: Value) -> Value:
-    """sin(pi x) / (pi x), and 1 at 0, where it is flat."""
+    """sin(pi x) / (pi x), and 1 at 0, where the gradient is 0."""
     x = n.floats(x)
     origin, one = n.emit("eq", x, n.like(0, x)), n.like(1, x)
     angle = n.emit("mul", n.emit("select", origin, one, x), n.like(math.pi, x))
@@ -338,7 +338,7 @@ def sinc(n: Call, x: Value) -> Value:
 
 @rule("atan2", "arctan2")
 def atan2(n: Call, y: Value, x: Value) -> Value:
-    """At the origin its gradient is zero."""
+    """`atan2`, whose gradient at the origin is zero."""
     y, x = n.operand(y, n.dtype), n.operand(x, n.dtype)
 
     def elsewhere() -> Value:
@@ -354,7 +354,7 @@ def atan2(n: Call, y: Value, x: Value) -> Value:
 
 @rule("sign", "sgn")
 def sign(n: Call, x: Value) -> Value:
-    """PyTorch has no sign in NaN, NumPy and ONNX have NaN."""
+    """The sign; 0 for NaN as in PyTorch, while NumPy and ONNX return NaN."""
     if x.dtype is boolean:
         return x
     result = n.emit("sign", x)

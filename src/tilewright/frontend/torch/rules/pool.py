@@ -1,4 +1,4 @@
-"""Rules for pooling and for changing the size of images."""
+"""Rules for pooling and for resizing images."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def _each(value: Any, rank: int) -> list[int]:
 
 
 def _rank(n: Call) -> int:
-    """Spatial dimensions, which the operator's name ends with."""
+    """The number of spatial dimensions, by which the operator's name ends ("2d")."""
     name = n.name.removeprefix("aten.").split(".")[0].removesuffix("_with_indices")
     return int(name.removesuffix("d")[-1])
 
 
 def _pooled(n: Call, op: str, x: Value, rank: int, window: dict[str, Any]) -> Value:
-    """Without a batch dimension one is put in front."""
+    """A pooling of `rank` spatial dimensions; a missing batch dimension is added in front."""
     if x.type.rank == rank + 2:
         return n.emit(op, x, **window)
     y = n.emit(op, n.reshape(x, (1, *x.shape)), **window)
@@ -108,7 +108,7 @@ def _divided(n: Call, x: Value, rank: int, window: dict[str, Any], factor: float
     single=True,
 )
 def adaptive_pool(n: Call, x: Value, size: Any) -> Any:
-    """Equal windows where the sizes divide; one window is a reduction."""
+    """Adaptive pooling: equal windows if the sizes divide, and a reduction for one window."""
     rank = _rank(n)
     largest = "max" in n.name
     wanted = [as_int(d) for d in n.shape[-rank:]]
@@ -133,8 +133,8 @@ def adaptive_pool(n: Call, x: Value, size: Any) -> Any:
 
 
 def _open(n: Call, x: Value, axes: Sequence[int], largest: bool) -> Any:
-    """Windows of axes whose extents are open, one axis after another: as many slices. Axes that keep their extent have
-    windows of one element."""
+    """Adaptive pooling along axes of symbolic extent, one after another, as slices of equal windows. Axes whose output
+    is as large as the input have windows of one element."""
     for axis in reversed(axes) if largest else axes:
         extent, count = x.shape[axis], n.shape[axis]
         if extent == count:
@@ -154,15 +154,15 @@ def _mean(n: Call, x: Value, axis: int) -> Value:
 
 
 def _first_maximum(n: Call, x: Value, axis: int) -> Value:
-    """The largest element along an axis, whose gradient flows to the first of equal ones."""
+    """The largest element along an axis; its gradient flows to the first of equal ones."""
     result = n.emit("reduce_max", x, axes=(axis,), keepdims=True)
     place = n.emit("argmax", x, axis=axis, keepdims=True, select_last_index=False)
     return n.picked(result, x, place, axis)
 
 
 def _uneven(n: Call, x: Value, extents: Sequence[int], wanted: Sequence[int], largest: bool) -> Any:
-    """Windows of different widths, one axis after another: each as wide as the widest, by gathering, where elements
-    past a window's end are its last one again. Of equal maxima the first row by row counts."""
+    """Adaptive pooling with windows of different widths, one axis after another: a gather makes all as wide as the
+    widest by repeating a window's last element. Of equal maxima, the first in row-major order counts."""
     lead = x.type.rank - len(wanted)
     index = None
     if largest and 1 in n.read:

@@ -1,7 +1,7 @@
 """Rules for quantised operators: `quantized_decomposed::*`, which torchao's pt2e writes, and products of integers.
 
-Source of each rule: torch/ao/quantization/fx/_decomposed.py. Levels are `clamp(round(x * (1 / scale)) + zero)`: a
-product with the reciprocal, where ONNX divides.
+Source of each rule: torch/ao/quantization/fx/_decomposed.py. Quantised levels are `clamp(round(x * (1 / scale)) +
+zero)`: PyTorch multiplies by the reciprocal, where ONNX divides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewright.ops.dims import axis_of
 
 DECOMPOSED = "quantized_decomposed::"
 EPSILON = float(np.finfo(np.float32).eps)
-"""The least scale of a choice that names none."""
+"""The lower bound of scales for operators that state none."""
 
 
 @rule("_int_mm")
@@ -44,8 +44,8 @@ def dequantize_per_tensor(
 
 @rule(f"{DECOMPOSED}quantize_per_channel", f"{DECOMPOSED}quantize_per_token")
 def quantize_per_channel(n: Call, x: Value, scales: Value, zeros: Value, *rest: Any) -> Value:
-    """By channel: the axis, the least and the greatest level, the type; by token, the last dimension has one scale,
-    and scales and zero points their own last dimension of 1."""
+    """Quantisation by channel or token. `rest`: the axis (by channel only), the lowest and highest level, the type. By
+    token, scales and zero points have a last dimension of 1."""
     *axis, low, high, _ = rest
     scale, zero = (_along(n, v, x, axis) for v in (scales, zeros))
     return _levels(n, x, _inverse(n, scale), zero, low, high)
@@ -66,7 +66,7 @@ def dequantize_per_token(n: Call, x: Value, scales: Value, zeros: Value, *_: Any
 
 @rule(f"{DECOMPOSED}choose_qparams")
 def choose_qparams(n: Call, x: Value, low: Any, high: Any, eps: Any, _: Any) -> list[Value]:
-    """(scale f64[1], zero point i64[1]) of the range of all elements, which contains 0."""
+    """Scale (f64[1]) and zero point (i64[1]) for the range of all elements, widened to contain 0."""
     axes = tuple(range(x.type.rank))
     least, most = (n.emit(op, x, axes=axes, keepdims=False) for op in ("reduce_min", "reduce_max"))
     least, most = n.emit("min", least, n.like(0.0, x)), n.emit("max", most, n.like(0.0, x))
@@ -95,7 +95,8 @@ def _levels(n: Call, x: Value, inverse: Value, zero: Operand, low: Any, high: An
 
 
 def _numbers(n: Call, x: Value, scale: Value, zero: Operand | None) -> Value:
-    """(levels - zero) * scale. Products of such numbers with weights multiply the integers."""
+    """Dequantised numbers, (levels - zero) * scale. A later pass turns products of these with weights into integer
+    products."""
     y = n.cast(x, i32)
     if isinstance(zero, Value):
         y = n.emit("sub", y, n.cast(n.reshape(zero, ()) if _is_one(zero) else zero, i32))
@@ -105,7 +106,7 @@ def _numbers(n: Call, x: Value, scale: Value, zero: Operand | None) -> Value:
 
 
 def _along(n: Call, v: Value, x: Value, axis: Sequence[Any]) -> Value:
-    """A scale or zero point of each slice, with the dimensions of x."""
+    """A scale or zero point for each slice of an axis, shaped to broadcast with x."""
     if not axis:
         return v
     at = axis_of(int(axis[0]), x.type.rank)

@@ -1,7 +1,7 @@
 """Rules for dropout, and for random numbers in graphs that have a key of such numbers (learning steps).
 
-Dropout keeps an element where a number in [0, 1) of 24 bits is less than the share to keep, and scales what is kept by
-one over that share. Which numbers come are ours and not PyTorch's; the law of both is the same.
+Dropout keeps an element where a random number of 24 bits in [0, 1) is less than the probability of keeping, and divides
+it by that. The generator is Tilewright's, not PyTorch's, so that only the distribution is the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilewright.support.errors import UnsupportedError
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 SATURATED = -SELU_ALPHA * SELU_SCALE
-"""The value that alpha dropout puts in the place of what it drops: the limit of SELU."""
+"""The value that alpha dropout writes to dropped elements: the lower limit of SELU."""
 
 
 @rule("dropout", "feature_dropout")
@@ -31,7 +31,7 @@ def dropout(n: Call, x: Value, p: float, train: bool) -> Value:
 
 @rule("native_dropout")
 def native_dropout(n: Call, x: Value, p: float, train: bool | None) -> list[Value]:
-    """Also the mask of what is kept."""
+    """Dropout; returns the result and the mask of retained elements."""
     if train is False or not p:
         return [x, n.filled(True, boolean, x.shape)]
     retained = _retained(n, x.shape, 1 - p)
@@ -52,14 +52,14 @@ def alpha_dropout(n: Call, x: Value, p: float, train: bool) -> Value:
 
 
 def _channels(n: Call, x: Value) -> tuple[Expr, ...]:
-    """The shape of the mask: whole channels are dropped by feature dropout."""
+    """The shape of a mask of whole channels, for feature dropout."""
     if "feature" not in n.name:
         return x.shape
     return (*x.shape[:2], *[as_expr(1)] * (x.type.rank - 2))
 
 
 def _scaled(n: Call, retained: Value, share: float, x: Value) -> Value:
-    """One over the share where something is kept, zero elsewhere."""
+    """1 / share for retained elements, 0 for others."""
     return n.emit("select", retained, n.like(1 / share if share else 0, x), n.like(0, x))
 
 
@@ -103,8 +103,8 @@ def randn(n: Call, *_: Any, **__: Any) -> Value:
 
 @rule("normal", "normal_functional", table=SAMPLING)
 def normal(n: Call, mean: Any, std: Any = 1.0, *rest: Any, **_: Any) -> Value:
-    """Random numbers by tensors of means and deviations. In the overload with a tensor to be filled, that comes
-    first."""
+    """Normal random numbers with tensors (or numbers) of means and standard deviations; one overload has the tensor to
+    be filled as first argument."""
     if "functional" in n.name or (rest and isinstance(rest[0], int | float)):
         mean, std = std, rest[0] if rest else 1.0
     spread = n.emit("mul", _normal(n), n.operand(std, f32))
@@ -112,7 +112,7 @@ def normal(n: Call, mean: Any, std: Any = 1.0, *rest: Any, **_: Any) -> Value:
 
 
 def _normal(n: Call) -> Value:
-    """Normal numbers: sqrt(-2 log(1 - u)) cos(2 pi v) (Box and Muller, 1958)."""
+    """Standard normal random numbers: sqrt(-2 log(1 - u)) cos(2 pi v) (Box and Muller, 1958)."""
     inner = n.emit("sub", n.constant(1.0, f32), _uniform(n, n.shape))  # (0, 1]
     radius = n.emit("sqrt", n.emit("mul", n.emit("log", inner), n.constant(-2.0, f32)))
     angle = n.emit("mul", _uniform(n, n.shape), n.constant(2 * math.pi, f32))

@@ -64,7 +64,8 @@ def arg(n: Call, x: Value, dim: int | None = None, keepdim: bool = False) -> Val
 
 
 def _arg(n: Call, largest: bool, x: Value, dim: int | None, keepdim: bool) -> Value:
-    """The first index of the extreme. PyTorch leaves open which of equal ones; eager takes the first here too."""
+    """The index of the largest or smallest element, the first of equal ones. PyTorch leaves that open; in eager mode it
+    also returns the first."""
     if dim is None:
         flat = n.reshape(x, (product(x.shape),))
         index = _arg(n, largest, flat, 0, False)
@@ -101,7 +102,8 @@ def count_nonzero(n: Call, x: Value, axes: Axes = None) -> Value:
 def variance(
     n: Call, x: Value, axes: Any = None, unbiased: Any = None, keepdim: bool = False, correction: Any = None
 ) -> Any:
-    """Two passes: the mean, then the mean square deviation from it, divided by the count less the correction."""
+    """The variance in two passes: the mean, then the mean square deviation, divided by the count minus the
+    correction."""
     if n.name.endswith("default") or n.name in ("aten.var", "aten.std"):  # (self, unbiased)
         axes, unbiased = None, axes
     if n.name.endswith("correction"):  # (self, dim, *, correction, keepdim)
@@ -131,7 +133,7 @@ def variance(
 
 
 def root(n: Call, x: Value, power: float = 0.5) -> Value:
-    """The square root (or another power) of numbers that are sums of no negative ones: flat where they are zero."""
+    """The square root (or another power) of a sum of squares; its gradient at 0 is defined as 0."""
 
     def away_from_zero() -> Value:
         flat, one = n.emit("eq", x, n.like(0, x)), n.like(1, x)
@@ -146,7 +148,7 @@ def _power(n: Call, x: Value, power: float) -> Value:
 
 @rule("logsumexp", "special_logsumexp", single=True)
 def logsumexp(n: Call, x: Value, axes: Axes, keepdim: bool = False) -> Value:
-    """log(sum(exp(x - max))) + max; a maximum that is not finite is not subtracted."""
+    """log(sum(exp(x - max))) + max, where a maximum that is infinite or NaN is not subtracted."""
     x = n.floats(x)
     chosen = n.axes(axes, x)
     if not chosen:
@@ -192,7 +194,7 @@ def topk(n: Call, x: Value, k: Any, dim: int = -1, largest: bool = True, sorted:
 
 @rule("sort", "argsort")
 def sort(n: Call, x: Value, *rest: Any, **named: Any) -> Any:
-    """Sort by `topk` of all elements. `topk` keeps the order of equal elements, so the sort is stable."""
+    """A sort, as `topk` of all elements; this keeps the order of equal ones, so that the sort is stable."""
     if x.type.rank == 0:
         index = n.filled(0, i64, ())
         return index if n.name.startswith("aten.argsort") else [x, index]

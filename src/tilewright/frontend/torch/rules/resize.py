@@ -39,7 +39,7 @@ def cubic(n: Call, x: Value, size: Any, align_corners: bool, *scales: Any) -> Va
 
 
 def _smooth(n: Call, x: Value, scales: Any, mode: str, align_corners: bool) -> Value:
-    """With antialiasing, samples outside do not count and the cubic filter is Pillow's."""
+    """Linear or cubic resizing. With antialiasing, samples outside do not count, and the cubic filter is Pillow's."""
     more: dict[str, Any] = {}
     if "_aa" in n.name:
         more = {"antialias": True, "exclude_outside": True, "cubic_a": -0.5}
@@ -58,11 +58,13 @@ def _smooth(n: Call, x: Value, scales: Any, mode: str, align_corners: bool) -> V
 
 
 def _resized(n: Call, x: Value, scales: Any, by_factor: bool = False, **how: Any) -> Value:
-    """`scales` are the factors that the caller named, a list of them in overloads "vec"; None: new size by old.
+    """`x` resized axis by axis. `scales`: the factors that the model states, a list in overloads "vec"; None: new size
+    divided by old.
 
     An axis that keeps its size is as it was whatever the factor, but for three ways: exactly nearest elements, nearest
     ones of anything but images, and cubics without antialiasing. In images, nearest elements of twice as many are each
-    one twice."""
+    one twice.
+    """
     factors = scales[0] if n.name.endswith(".vec") and not by_factor else scales
     moves = how["rounding"] != "floor" or (how["mode"] == "cubic" and not how.get("antialias"))
     moves |= how["mode"] == "nearest" and x.type.rank != 4
@@ -117,7 +119,7 @@ def affine_grid(n: Call, theta: Value, size: Sequence[Any], align_corners: bool)
 
 @rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 def grid_sampler(n: Call, x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
-    """Modes and paddings are numbers."""
+    """`grid_sampler`; PyTorch passes the modes of interpolation and padding as numbers."""
     modes, paddings = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
     return n.emit(
         "grid_sample",

@@ -16,7 +16,7 @@ from tilewright.ops.recurrent import standard
 from tilewright.ops.shape import ConstantAttrs
 
 _GATES = {"lstm": "ifgo", "gru": "rzn", "rnn": "x"}
-"""PyTorch's order of the gates."""
+"""PyTorch's order of the gates in weights, one letter each."""
 _RELU = Cell("rnn", (("relu", ()),))
 
 
@@ -40,7 +40,7 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> list[Value]:
-    """Gives the sequence of states, the last states and the last cells."""
+    """LSTM layers; returns the states of all steps, the last states and the last cells."""
     return _layers(n, x, states, params, biases, layers, dropout if training else 0.0, bidirectional, batch_first)
 
 
@@ -71,7 +71,7 @@ def _layers(
     bidirectional: bool,
     batch_first: bool,
 ) -> list[Value]:
-    """`dropout` is between layers."""
+    """Recurrent layers, each in one or two directions; `dropout` applies between layers."""
     cell = _cell(n.name)
     directions, each = (2 if bidirectional else 1), (4 if biases else 2)
     if len(params) != layers * directions * each:
@@ -109,7 +109,8 @@ def _direction(
 
 
 def _entry(n: Call, x: Value, k: int) -> Value | None:
-    """The state of one direction of one layer; None for zeros, whose products need not be computed."""
+    """The initial state of one direction of one layer; None if it is known to be zero, so that its products can be
+    skipped."""
     return None if _is_zero(n, x) else n.reshape(n.slice(x, 0, k, 1), x.shape[1:])
 
 
@@ -126,7 +127,7 @@ def _is_zero(n: Call, x: Value) -> bool:
 
 
 def _reordered(n: Call, x: Value, order: Sequence[int], hidden: int) -> Value:
-    """Rows of the gates in our order; neighbours stay together."""
+    """The rows of gates in Tilewright's order; neighbours are copied together."""
     runs: list[list[int]] = []
     for k in order:
         if runs and runs[-1][-1] == k - 1:
@@ -147,7 +148,7 @@ def cell(
     input_bias: Value | None = None,
     recurrent_bias: Value | None = None,
 ) -> list[Value] | Value:
-    """One step."""
+    """One step of a recurrent cell: the new state, and for LSTM also the new cell."""
     initial = [None if _is_zero(n, s) else s for s in ([state] if isinstance(state, Value) else state)]
     params = [inputs, recurrence, *(b for b in (input_bias, recurrent_bias) if b is not None)]
     _, ends = _direction(n, _cell(n.name), n.reshape(x, (1, *x.shape)), params, initial)

@@ -34,7 +34,7 @@ from tilewright.support.errors import ShapeError
     "ravel",
 )
 def reshape(n: Call, x: Value, *_: Any, **__: Any) -> Value:
-    """Everything that only gives the elements another shape, which PyTorch states; or another type of their bits."""
+    """Operators that only change the shape, to the one that PyTorch states, or reinterpret the bits as another type."""
     if "dtype" in n.name:
         if x.dtype.bits != n.dtype.bits or boolean in (x.dtype, n.dtype):
             raise n.unsupported("of another width", expected=f"{x.dtype.bits} bits", got=n.dtype)
@@ -112,7 +112,7 @@ def repeat_interleave(n: Call, x: Value, repeats: Any, dim: int | None = None, o
 
 @rule("cat", "concat", "concatenate")
 def cat(n: Call, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """A vector of no elements joins anything, as it once did in PyTorch."""
+    """Concatenation; an empty vector is skipped, whatever the other shapes, as PyTorch does for compatibility."""
     full = [t for t in tensors if not (t.type.rank == 1 and is_const(t.shape[0], 0))] or list(tensors[:1])
     axis = n.axis(dim, full[0])
     full = [n.cast(t, n.dtype) for t in full if not is_const(t.shape[axis], 0)] or full[:1]
@@ -203,7 +203,7 @@ def slice_scatter(
 
 
 def _replaced(n: Call, x: Value, part: Value, axis: int, begin: Any, size: Expr) -> Value:
-    """`x` with a range of one axis taken from `part`."""
+    """`x` with the range of `size` elements from `begin` on along one axis replaced by `part`."""
     begin = dim(begin)
     end = dim(begin + size)
     pieces = [] if is_const(begin, 0) else [n.slice(x, axis, 0, begin)]
@@ -253,7 +253,7 @@ def roll(n: Call, x: Value, shifts: Any, axes: Sequence[int] = ()) -> Value:
     "replication_pad3d",
 )
 def pad(n: Call, x: Value, pads: Sequence[Any], mode: Any = 0, value: Any = None) -> Value:
-    """Pairs of pads from the last dimension on; negative ones cut."""
+    """Padding, with pairs of pads from the last dimension on; negative pads cut."""
     name = n.name.removeprefix("aten.")
     if name == "constant_pad_nd":
         mode, value = "constant", mode

@@ -1,4 +1,4 @@
-"""Rules that look at signs, bits and NaN of single elements."""
+"""Rules that test or set signs, bits and NaN of single elements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.ir.dtype import DType, boolean, i16, i32, i64
 from tilewright.ir.graph import Value
 
 _BITS: dict[int, DType] = {16: i16, 32: i32, 64: i64}
-"""The integers of a float's width."""
+"""The integer type of a float's width."""
 _MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
 _BIAS = {"f16": 15, "bf16": 127, "f32": 127, "f64": 1023}
 
@@ -38,7 +38,7 @@ def signbit(n: Call, x: Value) -> Value:
 
 @rule("copysign")
 def copysign(n: Call, a: Operand, b: Operand) -> Value:
-    """The size of `a` with the sign of `b`."""
+    """The absolute value of `a` with the sign of `b`."""
     x, y = n.operand(a, n.dtype), n.operand(b, n.dtype)
     size = n.emit("abs", x)
     return n.emit("select", _signed(n, y), n.emit("neg", size), size)
@@ -46,7 +46,7 @@ def copysign(n: Call, a: Operand, b: Operand) -> Value:
 
 @rule("fmax", "fmin")
 def known_extreme(n: Call, a: Value, b: Value) -> Value:
-    """The extreme of two, of which one may be NaN."""
+    """The maximum or minimum of two numbers, and the other one if one is NaN (`fmax`, `fmin`)."""
     largest = n.name.startswith("aten.fmax")
     x, y = n.operand(a, n.dtype), n.operand(b, n.dtype)
     if n.dtype is boolean:
@@ -75,7 +75,7 @@ def heaviside(n: Call, x: Value, at_zero: Value) -> Value:
 
 @rule("angle", single=True)
 def angle(n: Call, x: Value) -> Value:
-    """The angle of real numbers: 0, or pi of those below zero; NaN stays."""
+    """The angle of real numbers: pi for those below zero, else 0; NaN for NaN."""
     x = n.floats(n.cast(x, n.dtype))
     transposed = n.emit("select", n.emit("lt", x, n.like(0, x)), n.like(math.pi, x), n.like(0, x))
     return n.emit("select", n.emit("isnan", x), x, transposed)
@@ -83,7 +83,7 @@ def angle(n: Call, x: Value) -> Value:
 
 @rule("nextafter")
 def nextafter(n: Call, x: Value, y: Value) -> Value:
-    """The next number from `x` towards `y`: its bits, as an integer, one more or one less."""
+    """The next float from `x` towards `y`: the bits as an integer, plus or minus 1."""
     x, y = n.cast(x, n.dtype), n.cast(y, n.dtype)
     bits, zero = _bits(n, x), n.like(0, x)
     one = n.like(1, bits)
@@ -99,7 +99,8 @@ def nextafter(n: Call, x: Value, y: Value) -> Value:
 
 @rule("frexp")
 def frexp(n: Call, x: Value) -> list[Value]:
-    """Mantissa, from 1/2 to 1, and exponent; of zero and what is not finite, itself and 0."""
+    """Mantissa, with absolute value from 1/2 to below 1, and exponent; 0, infinities and NaN are their own mantissa,
+    with exponent 0."""
     name = x.dtype.name
     width, bias = _MANTISSA[name], _BIAS[name]
     tiny = n.emit("lt", n.emit("abs", x), n.like(2.0 ** (1 - bias), x))
@@ -125,7 +126,7 @@ def ldexp(n: Call, x: Value, exponent: Value) -> Value:
 
 @rule("hypot", single=True)
 def hypot(n: Call, a: Value, b: Value) -> Value:
-    """The root of two squares; the larger is taken out, so that no square overflows."""
+    """sqrt(a^2 + b^2), with the larger factored out so that no square overflows."""
     x, y = (n.emit("abs", n.operand(v, n.dtype)) for v in (a, b))
     high, low = n.emit("max", x, y), n.emit("min", x, y)
     zero = n.like(0, high)

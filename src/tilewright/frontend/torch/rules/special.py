@@ -1,4 +1,4 @@
-"""Rules for special functions: errors, gamma, Bessel and Chebyshev's."""
+"""Rules for special functions: error, gamma, Bessel and Chebyshev functions."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def polygamma(n: Call, order: int, x: Value) -> Value:
 
 @rule("special_log_ndtr", single=True)
 def log_ndtr(n: Call, x: Value) -> Value:
-    """The logarithm of the normal distribution, by its tail below 1 and by the rest above: each side is computed of
-    what is its own alone, so that neither overflows where the other one is taken, and gradients are finite."""
+    """The logarithm of the normal distribution function, by one formula below 1 and another above. Inputs of each are
+    clamped to its side, so that the unused one does not overflow and gradients are finite."""
     x = n.floats(x)
     one, root, half = n.like(1, x), n.like(math.sqrt(0.5), x), n.like(0.5, x)
     below = n.emit("lt", x, one)

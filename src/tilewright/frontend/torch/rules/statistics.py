@@ -13,8 +13,8 @@ from tilewright.ops.dims import dim
 def cov(
     n: Call, x: Value, *, correction: int = 1, fweights: Value | None = None, aweights: Value | None = None
 ) -> Value:
-    """The products of all rows without their means, over the number of columns less the correction, which is 0 at
-    least. A vector is one row; of one row the result is a scalar."""
+    """Covariances of rows: products of the centred rows, divided by max(columns - correction, 0). A vector is treated
+    as one row, for which the result is a scalar."""
     if fweights is not None or aweights is not None:
         raise n.unsupported("with weights", hint="weight the columns before, or use torch.compile")
     rows = _centred(n, x)
@@ -25,7 +25,7 @@ def cov(
 
 @rule("corrcoef", single=True)
 def corrcoef(n: Call, x: Value) -> Value:
-    """Covariances over both rows' deviations, from -1 to 1."""
+    """Correlations of rows: covariances divided by both standard deviations, clamped to -1..1."""
     rows = _centred(n, x)
     columns = rows.shape[1]
     products = _mean(n, n.emit("matmul", rows, n.transpose(rows, (1, 0))), columns, 1)
@@ -37,7 +37,7 @@ def corrcoef(n: Call, x: Value) -> Value:
 
 
 def _centred(n: Call, x: Value) -> Value:
-    """The rows without their means."""
+    """Each row minus its mean."""
     x = n.floats(x)
     if x.type.rank < 2:
         x = n.reshape(x, (1, product(x.shape)))

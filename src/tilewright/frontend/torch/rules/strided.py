@@ -1,4 +1,4 @@
-"""Rules for diagonals, sliding windows and views by strides: elements at places that the compiler knows."""
+"""Rules for diagonals, sliding windows and strided views, whose elements have positions known when compiling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilewright.ops.dims import dim, static
 
 @rule("diagonal", "diagonal_copy", "linalg_diagonal")
 def diagonal(n: Call, x: Value, offset: int = 0, first: int = 0, second: int = 1, **named: int) -> Value:
-    """The diagonal of two axes as the last one: every (columns + 1)-th element of a matrix in one row."""
+    """The diagonal of two axes, moved to the last axis: every (columns + 1)-th element of the flattened matrix."""
     first, second = named.get("dim1", first), named.get("dim2", second)
     x, rows, columns = _planes(n, x, first, second)
     lead = x.shape[:-2]
@@ -35,7 +35,7 @@ def diagonal(n: Call, x: Value, offset: int = 0, first: int = 0, second: int = 1
 
 
 def _planes(n: Call, x: Value, first: int, second: int) -> tuple[Value, int, int]:
-    """The two axes after all others, and their extents."""
+    """`x` with two axes moved to the end, and their extents."""
     a, b = n.axis(first, x), n.axis(second, x)
     order = [k for k in range(x.type.rank) if k not in (a, b)]
     what = "an axis of a diagonal"
@@ -69,7 +69,7 @@ def _inverse(order: Sequence[int]) -> list[int]:
 
 @rule("diagonal_scatter")
 def diagonal_scatter(n: Call, x: Value, part: Value, offset: int = 0, first: int = 0, second: int = 1) -> Value:
-    """`x` with the diagonal of two axes replaced."""
+    """`x` with the diagonal of two axes replaced by `part`."""
     a, b = n.axis(first, x), n.axis(second, x)
     planes, rows, columns = _planes(n, x, first, second)
     row, column = np.indices((rows, columns))
@@ -93,7 +93,7 @@ def trace(n: Call, x: Value) -> Value:
 
 @rule("unfold", "unfold_copy")
 def unfold(n: Call, x: Value, dimension: int, size: int, step: int) -> Value:
-    """Windows of one axis, which stand in its place; their elements are the last axis."""
+    """Sliding windows along an axis: that axis counts the windows, and a new last axis their elements."""
     if x.type.rank == 0:
         return n.reshape(x, n.shape)
     axis = n.axis(dimension, x)
@@ -112,7 +112,8 @@ def unfold(n: Call, x: Value, dimension: int, size: int, step: int) -> Value:
 
 
 def _memory(n: Call, x: Value) -> Value:
-    """The elements of a tensor in the order of its memory. Raises UnsupportedError where that has holes or overlaps."""
+    """The elements of a tensor as a vector in memory order. Raises UnsupportedError if strides leave holes or
+    overlap."""
     fake = n.operands[0]
     if fake is None or any(as_int(d) is None for d in x.shape):
         raise n.unsupported("of symbolic sizes")
@@ -130,7 +131,7 @@ def _memory(n: Call, x: Value) -> Value:
 
 
 def _places(n: Call, size: Sequence[Any], stride: Sequence[Any], offset: Any) -> Any:
-    """Where in memory each element of a view lies."""
+    """The flat position in memory of each element of a strided view."""
     if not all(isinstance(v, int) for v in (*size, *stride)) or not isinstance(offset, int | None):
         raise n.unsupported("with symbolic sizes")
     places = np.full(tuple(size), offset or 0, np.int64)
@@ -151,7 +152,7 @@ def as_strided(n: Call, x: Value, size: Any, stride: Any, offset: Any = None) ->
 
 @rule("as_strided_scatter")
 def as_strided_scatter(n: Call, x: Value, part: Value, size: Any, stride: Any, offset: Any = None) -> Value:
-    """`x` with the elements of a view by strides replaced."""
+    """`x` with the elements of a strided view replaced by `part`."""
     places, flat = _places(n, size, stride, offset).reshape(-1), _memory(n, x)
     if as_int(flat.shape[0]) == 0 or not places.size:
         return x
@@ -176,7 +177,8 @@ def _dense(shape: Sequence[int]) -> list[int]:
 def trilinear(
     n: Call, a: Value, b: Value, c: Value, ea: Any, eb: Any, ec: Any, summed: Sequence[int], unroll: int = 1
 ) -> Value:
-    """The sum over `summed` of a product of three tensors, each with axes of size 1 put in where it lacks them."""
+    """The product of three tensors summed over the axes `summed`. `ea`, `eb`, `ec`: axes of size 1 that each tensor
+    gets first."""
     spread = [_with_axes(n, v, axes) for v, axes in ((a, ea), (b, eb), (c, ec))]
     product_ = n.emit("mul", n.emit("mul", spread[0], spread[1]), spread[2])
     return n.emit("reduce_sum", product_, axes=tuple(sorted(summed)), keepdims=False) if summed else product_
@@ -191,7 +193,7 @@ def _with_axes(n: Call, x: Value, axes: Sequence[int]) -> Value:
 
 @rule("_cdist_forward", single=True)
 def cdist(n: Call, a: Value, b: Value, p: float, mode: Any = None) -> Value:
-    """Distances of all rows of `a` to all of `b`."""
+    """Distances between all rows of `a` and all rows of `b`."""
     wide = n.emit("sub", n.reshape(a, (*a.shape[:-1], 1, a.shape[-1])), n.reshape(b, _before(b, b.type.rank - 2)))
     return distance(n, wide, float(p))
 
@@ -219,7 +221,7 @@ def distance(n: Call, difference: Value, p: float) -> Value:
 
 @rule("_pdist_forward", "pdist", single=True)
 def pdist(n: Call, x: Value, p: float = 2.0) -> Value:
-    """Distances of all pairs of rows, the first row's first."""
+    """Distances between all pairs of different rows, the first row's first."""
     rows = as_int(x.shape[0])
     if rows is None:
         first, second = _pairs(n, x.shape[0])
@@ -232,8 +234,8 @@ def pdist(n: Call, x: Value, p: float = 2.0) -> Value:
 
 
 def _pairs(n: Call, rows: Expr) -> tuple[Value, Value]:
-    """The places of all pairs of rows of an open number, the first row's first: pair k of the last ones first is one of
-    the row that the root of a triangular number tells."""
+    """The indices of both rows of each pair, for a symbolic number of rows, in `pdist`'s order. Pairs are counted from
+    the last one; the row then follows from the inverse of the triangular numbers, by a square root."""
     count = n.shape[0]
     k = n.emit("range", start=dim(count - 1), step=-1, size=count, dtype=i64)
     root_ = n.emit("sqrt", n.emit("add", n.emit("mul", n.cast(k, f64), n.constant(8.0, f64)), n.constant(1.0, f64)))
@@ -246,7 +248,7 @@ def _pairs(n: Call, rows: Expr) -> tuple[Value, Value]:
 
 @rule("addbmm")
 def addbmm(n: Call, x: Value, a: Value, b: Value, beta: Operand = 1, alpha: Operand = 1) -> Value:
-    """beta x + alpha times the sum of the batch's products, which is one longer product."""
+    """beta x + alpha times the sum of the batch's products, computed as one product over batch and depth."""
     batch, rows, depth = a.shape
     left = n.reshape(n.transpose(a, (1, 0, 2)), (rows, dim(batch * depth)))
     total = n.emit("matmul", left, n.reshape(b, (dim(batch * depth), b.shape[2])))
