@@ -49,7 +49,7 @@ def _grid_infer(types: Types, attrs: GridSampleAttrs) -> Out:
     """x [N, C, spatial...], grid [N, out..., rank] of coordinates from -1 to 1, the last dimension's first. `mode`
     nearest, linear or cubic; `padding` zeros, border or reflection; `align_corners`; `reflects_first`."""
     x, grid = present(types[0]), present(types[1])
-    check_kind(x.dtype, ("float",))
+    check_kind(x.dtype, ("float", "int", "uint") if attrs.mode == "nearest" else ("float",))
     check_kind(grid.dtype, ("float",))
     rank = x.rank - 2
     if rank not in (1, 2, 3) or grid.rank != rank + 2 or as_int(grid.shape[-1]) != rank:

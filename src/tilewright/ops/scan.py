@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.attributes import Attrs
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, cast, const
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
@@ -29,19 +30,24 @@ def _at(point: Sequence[Expr], axis: int, index: Expr) -> tuple[Expr, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CumulativeAttrs(Attrs):
-    """`exclusive` leaves out the element itself, `reverse` goes from the end."""
+    """`exclusive` leaves out the element itself, `reverse` goes from the end, `dtype` is another type of the results
+    (None: that of the elements)."""
 
     axis: int
     exclusive: bool = False
     reverse: bool = False
+    dtype: DType | None = None
 
 
 def _cumulative_infer(types: Types, attrs: CumulativeAttrs) -> Out:
-    """`axis`, `exclusive` (without the element itself), `reverse` (from the end)."""
+    """`axis`, `exclusive` (without the element itself), `reverse` (from the end), `dtype` of the results."""
     t = present(types[0])
     check_kind(t.dtype, ("float", "int", "uint"))
     axis_of(attrs.axis, t.rank)
-    return (t,)
+    if attrs.dtype is None:
+        return (t,)
+    check_kind(attrs.dtype, ("float", "int", "uint"))
+    return (TensorType(attrs.dtype, t.shape),)
 
 
 STRIP = 64
@@ -54,7 +60,7 @@ def _cumulative(name: str, combine: Callable[[Expr, Expr], Expr], start: int, nu
         assert x is not None
         axis = attrs.axis % len(x.shape)
         rest = [d for k, d in enumerate(x.shape) if k != axis]
-        extent, acc = x.shape[axis], accumulator(x.dtype)
+        extent, acc = x.shape[axis], accumulator(y.dtype)
         nest = Nest(name, [x, y])
         columns = axis < len(x.shape) - 1
         strip = STRIP if columns else 1
@@ -67,22 +73,23 @@ def _cumulative(name: str, combine: Callable[[Expr, Expr], Expr], start: int, nu
                 at = _at(inner, axis, extent - 1 - k if attrs.reverse else k)
                 with nest.when(inner[-1] < rest[-1] if columns else const(True)):
                     if attrs.exclusive:
-                        nest.store(y, at, cast(total[j], x.dtype))
+                        nest.store(y, at, cast(total[j], y.dtype))
                     nest.store(total, (j,), combine(total[j], cast(x[at], acc)))
                     if not attrs.exclusive:
-                        nest.store(y, at, cast(total[j], x.dtype))
+                        nest.store(y, at, cast(total[j], y.dtype))
         return nest.finish()
 
     def reference(arrays: Sequence[Any], attrs: CumulativeAttrs) -> tuple[Any, ...]:
         array = np.asarray(arrays[0])
-        x, axis = wide(array), attrs.axis
+        result = array.dtype if attrs.dtype is None else attrs.dtype.numpy
+        x, axis = wide(array if attrs.dtype is None else array.astype(result)), attrs.axis
         if attrs.reverse:
             x = np.flip(x, axis)
         y = numpy(x, axis=axis, dtype=x.dtype)
         if attrs.exclusive and x.shape[axis]:
             first = np.full_like(np.take(y, [0], axis=axis), start)
             y = np.concatenate([first, np.take(y, range(x.shape[axis] - 1), axis=axis)], axis=axis)
-        return ((np.flip(y, axis) if attrs.reverse else y).astype(array.dtype),)
+        return ((np.flip(y, axis) if attrs.reverse else y).astype(result),)
 
     register(OpDef(name, "opaque", CumulativeAttrs, _cumulative_infer, reference, loops=loops))
 

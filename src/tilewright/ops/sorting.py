@@ -34,19 +34,26 @@ def key_type(t: DType) -> DType:
     return u64 if t.bits == 64 else u32
 
 
+def key_bits(t: DType) -> int:
+    """The low bits in which keys of elements of a type differ."""
+    return t.bits if t.bits <= 16 and not t.is_float else key_type(t).bits
+
+
 def key_of(x: Expr, largest: bool) -> Expr:
     """An unsigned integer that is smaller the earlier an element comes. Floats: magnitude and sign become one number
     (the bits of negative ones turned over), all NaN are one, and so are both zeros."""
     key = key_type(x.dtype)
-    ones, top = const((1 << key.bits) - 1, key), const(1 << (key.bits - 1), key)
+    bits = key_bits(x.dtype)
+    ones, top = const((1 << bits) - 1, key), const(1 << (bits - 1), key)
     if x.dtype.is_float:
         wide = cast(x, f64 if key is u64 else f32)
         wide = select(call("eq", wide, const(0.0, wide.dtype)), const(0.0, wide.dtype), wide)
-        bits: Expr = Op("bitcast", (wide,), key)
-        transposed = select(call("ge", bits, top), call("bitxor", bits, ones), call("bitxor", bits, top))
+        word: Expr = Op("bitcast", (wide,), key)
+        transposed = select(call("ge", word, top), call("bitxor", word, ones), call("bitxor", word, top))
         value = select(call("isnan", wide), ones, transposed)
     elif x.dtype.kind == "int":
-        value = call("bitxor", Op("bitcast", (cast(x, i64 if key is u64 else i32),), key), top)
+        word = Op("bitcast", (cast(x, i64 if key is u64 else i32),), key)
+        value = call("bitand", call("bitxor", word, top), ones)
     else:
         value = cast(x, key)
     return call("bitxor", value, ones) if largest else value

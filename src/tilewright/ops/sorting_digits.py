@@ -14,13 +14,14 @@ from tilewright.ir.dtype import i32, i64
 from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, const
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.loopnest import Cell, Nest
-from tilewright.ops.sorting import at_axis, key_of, key_type
+from tilewright.ops.sorting import at_axis, key_bits, key_of, key_type
 from tilewright.support.classes import dataclass
 
 DIGIT = 8
 """Bits of a digit: its counters stay in the first level of cache, its places in as many pages as a core remembers."""
 SELECTED = 12
-"""Bits of a key by which elements are selected: sign, exponent and three bits of the mantissa of an f32."""
+"""Top bits of a key by which elements are selected: sign, exponent and three bits of the mantissa of an f32, all of an
+integer of 8 bits."""
 ZEROED = 64
 """Counters that are set to zero at once."""
 
@@ -42,7 +43,7 @@ def digits(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool)
         nest.local("length", i64) as length,
         nest.local("side", i64) as side,
     ):
-        sorter = _Sorter(nest, keys, places, counts, length, side)
+        sorter = _Sorter(nest, keys, places, counts, length, side, key_bits(x.dtype))
         with nest.loop("k", extent) as k:
             nest.store(keys, (0, k), key_of(x[at_axis(point, axis, k)], largest))
             nest.store(places, (0, k), cast(k, place))
@@ -50,7 +51,7 @@ def digits(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool)
         length.set(extent)
         if not whole:
             sorter.select(extent, count)
-        with nest.when(length.value > 1), nest.loop("digit", key.bits // DIGIT) as digit:
+        with nest.when(length.value > 1), nest.loop("digit", -(-sorter.bits // DIGIT)) as digit:
             sorter.move(cast(digit * DIGIT, key))
         with nest.loop("k", count) as k, nest.let("origin", cast(places[side.value, k], i64)) as origin:
             nest.store(values, at_axis(point, axis, k), x[at_axis(point, axis, origin)])
@@ -60,7 +61,8 @@ def digits(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool)
 
 @dataclass(frozen=True, slots=True)
 class _Sorter:
-    """Keys and the places that they come from stand twice: `side` says which one holds them now, `length` how many."""
+    """Keys of `bits` and the places that they come from stand twice: `side` says which one holds them now, `length` how
+    many."""
 
     nest: Nest
     keys: Buffer
@@ -68,6 +70,7 @@ class _Sorter:
     counts: Buffer
     length: Cell
     side: Cell
+    bits: int
 
     def move(self, shift: Expr) -> None:
         """One pass: all elements to the other side, by the digit that begins at bit `shift`; nothing where all have the
@@ -98,7 +101,7 @@ class _Sorter:
         nest, keys, places, counts, key = self.nest, self.keys, self.places, self.counts, self.keys.dtype
 
         def top(k: Expr) -> Expr:
-            return cast(call("shr", keys[0, k], const(key.bits - SELECTED, key)), i64)
+            return cast(call("shr", keys[0, k], const(max(self.bits - SELECTED, 0), key)), i64)
 
         self.clear(1 << SELECTED)
         self.count(extent, top)

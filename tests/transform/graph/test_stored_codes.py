@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tilewright as tw
 from tilewright.compiler import passed
 from tilewright.frontend.onnx import import_onnx
-from tilewright.ir.dtype import i8, i32, u8
+from tilewright.ir.dtype import i8, i16, i32, i64, u8
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.interpret import run_graph
@@ -159,6 +159,52 @@ def pooled(q: Qdq, h: str) -> str:
     return q.op("Add", most, q.coded(q.op("MaxPool", most, kernel_shape=[3, 3], pads=[1] * 4), 0.02, 0))
 
 
+def several(q: Qdq, kind: str, count: int, *inputs: str, **attrs: Any) -> list[str]:
+    names = [f"v{len(q.nodes)}.{k}" for k in range(count)]
+    q.nodes.append(helper.make_node(kind, inputs, names, **attrs))
+    return names
+
+
+def ordered(channels: int) -> Callable[[Qdq, str], str]:
+    def layer(q: Qdq, h: str) -> str:
+        first = several(q, "TopK", 2, h, q.constant(np.int64([channels])), axis=1)[0]
+        return q.op("Concat", *[first] * (32 // channels), axis=1) if channels < 32 else first
+
+    return layer
+
+
+def scattered(kind: str, *, scaled: bool = False) -> Callable[[Qdq, str], str]:
+    def layer(q: Qdq, h: str) -> str:
+        source = q.coded(q.conv(h, 32, 32), 0.05, 120) if scaled else h
+        update = q.op("Slice", source, *(q.constant(np.int64([k])) for k in (4, 8, 1)))
+        if kind == "ScatterElements":
+            return q.op(kind, h, q.constant(q.rng.integers(0, 32, (1, 4, 6, 6))), update, axis=1)
+        places = q.constant(np.int64([[0, 3], [0, 1], [0, 30], [0, -2]]))
+        return q.op(kind, h, places, q.op("Reshape", update, q.constant(np.int64([4, 6, 6]))))
+
+    return layer
+
+
+def surrounded(mode: str) -> Callable[[Qdq, str], str]:
+    def layer(q: Qdq, h: str) -> str:
+        h = q.op("Pad", h, q.constant(np.int64([0, 0, 1, 1, 0, 0, 1, 1])), mode=mode)
+        return q.op("Slice", h, *(q.constant(np.int64(k)) for k in ([0, 0], [6, 6], [2, 3])))
+
+    return layer
+
+
+def sampled(padding: str) -> Callable[[Qdq, str], str]:
+    def layer(q: Qdq, h: str) -> str:
+        grid = q.rng.uniform(-1.2, 1.2, (1, 6, 6, 2)).astype(np.float32)
+        return q.op("GridSample", h, q.constant(grid), mode="nearest", padding_mode=padding)
+
+    return layer
+
+
+def total(axis: int, **attrs: int) -> Callable[[Qdq, str], str]:
+    return lambda q, h: q.op("CumSum", h, q.constant(np.int64(axis)), **attrs)
+
+
 MAPS: dict[str, tuple[Callable[[Qdq, str], str], int]] = {
     "add of two scales": (added, 1),
     "concat of two scales": (joined, 3),
@@ -198,8 +244,29 @@ MAPS: dict[str, tuple[Callable[[Qdq, str], str], int]] = {
         lambda q, h: q.op("Resize", h, "", q.constant(np.float32([1, 1, 1.5, 1.5])), mode="nearest"),
         3,
     ),
+    "sorted": (ordered(32), 4),
+    "first eight": (ordered(8), 5),
+    "scatter of places": (scattered("ScatterND"), 7),
+    "scatter of places, two scales": (scattered("ScatterND", scaled=True), 8),
+    "scatter of elements": (scattered("ScatterElements"), 6),
+    "scatter of elements, two scales": (scattered("ScatterElements", scaled=True), 7),
+    "gathered elements": (
+        lambda q, h: q.op("GatherElements", h, q.constant(q.rng.integers(0, 32, (1, 32, 6, 6))), axis=1),
+        3,
+    ),
+    "zeros around": (surrounded("constant"), 4),
+    "edges around": (surrounded("edge"), 4),
+    "sample, zeros": (sampled("zeros"), 5),
+    "sample, border": (sampled("border"), 5),
+    "one operand": (lambda q, h: q.op("Einsum", h, equation="bchw->bcwh"), 3),
+    "sums of channels": (total(1), 4),
+    "sums from the right": (total(3, exclusive=1, reverse=1), 4),
 }
 """Operators between two convolutions, and the most kernels that they may take beside these."""
+
+
+WIDER = {"sorted": i64, "first": i64, "sums": i16}
+"""Other integers that they hand on: places, and sums of codes."""
 
 
 def between_convolutions(name: str) -> onnx.ModelProto:
@@ -273,7 +340,8 @@ def test_nothing_of_floats_is_handed_on(make: Any, name: str) -> None:
     between = [v for g in chosen[: layers[-1]] for v in g.outputs if v.dtype is not i32]  # sums of codes are few
     most = max(as_int(v.type.size) or 0 for v in between)
     handed_on = [v for v in between if 8 * (as_int(v.type.size) or 0) > most]  # so are norms of pixels
-    assert handed_on and all(v.dtype in (u8, i8) for v in handed_on), [str(v.type) for v in handed_on]
+    allowed = (u8, i8, *(t for word, t in WIDER.items() if name.startswith(word)))
+    assert handed_on and all(v.dtype in allowed for v in handed_on), [str(v.type) for v in handed_on]
     if name in MAPS:
         assert layers[-1] - layers[0] - 1 <= MAPS[name][1], [g.label for g in chosen]
     if make is attention:

@@ -16,29 +16,43 @@ kernel, before it is moved, in spite of functions of single elements between:
 
     y = max_pool(cast(cast(q) - z) * s)       ->     y = cast(cast(max_pool(q)) - z) * s
 
-So are what operators copy and the parts that `slice` and `gather` pick: a code goes to memory, not its number. The
-greatest code is the greatest number's where the scale is positive; where a weight may be negative, the codes are
-ordered around for it.
+So is all that operators select (`selections.py`): parts, places that are scattered to, sorted rows; a code goes to
+memory, not its number. The greatest code is the greatest number's where the scale is positive; where a weight may be
+negative, the codes are ordered around for it.
+
+    y = cumsum(cast(cast(q) - z) * s)         ->     y = cast(cumsum(q) - z * counts) * s
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from tilewright import ops
 from tilewright.ir.attributes import ConstantArray
-from tilewright.ir.dtype import DType, f32, i8, i32, u8
+from tilewright.ir.dtype import DType, f32, i8, i16, i32, u8
 from tilewright.ir.expr import as_int, is_const
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops import is_pointwise
-from tilewright.ops.pool import MaxPoolAttrs
-from tilewright.ops.resize import ResizeAttrs
+from tilewright.ops.scan import CumulativeAttrs
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.schedule.dot_intrinsics import find_dot
 from tilewright.targets.target import Target
 from tilewright.transform.graph.bounds import MOVES
 from tilewright.transform.graph.matching import Number, Operand, either, op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
+from tilewright.transform.graph.selections import (
+    OPERATORS,
+    SCATTERS,
+    SELECTS,
+    SHAPING,
+    compares,
+    fills,
+    of_codes,
+    selected,
+)
 
 
 def _shifted(name: str, source: Operand) -> Operand:
@@ -51,32 +65,11 @@ REAL = op("mul", "scale", op("cast", _shifted("sub", INTEGERS)), name="real", th
 LEVELS = op("round", op("div", REAL, "scale", name="division"))
 
 
-SHAPING = ("reshape", "transpose", "broadcast")
-"""Operators that move all elements of one input."""
-PICKS = ("slice", "gather")
-"""Operators that give some elements of their first input."""
-
-
-def _copies(node: Node) -> bool:
-    """Whether a node only copies elements of its inputs."""
-    return node.op in ("concat", *SHAPING) or (node.op == "resize" and _is_nearest(node.of(ResizeAttrs)))
-
-
-def _is_nearest(attrs: ResizeAttrs) -> bool:
-    return attrs.mode == "nearest" and attrs.roi is None and not attrs.antialias
-
-
+COPIES = ("concat", "resize", "slice", "pad", *SCATTERS, *SHAPING)
+"""Operators before which what follows is rounded, if that leaves out floats."""
+SUMMED = ("reshape", "transpose", "slice", "pad", *SCATTERS)
+"""Operators before which it is so if a kernel sums what they read."""
 ROUNDED = op("round", op("div", "value", "scale"))
-
-
-def _picks(node: Node) -> bool:
-    """Whether each element of a node's result is an element of its first input."""
-    if node.op != "max_pool":
-        return node.op in PICKS or _copies(node)
-    attrs = node.of(MaxPoolAttrs)
-    spans = [(k - 1) * d + 1 for k, d in zip(attrs.kernel, attrs.dilations, strict=True)]
-    inside = all(pad < span for pad, span in zip(attrs.pads, spans * 2, strict=True))
-    return inside and set(attrs.dilations) == {1} and not attrs.ceil_mode  # else a window may have no element
 
 
 DEQUANTISED = op("mul", "scale", op("cast", _shifted("sub", INTEGERS)), name="real")
@@ -86,14 +79,15 @@ def move_quantised(graph: Graph, target: Target) -> Graph:
     """The graph with numbers moved as they are where they would be dequantised and quantised in between. Without dot
     instructions of bytes, numbers of 32 bits are as fast to slice and to transpose."""
     multiplies = any(find_dot(t, i8, target) is not None for t in (u8, i8))
-    copies = ("concat", "resize", "slice", *SHAPING) if multiplies else ("concat", "resize")
-    picks = ("max_pool", "resize", *PICKS, *SHAPING) if multiplies else ("max_pool",)
+    copies = COPIES if multiplies else ("concat", "resize")
+    picks = tuple(name for name in OPERATORS if name != "concat") if multiplies else ("max_pool",)
     rounded = [
         Rule(op("cast", _shifted("add", LEVELS)), _moved),
         Rule(op("cast", _shifted("add", ROUNDED)), lambda m: _before(m, copies)),
     ]
-    picked = Rule(op(picks, DEQUANTISED, where=_picks), _codes_picked)
-    for rules in (rounded, [*rounded, picked]):  # what is rounded is so by the kernel that computes it
+    picked = Rule(op(picks, DEQUANTISED, where=lambda node: bool(selected(node))), _codes_picked)
+    summed = [Rule(op("cumsum", DEQUANTISED), _codes_summed)] if multiplies else []
+    for rules in (rounded, [*rounded, picked, *summed]):  # what is rounded is so by the kernel that computes it
         while (after := rewrite(graph, rules)) is not graph:
             graph = after
     return graph
@@ -111,11 +105,14 @@ def _before(m: Match, copies: Collection[str]) -> Value | None:
         copy = m.rewriter.producer(_argument(copy))
     if copy is None or copy.op not in copies or m.rewriter.only_reader(copy.output) is None or not _gains(m, copy):
         return None
-    sources = [v for v in (copy.inputs if copy.op == "concat" else copy.inputs[:1]) if v is not None]
+    zero, places = _zero(m, "add"), selected(copy)
+    attrs = of_codes(copy, zero, to)
+    sources = [v for k in places if (v := copy.inputs[k]) is not None]
     operands = [scale, *(v for node in functions for v in node.inputs if v is not None and _is_single(v))]
-    if not _is_single(scale) or any(v.type.rank > x.type.rank for v in operands for x in sources):
+    if compares(copy) or (functions and fills(copy)):  # functions and scales may exchange the greatest and the least
         return None
-    zero = m.bound.get("add")
+    if attrs is None or not _is_single(scale) or any(v.type.rank > x.type.rank for v in operands for x in sources):
+        return None
 
     def codes(x: Value) -> Value:
         for node in functions:
@@ -127,8 +124,10 @@ def _before(m: Match, copies: Collection[str]) -> Value | None:
             levels = m.emit("add", levels, number)
         return m.emit("cast", levels, dtype=to)
 
-    others = copy.inputs[len(sources) :]
-    return m.emit(copy.op, *map(codes, sources), *others, attrs=copy.attrs)
+    inputs = list(copy.inputs)
+    for k, source in zip(places, sources, strict=True):
+        inputs[k] = codes(source)
+    return m.emit(copy.op, *inputs, attrs=attrs)
 
 
 def _argument(node: Node) -> Value | None:
@@ -142,18 +141,20 @@ def _argument(node: Node) -> Value | None:
 def _gains(m: Match, copy: Node) -> bool:
     """Whether codes in place of the numbers that a node copies leave out floats: there are such parts, or a kernel that
     makes the numbers gives their codes."""
-    if not _copies(copy) and copy.op != "slice":
+    places = selected(copy)
+    if not places:
         return False
-    if any(_is_real(m, v) for v in copy.inputs):
-        return copy.op != "slice"  # those are sliced as codes
+    if any(_is_real(m, copy.inputs[k]) for k in places):
+        alike = copy.op in (*SELECTS, "pad") or (copy.op in SCATTERS and _other_codes(m, copy, places) is not None)
+        return not alike  # those are selected as codes
     size, source = (as_int(v.type.size) for v in (copy.output, copy.inputs[0]) if v is not None)
     whole = size is not None and source is not None and 2 * size > source
-    return copy.op in ("reshape", "transpose", "slice") and (whole or copy.op != "slice") and _is_summed(m, copy)
+    return copy.op in SUMMED and (whole or copy.op != "slice") and _is_summed(m, _at(copy, places))
 
 
-def _is_summed(m: Match, node: Node, depth: int = 12) -> bool:
-    """Whether what a node reads is computed of a sum or of codes by a few functions of single elements."""
-    for v in node.inputs:
+def _is_summed(m: Match, values: Sequence[Value | None], depth: int = 12) -> bool:
+    """Whether one of these values is computed of a sum or of codes by a few functions of single elements."""
+    for v in values:
         maker = m.rewriter.producer(v)
         if maker is None or not depth:
             continue
@@ -161,7 +162,7 @@ def _is_summed(m: Match, node: Node, depth: int = 12) -> bool:
         of_codes = maker.op == "cast" and maker.operands(1)[0].dtype.is_int
         if of_codes or kind in ("contraction", "reduction"):
             return True
-        if (kind == "pointwise" or maker.op in MOVES) and _is_summed(m, maker, depth - 1):
+        if (kind == "pointwise" or maker.op in MOVES) and _is_summed(m, maker.inputs, depth - 1):
             return True
     return False
 
@@ -170,24 +171,88 @@ def _is_single(value: Value) -> bool:
     return all(is_const(d, 1) for d in value.shape)
 
 
-def _codes_picked(m: Match) -> Value | None:
+def _codes_picked(m: Match) -> Sequence[Value] | None:
     """Numbers of the codes that are picked in place of the numbers."""
-    (codes,), scale, real = m.producer("integers").inputs, m["scale"], m["real"]
+    node, scale, codes = m.node, m["scale"], _codes(m)
+    if codes is None or not _is_single(scale) or scale.type.rank > node.outputs[0].type.rank:
+        return None
+    zero, places = _zero(m, "sub"), selected(node)
+    others, attrs = _other_codes(m, node, places), of_codes(node, zero, codes.dtype)
+    ordered = _ordered_as_numbers(m, scale, codes.dtype) if compares(node) else lambda x: x
+    if ordered is None or others is None or attrs is None:
+        return None
+    inputs = list(node.inputs)
+    for k, source in zip(places, (codes, *others), strict=True):
+        inputs[k] = ordered(source)
+    values, *indices = m.emit_all(node.op, *inputs, attrs=attrs)
+    return [_numbers(m, ordered(values), zero), *indices]
+
+
+def _codes(m: Match) -> Value | None:
+    """The codes of 8 bits of the number `real` that a call computes; None for other numbers."""
+    (codes,), real = m.producer("integers").inputs, m["real"]
     assert codes is not None
-    if codes.dtype not in (u8, i8) or real.dtype is not f32 or real in m.rewriter.fixed:
+    narrow = codes.dtype in (u8, i8) and real.dtype is f32 and codes.shape == real.shape
+    return codes if narrow and real not in m.rewriter.fixed else None
+
+
+def _other_codes(m: Match, node: Node, places: Sequence[int]) -> list[Value] | None:
+    """The codes of what a node selects from beside its first input; None if one has another scale, zero or type."""
+    first, *others = (None if v is None else m.rewriter.first_match(DEQUANTISED, v) for v in _at(node, places))
+    codes = [None if match is None else _codes(match) for match in others]
+    if first is None or any(
+        match is None
+        or match["scale"] != first["scale"]
+        or match.bound.get("sub") != first.bound.get("sub")
+        or own is None
+        or own.dtype is not first.producer("integers").operands(1)[0].dtype
+        for match, own in zip(others, codes, strict=True)
+    ):
         return None
-    if codes.shape != real.shape or not _is_single(scale):
-        return None
-    if scale.type.rank > m.node.output.type.rank:
-        return None
-    ordered = _ordered_as_numbers(m, scale, codes.dtype) if m.node.op == "max_pool" else lambda x: x
-    if ordered is None:
-        return None
-    codes = ordered(m.emit(m.node.op, ordered(codes), *m.node.inputs[1:], attrs=m.node.attrs))
+    return [own for own in codes if own is not None]
+
+
+def _at(node: Node, places: Sequence[int]) -> list[Value | None]:
+    """The inputs of a node at these places."""
+    return [node.inputs[k] for k in places]
+
+
+def _zero(m: Match, name: str) -> float | None:
+    """The zero point that is added or taken, if there is one."""
+    return m.number(name) if name in m.bound else None
+
+
+def _numbers(m: Match, codes: Value, zero: float | None) -> Value:
+    """The numbers that codes less their zero point, times the scale of a match, mean."""
     integers = m.emit("cast", codes, dtype=i32)
-    if (zero := m.bound.get("sub")) is not None:
+    if zero is not None:
         integers = m.emit("sub", integers, m.emit("constant", value=ConstantArray(i32.numpy.type(zero))))
-    return m.emit("mul", m.emit("cast", integers, dtype=f32), scale)
+    return m.emit("mul", m.emit("cast", integers, dtype=f32), m["scale"])
+
+
+CODES = 255
+"""The greatest magnitude of a code less its zero point."""
+EXACT = 1 << 24
+"""Integers below are floats."""
+
+
+def _codes_summed(m: Match) -> Value | None:
+    """Numbers of sums of codes, which are exact, in place of sums of numbers."""
+    codes, x, attrs = _codes(m), m["real"], m.node.of(CumulativeAttrs)
+    axis = attrs.axis % x.type.rank
+    count = as_int(x.shape[axis])
+    if codes is None or count is None or CODES * count >= EXACT or not _is_single(m["scale"]):
+        return None
+    if m["scale"].type.rank > x.type.rank:
+        return None
+    to = i16 if CODES * count <= int(i16.max) else i32
+    sums = m.emit("cast", m.emit("cumsum", codes, attrs=replace(attrs, dtype=to)), dtype=i32)
+    if zero := _zero(m, "sub"):
+        counts = np.arange(count, dtype=np.int32) + (not attrs.exclusive)
+        zeros = (counts[::-1] if attrs.reverse else counts) * np.int32(zero)
+        shape = [1] * axis + [count] + [1] * (x.type.rank - axis - 1)
+        sums = m.emit("sub", sums, m.emit("constant", value=ConstantArray(zeros.reshape(shape))))
+    return m.emit("mul", m.emit("cast", sums, dtype=f32), m["scale"])
 
 
 def _ordered_as_numbers(m: Match, scale: Value, kind: DType) -> Callable[[Value], Value] | None:
@@ -208,8 +273,8 @@ def _ordered_as_numbers(m: Match, scale: Value, kind: DType) -> Callable[[Value]
 def _is_real(m: Match, value: Value | None) -> bool:
     """Whether a value is of codes, times their scale, or copied from such a one."""
     node = m.rewriter.producer(value)
-    if node is not None and _copies(node):
-        return any(_is_real(m, v) for v in node.inputs)
+    if node is not None and node.op in COPIES and (places := selected(node)):
+        return any(_is_real(m, v) for v in _at(node, places))
     return node is not None and node.op == "mul" and any(m.rewriter.producer(v, "cast") for v in node.inputs)
 
 

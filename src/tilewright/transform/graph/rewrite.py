@@ -111,10 +111,21 @@ class Rewriter:
     ) -> Value:
         """The value of a node that is appended, its type inferred."""
         value = ops.emit1(self.builder, op, *inputs, name=name, attrs=attrs, **values)
-        self.producers[value] = self.builder.nodes[-1]
-        if self._fixed is not None and depends_on_weights(inputs, self._fixed):
-            self._fixed.add(value)
+        self._note()
         return value
+
+    def emit_all(self, op: str, *inputs: Value | None, attrs: Attrs | None = None) -> tuple[Value, ...]:
+        """The values of a node with several outputs that is appended."""
+        values = ops.emit(self.builder, op, *inputs, attrs=attrs)
+        self._note()
+        return values
+
+    def _note(self) -> None:
+        """Remember what is known of the values of the last node."""
+        node = self.builder.nodes[-1]
+        self.producers.update(dict.fromkeys(node.outputs, node))
+        if self._fixed is not None and depends_on_weights(node.inputs, self._fixed):
+            self._fixed.update(node.outputs)
 
     def once(self, op: str, *inputs: Value | None, **values: AttrValue) -> Value:
         """The value of a node that is appended where it is asked for first; only for a match that is sure."""
@@ -233,6 +244,10 @@ class Match:
     ) -> Value:
         """The value of a node that is appended, its type inferred."""
         return self.rewriter.emit(op, *inputs, name=name, attrs=attrs, **values)
+
+    def emit_all(self, op: str, *inputs: Value | None, attrs: Attrs | None = None) -> tuple[Value, ...]:
+        """The values of a node with several outputs that is appended."""
+        return self.rewriter.emit_all(op, *inputs, attrs=attrs)
 
     def once(self, op: str, *inputs: Value | None, **values: AttrValue) -> Value:
         """The value of a node that all matches share, appended by the first; only for a match that is sure."""

@@ -18,8 +18,12 @@ def einsum(n: Call) -> Value:
     values = n.values()
     terms, result = explicit(n.text("equation", ""), [v.type.rank for v in values])
     values, terms = _without_ones(n, values, terms)
-    if len(values) == 2 and all(len(set(t)) == len(t) for t in terms):
-        return _as_matmul(n, values[0], values[1], terms[0], terms[1], result)
+    if all(len(set(t)) == len(t) for t in terms):
+        if len(values) == 1:
+            x, term = _summed(n, values[0], terms[0], set(result))
+            return n.transpose(x, [term.index(c) for c in result])
+        if len(values) == 2:
+            return _as_matmul(n, values[0], values[1], terms[0], terms[1], result)
     return n.emit("einsum", *values, equation=f"{','.join(terms)}->{result}")
 
 
