@@ -98,8 +98,8 @@ def code_version() -> str:
 
 @cache
 def import_version() -> str:
-    """A digest of all of this package's source, on which it depends what a model's file is read as."""
-    return stored_digest(Path(__file__).parent, unrelated=())
+    """A digest of the marks of all of this package's source, on which it depends what a model's file is read as."""
+    return marked_digest(Path(__file__).parent)
 
 
 def stored_digest(root: Path, unrelated: Collection[str] = UNRELATED) -> str:
@@ -109,18 +109,33 @@ def stored_digest(root: Path, unrelated: Collection[str] = UNRELATED) -> str:
     That is what Python asks before it runs a module's byte code, and more: the time of a file's last change is the
     system's, which no program sets, and where one is a few seconds old at most, all files are read.
     """
-    marks = [
-        (name, i.st_size, i.st_mtime_ns, i.st_ctime_ns, i.st_ino, i.st_dev) for name, i in _counted(root, unrelated)
-    ]
-    if max(mark[3] for mark in marks) > time.time_ns() - _RECENT:
+    marks = _marks_digest(root, unrelated)
+    if marks is None:
         return source_digest(root, unrelated)
-    store, name = ObjectCache(), f"source-{blake2b(repr(sorted(marks)).encode(), digest_size=16).hexdigest()}"
+    store, name = ObjectCache(), f"source-{marks}"
     digest = (store.get(name) or b"").decode("ascii", "replace")
     if re.fullmatch("[0-9a-f]{32}", digest):
         return digest
     digest = source_digest(root, unrelated)
     store.put(name, digest.encode())
     return digest
+
+
+def marked_digest(root: Path) -> str:
+    """A digest of all files of a package by their marks alone, without reading them: two installations of one source
+    have two, and what one has stored the other does not find. Where a change is a few seconds old at most, that of
+    their text."""
+    return _marks_digest(root, ()) or source_digest(root, ())
+
+
+def _marks_digest(root: Path, unrelated: Collection[str]) -> str | None:
+    """A digest of the names, sizes, times and places of a package's files; None where one changed just now."""
+    marks = [
+        (name, i.st_size, i.st_mtime_ns, i.st_ctime_ns, i.st_ino, i.st_dev) for name, i in _counted(root, unrelated)
+    ]
+    if max(mark[3] for mark in marks) > time.time_ns() - _RECENT:
+        return None
+    return blake2b(repr(sorted(marks)).encode(), digest_size=16).hexdigest()
 
 
 _RECENT = 2_000_000_000

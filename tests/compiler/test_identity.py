@@ -20,7 +20,7 @@ import pytest
 
 import tilewright
 from tilewright import identity as module
-from tilewright.identity import RELATED, UNRELATED, identity, source_digest, stored_digest
+from tilewright.identity import RELATED, UNRELATED, identity, marked_digest, source_digest, stored_digest
 from tilewright.targets.nvidia import A100
 from tilewright.targets.target import Target
 
@@ -154,6 +154,23 @@ def test_changed_sources_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     for entry in (tmp_path / "cache").rglob("source-*"):
         entry.write_bytes(entry.read_bytes()[:-1] + b"z")
     assert stored_digest(root) == read[4] == read[3], "a broken entry is read as absent"
+
+
+def test_marks_tell_changed_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without reading a file, of folders too whose text changes nothing that is made of a graph."""
+    (tmp_path / "frontend").mkdir()
+    source = tmp_path / "frontend" / "a.py"
+    source.write_text("x = 1\n")
+    assert marked_digest(tmp_path) == source_digest(tmp_path, ()), "files that changed just now are read"
+    read: list[Path] = []
+    monkeypatch.setattr(module, "source_digest", lambda root, _: read.append(root))
+    monkeypatch.setattr(module, "_RECENT", 0)
+    before, then = marked_digest(tmp_path), source.stat()
+    time.sleep(0.05)  # more than a step of the file system's clock
+    source.write_text("x = 2\n")
+    os.utime(source, ns=(then.st_atime_ns, then.st_mtime_ns))
+    assert marked_digest(tmp_path) == marked_digest(tmp_path) != before
+    assert not read
 
 
 HARMLESS = {
