@@ -134,7 +134,7 @@ def test_support_code_for_other_machines(triple: str, monkeypatch: pytest.Monkey
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     machine = llvm.Target.from_triple(triple).create_target_machine(opt=2, reloc="pic")
-    texts = (native.support_text, native.seldom_text, native.watch_text, native.foreign_text)
+    texts = (native.support_text, native.seldom_text, native.scans_text, native.watch_text, native.foreign_text)
     for text in (threads.pool_text(), *(make() for make in texts)):
         module = llvm.parse_assembly(text)
         module.triple = triple

@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 from tilewright.native.assembler import I1, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.layout import Struct
-from tilewright.runtime.limits import CONTROL_FIELDS, REFUSED, define_time_limit, now
+from tilewright.runtime.limits import CONTROL_FIELDS, REFUSED, define_signals, define_time_limit, now
 from tilewright.runtime.places import define_check, define_places
 from tilewright.runtime.trial import EACH, TRIAL_FIELDS, define_trials
 from tilewright.runtime.weights.control import READER
@@ -393,7 +393,7 @@ def _call(m: Module) -> None:
 
 
 def _python_side(m: Module) -> None:
-    """Atomics for Python."""
+    """Atomics for Python, and `tw_words_at`, which gathers a word from each of several structs."""
     with m.function("tw_swap", I64, [("p", PTR), ("old", I64), ("new", I64)]) as (f, (p, old, new)):
         f.ret(f.swap_if(p, old, new).cast(I64))
     with m.function("tw_add", I64, [("p", PTR), ("n", I64)]) as (f, (p, n)):
@@ -406,24 +406,30 @@ def _python_side(m: Module) -> None:
         with f.each(count) as i, f.when(i >= first), f.when(f.load(I64, p + i * stride, order="seq_cst").ne(0)):
             f.ret(i)
         f.ret(count)
+    params = [("places", PTR), ("offset", I64), ("n", I64), ("out", PTR)]
+    with m.function("tw_words_at", VOID, params) as (f, (places, offset, n, out)):
+        with f.each(n) as i:
+            out[i * 8] = f.load(I64, f.load(PTR, places, i * 8) + offset)
+        f.ret()
 
 
 def define_core(m: Module) -> None:
-    """Add the core to a module that is linked to what `define_seldom` adds to another one; it calls `tw_parallel`, and
-    `tw_interrupted` of the glue."""
-    define_time_limit(m)
-    for part in (_same_dims, _copy_words, _hash, _find, _claim, _load_layout, _run, _execute, _call, _python_side):
+    """Add the core to a module that is linked to what `define_seldom` adds to another one; it calls `tw_parallel`."""
+    for part in (_same_dims, _copy_words, _hash, _find, _claim, _load_layout, _run, _execute, _call):
         part(m)
 
 
 def define_seldom(m: Module) -> None:
-    """Add what few calls need: layouts for sizes that are new, and trials of numbers of threads."""
+    """Add what few calls need: layouts for sizes that are new, trials of numbers of threads, the end of loops, and
+    Python's atomics."""
+    define_time_limit(m)
+    define_signals(m)
     define_places(m)
     define_check(m)
     define_trials(m)
-    for part in (_sized, _fill, _make):
+    for part in (_sized, _fill, _make, _python_side):
         part(m)
 
 
-CORE_EXPORTS = ("tw_copy", "tw_find", "tw_execute", "tw_call", "tw_poll", "tw_swap", "tw_add", "tw_set", "tw_scan")
-SELDOM_EXPORTS = ("tw_place",)
+CORE_EXPORTS = ("tw_copy", "tw_find", "tw_execute", "tw_call")
+SELDOM_EXPORTS = ("tw_place", "tw_poll", "tw_swap", "tw_add", "tw_set", "tw_scan", "tw_words_at")

@@ -271,6 +271,13 @@ _CALL = (("self", PTR), ("args", PTR), ("nargs", I64), ("kwnames", PTR))
 """The parameters of a builtin."""
 
 
+def _slow_path(m: Module) -> None:
+    """The slow path, called with a builtin's arguments: a function of its own, for a builtin has many ways to it."""
+    with m.function("tw_slow", PTR, _CALL, local=True) as (f, (self, args, nargs, kwnames)):
+        path = f.call(PTR, "PyTuple_GetItem", self, (I64, 1))
+        f.ret(f.call(PTR, "PyObject_Vectorcall", path, args, nargs, kwnames))
+
+
 class _CallEmitter:
     """`tw_vectorcall(self, args, nargs, kwnames)`: `self` is a tuple (address of the model, slow path, ...).
 
@@ -318,9 +325,7 @@ class _CallEmitter:
         self.run(result.get())
 
     def slow(self) -> None:
-        f = self.f
-        path = f.call(PTR, "PyTuple_GetItem", self.self, (I64, 1))
-        f.ret(f.call(PTR, "PyObject_Vectorcall", path, self.args, self.nargs, self.kwnames))
+        self.f.ret(self.f.call(PTR, "tw_slow", self.self, self.args, self.nargs, self.kwnames))
 
     def slow_if(self, condition: Value) -> None:
         with self.f.when(condition):
@@ -474,7 +479,7 @@ def define_glue(m: Module) -> None:
     """Add the builtins' bodies, `tw_vectorcall` and `tw_versioned`, to a module that has the core."""
     m.variable("tw_globals", GLOBALS_SIZE)
     parts: tuple[Callable[[Module], None], ...] = (
-        _api, _fits, _contiguous, _ranges, _overlaps, _negative, _take, _new_outputs,
+        _api, _fits, _contiguous, _ranges, _overlaps, _negative, _take, _new_outputs, _slow_path,
     )  # fmt: skip
     for part in parts:
         part(m)
@@ -491,6 +496,7 @@ def define_watching(m: Module) -> None:
     """Add `tw_watching` to a module that has `tw_unchanged` and is linked to the core and the glue."""
     m.external("tw_globals")
     m.external("_Py_NoneStruct")
+    _slow_path(m)
     _CallEmitter(m, "tw_watching", watching=True)
 
 

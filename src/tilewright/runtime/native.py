@@ -1,7 +1,7 @@
 """The support code of this process, linked once: thread pool, call core, and the faces for Python and tvm-ffi.
 
-What few processes call (`tw_foreign`, `tw_watching`) is made and linked when it is first asked for: making all of it
-takes as long as the kernels of a small model.
+What few processes call (`tw_foreign`, `tw_watching`, `tw_checksum`) is made and linked when it is first asked for:
+making all of it takes as long as the kernels of a small model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tilewright.runtime.glue import (
     define_watching,
 )
 from tilewright.runtime.layout import function
-from tilewright.runtime.limits import SIGNAL_FUNCTIONS, define_signals
+from tilewright.runtime.limits import SIGNAL_FUNCTIONS
 from tilewright.runtime.scans import SCAN_EXPORTS, define_scans
 from tilewright.runtime.threads import pool, pool_code
 from tilewright.runtime.watch import DIGESTS, define_watch, digest_code, digests
@@ -49,13 +49,11 @@ def support_text() -> str:
     m = Module(host_triple())
     define_core(m)
     define_glue(m)
-    define_signals(m)
-    define_scans(m)
     return m.text()
 
 
 def seldom_text() -> str:
-    """LLVM text of what a call needs for new sizes."""
+    """LLVM text of what a call needs for new sizes and to end loops, and of Python's atomics."""
     m = Module(host_triple())
     define_seldom(m)
     return m.text()
@@ -64,6 +62,13 @@ def seldom_text() -> str:
 def seldom_code() -> bytes:
     """The object of code that seldom runs, made in a fifth of the time that good code takes."""
     return compile_text(seldom_text, speed=0)
+
+
+def scans_text() -> str:
+    """LLVM text of passes over memory."""
+    m = Module(host_triple())
+    define_scans(m)
+    return m.text()
 
 
 def watch_text() -> str:
@@ -89,7 +94,7 @@ class Native:
         imports |= {name: ctypes.addressof(_I64.in_dll(ctypes.pythonapi, name)) for name in PYTHON_DATA}
         imports["PyArray_NewFromDescr"] = _numpy_api(_NEW_FROM_DESCR)
         imports["tw_parallel"] = pool().parallel
-        exports = (*CORE_EXPORTS, *SELDOM_EXPORTS, *GLUE_EXPORTS, *SCAN_EXPORTS)
+        exports = (*CORE_EXPORTS, *SELDOM_EXPORTS, *GLUE_EXPORTS)
         objects = {"support": compile_text(support_text), "seldom": seldom_code()}
         self.linked = Library(objects, exports, imports)
         self.linked.keep_forever()
@@ -100,8 +105,6 @@ class Native:
         self.find = self._function("tw_find", _I64, _PTR, _PTR)
         self.set = self._function("tw_set", None, _PTR, _I64)
         self.scan = self._function("tw_scan", _I64, _PTR, _I64, _I64, _I64)
-        self.checksum = self._function("tw_checksum", _I64, _PTR, _I64)
-        self._first_unfit = self._function("tw_first_unfit", _I64, _PTR, _PTR, _I64)
         self._words_at = self._function("tw_words_at", None, _PTR, _I64, _I64, _PTR)
         self._globals = self.linked["tw_globals"]
         self._keep: list[object] = []
@@ -123,6 +126,21 @@ class Native:
     def watch(self) -> Library:
         """`tw_watching`."""
         return self._further("watch", watch_text, ("tw_watching",))
+
+    @cached_property
+    def _scans(self) -> Library:
+        return self._further("scans", scans_text, SCAN_EXPORTS)
+
+    @cached_property
+    def checksum(self) -> Callable[[int, int], int]:
+        """The checksum of memory at an address: of a multiple of 64 bytes, aligned to as many."""
+        result: Callable[[int, int], int] = function(self._scans["tw_checksum"], _I64, _PTR, _I64)
+        return result
+
+    @cached_property
+    def _first_unfit(self) -> Callable[[int, int, int], int]:
+        result: Callable[[int, int, int], int] = function(self._scans["tw_first_unfit"], _I64, _PTR, _PTR, _I64)
+        return result
 
     @cached_property
     def digest_address(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.native.assembler import I32, I64, PTR, VOID, Module
+from tilewright.native.assembler import I32, I64, PTR, Module
 
 # Fletcher's idea on eight lanes of 64 bits: sums, and sums of sums, so that neither a changed nor a misplaced word goes
 # unseen; a fold with odd multipliers ends it, both turned, as flipped signs are highest bits, which would cancel.
@@ -77,13 +77,13 @@ done:
 }
 """
 
-SCAN_EXPORTS = ("tw_checksum", "tw_finite", "tw_first_unfit", "tw_words_at")
+SCAN_EXPORTS = ("tw_checksum", "tw_first_unfit")
 
 
 def define_scans(m: Module) -> None:
     """Add `tw_checksum(ptr, bytes)`, for 64-byte aligned memory of a multiple of 64 bytes; `tw_finite(ptr, count)`,
-    which gives 1 if none of so many f32 is NaN or infinite; `tw_first_unfit`, the first of several arrays that has
-    one, or -1; and `tw_words_at`, which gathers a word from each of several structs.
+    which gives 1 if none of so many f32 is NaN or infinite; and `tw_first_unfit`, the first of several arrays that has
+    one, or -1.
     """
     m.declare("llvm.fshl.v8i64", "<8 x i64>", ["<8 x i64>"] * 3)
     m.declare("llvm.vector.reduce.add.v8i64", I64, ["<8 x i64>"])
@@ -99,8 +99,3 @@ def define_scans(m: Module) -> None:
             with f.when(f.call(I64, "tw_finite", p, count).eq(0)):
                 f.ret(i)
         f.ret(-1)
-    params = [("places", PTR), ("offset", I64), ("n", I64), ("out", PTR)]
-    with m.function("tw_words_at", VOID, params) as (f, (places, offset, n, out)):
-        with f.each(n) as i:
-            out[i * 8] = f.load(I64, f.load(PTR, places, i * 8) + offset)
-        f.ret()
