@@ -1,7 +1,7 @@
 """The record of an algorithm: when selection offers it, and how layout assignment rewrites a node by it.
 
-Folders of `tilewright/algorithms/` have `RECORDS` in their module `record`. What is computed as it is defined, or by
-pieces, is offered by `transform/select/` itself.
+Folders of `tilewright/algorithms/` have `RECORDS` in their module `record`. `transform/select/` itself offers the
+computation of an operator by its definition and by bf16 pieces.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from tilewright.support.discover import modules
 from tilewright.transform.select.surroundings import Surroundings
 
 Option = tuple[float, Algorithm]
-"""Estimated cycles, of an image for convolutions, and what takes them."""
+"""An option for a node: its estimated cycles (for one image if the node is a convolution), and the algorithm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """An algorithm for nodes of an operator.
 
-    Offers of a lower `turn` are asked first: one that adds to what others take is asked after these.
+    Records are asked for offers in ascending order of `turn`; one that extends the options of others has a higher turn.
 
     Args:
-        kind: what a node notes that is computed by it.
+        kind: the class of the note that a node carries if this algorithm computes it.
         operator: the operator's name.
-        offer: the options of a node, from those that there are: with this algorithm where it fits and is allowed, and
-            with what others take beside it.
-        lower: rewrite a node that notes it, by an `Assigner` of `transform/layout/`; whether it was.
+        offer: from the options of a node so far to its options with this algorithm, where that fits and is allowed.
+        lower: rewrite a node that carries the note, with an `Assigner` of `transform/layout/`; returns whether it did.
     """
 
     kind: type[Algorithm]
@@ -46,18 +45,18 @@ class Record:
 
 @cache
 def records() -> dict[type[Algorithm], Record]:
-    """The records of all folders, by what a node notes, in their turns, then in the order of the folders' names."""
+    """The records of all algorithm folders, by the class of their notes, ordered by `turn` and then by folder name."""
     every = [r for m in modules("tilewright.algorithms", "record") for r in m.RECORDS]
     return {r.kind: r for r in sorted(every, key=lambda r: r.turn)}
 
 
 def unchanged(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options as they are: the offer of an algorithm that another record of its folder offers."""
+    """The options unchanged: the `offer` of a record whose algorithm is offered by another record of its folder."""
     return options
 
 
 def offered(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of a node and those that algorithms of folders add."""
+    """The options of a node, extended by the offers of all algorithms that have a record for its operator."""
     for record in records().values():
         if record.operator == node.op:
             options = record.offer(enclosing, node, options)
@@ -65,12 +64,12 @@ def offered(enclosing: Surroundings, node: Node, options: list[Option]) -> list[
 
 
 def cheapest_algorithm(enclosing: Surroundings, node: Node, options: list[Option]) -> Algorithm:
-    """The algorithm of a node: a decision by the estimated cycles of its options."""
+    """Choose the algorithm of a node: a decision by the estimated cycles of its options."""
     key = partial(key_of_nodes, "algorithm", [node], enclosing.target)
     ordered = sorted(options, key=lambda option: option[0])
     return decide(key, ordered, lambda option: Setting.of(option[1]), lambda option: option[0])[1]
 
 
 def record_of(node: Node) -> Record | None:
-    """The record of the algorithm that a node notes; None where it notes none or one without a folder."""
+    """The record of the algorithm that a node carries as a note; None if it carries none, or one that has no folder."""
     return None if node.algorithm is None else records().get(type(node.algorithm))

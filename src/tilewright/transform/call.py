@@ -1,4 +1,4 @@
-"""The call of a kernel, from lowering to the manifest."""
+"""Data structures for the calls of kernels, which passes after lowering fill in until the manifest is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.transform.loops.prefetch_share import WeightPrefetch
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Scratch memory of one kernel: bytes (for one thread if `per_thread`)."""
+    """Scratch memory of one kernel: its size in bytes, which is that of each thread if `per_thread`."""
 
     nbytes: Expr
     per_thread: bool = False
@@ -25,10 +25,10 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """Object code that defines `symbol`; what it needs besides its buffers; whether one thread executes all of it; the
-    estimated cycles of a call; its operations and bytes (`transform/work.py`).
+    """Object code that defines `symbol`; the scratch memory that the kernel needs; whether one thread executes all of
+    it; the estimated cycles of a call; its operations and bytes (`transform/work.py`).
 
-    `code()` waits for the object if it is still being made, and raises what went wrong with it.
+    `code()` waits until the object is compiled, and raises the error of a compilation that failed.
     """
 
     symbol: str
@@ -46,18 +46,18 @@ class CompiledKernel:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """A group of nodes as a kernel and the values that it is called on. Lowering makes it, the passes after add what
-    they find out, and the manifest's `StepSpec` is what stays of it.
+    """A group of nodes as a kernel, with the values that it is called on. Lowering creates the call, later passes add
+    their results to it, and the manifest keeps its `StepSpec`.
 
     func      the loop program
-    args      the values of its parameters, in order: the group's inputs, then its outputs, then what it prefetches
-    label     what it computes, for people
+    args      the values of its parameters, in order: the group's inputs, its outputs, then the value that it prefetches
+    label     a description of the computation, for people
     group     the nodes
     prefetch  the part of its last argument that it prefetches for a later kernel (`transform/prefetch_across.py`)
     over      (output, input) pairs where the output may be written over the input
     branch    the number of the fork that it belongs to, and of its branch there (`transform/forks.py`)
     sizes     the values of its function's symbols that the program knows (`transform/passed_sizes.py`)
-    compiled  its code, once there is some
+    compiled  its code, once it is compiled
     """
 
     func: PrimFunc
@@ -72,7 +72,7 @@ class KernelCall:
 
     @property
     def code(self) -> CompiledKernel:
-        """The code of the kernel, which must have been made."""
+        """The compiled code of the kernel. The kernel must have been compiled."""
         assert self.compiled is not None, f"{self.label} is not compiled yet"
         return self.compiled
 
@@ -83,11 +83,11 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Where calls begin or end that run several times, or not at all.
+    """The begin or end of a region: calls that run several times, or only under a condition.
 
-    kind       "loop", "if", "else" or "end"; or "extent": what follows has a symbol that data decides; or "check": the
+    kind       "loop", "if", "else" or "end"; or "extent": data decides a symbol of later calls; or "check": the
                call ends here unless the condition holds
-    label      what it computes, for people
+    label      a description of the region, for people
     trip       of a loop: the most iterations, by the symbols (None: no such bound); of an extent: its bound
     count      of a loop: a number of iterations that is data; of an extent: its value; of a check:
                the number that decides it
@@ -95,7 +95,7 @@ class Marker:
                iteration
     number     of a loop: the number of the iteration, as addresses of the calls inside use it; of an extent: the symbol
     counter    of a loop: a value that is this number; at its end: a value that becomes how many iterations there were
-    check      what a check says
+    check      the message of a check that fails
     """
 
     kind: RegionKind
@@ -109,9 +109,9 @@ class Marker:
 
     @property
     def args(self) -> tuple[Value, ...]:
-        """The values that it reads or writes."""
+        """The values that the marker reads or writes."""
         return tuple(v for v in (self.count, self.condition, self.counter) if v is not None)
 
 
 Call = KernelCall | Marker
-"""One of the calls of a program in order, or where a part of them begins or ends."""
+"""An element of a program's list of calls: a call, or the begin or end of a region of calls."""

@@ -1,5 +1,5 @@
 """The driver of passes. Each pass is a named function from a program to a program; the driver times it, announces it,
-prints the program around it when asked to, and checks what it made.
+prints the program before and after the pass if flags say so, and checks the pass's result.
 
     graph = run_passes(graph, [("fold scales", fold_scales), ...], stage, log)
 """
@@ -21,18 +21,18 @@ Passes = Sequence[tuple[str, Callable[[T], T]]]
 Check = Callable[[T], None]
 
 VERIFY_STAGES, VERIFY_PASSES = 1, 2
-"""Values of TILEWRIGHT_VERIFY: what one stage hands to the next is checked; what each pass makes."""
+"""Values of TILEWRIGHT_VERIFY: from 1 on the result of each stage is checked, from 2 on that of each pass."""
 
 ANNOUNCED, GRAPHS_SHOWN, LOOPS_SHOWN = 1, 2, 3
 """Values of TILEWRIGHT_DEBUG from which passes over graphs are announced, graphs are printed after each of them, and
-passes over loops are announced. There are some fifteen of those for each kernel."""
+passes over loops are announced. A kernel has some fifteen passes over loops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage(Generic[T]):
     """The kind of program that a list of passes works on.
 
-    begin, each, end    checks of what comes in, of what a pass has changed, of what goes out (None: nothing more)
+    begin, each, end    checks of the first input, of each pass's result, and of the last result (None: no such check)
     every               the value of TILEWRIGHT_VERIFY from which `each` is checked
     announced, shown    the values of TILEWRIGHT_DEBUG from which passes are announced, and programs printed (None: only
                         where TILEWRIGHT_DUMP names the pass)
@@ -47,8 +47,8 @@ class Stage(Generic[T]):
 
 
 def run_passes(program: T, passes: Passes[T], stage: Stage[T], log: PassLog | None = None, what: str = "graph") -> T:
-    """The program after these passes. `what` names it in the log. Raises VerifyError that names the pass, if one made
-    what the stage's rules forbid."""
+    """Run passes on a program and return the result. `what` names the program in the log. Raises VerifyError, which
+    names the pass, if a pass's result breaks the rules of the stage."""
     log = log or PassLog(level=0, dumps=())
     level, shown = flags.VERIFY(), None
     if level >= VERIFY_STAGES:
@@ -77,7 +77,7 @@ def _checked(check: Check[T], program: T, where: str) -> None:
 
 
 def check_names(log: PassLog, known: Iterable[str]) -> None:
-    """Raise FlagError when TILEWRIGHT_DUMP names a pass that there is not."""
+    """Raise FlagError if TILEWRIGHT_DUMP names a pass that is not among the `known` ones."""
     known = list(dict.fromkeys(known))
     for name in log.dumps:
         if name != "all" and name not in known:

@@ -1,12 +1,12 @@
-"""Leave out what nothing reads once constants are put in.
+"""Remove stages of a loop function whose results are unused once constants are substituted.
 
     block total: total[vi] += A[vi, vk]                   block C: C[vi] = 1
     block zero: zero[] = 0                          ->
     block C: C[vi] = total[vi] * zero[] + 1
 
-`x * 0` and `x % 1` of integers, or a comparison that every number of a type fulfils, read nothing then. Plans that took
-such a stage for a reader, to be computed beside what it reads, would be refused. A function in which every stage still
-reads what it did stays as it is.
+After the substitution, `x * 0` and `x % 1` of integers, or a comparison that holds for every number of the type, read
+no buffer. A plan that expects a stage to read its producer would reject the function. A function in which every stage
+still reads the buffers that it read before stays as it is.
 """
 
 from __future__ import annotations
@@ -36,6 +36,6 @@ def fold_stages(func: PrimFunc) -> PrimFunc:
 
 
 def _is_constant(func: PrimFunc, block: Block) -> bool:
-    """Whether a block stores a number in an intermediate."""
+    """Whether a block stores a constant number in an intermediate buffer."""
     body = block.body
     return isinstance(body, Store) and isinstance(body.value, Const) and body.buffer in func.buffers and not block.init

@@ -37,7 +37,7 @@ from tilewright.transform.graph.fuse import Group
 from tilewright.transform.graph.memory import Place
 
 MAX_CALLS = 48
-"""Calls of a fork."""
+"""The largest number of calls in a fork."""
 MIN_GAIN = 0.97
 """The share of the time of shared calls that a fork in their place may be estimated to take."""
 MIN_BARRIERS = 3.0
@@ -46,13 +46,13 @@ MIN_BARRIERS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The bytes of an argument: of which memory, and from where to where in it (None: all of it)."""
+    """A part of a memory block that an argument occupies: the block and the range of bytes in it (None: all of it)."""
 
     root: Value
     range: tuple[int, int] | None
 
     def meets(self, other: Span) -> bool:
-        """Whether both have a byte in common, as far as is known."""
+        """Whether two spans may have a byte in common. Ranges that are not known are assumed to overlap."""
         if self.root is not other.root:
             return False
         if self.range is None or other.range is None:
@@ -62,8 +62,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """A call's estimated cycles: by all threads, with what it takes them to wait for each other; by one thread; and
-    what it takes longer where others wrote what it reads."""
+    """Estimated cycles of a call: `shared` by all threads, their wait for each other included; `alone` by one thread;
+    `fetching` is the additional time if another thread wrote the call's inputs."""
 
     shared: float
     alone: float
@@ -76,12 +76,12 @@ def fork_calls(
     target: Target,
     seen: Callable[[KernelCall], KernelCall] = lambda call: call,
 ) -> list[KernelCall | Group]:
-    """The calls in an order that gives the same, those of forks with their branches.
+    """Reorder calls without changing results, and mark those that belong to forks with their branches.
 
     Args:
         calls: in order, with the groups that become regions.
         where: the places of values without memory of their own.
-        seen: a call as it will be compiled.
+        seen: maps a call to the form in which it will be compiled.
     """
     result: list[KernelCall | Group] = []
     forks = 0
@@ -102,7 +102,7 @@ def _with_branches(
     first: int,
     seen: Callable[[KernelCall], KernelCall],
 ) -> list[KernelCall]:
-    """Calls after each other, without a region between; `first` is the number of the first fork."""
+    """Divide consecutive calls, with no region between them, into forks; `first` is the number of the first fork."""
     before = dependences(calls, where)
     if not any(_have_company(before)):
         return list(calls)
@@ -127,7 +127,8 @@ def _with_branches(
 
 
 def dependences(calls: Sequence[KernelCall], where: Mapping[Value, Place]) -> list[int]:
-    """For each call those before it, as bits, that must be done first: one of the two writes what the other touches."""
+    """For each call a bit set of the earlier calls that must be done first, because one of the two writes memory that
+    the other one touches."""
     touching: dict[Value, list[tuple[int, Span, bool]]] = {}
     before: list[int] = []
     for k, call in enumerate(calls):
@@ -161,7 +162,7 @@ def _span(value: Value, where: Mapping[Value, Place]) -> Span:
 
 
 def _have_company(before: Sequence[int]) -> list[bool]:
-    """Whether there is a call, for each, that neither must be done before nor after it."""
+    """For each call, whether some other call neither must be done before it nor after it."""
     after = [0] * len(before)
     for k, done in enumerate(before):
         for j in range(k):
@@ -171,7 +172,7 @@ def _have_company(before: Sequence[int]) -> list[bool]:
 
 
 def _times(calls: Sequence[KernelCall], before: Sequence[int], target: Target) -> list[Times]:
-    """Estimates of the calls; endless alone where sizes are symbols, or where no other call could be made meanwhile."""
+    """The estimates of all calls. `alone` is infinite where sizes are symbols or no other call could run meanwhile."""
     one, known = replace(target, threads=1), dict[str, tuple[float, float]]()
     traffic = target.costs.traffic
     computed = {v for call in calls for v in call.group.outputs}
@@ -192,7 +193,7 @@ def _times(calls: Sequence[KernelCall], before: Sequence[int], target: Target) -
 
 
 def _as_early_as_possible(before: Sequence[int], times: Sequence[Times]) -> list[int]:
-    """The calls by when each could begin if there were a thread for each."""
+    """The order of the calls by the time at which each could begin if there were a thread for each."""
     ends: list[float] = []
     begins = []
     for done, time in zip(before, times, strict=True):
@@ -203,14 +204,14 @@ def _as_early_as_possible(before: Sequence[int], times: Sequence[Times]) -> list
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Where the runs of an order end, and the estimated cycles of all."""
+    """A partition of an order of calls: the places where its runs end, and the estimated cycles of all runs."""
 
     ends: tuple[int, ...]
     cycles: float
 
 
 def _cut(order: Sequence[int], before: Sequence[int], times: Sequence[Times], target: Target) -> _Cut:
-    """The best cut of the calls into forks and calls that are shared, which are runs of one."""
+    """The best partition of an order of calls into runs: forks, and single calls that all threads share."""
     best = [_Cut((), 0.0)] + [_Cut((), inf)] * len(order)
     for at, k in enumerate(order):
         here = best[at]
@@ -254,15 +255,16 @@ def _branches(run: Sequence[int], before: Sequence[int], times: Sequence[Times],
 
 
 def _cycles(k: int, branch: int, before: Sequence[int], times: Sequence[Times]) -> float:
-    """The cycles of a call in a branch, whose calls are given as bits: the first ones read what other cores wrote."""
+    """The cycles of call `k` in a branch, whose calls are the bits of `branch`. Inputs that other branches may have
+    written cost extra time."""
     return times[k].alone + (0.0 if before[k] & branch else times[k].fetching)
 
 
 def _fork_cycles(
     branches: Sequence[Sequence[int]], before: Sequence[int], times: Sequence[Times], target: Target
 ) -> float:
-    """The cycles of the longest branch, and until all threads know that it is done; endless where there is one
-    branch."""
+    """The cycles of a fork: those of its longest branch, plus the time until all threads know that it is done; infinite
+    for a fork of one branch."""
     if len(branches) < 2:
         return inf
     bits = [sum(1 << k for k in branch) for branch in branches]
@@ -277,7 +279,8 @@ def _is_forked(
     branches: Sequence[Sequence[int]],
     target: Target,
 ) -> bool:
-    """Whether a fork is made, which is preferred: a decision about all its calls."""
+    """Decide whether some calls become a fork. The fork is preferred to calls that all threads share, unless the
+    estimate or a forced decision says otherwise."""
     fork, shared = Setting("fork"), Setting("shared")
     members = [k for branch in branches for k in branch]
     cycles = {

@@ -1,16 +1,16 @@
-"""Join dimensions that a function walks alike everywhere: what is one run of memory becomes one loop.
+"""Join neighbouring dimensions that all blocks of a function access as one contiguous run into one dimension and loop.
 
     y[n, c, h, w] = relu(x[n, c, h, w])                   ->   y[i] = relu(x[i])
     y[n, c, h, w] = x[n, c // 16, h, w, c % 16]           ->   y[n, c, p] = x[n, c // 16, p, c % 16]
     y[b, r, c] = sum(x[b, r, k] * w[k, c]) + bias[c]      ->   y[i, c] = sum(x[i, k] * w[k, c]) + bias[c]
     y[n] = max(x[n, c, h, w])                             ->   y[n] = max(x[n, i])
 
-Maps of 7 x 7 or 19 x 19 pixels fill no vectors line by line; as one run of pixels they do. So do eight rows of a
-product no tile of twelve, but 128 times eight. Parameters keep their places in memory and get another shape. Rows of
-products are joined whether their sizes are numbers or symbols, as is all that a pointwise function walks over where it
-is one run; elsewhere lines of a known length stay by themselves after a symbol, for no part of a vector is left of
-them. What a fold reduces is joined by itself. A function with other reductions stays as it is, for its plans look at
-windows, rows and channels.
+Lines of maps of 7 x 7 or 19 x 19 pixels do not fill vectors, but all pixels of a map do. Likewise eight rows of a
+product do not fill a tile of twelve rows, but 128 times eight do. Parameters keep their memory and get another shape.
+Rows of products are joined whether their sizes are numbers or symbols, and so is all of a contiguous pointwise
+function; elsewhere a dimension of known size is not joined to a symbolic one before it, since it divides into whole
+vectors. The reduced dimensions of a fold are joined with each other only. Functions with other reductions stay as they
+are: their plans need windows, rows and channels.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from tilewright.support.classes import dataclass
 
 @dataclass(slots=True)
 class _Joints:
-    """Neighbours that may be joined, each by the place of the first: iterators of a block, dimensions of a buffer."""
+    """Pairs of neighbours that may be joined, each by the index of the first: iterators of blocks, dimensions of
+    buffers."""
 
     axes: set[_Axis]
     dims: set[_Dim]
 
 
 _Axis = tuple[str, int]
-"""The name of a block and the place of an iterator."""
+"""An iterator: the name of its block and its index there."""
 _Dim = tuple[Buffer, int]
 _Access = tuple[Buffer, tuple[Expr, ...]]
-"""A buffer that is read or written, and where."""
+"""A read or write: the buffer and the indices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class _Walk:
 
 
 def join_dimensions(func: PrimFunc) -> PrimFunc:
-    """An unscheduled function of pointwise blocks, folds and products with as few dimensions as can be."""
+    """Join dimensions of an unscheduled function of pointwise blocks, folds and products as far as possible."""
     blocks = [s for s in walk(func.body) if isinstance(s, Block)]
     if all(len(block.iters) < 2 for block in blocks):
         return func
@@ -72,7 +73,8 @@ def join_dimensions(func: PrimFunc) -> PrimFunc:
 
 
 def _joints(walks: Sequence[_Walk], symbols: bool) -> _Joints:
-    """The axes of blocks and the dimensions that may be joined; `symbols`: numbers after symbols, too."""
+    """The iterators and dimensions that may be joined. With `symbols`, a known size may be joined to a symbol before
+    it."""
     axes = {(w.block.name, k) for w in walks for k in range(len(w.block.iters) - 1) if _may_join(w, k, symbols)}
     joints = _Joints(axes, set())
     if not axes:
@@ -87,7 +89,7 @@ def _joints(walks: Sequence[_Walk], symbols: bool) -> _Joints:
 
 
 PRODUCTS = ("lowered.matmul_packed", "lowered.matmul_dot", "lowered.conv_last")
-"""Operators whose rows are as good joined as separate."""
+"""Operators whose plans work as well on joined rows."""
 
 
 def _is_product(block: Block) -> bool:
@@ -96,8 +98,8 @@ def _is_product(block: Block) -> bool:
 
 
 def _is_fold(walked: _Walk) -> bool:
-    """Whether an operator that is a reduction folds an array of which each element is used once: it is read with all
-    iterators but those of one iteration."""
+    """Whether a block is a reduction that uses each element of some array once: an access has all iterators with more
+    than one iteration among its indices."""
     origin = find(walked.block.notes, Origin)
     if origin is not None and ops.get(origin.op).kind != "reduction":
         return False
@@ -106,8 +108,8 @@ def _is_fold(walked: _Walk) -> bool:
 
 
 def _may_join(walked: _Walk, k: int, symbols: bool) -> bool:
-    """Whether only indices depend on two neighbouring iterators, both of a reduction or none, and no symbol is before a
-    number, unless `symbols`."""
+    """Whether iterators `k` and `k + 1` of a block may be joined: both are reduced or neither, and they occur in
+    indices only. Unless `symbols`, a known size is not joined to a symbol before it."""
     pair = walked.block.iters[k : k + 2]
     if len({it.kind for it in pair}) > 1 or (_is_product(walked.block) and pair[0].kind == "reduce"):
         return False
@@ -118,7 +120,7 @@ def _may_join(walked: _Walk, k: int, symbols: bool) -> bool:
 
 
 def _outside_of_indices(block: Block) -> set[Var]:
-    """The variables that what a block computes depends on beside indices."""
+    """The variables that occur in a block's values outside of indices."""
     used: set[Var] = set()
     for stmt in walk(block.body):
         for value in (stmt.value,) if isinstance(stmt, Store) else exprs_of(stmt):
@@ -137,14 +139,15 @@ def _accesses(block: Block) -> Iterator[_Access]:
 
 @dataclass(frozen=True, slots=True)
 class _Want:
-    """The need of a joint: an axis a dimension, or a dimension an axis. `needed` is None where the joint cannot be."""
+    """A condition of a joint: two iterators need a joint of two dimensions, or the reverse. If `needed` is None, the
+    joint is impossible."""
 
     axis: _Axis | None = None
     dim: _Dim | None = None
     needed: _Axis | _Dim | None = None
 
     def drop(self, joints: _Joints) -> None:
-        """Drop the joint if it lacks what it needs."""
+        """Remove the joint from `joints` if the joint that it needs is not there."""
         if self.axis is not None and self.needed not in joints.dims:
             joints.axes.discard(self.axis)
         if self.dim is not None and self.needed not in joints.axes:
@@ -152,7 +155,7 @@ class _Want:
 
 
 def _wants(walked: _Walk, joints: _Joints) -> Iterator[_Want]:
-    """The joints that are needed so that each access of a block walks as one what is joined."""
+    """The conditions on joints from each access of a block: iterators and dimensions can only be joined together."""
     iters, name = walked.block.iters, walked.block.name
     own: dict[tuple[Expr, Expr], int] = {(a.var, b.var): k for k, (a, b) in reversed([*enumerate(pairwise(iters))])}
     places = [k for k in range(len(iters) - 1) if (name, k) in joints.axes]
@@ -177,7 +180,7 @@ def _wants(walked: _Walk, joints: _Joints) -> Iterator[_Want]:
 
 
 def _rewritten(func: PrimFunc, blocks: Sequence[Block], joints: _Joints) -> PrimFunc:
-    """The function with the first of joined iterators and dimensions in the place of all."""
+    """The function with the first of each run of joined iterators and dimensions in place of the run."""
     buffers = {b: b for b in (*func.params, *func.buffers)}
     for old in buffers:
         runs = _runs(len(old.shape), lambda d: (old, d) in joints.dims)  # noqa: B023
@@ -211,6 +214,6 @@ def _size(extents: Sequence[Expr]) -> Expr:
 
 
 def _runs(count: int, joined: Callable[[int], bool]) -> list[tuple[int, int]]:
-    """Runs of places, each joined to the next: the first of each and the one past its last."""
+    """Maximal runs of joined indices below `count`, each as (first, last + 1)."""
     starts = [k for k in range(count) if not k or not joined(k - 1)]
     return list(pairwise([*starts, count]))

@@ -1,4 +1,4 @@
-"""Lower a group of graph nodes to one unscheduled loop program, whose blocks say of which operators they come."""
+"""Lower a group of graph nodes to one unscheduled loop program, whose blocks note the operators that they compute."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.transform.join import join_dimensions
 
 
 def lower_group(group: Group, name: str) -> KernelCall:
-    """State every node as tensor expressions over placeholders and make the loops of them."""
+    """Express every node as tensor expressions over placeholders and lower them to loops, as an uncompiled call."""
     args = (*group.inputs, *group.outputs)
     nodes = [n for n in group.nodes if n.op != "constant"]
     op = ops.get(nodes[-1].op)
@@ -42,7 +42,8 @@ def lower_group(group: Group, name: str) -> KernelCall:
 
 
 def _versions(nodes: Sequence[Node]) -> tuple[tuple[Expr | None, tuple[Node, ...]], ...]:
-    """The nodes, once for each version of the one among them that has several."""
+    """(condition, nodes) for each version of the nodes: one node among them may have several; (None, nodes) if none
+    has."""
     for k, node in enumerate(nodes):
         result = ops.get(node.op).versions
         if result is not None:
@@ -51,7 +52,7 @@ def _versions(nodes: Sequence[Node]) -> tuple[tuple[Expr | None, tuple[Node, ...
 
 
 def _function(nodes: Sequence[Node], inputs: Sequence[Value], args: Sequence[Value], name: str) -> PrimFunc:
-    """The unscheduled function that computes nodes."""
+    """The unscheduled function that computes `nodes`."""
     tensors: dict[Value, te.Tensor] = {v: te.placeholder(v.shape, v.dtype, identifier(v.name)) for v in inputs}
     origins: dict[te.ComputeOp, Origin] = {}
     for node in nodes:
@@ -72,6 +73,6 @@ def _compute(node: Node, tensors: dict[Value, te.Tensor]) -> tuple[te.Tensor, ..
 
 
 def identifier(name: str) -> str:
-    """A value's name as an identifier of the loop language."""
+    """An identifier of the loop language made from a value's name."""
     text = re.sub(r"\W", "_", name, flags=re.ASCII).strip("_")[-40:] or "t"
     return text if not text[0].isdigit() else f"t{text}"

@@ -1,6 +1,7 @@
-"""Kernels whose weights come from further away than their size tells: those of the model around do not fit there.
+"""Mark kernels whose weights come from a further level of memory than their own size suggests, as all weights of the
+model do not fit into a nearer one.
 
-A plan sees one function and cannot know it; where it matters for a schedule it is noted (`NonresidentWeights`).
+A plan sees only one function; the note `NonresidentWeights` tells it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from tilewright.transform.call import KernelCall
 def with_nonresident_weights(
     call: KernelCall, weights: Collection[Value], away: SharedLevel | None, target: Target
 ) -> KernelCall:
-    """The call with the note, if it reads `weights` of the program that are `away` in a level further than their own
-    size tells, or than that of the weights which one of its versions reads. What fits into the first level goes
-    without: it is read in no time, and its kernel is the same in all models."""
+    """The call with the note `NonresidentWeights`, if it reads some `weights` of the program and `away`, the level of
+    memory that all weights come from, is further than the level that fits the kernel's own. Weights that fit into the
+    first level get no note: reading them takes no time, and their kernel then is the same in all models."""
     mine = {b: v for b, v in zip(call.func.params, call.args, strict=True) if v in weights}
     read = [set(buffers_in(func.body)) for _, func in versions_of(call.func)]
     own = level(min(sum(v.known_bytes for b, v in mine.items() if b in used) for used in read), target)

@@ -4,10 +4,9 @@
     pack b: f32[128, 64, 3, 3]      ->       called on a with k = 64, c = 64, on b with k = 128, c = 64, ...
     pack c: f32[128, 128, 3, 3]
 
-Different convolutions differ in the filters and channels that they have. How many of them there are decides how often
-loops run, not what is in them, so that a function for any number moves its tiles by the same instructions as one for
-known numbers, and has code for panels and blocks that are not full. It is larger than one of them, and smaller than
-three: so many make it worth its while.
+The numbers of filters and channels decide how often loops run, not their bodies. So a function for any number packs
+tiles by the same instructions as one for known numbers, plus code for panels and blocks that are not full. It is larger
+than one function for known sizes, and smaller than three: it is used if at least so many are replaced.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from tilewright.transform.graph.fuse import Group
 from tilewright.transform.remember import lower_once
 
 SHARED_SIZES = 3
-"""Different sizes of a kind from which on one function is made of them. The function takes 2.1 times what one for known
-sizes takes to compile (Winograd's filters; 1.8 for panels of filters; a Zen 3 core, 2026-11-29)."""
+"""The number of different sizes from which on one function serves all of them. The function takes 2.1 times what one
+for known sizes takes to compile (Winograd's filters; 1.8 for panels of filters; a Zen 3 core, 2026-11-29)."""
 LARGEST = 1 << 20
-"""Filters or channels of a convolution; more of them are a function of their own."""
+"""The largest number of filters or channels of a convolution that a shared function accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
     """A group whose sizes are arguments.
 
-    group  the group over symbols
-    sizes  the symbols and what they are in this call
+    group  the group with symbols as sizes
+    sizes  the symbols and their values in this call
     """
 
     group: Group
@@ -45,7 +44,7 @@ class Passed:
 
 
 def lower_passed(group: Group, passed: Passed | None, name: str) -> KernelCall:
-    """The call of a group, by the function over symbols where there is one."""
+    """The call of a group; it uses the function over symbols if `passed` is not None."""
     if passed is None:
         return lower_once(group, name)
     call = lower_once(passed.group, name)
@@ -54,7 +53,7 @@ def lower_passed(group: Group, passed: Passed | None, name: str) -> KernelCall:
 
 
 def passed_sizes(groups: Sequence[Group], target: Target) -> dict[int, Passed]:
-    """By number those of the groups that become calls of one function with others of their kind."""
+    """For the number of each group that shares a function with others its `Passed`."""
     kinds: dict[object, dict[int, Passed]] = {}
     for k, group in enumerate(groups):
         passed = _passed(group, target)
@@ -65,7 +64,7 @@ def passed_sizes(groups: Sequence[Group], target: Target) -> dict[int, Passed]:
 
 
 def _passed(group: Group, target: Target) -> Passed | None:
-    """A group over symbols in place of filters and channels; None where it is none of the kinds that are known."""
+    """A group with symbols in place of filters and channels; None if its operator is not one that supports this."""
     channels_of = ops.get(group.nodes[0].op).channels
     if len(group.nodes) != 1 or channels_of is None:
         return None
@@ -86,7 +85,7 @@ def _passed(group: Group, target: Target) -> Passed | None:
 
 
 def _over(group: Group, shape: tuple[Expr, ...]) -> Group:
-    """A group of one node with one input of this shape, whose values have names of their own."""
+    """A copy of a group of one node with one input, which gets this shape; all values get fixed names."""
     (node,), (weight,) = group.nodes, group.inputs
     source = Value("weight", TensorType(weight.dtype, shape))
     (type,) = ops.get(node.op).infer([source.type], node.attrs)

@@ -1,8 +1,9 @@
-"""A transposed convolution as convolutions of its phases, each of its own taps: none is multiplied that is zero.
+"""A transposed convolution as one convolution per phase, with the taps of that phase only, so that no inserted zeros
+are multiplied.
 
 With a stride of s an output o reads the taps t for which o + pad = q s + t: its phase is (o + pad) % s, and it reads
-every s-th tap. Of a window of k taps the first k % s phases have one tap more than the others. All phases of as
-many taps are the filters of one convolution of stride one with mirrored taps.
+every s-th tap. Of a window of k taps the first k % s phases have one tap more than the others. All phases with equally
+many taps are filters of one convolution of stride one with mirrored taps.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Neighbouring phases of a dimension that have as many taps: `first`, `first` + 1, ... `first` + `count` - 1."""
+    """Neighbouring phases of a dimension with equally many taps: from `first` to `first + count - 1`."""
 
     first: int
     count: int
@@ -30,8 +31,7 @@ class Range:
 class Phases:
     """Phases of a transposed convolution that have equally many taps, a range for each dimension.
 
-    `conv` is the convolution that computes all of them, `filters` filters for each; its weights and its result are in
-    no graph.
+    `conv` is a convolution node that computes all of them, with `filters` filters for each; it is not part of a graph.
     """
 
     ranges: tuple[Range, Range]
@@ -40,15 +40,15 @@ class Phases:
 
 
 def ranges(window: int, stride: int) -> list[Range]:
-    """The phases of a dimension by their taps."""
+    """The phases of a dimension, grouped by their number of taps."""
     longer, taps = window % stride, window // stride
     parts = (Range(0, longer, taps + 1), Range(longer, stride - longer, taps))
     return [part for part in parts if part.count]
 
 
 def phases(node: Node, block: int) -> list[Phases]:
-    """The convolutions of a transposed one, of maps of known size in one group, whose filters are rounded up to whole
-    blocks; none of other ones, or where a phase has no taps."""
+    """The convolutions of a transposed convolution of one group on maps of known size, with filters rounded up to whole
+    blocks; [] for other ones, or if a phase has no taps."""
     x, w = node.operands(2)
     attrs = node.of(ConvTransposeAttrs)
     sizes = [as_int(d) for d in (*w.shape, *x.shape[2:], *node.output.shape[2:])]
@@ -73,8 +73,8 @@ def phases(node: Node, block: int) -> list[Phases]:
 
 
 def grid_of(node: Node) -> tuple[int, int]:
-    """Places of each phase, a dimension, counted from the first one that the padding cuts off: at least as many as the
-    map has."""
+    """The number of results per phase in each dimension, counted from the first that the padding cuts off: at least the
+    size of the input map."""
     x, attrs = node.operands(2)[0], node.of(ConvTransposeAttrs)
     height, width = (
         max((as_int(size) or 0), ((as_int(out) or 1) - 1 + before) // stride + 1)

@@ -1,15 +1,15 @@
-"""Weights of later kernels are prefetched while earlier ones compute.
+"""Prefetch the weights of later kernels while earlier ones compute.
 
 Where not all weights of a model stay in the last level of cache, every call reads them from memory. A kernel prefetches
-its own a little ahead, which hides the transfer if it computes for longer than that takes. With several threads it
-computes for a part of the time, and with few rows for hardly any: it waits for memory, which was idle while the kernels
-before it computed. So one of these prefetches its weights (`transform/loops/prefetch_share.py`), as many bytes as
-memory brings while it has no need of it, and they are in the last level of cache when they are wanted. Which one, or
-none, is a decision about the kernel and those before it.
+its own weights shortly before it reads them, which hides the transfer if the arithmetic takes longer. With several
+threads, or with few rows, the arithmetic is shorter: the kernel waits for memory, which was idle while the kernels
+before it computed. So one of these prefetches the weights (`transform/loops/prefetch_share.py`), as many bytes as
+memory can deliver during its arithmetic, into the last level of cache. Which kernel does so, or none, is a decision
+about the kernel and those before it.
 
-Where the last level holds all weights but brings them far more slowly than the second one (Intel's servers with AMX,
-`early_l2` in `targets/costs.py`), a kernel prefetches them from there into the second level in the same way, if what it
-reads and writes itself leaves them room.
+Where the last level holds all weights but delivers them far more slowly than the second one (Intel's servers with AMX,
+`early_l2` in `targets/costs.py`), a kernel prefetches them from there into the second level in the same way, if its own
+data leave them room there.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from tilewright.transform.call import KernelCall
 from tilewright.transform.loops.prefetch_share import WeightPrefetch
 
 WAITS = 1.25
-"""A kernel whose weights arrive so many times as long as it computes waits for them."""
+"""A kernel counts as waiting for its weights if their transfer takes at least so many times as long as its
+arithmetic."""
 STEPS = 4
-"""Kernels before one that may prefetch it: what they write passes the last level as well."""
+"""The number of kernels before one that may prefetch its weights: results written in between pass the last level
+too."""
 
 
 @dataclass(slots=True)
@@ -47,10 +49,10 @@ class _Load:
 def plan_prefetch(
     kernels: Sequence[KernelCall], params: Collection[Value], target: Target
 ) -> dict[int, tuple[Value, WeightPrefetch]]:
-    """The kernels that prefetch for others, by their places in the order of execution.
+    """For the index of each kernel that prefetches for a later one: the weight, and how much of it.
 
     Args:
-        kernels: of a call, in order.
+        kernels: those of a call, in order.
         params: the packed weights.
     """
     source = level(sum(v.known_bytes for v in params), target)
@@ -87,7 +89,7 @@ def plan_prefetch(
 def _host(
     kernels: Sequence[KernelCall], load: _Load, hosts: Mapping[int, int], rate: float, target: Target
 ) -> int | None:
-    """The one of these kernels that prefetches for the last of them; None if its weights come when they are read."""
+    """The index of the kernel that prefetches the weights of the last one; None if none does."""
     if not hosts:
         return None
     reader = len(kernels) - 1
@@ -123,5 +125,6 @@ def _load(kernel: KernelCall, params: set[Value], rate: float, target: Target) -
 
 
 def _delivered(target: Target) -> float:
-    """Bytes a cycle that memory brings to all threads of a call: what it brings to one, where no more is known."""
+    """The bytes per cycle that memory delivers to all threads together; if unknown, those that it delivers to one
+    thread."""
     return (target.memory_total if target.threads > 1 else 0.0) or target.memory_bandwidth

@@ -1,5 +1,5 @@
-"""Convolutions and products described from their nodes, as estimates ask for them: selection (`select/`) chooses by
-these descriptions, layouts (`layout/`) obey with the same ones."""
+"""Problem descriptions of convolution and product nodes for estimates: selection (`select/`) chooses by them, and
+layouts (`layout/`) use the same ones."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 Cycles = Callable[[int], float]
-"""Estimated cycles of a product of so many rows."""
+"""Maps a number of rows to the estimated cycles of a product."""
 
 
 def rows_of(x: Value, rows: int) -> Expr:
-    """The number of rows of a product that reads `x` in register tiles of `rows` rows: of all parts where their rows
-    are joined, else of one."""
+    """The number of rows of a product that reads `x` in register tiles of `rows` rows: those of all batch entries if
+    they are joined, else those of one."""
     return all_rows(x) if joins(x, rows) else x.shape[-2]
 
 
@@ -40,15 +40,15 @@ def all_rows(x: Value) -> Expr:
 
 
 def multiplies_alike(x: Value, w: Value) -> bool:
-    """Whether each batch dimension of a product's second factor is that of the first one, or 1, or absent."""
+    """Whether each batch dimension of a product's second factor equals that of the first one, is 1, or is absent."""
     batch, own = x.shape[:-2], w.shape[:-2]
     pairs = zip(reversed(own), reversed(batch), strict=False)
     return len(own) <= len(batch) and all(is_const(d, 1) or d is e for d, e in pairs)
 
 
 def joins(x: Value, rows: int) -> bool:
-    """Whether the batch dimensions of `x` are best joined with its rows, because the rows of each part fill no register
-    tile of `rows` rows."""
+    """Whether the batch dimensions of `x` are best joined with its rows, because the rows of one batch entry do not
+    fill a register tile of `rows` rows."""
     own = as_int(x.shape[-2])
     return x.type.rank > 2 and (own is None or own % rows != 0)
 
@@ -70,7 +70,7 @@ def is_pointwise(node: Node) -> bool:
 
 
 def pixel_problem(node: Node) -> PixelProblem:
-    """The problem of a convolution with windows of one pixel, for one image and one group."""
+    """The problem description of a 1x1 convolution, for one image and one group."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     filters, depth = (as_int(d) or 1 for d in w.shape[:2])
@@ -79,8 +79,8 @@ def pixel_problem(node: Node) -> PixelProblem:
 
 
 def sampling(node: Node, target: Target) -> float:
-    """Cycles of taking out the pixels of an image that a strided convolution reads; 0.0 where it reads all. Of lines
-    that are read, all of them comes into the caches."""
+    """The estimated cycles to extract the pixels of an image that a strided convolution reads; 0.0 for stride 1. Lines
+    that are read come into the caches as a whole."""
     x, conv = node.inputs[0], node.of(ConvAttrs)
     assert x is not None
     if all(s == 1 for s in conv.strides):
@@ -93,14 +93,14 @@ def sampling(node: Node, target: Target) -> float:
 
 
 SAMPLED = 4.0
-"""A vector of every second element by one that is copied: it is made of two, line by line."""
+"""The cost of extracting a vector of every second element, relative to copying a vector: it is made of two vectors."""
 
 
 def blockings_of(
     node: Node, filters: int, channels: int, block: int, target: Target
 ) -> tuple[tuple[DirectProblem, ...], tuple[tuple[float, Blocking], ...]]:
-    """The problem for each number of images that is to be considered, and its blockings with their cycles an image, the
-    best first; the width and flatness of the chosen one bind the plan."""
+    """(problems, one for each number of images to consider; blockings with their cycles per image, the best first). The
+    plan must use the width and flatness of the chosen blocking."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     kh, kw = (as_int(d) or 1 for d in w.shape[2:])
@@ -140,8 +140,9 @@ def blockings_of(
 
 
 def data_side(node: Node, block: int) -> Literal["wide", "narrow"] | None:
-    """Whether the data's channels are lanes of a gradient in blocks of channels, or the gradient's are, which fills
-    lanes better; None where there are no blocks: of other maps than known ones in f32, of no images, of one channel."""
+    """Whether the data are the "wide" operand of a gradient by weights, whose channels are the lanes, or the "narrow"
+    one: the operand that fills lanes better is wide. None for maps that are not f32, of unknown or no size, or of one
+    channel."""
     x, g = node.inputs[:2]
     assert x is not None and g is not None
     filters, channels = as_int(g.shape[1]), as_int(x.shape[1])
@@ -155,7 +156,7 @@ def data_side(node: Node, block: int) -> Literal["wide", "narrow"] | None:
 
 
 def waste(channels: int, block: int) -> float:
-    """The lanes of whole blocks for each channel: 1.0 if channels fill their blocks."""
+    """The number of lanes in whole blocks per channel: 1.0 if channels fill their blocks."""
     return ceil(channels / block) * block / channels
 
 

@@ -1,19 +1,20 @@
-"""Recomputation: values of the forward pass that the backward pass reads are computed once more rather than kept.
+"""Recomputation: values of the forward pass that the backward pass reads are computed again instead of being kept.
 
     a = f(x); b = g(a); ...; use(b); use(a)   ->   a = f(x); b = g(a); ...; a' = f(x); b' = g(a'); use(b'); use(a')
 
-The pass works on calls of compiled kernels. What is computed again is the same call of the same kernel on other memory,
-so that results are the same bits and nothing is compiled twice. Values written before the middle of a program and read
-after it may be dropped; the middle is the one of some calls that lets least be needed, as weights' gradients may be
-larger than activations. Which values are dropped is a sweep over two numbers, of which each pair is simulated (Chen et
-al., Training Deep Nets with Sublinear Memory Cost, 2016, section 4.3): calls are cut into segments of so many bytes,
-and what one segment hands to another is kept; and what takes more cycles for a byte than a bound is kept too. Of those
-plans that fit, the cheapest by estimated cycles is taken and freed of what it need not drop. On a chain of n equal
-layers, segments of sqrt(n) layers hold O(sqrt(n)) values.
+The pass works on calls of compiled kernels. A recomputation is the same call of the same kernel on other memory, so
+that results are bit-equal and nothing is compiled twice. Values written before the middle of a program and read after
+it may be dropped; of several candidates for the middle, the call that needs least memory is chosen, as weights'
+gradients may be larger than activations. A sweep over two numbers, with a simulation for each pair, selects the values
+to drop (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016, section 4.3). Calls are cut into segments of
+a number of bytes, and values that one segment passes to another are kept; so are values whose cycles per byte exceed a
+bound. Of the plans that fit, the cheapest by estimated cycles is chosen; then it keeps those values that it need not
+drop. On a chain of n equal layers, segments of sqrt(n) layers hold O(sqrt(n)) values.
 
-Outputs that nothing writes before the end, as the new parameters of a learning step, have room until then
-(`transform/graph/overlays.py`). A plan counts as much room as is free at a call, whatever its shape; so a plan that
-fits is placed, and where that takes more than the budget, the next one must fit in as much less.
+Memory of outputs that are written at the end, such as the new parameters of a learning step, is free for temporaries
+until then (`transform/graph/overlays.py`). A plan counts all free bytes at a call, whether contiguous or not. So the
+values of a plan that fits are placed, and if they take more than the budget, the next plan must fit into
+correspondingly less.
 """
 
 from __future__ import annotations
@@ -31,26 +32,26 @@ from tilewright.transform.graph.memory import Place
 from tilewright.transform.graph.overlays import MIN_HOST_BYTES
 
 Step = tuple[int, bool]
-"""A call by its number, and whether it is computed again."""
+"""(number of a call, whether this is its repetition)."""
 
 SEGMENTS = 12
-"""Lengths of segments that are tried: all bytes, halves, quarters and so on."""
+"""The number of segment lengths that are tried: all bytes, a half, a quarter and so on."""
 BOUNDS = 6
-"""Bounds of cycles for a byte that are tried."""
+"""The number of bounds of cycles per byte that are tried."""
 RETURNS = 120
-"""Values that are tried to be kept after all."""
+"""The largest number of dropped values for which it is tried whether they can be kept after all."""
 SPARE = 0.01
 """The share of a program's estimated cycles that "auto" may add."""
 MUCH = 1 << 24
-"""Bytes of temporaries from which on "auto" looks for less: what is less may stay in caches."""
+"""The bytes of temporaries from which on "auto" saves memory: less may stay in caches."""
 PLACED = 6
-"""Plans that are placed at most to find one within a budget."""
+"""The largest number of plans whose values are placed to find one within a budget."""
 MIDDLES = 8
-"""Calls, evenly between the first and the last, that are tried as the middle beside the fullest one."""
+"""The number of calls, spaced evenly, that are tried as the middle besides the one with the most live bytes."""
 
 
 Placed = tuple[tuple[Call, ...], dict[Value, Place]]
-"""Calls, and where the values stand that have no memory of their own."""
+"""Calls, and the place of each value without memory of its own."""
 
 
 def recompute(
@@ -62,19 +63,19 @@ def recompute(
     outputs: Sequence[Value],
     held: Callable[[Sequence[Call], Mapping[Value, Place]], int],
 ) -> Placed:
-    """The calls with those that compute values again, and where all values stand.
+    """The calls, including those that compute values again, and the places of all values.
 
     Args:
         leading: inputs, outputs and weights, which have memory of their own.
         where: the place of each value without memory of its own.
-        budget: bytes that temporaries may take, or a share of what they take at the fullest call if all is kept and
-            outputs have no room ("0.5x"); or "auto": the least that costs hardly any time, of programs with much memory
-            and sizes that are known.
-        threads: how many threads have workspaces of their own.
-        outputs: those of the leading values in which others may stand until they are written.
-        held: bytes that the temporaries of calls take as they are placed.
+        budget: bytes that temporaries may occupy; or a share ("0.5x") of the bytes live at the fullest call if all
+            values are kept outside of outputs; or "auto": as little as possible at hardly any cost of time, for
+            large programs of known sizes.
+        threads: the number of threads, each with its own workspaces.
+        outputs: the leading values whose memory temporaries may use until they are written.
+        held: returns the bytes that the temporaries of calls occupy once placed.
 
-    Raises ModelError for sizes that are symbols, and for budgets that no plan meets, with the least that one needs.
+    Raises ModelError for symbolic sizes, and for a budget that no plan meets; the message has the least possible one.
     """
     if budget == "auto" and not is_fixed(calls):
         return tuple(calls), dict(where)
@@ -91,7 +92,7 @@ def recompute(
 
 
 def _within(program: _Program, most: int, held: Callable[[Sequence[Call], Mapping[Value, Place]], int]) -> Placed:
-    """The cheapest calls whose temporaries take so many bytes. Raises ModelError if there are none."""
+    """The cheapest calls whose temporaries take at most `most` bytes. Raises ModelError if there are none."""
     ordinary = program.simulate(frozenset())
     least = 1 << 63
     if ordinary.peak <= most:
@@ -124,8 +125,8 @@ def _within(program: _Program, most: int, held: Callable[[Sequence[Call], Mappin
 
 
 def smallest(plans: Sequence[Plan]) -> list[Plan]:
-    """The plan that needs least, and the one that would if outputs had no room: which of them is smaller once values
-    are placed is not known before."""
+    """The plan that needs the least memory, and the one that would if no temporary could use outputs' memory: only
+    placing the values shows which is smaller."""
 
     def order(p: Plan, nbytes: int) -> tuple[int, int, list[str]]:
         return nbytes, p.cycles, sorted(v.name for v in p.dropped)
@@ -138,22 +139,22 @@ def smallest(plans: Sequence[Plan]) -> list[Plan]:
 
 
 def is_fixed(calls: Sequence[Call]) -> bool:
-    """Whether all sizes are known, and the calls come in one order and once each."""
+    """Whether all sizes are known, and the calls run in a fixed order and once each."""
     ordinary = [c for c in calls if isinstance(c, KernelCall) and c.branch is None]
     return len(ordinary) == len(calls) and not any(c.func.symbols for c in ordinary)
 
 
 _Life = int
-"""One of the lives of a value, by number: of all of it, first and second, then of each of its parts."""
+"""The number of a lifetime of a value. A value has a first and a second one, and so has each of its parts."""
 _Use = tuple[_Life, tuple[range, range]]
-"""The first life of a value that a call uses, and the lives that this is if the value is not dropped: when the call is
-made first, and when it is repeated."""
+"""(first lifetime of a value that a call uses, (lifetimes used if the value is not dropped: by the call, by its
+repetition))."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The values that are dropped, the calls in order, the cycles of those repeated, and the bytes at the fullest one
-    (`whole`: if outputs had no room)."""
+    """A recomputation plan: the dropped values, the calls in order, the cycles of repeated calls, and the bytes live at
+    the fullest call (`whole`: if no temporary used outputs' memory)."""
 
     dropped: frozenset[Value]
     steps: tuple[Step, ...]
@@ -164,7 +165,7 @@ class Plan:
 
 @dataclass(slots=True)
 class _Program:
-    """Calls with the memory that they read and write: values that have memory of their own, by number of the call."""
+    """The calls of a program with the values that they read and write; lists have an entry for each call."""
 
     calls: Sequence[Call]
     where: Mapping[Value, Place]
@@ -172,28 +173,28 @@ class _Program:
     writes: list[list[Value]]
     scratch: list[int]
     parts: dict[Value, list[tuple[Expr | None, Expr]]] = field(default_factory=dict)
-    """Where each call that writes a value begins and ends, in elements; None where that changes."""
+    """For each value the (begin, end), in elements, of what each writing call writes; begin is None if it varies."""
     over: list[list[tuple[Value, Value]]] = field(default_factory=list)
-    """The pairs of each call: what it may write over what."""
+    """For each call its (output, input) pairs where the output may be written over the input."""
     sizes: dict[Value, int] = field(default_factory=dict)
     split: dict[Value, list[int]] = field(default_factory=dict)
-    """Bytes of the parts of values of which calls use one part before another one: they are live one by one, as others
-    stand in the rest meanwhile (`transform/graph/overlays.py`)."""
+    """The bytes of the parts of values that calls use one part after another: the parts live separately, since other
+    values use the rest meanwhile (`transform/graph/overlays.py`)."""
     touched: list[dict[Value, range]] = field(default_factory=list)
-    """The parts that each call uses."""
+    """For each call the parts that it uses of each value."""
     rooms: dict[Value, list[int]] = field(default_factory=dict)
-    """Outputs that have room until they are written, with the calls that use them."""
+    """Outputs whose memory is free until they are written, with the calls that use them."""
     middle: int = 0
     lives: dict[Value, _Life] = field(default_factory=dict)
-    """The first life of each value; its second one is the next number."""
+    """The first lifetime of each value; its second one has the next number."""
     nbytes: list[int] = field(default_factory=list)
-    """The bytes of each life."""
+    """The bytes of each lifetime."""
     widths: list[int] = field(default_factory=list)
-    """Bytes of an element; 0 of values in parts, which do not stand in outputs."""
+    """For each lifetime the bytes of an element; 0 for values in parts, which are not placed in outputs."""
     read: list[list[_Use]] = field(default_factory=list)
     written: list[list[_Use]] = field(default_factory=list)
     overwritable: list[list[_Life]] = field(default_factory=list)
-    """The first lives of what each call may write something of the same size over."""
+    """For each call the first lifetimes of values of equal size over which it may write a result."""
 
     @classmethod
     def of(
@@ -214,7 +215,7 @@ class _Program:
         return created
 
     def divide(self) -> None:
-        """Set the parts of large values that several calls write."""
+        """Divide large values that several calls write into parts."""
         large = {
             r for r, candidate in self.parts.items() if len(candidate) > 1 and self.sizes.get(r, 0) >= MIN_HOST_BYTES
         }
@@ -235,7 +236,7 @@ class _Program:
                     parts[root] = range(at[candidate[root][0]], at[candidate[root][1]])
 
     def count_lives(self) -> None:
-        """Number the lives of values, as what a choice costs is found hundreds of times."""
+        """Number the lifetimes of values, because hundreds of plans are evaluated."""
         for root, nbytes in self.sizes.items():
             self.lives[root] = len(self.nbytes)
             parts = self.split.get(root, [])
@@ -260,7 +261,7 @@ class _Program:
         return results
 
     def find_room(self, outputs: Iterable[Value]) -> None:
-        """Set the outputs that have room."""
+        """Set the outputs whose memory is free until they are written."""
         if not is_fixed(self.calls):
             return
         for root in dict.fromkeys(self.place(v).base for v in outputs):
@@ -269,7 +270,7 @@ class _Program:
                 self.rooms[root] = used
 
     def add(self, call: Call, repeated: bool, threads: int) -> None:
-        """A call; of those of a loop or a branch, all that they touch counts as written."""
+        """Add a call. For a call in a loop or branch (`repeated`), all values that it uses count as written."""
         roots = {v: self.place(v).base for v in call.args}
         ordinary = isinstance(call, KernelCall) and not repeated and set(call.group.outputs) <= set(call.args)
         written = set(call.group.outputs) if ordinary and isinstance(call, KernelCall) else set(call.args)
@@ -297,7 +298,8 @@ class _Program:
     # -- what may be dropped -------------------------------------------------------------------------------------------
 
     def find_middle(self) -> None:
-        """Set the middle to the call for which dropping all, in segments of some length, needs least."""
+        """Set the middle to the call for which dropping all values, in segments of some length, needs the least
+        memory."""
         live, overlaid = self.live(tuple((i, False) for i in range(len(self.calls))), frozenset())
         fullest = max(range(len(live)), key=lambda i: live[i] - overlaid[i], default=0)
         least: dict[int, int] = {}
@@ -309,8 +311,8 @@ class _Program:
         self.middle = min(least, key=lambda i: least[i])
 
     def writers(self) -> dict[Value, list[int]]:
-        """The values that may be dropped, with the calls that compute them, whose own operands nothing changes. Those
-        that nothing after the middle reads are among them: what is computed again may need them."""
+        """The values that may be dropped, each with the calls that compute it; no later call changes the operands of
+        these. Values that nothing reads after the middle are included: recomputing others may need them."""
         by: dict[Value, list[int]] = {}
         for i, roots in enumerate(self.writes):
             for root in roots:
@@ -324,7 +326,8 @@ class _Program:
         }
 
     def stays(self, root: Value) -> bool:
-        """Whether each element of a value is written once: its parts, of known places, do not overlap."""
+        """Whether each element of a value is written once: the parts that calls write have known places and do not
+        overlap."""
         results: list[tuple[int, int]] = []
         for begin, size in self.parts[root]:
             start, extent = None if begin is None else as_int(begin), as_int(size)
@@ -335,7 +338,7 @@ class _Program:
         return all(a[1] <= b[0] for a, b in pairwise(results))
 
     def choices(self) -> Iterable[frozenset[Value]]:
-        """Sets of values to be dropped, by the two numbers."""
+        """Sets of values to be dropped, for each pair of segment length and bound of cycles."""
         writers = self.writers()
         price = {root: self.price(candidate) / self.sizes[root] for root, candidate in writers.items()}
         ranked = sorted(set(price.values()))
@@ -364,7 +367,8 @@ class _Program:
         return int((end - 1) / room)
 
     def returned(self, plan: Plan, most: int) -> Plan:
-        """The plan without what it need not drop, the most expensive calls first."""
+        """The plan without drops that are not needed to stay below `most` bytes, the most expensive ones removed
+        first."""
         writers = self.writers()
         for root in sorted(plan.dropped, key=lambda r: (-self.price(writers[r]), r.name))[:RETURNS]:
             other = self.simulate(plan.dropped - {root})
@@ -373,7 +377,7 @@ class _Program:
         return plan
 
     def spared(self) -> list[Plan]:
-        """The plans of the least memory that cost a small share of the program's cycles."""
+        """Plans for "auto": of the least memory, at the cost of a small share of the program's cycles."""
         most = SPARE * self.price(range(len(self.calls)))
         plans = [self.simulate(d) for d in {frozenset[Value](), *self.choices()}]
         for share in (2, 1):  # half of what is dropped is often for nothing
@@ -386,8 +390,8 @@ class _Program:
     # -- what a choice costs -------------------------------------------------------------------------------------------
 
     def simulate(self, dropped: frozenset[Value]) -> Plan:
-        """Dropped values are computed again before the first call after the middle that reads them, with all that is
-        dropped before them."""
+        """The plan that drops these values: before the first call after the middle that reads a dropped value, it is
+        computed again, together with the dropped values that this needs."""
         steps: list[Step] = []
         recomputed: set[Value] = set()
         writers: dict[Value, list[int]] = {r: [] for r in dropped}
@@ -405,7 +409,8 @@ class _Program:
         return Plan(dropped, tuple(steps), peak, max(live, default=0), cycles)
 
     def missing(self, call: int, writers: Mapping[Value, list[int]], recomputed: set[Value]) -> list[int]:
-        """The calls that must be repeated before a call, in order; what they compute is in `recomputed` then."""
+        """The calls that must be repeated before call number `call`, in order; adds the values that they compute to
+        `recomputed`."""
         members: set[int] = set()
         asked = list(self.reads[call])
         while asked:
@@ -417,8 +422,8 @@ class _Program:
         return sorted(members)
 
     def live(self, steps: Sequence[Step], dropped: frozenset[Value]) -> tuple[list[int], list[int]]:
-        """The bytes that are live at each step, and how many of them find room in outputs. What a call writes over an
-        operand takes no memory of its own."""
+        """For each step the bytes that are live, and how many of them can be in outputs' memory. A result that is
+        written over an operand takes no additional memory."""
         twice = {self.lives[root] for root in dropped}
         first: dict[_Life, int] = {}
         last: dict[_Life, int] = {}
@@ -443,7 +448,8 @@ class _Program:
         return live, self.overlaid(steps, first, last)
 
     def overlaid(self, steps: Sequence[Step], first: Mapping[_Life, int], last: Mapping[_Life, int]) -> list[int]:
-        """The bytes at each step that find room in outputs: of what dies before these are written."""
+        """For each step the bytes that can be in outputs' memory: those of values that die before the outputs are
+        written."""
         result = [0] * len(steps)
         at = {i: k for k, (i, repeated) in reversed(list(enumerate(steps))) if not repeated}
         begins = sorted(
@@ -484,7 +490,7 @@ class _Program:
         return tuple(calls), where
 
     def renamed(self, value: Value, where: dict[Value, Place]) -> Value:
-        """A value in its second life, with its place."""
+        """A copy of a value for its second lifetime, with a place in `where` if the value has one."""
         place, result = self.place(value), Value(f"{value.name}.again", value.type)
         if place.base != value:
             where[result] = Place(Value(f"{place.base.name}.again", place.base.type), place.offset)

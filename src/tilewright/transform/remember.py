@@ -1,5 +1,5 @@
-"""Groups that are lowered once: those of a network's equal layers, and for many compiles of one model, as a tuner makes
-them."""
+"""Lower equal groups once: those of a network's equal layers, and those of repeated compiles of one model by a
+tuner."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tilewright.transform.graph.fuse import Group
 from tilewright.transform.lower import lower_group
 
 Lowered = dict[object, KernelCall]
-"""Lowered functions, by all that they depend on."""
+"""Lowered functions, by keys of all that they depend on."""
 MAX_GROUPS = 2048
-"""Groups that are remembered: ten times those of ResNet-50."""
+"""The largest number of remembered groups: ten times those of ResNet-50."""
 _known: ContextVar[Lowered | None] = ContextVar("lowered groups", default=None)
 
 
 @contextmanager
 def remembering(known: Lowered | None = None) -> Iterator[None]:
-    """Within it groups that are equal up to the names of their values are lowered once, in one compile or another;
-    without `known`, in this block or in the one around it. A tuner's compiles of ResNet-50, in which few kernels differ
-    from those of the last one, take half the time (1.0 to 1.3 s of the processor without it, 0.5 to 0.9 with it; Zen 4,
-    beside other work, 2026-11-26)."""
+    """Inside this `with` block, groups that are equal up to names are lowered once, over all compiles that share
+    `known`; without `known`, in this block or in an enclosing one. A tuner's compiles of ResNet-50, in which few
+    kernels differ from those of the last one, take half the time (1.0 to 1.3 s of the processor without it, 0.5 to 0.9
+    with it; Zen 4, beside other work, 2026-11-26)."""
     enclosing = _known.get()
     token = _known.set(known if known is not None else {} if enclosing is None else enclosing)
     try:
@@ -36,8 +36,8 @@ def remembering(known: Lowered | None = None) -> Iterator[None]:
 
 
 def lower_once(group: Group, name: str) -> KernelCall:
-    """`lower_group`, or what it made of an equal group where that is remembered: the parameters of its function have
-    the names that they have there."""
+    """`lower_group`, or its remembered result for an equal group: then the parameters of the function keep that group's
+    names."""
     known = _known.get()
     if known is None:
         return lower_group(group, name)
@@ -67,7 +67,7 @@ def _values(group: Group) -> dict[Value, int]:
 
 
 def _structure(group: Group, values: dict[Value, int]) -> object:
-    """A group without the names of its values."""
+    """A key of a group that does not depend on the names of its values."""
     nodes = tuple(
         (
             node.op,

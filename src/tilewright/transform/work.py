@@ -1,7 +1,7 @@
-"""How much a kernel must do: floating-point operations and bytes, as polynomials of the symbols, for profiles.
+"""The work of a kernel, for profiles: floating-point operations and bytes, as polynomials of the symbols.
 
-Operations are those of the unscheduled program (a multiply-add is two, a function such as exp one). Bytes are every
-argument once, which no schedule can undercut; a kernel that gathers has no such figure.
+Operations are those of the unscheduled program (a multiply-add is two, a function such as exp one). Bytes count every
+argument once, the minimum of any schedule; a kernel that gathers has no such figure.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tilewright.plans.framework.work import operations_of
 from tilewright.runtime.specs import Work, quotient
 
 Polynomial = dict[tuple[Var, ...], int]
-"""Coefficients of products of symbols, each in units of the number that divides it: with `height` a multiple of 32,
-`height // 2` is 16 units."""
+"""For each product of symbols its coefficient. A symbol may stand for its quotient by a number that divides it: with
+`height` a multiple of 32, `height // 2` is 16 units."""
 
 
 def polynomial(e: Expr) -> Work | None:
-    """An expression of symbols as a polynomial, in symbols or in symbols divided by what divides them; None if it is
-    none with whole coefficients. A division is taken where it leaves no rest whatever the symbols are."""
+    """An expression as a polynomial in symbols or their quotients by known divisors; None if it is none with integer
+    coefficients. Divisions are allowed if they are exact for all values of the symbols."""
     return _work(_polynomial(e))
 
 
 def operations(func: PrimFunc) -> Work | None:
-    """Floating-point operations of one call, by the last version of a function that has several; None if an extent is
-    no polynomial."""
+    """Floating-point operations of one call, counted for the last version of a function with several; None if an extent
+    is not a polynomial."""
     total: Polynomial = {}
     _, func = versions_of(func)[-1]
     for block in (s for s in walk(func.body) if isinstance(s, Block)):
@@ -40,7 +40,7 @@ def operations(func: PrimFunc) -> Work | None:
 
 
 def traffic(func: PrimFunc) -> Work | None:
-    """Bytes of all parameters; None if a size is no polynomial, or if it is data that decides what is read."""
+    """The bytes of all parameters; None if a size is not a polynomial, or if data decides which elements are read."""
     total: Polynomial = {}
     exprs = (e for s in walk(func.body) for e in exprs_of(s))
     if any(loads(i) for e in exprs for load in loads(e) for i in load.indices):

@@ -3,7 +3,8 @@
     y = x * (erf(x / sqrt(2)) + 1) * 0.5                                         ->   y = gelu(x)
     y = x * 0.5 * (tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)) + 1)             ->   y = gelu(x, approximate="tanh")
 
-In whatever order products and sums stand: both sides are compared as polynomials in x and the function's value.
+The order of products and sums does not matter: both sides are compared as polynomials in x and in the value of erf or
+tanh.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tilewright.transform.graph.matching import Facts, op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 Polynomial = dict[tuple[int, int], float]
-"""Coefficients by the powers of x and of the function's value."""
+"""A polynomial in x and in the value of erf or tanh: each coefficient under the two powers."""
 
 FORMS = {"erf": "none", "tanh": "tanh"}
 RESULT: Polynomial = {(1, 0): 0.5, (1, 1): 0.5}
@@ -26,17 +27,17 @@ INNER: dict[str, Polynomial] = {
     "tanh": {(1, 0): math.sqrt(2 / math.pi), (3, 0): 0.044715 * math.sqrt(2 / math.pi)},
 }
 CLOSE = 1e-6
-"""Relative difference of coefficients that comes from rounding them."""
+"""The relative difference of coefficients that rounding may cause."""
 DEPTH = 6
-"""Nodes that follow one another between x and the function, or after it."""
+"""The longest chain of nodes that is followed between x and erf or tanh, or from there to the result."""
 PRODUCTS = ("add", "sub", "mul", "div")
-"""Operators between the function and the result."""
+"""Operators that may stand between erf or tanh and the result."""
 STEPS = (*PRODUCTS, "pow", "neg")
-"""Operators that make polynomials of polynomials."""
+"""Operators whose result is a polynomial if their operands are polynomials."""
 
 
 def recognise_activations(graph: Graph) -> Graph:
-    """The graph with GELU as one operator in place of the products that are one."""
+    """The graph in which each expression that equals GELU is one `gelu` operator."""
     reached = _reached(graph)
     if not reached:
         return graph
@@ -44,7 +45,8 @@ def recognise_activations(graph: Graph) -> Graph:
 
 
 def _reached(graph: Graph) -> dict[Value, int]:
-    """The values within `DEPTH` products and sums after one of the functions, and how many those are."""
+    """The values that are computed from erf or tanh by at most `DEPTH` products and sums, each with that number of
+    nodes."""
     reached: dict[Value, int] = {}
     for node in graph.nodes:
         if node.op in FORMS:
@@ -57,11 +59,12 @@ def _reached(graph: Graph) -> dict[Value, int]:
 
 
 Arguments = dict[Value, list[tuple[Value, float]]]
-"""By results of erf and tanh: each x of which the argument is GELU's polynomial, and its sign."""
+"""For each result of erf or tanh its candidates (x, sign): the node's argument is GELU's polynomial of x, times the
+sign."""
 
 
 def _gelu(known: Arguments, m: Match) -> Value | None:
-    """GELU in place of the last of its products."""
+    """Emit GELU for a match whose last product computes it; None if no candidate fits."""
     y, facts = m.node.output, m.rewriter
     # A model of 16-bit floats rounds between the products, which its results show.
     if not y.dtype.is_float or y.dtype.bits < 32:
@@ -106,7 +109,7 @@ def _sources(facts: Facts, value: Value, depth: int, steps: Sequence[str]) -> It
 
 
 def _polynomial(facts: Facts, value: Value, x: Value, f: Value | None, depth: int) -> Polynomial | None:
-    """`value` as a polynomial in `x` and `f`; None if it is none."""
+    """`value` as a polynomial in `x` and `f`; None if it is not one."""
     known: dict[tuple[Value | None, int], Polynomial | None] = {}
 
     def of(value: Value | None, depth: int) -> Polynomial | None:
@@ -133,7 +136,7 @@ def _polynomial(facts: Facts, value: Value, x: Value, f: Value | None, depth: in
 
 
 def _combined(op: str, a: Polynomial, b: Polynomial) -> Polynomial | None:
-    """The polynomial that an operator of `STEPS` makes of two; None if it is none."""
+    """The result of an operator of `STEPS` on two polynomials; None if that is not a polynomial."""
     divisor = b.get((0, 0), 0.0) if b.keys() == {(0, 0)} else 0.0
     match op:
         case "add":

@@ -4,8 +4,9 @@
     ->
     assume a * b <= c                                              with  x: f32[s], y: f32[s + 1],  s in 1..512
 
-Ranges of symbols are checked at every call, are known to every proof, and `min(s, 512)` is `s` then. What is left is
-checked where sizes are new (`runtime/engine.py`), as is a size of an input that is computed from symbols.
+Ranges of symbols are checked at every call, are known to every proof, and `min(s, 512)` is `s` then. The remaining
+assumptions are checked when a call has new sizes (`runtime/engine.py`), as is a size of an input that is computed from
+symbols.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from tilewright.support.errors import ModelError
 
 
 def fold_assumptions(graph: Graph, keep: Collection[str] = ()) -> Graph:
-    """The graph with its assumptions, and those that its slices lie inside, folded into ranges and sizes of
-    symbols. The same graph if there are none. Symbols called as in `keep` stay symbols of their own.
+    """The graph with its assumptions, among them that slices lie inside their operands, folded into ranges and sizes of
+    symbols. The same graph if there are none. Symbols named in `keep` are not replaced by expressions of others.
 
     Raises ModelError for an assumption that holds for no sizes.
     """
@@ -50,8 +51,8 @@ def fold_assumptions(graph: Graph, keep: Collection[str] = ()) -> Graph:
 
 
 def _within(graph: Graph) -> Graph:
-    """The graph assuming that its slices lie inside of what they are of, and that what is padded with its own elements
-    has some, where that is not proven."""
+    """Add assumptions to the graph: each slice lies inside its operand, and an operand that is padded with its own
+    elements is not empty. Assumptions that can be proven are left out."""
     result: dict[Assumption, None] = dict.fromkeys(graph.assumptions)
     known = set(graph.symbols)
     for node in _nodes(graph):
@@ -75,7 +76,7 @@ def _within(graph: Graph) -> Graph:
 
 
 def _nodes(graph: Graph) -> Iterator[Node]:
-    """All nodes, those of bodies too."""
+    """All nodes of a graph, including those of bodies."""
     for node in graph.nodes:
         yield node
         for body in node.bodies:
@@ -83,7 +84,8 @@ def _nodes(graph: Graph) -> Iterator[Node]:
 
 
 def _parts(graph: Graph) -> list[Assumption]:
-    """Assumptions without conjunctions and without what always holds, each once, in simple words."""
+    """The assumptions of a graph, simplified: conjunctions are split, duplicates and those that always hold are left
+    out."""
     result: dict[Expr, Assumption] = {}
     for a in graph.assumptions:
         stack = [a.condition]
@@ -103,7 +105,8 @@ def _impossible(graph: Graph, a: Assumption) -> ModelError:
 
 
 def _simpler(e: Expr) -> Expr:
-    """A condition without what only asks for a range: `min(x, y) == x` is `x <= y`, `(x + 3) // 4 >= 2` is `x >= 5`."""
+    """A condition on minima, maxima or quotients as a simple bound: `min(x, y) == x` becomes `x <= y`, `(x + 3) // 4 >=
+    2` becomes `x >= 5`."""
     if not isinstance(e, Op) or not e.args or e.args[0].dtype is not i64:
         return e
     if e.name == "eq":
@@ -119,7 +122,7 @@ def _simpler(e: Expr) -> Expr:
 
 
 def _choices(form: Linear) -> Iterator[tuple[Op, Expr, Expr]]:
-    """The minima and maxima of a sum, and either argument that each may be, beside the other one."""
+    """For each minimum or maximum in a linear form, both of (minimum, argument, other argument)."""
     for atom, _ in form.terms:
         if isinstance(atom, Op) and atom.name in _EXTREMA:
             a, b = atom.args
@@ -131,7 +134,8 @@ _EXTREMA = {"min": "le", "max": "ge"}
 
 
 def _end(e: Op) -> tuple[Expr, int, int] | None:
-    """The bound of one expression that a condition is: (it, 1, n) for `it <= n`, (it, -1, n) for `it >= n`."""
+    """A condition as a bound of one expression e: (e, 1, n) for `e <= n`, (e, -1, n) for `e >= n`; None if it is not
+    one."""
     if e.name not in ("lt", "le", "gt", "ge"):
         return None
     a, b = e.args if e.name in ("lt", "le") else e.args[::-1]
@@ -143,8 +147,8 @@ def _end(e: Op) -> tuple[Expr, int, int] | None:
 
 
 def _said(e: Expr, graph: Graph, keep: Collection[str]) -> tuple[Var, Expr] | None:
-    """The substitution that a condition is, if it is one: a symbol, and what it is: the symbol
-    with another range or multiple, a number, or what is computed from other ones."""
+    """A condition as a substitution for a symbol, or None. The replacement is the symbol with another range or
+    multiple, a number, or an expression of other symbols. Symbols in `keep` are not replaced by expressions."""
     if not isinstance(e, Op) or not e.args or e.args[0].dtype is not i64:
         return None
     end = _end(e)
@@ -189,7 +193,7 @@ def _sizes(symbol: Var) -> range:
 
 
 def _range_of(symbol: Var, size: Expr) -> Iterator[Expr]:
-    """The range of a symbol, as conditions on what takes its place."""
+    """Conditions on `size`, which replaces a symbol: the range and the multiple that the symbol had."""
     yield size >= (symbol.lo or 0)
     if symbol.hi is not None:
         yield size <= symbol.hi

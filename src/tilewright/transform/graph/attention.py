@@ -4,10 +4,10 @@
     s = softmax(matmul(transpose(q, [0, 2, 1, 3]), k') * scale + mask)      ->      y = attention(q, k, v, mask)
     y = transpose(matmul(s, transpose(v, [0, 2, 1, 3])), [0, 2, 1, 3])
 
-Taken in the forms in which exporters write it: the scale on the scores or on both factors, as a number or a weight;
+These forms, which exporters write, are recognised: the scale on the scores or on both factors, as a number or a weight;
 masks added or selected; K transposed in one or two steps, over batch and heads together or separately; q, k and v as
-slices of one projection; rows without keys turned to zeros ("safe softmax"), or whatever is NaN. What else reads a
-value between keeps it alive.
+slices of one projection; rows without keys turned to zeros ("safe softmax"), or whatever is NaN. An intermediate value
+with another reader is still computed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tilewright.transform.graph.multihead import sequence_first, stacked
 from tilewright.transform.graph.rewrite import Match, Rewriter, eliminate_dead
 
 SWAP = (0, 2, 1, 3)
-"""The order of dimensions that brings heads before rows, and back."""
+"""The permutation that exchanges dimensions 1 and 2 (rows and heads); it is its own inverse."""
 ROWS_LAST = (1, 2, 0, 3)
 """The permutation that brings rows, from before the batch, after heads."""
 RESULTS: dict[tuple[int, ...], str] = {SWAP: "s", (2, 0, 1, 3): "t"}
-"""The orders of results after such a transposition."""
+"""For each transposition after attention, the letter of the order in which attention then writes its result."""
 ZERO = const(0)
 NAN = op("isnan", "p", private=True)
 GUARDED = op("select", NAN, "c", "p")
@@ -51,8 +51,8 @@ Factor = tuple[Value, bool]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A 4-dimensional operand in an order of `ORDERS`, used from head `first` on, each head `repeats` times; what
-    stands before it in a cache."""
+    """A 4-dimensional operand of attention in an order of `ORDERS`: its heads from `first` on are used, each `repeats`
+    times. `past` is a cache whose sequence comes before that of the operand."""
 
     value: Value
     order: str
@@ -63,14 +63,14 @@ class Operand:
 
     @property
     def length(self) -> Expr:
-        """Elements of the sequence, the cache's included."""
+        """The length of the sequence, including that of the cache."""
         new = self.value.shape[ORDERS[self.order][1]]
         return new if self.past is None else new + self.past.shape[2]
 
 
 @dataclass(slots=True)
 class Scores:
-    """The parts of a softmax's operand: the product's factors, their scale, the mask."""
+    """The parts of the expression that a softmax is applied to: the product's factors, their scale, the mask."""
 
     q: Value
     k: Value
@@ -79,21 +79,21 @@ class Scores:
     factors: tuple[Factor, ...] = ()
     mask: Value | None = None
     hidden: bool = False
-    """Whether the mask says what is not seen."""
+    """Whether a true element of the mask hides a key, rather than shows it."""
     fill: float = 0.0
     substitute: Value | None = None
     keeps_nan: bool = False
-    """Whether only rows without any key are guarded, not whatever is NaN."""
+    """Whether the guard against NaN replaces only rows without any visible key; other NaNs stay."""
 
 
 def recognise_attention(graph: Graph, learned: Collection[Value] | None = None, *, all_floats: bool = False) -> Graph:
-    """The graph with attention as one operator wherever it is found.
+    """The graph in which each subgraph that computes attention is one operator.
 
     Args:
-        learned: the values that gradients flow through, of a graph that is to be differentiated. There attention is
-            left in parts if a mask is one of them, or if it has more operands than queries, keys, values and a mask.
-        all_floats: also attention in 16 bits, which rounds scores and shares to these bits: as one operator it
-            is computed in f32 and rounded once.
+        learned: the values that gradients flow through, of a graph that is to be differentiated. There a subgraph stays
+            as it is if its mask is one of them, or if attention would have operands besides q, k, v and mask.
+        all_floats: also recognise attention in 16 bits, which rounds scores and probabilities to 16 bits: as one
+            operator it is computed in f32 and rounded once.
     """
     return _Recogniser(graph, learned, all_floats).recognised()
 
@@ -105,9 +105,11 @@ class _Recogniser(Rewriter):
         self.min_bits = 16 if all_floats else 32
         self.replaced: dict[Value, list[Node]] = {}
         self.with_cache = learned is None
-        """Whether a cache is read apart from what is appended to it: not if only one of keys and values has one."""
+        """Whether attention reads a cache and the new rows as two operands. False if only one of keys and values has a
+        cache."""
         self.with_repeats = True
-        """Whether repeated heads are read where they are: not if only one of keys and values is repeated."""
+        """Whether attention reads repeated heads without a copy. False if only one of keys and values has repeated
+        heads."""
 
     def recognised(self) -> Graph:
         for node in self.graph.nodes:
@@ -179,7 +181,8 @@ class _Recogniser(Rewriter):
         return replace(result, q=q, k=k, mask=mask), value, after
 
     def guarded(self, p: Value) -> tuple[Value, bool, Value | None]:
-        """Through `select(isnan(p), c, p)`; also c unless it is the number zero."""
+        """Look through the guard `select(isnan(p), c, p)` around probabilities `p`. Returns (the guard's result, or p
+        if there is none; whether there is one; c unless it is the number zero)."""
         m = self.selected(GUARDED, p)
         if m is not None and self.number(m["c"]) == 0.0:
             return m.node.output, True, None
@@ -188,7 +191,8 @@ class _Recogniser(Rewriter):
         return p, False, None
 
     def selected(self, pattern: Op, p: Value, **bound: Value) -> Match | None:
-        """The match of a pattern with a selection of a value, where two nodes read that: the selection and its test."""
+        """The match of a pattern with a `select` that guards `p`, if exactly two nodes read p: the select and its
+        test."""
         users = {id(u): u for u in self.readers.get(p, [])}
         if len(users) != 2 or p in self.outputs:
             return None
@@ -196,13 +200,18 @@ class _Recogniser(Rewriter):
         return next((m for m in results if m is not None), None)
 
     def safe(self, p: Value, scores: Value) -> tuple[Value, Node] | tuple[None, None]:
-        """Through `select(and(isnan(p), eq(scores, -inf)), 0, p)`, and what compares the scores: a row that saw no key
-        is zero; what sums one that is NaN for another reason is NaN, as such a row has an element that is not -inf."""
+        """Look through `select(and(isnan(p), eq(scores, -inf)), 0, p)`. Returns the result and the node that compares
+        the scores.
+
+        The guard sets rows without any visible key to zero. A row that is NaN for another reason has an element that is
+        not -inf, so its sum stays NaN.
+        """
         m = self.selected(SAFE, p, scores=scores)
         return (None, None) if m is None else (m.node.output, m.producer("low"))
 
     def scores(self, value: Value, other: Node | None = None) -> Scores | None:
-        """The product after the softmax's input, or None. `other`: what may read the value beside one node."""
+        """The product and its scale and mask that compute a softmax's operand; None if it has another form. `other` is
+        a node that may read the value too."""
         node = self.producer(value)
         users = [u for u in self.readers.get(value, []) if u is not other]
         if node is None or len(users) != 1 or value in self.outputs:
@@ -225,7 +234,8 @@ class _Recogniser(Rewriter):
         return None
 
     def chosen(self, node: Node, place: int) -> Scores | None:
-        """Scores that are the operand `place` of a selection, where the other one is a number."""
+        """The scores of a `select` whose operand `place` they are and whose other operand is a number; None if there
+        are none."""
         mask, data, fill = node.inputs[0], node.inputs[place], node.inputs[3 - place]
         assert mask is not None and data is not None
         result, filling = self.scores(data), self.number(fill)
@@ -265,7 +275,7 @@ class _Recogniser(Rewriter):
         return result
 
     def factor(self, node: Node) -> tuple[Value, float, tuple[Factor, ...]] | None:
-        """A product with one number: (data, the number if it is a constant, the value if it is not)."""
+        """A product of data and one number as (data, the constant number or 1, the factors that are not constant)."""
         pairs = ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0]))
         for data, factor in pairs if node.op == "mul" else pairs[:1]:
             assert data is not None and factor is not None
@@ -281,7 +291,8 @@ class _Recogniser(Rewriter):
     # operands
 
     def operand(self, value: Value, new: GraphBuilder) -> Operand:
-        """A [batch, heads, sequence, depth] value as it lies in memory."""
+        """The operand of attention that computes a [batch, heads, sequence, depth] value, in the order in which it lies
+        in memory."""
         repeated = self.repeated(value)
         if repeated is not None:
             single, repeats = repeated
@@ -304,8 +315,8 @@ class _Recogniser(Rewriter):
         return self.part(source, new) if node.of(TransposeAttrs).perm == SWAP else Operand(source, "t")
 
     def part_of_stack(self, value: Value, source: Value, new: GraphBuilder) -> Operand:
-        """A [batch, heads, sequence, depth] value that `source` [sequence, batch, heads * depth] has, perhaps as a part
-        of what is projected together with others."""
+        """The operand for a [batch, heads, sequence, depth] value made from `source` [sequence, batch, heads * depth],
+        which may be a part of a joint projection to queries, keys and values."""
         batch, heads, rows, depth = value.shape
         result, count = stacked(source, self), as_int(heads)
         if result is not None and count is not None:
@@ -315,11 +326,12 @@ class _Recogniser(Rewriter):
         return Operand(ops.emit1(new, "reshape", source, shape=(rows, batch, heads, depth)), "t")
 
     def repeated(self, value: Value) -> tuple[Value, int] | None:
-        """(x, n) where heads of x, n times each, are those of the value."""
+        """(x, n) if the value has the heads of x, each n times in a row; None otherwise."""
         return repeated_heads(self, value) if self.with_repeats else None
 
     def cached(self, value: Value, new: GraphBuilder) -> Operand | None:
-        """Keys or values appended to those of a cache, where nothing else wants the two as one."""
+        """The operand for keys or values that are appended to a cache, if no other node reads the concatenation; None
+        otherwise."""
         node = self.producer(value, "concat")
         if not self.with_cache or node is None or node.of(ConcatAttrs).axis != 2 or len(node.inputs) != 2:
             return None
@@ -349,7 +361,7 @@ class _Recogniser(Rewriter):
         return (whole, index) if all(as_int(b) == 0 for b in begin[1:]) else None
 
     def part(self, value: Value, new: GraphBuilder) -> Operand:
-        """A [batch, sequence, heads, depth] value, perhaps some heads of a larger one."""
+        """The operand for a [batch, sequence, heads, depth] value, which may be some heads of a larger value."""
         reshape = self.producer(value, "reshape")
         part = None if reshape is None else self.producer(reshape.inputs[0], "slice")
         if part is None:
@@ -475,7 +487,7 @@ class _Recogniser(Rewriter):
         self.replaced[last.output] = new.nodes
 
     def scale(self, candidate: Scores, new: GraphBuilder) -> Value | None:
-        """The factors that are no numbers, as one."""
+        """The product of all factors that are not constants, as one value; None if there are none."""
         if not candidate.factors:
             return None
         single = [(ops.emit1(new, "reshape", f, shape=(const(1),)), inverse) for f, inverse in candidate.factors]
@@ -513,6 +525,6 @@ def _transposes(node: Node) -> tuple[bool, bool]:
 
 
 def _same_lead(*values: Value) -> bool:
-    """True when batch and heads agree without broadcasting."""
+    """Whether the values have equal batch and head dimensions, without broadcasting."""
     first, *rest = (v.shape[:-2] for v in values)
     return all(len(r) == len(first) and all(equal(a, b) for a, b in zip(first, r, strict=True)) for r in rest)

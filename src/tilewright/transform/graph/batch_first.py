@@ -1,10 +1,10 @@
-"""Attention over sequences as they lie, batch first, where a model turns them to have their positions first.
+"""Attention on batch-first sequences, instead of transposing them to positions first and the result back.
 
     attention(project(transpose(x)), ...)              ->   attention(project(x), ...)          x [B, S, E]
     transpose(project(attention(...)))                 ->   project(attention(...))
 
-PyTorch's `nn.MultiheadAttention` turns what it is given batch first, and turns back what it returns. What is between,
-projections with their biases, treats every row alike, and attention reads and writes either order.
+PyTorch's `nn.MultiheadAttention` transposes batch-first inputs, and transposes its result back. The projections and
+biases between treat every row alike, and attention reads and writes either order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tilewright.transform.regions.captures import builder_for
 
 ATTENTION = "lowered.attention"
 POSITIONS_FIRST, STRAIGHT = "t", "s"
-"""Letters of attention's orders: positions first, batch first."""
+"""Letters of attention's orders: 't' is positions first, 's' is batch first."""
 SWAP = (1, 0, 2)
 
 
@@ -40,8 +40,8 @@ class _Link:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """Nodes that treat rows alike, each reading the one before, the first of them `source`. They stand after a
-    transposition that becomes needless, or before one, whose result is `last`."""
+    """A chain of nodes that treat rows alike, each reading the one before; the first reads `source`. The chain follows
+    a transposition that becomes needless, or precedes one, whose result is `last`."""
 
     source: Value
     links: tuple[_Link, ...]
@@ -49,7 +49,7 @@ class _Chain:
 
 
 def batch_first(graph: Graph) -> Graph:
-    """The graph with attention batch first, where that takes transpositions away."""
+    """The graph with batch-first attention wherever this removes transpositions."""
     walker = _Walker(graph)
     attentions = [n for n in graph.nodes if n.op == ATTENTION and POSITIONS_FIRST in n.of(AttentionAttrs).order]
     before = {n.output: walker.operands(n) for n in attentions}
@@ -79,7 +79,7 @@ def batch_first(graph: Graph) -> Graph:
 
 
 def _straight(builder: GraphBuilder, chain: _Chain, source: Value) -> Value:
-    """The nodes of a chain over rows in the other order."""
+    """Emit the nodes of a chain again, with batch-first rows from `source`."""
     value = source
     for link in chain.links:
         node = link.node
@@ -94,7 +94,7 @@ def _straight(builder: GraphBuilder, chain: _Chain, source: Value) -> Value:
 
 
 class _Walker:
-    """Looks for chains that begin or end at attention."""
+    """Finds chains that begin or end at attention."""
 
     def __init__(self, graph: Graph) -> None:
         self.producers = {v: n for n in graph.nodes for v in n.outputs}
@@ -102,7 +102,7 @@ class _Walker:
         self.outputs = set(graph.outputs)
 
     def operands(self, node: Node) -> dict[Value, _Chain]:
-        """Chains from transpositions to operands of attention."""
+        """For each operand of an attention node the chain from a transposition to it, if there is one."""
         order = node.of(AttentionAttrs).order
         letters = {v: {c for w, c in zip(node.inputs, order[:3], strict=False) if w == v} for v in node.inputs[:3]}
         result = {}
@@ -113,7 +113,7 @@ class _Walker:
         return result
 
     def back(self, value: Value, reader: Node) -> _Chain | None:
-        """The chain that ends with a value, [S, B, ...], which one node reads alone."""
+        """The chain that ends with `value` [S, B, ...], if `reader` is its only reader; None if there is none."""
         rows, last, links = value.shape[:2], value, list[_Link]()
         while self.is_private(value, reader):
             node = self.producers.get(value)
@@ -131,7 +131,7 @@ class _Walker:
         return None
 
     def result(self, node: Node) -> _Chain | None:
-        """The chain from attention's result to a transposition."""
+        """The chain from attention's result to a transposition; None if there is none."""
         if node.of(AttentionAttrs).order[3] != POSITIONS_FIRST:
             return None
         value, rows, links = node.output, node.output.shape[:2], list[_Link]()
@@ -151,8 +151,8 @@ class _Walker:
 
 
 def _place(node: Node, rows: Sequence[Expr]) -> int | None:
-    """Through which of its inputs rows go through a node that treats them alike; None if it does not. Rows are the two
-    first dimensions, or one that is both."""
+    """The input through which rows pass a node that treats rows alike; None if the node mixes rows. Rows are the two
+    first dimensions, or one dimension that is both."""
     if len(node.outputs) != 1 or not node.inputs or any(v is None for v in node.inputs):
         return None
     shapes = [v.shape for v in node.inputs if v is not None]
@@ -170,7 +170,7 @@ def _place(node: Node, rows: Sequence[Expr]) -> int | None:
 
 
 def _is_rows(shape: Sequence[Expr], rows: Sequence[Expr]) -> bool:
-    """Whether a shape has so many rows, in two dimensions or, as a matrix, in one."""
+    """Whether the leading dimensions of a shape are `rows`: as two dimensions, or as one product in a matrix."""
     return _leads(shape, rows) or (len(shape) == 2 and prove_equal(shape[0], rows[0] * rows[1]))
 
 

@@ -1,4 +1,4 @@
-"""Between which numbers the elements of integer values lie, as far as their producers tell."""
+"""Integer bounds of values: the range of their elements, as far as their producers tell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Bounds = tuple[int, int]
 Producer = Callable[[Value], Node | None]
 
 DEPTH = 8
-"""Nodes that are followed backwards."""
+"""The number of nodes that are followed backwards from a value."""
 
 MOVES = frozenset(("reshape", "transpose", "broadcast", "identity", "slice"))
 """Operators that only move elements."""
@@ -84,14 +84,15 @@ def codes_of(producer: Producer, x: Value) -> tuple[Value, Value | None] | None:
 
 
 def surrounds(producer: Producer, x: Value) -> bool:
-    """Whether the zero point that is taken from codes is one of them, as what pads a map must be."""
+    """Whether the zero point that is subtracted from codes lies in the range of the codes, as the padding of a map
+    must."""
     codes, zero = codes_of(producer, x) or (None, None)
     between = None if zero is None else bounds(producer, zero)
     return zero is None or (codes is not None and between is not None and holds(codes.dtype, between))
 
 
 def _clipped(node: Node) -> Bounds | None:
-    """The integers that numbers within two bounds are cast to."""
+    """The bounds of integers that are cast from clipped numbers; None if the node does not clip."""
     attrs = node.of(ClipAttrs)
     if attrs.min is None or attrs.max is None or not (isfinite(attrs.min) and isfinite(attrs.max)):
         return None

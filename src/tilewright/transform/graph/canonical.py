@@ -1,5 +1,5 @@
-"""The canonical form of a graph: one of each computation, nothing unused, no operator that changes nothing, constants
-folded, what was cut and put together again whole.
+"""The canonical form of a graph: no node twice, no unused node, no operator without effect, constants folded, and no
+concatenation of neighbouring slices.
 
     b = reshape(a)  to a's own shape             ->     a, in all readers
     y = cast(constant)                           ->     y = constant
@@ -7,7 +7,7 @@ folded, what was cut and put together again whole.
     y = add(pad(p, 0, 4), pad(q, 4, 0))          ->     y = concat(p, q)
     a = tanh(x); b = tanh(x)                     ->     a, in all readers of b
 
-No rule asks who reads a value, and nodes are visited in order: one sweep of the driver is the fixpoint.
+No rule depends on the readers of a value, and nodes are visited in order: one sweep of the driver reaches the fixpoint.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ def eliminate_common(graph: Graph) -> Graph:
 
 
 def _source(m: Match) -> Value | None:
-    """The operand of an operator that changes nothing."""
+    """The operand of an operator that returns it unchanged; None for other nodes."""
     x = m.node.inputs[0]  # of a surrogate also what its gradient goes to, which matters no more
     permutes = m.node.op == "transpose" and m.node.of(TransposeAttrs).perm != tuple(range(m.node.output.type.rank))
     return None if m.is_output or permutes else x
 
 
 def _shape_before(m: Match) -> Value | None:
-    """The value that a chain of reshapes started from, where the last one gives its shape back."""
+    """The value that a chain of reshapes started from, if the last reshape restores its shape."""
     return None if m.is_output else m["x"]
 
 
 def _folded(m: Match) -> Value | None:
-    """A constant in place of one in another type or shape: a number stands in the code that uses it."""
+    """Emit a constant for a cast, reshape or broadcast of a constant number."""
     if not all(is_const(d) for d in m.node.output.shape):
         return None
     (array,) = ops.get(m.node.op).reference([m.producer("c").of(ConstantAttrs).value.array], m.node.attrs)

@@ -1,4 +1,4 @@
-"""Scales of weights, one a channel, after operators that move the weights."""
+"""Shapes of per-channel scales of weights after operators that move the weights' elements."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Shape = tuple[int, ...]
 
 
 def moved_shape(move: Node, scale: Shape) -> Shape | None:
-    """The shape of the scales of what a node gives, from that of what it takes: 1 but for the channels' dimension,
-    whose numbers keep their order. None where it moves elements otherwise, or channels are no longer a dimension."""
+    """The shape of per-channel scales after `move` (1 but for the channels' dimension, where scales keep their order),
+    from their shape before it. None if the node moves elements otherwise, or channels are no longer one dimension."""
     moved = moved_scale(move, scale) if sum(d != 1 for d in scale) <= 1 else None
     return moved[1] if moved is not None and moved[0] == scale else None
 
 
 def moved_scale(move: Node, scale: Shape) -> tuple[Shape, Shape] | None:
-    """(shape that scales are broadcast to first, their shape after a node that moves what they multiply): 1 in
-    dimensions along which scales are equal. None where that is not known.
+    """For a node that moves scaled elements: (the shape to broadcast the scales to, their shape after the same move).
+    Both are 1 in dimensions along which scales are equal. None if they are not known.
 
     A reshape joins and splits dimensions. Scales that vary along one of those have all of them: weights [4, 8, 2, 2]
     with scales [1, 8, 1, 1], transposed to [2, 2, 8, 4] and joined to [32, 4], have scales [2, 2, 8, 1] -> [32, 1].
@@ -49,7 +49,7 @@ def moved_scale(move: Node, scale: Shape) -> tuple[Shape, Shape] | None:
 
 
 def _reshaped(scale: Shape, old: list[int], new: list[int]) -> tuple[Shape, Shape] | None:
-    """`moved_scale` of a reshape from and to dimensions of known size."""
+    """The result of `moved_scale` for a reshape from sizes `old` to sizes `new`."""
     if 0 in old or 0 in new:
         return None
     before, after = list(scale), [1] * len(new)

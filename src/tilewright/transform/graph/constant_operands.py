@@ -1,11 +1,11 @@
-"""Constants that are operands of kernels: arrays, and numbers in which kernels differ that are the same otherwise.
+"""Turn constants into operands of kernels: arrays, and the numbers in which otherwise equal kernels differ.
 
     k0 { z = constant(121); y = sub(x0, z) }          k { y = sub(x, z) }     called on (x0, z0) and (x1, z1)
     k1 { z = constant(119); y = sub(x1, z) }    ->    numbers = [121, 119];   z0, z1 stand in it
 
 The layers of a quantised network differ in their zero points alone: a BERT of twelve layers has 125 kernels with these
-in their code and 26 without. Only numbers that are added, multiplied, compared or chosen are taken: an exponent or a
-divisor that is known makes other code, and better one.
+in their code and 26 without. Only numbers that are added, multiplied, compared or selected become operands: a known
+exponent or divisor allows better code.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ Array = np.ndarray[Any, Any]
 READABLE = frozenset(
     {"add", "sub", "mul", "min", "max", "select", "eq", "ne", "lt", "le", "gt", "ge", "lowered.quotient"}
 )
-"""Operators whose code is as good for a number that is read as for one that is known."""
+"""Operators whose code is as fast with an operand from memory as with a constant."""
 NUMBERS = "numbers"
-"""The name of the arrays of numbers, before their type."""
+"""The prefix of the names of the arrays of numbers; the type follows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Groups that read numbers.
+    """Groups whose numbers are read from arrays.
 
-    groups  the kernels
-    created the nodes that compute the arrays of numbers, two for each: its constant, and the array
-    places  where the numbers stand that the groups read
+    groups   the kernels
+    created  the nodes that compute the arrays, two for each: a constant, and the array
+    places   for each number that the groups read, its place in an array
     """
 
     groups: tuple[Group, ...]
@@ -54,7 +54,7 @@ class Shared:
 
     @property
     def arrays(self) -> tuple[Value, ...]:
-        """The arrays that the numbers stand in."""
+        """The arrays of numbers."""
         return tuple(n.output for n in self.created if n.op != "constant")
 
     @property
@@ -65,11 +65,11 @@ class Shared:
 
 
 def lift_numbers(groups: Sequence[Group], used_names: Iterable[str]) -> Shared:
-    """The groups, reading the numbers in which alike ones differ from arrays.
+    """Let groups that are equal but for their numbers read these numbers from arrays.
 
     Args:
         groups: of one part of a program.
-        used_names: names that values of it have.
+        used_names: names of the values of this part.
     """
     maker = _Maker(set(used_names))
     separate = {k: _separate(group, maker) for k, group in enumerate(groups) if _may_read(group)}
@@ -96,15 +96,15 @@ def lift_numbers(groups: Sequence[Group], used_names: Iterable[str]) -> Shared:
 
 
 def _may_read(group: Group) -> bool:
-    """Whether a group is a kernel of stated expressions with numbers in it."""
+    """Whether a group is a kernel of tensor expressions with numbers in it."""
     if not any(n.op == "constant" for n in group.nodes):
         return False
     return all(not n.bodies and n.defines is None and get(n.op).loops is None for n in group.nodes)
 
 
 def _separate(group: Group, maker: _Maker) -> Group:
-    """The group with a constant of these numbers right before each use: two that are equal here need not be in another
-    one."""
+    """The group with a copy of each constant right before each of its uses: numbers that are equal in this group may
+    differ in a similar one."""
     numbers = {n.output: n for n in _numbers(group)}
     read: set[Value] = set()
     nodes: list[Node] = []
@@ -137,7 +137,7 @@ def _numbers(group: Group) -> list[Node]:
 
 
 def _structure(group: Group) -> object:
-    """The structure of a group without these numbers and names: equal ones are the same kernel."""
+    """A key of a group without its numbers and names: groups with equal keys become one kernel."""
     order: dict[Value, int] = {}
     open_numbers = {id(n) for n in _numbers(group)}
 
@@ -154,13 +154,13 @@ def _structure(group: Group) -> object:
 
 
 def _is_zero_point(group: Group, number: Node) -> bool:
-    """Whether a number is added to what was rounded: the conversion after it rounds and adds an integer."""
+    """Whether a number is added to rounded values: then the conversion after it can both round and add an integer."""
     rounded = {v for n in group.nodes if n.op == "round" for v in n.outputs}
     return any(n.op == "add" and number.output in n.inputs and not rounded.isdisjoint(n.inputs) for n in group.nodes)
 
 
 def _narrowest(arrays: Sequence[Array]) -> DType | None:
-    """The integers of at most 16 bits that these numbers are; None if one is none."""
+    """The narrowest integer type of at most 16 bits that holds all numbers of these arrays; None if there is none."""
     numbers = [float(a) for a in arrays]
     for t in (u8, i8, u16, i16):
         if all(t.min <= x <= t.max and x == int(x) for x in numbers):
@@ -169,7 +169,7 @@ def _narrowest(arrays: Sequence[Array]) -> DType | None:
 
 
 def _reading(group: Group, number: Node, value: Value) -> Group:
-    """The group with a value from outside where it had a number."""
+    """The group in which the input `value` replaces the constant `number`."""
     if value.type == number.output.type:
         renamed = {number.output: value}
         nodes = [
@@ -184,14 +184,14 @@ def _reading(group: Group, number: Node, value: Value) -> Group:
 
 
 class _Maker:
-    """Gathers numbers by their types, each once for each place in a kernel: two operands of one are two values."""
+    """Collects numbers by type and by position in a kernel, each once: two operands of one kernel are two values."""
 
     def __init__(self, used_names: set[str]) -> None:
         self._used_names = used_names
         self._numbers: dict[DType, dict[tuple[bytes, int], tuple[Value, Array]]] = {}
 
     def value(self, array: Array, dtype: DType, at: int) -> Value:
-        """The value that is a number, a kernel's so many-th."""
+        """The value that stands for a number which is operand `at` of its kernel."""
         known = self._numbers.setdefault(dtype, {})
         entry = known.get((array.tobytes(), at))
         if entry is None:
@@ -213,7 +213,7 @@ class _Maker:
         return tuple(result), places
 
     def free(self, name: str) -> str:
-        """A name that no other value has."""
+        """A name that no other value has, made from `name`."""
         while name in self._used_names:
             name += "_"
         self._used_names.add(name)
@@ -221,9 +221,9 @@ class _Maker:
 
 
 def hoist_constants(graph: Graph, others: Iterable[str] = ()) -> tuple[Graph, dict[str, Array]]:
-    """Constants of several elements become parameters with a fixed value; scalars stay in the code, but for those that
-    loop programs read, which take memory. `others` are names of weights that are none of the graph's parameters: a
-    buffer of a module that is a constant of its graph gives the parameter another name."""
+    """Turn constants of several elements into parameters with a fixed value. Scalars stay in the code, but for those
+    that loop programs read from memory. `others` are names of weights that are not parameters of the graph: a module's
+    buffer which is a constant of its graph gets another name."""
     arrays: dict[str, Array] = {}
     nodes: list[Node] = []
     params = list(graph.params)

@@ -1,11 +1,11 @@
-"""Changes of layout that a convolution makes by itself: it transposes NCHW maps where it copies them into strips, and
-writes NCHW ones from what it has just computed.
+"""Changes of layout that a convolution's kernel makes: it transposes NCHW maps as it copies them into strips, and
+writes its results as NCHW.
 
     x -> block_channels -> conv_winograd -> add -> relu -> unblock_channels -> y        one kernel
 
-A pass of its own writes the blocked map and reads it again, from wherever it then is; inside, a strip is transposed
-while it is in the first levels of cache, but lines that several strips have are so several times, and what a strip has
-beyond whole vectors takes as long as one.
+A separate pass writes the blocked map to memory, from where it is read again. Inside the convolution, a strip is
+transposed while it is in the first levels of cache; but lines that several strips share are transposed several times,
+and a part of a vector takes as long as a whole one.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def never(conv: Node, conversion: Node) -> bool:
 
 
 def absorbs(conv: Node, conversion: Node, target: Target, away: SharedLevel | None = None) -> bool:
-    """Whether a convolution had best make a change of layout by itself. `away`: the level from which each call reads
-    the weights."""
+    """Whether a convolution had better change the layout in its own kernel. `away` is the level of memory from which
+    each call reads the weights."""
     inward = conversion.op == "lowered.block_channels"
     ordinary = conversion.inputs[0] if inward else conversion.output
     count = strips().get(conv.op)
@@ -56,8 +56,8 @@ def absorbs(conv: Node, conversion: Node, target: Target, away: SharedLevel | No
 
 
 def separate(ordinary: Value, target: Target) -> float:
-    """Cycles an image of a pass that changes the layout. Of maps that are a little too large for the second level of
-    cache, it holds a part."""
+    """Cycles for one image of a separate pass that changes the layout of `ordinary`. If the maps are only a little
+    larger than the second level of cache, that holds a part of them."""
     elements, images = prod(as_int(d) or 1 for d in ordinary.shape[1:]), as_int(ordinary.shape[0])
     shuffles, cycles = shuffle_cycles(elements, target), []
     for count in (images,) if images else SYMBOLIC_IMAGES:
@@ -72,7 +72,8 @@ def separate(ordinary: Value, target: Target) -> float:
 
 
 def direct_lines(conv: Node, inward: bool, target: Target, away: SharedLevel | None) -> float | None:
-    """Pixels of the lines of an image's output, in whole vectors."""
+    """The cost of changing the layout of a direct convolution's result, in pixels of an image, its lines rounded up to
+    whole vectors; None if the convolution cannot do it: for its input, flat products, or unknown sizes."""
     lanes = target.lanes(4)
     height, width = (as_int(d) for d in conv.output.shape[2:4])
     if inward or conv.of(ConvBlockedAttrs).flat or not height or not width:
@@ -81,13 +82,13 @@ def direct_lines(conv: Node, inward: bool, target: Target, away: SharedLevel | N
 
 
 Strips = Callable[[Node, bool, Target, SharedLevel | None], float | None]
-"""Pixels that a convolution transposes for an image, inward or outward, where its weights come from a level of memory;
-None where it can not."""
+"""A function (convolution, whether its input is converted, target, level of memory of the weights) -> the number of
+pixels that the convolution transposes for an image; None if it cannot change that layout."""
 
 STRIPS: dict[str, Strips] = {"lowered.conv_blocked": direct_lines}
 
 
 @cache
 def strips() -> dict[str, Strips]:
-    """The operators that can change a layout by themselves, those of algorithms' folders among them."""
+    """For each operator that can change a layout, its function; algorithms' folders add theirs."""
     return STRIPS | {op: count for m in modules("tilewright.algorithms", "strips") for op, count in m.STRIPS.items()}

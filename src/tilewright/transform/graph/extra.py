@@ -1,5 +1,5 @@
-"""Graph passes that state their own place: those of `transform/passes/`, a file each, those that a program registers,
-and those that plug-ins bring."""
+"""Graph passes that state their own place in the list of passes: those of `transform/passes/`, one per file, those that
+a program registers, and those of plug-ins."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class GraphPass:
     """A pass over the whole graph.
 
     Args:
-        name: by which logs, TILEWRIGHT_DUMP and other passes' places call it.
-        run: from the graph and the target to a graph of the same meaning.
+        name: the name in logs, in TILEWRIGHT_DUMP and in the places of other passes.
+        run: maps a graph and the target to an equivalent graph.
         place: before or after the first pass of a name: `("after", "fold scales")`.
-        where: whether it is run for a target; None: for all.
+        where: tells whether the pass runs for a target; None: for all targets.
     """
 
     name: str
@@ -38,7 +38,7 @@ _extra: list[GraphPass] = []
 
 
 def register(extra: GraphPass) -> GraphPass:
-    """Let compiles run a pass. Raises PluginError if another one that was registered has its name."""
+    """Register a pass for all later compiles. Raises PluginError if a registered pass has the same name."""
     plugins.check_new("pass", [extra.name], [p.name for p in _extra])
     plugins.count(extra.run)
     _extra.append(extra)
@@ -46,19 +46,20 @@ def register(extra: GraphPass) -> GraphPass:
 
 
 def unregister(name: str) -> None:
-    """Forget a pass that was registered."""
+    """Remove a registered pass."""
     (extra,) = (p for p in _extra if p.name == name)
     _extra.remove(extra)
     plugins.discount(extra.run)
 
 
 def placed(passes: Sequence[Named], target: Target) -> list[Named]:
-    """The passes, those of `transform/passes/` (each module's `PASS`) at their places."""
+    """The list of passes with those of `transform/passes/` (each module's `PASS`) inserted at their places."""
     return _inserted(passes, [m.PASS for m in members("tilewright.transform.passes")], target)
 
 
 def extended(passes: Sequence[Named], target: Target) -> list[Named]:
-    """The passes, those from outside at their places. Raises PluginError for a place that there is not."""
+    """The list of passes with registered passes and those of plug-ins inserted at their places. Raises PluginError if a
+    place names a pass that does not exist."""
     known = [name for name, _ in passes]
 
     def accept(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:

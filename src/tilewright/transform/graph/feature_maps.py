@@ -1,12 +1,12 @@
-"""Pointwise operators after a convolution of lines work on the map that it makes of them.
+"""Pointwise operators after a 1-D convolution work on the 4-D map that the convolution produces.
 
     m = conv(x', w'): [n, c, 1, l]                  m = conv(x', w')
     y = relu(reshape(m)): [n, c, l]           ->    t = relu(m)
     z = conv(reshape(y): [n, c, 1, l], v')          z = conv(t, v')
 
-Importers state windows over lines by maps of one line (`conv1d`, and pooling). A reshape ends a kernel and a layout, so
-that activations and norms between two such convolutions were kernels of their own, with a change of layout before and
-after each. A reshape that gives a map back leaves nothing, and other readers have views.
+Importers express 1-D convolutions and poolings by maps of height 1. A reshape ends a kernel and a layout, so that
+activations and norms between two such convolutions would be separate kernels, with a change of layout before and after
+each. Reshapes that cancel each other vanish, and other readers read views.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tilewright.transform.graph.matching import any_op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 WINDOWS = ("conv", "conv_transpose", "max_pool", "avg_pool")
-"""Operators that make maps."""
+"""Operators whose results are maps."""
 MAP = 4
-"""Dimensions of a map."""
+"""The number of dimensions of a map."""
 
 
 def keep_maps(graph: Graph) -> Graph:
@@ -55,7 +55,7 @@ def keep_maps(graph: Graph) -> Graph:
 
 
 def _side(node: Node | None, maps: Container[Value]) -> int | None:
-    """How many dimensions follow the side of one element that a reshape leaves out of a map; None if it does not."""
+    """The number of dimensions after the one of extent 1 that a reshape removes from a map; None for other nodes."""
     whole = None if node is None else node.inputs[0]
     if node is None or whole is None or whole not in maps:
         return None
@@ -65,7 +65,7 @@ def _side(node: Node | None, maps: Container[Value]) -> int | None:
 
 
 def _with_side(value: Value, after: int) -> tuple[Expr, ...]:
-    """A shape with a dimension of one element in front of its last `after` ones."""
+    """The shape of a value with a dimension of extent 1 inserted before its last `after` dimensions."""
     at = value.type.rank - after
     return (*value.shape[:at], const(1), *value.shape[at:])
 

@@ -1,7 +1,7 @@
-"""The values that depend on weights alone: the one rule of all passes that ask.
+"""The values that depend on weights alone: the one rule for all passes.
 
-Parameters do, constants do, and so does what a node makes of such values only. `split_prepare`, which really moves them
-to `prepare`, asks for more: no symbolic size and no body may be in the way.
+Parameters and constants do, and so does the result of a node whose inputs all do. `split_prepare`, which moves such
+nodes to `prepare`, has further conditions: no symbolic size and no body.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from tilewright.ir.graph import Graph, Value
 
 
 def depends_on_weights(inputs: Iterable[Value | None], fixed: Container[Value]) -> bool:
-    """Whether what is made of `inputs` depends on weights alone; `fixed` are the values known to. An input that a node
-    leaves out (None) does no harm, and a node without inputs is a constant."""
+    """Whether the result of a node with these inputs depends on weights alone; `fixed` are the values known to do so.
+    Inputs that are left out (None) do not matter, and a node without inputs is a constant."""
     return all(v is None or v in fixed for v in inputs)
 
 

@@ -2,11 +2,11 @@
 
     y = conv(x, w)  of f16       ->       y = cast(conv(cast(x), cast(w)))
 
-Processors of today multiply f32 as fast as halves that they widen first, and all fast ways of convolutions exist for
-f32: Winograd's products, blocks of channels, packed filters. What lies between two layers is rounded as before; weights
-are widened once. Where registers of matrices multiply bf16, a convolution may be chosen that takes the numbers as they
-were before. Products of few rows read their weights as halves, of which there are fewer bytes. bf16 products of
-matrices stay as they are: there are instructions for them.
+Processors multiply f32 as fast as f16 that they widen first, and all fast convolution algorithms exist for f32:
+Winograd's products, blocks of channels, packed filters. Values between two layers are still rounded to 16 bits; weights
+are widened once. Where matrix registers multiply bf16, selection may choose a convolution that reads the 16-bit numbers
+directly. Products of few rows read 16-bit weights, which are fewer bytes. Matrix products of bf16 stay as they are:
+there are instructions for them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tilewright.transform.graph.matching import op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 WIDENED = ("conv", "conv_transpose", "conv_weight_gradient", "recurrence")
-"""Operators whose operands and results may be of any float alike."""
+"""Operators whose operands and results may all have any one float type."""
 LONG_ROWS = 32
-"""From so many rows on a product of f32 is faster than one that widens its weights on the way."""
+"""The number of rows from which on a product in f32 is faster than one that widens its weights as it reads them."""
 
 
 def widen_float16(graph: Graph) -> Graph:
-    """The graph with conversions around what f32 is faster for."""
+    """The graph with casts to f32 and back around the operators that are faster in f32."""
     return rewrite(graph, [Rule(op((*WIDENED, "matmul"), where=_is_widened), _widened)])
 
 
@@ -51,7 +51,8 @@ def _is_widened(node: Node) -> bool:
 
 
 def _rows(product: Node) -> int:
-    """Rows of the first factor that meet the same columns; 0 where a symbol decides."""
+    """The number of rows of a product's first factor that are multiplied by the same matrix; 0 if it depends on a
+    symbol."""
     attrs, (a, b) = product.of(MatmulAttrs), product.inputs[:2]
     assert a is not None and b is not None
     if a.type.rank < 2:

@@ -33,30 +33,31 @@ from tilewright.transform.graph.conversions import Absorbs, never
 from tilewright.transform.graph.rowgroups import RowGrower, row_shape
 
 MAX_NODES = 48
-"""Nodes of a group."""
+"""The largest number of nodes in a group."""
 CUT_NODES = 6
-"""Nodes after a place in a chain by which it is known again."""
+"""The number of nodes after a place in a chain whose digest identifies the place."""
 MAX_INPUTS = 24
-"""Inputs of a group, each an address that its kernel keeps."""
+"""The largest number of inputs of a group: its kernel keeps an address for each."""
 
 MAX_COPIES = 8
-"""Slices and concatenations of one kernel: each part of a concatenation is a condition."""
+"""The largest number of slices and concatenations in a kernel: each part of a concatenation is a condition."""
 
 SIDES_OF = ("matmul", "lowered.matmul_packed")
-"""Products, which take pointwise work on what they do not read, too; convolutions won nothing by it."""
+"""Products whose groups also take in pointwise work on values that the product does not read. Convolutions gained
+nothing by it."""
 
 
 SMALL_SIDE = 1 << 16
-"""Elements of such work up to which it may have functions of many operations in it: more are computed faster by a
-kernel of their own than in register tiles, which leave them few registers (docs/decisions/transformer-steps.md)."""
+"""The most elements of such pointwise work that may contain costly functions. Larger work is computed faster by a
+separate kernel than in register tiles, which leave it few registers (docs/decisions/transformer-steps.md)."""
 
 FUNCTIONS = {*COSTS, *(name for name, known in ACTIVATIONS.items() if known.costly)}
-"""Operators that are such functions, or made of them."""
+"""Operators that are functions of many operations, such as exp, or contain one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nodes that become one kernel, in order. `inputs` come from outside; the last node's outputs leave."""
+    """Nodes that become one kernel, in order. `inputs` come from outside; the outputs of the last node leave it."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[Value, ...]
@@ -64,7 +65,7 @@ class Group:
 
     @property
     def label(self) -> str:
-        """For tables: the operators, in order."""
+        """The names of the operators, in order, for tables."""
         names = [n.label for n in self.nodes]
         return " + ".join(names[:6]) + (f" + {len(names) - 6} more" if len(names) > 6 else "")
 
@@ -92,7 +93,7 @@ class _Fuser:
         self.row_groups: set[int] = set()
 
     def readers(self) -> dict[Value, list[Node]]:
-        """For each value the nodes that read it; a node that has a symbol reads what defines it."""
+        """For each value the nodes that read it. A node that uses a symbol also reads the value that defines it."""
         users = self.graph.consumers()
         defined = {n.defines: n.output for n in self.nodes if n.defines is not None}
         for node in self.nodes if defined else ():
@@ -122,7 +123,7 @@ class _Fuser:
         return [self.group([self.nodes[i] for i in group]) for group in self.in_order(members)]
 
     def grow_prologues(self) -> None:
-        """Pointwise chains that feed one convolution or packing alone: computed where its input is padded or copied."""
+        """Fuse pointwise chains that feed only one convolution or packing, into its padding or copying of the input."""
         makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
         for root, node in enumerate(self.nodes):
             value = node.inputs[0] if node.inputs else None
@@ -138,8 +139,8 @@ class _Fuser:
                 )
 
     def grow_sides(self) -> None:
-        """Pointwise chains that only what follows a product reads, such as the slope of an activation that a gradient
-        is multiplied by: computed there, of what they read, rather than kept."""
+        """Fuse pointwise chains that only a product's epilogue reads, such as the slope of an activation that a
+        gradient is multiplied by: the product's kernel computes them instead of reading them from memory."""
         makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
         for i in reversed(range(len(self.nodes))):
             root = self.find(i)
@@ -156,8 +157,8 @@ class _Fuser:
                         self.join(maker, root)
 
     def grow_pointwise(self) -> None:
-        """Pointwise groups whose result one pointwise group reads alone become a part of that one: the other operand of
-        an addition, as the rest of what it adds."""
+        """Merge a pointwise group into another one if that is the only reader of its result, such as the other operand
+        of an addition."""
         makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
         for i in reversed(range(len(self.nodes))):
             node, own = self.nodes[i], self.find(i)
@@ -174,19 +175,19 @@ class _Fuser:
                     self.join(other, own)
 
     def is_pointwise(self, root: int) -> bool:
-        """Whether a group has pointwise nodes alone, each with one result."""
+        """Whether all nodes of a group are pointwise with one result."""
         nodes = [self.nodes[k] for k in self.members(root)]
         return all(ops.is_pointwise(n) for n in nodes)
 
     def has_functions(self, i: int, makers: Mapping[Value, int]) -> bool:
-        """Whether a node, or what only it reads, is a function of many operations."""
+        """Whether a node, or a node that only it reads, is a function of many operations."""
         inputs = (makers.get(v) for v in self.nodes[i].inputs if v is not None)
         return self.nodes[i].op in FUNCTIONS or any(
             k is not None and self.is_private(k) and self.has_functions(k, makers) for k in inputs
         )
 
     def is_conversion_for(self, i: int, reader: Node) -> bool:
-        """Whether a node blocks channels for one reader only, which does so better by itself."""
+        """Whether a node blocks channels for only one reader, a convolution that does so faster in its own kernel."""
         node = self.nodes[i]
         return (
             node.op == "lowered.block_channels"
@@ -204,7 +205,7 @@ class _Fuser:
         return self.find(i) == i and value not in self.outputs and len(self.users.get(value, [])) == 1
 
     def grow_rows(self) -> None:
-        """Groups of several reductions over common rows."""
+        """Form groups of several reductions over common rows."""
         sizes = [len(self.members(i)) if self.find(i) == i else 0 for i in range(len(self.nodes))]
 
         def take_one(i: int) -> bool:
@@ -249,7 +250,7 @@ class _Fuser:
         return grower.is_convex(set(members))
 
     def grow_copies(self) -> None:
-        """Slices and concatenations that feed one concatenation alone, so that a roll is one copy."""
+        """Fuse slices and concatenations that feed one concatenation alone, so that a roll is one copy."""
         for root in reversed(range(len(self.nodes))):
             if self.nodes[root].op == "concat" and self.is_copy(root):
                 selected = {root}
@@ -263,7 +264,7 @@ class _Fuser:
                     self.join(i, root)
 
     def is_copy(self, i: int) -> bool:
-        """Whether a node in no group makes a kernel that only puts elements together or takes some out."""
+        """Whether a node outside all groups becomes a kernel that only concatenates or slices."""
         node = self.nodes[i]
         return (
             node.op in ("slice", "concat")
@@ -273,9 +274,9 @@ class _Fuser:
         )
 
     def in_order(self, members: dict[int, list[int]]) -> list[list[int]]:
-        """The groups by their last nodes, and each before the first that reads from it: of one that begins in the
-        forward pass and ends in the backward pass, what others need is there in time. Weights that come with each call
-        are packed only then, so that a copy takes memory no longer than it must and is read from a cache."""
+        """The groups ordered by their last nodes, but each before the first group that reads from it. So the outputs of
+        a group that begins in the forward pass and ends in the backward pass are computed in time, and weights that
+        come with each call are packed late: the copy occupies memory for a short time and is read from a cache."""
         makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
         defined = {n.defines: n.output for n in self.nodes if n.defines is not None}
 
@@ -320,7 +321,7 @@ class _Fuser:
         return self.led[root]
 
     def join(self, i: int, root: int) -> None:
-        """A node, with its group if it leads one, becomes a member of another group."""
+        """Make a node, with its group if it leads one, a part of the group of `root`."""
         if self.leader[i] == root:
             return
         own = self.led[self.leader[i]]
@@ -331,7 +332,7 @@ class _Fuser:
             insort(self.led[root], k)
 
     def post_dominators(self) -> list[int | None]:
-        """For each node the nearest node that every path from it to an output passes; None: leaves the graph."""
+        """For each node the nearest node that is on every path from it to an output (None: the graph's end)."""
         depth = [0] * len(self.nodes)
         result: list[int | None] = [None] * len(self.nodes)
         for i in reversed(range(len(self.nodes))):
@@ -360,7 +361,7 @@ class _Fuser:
         return a
 
     def grow(self, start: int) -> None:
-        """Take in post-dominators as long as the rules allow."""
+        """Extend the group of `start` by post-dominators as long as the rules allow."""
         root = start
         tip = start
         steps: list[list[int]] = []
@@ -381,10 +382,10 @@ class _Fuser:
             tip = end
 
     def cut(self, root: int, steps: Sequence[Sequence[int]]) -> None:
-        """Let a group that has no room for more end where its nodes say, not where room ends: a long chain that repeats
-        is cut at the same places of each repetition, so that its kernels are few. The place is that of the least digest
-        of the nodes after it (content-defined chunking: Muthitacharoen et al., "A Low-bandwidth Network File System",
-        section 3.1)."""
+        """End a group that has reached its limits at a place that its nodes determine: a long chain that repeats is cut
+        at the same places of each repetition, so that there are few different kernels. The place is the one with the
+        least digest of the nodes after it (content-defined chunking: Muthitacharoen et al., "A Low-bandwidth Network
+        File System", section 3.1)."""
         last = range(max(1, len(steps) // 4), len(steps) + 1)
         place = min(last, key=lambda k: self.digest_after(steps[k - 1][-1]))
         for i in (i for step in steps[place:] for i in step):
@@ -392,7 +393,7 @@ class _Fuser:
             self.leader[i], self.led[i] = i, [i]
 
     def digest_after(self, i: int) -> bytes:
-        """A digest of the next nodes on the way from a node to the outputs, without names."""
+        """A digest, without names, of the next nodes on the path from a node to the outputs."""
         seen = []
         for _ in range(CUT_NODES):
             following = self.dominator[i]
@@ -403,7 +404,7 @@ class _Fuser:
         return blake2b("\n".join(seen).encode(), digest_size=8).digest()
 
     def between(self, start: int, end: int) -> list[int] | None:
-        """The nodes strictly between, or None if they are too many."""
+        """The nodes strictly between two nodes, or None if they are too many."""
         seen: set[int] = set()
         stack = [start]
         while stack:
@@ -444,12 +445,13 @@ class _Fuser:
         return True
 
     def read_by(self, inside: Sequence[int]) -> set[Value]:
-        """The values from outside that nodes read, without constants."""
+        """The values from outside that some nodes read, without constants."""
         produced = {v for i in inside for v in self.nodes[i].outputs}
         return {v for i in inside for v in self.nodes[i].inputs if v is not None} - produced - set(self.constants)
 
     def is_prologue_of(self, reduction: Node, produced: set[Value]) -> bool:
-        """A chain may feed a reduction if it is the reduction's main input only."""
+        """Whether a chain that produces these values may be fused into a reduction: it must feed only the reduction's
+        main input."""
         return all(v not in produced for v in reduction.inputs[1:])
 
     def group(self, nodes: list[Node]) -> Group:
@@ -466,7 +468,7 @@ class _Fuser:
         return Group((*constants, *nodes), (*inputs, *self.carriers(nodes, (*inputs, *leaving))), leaving)
 
     def carriers(self, nodes: list[Node], values: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Inputs of the graph whose shapes give a kernel the symbols that its attributes alone mention."""
+        """Inputs of the graph whose shapes define symbols that occur only in the attributes of a kernel's nodes."""
         known = {symbol for v in values for d in v.shape for symbol in variables(d)}
         results: list[Value] = []
         for symbol in (s for n in nodes if not n.bodies for s in n.symbols):

@@ -1,4 +1,4 @@
-"""Heads of keys and values that several heads of queries read."""
+"""Patterns of keys and values whose heads are each read by several heads of queries."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ REPEATED = op("reshape", op("broadcast", op("reshape", "x", name="split"), name=
 
 
 def transposed(perm: Sequence[int], operand: Operand) -> Op:
-    """The pattern of a value that is transposed so."""
+    """The pattern of an operand transposed by `perm`."""
     return op("transpose", operand, where=lambda node: node.of(TransposeAttrs).perm == perm)
 
 
 def repeated_heads(facts: Rewriter, value: Value) -> tuple[Value, int] | None:
-    """(x, n) where heads of x, n times each, are those of the value: `reshape(broadcast(reshape(x, [B, G, 1, S, D]),
-    [B, G, n, S, D]), [B, G * n, S, D])`, as models with fewer heads of keys and values have it."""
+    """(x, n) if the value has the heads of x, each n times: `reshape(broadcast(reshape(x, [B, G, 1, S, D]), [B, G, n,
+    S, D]), [B, G * n, S, D])`, as models with fewer heads of keys and values write it."""
     m = facts.first_match(REPEATED, value)
     if m is None or m["x"].type.rank != 4 or value.type.rank != 4 or m["spread"].type.rank != 5:
         return None
@@ -36,5 +36,5 @@ def repeated_heads(facts: Rewriter, value: Value) -> tuple[Value, int] | None:
 
 
 def equal(a: Expr, b: Expr) -> bool:
-    """Whether two sizes are provably one."""
+    """Whether two sizes are provably equal."""
     return a is b or prove_equal(a, b)

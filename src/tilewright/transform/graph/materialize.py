@@ -1,4 +1,4 @@
-"""Memory for what leaves a graph: each output has its own, and numbers that loop programs read have some.
+"""Give memory to values that leave a graph: each output gets its own, and so do numbers that loop programs read.
 
 return x, relu, relu         ->         return identity(x), relu, identity(relu)
 """
@@ -14,8 +14,8 @@ from tilewright.transform.regions.captures import builder_for, with_inputs
 
 
 def materialize_outputs(graph: Graph, *, share_params: bool = False) -> Graph:
-    """Give every output memory of its own: outputs that are inputs, parameters, aliases or twice the same are copied.
-    So are numbers that loop programs read, which take them from memory (`_in_memory`).
+    """Give every output memory of its own: outputs that are inputs, parameters, aliases or occur twice are copied.
+    Numbers that loop programs read are copied too (`_in_memory`).
 
     With `share_params` an output may be a parameter seen with another shape.
     """
@@ -42,8 +42,9 @@ def materialize_outputs(graph: Graph, *, share_params: bool = False) -> Graph:
 
 
 def _in_memory(graph: Graph) -> Graph:
-    """Numbers that loop programs and checks read, copied: constants are a part of their readers' code, which those have
-    no place for. Others were made parameters (`numbers.py: hoist_constants`); these came of passes after it."""
+    """Copy numbers that loop programs and checks read to memory: a constant is a part of its readers' code, but these
+    read only memory. `numbers.py: hoist_constants` made parameters of earlier ones; these result from passes after
+    it."""
     constants = {v for n in graph.nodes if n.op == "constant" for v in n.outputs}
     sources = {v: place.base for v, place in places(graph.nodes).items()}
     builder = builder_for(graph)

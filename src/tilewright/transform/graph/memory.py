@@ -1,4 +1,4 @@
-"""Give every value of a graph a slot: who shares memory with whom, and from when to when each temporary lives.
+"""Give every value of a graph a slot: which values share memory, and from which call to which each temporary lives.
 
 Aliases (reshape) take their source's slot; views stand in a part of another value's memory; a pointwise kernel may
 write over an operand that dies with it. Offsets of temporaries are chosen later, on numbers (`runtime/arena.py`), since
@@ -57,7 +57,7 @@ class Place:
 
 
 def places(nodes: Iterable[Node]) -> dict[Value, Place]:
-    """The places of the values without memory of their own: results of aliases and slices, and parts of
+    """For each value without memory of its own its place: results of aliases and slices, and parts of
     concatenations."""
     result: dict[Value, Place] = {}
     for node in nodes:
@@ -79,7 +79,7 @@ def places(nodes: Iterable[Node]) -> dict[Value, Place]:
 
 
 def _parts(node: Node, known: Mapping[Value, Place]) -> dict[Value, Place]:
-    """The parts of a concatenation along its first dimension that is not 1: each after those before it."""
+    """The places of the parts of a concatenation in its result, in order along its first dimension that is not 1."""
     result: dict[Value, Place] = {}
     start: Expr = ZERO
     for value in node.inputs:
@@ -90,7 +90,7 @@ def _parts(node: Node, known: Mapping[Value, Place]) -> dict[Value, Place]:
 
 
 def _root(value: Value | None, known: Mapping[Value, Place]) -> Value:
-    """The value in whose memory one stands, as far as is known."""
+    """The value whose memory holds another one, as far as is known."""
     assert value is not None
     while value in known:
         value = known[value].base
@@ -111,8 +111,8 @@ def is_alias(group: Group) -> bool:
 
 
 def touched(graph: Graph) -> int:
-    """Bytes that a call touches, as far as they are known: inputs, results, parameters, and the most that the values
-    between them take at a time."""
+    """The bytes that a call reads or writes, as far as they are known: inputs, results, parameters, and the largest
+    total of the values between them at any time."""
     where = places(graph.nodes)
     own = {*graph.inputs, *graph.params, *graph.outputs}
     last = {_root(v, where): k for k, n in enumerate(graph.nodes) for v in (*n.inputs, *n.outputs) if v is not None}
@@ -131,7 +131,7 @@ def touched(graph: Graph) -> int:
 def written_last(
     groups: Iterable[Group], outputs: Iterable[Value], where: Mapping[Value, Place], least: int
 ) -> frozenset[Value]:
-    """The outputs of at least so many bytes that kernels write and no other kernel reads."""
+    """Outputs of at least `least` bytes that kernels write and no kernel reads."""
     kernels = [group for group in groups if not is_alias(group)]
     read = {_root(v, where) for group in kernels for v in group.inputs}
     large = {v for v in outputs if v.known_bytes >= least} - read
@@ -139,12 +139,12 @@ def written_last(
 
 
 UPDATES = ("scatter_nd", "scatter_elements")
-"""Operators that copy their first input, each element to its place, before they change some of the copy."""
+"""Operators that copy their first input, element by element, before they change parts of the copy."""
 
 
 def overwritable(group: Group) -> tuple[tuple[Value, Value], ...]:
     """The pairs (output, input) of a kernel that may share memory, because each element is read before it is written at
-    the same place: of pointwise kernels, and of updates of a copy."""
+    the same place. Pointwise kernels and updates of a copy have such pairs."""
     if len(group.nodes) == 1 and group.nodes[0].op in UPDATES:
         data, *others = group.nodes[0].inputs
         return ((group.outputs[0], data),) if data is not None and data not in others else ()
@@ -185,7 +185,7 @@ class _Assigner:
         self.owners: list[str] = []
 
     def root(self, value: Value) -> Value:
-        """The value whose memory this one's is a part of, or all."""
+        """The value that owns the memory of `value`, which may be `value` itself."""
         return self.place(value).base
 
     def place(self, value: Value) -> Place:
@@ -195,9 +195,9 @@ class _Assigner:
         return Place(value, simplify(offset))
 
     def lives(self) -> dict[Value, tuple[int, int]]:
-        """The first and the last call that uses each value's memory. What is used in a loop and around it is in use
-        during all of it: the next iteration may read it. What is used in a fork is in use during all of it: other
-        branches are at any of their calls meanwhile."""
+        """For each value with memory the first and the last call that use it. A value that is used both in a loop and
+        outside is in use during the whole loop, since the next iteration may read it. A value that is used in a fork is
+        in use during the whole fork, since other branches may be at any of their calls."""
         uses: dict[Value, tuple[int, int]] = {}
         loops: list[tuple[int, int]] = []
         begun: list[tuple[int, Marker]] = []
@@ -218,7 +218,7 @@ class _Assigner:
         return {root: (self.during(first)[0], self.during(last)[1]) for root, (first, last) in uses.items()}
 
     def during(self, i: int) -> tuple[int, int]:
-        """The first and the last call of the fork that a call is in, or the call itself."""
+        """The first and the last call of the fork that call `i` belongs to, or (i, i)."""
         call = self.calls[i]
         return self.forks[call.branch[0]] if isinstance(call, KernelCall) and call.branch is not None else (i, i)
 
@@ -245,7 +245,7 @@ class _Assigner:
         return Storage(slots_of, tuple(self.temps), tuple(self.sizes), tuple(steps), tuple(self.owners), self.bounds)
 
     def region(self, marker: Marker) -> RegionSpec:
-        """Where a region begins or ends, with slots for values."""
+        """The manifest's entry for the begin or end of a region, with slots for values."""
         trip = None if marker.trip is None else self.polynomial(marker.trip)
         count, condition, counter = (
             None if v is None else self.home[self.root(v)] for v in (marker.count, marker.condition, marker.counter)
@@ -255,8 +255,7 @@ class _Assigner:
         return RegionSpec(marker.kind, trip, count, condition, number, counter, shifts, marker.check)
 
     def shifts(self, values: Sequence[Value | None], more: int = 0) -> tuple[Work, ...]:
-        """How many bytes after their slots values begin, and as many zeros as there are `more`; nothing if none
-        does."""
+        """For each value the bytes from the begin of its slot to its first byte, then `more` zeros; () if all are 0."""
         if self.where.keys().isdisjoint(values):
             return ()
         results = [const(0) if v is None else simplify(self.place(v).offset * v.dtype.itemsize) for v in values]
@@ -264,7 +263,7 @@ class _Assigner:
         return () if all(is_const(e, 0) for e in results) else tuple(self.polynomial(e) for e in results)
 
     def polynomial(self, shift: Expr) -> Work:
-        """A shift as a polynomial, which views are checked to have (`transform/graph/views.py`)."""
+        """A shift as a polynomial of the symbols. Views have been checked to have one (`transform/graph/views.py`)."""
         work = polynomial(shift)
         assert work is not None, f"a view stands at {shift}, which is no polynomial of the symbols"
         return work
@@ -276,7 +275,8 @@ class _Assigner:
         return self.add(TempSpec(first, last, _number(nbytes(root)), alias), nbytes(root), root.name)
 
     def overwritten(self, i: int, call: KernelCall, value: Value) -> int | None:
-        """The temporary that a call may write an output over, as it dies there."""
+        """The number of the temporary that a call may write an output over, because it dies at this call; None if there
+        is none."""
         for out, operand in call.over:
             slot = self.home.get(self.root(operand), -1)
             dies = self.life.get(self.root(operand), (-1, -1))[1] == i and call.branch is None
@@ -286,11 +286,11 @@ class _Assigner:
         return None
 
     def is_read_once(self, call: KernelCall, operand: Value) -> bool:
-        """Whether a call reads an operand's memory nowhere else, as a part that it takes at other places."""
+        """Whether no other argument of a call lies in the same memory as `operand`."""
         return all(v == operand or self.root(v) != self.root(operand) for v in call.args)
 
     def is_whole(self, value: Value) -> bool:
-        """Whether a value is all of the memory that it stands in."""
+        """Whether a value fills all of the memory that it lies in."""
         return prove_equal(self.root(value).type.size, value.type.size)
 
     def scratch(self, i: int, workspace: Workspace, call: KernelCall) -> int:
@@ -328,7 +328,7 @@ def bounded(size: Expr, bounds: Mapping[Var, Expr]) -> Expr:
 
 
 def _work(work: Work | None, known: Mapping[Var, int]) -> Work | None:
-    """How much a call does whose symbols, if it has some, are known numbers."""
+    """The work of a call with known numbers put in for its symbols."""
     if work is None or not known:
         return work
     return ((evaluate(work, {s.name: n for s, n in known.items()}), ()),)

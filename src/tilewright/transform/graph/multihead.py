@@ -3,8 +3,8 @@
     z = P[:, :, i]                                    P [S, B, 3 E], a projection to queries, keys and values
     value = reshape(transpose(reshape(z, [S, B * H, D]), [1, 0, 2]), [B, H, S, D])
 
-z comes as a part of the three stacked, `transpose(reshape(P, [S, B, 3, E]), [2, 0, 1, 3])[i]`, with dimensions of one
-element here and there. All of it is P itself, from head `i * H` on.
+PyTorch writes z as a part of the three stacked, `transpose(reshape(P, [S, B, 3, E]), [2, 0, 1, 3])[i]`, with some
+dimensions of extent 1. Attention can read it directly from P, from head `i * H` on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPLIT = op("reshape", transposed((1, 0, 2), op("reshape", "source", name="split"
 
 
 def sequence_first(value: Value, facts: Rewriter) -> Value | None:
-    """z, [S, B, E], of a value [B, H, S, D]; None where it is not made so."""
+    """The value z [S, B, E] of which a value [B, H, S, D] is made (see the module's text); None for other values."""
     m = facts.first_match(SPLIT, value)
     if m is None or value.type.rank != 4:
         return None
@@ -33,7 +33,7 @@ def sequence_first(value: Value, facts: Rewriter) -> Value | None:
 
 
 def stacked(value: Value, facts: Rewriter) -> tuple[Value, int] | None:
-    """(P, i) of z: the projection [S, B, n E] whose part i of E elements it is."""
+    """(P, i) of z: P is the projection [S, B, n E] whose part i, E elements wide, is z. None if z is no such part."""
     producer = facts.producer
     dropped = producer(value, "reshape")
     cut = producer(value if dropped is None else dropped.inputs[0], "slice")
@@ -62,7 +62,7 @@ def stacked(value: Value, facts: Rewriter) -> tuple[Value, int] | None:
 
 
 def _long(shape: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The dimensions of more than one element."""
+    """The dimensions of a shape that are not 1."""
     return tuple(d for d in shape if not is_const(d, 1))
 
 

@@ -4,9 +4,9 @@
     y = x * rsqrt(mean(x * x) + epsilon)                         ->   y = rms_norm(x)
     y = norm(x) * scale + bias                                   ->   y = norm(x, scale, bias)
 
-The variance may be mean(x * x) - mean(x) ** 2 as well, which is less exact than what it becomes, the root's reciprocal
-a quotient, and the scale may stand beside the root. Reductions are over the last dimensions, which are known. Rows
-whose deviation others read, as gradients do, stay as they are.
+The variance may also be mean(x * x) - mean(x) ** 2, which is less exact than the operator, the reciprocal of the root a
+quotient, and the scale may be multiplied with the root. Reductions are over the last dimensions, of known size. Norms
+whose deviation other nodes read, as gradients do, stay as they are.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tilewright.transform.graph.matching import Facts, Number, either, matches, 
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 CLOSE = 1e-6
-"""Relative difference of a constant that comes from rounding it."""
+"""The relative difference of a constant that rounding may cause."""
 NORMS = ("layer_norm", "rms_norm")
 REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min", "reduce_mean", "reduce_prod")
 
 
 def keep_reduced(graph: Graph) -> Graph:
-    """Reductions whose dimensions a reshape puts back keep them: rows then stay rows for all that follows."""
+    """Let reductions keep their reduced dimensions if a reshape restores these, so that later nodes see rows."""
     return rewrite(graph, [Rule(op("reshape", op(REDUCTIONS, name="reduced")), _with_dimensions)])
 
 
@@ -44,7 +44,7 @@ def _with_dimensions(m: Match) -> Value | None:
 
 
 def _with_ones(reduction: Node) -> tuple[Expr, ...]:
-    """The shape with the reduced dimensions kept."""
+    """The shape of a reduction's result with the reduced dimensions kept as 1."""
     (x,) = (v for v in reduction.inputs if v is not None)
     axes = {a % x.type.rank for a in reduction.of(ReduceAttrs).axes}
     return tuple(const(1) if k in axes else d for k, d in enumerate(x.shape))
@@ -65,7 +65,7 @@ def recognise_norms(graph: Graph) -> Graph:
 
 
 def _norm(m: Match) -> Value | None:
-    """A norm without scale and shift; with its scale where that stands beside the root."""
+    """Emit a norm without scale and shift, or with the scale if that is multiplied with the root."""
     x, epsilon, scale = m["x"], m.number("epsilon"), m.bound.get("scale")
     norm = _of_square(m.rewriter, x, m["square"]) if 0 <= epsilon < 1 and _is_wide(m.node) else None
     if norm is None:
@@ -78,7 +78,7 @@ def _norm(m: Match) -> Value | None:
 
 
 def _joined(place: int, m: Match) -> Value | None:
-    """A norm with another operand, the `place`-th, which is multiplied or added next."""
+    """Emit a norm with the next vector, which is multiplied or added, as its operand number `place`."""
     norm, vector = m.producer("norm"), m["vector"]
     attrs, (x, *inputs) = norm.of(NormAttrs), norm.inputs
     assert x is not None
@@ -100,7 +100,8 @@ def _is_wide(node: Node) -> bool:
 
 
 def _of_square(facts: Facts, x: Value, square: Value) -> tuple[str, Value, int] | None:
-    """The norm of what `x` is, its operand and axis, if `square` is its mean square, or its variance."""
+    """(norm, its operand, axis) if `square` is the mean square of `x` or the variance that belongs to `x = operand -
+    mean`; None otherwise."""
     difference = facts.producer(x, "sub")
     source, mean = (None, None) if difference is None else difference.inputs
     centred = _mean(facts, mean)
@@ -119,7 +120,7 @@ VARIANCE = op("sub", "squares", op("mul", "mean", "mean"))
 
 
 def _fast_variance(facts: Facts, square: Value) -> tuple[Value, int] | None:
-    """The value x of max(0, mean(x * x) - mean(x) ** 2), and the axis."""
+    """(x, axis) of a value max(0, mean(x * x) - mean(x) ** 2); None for other values."""
     for bound in matches(either(VARIANCE, op("max", VARIANCE, 0.0)), square, facts, {}):
         first, second = (_mean(facts, bound[name]) for name in ("squares", "mean"))
         if first is not None and second is not None and first[1] == second[1]:
@@ -128,7 +129,8 @@ def _fast_variance(facts: Facts, square: Value) -> tuple[Value, int] | None:
 
 
 def _mean(facts: Facts, value: object) -> tuple[Value, int] | None:
-    """(x, axis) of a value that is the mean of x over all dimensions from `axis` on, which it keeps with extent one."""
+    """(x, axis) of a value that is the mean of x over all dimensions from `axis` on, kept with extent 1; None
+    otherwise."""
     if not isinstance(value, Value):
         return None
     shape, scale = value.shape, 1.0
@@ -157,7 +159,7 @@ def _is_square(facts: Facts, square: Value, x: Value) -> bool:
 
 
 def _fits(vector: Value, x: Value, axis: int) -> bool:
-    """Whether a value differs along the normalised dimensions alone."""
+    """Whether a value has extent 1 but along the normalised dimensions, so that it can be a norm's scale or shift."""
     rank, extra = vector.type.rank, vector.type.rank - x.type.rank
     if extra > 0 or vector.dtype is not x.dtype:
         return False

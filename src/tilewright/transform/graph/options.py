@@ -1,4 +1,4 @@
-"""The accuracy that the user trades for time: `tw.compile(..., precision=, fast=)`."""
+"""The options by which a user trades accuracy for time: `tw.compile(..., precision=, fast=)`."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ class Options:
     """Accuracy choices, stated by the user and obeyed by the passes.
 
     precision: in which type matrix products and convolutions multiply ("fp32", or narrower with wide accumulators).
-    products: which matrix products multiply so: those with weights, or those of any values, as in training, where
-        weights come with each call and gradients are multiplied too.
-    fast: which algorithms with fewer multiplications may be taken. "auto" takes fast convolutions that keep the error
-        within 2.5e-5 of a layer's scale, Strassen's method for windows of one pixel and normed rows of one sequence
-        among them; "exact" takes none but
-        products by six terms of bf16 pieces, which are no less exact than those of f32;
+    products: which matrix products use `precision`: those with weights, or all, as in training, where weights come with
+        each call and gradients are multiplied too.
+    fast: which algorithms with fewer multiplications are allowed. "auto" allows fast convolutions that keep the error
+        within 2.5e-5 of a layer's scale, and Strassen's method for 1x1 convolutions and for normalised rows of one
+        sequence; "exact" allows only products by six terms of bf16 pieces, which are as exact as those of f32;
         "f2", "f4", "f6" allow tiles up to that size wherever the estimate says that they are faster; "strassen" is
-        "auto" and takes fast products of any rows, those of different samples too, which meet then.
-    memory: bytes that temporaries may take, or a share of what they take otherwise ("0.5x"): values are computed again
-        where that is less (`transform/recompute.py`). "auto": where it costs hardly any time. None: they are kept.
-    compilers: which are asked first for what they take (`transform/graph/partition.py`), by name.
-    flush_denormals: a call takes subnormal numbers as zero and makes none.
+        "auto" plus fast products of any rows, which may mix rows of different samples.
+    memory: bytes that temporaries may occupy, or a share of those without recomputation ("0.5x"): values are computed
+        again where that saves memory (`transform/recompute.py`). "auto": where it costs hardly any time. None: never.
+    compilers: names of other compilers, which are offered parts of the graph first (`transform/graph/partition.py`).
+    flush_denormals: a call treats subnormal numbers as zero and produces none.
     """
 
     precision: Precision = "fp32"

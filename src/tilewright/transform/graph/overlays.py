@@ -1,18 +1,19 @@
-"""Temporaries that stand in another value's memory while that is not in use there.
+"""Overlays: temporaries that are placed in parts of another value's memory while those are not in use.
 
     gradients = concat(g0, g1, ..., g9) as a view        g9 is computed first, g0 last: before g0 is computed, an
                                                   ->      activation that the gradient reads before stands in its part
 
-A value that is put together in place has all of its memory from its first part on. Such a host takes overlays: values
-that die before those parts are written that they stand in, or are born after these were last read. Then the host's
-memory is in use from its first overlay on. Hosts are taken where the fullest step needs clearly less memory with them.
+A value whose parts are written in place occupies all of its memory from its first part on. Such a host takes overlays:
+values that die before the parts under them are written, or are born after those were last read. The host's memory is
+then in use from its first overlay on. A value becomes a host if the fullest step then needs clearly less memory.
 
-Sizes are compared at the largest values of symbols. An overlay begins where a part of its host or another overlay
-ends, or ends where one begins, and must be known to stand beside all that is in use meanwhile for any values.
+Sizes are compared at the largest values of symbols. An overlay begins where a part of its host or another overlay ends,
+or ends where one begins, and must provably not overlap any other memory in use meanwhile, for all values of the
+symbols.
 
-Outputs are hosts too where they are asked: their memory is there from the first step on, whenever they are written. The
-new parameters of a learning step are written last, or at the end of their stage. What is written stays: no overlay
-comes after it.
+Outputs named in `outputs` are hosts too: their memory exists from the first step on, whenever they are written. The new
+parameters of a learning step are written last, or at the end of their stage. No overlay may follow once an output is
+written.
 """
 
 from __future__ import annotations
@@ -34,29 +35,29 @@ from tilewright.transform.graph.memory import Place, Storage
 from tilewright.transform.work import polynomial
 
 MIN_HOST_BYTES = 1 << 20
-"""Bytes that a host has at least."""
+"""The smallest size of a host in bytes."""
 WORTH = 32
-"""A host must save one part in so many of the fullest step's bytes."""
+"""A host must save at least 1 / WORTH of the fullest step's bytes."""
 TRIES = 100
-"""Orders of overlays that are tried at most beside the first ones."""
+"""The largest number of orders of overlays that the search tries after the first ones."""
 FULLEST = 16
-"""Fullest steps by whose bytes places of overlays are compared, one after the other: several may be as full."""
+"""The number of fullest steps whose bytes are compared, one after the other: several steps may be equally full."""
 LARGEST = 64
-"""The value of symbols without a largest or likely one, in estimates."""
+"""The value assumed in estimates for symbols without a largest or likely value."""
 FULL = 0.8
-"""Overlays are live at a step with at least this share of the fullest step's bytes: where memory is free, values keep
-the places that they have, near to each other."""
+"""Overlays are live at a step with at least this share of the fullest step's bytes: at emptier steps values keep their
+own memory."""
 
 
 def with_overlays(
     calls: Sequence[Call], leading: int, where: Mapping[Value, Place], storage: Storage, outputs: range = range(0)
 ) -> Mapping[Value, Place]:
-    """Where all values stand, overlays with their hosts; `where` itself if no value has overlays. There are none where
-    data decides sizes, or calls have no fixed order.
+    """The places of all values, with overlays in their hosts; `where` itself if there are no overlays. There are none
+    if data decides sizes, or if calls have no fixed order.
 
     Args:
         leading: how many slots are not temporaries'.
-        storage: the temporaries of these calls with everybody in memory of his own.
+        storage: the temporaries of these calls, each in memory of its own.
         outputs: the slots of outputs that take overlays.
     """
     ordinary = all(isinstance(c, KernelCall) and c.branch is None for c in calls)
@@ -76,8 +77,8 @@ def with_overlays(
 @dataclass(slots=True)
 class _Block:
     """Memory of a value, or of several that are written over each other: bytes (`size`: by the symbols), and the first
-    and last step of use; `until` is the first value's last step. What is `provided` is an output's, which counts for
-    nothing."""
+    and last step of use; `until` is the first value's last step. `provided` memory belongs to an output and does not
+    count."""
 
     first: int
     last: int
@@ -110,9 +111,11 @@ class _Use:
 
 @dataclass(slots=True)
 class _Overlays:
-    """Blocks by the number of their first temporary, those of outputs by negative ones; of those that several calls
-    write parts of, and of outputs, when which part is in use, by overlays too, and what the ends of parts are by the
-    symbols, where these are known to follow each other for any values."""
+    """The memory blocks of a program, by the number of their first temporary (negative for outputs).
+
+    uses  for outputs and blocks of which several calls write parts: when which part is in use, by overlays too
+    ends  the ends of these parts as expressions of the symbols, if their order is known for all values
+    """
 
     steps: int
     blocks: dict[int, _Block]
@@ -168,14 +171,14 @@ class _Overlays:
         return cls(len(calls), blocks, uses, ordered, number)
 
     def hosts(self) -> Iterator[int]:
-        """Blocks of one value of which parts are in use later than others, or not so long."""
+        """The numbers of large enough blocks that have parts which are in use for a shorter time than the block."""
         for k, uses in self.uses.items():
             block = self.blocks[k]
             if block.nbytes >= MIN_HOST_BYTES and any((u.first, u.last) != (block.first, block.last) for u in uses):
                 yield k
 
     def live(self, overlays: Iterable[int] = (), host: int | None = None) -> list[int]:
-        """Bytes in use at each step, without overlays' own, but their host's from the first of them on."""
+        """Bytes in use at each step if `overlays` occupy none of their own and `host` is in use from their first on."""
         inside = set(overlays)
         change = [0] * (self.steps + 1)
         for k, block in self.blocks.items():
@@ -187,7 +190,8 @@ class _Overlays:
         return list(accumulate(change[:-1]))
 
     def occupy(self, host: int) -> dict[Value, Place]:
-        """Places of the overlays of a host, in whose block they are from now on; none where that saves too little."""
+        """Choose overlays for a host, move them into its block, and return their places; {} if that saves too little
+        memory."""
         if host not in self.blocks:
             return {}
         live = self.live()
@@ -216,8 +220,8 @@ class _Overlays:
         return result
 
     def search(self, host: int, candidates: Sequence[int]) -> dict[int, Expr]:
-        """Places of overlays with which the fullest step needs little: from the best order on, what is live at the
-        fullest step and has no place with the host is placed first, as long as that helps."""
+        """Places of overlays that keep the fullest step low. From the best order on, values live at the fullest step
+        without a place in the host are moved to the front of the order, as long as that helps."""
 
         def fullest(places: Mapping[int, Expr]) -> list[int]:
             return sorted(self.live(places, host), reverse=True)[:FULLEST]
@@ -241,7 +245,8 @@ class _Overlays:
         return best
 
     def orders(self, candidates: Sequence[int]) -> list[list[int]]:
-        """Orders in which overlays are placed: the largest first, those that stay longest, those that stay latest."""
+        """Orders in which overlays are placed: the largest first, the longest-lived first, those that die last
+        first."""
         at = self.blocks
         keys = (
             lambda k: (-at[k].nbytes * (at[k].last - at[k].first + 1), k),
@@ -251,8 +256,8 @@ class _Overlays:
         return [sorted(candidates, key=key) for key in keys]
 
     def placed(self, host: int, order: Sequence[int]) -> dict[int, Expr]:
-        """Overlays with their first byte in the host, each in one of the gaps that hold it while it lives: there where
-        the host itself needs its memory soonest, so that those who stay longer find the rest."""
+        """Place overlays, in this order, in gaps of the host that are free while they live: each in the gap that the
+        host itself needs soonest, so that longer-lived ones have the others. Returns the first byte of each."""
         own, room, result = self.uses[host], self.blocks[host].nbytes, dict[int, Expr]()
         selected, ends = list(own), {0: const(0), room: self.blocks[host].bytes, **self.ends.get(host, {})}
         numbers = all(as_int(e) is not None for e in ends.values())
@@ -294,7 +299,7 @@ class _Comparable:
 
 
 def _in_order(ends: Mapping[int, Sequence[Expr]]) -> dict[int, Expr] | None:
-    """The ends of parts by their numbers; None where other sizes might order them otherwise."""
+    """The ends of parts as expressions, by their numbers; None if their order depends on the values of symbols."""
     for same in ends.values():
         if not all(_equal(same[0], e) for e in dict.fromkeys(same)):
             return None
@@ -303,7 +308,8 @@ def _in_order(ends: Mapping[int, Sequence[Expr]]) -> dict[int, Expr] | None:
 
 
 def _beside(overlay: _Block, at: int, others: Sequence[_Use], ends: Mapping[int, Expr]) -> Expr | None:
-    """The first byte of an overlay by the symbols, if it is known to stand beside the others, and in the host."""
+    """The first byte of an overlay as an expression of the symbols, if the overlay provably lies inside the host and
+    does not overlap the others; None otherwise."""
     after, size, room = ends.get(at + overlay.nbytes), overlay.bytes, ends[max(ends)]
     for place in (ends.get(at), None if after is None else simplify(after - size)):
         if place is None or not prove_equal(place % ALIGNMENT, const(0)):
@@ -347,7 +353,7 @@ def _at_most(a: Expr, b: Expr) -> bool:
 
 
 def _place(value: Value, where: Mapping[Value, Place]) -> tuple[Value, Expr]:
-    """The value in whose memory one stands, and the element of it at which it begins."""
+    """The value that owns the memory of another one, and the element of it at which that one begins."""
     offset: Expr = const(0)
     while value in where:
         offset, value = offset + where[value].offset, where[value].base
@@ -355,7 +361,8 @@ def _place(value: Value, where: Mapping[Value, Place]) -> tuple[Value, Expr]:
 
 
 def _segments(touched: Sequence[_Use]) -> list[_Use]:
-    """Between all ends of what is touched, the first and the last step that touch it; alike neighbours are one."""
+    """Split a block at all ends of the touched parts: for each piece the first and the last step that touch it.
+    Neighbouring pieces with equal steps are joined."""
     results: list[_Use] = []
     for begin, end in pairwise(sorted({x for u in touched for x in (u.begin, u.end)})):
         steps = [u.first for u in touched if u.begin < end and begin < u.end]
@@ -369,7 +376,7 @@ def _segments(touched: Sequence[_Use]) -> list[_Use]:
 
 
 def _ends(selected: Sequence[_Use], size: int, room: int) -> Iterator[int]:
-    """The first and the last place for `size` bytes, multiples of the alignment, in each gap between what is taken."""
+    """The first and the last aligned place for `size` bytes in each gap between the selected parts."""
     end = 0
     for begin, stop in (*sorted((u.begin, u.end) for u in selected), (room, room)):
         first, last = -(-end // ALIGNMENT) * ALIGNMENT, (begin - size) // ALIGNMENT * ALIGNMENT

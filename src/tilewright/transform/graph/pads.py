@@ -1,10 +1,10 @@
-"""Sums of pieces of one value that do not meet, as a concatenation: gradients of its slices come so.
+"""Turn a sum of padded pieces that do not overlap into a concatenation. Gradients of slices are such sums.
 
     a = pad(p) {before = (0), after = (8)}
     b = pad(q) {before = (4), after = (0)}        ->      y = concat(p, q)
     y = a + b
 
-Zeros fill what no piece covers. The concatenation adds nothing, and is a view where it can be.
+Zeros fill the gaps between pieces. The concatenation needs no additions, and is a view where possible.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tilewright.transform.graph.rewrite import Match, Rewriter, Rule
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Where pieces stand along an axis, in order: begins and values; all else is zero."""
+    """Values placed along an axis, in order, with the index at which each begins; zeros fill the rest."""
 
     axis: int
     places: tuple[tuple[int, Value], ...]
@@ -35,14 +35,14 @@ class Pieces:
         return begin + (as_int(value.shape[self.axis]) or 0)
 
     def joined(self, other: Pieces) -> Pieces | None:
-        """The pieces of both; None if some of them meet."""
+        """The pieces of both; None if some of them overlap."""
         both = Pieces(self.axis, tuple(sorted((*self.places, *other.places), key=lambda place: place[0])))
         meet = any(both.end(k) > both.places[k + 1][0] for k in range(len(both.places) - 1))
         return None if meet or self.axis != other.axis else both
 
 
 def _joined(m: Match) -> Value | None:
-    """A concatenation in place of a sum of pieces beside each other."""
+    """Emit a concatenation for a sum of pieces that do not overlap."""
     whole = m.node.output.type
     parts = [_pieces(m.rewriter, v) for v in m.node.inputs if v is not None and v.type == whole]
     first, second = (*parts, None, None)[:2]
@@ -54,7 +54,7 @@ JOIN_PADS = Rule(op("add", op(("pad", "concat")), op(("pad", "concat"))), _joine
 
 
 def _pieces(graph: Rewriter, value: Value) -> Pieces | None:
-    """The pieces of a value, if all else is zero and their places are numbers."""
+    """The pieces that make up a value, if the rest is zero and their places are known numbers; None otherwise."""
     node = graph.producer(value, "pad", "concat")
     if node is None:
         return None
@@ -70,7 +70,7 @@ def _pieces(graph: Rewriter, value: Value) -> Pieces | None:
 
 
 def _parts(graph: Rewriter, node: Node) -> Pieces | None:
-    """The parts of a concatenation that are not zeros, if all extents are numbers."""
+    """The pieces of a concatenation that are not zeros, if all extents are known numbers; None otherwise."""
     axis, at, places = node.of(ConcatAttrs).axis % node.output.type.rank, 0, []
     for value in node.inputs:
         size = None if value is None else as_int(value.shape[axis])
@@ -87,7 +87,7 @@ def _is_some(size: Dim) -> bool:
 
 
 def _filled(m: Match, pieces: Pieces, whole: Value) -> Sequence[Value]:
-    """The pieces in order, zeros between them."""
+    """The parts of the concatenation: the pieces in order, with zeros between them."""
     results: list[Value] = []
     at = 0
     extent = as_int(whole.shape[pieces.axis]) or 0

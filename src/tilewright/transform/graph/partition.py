@@ -3,10 +3,10 @@
     a = conv(x, w); b = relu(a); c = softmax(b)      ->      b, fine, failure = lowered.external_call(x, w) {...}
                                                              b = require(b, fine, failure); c = softmax(b)
 
-Patterns say what a compiler takes. A match becomes a block of nodes, and blocks of one compiler that read each other
-are merged, as long as no value would have to leave a block and come back into it: what is left of the graph has no
-cycles. Each block, a region, is given to its compiler as a graph of its own. What depends on weights alone are the
-region's parameters, so that new weights reach it. A region that is refused goes to the compilers named later.
+Each compiler states patterns of operators that it takes. A match becomes a block of nodes, and blocks of one compiler
+that read each other are merged unless a value would leave a block and come back into it, which would make a cycle of
+blocks. The compiler gets each merged block, a region, as a graph. Values that depend on weights alone are the region's
+parameters, so that new weights reach it. A refused region is offered to the compilers named later.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from tilewright.transform.regions.captures import builder_for, fixed_values
 
 
 def partition(graph: Graph, asked: Sequence[str]) -> Graph:
-    """The graph with calls of parts by these compilers, which are asked in this order.
+    """The graph in which calls replace the parts that other compilers take. The compilers are asked in the order of
+    `asked`.
 
     Raises CompileError for a region that its compiler cannot compile, unless another one follows in the list
     ("tilewright" stands for the rest of this compiler).
@@ -51,7 +52,7 @@ class Region:
     """Nodes that a compiler takes, as a graph: inputs and parameters are the values outside that it reads.
 
     Args:
-        patterns: the names of those that matched.
+        patterns: the names of the patterns that matched.
         compiled: the result of the compiler; None before that.
     """
 
@@ -86,7 +87,8 @@ class Blocks:
         return {self.block[r] for k in self.members[block] for r in self.readers[k]} - {block}
 
     def join(self, blocks: Collection[int]) -> int | None:
-        """One block of several, by its number; None if a way leads from them through others back to them."""
+        """Merge blocks into one and return its number; None if a path leads from them through other blocks back to
+        them."""
         chosen = set(blocks)
         stack = [b for each in chosen for b in self.after(each) - chosen]
         seen = set(stack)
@@ -105,12 +107,12 @@ class Blocks:
         return first
 
     def dissolve(self, block: int) -> None:
-        """Blocks of one node again."""
+        """Split a block into blocks of one node each."""
         for k in self.members.pop(block):
             self.block[k], self.members[k] = k, {k}
 
     def in_order(self) -> Iterator[int]:
-        """All blocks, each after those that it reads; otherwise as the graph has their first nodes."""
+        """All blocks, each after those that it reads; otherwise in the order of their first nodes in the graph."""
         waiting = dict.fromkeys(self.members, 0)
         for block in self.members:
             for following in self.after(block):
@@ -128,7 +130,7 @@ class Blocks:
 
 
 def claimed(graph: Graph, asked: Sequence[str], *, compiling: bool = True) -> tuple[dict[int, Region], Blocks]:
-    """The regions by their blocks, and all blocks. Without `compiling` nothing is compiled: who claims what."""
+    """The regions that compilers claim, by block number, and all blocks. Without `compiling` no region is compiled."""
     blocks, regions = Blocks(graph), dict[int, Region]()
     fixed = fixed_values(graph, graph.params)
     for position, name in enumerate(asked):
@@ -165,7 +167,7 @@ def _refused(compiler: Compiler, region: Graph, error: Exception) -> CompileErro
 
 
 def _compiled(compiler: Compiler, region: Graph) -> Compiled:
-    """Compile a region, and load the result once, which raises PluginError if that is not possible."""
+    """Compile a region, and load the result once as a check. Raises PluginError if that fails."""
     compiled: object = compiler.compile(region)
     if not isinstance(compiled, Compiled) or not isinstance(compiled.payload, bytes):
         raise PluginError("gives no part", expected="a Compiled with bytes", got=type(compiled).__name__)
@@ -210,12 +212,12 @@ class Matcher(Rewriter):
         self.places = {v: k for k, n in enumerate(graph.nodes) for v in n.outputs}
 
     def producer(self, value: Value | None, *names: str) -> Node | None:
-        """The node that computes a value, if it may be matched."""
+        """The node that computes a value, if a pattern may match this node; None otherwise."""
         node = super().producer(value, *names)
         return node if node is not None and self.free(self.places[node.outputs[0]]) else None
 
     def match(self, pattern: Pattern, root: int) -> frozenset[int] | None:
-        """The positions of the nodes of which the root is the result, or None."""
+        """The positions of the nodes that a pattern matches with the result at `root`; None if it does not match."""
         value = self.graph.nodes[root].outputs[0]
         for bound in matches(pattern.named, value, self, {}):
             matched = frozenset(self.places[v] for v in bound.values() if isinstance(v, Value))
@@ -229,14 +231,14 @@ def _order(pattern: Pattern) -> int:
 
 
 def _is_ordinary(node: Node) -> bool:
-    """Whether a node may be given away: it says no symbol to others, and its arrays are whole bytes an element."""
+    """Whether a region may contain a node: it defines no symbol for others, and its elements are whole bytes."""
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
     whole = all(v.dtype.bits % 8 == 0 or v.dtype.bits == 1 for v in values)
     return node.defines is None and not node.bodies and node.op not in ("constant", NAME, "require") and whole
 
 
 def _merged(blocks: Blocks, claims: dict[int, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
-    """Blocks joined that read each other, until no two can be."""
+    """Merge claimed blocks that read each other until no two can be merged."""
     waiting = sorted(claims)
     while waiting:
         block = waiting.pop()
@@ -254,8 +256,8 @@ def _merged(blocks: Blocks, claims: dict[int, tuple[str, ...]]) -> dict[int, tup
 
 
 def _region(graph: Graph, name: str, members: Sequence[int], fixed: Collection[Value]) -> Graph | None:
-    """The nodes of a block as a graph, with the constants that they read; None if they need sizes that no input of
-    them has."""
+    """The nodes of a block as a graph, with the constants that they read; None if they use symbols that the shapes of
+    no input define."""
     constants = {n.output: n for n in graph.nodes if n.op == "constant"}
     nodes = [graph.nodes[k] for k in members]
     own = {v for n in nodes for v in n.outputs}
@@ -274,7 +276,7 @@ def _region(graph: Graph, name: str, members: Sequence[int], fixed: Collection[V
 
 @dataclass(slots=True)
 class _Writer:
-    """The graph with calls in the regions' places."""
+    """Builds the graph with calls in place of the regions."""
 
     graph: Graph
     blocks: Blocks
@@ -311,7 +313,8 @@ class _Writer:
         values: Sequence[Value],
         body: str = "",
     ) -> list[Value]:
-        """A call, and results that it has given: these values, or new ones."""
+        """Emit the call of a region and a check that it succeeded. Returns the checked results, which take the place of
+        `values`."""
         assert region.compiled is not None
         attrs = ExternalCallAttrs(
             region.compiler,

@@ -1,9 +1,9 @@
-"""Patterns of operators: what another compiler says it takes.
+"""Patterns of operators by which another compiler states what it takes.
 
     Pattern("conv_relu", op("relu", either(op("add", op("conv"), ANY), op("conv"))), priority=10)
 
-They are patterns of `matching.py` without names and numbers, read from the result up to its operands. What `ANY` stands
-for is outside: an input or a weight.
+They are patterns of `matching.py` without names and numbers, read from the result up to its operands. `ANY` stands for
+a value outside of the match: an input or a weight.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tilewright.transform.graph import matching
 from tilewright.transform.graph.matching import ANY, Anything, Either, Op, Operand, either
 
 Match = Op | Either | Anything
-"""A pattern of nodes, and of values that stay outside."""
+"""A pattern of nodes, or of values that stay outside of the match."""
 
 
 def op(name: str | Sequence[str], *operands: Match, where: Callable[[Node], bool] | None = None) -> Op:
-    """A node of this operator, or of one of several, whose operands match these, and for which `where` holds. Without
-    `operands` all of them stay outside."""
+    """The pattern of a node with one of these operators, whose operands match `operands` and for which `where` holds.
+    Without `operands` all operands stay outside of the match."""
     return matching.op(name, *operands, where=partial(_holds, len(operands), where))
 
 
@@ -33,13 +33,13 @@ def _holds(operands: int, where: Callable[[Node], bool] | None, node: Node) -> b
 
 @dataclass(frozen=True)
 class Pattern:
-    """The pattern of nodes that a compiler takes.
+    """A pattern of nodes that a compiler takes.
 
     Args:
         name: for reports.
         root: the operators, from the result up.
-        priority: patterns of a higher one are looked for first.
-        accepts: whether the nodes that matched, in the graph's order, are taken; None: they are.
+        priority: patterns with a higher number are matched first.
+        accepts: tells whether the matched nodes, in the graph's order, are taken; None: always.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Pattern:
 
     @cached_property
     def named(self) -> Operand:
-        """The root with a name for each node: an operator that is written once may stand at several places."""
+        """The root pattern with a name for each operator: one pattern object may occur at several places."""
         return _named(self.root, "")
 
 

@@ -1,13 +1,13 @@
-"""Let few queries attend to what keys and values are projected from: products associate.
+"""Let few queries attend to the source of keys and values instead of to its projections: products associate.
 
     k = x Wk + bk,  v = x Wv + bv                    for each head h: q'_h = q_h Wk_h^T
     y = attention(q, k, v)                     ->    z = attention(q', x, x), all heads' rows as queries of one head
                                                      y_h = z_h Wv_h + bv_h
 
-Projecting n keys of width c takes 4 n c^2 operations, of which few queries use little: one query takes 4 c^2 for its
-own products, and 4 n c a head for scores and sums of x itself. Pooling by attention, class tokens, latents, and
-policies that remember attend so. The keys' bias adds the same number to all scores of a query, which a softmax does
-not see; the probabilities of a query add up to one, so that the values' bias is added once.
+Projecting n keys and values of width c takes 4 n c^2 operations. One query on the source itself takes 4 c^2 for its own
+products, and 4 n c per head for scores and sums. Attention pooling, class tokens, latents and policies with memory have
+few queries. The keys' bias adds the same number to all scores of a query, which a softmax does not see; the
+probabilities of a query add up to one, so that the values' bias is added once.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tilewright.transform.graph.matching import op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 WORTH = 0.7
-"""The largest share of the operations of the usual order that may be left: products of few rows are bound by reading
-their weights, and attention over wide keys has no heads to share them between."""
+"""The largest share of the operations of the usual order at which the rewrite still pays: products of few rows are
+bound by reading their weights, and attention over wide keys cannot share them among heads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """[batch, sequence, heads, depth] = `source` [.., width] times `weight` [width, heads * depth], which may be its
-    transpose, plus `bias`."""
+    """A projected operand [batch, sequence, heads, depth]: `source` [.., width] times `weight` [width, heads * depth],
+    which may be stored transposed, plus `bias`."""
 
     source: Value
     weight: Value
@@ -47,19 +47,20 @@ class Projection:
 
 
 def attend_to_sources(graph: Graph) -> Graph:
-    """The graph with attention of few queries over what its keys and values are projected from."""
+    """The graph in which attention with few queries reads the source of keys and values instead of their
+    projections."""
     return rewrite(graph, [Rule(op("lowered.attention"), lambda m: _Projected(m).run())])
 
 
 class _Projected:
-    """One attention; nothing is emitted before it is sure that all of it fits."""
+    """Rewrites one attention node. It emits nothing before all conditions are checked."""
 
     def __init__(self, m: Match) -> None:
         self.node, self.facts, self.new = m.node, m.rewriter, m
         self.attrs = m.node.of(AttentionAttrs)
 
     def run(self) -> Value | None:
-        """The value that stands for the attention, emitted; None where it stays."""
+        """Emit the rewritten attention and return its result; None if the attention stays."""
         attrs, (q, k, v, *rest) = self.attrs, self.node.inputs
         mask, scale = (*rest, None, None)[:2]
         assert q is not None and k is not None and v is not None
@@ -78,7 +79,7 @@ class _Projected:
         return self.emit(q, mask, scale, keys, values)
 
     def projection(self, value: Value, order: str) -> Projection | None:
-        """The projection of keys or values, where this attention alone reads them."""
+        """The projection that computes keys or values, if this attention is its only reader; None otherwise."""
         if order == "h":
             transposed = self.only(value, "transpose")
             if transposed is None or transposed.attrs != ops.attributes("transpose", {"perm": ORDERS["h"]}):
@@ -111,11 +112,11 @@ class _Projected:
         return Projection(source, weight, product.of(MatmulAttrs).transpose_b, bias)
 
     def only(self, value: Value, op: str) -> Node | None:
-        """The node that makes a value which only one node reads."""
+        """The node with operator `op` that computes a value, if the value has one reader; None otherwise."""
         return None if self.facts.only_reader(value) is None else self.facts.producer(value, op)
 
     def pays(self, q: Value, k: Value, v: Value, keys: Projection, values: Projection) -> bool:
-        """Whether there is less to multiply."""
+        """Whether the rewritten attention needs fewer multiplications."""
         order, heads = self.attrs.order, float(self.attrs.heads)
         _, queries, _, depth = (q.shape[d] for d in ORDERS[order[0]])
         _, length, _, out_depth = (v.shape[d] for d in ORDERS[order[2]])
@@ -159,7 +160,7 @@ class _Projected:
         return y
 
     def of_heads(self, q: Value, order: str) -> Value:
-        """The queries as [heads, batch, queries, depth]."""
+        """Emit the queries as [heads, batch, queries, depth]."""
         perm = {"s": (2, 0, 1, 3), "h": (1, 0, 2, 3), "t": (2, 1, 0, 3)}[order]
         return self.new.emit("transpose", q, perm=perm)
 
@@ -181,7 +182,7 @@ class _Projected:
         return new.emit("transpose", y, perm=(1, 0, 2, 3))
 
     def merged(self, mask: Value, batch: Expr, queries: Expr, length: Expr) -> Value:
-        """The mask for rows of all heads: [batch or 1, 1, heads * queries or 1, keys or 1]."""
+        """The mask for the rows of all heads in one: [batch or 1, 1, heads * queries or 1, keys or 1]."""
         new, heads = self.new, const(self.attrs.heads)
         shape = (*[const(1)] * (4 - mask.type.rank), *mask.shape)
         if mask.type.rank != 4:
@@ -194,7 +195,7 @@ class _Projected:
 
 
 def _is_row(value: Value) -> bool:
-    """Whether a value differs along its last dimension alone."""
+    """Whether all dimensions of a value but the last are 1."""
     return all(is_const(d, 1) for d in value.shape[:-1]) and value.type.rank > 0
 
 

@@ -1,17 +1,17 @@
 """Products of quantised values as products of their integers, which are exact and, by dot instructions, faster.
 
-    a = cast(p) * s;  b = cast(q) * t             y = cast(matmul(p, q)) * (s * t)       p, q of i32, as they are narrow
+    a = cast(p) * s;  b = cast(q) * t             y = cast(matmul(p, q)) * (s * t)       p, q of i32, cast from narrower
     y = matmul(a, b)                       ->
 
 `s` is one number, or one a row of a product; `t` one number, or one a column or filter, and `q` depends on weights
-alone. This is what files with QuantizeLinear and DequantizeLinear around products mean ("QDQ"). Convolutions in up to
-four groups of several channels are one without groups, with zeros where these do not meet:
+alone. This is what files with QuantizeLinear and DequantizeLinear around products mean ("QDQ"). A convolution in up to
+four groups of several channels becomes one without groups, whose filters are zero outside of their group:
 
     y = conv(p, q), 2 groups       ->      y = conv(p, concat(pad(q[:f / 2]), pad(q[f / 2:])))
 
 Products of two computed values, as attention has them, are those of their integers too, where both have one scale.
-Their lengths may be open, the depth where it is bounded so that sums fit. An attention whose softmax stays in floats is
-left for its own kernel:
+Their sizes may be symbols; the depth must be bounded so that sums fit. Products around a softmax in floats are left for
+the kernel of attention:
 
     y = matmul(softmax(matmul(a, b)), c)   stays
 
@@ -45,7 +45,7 @@ from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 from tilewright.transform.problems import convolution_in_pairs, multiplies_alike
 
 EXACT: dict[DType, int] = {i32: 1 << 31, f32: 1 << 24}
-"""Sums of integers that stay below are exact in a type."""
+"""For each type a bound: sums of integers whose magnitude stays below it are exact."""
 
 
 def multiply_quantised(graph: Graph, target: Target) -> Graph:
@@ -57,16 +57,17 @@ def multiply_quantised(graph: Graph, target: Target) -> Graph:
 
 
 MIN_CHANNELS = 4
-"""Channels and filters of a group from which on groups are multiplied as one: what an instruction sums."""
+"""The least number of channels and filters per group of a convolution that is multiplied without groups: the number of
+products that an instruction sums."""
 FOLLOWED = 8
-"""Nodes between two products that are followed."""
+"""The largest number of nodes that are followed between two products."""
 MAX_GROUPS = 4
-"""Groups that are multiplied as one, at most: an instruction has four times the products of one of floats."""
+"""The largest number of groups multiplied as one: a dot instruction has four times the products of a float one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Quantised:
-    """Integers of i32, the node of the graph or not, and what they are multiplied by; None for 1."""
+    """A quantised value: its integers as i32, the graph's node that computes it, and the scale (None for 1)."""
 
     integers: Value
     scale: Value | None
@@ -74,7 +75,7 @@ class _Quantised:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product of two factors that may be quantised, and the machine that computes it."""
+    """A product of two factors that may be quantised, and the target that computes it."""
 
     match: Match
     target: Target
@@ -84,7 +85,7 @@ class _Product:
         return self.match.rewriter.fixed
 
     def written(self) -> Value | None:
-        """The value in the place of the product, if another one is computed."""
+        """Emit the product in integers or in exact floats and return its value; None if it stays."""
         node = self.match.node
         if len(node.inputs) != 2:
             return None
@@ -93,7 +94,7 @@ class _Product:
         return self.in_integers(node) if node.output.dtype is f32 else None
 
     def in_floats(self, node: Node) -> Value | None:
-        """A convolution of integers in groups, in single precision."""
+        """Emit a grouped convolution of integers as one in f32; None if sums might not be exact."""
         x, w = node.inputs
         if x is None or w is None or node.of(ConvAttrs).groups == 1 or not self.exact(x, w, _depth(node), f32):
             return None
@@ -103,7 +104,7 @@ class _Product:
         return self.cast(total, i32)
 
     def in_integers(self, node: Node) -> Value | None:
-        """A product of dequantised values."""
+        """Emit a product of dequantised values as one of their integers; None if that is not possible."""
         x, w = (None if v is None else self.quantised(v) for v in node.inputs)
         if x is None or w is None or x.integers in self.fixed:
             return None
@@ -133,7 +134,7 @@ class _Product:
         return self.emit("mul", y, scales[0] if len(scales) == 1 else self.emit("mul", *scales))
 
     def are_computed(self, node: Node, x: _Quantised, w: _Quantised) -> bool:
-        """Whether both factors of a product of matrices are computed ones that dot instructions take."""
+        """Whether both factors of a matrix product are computed values of types that dot instructions take."""
         if (
             node.op != "matmul"
             or w.integers in self.fixed
@@ -146,7 +147,7 @@ class _Product:
         return multiplies_alike(x.integers, w.integers) and not self.is_attended(node.output)
 
     def is_attended(self, value: Value, depth: int = FOLLOWED) -> bool:
-        """Whether a value goes to a softmax and on to a product without being rounded."""
+        """Whether a value goes to a softmax and from there to a product without being rounded between."""
         for node in self.match.rewriter.readers.get(value, []):
             if node.op == "matmul":
                 return depth < FOLLOWED
@@ -156,8 +157,8 @@ class _Product:
         return False
 
     def goes_in_pairs(self, node: Node, x: Value, w: Value) -> bool:
-        """Whether a convolution in groups has instructions of its own: of codes of 8 bits, `x` perhaps less a zero
-        point, by pairs of pixels and filters."""
+        """Whether the target has instructions for a grouped convolution of 8-bit codes, by pairs of pixels and filters.
+        `x` may be codes minus a zero point."""
         if node.op != "conv" or node.of(ConvAttrs).groups == 1:
             return False
         if (as_int(w.shape[1]) or 0) < MIN_CHANNELS or convolution_in_pairs(node, i8, i8, self.target) is None:
@@ -169,7 +170,7 @@ class _Product:
         return between is not None and holds(i8, between) and self.narrow(x).dtype in (u8, i8) and w in self.fixed
 
     def is_dense(self, node: Node) -> bool:
-        """Whether a convolution in groups is multiplied as one without, with zeros where groups do not meet."""
+        """Whether a grouped convolution is computed as one without groups, with zeros outside of the groups."""
         w = node.inputs[1]
         groups = node.of(ConvAttrs).groups if node.op == "conv" else 1
         if groups == 1 or groups > MAX_GROUPS or w is None:
@@ -178,7 +179,7 @@ class _Product:
         return filters is not None and channels is not None and min(channels, filters // groups) >= MIN_CHANNELS
 
     def dense(self, w: Value, groups: int) -> Value:
-        """The filters of groups, i32, among zeros for the channels of all others."""
+        """Emit the filters (i32) of a convolution without groups: zeros for the channels of other groups."""
         codes = self.narrow(w)
         filters, channels = (as_int(w.shape[0]) or 0) // groups, as_int(w.shape[1]) or 0
         rows = []
@@ -191,13 +192,13 @@ class _Product:
         return self.cast(self.emit("concat", *rows, axis=0), i32)
 
     def narrow(self, value: Value) -> Value:
-        """The codes that integers are cast from, if there are any."""
+        """The 8-bit or 16-bit codes that integers are cast from; the integers themselves if there are none."""
         node = self.producer(value)
         source = node.inputs[0] if node is not None and node.op == "cast" else None
         return source if source is not None and source.dtype in (u8, i8) else value
 
     def scales(self, node: Node, x: _Quantised, w: _Quantised) -> list[Value] | None:
-        """The scales of a product of integers, shaped to broadcast with it; None if they cannot be."""
+        """Emit the scales of a product of integers, shaped to broadcast with it; None if that is impossible."""
         results = []
         rank = node.output.type.rank
         if x.scale is not None:
@@ -221,7 +222,7 @@ class _Product:
         return results
 
     def quantised(self, value: Value) -> _Quantised | None:
-        """A value as narrow integers times a scale; None if it is not."""
+        """A value as integers times a scale; None if it is not quantised."""
         node = self.producer(value)
         if node is None:
             return None
@@ -243,7 +244,7 @@ class _Product:
         return None
 
     def moved(self, node: Node, integers: Value) -> Value:
-        """Integers that a node moves: their codes are moved, where these are known."""
+        """Emit a node that moves elements on integers; it moves their narrow codes if those are known."""
         last = self.producer(integers)
         if last is not None and last.op == "sub":
             source, zero = last.inputs
@@ -253,7 +254,7 @@ class _Product:
         return self.cast(self.emit(node.op, codes, attrs=node.attrs), i32)
 
     def scale_moved(self, node: Node, scale: Value) -> Value | None:
-        """The scales of what a node moves, one a channel; None where they are no longer that."""
+        """Emit the per-channel scales after a node that moves elements; None if they are no longer one per channel."""
         sizes = [as_int(d) for d in scale.shape]
         if scale not in self.fixed or None in sizes:
             return None
@@ -265,7 +266,7 @@ class _Product:
         return self.reshape(scale, shape)
 
     def integers(self, value: Value) -> Value | None:
-        """The integers of known bounds that are cast to a value."""
+        """The integers with known bounds that a value is cast from; None if there are none."""
         node = self.producer(value)
         source = node.inputs[0] if node is not None and node.op == "cast" and value.dtype is f32 else None
         if source is None or not source.dtype.is_int:
@@ -299,7 +300,7 @@ def _is_single(value: Value) -> bool:
 
 
 def _depth(node: Node) -> int | None:
-    """Products of a sum at most; None if that is not known."""
+    """The largest number of products in one sum of a product node; None if it is not known."""
     x, w = node.inputs
     if x is None or w is None:
         return None

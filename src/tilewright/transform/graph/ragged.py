@@ -4,10 +4,10 @@
     p = softmax(q k')              ->           p = softmax(select(same sequence, q k', -inf))
     y = p v; first = y[:, 0]                    y = p v; first = y[starts]
 
-What works on each row alone (products with weights, norms, pointwise functions) is the same for packed rows, which are
-a batch of one long sequence. Only what relates rows to each other must know which sequence each belongs to: the
-softmax of attention, places of rows in their sequence, the first row of each. Where every sequence begins is an input.
-This is the idea of ByteTransformer's padding-free execution (Zhai et al. 2023), for graphs.
+Operators on single rows (products with weights, norms, pointwise functions) work unchanged on packed rows, which are
+one long sequence. Only operators that relate rows must know which sequence each row belongs to: the softmax of
+attention, places of rows in their sequence, the first row of each. An input says where each sequence begins. This is
+the idea of ByteTransformer's padding-free execution (Zhai et al. 2023), for graphs.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tilewright.support.options import described
 from tilewright.transform.regions.captures import builder_for
 
 STARTS = "starts"
-"""The input that says at which row each sequence begins."""
+"""The name of the input that says at which row each sequence begins."""
 ROWS = "rows"
-"""The symbol that counts the rows of all sequences."""
+"""The name of the symbol that counts the rows of all sequences."""
 
 
 @dataclass(frozen=True, slots=True)
 class RaggedGraph:
-    """A graph on packed rows, and what its inputs are called."""
+    """A graph on packed rows, and the names of its inputs."""
 
     graph: Graph
     inputs: tuple[str, ...]
@@ -48,7 +48,7 @@ class RaggedGraph:
 
 
 def check_ragged(ragged: Any) -> None:
-    """Raises ModelError for what does not name two symbols."""
+    """Raise ModelError unless `ragged` names two symbols."""
     if not isinstance(ragged, tuple) or len(ragged) != 2 or not all(isinstance(name, str) for name in ragged):
         expected = 'two symbols, ("batch", "seq")'
         raise ModelError("the argument makes no sense", where="ragged", expected=expected, got=described(ragged))
@@ -58,10 +58,10 @@ def with_ragged(graph: Graph, inputs: Sequence[str], batch: str, length: str) ->
     """The graph on packed rows instead of [batch, length, ...].
 
     Args:
-        inputs: their names, as the model's user knows them.
+        inputs: the names of the inputs for the user.
         batch, length: the symbols that count sequences, and rows of each.
 
-    Raises ModelError listing the operators that relate rows in other ways than are known here.
+    Raises ModelError that lists the operators which relate rows in ways that this pass does not know.
     """
     named = {s.name: s for s in graph.used_symbols}
     missing = [n for n in (batch, length) if n not in named]
@@ -72,8 +72,8 @@ def with_ragged(graph: Graph, inputs: Sequence[str], batch: str, length: str) ->
 
 
 class _Packer:
-    """Makes the nodes for packed rows. A value is *packed* if the length is in its shape; one that has the batch alone
-    has a row for each sequence, as before."""
+    """Emits the nodes for packed rows. A value is *packed* if the length is in its shape; a value with only the batch
+    in its shape has a row for each sequence, as before."""
 
     def __init__(self, graph: Graph, inputs: Sequence[str], batch: Var, length: Var) -> None:
         self.graph, self.names, self.batch, self.length = graph, inputs, batch, length
@@ -84,7 +84,7 @@ class _Packer:
         self.starts = Value(self.builder.fresh(STARTS), TensorType(i64, (batch,)))
         self.rewritten: dict[Value, Value] = {}
         self.masked: set[Value] = set()
-        """Products' left sides that are zero wherever a row meets one of another sequence."""
+        """Left operands of products that are zero for each pair of rows of different sequences."""
         self.problems = Problems()
 
     def run(self) -> RaggedGraph:
@@ -117,11 +117,11 @@ class _Packer:
         return any(self.counts(d) for d in v.shape)
 
     def counts(self, d: Expr) -> bool:
-        """Whether a dimension, or a condition, counts rows."""
+        """Whether a dimension, or a condition, contains the symbols of batch or length."""
         return self.length in variables(d)
 
     def leads(self, v: Value) -> bool:
-        """Whether rows are the first dimension but for the batch, and neither counts in another one."""
+        """Whether rows are the first dimension after the batch, and no other dimension counts rows or sequences."""
         first = [k for k, d in enumerate(v.shape) if self.counts(d)]
         before, after = v.shape[: first[0]], v.shape[first[0] + 1 :]
         alone = len(first) == 1 and not any(self.batch in variables(d) for d in after)
@@ -149,19 +149,19 @@ class _Packer:
 
     @cached_property
     def begun(self) -> Value:
-        """The sequences that have begun at a row, [rows, batch]."""
+        """Emit a mask [rows, batch]: whether a sequence has begun at a row."""
         starts = self.emit("reshape", self.starts, shape=(const(1), self.batch))
         return self.emit("le", starts, self.emit("reshape", self.row, shape=(self.rows, const(1))))
 
     @cached_property
     def position(self) -> Value:
-        """The place of each row in its sequence, [rows]."""
+        """Emit the place of each row in its sequence, [rows]."""
         starts = self.emit("select", self.begun, self.starts, self.number(np.int64(0)))
         return self.emit("sub", self.row, self.emit("reduce_max", starts, axes=(1,), keepdims=False))
 
     @cached_property
     def same(self) -> Value:
-        """The pairs of rows that are of one sequence, [rows, rows]."""
+        """Emit a mask [rows, rows]: whether two rows belong to one sequence."""
         return self.emit("same_sequence", self.starts, rows=self.rows)
 
     # operators
@@ -195,7 +195,7 @@ class _Packer:
 
 
 def _by_row(p: _Packer, node: Node) -> Value | None:
-    """An operator that treats rows alone, or is refused."""
+    """The rule of operators that treat rows separately; raises for nodes that mix rows."""
     inputs = [v for v in node.inputs if v is not None]
     axes = _MIXED.get(node.op)
     if ops.get(node.op).kind == "pointwise" or node.op in ("transpose", "reshape", "broadcast"):
@@ -219,11 +219,11 @@ def _symbol(d: Expr) -> Expr | None:
 
 
 _KEEP_ZEROS = ("mul", "div", "cast", "identity")
-"""Functions that are zero where their first argument is."""
+"""Functions that return zero where their first argument is zero."""
 
 
 def _along(*, rest: bool = False) -> Callable[[Node], Sequence[Expr]]:
-    """The dimensions that an operator with an axis mixes; with `rest` those after it too."""
+    """A function that returns the dimensions which an operator mixes: its axis, and with `rest` those after it."""
 
     def result(node: Node) -> Sequence[Expr]:
         shape, attrs = (node.inputs[0] or node.output).shape, node.attrs
@@ -238,11 +238,11 @@ _MIXED: dict[str, Callable[[Node], Sequence[Expr]]] = {
     **dict.fromkeys([f"reduce_{k}" for k in ("sum", "mean", "max", "min", "prod")], _along()),
     **dict.fromkeys(("argmax", "argmin", "log_softmax", "concat"), _along()),
 }
-"""The dimensions whose elements an operator brings together."""
+"""For each operator a function that returns the dimensions whose elements it combines."""
 
 
 def _matmul(p: _Packer, node: Node) -> Value | None:
-    """Rows may be summed over only where all that belongs to other sequences is zero."""
+    """The rule of matmul: it may sum over rows only where the elements of other sequences are zero."""
     a = node.inputs[0]
     assert a is not None
     if p.counts(a.shape[-1]) and p.value(a) not in p.masked:
@@ -252,7 +252,7 @@ def _matmul(p: _Packer, node: Node) -> Value | None:
 
 
 def _softmax(p: _Packer, node: Node) -> Value | None:
-    """Scores of pairs of rows: those of different sequences do not see each other."""
+    """The rule of softmax: scores of rows of different sequences are masked."""
     x = node.inputs[0]
     assert x is not None
     axis = node.attrs.axis % x.type.rank  # type: ignore[attr-defined]
@@ -272,7 +272,7 @@ def _softmax(p: _Packer, node: Node) -> Value | None:
 
 
 def _range(p: _Packer, node: Node) -> Value | None:
-    """Places of rows."""
+    """The rule of range: the places of rows in their sequences."""
     attrs: Any = node.attrs
     if not same_dim(attrs.size, p.length) or as_int(attrs.start) != 0 or as_int(attrs.step) != 1:
         p.refuse(node, "is no numbering of rows")
@@ -282,7 +282,7 @@ def _range(p: _Packer, node: Node) -> Value | None:
 
 
 def _slice(p: _Packer, node: Node) -> Value | None:
-    """Rows of a table by their places, one row of each sequence, or a part that has all rows."""
+    """The rule of slice: rows of a table by their places, one row of each sequence, or a part with all rows."""
     x, attrs = node.inputs[0], node.attrs
     assert x is not None
     begin, size, step = attrs.begin, attrs.size, attrs.step  # type: ignore[attr-defined]
@@ -310,7 +310,7 @@ def _slice(p: _Packer, node: Node) -> Value | None:
 
 
 def _gather(p: _Packer, node: Node) -> Value | None:
-    """Rows of a table, or the first row of each sequence."""
+    """The rule of gather: rows of a table, or the first row of each sequence."""
     x, indices = node.inputs[:2]
     assert x is not None and indices is not None
     axis = node.attrs.axis % x.type.rank  # type: ignore[attr-defined]
@@ -335,4 +335,4 @@ _RULES: dict[str, Callable[[_Packer, Node], Value | None]] = {
     "slice": _slice,
     "gather": _gather,
 }
-"""Operators that relate rows to each other, or make them."""
+"""The rules of operators that relate rows to each other, or create them."""

@@ -4,9 +4,9 @@
     ->
     gates = xs @ w for all steps at once; ys, h = recurrence(gates, u, h0) {cell = "steps", steps = ...}
 
-A body qualifies if its products are of an element of a sequence, or of one carried value, the state, by what it
-captures, and all the rest is pointwise on parts as wide as the state. A second carried value, as an LSTM has, may take
-part in no product. The state and what follows from it alone never leave the loop's registers then.
+A body qualifies if each of its products multiplies a captured matrix by an element of a sequence or by one carried
+value, the state, and if all other nodes are pointwise on parts as wide as the state. A second carried value, as in an
+LSTM, may not be a factor. The state and values that depend on it alone then stay in registers.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 
 def recognise_recurrences(graph: Graph) -> Graph:
-    """The graph with `recurrence` in place of each loop that is one."""
+    """The graph with `recurrence` in place of each loop whose body is a recurrent cell."""
     return rewrite(graph, [Rule(op("loop"), _recurrence)])
 
 
 class _NoCell(Exception):
-    """The body of a loop is no recurrent cell."""
+    """Raised if the body of a loop is not a recurrent cell."""
 
 
 Place = tuple[str, int, int]
-"""An operand of a step: a kind ("sum", "x", "state", "vector" or "step"), which of these, and which part of it."""
+"""An operand of a step: (kind, number, part); kinds are "sum", "x", "state", "vector" and "step"."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """A value of the body as parts of the state's width, or one number for all (`single`)."""
+    """A value of the body as places of parts as wide as the state, or of one number for all elements (`single`)."""
 
     places: tuple[Place, ...]
     single: bool = False
@@ -56,7 +56,7 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True)
 class _Element:
-    """A value that has the elements of an element of a sequence, in order."""
+    """A value of the body that holds one element of a sequence, reshaped or not."""
 
     sequence: int
 
@@ -66,10 +66,10 @@ class Cell:
     """A recurrent cell: `state` is the carried value that is multiplied.
 
     sums        values [H, n H] by which the state is multiplied
-    x           sequences, and by what their elements are multiplied [F, n H]; None: they are n H long
-    vectors     what else is captured, each n H long
-    invariant   nodes that read nothing but what is captured
-    steps       the pointwise steps; the places of the new values of all that is carried
+    x           sequences, with the matrix [F, n H] that multiplies their elements (None: elements are n H long), and n
+    vectors     the other captured values, each n H long
+    invariant   nodes that read only captured values
+    steps       the pointwise steps, and the places of the new carried values
     """
 
     hidden: int
@@ -84,7 +84,7 @@ class Cell:
 
 
 def recurrent_cell(node: Node) -> Cell | None:
-    """The cell that the body of a loop is; None if it is none."""
+    """The body of a loop as a recurrent cell; None if it is not one."""
     attrs = node.of(LoopAttrs)
     if node.inputs[0] is not None or node.inputs[1] is not None or attrs.conditional or attrs.counted:
         return None
@@ -97,7 +97,7 @@ def recurrent_cell(node: Node) -> Cell | None:
 
 
 class _Reader:
-    """Reads a body, node by node. Raises _NoCell where it is no cell."""
+    """Reads the nodes of a loop's body in order. Raises _NoCell if the body is not a recurrent cell."""
 
     def __init__(self, body: Graph, carried: int, scanned: int) -> None:
         self.body, self.carried = body, carried
@@ -168,7 +168,7 @@ class _Reader:
         return _Parts(tuple(("sum", len(self.cell.sums) - 1, k) for k in range(count)))
 
     def same(self, node: Node) -> _Parts | _Element:
-        """The elements of a reshape, which are those of its input."""
+        """The elements of a reshape's result, which are those of its input."""
         (x,) = (v for v in node.inputs if v is not None)
         source = self.known[x]
         if dim(x.type.size) != dim(node.output.type.size):
@@ -194,7 +194,7 @@ class _Reader:
         return _Parts(tuple(place for p in parts for place in p.places))
 
     def pointwise(self, node: Node) -> _Parts:
-        """A step for each part."""
+        """Add a step to the cell for each part of a pointwise node's result."""
         attrs = node.attrs.items()
         if node.op not in BODIES or len(node.outputs) != 1 or node.output.dtype is not self.dtype:
             raise _NoCell
@@ -214,7 +214,8 @@ class _Reader:
         return "step", len(self.cell.steps) - 1, 0
 
     def parts(self, value: Value) -> _Parts:
-        """A value as parts; what is captured becomes vectors, an element parts of its sequence."""
+        """The parts of a value: a captured value becomes a vector, an element of a sequence becomes parts of that
+        sequence."""
         entry = self.known.get(value)
         if entry is None:
             entry = self.known[value] = self.captured(value)
@@ -244,14 +245,14 @@ class _Reader:
         return _Parts(tuple(("vector", len(self.cell.vectors) - 1, k) for k in range(count)))
 
     def outside(self, op: str, value: Value, **attrs: Any) -> Value:
-        """A value that is computed before the loop."""
+        """Emit a node before the loop, for a value that does not change inside."""
         builder = GraphBuilder()
         created = ops.emit1(builder, op, value, **attrs)
         self.cell.invariant += builder.nodes
         return created
 
     def number(self, value: Value) -> float | None:
-        """The one number that a constant has everywhere."""
+        """The number that all elements of a constant are; None for other values."""
         node = self.constants.get(value)
         array = None if node is None else node.of(ConstantAttrs).value.array
         if array is None or not array.size or (array != array.reshape(-1)[0]).any():
@@ -259,12 +260,12 @@ class _Reader:
         return float(array.reshape(-1)[0])
 
     def check_rows(self, value: Value) -> None:
-        """A line for each row of the batch."""
+        """Raise _NoCell unless a value has one row for each row of the batch."""
         if not value.shape or dim(prod(value.shape[:-1], start=const(1))) != self.cell.batch:
             raise _NoCell
 
     def count(self, width: Expr) -> int:
-        """How many parts of the state's width."""
+        """How many parts, as wide as the state, a row of this width has. Raises _NoCell if it is not a whole number."""
         known = as_int(width)
         if not known or known % self.cell.hidden:
             raise _NoCell
@@ -272,7 +273,7 @@ class _Reader:
 
 
 def _recurrence(m: Match) -> list[Value] | None:
-    """`recurrence` and what it takes, in place of a loop."""
+    """Emit `recurrence` and its operands in place of a loop; None if the loop does not fit."""
     node, builder, cell = m.node, m.rewriter.builder, recurrent_cell(m.node)
     if cell is None:
         return None
@@ -332,7 +333,7 @@ def _recurrence(m: Match) -> list[Value] | None:
 
 
 def _numbered(cell: Cell, order: Sequence[int], states: Sequence[int]) -> tuple[Step, ...]:
-    """The steps with the numbers of what they take, in the order of `recurrence`; new states are the last ones."""
+    """The steps with operands numbered in the order of `recurrence`; the steps of the new states come last."""
     groups: list[tuple[str, int, int]] = [("sum", k, as_int(w.shape[1]) or 0) for k, w in enumerate(cell.sums)]
     groups = [(kind, k, width // cell.hidden) for kind, k, width in groups]
     groups += [("x", k, cell.x[k][2]) for k in order]

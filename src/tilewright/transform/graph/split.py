@@ -60,7 +60,7 @@ def split_prepare(graph: Graph) -> SplitGraph:
 
 
 def _used(free: list[Node], readers: list[Node], outputs: tuple[Value, ...]) -> tuple[Node, ...]:
-    """The nodes that are read, and what they are made of."""
+    """The nodes of which outputs are read, directly or by other nodes that are."""
     wanted = {v for node in readers for v in node.inputs if v is not None} | set(outputs)
     results: list[Node] = []
     for node in reversed(free):

@@ -1,15 +1,16 @@
-"""Caches that stay where they are: an input that comes back longer, as an output, becomes memory of the caller's.
+"""Caches in the caller's memory: an input that a graph returns as a longer output becomes a buffer that the caller
+keeps.
 
     past: f32[b, h, p, d]                                 cache: f32[c, b, h, d], past_length: i8[p, 0]
     all = concat(past, new) {axis = 2}            ->      rows = lowered.append(cache, transpose(new)) {length = p}
     ... all ...; return y, all                            ... transpose(rows) ...; return y
 
-A decoder gets the keys and values of all earlier tokens and gives them back with those of the new ones: copied whole in
-each call, to append a row. Here the caller keeps memory for `c` rows, rows first, so that the first p of them are one
-piece of memory whatever p is, and new rows are computed to their place after them. How many there are comes as the
-shape of an input that has no elements.
+A decoder gets the keys and values of all earlier tokens and returns them with those of the new ones: each call copies
+everything to append a row. Here the caller keeps memory for `c` rows, rows first, so that the first p of them are
+contiguous for every p, and new rows are computed in their place after them. The number p is passed as the shape of an
+input without elements.
 
-Caches of codes have 8 bits for a number and a scale, the greatest magnitude / 127, for each vector of new rows:
+Quantised caches have 8-bit codes, and for each vector of a new row a scale, which is its greatest magnitude / 127:
 
     rows = cast(lowered.append(cache, cast(round(new / s))))  *  lowered.append(scales, s)
 """
@@ -40,20 +41,20 @@ from tilewright.transform.regions.captures import builder_for
 from tilewright.transform.work import polynomial
 
 Pairs = Mapping[str, str]
-"""Inputs, and the outputs as which they come back longer, by name."""
+"""The name of each input that is a cache, with the name of the output that is its longer version."""
 
 LENGTH = "past_length"
-"""The input whose first dimension is how many rows there are."""
+"""The name of the input whose first dimension is the number of rows in the caches."""
 LEVELS = 127
 """The greatest magnitude of a code."""
 SMALLEST = 2.0**-100
-"""The least magnitude that a scale is computed of: vectors of zeros have one too."""
+"""The least scale, so that a vector of zeros has a nonzero one."""
 NAMES = (("past_key_values", "present"), ("past", "present"), ("cache", "new_cache"))
-"""How names of inputs begin, and how those of the outputs do that belong to them."""
+"""Prefixes of names: (of a cache's input, of the output that belongs to it)."""
 
 
 def check_state(state: Any) -> None:
-    """Raises ModelError for what says no pairs of inputs and outputs."""
+    """Raise ModelError unless `state` is "auto" or pairs of inputs and outputs."""
     names = (
         isinstance(state, Mapping) and bool(state) and all(isinstance(n, str) for pair in state.items() for n in pair)
     )
@@ -83,7 +84,7 @@ def pairs_by_name(inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, st
 
 @dataclass(frozen=True, slots=True)
 class Stateful:
-    """A graph whose caches are kept by its caller, what its inputs and outputs are called now, and which are caches."""
+    """A graph whose caches the caller keeps, the new names of its inputs and outputs, and which of them are caches."""
 
     graph: Graph
     inputs: tuple[str, ...]
@@ -101,8 +102,8 @@ def with_state(
     """The graph with its caches kept by the caller.
 
     Args:
-        inputs, outputs: their names, as the model's user knows them.
-        pairs: "auto" for those that are named as exporters name them.
+        inputs, outputs: the names of the graph's inputs and outputs for the user.
+        pairs: the caches; "auto" for those with names that exporters use (`NAMES`).
         coded: caches are codes of 8 bits.
 
     Raises ModelError listing the pairs that are no caches.
@@ -186,14 +187,14 @@ class _Rewriter:
         return self.rewritten(builder, caches, grown, retained, next(iter(rows)))
 
     def declared(self, builder: GraphBuilder, past: Value, shape: tuple[Expr, ...]) -> Rows:
-        """The inputs that stand for a cache."""
+        """New inputs for a cache: its rows, or its codes and scales."""
         if not self.coded:
             return Rows(Value(past.name, TensorType(past.dtype, shape)))
         scales = Value(builder.fresh(f"{past.name}_scales"), TensorType(f32, (*shape[:-1], const(1))))
         return Rows(Value(past.name, TensorType(i8, shape)), scales)
 
     def maker(self, value: Value) -> Node | None:
-        """The node that computes a value."""
+        """The node that computes a value, looking through `identity`."""
         node = self.producers.get(value)
         while node is not None and node.op == "identity" and node.inputs[0] is not None:
             node = self.producers.get(node.inputs[0])
@@ -237,7 +238,8 @@ class _Rewriter:
         return Stateful(graph, tuple(inputs), tuple(outputs), state)
 
     def earlier(self, builder: GraphBuilder, past: Value, cache: Rows, axis: int) -> Value:
-        """The rows that there are, as the model had them."""
+        """Emit the rows that the cache has before this call, in the type and the order of dimensions of the model's
+        input."""
 
         def there(memory: Value) -> Value:
             size = (self.symbol, *memory.shape[1:])
@@ -247,7 +249,7 @@ class _Rewriter:
         return ops.emit1(builder, "transpose", rows, perm=_inverse(_rows_first(axis, past.type.rank)))
 
     def longer(self, builder: GraphBuilder, cache: Rows, added: Value | None, axis: int) -> Value:
-        """All rows, as the model had them, after the new ones were put in their place."""
+        """Emit all rows with the new ones appended, in the type and the order of dimensions of the model's output."""
         assert added is not None
         perm = _rows_first(axis, added.type.rank)
         new = Rows(ops.emit1(builder, "transpose", added, perm=perm))
@@ -264,14 +266,14 @@ class _Rewriter:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of a cache: numbers, or codes of 8 bits and what each vector of the last dimension is multiplied by."""
+    """Rows of a cache: numbers, or 8-bit codes with a scale for each vector of the last dimension."""
 
     numbers: Value
     scales: Value | None = None
 
 
 def _coded(builder: GraphBuilder, rows: Value) -> Rows:
-    """Rows of f32 as codes."""
+    """Emit rows of f32 as codes with scales."""
 
     def number(value: float) -> Value:
         return ops.emit1(builder, "constant", value=ConstantArray(np.float32(value)))
@@ -284,7 +286,7 @@ def _coded(builder: GraphBuilder, rows: Value) -> Rows:
 
 
 def _numbers(builder: GraphBuilder, rows: Rows) -> Value:
-    """The numbers of rows, which may be codes."""
+    """Emit the numbers that rows mean, dequantised if they are codes."""
     if rows.scales is None:
         return rows.numbers
     wide = ops.emit1(builder, "cast", rows.numbers, dtype=f32)

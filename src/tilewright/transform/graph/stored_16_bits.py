@@ -1,14 +1,14 @@
-"""A map that layers read in 16 bits has 16 bits for all its readers.
+"""Store a map that some layer rounds to 16 bits as 16 bits for all of its readers.
 
     y = relu(...)                                     y = relu(...)
     a = conv_dot(cast(y, bf16), w)                    h = cast(y, bf16)
     z = add(y, b)                       ->            a = conv_dot(h, w);  z = add(cast(h, f32), b)
 
-With `precision="bf16"` a layer rounds what it reads; for a residual sum that reads the same map the map would be stored
-in f32 too, and a kernel of its own would round it. Sums are of f32, and rounded once where they are stored.
+With `precision="bf16"` a layer rounds its input. If a residual sum reads the same map, the map would be stored in f32
+too, and a separate kernel would round it. Sums are computed in f32 and rounded once where they are stored.
 
-A product that asks for more exactness (JAX's `precision="highest"`) may read the residual sum. It rounds none of its
-factors itself, but the map has been rounded before: `exactness` is of products, not of maps.
+A product with higher `exactness` (JAX's `precision="highest"`) may read the residual sum. The product rounds none of
+its factors, but the map was rounded before: `exactness` concerns products, not maps.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def store_in_16_bits(graph: Graph, options: Options) -> Graph:
 
 
 def _rounds_for_all(value: Value, nodes: Sequence[Node], readers: Mapping[Value, list[Node]]) -> Node | None:
-    """The first node that rounds a value for a layer, where the others are pointwise."""
+    """The first cast of a value to 16 bits for a layer, if all readers of the value are pointwise; None otherwise."""
     if value.dtype is not f32 or len(nodes) < 2 or any(ops.get(n.op).kind != "pointwise" for n in nodes):
         return None
     casts = (n for n in nodes if n.op == "cast" and n.output.dtype in FLOATS_OF_16_BITS)

@@ -1,20 +1,20 @@
-"""Numbers that are dequantised leave kernels as their codes; each kernel that reads them dequantises them itself.
+"""Let kernels store codes instead of dequantised numbers; each kernel that reads them dequantises them.
 
     A: q = cast(round(x / s)); y = cast(q) * s           A: q = cast(round(x / s))
     B: z = softmax(y)                             ->     B: y' = cast(q) * s; z = softmax(y')
 
-Fusion takes all that follows a product into its kernel, so that a float goes to memory between two quantised layers
-where a byte says the same. Kernels of pointwise work alone that only dequantise are left out. It is done where all
-readers can take the few operators: reductions, what only moves elements, and what follows a product. Targets without
-dot instructions multiply the numbers, which each product would dequantise many times.
+Fusion puts everything after a product into its kernel, so that floats go to memory between two quantised layers where
+bytes would do. Kernels that only dequantise are removed. This is done if all readers can take in the few operators:
+reductions, kernels that only move elements, and epilogues of products. Targets without dot instructions multiply the
+numbers, which each product would dequantise many times.
 
 Floats of 16 bits that are widened are such codes on every target: convolutions widen them where they copy their input
 into strips or transform its tiles, so that maps between two of them have 16 bits an element.
 
     A: z = unblock(cast(q) * s)     ->     A: z = cast(unblock(q)) * s
 
-What exchanges dimensions does so with codes, and the first of two axes that are resized is computed again by the
-kernel that resizes the second one, which reads codes then.
+A kernel that exchanges dimensions moves codes. Of a map that is resized along two axes, the kernel for the second axis
+recomputes the first, and reads codes.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ CODES: tuple[DType, ...] = (u8, i8)
 DEQUANTISE = frozenset("cast sub add mul abs neg relu clip".split())
 """Operators of an instruction or two, between a code and its number."""
 MAX_NODES = 5
-"""Nodes between a code and its number, at most."""
+"""The largest number of nodes between a code and its number."""
 MAX_FUNCTIONS = 12
-"""Nodes between a code and a function of its number, at most."""
+"""The largest number of nodes between a code and a function of its number."""
 MOVES = frozenset(("lowered.unblock_channels", "lowered.block_channels", "transpose"))
-"""Operators that give each element another place and make no elements of their own."""
+"""Operators that only move elements to other places."""
 ANCHORS = frozenset(("lowered.conv_depthwise", "lowered.conv_transposed", "lowered.conv_pointwise_groups"))
-"""Contractions that take pointwise work on their data into their kernel."""
+"""Contractions whose kernels can include pointwise work on their data."""
 WIDENS = ANCHORS | {"lowered.conv_blocked", "lowered.conv_pointwise_groups", "lowered.conv_winograd"}
-"""Contractions that widen floats of 16 bits: processors do so as fast as they read."""
+"""Contractions that can widen 16-bit floats as they read them, without loss of time."""
 OF_F32 = frozenset(("lowered.block_channels",))
-"""Moves that are fast for elements of 32 bits: of others they took four times as long."""
+"""Moves that are fast for 32-bit elements only: others took four times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class _Number:
 
     @property
     def is_dequantised(self) -> bool:
-        """Whether it costs next to nothing."""
+        """Whether computing the number from its code costs next to nothing."""
         return all(n.op in DEQUANTISE or n.op in ("constant", "resample") for n in self.nodes)
 
 
 def store_codes(groups: Sequence[Group], target: Target, outputs: frozenset[Value]) -> list[Group]:
-    """The groups, in their order, with codes between them in place of the numbers that they mean. `outputs`: values
-    that others read too."""
+    """The groups, in their order, with codes instead of numbers between them. `outputs`: values that are also read
+    outside."""
     multiplies = any(find_dot(t, i8, target) is not None for t in CODES)
     codes = (*FLOATS_OF_16_BITS, *CODES) if multiplies else FLOATS_OF_16_BITS
     results: list[Group | None] = list(groups)
@@ -98,8 +98,8 @@ def store_codes(groups: Sequence[Group], target: Target, outputs: frozenset[Valu
 
 
 def _number(group: Group, value: Value, kinds: tuple[DType, ...], *, functions: bool = False) -> _Number | None:
-    """How a group's value is made of a code of one of these types, if it is; perhaps by functions of many operations,
-    which are worth computing once."""
+    """How a group computes a value from a code of one of these types, or None. With `functions`, functions of many
+    operations may be on the path; such are worth computing only once."""
     makers = {v: n for n in group.nodes for v in n.outputs}
     resampled = makers.get(value)
     nodes: set[Value] = set()
@@ -135,7 +135,7 @@ def _number(group: Group, value: Value, kinds: tuple[DType, ...], *, functions: 
 
 
 def _codes_moved(group: Group, kinds: tuple[DType, ...]) -> Group:
-    """The group with codes moved in place of the numbers that they mean, where that is its last operator."""
+    """The group that moves codes instead of numbers, if moving is its last operator; else the group unchanged."""
     move = group.nodes[-1]
     source = move.inputs[0] if move.op in MOVES and group.outputs == move.outputs else None
     number = None if source is None else _number(group, source, kinds)
@@ -163,7 +163,8 @@ def _codes_moved(group: Group, kinds: tuple[DType, ...]) -> Group:
 
 
 def _reading(group: Group | None, value: Value, number: _Number) -> Group | None:
-    """A group that makes a number of its code itself; None if it does not take that."""
+    """The group that computes a number from its code, instead of reading it; None if it cannot take in the
+    operators."""
     if group is None:
         return None
     result = group.outputs[-1]
@@ -183,7 +184,7 @@ def _reading(group: Group | None, value: Value, number: _Number) -> Group | None
 
 
 def _without(group: Group, value: Value, number: _Number) -> Group | None:
-    """The group that ends with the code; None where it has nothing else to do."""
+    """The group that ends with the code instead of the number; None if it would have no other nodes."""
     makers = {v for n in group.nodes for v in n.outputs}
     if number.code not in makers:
         return None

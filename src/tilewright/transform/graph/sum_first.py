@@ -1,10 +1,10 @@
-"""Rows are summed before the linear layers that they go through.
+"""Sum rows before the linear layers that are applied to them.
 
     y = mean(x + h w + b) over rows     ->     y = mean(x) + mean(h) w + b
 
-A classifier that takes the mean over its tokens applies its last linear layer to each of them; applied to their mean,
-the layer gives the same but for the order of sums. Before a graph is differentiated this spares the backward pass two
-products as well: every row gets the same gradient, of which one row is multiplied.
+A classifier that averages its tokens applies its last linear layer to each of them. Applied to their mean, the layer
+gives the same result up to rounding. If this is done before a graph is differentiated, two products of the backward
+pass get smaller too: all rows have the same gradient, and one row of it is multiplied.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from tilewright.transform.graph.rewrite import Match, Rewriter, Rule, rewrite
 
 SUMS = ("reduce_mean", "reduce_sum")
 SHORT_COLUMNS = 8
-"""A product of fewer is about as much work as a sum of what it multiplies."""
+"""A product with fewer columns than this is about as much work as summing its factor."""
 
 
 def sum_rows_first(graph: Graph) -> Graph:
-    """The graph with sums and means over rows of linear layers taken before these, where nothing else reads the
-    rows."""
+    """The graph in which sums and means over rows are taken before linear layers, if nothing else reads the rows."""
     return rewrite(graph, [Rule(op(SUMS, "x"), _summed)])
 
 
@@ -43,7 +42,7 @@ def _summed(m: Match) -> Value | None:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows that the node `total` sums: the nodes that compute them, and their sums there."""
+    """The nodes that compute the rows which the reduction `total` sums, and the rewriter that emits their sums."""
 
     total: Node
     rewriter: Rewriter
@@ -60,8 +59,8 @@ class _Rows:
         return any(self.reaches_product(node.inputs[k], node) for k in places)
 
     def through(self, value: Value | None, reader: Node) -> tuple[Node, tuple[int, ...]] | None:
-        """The node that makes a value, where it is linear in the rows that are summed and nothing else reads it, and
-        through which of its inputs they come."""
+        """(node, positions of inputs): the node that computes `value`, if it is linear in the summed rows and nothing
+        else reads it, and the inputs through which rows reach it. None otherwise."""
         node = self.rewriter.producer(value, "matmul", "add", "sub", "mul", "div")
         if value is None or node is None or None in node.inputs or not value.dtype.is_float or value.dtype.bits < 32:
             return None
@@ -78,7 +77,7 @@ class _Rows:
         return (node, places) if places == (0,) or (node.op == "mul" and places == (1,)) else None
 
     def summed(self, value: Value | None, reader: Node) -> Value:
-        """The sum of a value's rows, with dimensions of one in their place, made as early as products want it."""
+        """Emit the sum of a value's rows, kept as dimensions of 1, before the earliest product that allows it."""
         assert value is not None
         axes = _axes(self.total, value)
         through = self.through(value, reader) if self.reaches_product(value, reader) else None
@@ -91,27 +90,28 @@ class _Rows:
         return self.rewriter.emit(node.op, *inputs, attrs=node.attrs)
 
     def times(self, value: Value | None, count: int | None) -> Value:
-        """A value times a number of rows: its share of their sum."""
+        """Emit a value times the number of summed rows: a value added to each row counts so many times in their sum."""
         assert value is not None and count is not None
         number = self.rewriter.emit("constant", value=np.asarray(count, value.dtype.numpy))
         return self.rewriter.emit("mul", value, number)
 
 
 def _axes(total: Node, value: Value) -> tuple[int, ...]:
-    """The axes of a sum in what it is made of, which may have fewer dimensions: they are counted from the last one."""
+    """The axes of `total` in one of its operands' sources, which may have fewer dimensions: counted from the last
+    one."""
     (whole,) = (v.type.rank for v in total.inputs if v is not None)
     return tuple(sorted(axis % whole - whole + value.type.rank for axis in total.of(ReduceAttrs).axes))
 
 
 def _count(value: Value, axes: tuple[int, ...]) -> int | None:
-    """How many rows are summed, if that is known."""
+    """The number of rows that are summed, if it is known."""
     sizes = [as_int(value.shape[axis]) for axis in axes]
     return None if None in sizes else prod(size or 0 for size in sizes)
 
 
 def _varying(node: Node, axes: tuple[int, ...]) -> list[bool | None]:
-    """For each operand whether it has rows of its own along the axes, which are its own counted from the last one;
-    None if along some of them only."""
+    """For each operand whether it varies along the summed axes (counted from the last dimension), rather than being
+    broadcast; None if it varies along some of them only."""
     links = [parallel(node)[axis] for axis in axes]
     kinds: list[bool | None] = []
     for k, operand in enumerate(node.inputs):

@@ -1,5 +1,5 @@
-"""Softmax over one element, and products of depth one, as arithmetic: attention with one key needs no more. Batches of
-one stay dimensions of a product. Dimensions of a volume in which windows are one element are one dimension.
+"""Replace softmax over one element and products of depth one by arithmetic, as in attention with one key. Batches of
+one stay dimensions of a product. Two dimensions of a volume along which windows have one element become one dimension.
 
     y = softmax(x), x: [.., 1]            ->   y = x - x + 1          NaN where x is NaN or infinite, else 1
     y, i = topk(x), one element of one    ->   y = x, i = 0
@@ -9,7 +9,7 @@ one stay dimensions of a product. Dimensions of a volume in which windows are on
     y = conv(x, w), w: [k, c, 3, 1, 1]    ->   y = conv(x', w')               x': [n, c, d, h*w], w': [k, c, 3, 1]
     y = conv(x, w), x: [n, c, 1, 1]       ->   y = matmul(x', w')             (`transform/graph/unit_maps.py`)
 
-Panels of products would be filled with one key and 31 zeros.
+The panels of a product would hold one key and 31 columns of zeros.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 from tilewright.transform.graph.unit_maps import product_of_map, without_map
 
 VOLUME = 3
-"""Spatial dimensions of a volume."""
+"""The number of spatial dimensions of a volume."""
 FULL_BITS = 32
-"""Narrower floats are rounded after a product's sum; a sum of rounded products would differ."""
+"""Floats with fewer bits are left out: their product is rounded after its sum, which differs from a sum of rounded
+products."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Flat:
-    """The value with `dim` and the next dimension as one."""
+    """A reshape of a value in which dimension `dim` and the next one are one dimension."""
 
     value: Value
     dim: int
 
 
 def simplify_units(graph: Graph) -> Graph:
-    """The graph without softmax over one element and products of depth one, where there are any."""
+    """The graph without softmax over one element and products of depth one."""
     scores = _unit_scores(graph)
     maps: dict[Value, Value] = {}
     flat: dict[Value, _Flat] = {}
@@ -78,7 +79,7 @@ def _first(m: Match) -> tuple[Value, Value]:
 
 
 def _is_product(node: Node) -> bool:
-    """Whether a node multiplies two matrices or more of enough bits, the first by rows."""
+    """Whether a node is a product of matrices of at least `FULL_BITS` bits, whose first operand is not transposed."""
     ranks = [v.type.rank for v in node.inputs if v is not None]
     if len(ranks) != 2 or len(node.inputs) != 2 or min(ranks) < 2 or node.of(MatmulAttrs).transpose_a:
         return False
@@ -102,8 +103,8 @@ def _score(m: Match, scores: Collection[Value]) -> Value | None:
 
 
 def _with_leading(m: Match) -> Value | None:
-    """A product of operands that lost leading ones by reshapes, where another one puts these back: `jnp.matmul` leaves
-    such dimensions out, and attention is looked for with its batch."""
+    """Emit a product with its leading dimensions of 1, if reshapes remove them from its operands and restore them in
+    its result: `jnp.matmul` leaves such dimensions out, but the pattern of attention needs the batch."""
     product = m.producer("product")
     added = m.node.output.type.rank - product.output.type.rank
     if len(product.inputs) != 2 or added <= 0 or not _leads(m.node.output, product.output, added):
@@ -115,9 +116,9 @@ def _with_leading(m: Match) -> Value | None:
 
 
 def _conv_of_map(m: Match, flat: dict[Value, _Flat]) -> Value | None:
-    """A convolution of a volume as one of a map, where windows are one element in two dimensions that follow each other
-    and go on by one: a plan for maps does it, in registers of many pixels, however short the lines are. Pointwise work
-    after it is done to the map (`_pointwise_of_map`), so that it stays in the convolution's kernel."""
+    """Emit a convolution of a volume as one of a map, if its window has one element and stride 1 in two adjacent
+    dimensions. Plans for maps fill registers with many pixels, however short the lines are. Pointwise work on the
+    result is done on the map too (`_pointwise_of_map`), so that it stays in the convolution's kernel."""
     x, weight = m.node.operands(2)
     attrs, rank = m.node.of(ConvAttrs), x.type.rank - 2
 
@@ -163,23 +164,23 @@ def _as_volume(m: Match, flat: dict[Value, _Flat], result: _Flat) -> Value:
 
 
 def _is_alike(v: Value, at: int, output: Value, dim: int) -> bool:
-    """Whether an operand is read along both dimensions or along none of them."""
+    """Whether an operand is broadcast along both of two adjacent dimensions or along neither."""
     pair = v.shape[at : at + 2]
     return pair == output.shape[dim : dim + 2] or all(is_const(d, 1) for d in pair)
 
 
 def _joined(value: Value, dim: int) -> tuple[Expr, ...]:
-    """A shape with a dimension and the next one as one."""
+    """The shape of a value with dimension `dim` and the next one joined."""
     return (*value.shape[:dim], value.shape[dim] * value.shape[dim + 1], *value.shape[dim + 2 :])
 
 
 def _leads(whole: Value, part: Value, added: int) -> bool:
-    """Whether a shape is another one after so many ones."""
+    """Whether the shape of `whole` is that of `part` with `added` ones in front."""
     return whole.shape[added:] == part.shape and all(is_const(d, 1) for d in whole.shape[:added])
 
 
 def _transposed(m: Match, x: Value) -> Value:
-    """A row as a column, or a column as a row: the same memory."""
+    """Emit a reshape of a row to a column or of a column to a row, without a copy."""
     return m.emit("reshape", x, shape=(*x.shape[:-2], x.shape[-1], x.shape[-2]))
 
 
@@ -190,7 +191,7 @@ def _is_unit_softmax(node: Node) -> bool:
 
 
 def _is_unit_topk(node: Node) -> bool:
-    """Whether a node sorts single elements."""
+    """Whether a node is a topk over an axis of one element."""
     if node.op != "topk" or node.inputs[0] is None:
         return False
     x = node.inputs[0]

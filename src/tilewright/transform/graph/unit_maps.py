@@ -1,9 +1,9 @@
-"""Convolutions of maps of one pixel as products, with what is pointwise after them: gates of squeeze and excitation.
+"""Convolutions of one-pixel maps as matrix products, with the pointwise work after them, as in squeeze-and-excitation.
 
     y = conv(x, w), x: [n, c, 1, 1], w: [k, c, 1, 1]   ->   y' = matmul(x', w', transpose_b), x': [n, c], w': [k, c]
     z = add(y, b), b: [k, 1, 1]                        ->   z' = add(y', b'), b': [k]
 
-A convolution multiplies the pixels of one image after another; images are the rows of a product.
+A convolution processes one image after another; in the product all images are rows.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tilewright.transform.graph.rewrite import Match
 
 
 def product_of_map(m: Match, maps: dict[Value, Value]) -> Value | None:
-    """The convolution of maps of one pixel as a product; None if it is another one. `maps`: such results without the
-    dimensions of their maps, to which this one is added."""
+    """Emit a convolution of one-pixel maps as a product; None for other nodes. Adds the result, without map dimensions,
+    to `maps`."""
     x, weight = m.node.operands(2)
     attrs = m.node.of(ConvAttrs)
     if attrs.groups != 1 or any(attrs.pads) or not x.dtype.is_float:
@@ -29,7 +29,7 @@ def product_of_map(m: Match, maps: dict[Value, Value]) -> Value | None:
 
 
 def without_map(m: Match, maps: dict[Value, Value]) -> Value | None:
-    """Pointwise work on such maps without their dimensions; None for other nodes."""
+    """Emit pointwise work on values in `maps` without the map dimensions; None for other nodes."""
     node = m.node
     first = next((v for v in node.inputs if v in maps), None)
     if first is None or len(node.outputs) != 1:

@@ -15,8 +15,8 @@ from tilewright.transform.graph.views import verify_views
 
 
 def graph_stage() -> Stage[Graph]:
-    """Graphs of one compile: rules of the IR, each node's types as its operator's rule gives them, and results that are
-    of the types of those that came in. A node that stays the same is looked at once."""
+    """The checks of a compile's graphs: the rules of the IR, the type of each node by its operator's rule, and results
+    of the same types as in the first graph. A node that has not changed is checked once."""
     seen: dict[int, Node] = {}  # by identity; kept, so that no other node gets the same one
     results: list[TensorType] | None = None  # of the graph that came in
 
@@ -48,7 +48,7 @@ def graph_stage() -> Stage[Graph]:
 
 
 def verify_results(graph: Graph, wanted: Sequence[TensorType]) -> None:
-    """Check that a graph's results are of these types, as far as sizes can be told. Raises VerifyError."""
+    """Check that a graph's results have the `wanted` types, as far as sizes can be compared. Raises VerifyError."""
     got = [v.type for v in graph.outputs]
     if len(got) != len(wanted) or not all(map(_same_type, got, wanted)):
         raise VerifyError("results are not what they were", expected=_listed(wanted), got=_listed(got))
@@ -66,8 +66,8 @@ def _listed(types: Sequence[TensorType]) -> str:
 
 
 def verify_groups(graph: Graph, groups: Sequence[Group]) -> None:
-    """Check that kernels read what is there: inputs of the graph, results of kernels before, and inside of each its
-    inputs and the results of nodes before. Raises VerifyError."""
+    """Check that each kernel reads only inputs of the graph and results of earlier kernels, and each of its nodes only
+    the kernel's inputs and results of earlier nodes. Raises VerifyError."""
     problems = Problems()
     there = {*graph.inputs, *graph.params}
     for i, group in enumerate(groups):
@@ -88,8 +88,7 @@ def verify_groups(graph: Graph, groups: Sequence[Group]) -> None:
 
 
 def verify_laid_out(graph: Graph) -> None:
-    """Check that what was selected for a node is done: layout assignment has taken all selections away. Raises
-    VerifyError."""
+    """Check that layout assignment has carried out, and removed, all selections noted on nodes. Raises VerifyError."""
     problems = Problems()
     for i, node in enumerate(graph.nodes):
         if node.selected is not None:

@@ -5,14 +5,13 @@
                                                           y = concat(a, b, c) {axis = 1, view = true}
     z = slice(y) {begin = (0, 8, 0), ...}         ->      z = slice(y) {begin = (0, 8, 0), ..., view = true}
 
-Where all dimensions before the axis are 1, a part is one piece of memory. Then the kernel that computes it can be
-given an
-address in the middle of the whole, and the concatenation has nothing left to do. The attribute `view` says so; nodes
-keep their meaning, which interpreters and later passes see as before. `memory.py` makes addresses of it.
+If all dimensions before the axis are 1, a part is contiguous. Then the kernel that computes it gets an address in the
+middle of the whole, and the concatenation needs no kernel. The attribute `view` says so; the meaning of nodes, for
+interpreters and later passes, does not change. `memory.py` computes the addresses.
 
-A part is copied by an `identity` of its own if its memory is decided elsewhere: an input, a weight, an output of the
-graph, a part of two concatenations or twice of one. What is concatenated last decides first, so that a chain of
-concatenations (DenseNet) stands in the last one's memory.
+A part is copied by a separate `identity` if its memory is fixed otherwise: an input, a weight, an output of the graph,
+a part of two concatenations or twice of one. The last concatenation is placed first, so that a chain of concatenations
+(DenseNet) lies in the memory of the last one.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class _Placer:
         return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
 
     def root(self, value: Value) -> Value:
-        """The value whose memory this one is, through reshapes."""
+        """The value from which a value results by reshapes, which share its memory."""
         while (node := self.makers.get(value)) is not None and ops.get(node.op).alias:
             source = node.inputs[0]
             assert source is not None
@@ -94,7 +93,7 @@ class _Placer:
             self.copied[node.output] = copied
 
     def place_after(self, node: Node) -> None:
-        """Let rows be computed after those of a cache, or copy them there."""
+        """Let new rows be computed directly after those of a cache, or mark them to be copied there."""
         new = node.inputs[1]
         assert new is not None
         root = self.root(new)
@@ -104,7 +103,7 @@ class _Placer:
             self.copied[node.output] = {1}
 
     def is_free(self, root: Value) -> bool:
-        """Whether it is open where a value stands."""
+        """Whether the memory of a value is not yet fixed."""
         producer = self.makers.get(root)
         return (
             producer is not None
@@ -114,8 +113,8 @@ class _Placer:
         )
 
     def pays(self, node: Node, parts: list[Value], moved: set[int]) -> bool:
-        """Whether copying only the `moved` parts, each in a kernel of its own, beats one kernel that copies all. Where
-        pointwise work follows, that kernel would have done it on the way."""
+        """Whether copying only the `moved` parts, each in a separate kernel, beats one kernel that copies all parts.
+        The latter could include the pointwise work that follows."""
         if len(moved) == len(parts):
             return False
         users = self.users.get(node.output, ())
@@ -128,7 +127,7 @@ class _Placer:
         return here * (4 if fused else 2) <= sum(known)
 
     def is_view(self, node: Node) -> bool:
-        """Whether a slice is one piece of its source, and nothing wants its elements elsewhere."""
+        """Whether a slice is contiguous in its source, and its result needs no memory elsewhere."""
         (source,) = node.inputs
         assert source is not None
         producer = self.makers.get(self.root(source))
@@ -143,10 +142,11 @@ class _Placer:
 
 
 COPIES = ("slice", "identity", "transpose")
-"""Operators whose kernels only move elements: the part of a concatenation that one makes is copied either way."""
+"""Operators whose kernels only move elements: if one computes a part of a concatenation, that part is copied in any
+case."""
 UNMADE = ("slice", "identity")
-"""The operators that need no kernel before one that copies all parts. Where parts are too many for other work to join
-that kernel, a transposition writes its part at once or to be copied."""
+"""Operators that need no kernel before a kernel that copies all parts. If there are too many parts for that kernel to
+include other work, a transposition writes its part directly or to be copied."""
 
 
 def _copy(builder: GraphBuilder, value: Value | None) -> Value:
@@ -201,14 +201,15 @@ def _view_problems(graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def _has_memory(created: Node | None) -> bool:
-    """Whether what a node makes has memory that may be chosen."""
+    """Whether the memory of a node's result may be chosen."""
     if created is None or created.op == "constant":
         return False
     return not (isinstance(created.attrs, SliceAttrs) and created.attrs.view)
 
 
 def _joined(m: Match) -> Value | None:
-    """A concatenation with neighbouring slices of one value as one slice of it or, if they are all of it, itself."""
+    """Emit a concatenation whose neighbouring slices of one value are one slice, or the value itself if they cover
+    it."""
     axis = m.node.of(ConcatAttrs).axis % m.node.output.type.rank
     runs: list[list[Node | Value]] = []
     for value in m.node.inputs:
@@ -226,11 +227,11 @@ def _joined(m: Match) -> Value | None:
 
 
 JOIN_SLICES = Rule(op("concat"), _joined)
-"""Slices that are put together as they were before: concat(x[0:8], x[8:16], y) is concat(x, y)."""
+"""Join slices that are concatenated in their old order: concat(x[0:8], x[8:16], y) becomes concat(x, y)."""
 
 
 def _cuts(node: Node, axis: int) -> bool:
-    """Whether a slice leaves every other dimension as it is."""
+    """Whether a slice takes all of every dimension but `axis`."""
     if any(step != 1 for step in node.of(SliceAttrs).step):
         return False
     source = node.inputs[0]

@@ -1,13 +1,12 @@
 """Layers of 8-bit models for the accelerator VTA; the host computes the rest.
 
-    y = quantise(relu(conv(dequantise(x), dequantise(w)) + b))       ->      y = lowered.vta(x in blocks, w in blocks,
-    b)
+    y = quantise(relu(conv(dequantise(x), dequantise(w)) + b))      ->      y = lowered.vta(x in blocks, w in blocks, b)
 
-Files say that by QuantizeLinear and DequantizeLinear or by operators of integers (QLinearConv). A layer is taken if its
-zero points are 0 and the product of its scales is a power of two, for VTA shifts; its batch is 1. Halves are rounded
-up, where ONNX rounds them to even numbers: a result differs from the host's by one step where a sum lies in the middle
-of two, unless `even` is asked for. Scales become a part of the program (`fixed_scales`), for its shifts depend on them.
-Values between two layers stay in blocks.
+Files express that by QuantizeLinear and DequantizeLinear or by integer operators (QLinearConv). VTA takes a layer if
+the zero points are 0, the product of the scales is a power of two, since VTA shifts, and the batch is 1. VTA rounds
+ties up, where ONNX rounds them to even: a result on a tie differs from the host's by one step unless `even` is set.
+Scales become a part of the program (`fixed_scales`), since its shifts depend on them. Values between two layers stay in
+blocks.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ Array = np.ndarray[Any, Any]
 
 
 def fixed_scales(graph: Graph, weights: Mapping[str, Array]) -> tuple[Graph, dict[str, Array]]:
-    """The graph with weights that are single numbers as constants, and the other weights."""
+    """The graph in which weights that are single numbers are constants, and the other weights."""
     single = [
         p for p in graph.params if p.dtype is f32 and prod(as_int(d) or 0 for d in p.shape) == 1 and p.name in weights
     ]
@@ -63,21 +62,21 @@ def fixed_scales(graph: Graph, weights: Mapping[str, Array]) -> tuple[Graph, dic
 
 
 def offload(graph: Graph, even: bool = False) -> Graph:
-    """The graph with the layers that VTA computes as its programs. `even`: results in the middle of two are rounded to
-    even ones, as ONNX says, for which VTA takes longer."""
+    """The graph in which VTA programs replace the layers that VTA can compute. With `even`, ties are rounded to even,
+    as ONNX defines; VTA takes longer for that."""
     return Layers(graph, even).offloaded()
 
 
 @lru_cache(maxsize=256)
 def program_of(layer: Layer) -> VtaProgram:
-    """A layer's program. Raises DoesNotFit where its parts are too large."""
+    """The VTA program of a layer. Raises DoesNotFit if parts of the layer are too large for VTA's memories."""
     floor = layer.requantised.floor if isinstance(layer, Convolution | Product) else None
     return emit_vta(placed_loops(schedule(layer)), floor)
 
 
 @dataclass(frozen=True, slots=True)
 class _Scaled:
-    """Bytes, and what they are multiplied by."""
+    """8-bit integers and the scale that multiplies them."""
 
     integers: Value
     scale: float
@@ -85,7 +84,7 @@ class _Scaled:
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """The bytes that a layer multiplies, by which shift its sums become bytes, and the bias as integers."""
+    """The 8-bit operands of a layer, the shift that requantises its sums to 8 bits, and the bias as integers."""
 
     x: Value
     w: Value
@@ -94,8 +93,8 @@ class Factors:
 
 
 class Layers(Rewriter):
-    """A graph whose layers VTA computes where it can. `blocks` has values in blocks of channels, `positive` those that
-    are not negative."""
+    """Rewrites the layers of a graph that VTA can compute. `blocks` holds values in blocks of channels, `positive` the
+    values that are not negative."""
 
     def __init__(self, graph: Graph, even: bool) -> None:
         super().__init__(graph)
@@ -112,7 +111,8 @@ class Layers(Rewriter):
     # What a node is
 
     def number(self, value: Value | None) -> float | None:
-        """A constant of one element, also cast, multiplied and divided."""
+        """The number of a constant of one element, possibly cast, multiplied or divided by others; None for other
+        values."""
         node = self.producer(value, "constant", "cast", "mul", "div", "reshape", "identity")
         if node is None:
             return None
@@ -131,7 +131,7 @@ class Layers(Rewriter):
         return numbers[0]
 
     def scaled(self, value: Value | None) -> _Scaled | None:
-        """`cast(cast(q)) * scale` of bytes."""
+        """The 8-bit integers and scale of a value `cast(cast(q)) * scale`; None for other values."""
         node = self.producer(value, "mul")
         if node is None:
             return None
@@ -142,7 +142,7 @@ class Layers(Rewriter):
         return None
 
     def bytes(self, value: Value | None) -> Value | None:
-        """Bytes that a value is cast from."""
+        """The 8-bit integers that a value is cast from; None for other values."""
         while (node := self.producer(value, "cast", "identity")) is not None:
             value = node.inputs[0]
             if value is not None and value.dtype is i8 and node.output.dtype is not i8:
@@ -152,7 +152,7 @@ class Layers(Rewriter):
     # Layers
 
     def is_layer(self, node: Node) -> bool:
-        """Emits a layer in place of what ends in a node, if it is one."""
+        """Whether a quantised layer that VTA can compute ends at this node; if so, emits the layer."""
         value = node.inputs[0]
         added = self.producer(value, "add")
         if added is not None and self.number(added.inputs[1]) == 0.0:
@@ -184,7 +184,7 @@ class Layers(Rewriter):
         return Requantised(shift, low, even=self.even)
 
     def biased(self, real: Value | None) -> tuple[Value | None, Value | None]:
-        """A sum of products, and the bias that is added to it."""
+        """(sum of products, bias added to it or None)."""
         cast = self.producer(real, "cast")
         total = cast.inputs[0] if cast is not None and cast.inputs[0] is not None else real
         added = self.producer(total, "add")
@@ -194,14 +194,15 @@ class Layers(Rewriter):
         return (second, first) if self.producer(second, "matmul") is not None else (first, second)
 
     def product(self, real: Value | None, op: str, factor: float) -> tuple[Node | None, Factors | None]:
-        """The product of this operator that a value is, a bias added or not, and its operands in integers."""
+        """(node with operator `op` whose result, with or without a bias, is `real`; its integer operands); (None, None)
+        otherwise."""
         total, bias = self.biased(real)
         node = self.producer(total, op)
         fits = node is not None and (bias is None or _is_per_channel(bias, node.output, -1 if op == "matmul" else 1))
         return node, self.factors(node, bias, factor) if node is not None and fits else None
 
     def factors(self, product: Node, bias: Value | None, factor: float) -> Factors | None:
-        """The operands of a product in integers, with the shift that requantises it; None where VTA cannot do so."""
+        """The integer operands of a product and the shift that requantises it; None if VTA cannot do so."""
         if len(product.inputs) != 2:
             return None
         if product.output.dtype is i32:
@@ -234,7 +235,7 @@ class Layers(Rewriter):
         return True
 
     def integers(self, bias: Value, scale: float) -> Value | None:
-        """The int32 of a bias with the scale of the sums."""
+        """The bias as int32 in units of `scale`, that of the sums."""
         node = self.producer(bias, "reshape")
         source = bias if node is None else node.inputs[0]
         if source is not None and source.dtype is i32:
@@ -288,7 +289,7 @@ class Layers(Rewriter):
     # What stands in its place
 
     def put(self, node: Node, layer: Layer, operands: list[Value], shape: tuple[int, ...], is_positive: bool) -> None:
-        """The layer of images, and its result as the graph has it."""
+        """Emit a layer for images, and its result in the layout of the graph."""
         result, old = self.call(layer, operands, shape), node.output
         self.blocks[old] = result
         if is_positive:
@@ -302,7 +303,7 @@ class Layers(Rewriter):
         self.finish(node, last)
 
     def call(self, layer: Layer, operands: list[Value], shape: tuple[int, ...]) -> Value:
-        """The layer's result, as it leaves it. Raises DoesNotFit."""
+        """Emit a layer's call and return its result in blocks. Raises DoesNotFit."""
         program = program_of(layer)
         attrs = VtaAttrs(
             ConstantArray(program.words),
@@ -314,12 +315,12 @@ class Layers(Rewriter):
         return ops.emit(self.builder, "lowered.vta", *operands, attrs=attrs)[0]
 
     def finish(self, node: Node, result: Value) -> None:
-        """Let a result be a node's."""
+        """Emit `result` as the output of a node."""
         self.builder.nodes.append(Node("identity", (result,), (node.output,)))
         self.steps += 1
 
     def blocked(self, x: Value) -> Value:
-        """An image in blocks of channels, as it is between layers."""
+        """An image in blocks of channels, as layers exchange it."""
         if x not in self.blocks:
             channels, high, wide = (as_int(d) or 0 for d in x.shape[1:])
             flat = self.emit("reshape", self.padded(x, 1, channels), shape=(-(-channels // BLOCK), BLOCK, high, wide))
@@ -327,7 +328,7 @@ class Layers(Rewriter):
         return self.blocks[x]
 
     def padded(self, x: Value, axis: int, size: int) -> Value:
-        """Zeros after a dimension, up to whole blocks."""
+        """Emit zeros at the end of a dimension, up to whole blocks."""
         missing = -size % BLOCK
         if not missing:
             return x
@@ -349,7 +350,7 @@ class Layers(Rewriter):
         return self.emit("transpose", split, perm=(0, 2, 4, 5, 1, 3))
 
     def bias(self, offset: Value | None, channels: int, blocks: int, layer: Convolution | Product) -> Value:
-        """The bias with half a step added, and the layer's offset."""
+        """Emit the bias of a layer in blocks, plus half a step for rounding and the layer's offset."""
         q, most = layer.requantised, most_bias(layer)
         total = self.integer(_half(q.shift), channels)
         if offset is not None:
@@ -367,7 +368,7 @@ class Layers(Rewriter):
 
 
 def _is_per_channel(bias: Value, output: Value, axis: int) -> bool:
-    """Whether a bias has one number for each channel of what it is added to, or one for all."""
+    """Whether a bias has one number per channel of `output`, or one in all."""
     rank = output.type.rank
     own = (*(const(1) for _ in range(rank - bias.type.rank)), *bias.shape)
     channels = len(own) - rank + axis % rank
@@ -385,7 +386,7 @@ def _blocks(x: Value) -> tuple[int, int, int]:
 
 
 def _convolution(conv: Node, x: Value, w: Value, requantised: Requantised) -> Convolution | None:
-    """The layer of a convolution's node; None where VTA has none."""
+    """The VTA layer of a convolution node; None if VTA has none."""
     attrs = conv.of(ConvAttrs)
     sizes = [as_int(d) for d in w.shape]
     if not is_image(x) or None in sizes or len(set(attrs.strides)) != 1 or set(attrs.dilations) != {1}:

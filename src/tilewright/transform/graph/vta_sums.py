@@ -1,6 +1,6 @@
-"""Layers for VTA beside convolutions that are sums of products: averages, transposed convolutions, matrix products.
+"""Further layers that VTA computes as sums of products: averages, transposed convolutions, matrix products.
 
-average_pool(x)           a separate convolution with ones, where the window has 2^n elements
+average_pool(x)           a depthwise convolution with ones, where the window has 2^n elements
 conv_transpose(x, w)      four phases of results, each a convolution of its own
 matmul(a, b)              rows times blocks of weights; `b` may be computed, too
 """
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from tilewright.transform.graph.vta import Layers
 
 MAX_PRODUCTS = 64
-"""Matrices of one product, each a program's call."""
+"""The largest number of matrix pairs in a product, each of which is one program call."""
 LARGEST_SHIFT = 31
 MAX_PADS = 15
-"""Zeros that an instruction writes on a side."""
+"""The largest number of zeros that an instruction writes on a side."""
 
 
 def shift_of(factor: float) -> int | None:
@@ -45,7 +45,7 @@ def is_image(x: Value) -> bool:
 
 
 def average(r: Layers, node: Node, real: Value | None, factor: float, low: int) -> bool:
-    """A mean over windows, or over whole maps."""
+    """Emit a mean over windows, or over whole maps, as a layer; returns whether it did."""
     pool = r.producer(real, "avg_pool", "reduce_mean")
     source = None if pool is None else r.scaled(pool.inputs[0])
     if pool is None or source is None or not is_image(source.integers):
@@ -76,7 +76,8 @@ def average(r: Layers, node: Node, real: Value | None, factor: float, low: int) 
 
 
 def transposed(r: Layers, node: Node, real: Value | None, factor: float, low: int) -> bool:
-    """A transposed convolution of stride 2 that gives twice the size of its input, or two more."""
+    """Emit a transposed convolution of stride 2 whose result is twice as large as its input, or two more, as layers;
+    returns whether it did."""
     conv, factors = r.product(real, "conv_transpose", factor)
     if conv is None or factors is None:
         return False
@@ -121,7 +122,7 @@ def _reversed(r: Layers, x: Value, axis: int) -> Value:
 
 
 def matrices(r: Layers, node: Node, real: Value | None, factor: float, low: int) -> bool:
-    """A product of matrices, or of several pairs of them."""
+    """Emit a product of one or several pairs of matrices as layers; returns whether it did."""
     product, factors = r.product(real, "matmul", factor)
     if product is None or factors is None:
         return False
@@ -161,7 +162,7 @@ def matrices(r: Layers, node: Node, real: Value | None, factor: float, low: int)
 
 
 def _one(r: Layers, x: Value, k: int, shape: tuple[int, ...]) -> Value:
-    """One of several matrices, in blocks."""
+    """Emit matrix number `k` of several, in blocks."""
     sizes = [as_int(d) or 0 for d in x.shape]
     if sizes[0] > 1:
         begin, size = (k, *(0 for _ in sizes[1:])), (1, *sizes[1:])

@@ -1,16 +1,17 @@
-"""Factors of products on a GPU lie along their depth, in whole groups of 16 bytes, as threads copy them.
+"""On a GPU, factors of products lie with their depth innermost, in whole groups of 16 bytes, which threads copy at
+once.
 
     y = conv(x, w)      ->      xb = block_channels(x)      one block of all channels: [N, 1, H, W, C]
                                 p = block_channels(w)       [F, 1, kh, kw, C]
                                 yb = conv_last(xb, p)       [N, 1, H', W', F]
 
-What follows stays in this form by the rules for channels in blocks (`blocked.py`). Channels that fill no group are
-followed by zeros, in the data and in the filters.
+Later nodes keep this form by the rules for channels in blocks (`blocked.py`). If the channels do not fill whole groups,
+zeros follow them, in the data and in the filters.
 
     y = matmul(x, w)    ->      f = reshape(x, [b * r, k]);  p = transpose(w)  [n, k];  y' = matmul(f, p)
 
-Rows of weights' products are one dimension, so that copies bring whole tiles of them, and so are they in the pointwise
-work that follows (`joined.py`).
+Products by weights have their rows joined into one dimension, so that threads copy whole tiles; the pointwise work that
+follows has joined rows too (`joined.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tilewright.transform.layout.assigner import Assigner
 
 
 def conv(a: Assigner, node: Node) -> bool:
-    """Rewrite a 2-D convolution of floats with known channels and window to `lowered.conv_last`. Gives False for
+    """Rewrite a 2-D convolution of floats with known channels and window to `lowered.conv_last`. Returns False for
     others."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
@@ -54,7 +55,7 @@ def in_groups(a: Assigner, value: Value) -> Value:
 
 def matmul(a: Assigner, node: Node) -> bool:
     """Rewrite a product by weights: the weights are transposed to [n, k], and batch and rows become one dimension where
-    the nodes that follow work with that too. Gives False for other products."""
+    the nodes that follow work with that too. Returns False for other products."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attrs = node.of(MatmulAttrs)

@@ -1,4 +1,5 @@
-"""Assign layouts: pack weights for the register tiles that will read them, block channels where convolutions want it.
+"""Assign layouts: pack weights for the register tiles that will read them, block channels where that makes convolutions
+faster.
 
     y = conv(x, w)        ->   xb = block_channels(x);  p = pack_conv(w);  yb = conv_blocked(xb, p);  y = unblock(yb)
     y = matmul(x, w)      ->   p = pack_matmul(w);  y = matmul_packed(x, p), or Strassen's method
@@ -41,15 +42,15 @@ from tilewright.transform.select.surroundings import InBlocks
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The rule for an operator. `rewrite` is true when the node was rewritten; `blocks` says that the operator is
-    faster on blocked channels or leads to them, so that its inputs are wanted in blocks."""
+    """The layout rule of an operator. `rewrite` returns whether it rewrote the node; `blocks` says that the operator is
+    faster on blocked channels or is often followed by such, so that its inputs should be blocked."""
 
     rewrite: Callable[[Assigner, Node], bool]
     blocks: bool = True
 
 
 def convolution(a: Assigner, node: Node) -> bool:
-    """The rule for convolutions of integers, in groups, of volumes, or of maps by the algorithm that is noted."""
+    """The rule for convolutions: of integers, in groups, of volumes, or of maps by the algorithm noted on the node."""
     if node.output.dtype.is_int:
         return integer_conv(a, node)
     if node.of(ConvAttrs).groups != 1:
@@ -86,7 +87,7 @@ GPU_RULES = {"conv": Rule(along_depth.conv), "matmul": Rule(along_depth.matmul)}
 
 
 def register(op: str, rule: Rule) -> Rule:
-    """Say what becomes of an operator. Raises PluginError if that is said already."""
+    """Register the layout rule of an operator. Raises PluginError if the operator has one."""
     plugins.check_new("layout rule", [op], list(RULES))
     plugins.count(rule.rewrite)
     RULES[op] = rule
@@ -95,7 +96,7 @@ def register(op: str, rule: Rule) -> Rule:
 
 @cache
 def plugin_rules() -> dict[str, Rule]:
-    """The rules that plug-ins have for their operators. One that has something else instead is left out."""
+    """The layout rules of plug-ins for their operators. A plug-in whose rules are not `Rule`s is left out."""
     result: dict[str, Rule] = {}
     for plugin, operators in list(registry.plugin_operators().items()):
         wrong = [op for op, rule in operators.layouts.items() if not isinstance(rule, Rule)]
@@ -108,17 +109,17 @@ def plugin_rules() -> dict[str, Rule]:
 
 
 def rules() -> dict[str, Rule]:
-    """The layout rule of each operator, those of plug-ins among them."""
+    """The layout rule of each operator, including those of plug-ins."""
     return RULES | plugin_rules()
 
 
 def blocking() -> frozenset[str]:
-    """Operators that want their inputs in blocks."""
+    """Operators that are faster with blocked inputs."""
     return frozenset(name for name, rule in rules().items() if rule.blocks)
 
 
 def following() -> frozenset[str]:
-    """Operators that work on blocks if they are given blocks."""
+    """Operators that can work on blocked inputs."""
     return frozenset(rules()) - {
         "conv",
         "conv_transpose",
@@ -130,14 +131,13 @@ def following() -> frozenset[str]:
 
 
 def in_blocks() -> InBlocks:
-    """The operators for which some rule of this module uses channel blocks, as algorithm selection needs to know
-    them."""
+    """The sets of operators that use blocked channels, for algorithm selection."""
     return InBlocks(blocking(), following())
 
 
 def assign_layouts(graph: Graph, target: Target) -> Graph:
     """The graph with packed weights and blocked channels, by the algorithms that are noted on its nodes
-    (`transform/select/`); dead conversions are left to dead code elimination."""
+    (`transform/select/`). Dead code elimination removes unused conversions later."""
     known = rules() if target.gpu is None else GPU_RULES
     a = Assigner(graph, target)
     if target.gpu is None:

@@ -1,7 +1,8 @@
 """The facts that layout assignment knows of every value: its row-major form, its channel-blocked form, whether it is a
 weight.
 
-The rules that rewrite nodes are beside this file, one file a kind of operator; `assign.py` applies them.
+The rules that rewrite nodes are in the other files of this folder, one file per kind of operator; `assign.py` applies
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tilewright.targets.target import Target
 from tilewright.transform.graph.fixed import depends_on_weights
 
 SHORT_PIXELS = 8
-"""Pixels of a result below which reading weights once to pack them costs as much as it saves."""
+"""The number of pixels of a result below which packing weights costs as much as it saves."""
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class Assigner:
         return self.target.vector_bits // 32
 
     def block_of(self, value: Value) -> int:
-        """Channels of a block of a value: on a GPU all that it has."""
+        """The channels of a block for a value: on a GPU all of them, else a vector's."""
         return self.block if self.target.gpu is None else as_int(value.shape[1]) or 0
 
     def producer(self, value: Value) -> Node | None:
@@ -63,13 +64,13 @@ class Assigner:
             self.fixed.update(node.outputs)
 
     def follow(self, source: Value, *created: Value) -> None:
-        """Note that values computed of a source that depends on weights alone do so, too."""
+        """Note that `created` values depend on weights alone if `source` does."""
         if source in self.fixed:
             self.fixed.update(created)
 
     def packs(self, w: Value, y: Value) -> bool:
-        """Whether a convolution's weights are packed: always where `prepare` does it; those that come with each call
-        (in training, and as gradients of weights) where enough pixels of the result `y` read them."""
+        """Whether a convolution's weights are packed: always if `prepare` does it; weights that come with each call (in
+        training, or gradients of weights) if the result `y` has enough pixels."""
         pixels = [as_int(d) for d in (y.shape[0], *y.shape[2:])]
         return w in self.fixed or None in pixels or prod(d or 0 for d in pixels) >= SHORT_PIXELS
 
@@ -90,18 +91,19 @@ class Assigner:
         return self.row_major[value]
 
     def unblocked(self, form: Value, value: Value) -> Value:
-        """The row-major form of a value with blocks of channels."""
+        """Emit the row-major form of a value from its blocked `form`."""
         if self.is_one_block(value):
             return self.emit("reshape", (form,), {"shape": value.shape}, value.name)[0]
         return self.emit("lowered.unblock_channels", (form,), {"channels": as_int(value.shape[1])}, value.name)[0]
 
     def is_one_block(self, value: Value) -> bool:
-        """Whether all channels as one block are the same memory: on a GPU, of one channel or of one pixel."""
+        """Whether a value's channels as one block lie in the same memory as unblocked: on a GPU, with one channel or
+        one pixel."""
         single = is_const(value.shape[1], 1) or all(is_const(d, 1) for d in value.shape[2:])
         return self.target.gpu is not None and single
 
     def as_rows(self, value: Value) -> Value:
-        """Rows of a value in blocks of columns, `[n, C/b, R/n, 1, b]`."""
+        """Emit the rows of a value that lies in blocks of columns, `[n, C/b, R/n, 1, b]`."""
         form = self.columns[value]
         parts, count, rows, _, block = form.shape
         (split,) = self.emit("reshape", (form,), {"shape": (parts, count, rows, block)}, f"{value.name}_blocks")
@@ -127,8 +129,8 @@ class Assigner:
         return self.blocked[value]
 
     def spread(self, value: Value) -> Value | None:
-        """The blocked form of one element a channel that is broadcast: the few elements are put in blocks, not all that
-        is made of them. None for other values."""
+        """The blocked form of a broadcast of one element per channel: the few elements are blocked before they are
+        broadcast. None for other values."""
         producer = self.producer(value)
         if producer is None or producer.op != "broadcast" or value.type.rank != 4:
             return None
@@ -149,15 +151,15 @@ class Assigner:
         return ops.emit(self.builder, op, *inputs, names=(name,), attrs=created)
 
     def derive(self, op: str, *inputs: Value, name: str = "", **attrs: object) -> Value:
-        """A value of one operator, named after it if no name is passed; one of weights alone is as fixed as they
-        are."""
+        """Emit an operator and return its value, named after the operator by default. The value counts as depending on
+        weights alone if all inputs do."""
         (value,) = self.emit(op, inputs, attrs, name or op)
         if depends_on_weights(inputs, self.fixed):
             self.fixed.add(value)
         return value
 
     def longer(self, x: Value, axis: int, more: Dim) -> Value:
-        """`x` with so many zeros after an axis."""
+        """Emit `x` with `more` zeros at the end of an axis."""
         rank = x.type.rank
         after = tuple(more if k == axis else 0 for k in range(rank))
         return self.derive("pad", x, before=(0,) * rank, after=after, mode="constant", value=0)

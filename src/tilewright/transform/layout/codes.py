@@ -1,12 +1,12 @@
-"""Weights that came as codes of 4 or 8 bits with a scale for a group of rows of each column, as a graph says it.
+"""Recognise weights stored as 4-bit or 8-bit codes with a scale for each group of rows of each column.
 
     w = reshape(level(codes) * scales, [K, N] or its transpose)
     w = reshape(level(codes) * scales - offsets)
     level(codes) = cast(codes) | cast(codes) - zeros | book_levels(codes)
 
 Groups lie along the depth: codes are [K/group, group, N] with scales [K/group, 1, N], or, of a product by the
-transpose, [N, K/group, group] with scales [N, K/group, 1]. So files say it whose operators are MatMulNBits and blocked
-DequantizeLinear, and so `frontend/weights/coded.py` writes weights of other files.
+transpose, [N, K/group, group] with scales [N, K/group, 1]. MatMulNBits and blocked DequantizeLinear of ONNX files are
+imported in this form, and `frontend/weights/coded.py` writes weights of other files so.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tilewright.transform.graph.bounds import Bounds, Producer, bounds, holds
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """Weights as a graph computes them.
+    """The parts of coded weights in a graph.
 
-    codes, scales    three dimensions, of one or the other order
-    zeros            the levels of 0 as `scales`, or None
-    offsets          what is taken off the scaled numbers, as `scales`, or None
-    zero             the level of 0 in all groups, where there are no zeros
+    codes, scales    three dimensions, groups before or after columns
+    zeros            for each scale the code of 0.0, or None
+    offsets          for each scale a number that is subtracted from the scaled codes, or None
+    zero             the code of 0.0 in all groups, if `zeros` is None
     between          the least and the greatest code
     book             levels of the codes 0 to 15; None: a code is its level
-    transposed       whether the columns stand first
+    transposed       whether the columns come first
     """
 
     codes: Value
@@ -50,7 +50,7 @@ class Coded:
 
 
 def find_coded(producer: Producer, w: Value, transpose: bool) -> Coded | None:
-    """The codes that weights are made of; None where they are made otherwise."""
+    """The codes and scales that weights are computed from; None if they are computed in another way."""
     node = producer(w)
     if node is not None and node.op == "transpose" and node.inputs[0] is not None and w.type.rank == 2:
         return find_coded(producer, node.inputs[0], not transpose) if node.of(TransposeAttrs).perm == (1, 0) else None
@@ -83,7 +83,7 @@ def find_coded(producer: Producer, w: Value, transpose: bool) -> Coded | None:
 
 
 def _levels(producer: Producer, levels: Value) -> tuple[Value | None, Value | None, ConstantArray | None]:
-    """The codes of levels, the levels of 0, and the book."""
+    """(codes, codes of 0.0, book) of levels; None for parts that do not exist."""
     node, zeros = producer(levels), None
     if node is not None and node.op == "cast" and node.inputs[0] is not None and node.inputs[0].dtype.is_int:
         levels, node = node.inputs[0], producer(node.inputs[0])
@@ -97,13 +97,13 @@ def _levels(producer: Producer, levels: Value) -> tuple[Value | None, Value | No
 
 
 def _is_exact(producer: Producer, difference: Node) -> bool:
-    """Whether a difference of codes and levels of 0 is one of numbers: those of 8 bits may wrap."""
+    """Whether codes minus the code of 0.0 cannot overflow: a difference in 8 bits may."""
     kind = difference.output.dtype
     return not kind.is_int or holds(kind, (-256, 256)) or bounds(producer, difference.output) is not None
 
 
 def _narrowest(producer: Producer, value: Value) -> Value:
-    """An integer value before it was made wider."""
+    """The narrowest integer value that `value` is cast from."""
     node = producer(value)
     while node is not None and node.op == "cast" and node.inputs[0] is not None and node.inputs[0].dtype.is_int:
         source = node.inputs[0]
@@ -127,7 +127,7 @@ def _between(producer: Producer, codes: Value) -> Bounds | None:
 
 
 def _number(producer: Producer, value: Value | None) -> float | None:
-    """The one number that a constant is; None for others."""
+    """The number that all elements of a constant are; None for other values."""
     node = None if value is None else producer(value)
     while node is not None and node.op in ("cast", "reshape", "broadcast") and node.inputs[0] is not None:
         node = producer(node.inputs[0])
@@ -136,7 +136,7 @@ def _number(producer: Producer, value: Value | None) -> float | None:
 
 
 def _maker(producer: Producer, node: Node, op: str) -> Node | None:
-    """The node that computes a node's first input, if its operator is this one."""
+    """The node that computes the first input of `node`, if its operator is `op`; None otherwise."""
     maker = None if node.inputs[0] is None else producer(node.inputs[0])
     return maker if maker is not None and maker.op == op else None
 

@@ -1,14 +1,14 @@
-"""Values between matrix products in blocks of columns, as maps lie between convolutions.
+"""Keep values between matrix products in blocks of columns, as maps between convolutions are in blocks of channels.
 
     h = matmul(x, w)          hb = conv_blocked(blocks(x), p)
     a = gelu(h + b)     ->    ab = gelu(hb + bb)
     y = matmul(a, v)          y = rows(conv_blocked(ab, q))
     d = matmul(a', g)         d = conv_weight(blocks(g), ab)
 
-A learning step multiplies what is between two linear layers three times: by the next weights, and in the backward pass
-transposed, as an operand of the gradients of both weights. Rows of it, kilobytes long, are written and read a line of
-each at a time, and must be transposed or packed for the gradients. In blocks of a vector's columns,
-`[n, C/b, R/n, 1, b]`, they are n maps of a pixel a row, which register tiles read and write as they lie, in all three
+A learning step multiplies the value between two linear layers three times: by the next weights and, in the backward
+pass, transposed, as an operand of the gradients of both weights. Register tiles access one cache line of each row,
+which is kilobytes long, and gradients need the value transposed or packed. In blocks of a vector's columns, `[n, C/b,
+R/n, 1, b]`, it is n maps with a pixel per row, which register tiles of all three products read and write directly
 (docs/decisions/columns-in-blocks.md).
 """
 
@@ -36,15 +36,17 @@ from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 
 MAX_ROWS = 128
-"""Rows of a part: one of 1,024 columns stays in the second level of cache while panels of weights pass it."""
+"""The largest number of rows in a part: a part with 1,024 columns stays in the second level of cache while panels of
+weights pass it."""
 LARGE = 1 << 18
-"""Elements of a value from which it is worth it: of fewer all that is copied stays in the second level of cache."""
+"""The least number of elements of a value for this layout: all that is copied of smaller ones stays in the second level
+of cache."""
 
 
 def in_columns(graph: Graph, block: int) -> frozenset[Value]:
-    """The values that lie in blocks of columns: what linear layers make whose weights come with each call, and what
-    pointwise work makes of it, where all readers are such work, products, or sums of rows, and weights' gradients read
-    enough of it."""
+    """The values that lie in blocks of columns: results of linear layers whose weights come with each call, and of
+    pointwise work on them. All readers must be such work, products, or sums of rows, and gradients of weights must read
+    enough."""
     makers, readers = graph.producers(), graph.consumers()
     fixed = set(graph.params)
     for node in graph.nodes:
@@ -65,7 +67,7 @@ def in_columns(graph: Graph, block: int) -> frozenset[Value]:
 def tied(
     result: AbstractSet[Value], makers: Mapping[Value, Node], readers: Mapping[Value, Sequence[Node]]
 ) -> list[set[Value]]:
-    """The values in parts that only products tie to each other."""
+    """Divide the values into sets that are connected by nodes other than products."""
     parts: list[set[Value]] = []
     for start in result:
         if any(start in part for part in parts):
@@ -84,9 +86,9 @@ def tied(
 def pays(
     graph: Graph, part: AbstractSet[Value], result: AbstractSet[Value], makers: Mapping[Value, Node], block: int
 ) -> bool:
-    """Whether weights' gradients read more of some values, which they else transpose or pack, than is copied around
-    these: the gradients, which are blocks first; what the products that make the values read as rows, unless a gradient
-    reads it, too, and must copy it either way; results of the products that read them, where those are rows."""
+    """Whether gradients of weights read more elements of `part`, which they would transpose or pack otherwise, than
+    this layout copies: gradients that come as rows, inputs of products as rows (unless a gradient reads them, which
+    copies them in any case), and results that are wanted as rows."""
     transposed = [n for n in graph.nodes if is_transposed(n, block)]
     copied = {
         base(v, makers) for n in transposed if any(v in result for v in n.inputs) for v in n.inputs if v is not None
@@ -103,7 +105,7 @@ def pays(
 
 
 def base(value: Value, makers: Mapping[Value, Node]) -> Value:
-    """The value of which one is the rows, counted otherwise."""
+    """The value from which reshapes that keep the last dimension compute `value`."""
     while (
         (producer := makers.get(value)) is not None
         and keeps_columns(producer)
@@ -118,7 +120,7 @@ def elements(value: Value | None) -> int:
 
 
 def fits(value: Value, block: int) -> bool:
-    """Whether a value may lie so: a large matrix, or several, whose columns fill their blocks."""
+    """Whether a value may lie in blocks of columns: a large matrix, or several, whose columns fill whole blocks."""
     sizes = [as_int(d) for d in value.shape]
     return len(sizes) > 1 and None not in sizes and fills(sizes[-1], block) and prod(d or 0 for d in sizes) >= LARGE
 
@@ -136,20 +138,20 @@ def is_linear(node: Node, block: int) -> bool:
 
 
 def is_transposed(node: Node, block: int) -> bool:
-    """Whether a node is the gradient of a weight: of two matrices the sum over rows of the products of all columns."""
+    """Whether a node is the gradient of a weight: the product of a transposed matrix and a matrix, summed over rows."""
     if node.op != "matmul" or node.of(MatmulAttrs) != MatmulAttrs(transpose_a=True) or not is_single(node):
         return False
     return node.output.type.rank == 2 and all(fills(as_int(d), block) for d in node.output.shape)
 
 
 def is_single(node: Node) -> bool:
-    """Whether a product is one in single precision, as it is defined."""
+    """Whether a product is computed in f32 by its definition."""
     known = all(v is not None and v.dtype is f32 for v in node.inputs)
     return known and node.precision == "fp32" and isinstance(node.algorithm, (Packed, NoneType))
 
 
 def may_make(node: Node, fixed: set[Value], block: int) -> bool:
-    """Whether a node may make such a value."""
+    """Whether a node may compute a value in blocks of columns."""
     if is_linear(node, block):
         return node.inputs[1] not in fixed
     if node.op == "attention_gradient":
@@ -158,7 +160,7 @@ def may_make(node: Node, fixed: set[Value], block: int) -> bool:
 
 
 def may_join(node: Node, block: int) -> bool:
-    """Whether an attention gradient gives one array of f32 for q, k and v, whose heads are whole blocks."""
+    """Whether an attention gradient returns one f32 array for q, k and v, with heads of whole blocks."""
     (q, *_), attrs = node.inputs, node.of(AttentionGradientAttrs)
     return attrs.joined and q is not None and q.dtype is f32 and fills(as_int(q.shape[3]), block)
 
@@ -172,7 +174,8 @@ def keeps_columns(node: Node) -> bool:
 
 
 def stays(node: Node, result: AbstractSet[Value]) -> bool:
-    """Whether what a node reads lies as its result is to lie, or is one number, or one for each column."""
+    """Whether a node can compute its result in blocks of columns: its inputs are in blocks with the same shape, one
+    number, or one number per column."""
     if node.op in ("matmul", "attention_gradient"):
         return True
     if node.op == "reshape":
@@ -184,7 +187,7 @@ def stays(node: Node, result: AbstractSet[Value]) -> bool:
 
 
 def takes(node: Node, value: Value, result: AbstractSet[Value], block: int) -> bool:
-    """Whether a node reads a value as it lies."""
+    """Whether a node can read a value in blocks of columns."""
     if node.op == "matmul":
         return is_transposed(node, block) or (is_linear(node, block) and node.inputs[1] != value)
     if node.op == "reduce_sum":
@@ -193,7 +196,7 @@ def takes(node: Node, value: Value, result: AbstractSet[Value], block: int) -> b
 
 
 def columns(a: Assigner, node: Node) -> bool:
-    """Rewrite a node that computes or reads values in blocks of columns; gives whether it is one."""
+    """Rewrite a node that computes or reads values in blocks of columns; returns whether it did."""
     (x, *_) = node.inputs or (None,)
     if x is None or not any(v in a.inside for v in (*node.inputs, *node.outputs)):
         return False
@@ -217,7 +220,7 @@ def columns(a: Assigner, node: Node) -> bool:
 
 
 def linear(a: Assigner, node: Node) -> None:
-    """A product with panels of a matrix is a convolution of one pixel."""
+    """Emit a product by panels of a matrix as a 1x1 convolution."""
     x, w = node.operands(2)
     source, name = blocks(a, x), node.output.name
     sizes = (x.shape[-1], node.output.shape[-1], source.shape[0], source.shape[2])
@@ -258,7 +261,7 @@ def linear(a: Assigner, node: Node) -> None:
 
 
 def weight_gradient(a: Assigner, node: Node) -> None:
-    """The sum over rows is one over pixels."""
+    """Emit a gradient of weights, a sum over rows, as one over pixels."""
     left, right = node.operands(2)
     kinds = {"strides": (1, 1), "dilations": (1, 1), "window": (1, 1), "data": "narrow"}
     operands, name = (blocks(a, right), blocks(a, left)), node.output.name
@@ -268,7 +271,7 @@ def weight_gradient(a: Assigner, node: Node) -> None:
 
 
 def blocks(a: Assigner, value: Value) -> Value:
-    """`[..., C]` as `[n, C/b, R/n, 1, b]`, once for all ways to count its rows."""
+    """Emit `[..., C]` as `[n, C/b, R/n, 1, b]`, once for all shapes with the same rows."""
     value = base(value, a.producers)
     if value not in a.columns:
         *shape, size = (as_int(d) or 1 for d in value.shape)
@@ -283,13 +286,13 @@ def blocks(a: Assigner, value: Value) -> Value:
 
 
 def parts_of(rows: int) -> int:
-    """How many equal parts rows lie in: of MAX_ROWS at most and half of that at least, or one if there are no such."""
+    """The number of equal parts of between MAX_ROWS / 2 and MAX_ROWS rows; 1 if there is no such number."""
     least, most = -(-rows // MAX_ROWS), 2 * rows // MAX_ROWS
     return next((n for n in range(max(least, 1), most + 1) if rows % n == 0), 1)
 
 
 def narrow(a: Assigner, value: Value) -> Value:
-    """One number, or one for each column, in blocks."""
+    """Emit an operand of one number, or of one per column, for use beside blocks of columns."""
     if as_int(value.type.size) == 1:
         return a.as_row_major(value)
     shape = (1, (as_int(value.shape[-1]) or 1) // a.block, 1, 1, a.block)

@@ -1,4 +1,4 @@
-"""Layouts of convolutions: channels in blocks, weights in panels, or as the noted algorithm wants them."""
+"""Layouts of convolutions: channels in blocks, weights in panels, or in the form of the algorithm noted on the node."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tilewright.transform.problems import blockings_of
 
 
 def conv(a: Assigner, node: Node) -> bool:
-    """2-D convolution, one group, by the algorithm that is noted: blocked output; blocked input when the channels fill
-    their blocks. Those over NCHW maps stay NCHW."""
+    """2-D convolution, one group, by the algorithm noted on the node. The output is blocked, the input too if its
+    channels fill whole blocks. Algorithms for NCHW maps stay NCHW."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attrs, channels = node.of(ConvAttrs), [as_int(d) for d in w.shape]
@@ -59,7 +59,7 @@ def conv(a: Assigner, node: Node) -> bool:
 
 
 def panels_of(a: Assigner, node: Node) -> Blocking:
-    """The panels of a convolution's filters that is computed directly: a decision."""
+    """Decide the panels for the filters of a direct convolution."""
     w = node.inputs[1]
     assert w is not None
     filters, channels = (as_int(d) or 1 for d in w.shape[:2])
@@ -73,7 +73,7 @@ def panels_of(a: Assigner, node: Node) -> Blocking:
 
 
 def pack(a: Assigner, w: Value, blocking: Blocking) -> Value:
-    """Filters in panels, of channels in blocks where these are full."""
+    """Emit filters packed in panels, with channels in blocks if these are full."""
     block = a.block if (as_int(w.shape[1]) or 1) % a.block == 0 else 1
     panels = {"block": block, "width": blocking.width}
     (packed,) = a.emit("lowered.pack_conv", (a.as_row_major(w),), panels, f"{w.name}_packed")

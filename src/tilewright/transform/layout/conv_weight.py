@@ -1,4 +1,5 @@
-"""Layouts of convolutions' gradients by their weights: the channels that fill vectors best are lanes."""
+"""Layouts of the gradients of convolutions with respect to weights: the channels that fill vectors best become
+lanes."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tilewright.transform.problems import data_side
 
 
 def conv_weight(a: Assigner, node: Node) -> bool:
-    """A gradient of maps whose channels and sizes are known: the data are padded as they lie in blocks."""
+    """Rewrite a gradient for maps of known channels and sizes; the data are padded in their blocked form."""
     x, g = node.inputs[:2]
     assert x is not None and g is not None
     data, attrs = data_side(node, a.block), node.of(ConvWeightGradientAttrs)

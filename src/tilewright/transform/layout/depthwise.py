@@ -20,19 +20,20 @@ from tilewright.transform.layout.split import split_conv
 from tilewright.transform.problems import is_pointwise
 
 SHORT_FILTERS = 4
-"""Filters of a channel below which a block of them would hold hardly anything else but zeros."""
+"""The number of filters per channel below which a block of them would be mostly zeros."""
 
 OF_WINDOWS = 0.5
-"""The efficiency of tiles of pixels against the vectors that they fill, by that of windows with filters of zeros: 0.2
-to 0.58 for 18 groups of 3 to 8 filters with AVX-512, 0.5 to 0.65 with AVX2 (Zen 5, 27 November 2026)."""
+"""The efficiency of register tiles over the share of their vectors that is used, at which windows with filters of zeros
+are as fast: 0.2 to 0.58 for 18 groups of 3 to 8 filters with AVX-512, 0.5 to 0.65 with AVX2 (Zen 5, 27 November
+2026)."""
 OF_HALF_VECTORS = 0.8
-"""Share of the vectors that windows use whose blocks are half a vector: 4 filters on lines of 22 to 42 pixels took
-1.1 to 2 times as long in them, 3 on lines of 8 1.4 times (Zen 4, 28 November 2026)."""
+"""The figure `OF_WINDOWS` for windows with blocks of half a vector: 4 filters on lines of 22 to 42 pixels took 1.1 to 2
+times as long in them, 3 on lines of 8 1.4 times (Zen 4, 28 November 2026)."""
 
 
 def grouped(a: Assigner, node: Node) -> bool:
-    """A convolution in groups: of maps depthwise, with a multiplier, or in groups that divide a block; in any other
-    groups of maps and volumes."""
+    """Rewrite a convolution in groups: of maps depthwise, with a multiplier, or with groups that divide a block; with
+    other groups, of maps and volumes. Returns whether it did."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     conv = node.of(ConvAttrs)
@@ -67,29 +68,30 @@ def grouped(a: Assigner, node: Node) -> bool:
 
 
 def lanes_follow(per_in: int, per_out: int, block: int) -> bool:
-    """Whether a vector of filters finds what it reads in one vector of channels: groups or multipliers that divide a
-    block, or that blocks divide. Of others each lane would be loaded from elsewhere; few filters have no better way."""
+    """Whether a vector of filters reads from one vector of channels: the group or the multiplier divides a block, or
+    the block divides it. Otherwise each lane would be loaded separately, which is still the best for few filters."""
     if per_in == 1:
         return per_out < SHORT_FILTERS or block % per_out == 0 or per_out % block == 0
     return per_in == per_out and block % per_in == 0
 
 
 def in_half_parts(per_in: int, per_out: int, node: Node, a: Assigner) -> bool:
-    """Whether groups are half a block, of which a core starts twice as many: each lane reads the same channel then."""
+    """Whether to use half vectors for groups of half a block: the core starts twice as many, and all lanes of one read
+    the same channel."""
     half = a.block // 2
     more = starts(4 * half, a.target) > starts(4 * a.block, a.target)
     return per_in == per_out == half and more and keeps_busy(node, half, a)
 
 
 def keeps_busy(node: Node, lanes: int, a: Assigner) -> bool:
-    """Whether a line has as many pixels as vectors of so many lanes are started before the first one's sum is there."""
+    """Whether a line has enough pixels to hide the latency of a multiply-add with vectors of so many lanes."""
     width = as_int(node.output.shape[-1])
     return width is None or width >= a.target.costs.arithmetic.fma_latency * starts(4 * lanes, a.target)
 
 
 def group_block(each: int, node: Node, a: Assigner) -> int:
-    """Filters of a block of groups of `each`: half a vector where a panel of the halves that a group needs takes no
-    longer than the vectors."""
+    """The block size for groups of `each` filters: half a vector if the half vectors of a group take no longer than the
+    whole ones that it needs."""
     half = a.block // 2
     half_vectors, whole = -(-each // half), -(-each // a.block)
     if a.block <= MIN_BLOCK or half_vectors > MAX_HALF_PARTS or half_vectors == 2 * whole:
@@ -99,9 +101,9 @@ def group_block(each: int, node: Node, a: Assigner) -> int:
 
 
 MAX_HALF_PARTS = 3
-"""Half vectors of a panel: groups that need more have panels of one, which use each pixel once."""
+"""The largest number of half vectors per panel: groups that need more have panels of one, which use each pixel once."""
 MIN_BLOCK = 8
-"""Lanes of vectors that are not halved: what has so few starts no more of four."""
+"""Vectors of at most so many lanes are not halved: a core starts no more halves of them."""
 
 
 def windows(a: Assigner, node: Node) -> bool:
@@ -115,7 +117,8 @@ def windows(a: Assigner, node: Node) -> bool:
 
 
 def grown_groups(a: Assigner, node: Node) -> bool:
-    """Groups whose filters do not fill blocks: each gets filters of zeros up to a block, which a slice takes off."""
+    """Rewrite groups whose filters do not fill blocks: each gets filters of zeros up to a block, which a slice removes
+    from the result. Returns whether it did."""
     _, w = node.inputs[:2]
     assert w is not None
     groups, y = node.of(ConvAttrs).groups, node.output
@@ -152,13 +155,14 @@ def grown_groups(a: Assigner, node: Node) -> bool:
 
 
 def line_share(node: Node, lanes: int) -> float:
-    """The share of its vectors that a line of the result fills; all where its length is not known."""
+    """The share of the lanes of its vectors that a line of the result fills; 1 if its length is not known."""
     width = as_int(node.output.shape[-1])
     return 1.0 if not width else width / (-(-width // lanes) * lanes)
 
 
 def in_windows(a: Assigner, node: Node, w: Value, out_block: int) -> Value:
-    """The result, in such blocks, of a convolution with weights that may have more filters than the node's."""
+    """Emit the convolution by windows, in blocks of `out_block`, with weights that may have more filters than the
+    node's."""
     x = node.inputs[0]
     assert x is not None
     conv = node.of(ConvAttrs)

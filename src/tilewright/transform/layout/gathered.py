@@ -1,4 +1,5 @@
-"""Weights whose lines and columns lie side by side in the depth of registers of matrices (`ops/lowered/tiles.py`)."""
+"""Weights whose window's lines and columns lie side by side in the depth of matrix registers
+(`ops/lowered/tiles.py`)."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from tilewright.transform.layout.assigner import Assigner
 
 
 def gathered(a: Assigner, weights: Value, x: Value, how: Ints) -> Value:
-    """Weights `[K, C, kh, kw]` as `[K, lines * columns * C', groups of lines, 1]`, C' being channels in x's blocks; as
-    they are if nothing is gathered."""
+    """Weights `[K, C, kh, kw]` as `[K, lines * columns * C', groups of lines, 1]`, C' being the channels in the blocks
+    of x; unchanged if `how` gathers nothing."""
     if not how:
         return weights
     (kh, kw, lines, columns), groups = how, -(-how[0] // how[2])

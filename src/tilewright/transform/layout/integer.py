@@ -1,18 +1,18 @@
 """Exact products of narrow integers (MatMulInteger, QLinearMatMul, ConvInteger, QLinearConv) by dot instructions.
 
-The importer states them in i32: `matmul(cast(x) - zero, cast(w) - zero)`. What the factors provably hold decides:
+The importer states them in i32: `matmul(cast(x) - zero, cast(w) - zero)`. The provable range of the factors decides:
 
     8 bits, one zero point for all of x     sum x*w - zero * sum w          by instructions of u8 or i8 and i8
     16 bits                                 sum (x - zero) * (w - zero)     by instructions of pairs of i16
 
-`sum w` depends on weights alone. Where the second factor is computed too, as in attention, it is packed by a kernel at
-each call, and what its zero point adds is taken off with the sums of the rows:
+`sum w` depends on weights alone. If the second factor is computed too, as in attention, a kernel packs it at each call,
+and the contribution of its zero point is subtracted with the sums of the rows:
 
     sum (x - a) * (w - b)  =  sum x*w - b * sum x - a * sum (w - b)
 
-Numbers of i8 become u8 by adding 128 to them and to their zero point, where
-instructions want that, and those of u8 become i8 by subtracting it. Convolutions of maps read their channels in blocks;
-others go by way of their windows as rows.
+Numbers of i8 become u8 by adding 128 to them and to their zero point, if an instruction needs that, and those of u8
+become i8 by subtracting 128. Convolutions of maps read channels in blocks; others become products of their windows as
+rows.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ OFFSET = 128
 """The offset from signed to unsigned numbers."""
 
 GROUP = 4
-"""Neighbours that any instruction multiplies at once, at most."""
+"""The largest number of neighbouring elements that an instruction multiplies and adds into one lane."""
 
 
 def integer_matmul(a: Assigner, node: Node) -> bool:
-    """A matrix product with weights, in groups of narrow numbers."""
+    """Rewrite a matrix product of integers with weights for dot instructions; returns whether it did."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attrs, depth = node.of(MatmulAttrs), as_int(x.shape[-1])
@@ -86,8 +86,8 @@ def integer_matmul(a: Assigner, node: Node) -> bool:
 
 
 def _computed_matmul(a: Assigner, node: Node, x: Value, w: Value) -> bool:
-    """A product of two factors that are computed, each with one zero point. Depth and columns may be open, as those of
-    attention are: the depth is rounded up to whole groups."""
+    """Rewrite a product of two computed factors, each with one zero point; returns whether it did. Depth and columns
+    may be symbols, as in attention: the depth is rounded up to whole groups."""
     last, transpose = node.output.shape[-1], node.of(MatmulAttrs).transpose_b
     columns = last if (known := as_int(last)) is None else known
     if node.output.dtype is not i32 or known == 0 or x in a.fixed or not multiplies_alike(x, w):
@@ -111,7 +111,7 @@ def _computed_matmul(a: Assigner, node: Node, x: Value, w: Value) -> bool:
 
 
 def _computed_factors(a: Assigner, x: Value, w: Value) -> tuple[Factors | None, Value | None]:
-    """The factors of such a product, and the zero point of the second one's bytes (None for 0)."""
+    """The 8-bit factors of a product of two computed values, and the zero point of the second (None for 0)."""
     codes = _numbers(a, w)
     if codes is not None:
         codes = replace(codes, values=a.as_row_major(codes.values))
@@ -126,7 +126,8 @@ def _computed_factors(a: Assigner, x: Value, w: Value) -> tuple[Factors | None, 
 
 
 def integer_conv(a: Assigner, node: Node) -> bool:
-    """A convolution of one group: of maps over channels in blocks, any other as a product of its windows."""
+    """Rewrite an integer convolution of one group: of maps over blocked channels, any other as a product of its
+    windows."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     conv = node.of(ConvAttrs)
@@ -157,8 +158,7 @@ def integer_conv(a: Assigner, node: Node) -> bool:
 
 
 def codes_in_blocks(a: Assigner, node: Node) -> Factors | None:
-    """The factors of a convolution of codes of 8 bits, as they are, which are multiplied in pairs of 16; None of other
-    numbers."""
+    """The factors of a convolution of 8-bit codes that is multiplied as pairs of 16 bits; None for other numbers."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     codes, dot = _numbers(a, x), find_dot(i16, i16, a.target)
@@ -172,7 +172,8 @@ def _as_bytes(a: Assigner, w: Value) -> Value:
 
 
 def keep_sums(a: Assigner, node: Node, result: Factors, total: Value, lanes: int) -> None:
-    """Note the result of a convolution, of which `total` are the sums of products in blocks of so many filters."""
+    """Note the result of a convolution: `total`, its sums of products in blocks of `lanes` filters, less the zero
+    point's part."""
     filters = as_int(result.weights.shape[0]) or 0
     if result.zero is not None:
         correction = _correction(a, result.weights, result.zero, (1, 2, 3), (1, filters, 1, 1))
@@ -184,18 +185,19 @@ def keep_sums(a: Assigner, node: Node, result: Factors, total: Value, lanes: int
 
 
 def _depth(result: Factors) -> int:
-    """Products of an element of a convolution by dot instructions: channels of whole blocks."""
+    """The number of products per element of a convolution by dot instructions, with channels rounded up to whole
+    blocks."""
     _, channels, *window = (as_int(d) or 1 for d in result.weights.shape)
     return prod(window) * (channels + -channels % min(result.dot.lanes, channels + -channels % result.dot.group))
 
 
 def enclosing(a: Assigner, result: Factors) -> tuple[Value, ...]:
-    """The zero point, which surrounds a map that has one."""
+    """The zero point as an operand, which pads the map; () if it is 0."""
     return () if result.zero is None else (a.derive("cast", result.zero, dtype=result.x.dtype),)
 
 
 def _conv_by_dots(a: Assigner, node: Node, result: Factors) -> Value:
-    """A convolution by dot instructions or in registers of matrices, in blocks of as many channels as these have."""
+    """Emit a convolution by dot instructions or in matrix registers, in blocks of as many channels as these have."""
     conv, dot, filters = node.of(ConvAttrs), result.dot, as_int(result.weights.shape[0]) or 0
     block = as_int(result.x.shape[-1]) or GROUP
     op, tile, weights = "lowered.conv_dot", _tile(a, dot), result.weights
@@ -210,7 +212,7 @@ def _conv_by_dots(a: Assigner, node: Node, result: Factors) -> Value:
 
 
 def _in_blocks(a: Assigner, value: Value) -> Value:
-    """Channels in blocks of vectors, or, of too few to fill one, in as many groups as they need."""
+    """Emit channels in blocks of vectors; channels too few to fill one are in as many groups as they need."""
     channels = as_int(value.shape[1]) or 1
     if channels >= a.block or (a.is_blocked(value) and channels > 1):
         return a.as_blocked(value)
@@ -222,8 +224,8 @@ def _in_blocks(a: Assigner, value: Value) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """A product's factors as an instruction takes them: numbers, what stands for zero in `x` (one element of i32; None
-    for 0), the weights before they are packed."""
+    """The factors of a product as an instruction takes them: the numbers x, their zero point (one i32 element; None for
+    0), and the weights before packing."""
 
     dot: Dot
     x: Value
@@ -232,8 +234,8 @@ class Factors:
 
 
 def _factors(a: Assigner, node: Node, form: Callable[[Value], Value], *, pairs: bool = False) -> Factors | None:
-    """The factors of a product of i32, `x` in the form that is asked for, the second one known beforehand, if they are
-    narrow enough for an instruction; with `pairs` numbers of 16 bits, from which zero points are taken."""
+    """The factors of an i32 product if they are narrow enough for an instruction, `x` in the given form and the second
+    one constant; with `pairs` 16-bit numbers, from which zero points are subtracted. None otherwise."""
     x, w = node.inputs[:2]
     if x is None or w is None or node.output.dtype is not i32 or w not in a.fixed:
         return None
@@ -249,7 +251,7 @@ def _factors(a: Assigner, node: Node, form: Callable[[Value], Value], *, pairs: 
 
 
 def _bytes(a: Assigner, x: Value, w: Value, form: Callable[[Value], Value]) -> Factors | None:
-    """The factors where `x` are numbers of 8 bits: as they are, or 128 higher or lower as an instruction wants."""
+    """The factors if `x` is 8-bit numbers: as they are, or shifted by 128 as an instruction requires."""
     numbers = _numbers(a, x)
     if numbers is None:
         return None
@@ -269,7 +271,7 @@ def _bytes(a: Assigner, x: Value, w: Value, form: Callable[[Value], Value]) -> F
 
 
 def _shifted(a: Assigner, codes: _Codes, kind: DType) -> _Codes:
-    """Codes of 8 bits as those of the other type, u8 or i8, 128 higher or lower as their zero point is."""
+    """8-bit codes converted between u8 and i8: the codes and their zero point are shifted by 128."""
     offset = OFFSET if kind is u8 else -OFFSET
     number = a.derive("constant", value=ConstantArray(i32.numpy.type(offset)))
     moved = a.derive("cast", a.derive("add", a.derive("cast", codes.values, dtype=i32), number), dtype=kind)
@@ -297,7 +299,7 @@ def _within(a: Assigner, value: Value, dtype: DType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
-    """Numbers of 8 bits and their zero point: an element of i32, its number if that is known; None for 0."""
+    """8-bit numbers and their zero point: an i32 element, and its number if that is known; None for 0."""
 
     values: Value
     zero: Value | None = None
@@ -322,7 +324,7 @@ def _correction(a: Assigner, weights: Value, zero: Value, axes: tuple[int, ...],
 
 
 def _by_windows(a: Assigner, node: Node, result: Factors) -> Value:
-    """A convolution of any rank as a product of its windows."""
+    """Emit a convolution of any rank as a product of its windows."""
     attrs, (filters, *window) = node.of(ConvAttrs), (as_int(d) or 0 for d in result.weights.shape)
     elements = prod(window)
     spatial: dict[str, Any] = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": attrs.pads}
@@ -337,7 +339,7 @@ def _by_windows(a: Assigner, node: Node, result: Factors) -> Value:
 
 
 def _product(a: Assigner, node: Node, dot: Dot, rows: Value, w: Value, transpose: bool, columns: Dim) -> Value:
-    """A product in vectors, row by row, or by pairs of rows where its sizes are known."""
+    """Emit a product in vectors, row by row, or by pairs of rows if its sizes are known."""
     depth, known, deep = rows.shape[-1], as_int(columns), as_int(rows.shape[-1])
     if known is not None and deep is not None and find_tile_dot(dot.a, dot.b, a.target) is None:
         if (pair := in_pairs(a, node, rows, deep, known, dot)) is not None:
@@ -355,13 +357,13 @@ def _packed(a: Assigner, dot: Dot, w: Value, transpose: bool, columns: Dim) -> V
 
 
 def _tile(a: Assigner, dot: Dot) -> Dot | None:
-    """The target's instruction that multiplies matrices of what `dot` multiplies."""
+    """The target's matrix instruction for the operand types of `dot`; None if it has none."""
     tile = find_tile_dot(dot.a, dot.b, a.target)
     return tile if tile is not None and (tile.lanes, tile.group) == (dot.lanes, dot.group) else None
 
 
 def least_rows_of(a: Assigner, node: Node, rows: Expr, depth: int, columns: int, dot: Dot, tile: Dot) -> int | None:
-    """From how many rows on a product goes by registers of matrices (`least_rows`)."""
+    """The number of rows from which on a product is computed in matrix registers (`least_rows`)."""
 
     def by_dots(count: int) -> float:
         return dots.product_cycles(count, depth + -depth % dot.group, columns, dot, a.target)
@@ -373,7 +375,7 @@ def least_rows_of(a: Assigner, node: Node, rows: Expr, depth: int, columns: int,
 
 
 def in_tiles(a: Assigner, rows: Value, packed: Value, columns: int, tile: Dot, least: int) -> Value:
-    """Emit a product that sums in registers of matrices; with fewer than `least` rows it takes dot instructions."""
+    """Emit a product in matrix registers; with fewer than `least` rows it uses dot instructions at run time."""
     attrs: dict[str, Any] = {"columns": columns, "rows": tile.rows}
     if not least:
         return a.derive("lowered.matmul_tiles", rows, packed, **attrs)
@@ -381,8 +383,8 @@ def in_tiles(a: Assigner, rows: Value, packed: Value, columns: int, tile: Dot, l
 
 
 def _map_in_tiles(a: Assigner, node: Node, result: Factors, tile: Dot) -> ConvTilesAttrs | None:
-    """How a convolution, of a map of known size, goes by registers of matrices, if it does: whether these hold pixels
-    of one line each or of all lines in their order, and whether several pixels lie side by side in their depth."""
+    """The attributes of a convolution of a map in matrix registers: whether these hold pixels of one line or of all
+    lines in order, and whether several pixels lie side by side in the depth. None if it is not computed so."""
     attrs, x = node.of(ConvAttrs), [as_int(d) for d in result.x.shape[1:]]
     filters, _, *window = (as_int(d) or 1 for d in result.weights.shape)
     out = [as_int(d) for d in node.output.shape[2:]]

@@ -1,11 +1,11 @@
-"""Rows of products joined, where registers of matrices would not be filled by the rows of each part alone.
+"""Join the rows of a product's batch entries if the rows of one entry alone would not fill matrix registers.
 
     y = matmul(x, w)        ->        f = reshape(x, [b*r, k]);  y' = matmul_tiles(f, p)
     z = add(y, bias)                  z' = add(y', bias)
 
-PyTorch's attention multiplies `[tokens, 1, channels]`: as many products of one row. Pointwise operators after go on
-with joined rows, so that they stay in the product's kernel; others read them in their own shape, which is the same
-memory.
+PyTorch's attention multiplies `[tokens, 1, channels]`, which is a product of one row for each token. Pointwise
+operators after the product work on joined rows, so that they stay in its kernel; other nodes read the old shape, which
+is the same memory.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from tilewright.transform.problems import joins
 
 
 def as_rows(a: Assigner, x: Value, rows: int) -> Value:
-    """Rows for registers of so many, which are in NCHW order already: joined if that is best."""
+    """The rows of `x`, in row-major order, for matrix registers of `rows` rows: joined if that is best."""
     return join(a, x) if joins(x, rows) else x
 
 
 def join(a: Assigner, x: Value) -> Value:
-    """A value of rows in NCHW order, all of them joined."""
+    """Emit a row-major value with all of its rows joined."""
     return a.emit("reshape", (x,), {"shape": (product(x.shape[:-1]), x.shape[-1])}, f"{x.name}_joined")[0]
 
 
 def keep(a: Assigner, y: Value, result: Value) -> None:
-    """`result` is `y`: as it is, or with its rows joined."""
+    """Note `result`, possibly with joined rows, as the value of `y`."""
     (a.row_major if result.type.rank == y.type.rank else a.joined)[y] = result
 
 
 def pointwise(a: Assigner, node: Node) -> bool:
-    """The rule for joined rows, what else it reads being of the same shape or the same for all rows."""
+    """The rule for pointwise nodes on joined rows: other operands have the same shape, or are the same for all rows."""
     if ops.get(node.op).kind != "pointwise" or len(node.outputs) != 1:
         return False
     y = node.output
@@ -48,13 +48,13 @@ def pointwise(a: Assigner, node: Node) -> bool:
 
 
 def _fits(node: Node) -> bool:
-    """Whether what a pointwise operator reads is of its result's shape or the same for all rows."""
+    """Whether each operand of a pointwise node has the shape of the result or is the same for all rows."""
     operands = [v for v in node.inputs if v is not None]
     return all(same_shape(v, node.output) or all(is_const(d, 1) for d in v.shape[:-1]) for v in operands)
 
 
 def stays(a: Assigner, y: Value) -> bool:
-    """Whether all pointwise work that follows a value can have joined rows, too, and so be in its kernel."""
+    """Whether all pointwise work after a value can use joined rows, and so be in the same kernel."""
     todo, seen = [y], {y}
     while todo:
         for node in a.readers.get(todo.pop(), ()):
@@ -68,7 +68,7 @@ def stays(a: Assigner, y: Value) -> bool:
 
 
 def _follow(a: Assigner, v: Value, y: Value) -> Value:
-    """The operand in place of `v` beside joined rows."""
+    """The form of operand `v` for use with the joined rows of `y`."""
     if v in a.joined:
         return a.joined[v]
     ordinary = a.as_row_major(v)

@@ -21,14 +21,14 @@ from tilewright.transform.layout.small_floats import small_floats
 from tilewright.transform.layout.split import split
 
 DEPTH_FIRST = MatmulAttrs(transpose_a=True)
-"""The attributes of a product whose operands both have their depth first."""
+"""The attributes of a product whose operands both have the depth as their first dimension."""
 
 
 def matmul(a: Assigner, node: Node) -> bool:
     """The right operand is packed into panels: once in `prepare` if it is a weight, else by a small kernel.
 
-    The left operand is transposed first if it is to be; operands that change with each call may lie well as they are; a
-    single column becomes a sum over contiguous rows; half precision is multiplied in single precision.
+    A left operand with `transpose_a` is transposed first. Operands that change with each call may be read in place. A
+    single column becomes a sum over contiguous rows; f16 is multiplied as f32.
     """
     x, w = node.inputs[:2]
     assert x is not None and w is not None
@@ -88,7 +88,7 @@ def matmul(a: Assigner, node: Node) -> bool:
 
 
 def lies_well(x: Value, w: Value, attrs: MatmulAttrs, target: Target) -> bool:
-    """Whether a product's operands are best read where they lie (`multiplies_in_place`)."""
+    """Whether a product reads its operands fastest without packing (`multiplies_in_place`)."""
     *_, rows, depth = map(as_int, _rows_and_columns(x.shape, attrs.transpose_a))
     columns, transposed = as_int(w.shape[-1]), attrs.transpose_a
     return not attrs.transpose_b and multiplies_in_place(
@@ -97,13 +97,13 @@ def lies_well(x: Value, w: Value, attrs: MatmulAttrs, target: Target) -> bool:
 
 
 def fills_worse(columns: Expr, rows: Expr, a: Assigner) -> bool:
-    """Whether so many columns leave more of their vectors empty than so many rows would."""
+    """Whether `columns` fill vectors worse than `rows` would."""
     empty = [-size % a.block / size if (size := as_int(d)) else 0.0 for d in (columns, rows)]
     return empty[0] > empty[1]
 
 
 def swapped(a: Assigner, x: Value, name: str) -> Value:
-    """The last two dimensions exchanged."""
+    """Emit the value with its last two dimensions exchanged."""
     rank = x.type.rank
     return a.emit("transpose", (x,), {"perm": (*range(rank - 2), rank - 1, rank - 2)}, name)[0]
 
@@ -123,7 +123,8 @@ def contiguous_rows(a: Assigner, node: Node, x: Value, *, widen: bool = True) ->
 
 
 def single_column(a: Assigner, node: Node, x: Value, w: Value) -> bool:
-    """Lets rows be multiplied along the depth: the elements of a column that is the only one stand side by side."""
+    """Rewrite a product with a single column into a sum along the depth, which is contiguous; returns whether it
+    did."""
     attrs = node.of(MatmulAttrs)
     if not is_const(node.output.shape[-1], 1) or attrs.transpose_a or attrs.transpose_b:
         return False

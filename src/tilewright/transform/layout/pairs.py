@@ -16,7 +16,8 @@ from tilewright.transform.problems import ConvInPairs, convolution_in_pairs
 
 
 def in_pairs(a: Assigner, node: Node, rows: Value, depth: int, columns: int, dot: Dot) -> Dot | None:
-    """The instruction that multiplies pairs of rows and columns of what `dot` multiplies, where it is faster."""
+    """The instruction for pairs of rows and columns with the operand types of `dot`, if it is faster; None
+    otherwise."""
     pair = find_mmla(dot.a, dot.b, a.target)
     if pair is None or rows.type.rank < 2:
         return None
@@ -31,7 +32,7 @@ def in_pairs(a: Assigner, node: Node, rows: Value, depth: int, columns: int, dot
 
 
 def product_of_pairs(a: Assigner, pair: Dot, rows: Value, w: Value, transpose: bool, columns: int) -> Value:
-    """A product by such an instruction, the second factor being packed for it."""
+    """Emit a product by the instruction `pair`, whose second factor is packed for it."""
     axis = w.type.rank - (1 if transpose else 2)
     if more := -(as_int(w.shape[axis]) or 0) % pair.group:
         w = a.longer(w, axis, more)
@@ -41,7 +42,7 @@ def product_of_pairs(a: Assigner, pair: Dot, rows: Value, w: Value, transpose: b
 
 
 def conv_by_pairs(a: Assigner, node: Node, dot: Dot, depth: int) -> ConvInPairs | None:
-    """How a convolution is computed by an instruction that multiplies two pixels by two filters; None where the dot
+    """A way to compute a convolution by an instruction that multiplies two pixels by two filters; None where the dot
     instruction `dot`, with a product of this depth for each line, is estimated to be faster. Convolutions in groups
     have no other instruction."""
     way = convolution_in_pairs(node, dot.a, dot.b, a.target)

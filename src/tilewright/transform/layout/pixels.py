@@ -1,7 +1,7 @@
-"""Convolutions of one pixel over NCHW maps: groups that fill no blocks, and layers with nothing blocked around them.
+"""1x1 convolutions over NCHW maps: for groups that fill no blocks, and for layers without blocked neighbours.
 
-A layer that is given an NCHW tensor and whose result is wanted as NCHW needs no conversion in this form, which is worth
-more than anything in how the product is computed.
+A layer that reads and writes NCHW tensors needs no conversion in this form, which saves more time than a faster product
+could.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tilewright.transform.problems import pixel_problem
 
 
 def pointwise(a: Assigner, node: Node) -> bool:
-    """Rewrite a convolution with windows of one pixel into a product over the pixels of an NCHW map, one for each group
-    of channels."""
+    """Rewrite a 1x1 convolution into a product over the pixels of an NCHW map, one product for each group of
+    channels."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     width = decide(

@@ -1,4 +1,5 @@
-"""Products in reduced precision: weights packed as bf16 or i8, activations rounded to what the machine multiplies.
+"""Products in reduced precision: weights packed as bf16 or i8, activations rounded to a type that the machine
+multiplies.
 
     bf16, dot instruction    matmul_dot(cast(x, bf16), cast(pack_dot(w), bf16))       pairs into f32 accumulators
                              attention(..., dot)                          both of its products
@@ -9,9 +10,9 @@
     int8                     cast(matmul_dot(quantised x, quantised w)) * scale of the row * scale of the column
 
 Quantisation is symmetric: weights by the greatest magnitude of each column, in `prepare`; activations by that of each
-row, as they come. An instruction that wants unsigned activations gets them plus 128, and the sum of the column's
-weights times 128 is taken away again. Integer products of narrow operands (MatMulInteger, QLinearMatMul) need no
-scales: the same kernels compute them exactly.
+row, in each call. For an instruction with unsigned activations 128 is added to them, and 128 times the sum of each
+column's weights is subtracted from the result. Integer products of narrow operands (MatMulInteger, QLinearMatMul) need
+no scales: the same kernels compute them exactly.
 """
 
 from __future__ import annotations
@@ -50,20 +51,20 @@ LEVELS = 127
 """Greatest magnitude of a quantised number."""
 
 NIBBLES = 7
-"""Greatest magnitude of a number of 4 bits."""
+"""The greatest magnitude of a 4-bit number."""
 
 OFFSET = 128
 """The offset from signed to unsigned activations."""
 
 GROUP = 32
-"""Rows of a column of weights of 4 bits that share a scale."""
+"""The number of rows of a column of 4-bit weights that share a scale."""
 
 SMALLEST = 2.0**-100
-"""The least magnitude that a scale is made of: rows of zeros have one too."""
+"""The least magnitude from which a scale is computed, so that rows of zeros have one too."""
 
 
 def reduced(a: Assigner, node: Node, x: Value) -> bool:
-    """Compute a product of rows `x` with weights in the precision that the node notes."""
+    """Compute a product of rows `x` with weights in the precision noted on the node; returns whether it did."""
     w = node.inputs[1]
     assert w is not None
     depth = as_int(x.shape[-1])
@@ -87,8 +88,8 @@ def reduced(a: Assigner, node: Node, x: Value) -> bool:
 
 
 def bf16_product(a: Assigner, node: Node, x: Value) -> bool:
-    """A product of rows `x` of bf16 and weights of bf16, where the machine multiplies such numbers; a sum in f32
-    is rounded once."""
+    """Compute a product of bf16 rows `x` and bf16 weights, if the machine multiplies such numbers; the f32 sum is
+    rounded once. Returns whether it did."""
     w, dot, depth = node.inputs[1], find_dot(bf16, bf16, a.target), as_int(x.shape[-1])
     if w is None or w.dtype is not bf16 or not depth or w not in a.fixed or w.type.rank != 2:
         return False
@@ -108,7 +109,7 @@ def bf16_product(a: Assigner, node: Node, x: Value) -> bool:
 
 
 def conv_in_matrices(a: Assigner, node: Node, choice: Matrices) -> bool:
-    """Rewrite a convolution of bf16 or f16 into one by registers of matrices; whether it was."""
+    """Rewrite a convolution of bf16 or f16 into one in matrix registers; returns whether it did."""
     x, w = node.inputs[:2]
     kind = f16 if node.precision == "fp16" else bf16
     tile, conv = find_tile_dot(kind, kind, a.target), node.of(ConvAttrs)
@@ -128,8 +129,8 @@ def conv_in_matrices(a: Assigner, node: Node, choice: Matrices) -> bool:
 
 
 def conv_in_pairs(a: Assigner, node: Node) -> bool:
-    """Rewrite a convolution of bf16 into one by an instruction that multiplies two pixels by two filters; whether it
-    was."""
+    """Rewrite a convolution of bf16 into one by an instruction that multiplies two pixels by two filters; returns
+    whether it did."""
     x, w = node.inputs[:2]
     way = convolution_in_pairs(node, bf16, bf16, a.target)
     assert x is not None and w is not None and way is not None
@@ -139,8 +140,8 @@ def conv_in_pairs(a: Assigner, node: Node) -> bool:
 
 
 def conv_in_dots(a: Assigner, node: Node) -> bool:
-    """Rewrite a convolution of bf16 into one by dot instructions, whose blocks have as many channels as an instruction
-    has lanes; whether it was."""
+    """Rewrite a convolution of bf16 into one by dot instructions, in blocks of as many channels as an instruction has
+    lanes; returns whether it did."""
     x, w = node.inputs[:2]
     dot, conv = find_dot(bf16, bf16, a.target), node.of(ConvAttrs)
     assert x is not None and w is not None and dot is not None
@@ -155,7 +156,7 @@ def conv_in_dots(a: Assigner, node: Node) -> bool:
 
 
 def _narrow(a: Assigner, value: Value, form: Callable[[Value], Value], kind: DType = bf16) -> Value:
-    """A factor in 16 bits: what was so before it was widened is taken as it was."""
+    """A factor in 16 bits; if it was widened from 16 bits, the value before that."""
     producer = a.producer(value)
     if (
         producer is not None
@@ -170,8 +171,8 @@ def _narrow(a: Assigner, value: Value, form: Callable[[Value], Value], kind: DTy
 
 
 def attention(a: Assigner, node: Node) -> bool:
-    """Rewrite an attention whose node notes an algorithm of a folder, or dot instructions for both products; whether it
-    was."""
+    """Rewrite an attention whose node notes an algorithm of a folder, or dot instructions for both products; returns
+    whether it did."""
     if (record := record_of(node)) is not None:
         return record.lower(a, node)
     dot = find_dot(bf16, bf16, a.target)
@@ -185,9 +186,9 @@ def attention(a: Assigner, node: Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Weights that came as codes (`ops/lowered/codes.py`), before they are packed. The codes are u8 or i8 [K, N]; if
-    `paired` they are from 0 to 15, so that two fit into a byte. The scales are f32 [K / group, N], the offsets
-    likewise, or None; `zero` is the code of 0.0."""
+    """Weights stored as codes (`ops/lowered/codes.py`), before packing. The codes are u8 or i8 [K, N]; if `paired` they
+    are from 0 to 15, so that two fit into a byte. The scales are f32 [K / group, N], the offsets likewise, or None;
+    `zero` is the code of 0.0."""
 
     codes: Value
     scales: Value
@@ -198,8 +199,8 @@ class Codes:
 
 
 def by_codes(a: Assigner, node: Node, rows: Callable[[], Value]) -> bool:
-    """Multiply rows by weights that came as codes without widening the codes, if the number of rows is small or
-    unknown; whether this was done."""
+    """Multiply rows by weights stored as codes without widening the codes, if the number of rows is small or unknown;
+    returns whether it did."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     count, depth = as_int(node.output.shape[-2]), as_int(x.shape[-1])
@@ -215,7 +216,8 @@ def by_codes(a: Assigner, node: Node, rows: Callable[[], Value]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """`x[..., M, K]` times the weights `w`, to be expressed by narrower types; `kind`: of narrow floats."""
+    """A product of `x[..., M, K]` and the weights `w` that is to be computed in narrower types; `kind` is the narrow
+    float."""
 
     a: Assigner
     node: Node
@@ -233,7 +235,7 @@ class _Product:
         return as_int(self.node.output.shape[-1]) or 0
 
     def key(self) -> Key:
-        """The key of the decision how the weights lie."""
+        """The key of the decision about the layout of the weights."""
         return key_of_nodes("panels", [self.node], self.a.target)
 
     def emit(self, op: str, *inputs: Value, name: str, **attrs: object) -> Value:
@@ -249,14 +251,15 @@ class _Product:
     # bf16 and f16
 
     def widened(self) -> None:
-        """Narrow weights that are widened when they are read: half the traffic, products in f32."""
+        """Emit the product with narrow weights that are widened as they are read: half the traffic, arithmetic in
+        f32."""
         tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
         packed = self.f32_panels(self.a.as_row_major(self.w), tile.width)
         self.finish(self.multiplied("lowered.matmul_packed", self.x, self.narrow(packed, self.w.name)))
 
     def in_vectors(self, dot: Dot) -> Value | None:
-        """Both factors narrow, rows one by one or in pairs; rounding x joins the kernel that makes it where it can.
-        None where the depth is no multiple of the instruction's."""
+        """Emit the product with both factors narrow, row by row or in pairs of rows. Rounding x is fused into the
+        kernel that computes it if possible. None if the depth is no multiple of the instruction's."""
         if (pair := self.pair(dot)) is not None:
             x, w = (self.narrow(v, v.name) for v in (self.x, self.a.as_row_major(self.w)))
             return product_of_pairs(self.a, pair, x, w, self.transpose, self.columns)
@@ -267,12 +270,12 @@ class _Product:
         return self.multiplied("lowered.matmul_dot", x, self.narrow(packed, self.w.name))
 
     def pair(self, dot: Dot) -> Dot | None:
-        """The instruction that multiplies pairs of rows of what `dot` multiplies, where that is faster."""
+        """The instruction for pairs of rows with the operand types of `dot`, if it is faster; None otherwise."""
         return in_pairs(self.a, self.node, self.x, self.depth, self.columns, dot)
 
     def tile(self, a: DType, b: DType) -> Dot | None:
-        """The instruction that multiplies matrices of these types, where products are to be summed in its registers:
-        those of vectors would be of f32."""
+        """The matrix instruction for these types, if products are summed in matrix registers; None if vectors, which
+        would sum in f32, are faster."""
         tile, target = find_tile_dot(a, b, self.a.target), self.a.target
         if tile is None:
             return None
@@ -287,18 +290,18 @@ class _Product:
         return None if least is None else tile
 
     def in_tiles(self, tile: Dot) -> Value:
-        """Both factors narrow, by registers of matrices."""
+        """Emit the product with both factors narrow, in matrix registers."""
         x = as_rows(self.a, self.narrow(self.x, self.x.name), tile.rows)
         packed = self.whole_panels(self.a.as_row_major(self.w), tile)
         return self.multiplied("lowered.matmul_tiles", x, self.narrow(packed, self.w.name), rows=tile.rows)
 
     def whole_panels(self, w: Value, tile: Dot) -> Value:
-        """Panels of whole registers, with zeros after the depth."""
+        """Emit the packed panels of whole matrix registers, with zeros at the end of the depth."""
         more = -self.depth % tile.depth
         return self.panels(self.a.longer(w, 1 if self.transpose else 0, more) if more else w, tile)
 
     def narrow(self, value: Value, name: str) -> Value:
-        """A narrow factor."""
+        """A factor cast to the narrow type."""
         kind = self.kind
         return value if value.dtype is kind else self.emit("cast", value, name=f"{name}_{kind.name}", dtype=kind)
 
@@ -318,7 +321,8 @@ class _Product:
     # int4w
 
     def of_nibbles(self) -> None:
-        """Weights of 4 bits with a scale for `GROUP` rows of a column, decoded in registers; products in f32."""
+        """Emit the product with 4-bit weights that have a scale for `GROUP` rows of a column and are decoded in
+        registers; the arithmetic is in f32."""
         w, groups, columns_first = self.a.as_row_major(self.w), self.depth // GROUP, self.transpose
         shape = (self.columns, groups, GROUP) if columns_first else (groups, GROUP, self.columns)
         grouped = self.emit("reshape", w, name="groups", shape=shape)
@@ -330,7 +334,7 @@ class _Product:
         self.by_codes(Codes(codes, scales, None, True, float(ZERO)))
 
     def as_rows(self, coded: Coded) -> Codes:
-        """Codes, scales and offsets of weights with their columns last; codes of 4 bits without a sign."""
+        """The codes, scales and offsets of weights with columns last; 4-bit codes are unsigned."""
         groups = as_int(coded.scales.type.size) or 1
         groups //= self.columns
         codes, zero, zeros, transposed = self.a.as_row_major(coded.codes), coded.zero, coded.zeros, coded.transposed
@@ -368,14 +372,15 @@ class _Product:
         return value if value.dtype is f32 else self.emit("cast", value, name="real", dtype=f32)
 
     def as_columns_last(self, value: Value, count: int, transposed: bool) -> Value:
-        """A value of `count` numbers of each column as [count, columns]; `transposed`: it is [columns, count]."""
+        """A value of `count` numbers per column as [count, columns]; with `transposed` it is stored as [columns,
+        count]."""
         if not transposed:
             return self.emit("reshape", value, name="rows", shape=(count, self.columns))
         rows = self.emit("reshape", value, name="rows", shape=(self.columns, count))
         return self.emit("transpose", rows, name="rows", perm=(1, 0))
 
     def by_codes(self, weights: Codes) -> None:
-        """The product with weights of codes."""
+        """Emit the product with coded weights."""
         tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
 
         def panels(rows: Value) -> Value:
@@ -393,7 +398,7 @@ class _Product:
         self.finish(self.emit(f"lowered.{op}", self.x, *operands, name=self.node.output.name, **attrs))
 
     def pairs(self, codes: Value) -> Value:
-        """Codes of 4 bits, two to a byte: an even row in the low half, the next one in the high half."""
+        """Emit 4-bit codes packed two to a byte: an even row in the low half, the next one in the high half."""
         half = self.depth // 2
         pairs = self.emit("reshape", codes, name="pairs", shape=(half, 2, self.columns))
         size, step = (half, 1, self.columns), (1, 1, 1)
@@ -404,14 +409,15 @@ class _Product:
     # int8w
 
     def of_codes(self) -> None:
-        """Weights of 8 bits that are widened when they are read: a quarter of the traffic, products and sums in f32."""
+        """Emit the product with 8-bit weights that are widened as they are read: a quarter of the traffic, arithmetic
+        in f32."""
         scale, narrow = self.quantised_weights()
         tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
         total = self.multiplied("lowered.matmul_packed", self.x, self.f32_panels(narrow, tile.width))
         self.finish(self.emit("mul", total, scale, name=self.node.output.name))
 
     def quantised_weights(self) -> tuple[Value, Value]:
-        """The scale of each column, [1, N], and the weights' codes, as the weights lie."""
+        """The scale of each column, [1, N], and the codes of the weights in the weights' layout."""
         scale, narrow = self.quantise(self.a.as_row_major(self.w), -1 if self.transpose else -2, self.w.name)
         if self.transpose:
             scale = self.emit("transpose", scale, name="scale", perm=(1, 0))
@@ -420,7 +426,7 @@ class _Product:
     # int8
 
     def quantised(self) -> None:
-        """Both factors in 8 bits with scales."""
+        """Emit the product with both factors as 8-bit codes with scales."""
         dots = ((t, find_dot(t, i8, self.a.target)) for t in (i8, u8, i16))
         match = next(((t, d) for t, d in dots if d is not None and self.depth % d.group == 0), None)
         least, matrices = self.in_matrices_from(match)
@@ -452,7 +458,8 @@ class _Product:
         self.finish(self.emit("mul", real, column_scale, name=self.node.output.name))
 
     def in_matrices_from(self, result: tuple[DType, Dot] | None) -> tuple[int, Dot | None]:
-        """From how many rows on integers are summed in registers of matrices, and by which instruction, if by one."""
+        """(least number of rows for which integers are summed in matrix registers, the instruction or None if
+        never)."""
         tile = find_tile_dot(u8, i8, self.a.target)
         if result is None or result[0] is not u8 or tile is None:
             return 0, self.tile(u8, i8)
@@ -460,7 +467,8 @@ class _Product:
         return (0, None) if least is None else (least, tile)
 
     def quantise(self, x: Value, axis: int, name: str, levels: int = LEVELS) -> tuple[Value, Value]:
-        """(scale, round(x / scale)) with the greatest magnitude along an axis at `levels`."""
+        """Emit (scale, round(x / scale)), with scales such that the greatest magnitude along an axis becomes
+        `levels`."""
         size = self.emit("abs", x, name="size")
         axes = (axis % x.type.rank,)
         most = self.emit("reduce_max", size, name=f"{name}_most", axes=axes, keepdims=True)

@@ -16,19 +16,20 @@ from tilewright.transform.graph.channels import moved_shape
 from tilewright.transform.layout.assigner import Assigner
 
 CODED_ROWS = 4
-"""Rows that read weights as codes, at most: of more rows each weight is multiplied often once it is there."""
+"""The largest number of rows that read weights as codes: with more rows each decoded weight would be used often."""
 ROWS = 8
-"""Rows of a tile at most: beyond, its weights are no longer what takes time."""
+"""The largest number of rows in a tile: with more, loading weights no longer limits speed."""
 SYMBOLIC = (4, 8)
-"""Rows and tiles of a batch whose size is not known."""
+"""(rows of a tile, number of tiles) for a batch of unknown size."""
 WIDEST = 8
-"""Vectors of a panel at most."""
+"""The largest number of vectors in a panel."""
 BODY = 24
-"""Multiply-adds of vectors that a body of the loop over the state should have."""
+"""The number of vector multiply-adds that the body of the loop over the state should contain."""
 
 
 def recurrence(a: Assigner, node: Node) -> bool:
-    """The recurrent weights are packed: once in `prepare` if they are weights, else once a call for all its steps."""
+    """Rewrite a recurrence with packed recurrent weights: packed once in `prepare` if they are weights, else once per
+    call."""
     weights, attrs = node.inputs[1], node.of(RecurrenceAttrs)
     assert weights is not None
     hidden = as_int(weights.shape[0])
@@ -58,14 +59,15 @@ def recurrence(a: Assigner, node: Node) -> bool:
 
 
 def exceeds_cache(node: Node, weights: Value, target: Target) -> bool:
-    """Whether at most `CODED_ROWS` rows read weights that do not fit the second cache in f32: widening codes takes less
-    time than reading these."""
+    """Whether weights in f32 exceed the second-level cache while at most `CODED_ROWS` rows use them: then decoding
+    codes takes less time than reading f32."""
     rows, size = as_int(node.outputs[0].shape[1]), as_int(weights.type.size)
     return rows is not None and size is not None and rows <= CODED_ROWS and 4 * size > target.caches.l2
 
 
 def _codes(a: Assigner, weights: Value) -> tuple[Value, Value] | None:
-    """The codes, i8[H, gates * H], that weights are computed of, and their scales, f32[gates * H]; None for others."""
+    """The codes i8[H, gates * H] that weights are computed from, and their scales f32[gates * H]; None for other
+    weights."""
     moves: list[Node] = []
     product = a.producer(weights) if weights in a.fixed else None
     while product is not None and product.op in MOVES and product.inputs[0] is not None:
@@ -97,7 +99,7 @@ def _codes(a: Assigner, weights: Value) -> tuple[Value, Value] | None:
 
 
 def _narrowed(a: Assigner, number: Value) -> Value | None:
-    """The codes of i8 that numbers are cast from."""
+    """The i8 codes that numbers are cast from; None for other values."""
     while number.dtype is not i8:
         node = a.producer(number)
         if node is None or node.op != "cast" or node.inputs[0] is None:
@@ -107,7 +109,8 @@ def _narrowed(a: Assigner, number: Value) -> Value | None:
 
 
 def recurrent_tile(batch: Expr, hidden: int, gates: int, itemsize: int, target: Target) -> Tile:
-    """Equal tiles of rows, and wider panels where rows are few; registers hold the sums of all gates."""
+    """The tile of a recurrence: equal tiles of rows, wider panels if there are few rows; registers hold the sums of all
+    gates."""
     sums = target.registers * 3 // 4  # The others hold weights and an element of the state.
     known, lanes = as_int(batch), target.lanes(itemsize)
     most = max(1, min(ROWS, sums // gates))
@@ -124,7 +127,8 @@ def recurrent_tile(batch: Expr, hidden: int, gates: int, itemsize: int, target: 
 
 
 def _cycles(batch: int, rows: int, gates: int, target: Target) -> float:
-    """The cost of an element of the old state in tiles of so many rows, those past the last one included."""
+    """Estimated cycles per element of the old state with tiles of `rows` rows, the unused rows of the last tile
+    included."""
     multiplied = max(rows * gates / target.fma_per_cycle, target.costs.arithmetic.fma_latency)
     loaded = (rows + gates) * target.vector_bits / 8 / target.l1_bandwidth
     return -(-batch // rows) * max(multiplied, loaded)

@@ -1,4 +1,4 @@
-"""Where a product is summed: in vectors, or in the registers of matrices that some machines have beside them."""
+"""Decide where a product is summed: in vectors, or in the matrix registers that some machines have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BY_ROWS = "by rows"
 
 
 def summed_in(a: Assigner, node: Node, ways: Mapping[str, float]) -> str:
-    """In which way `node` is summed: a decision by the estimated cycles of each."""
+    """The chosen way of summing `node`: a decision by the estimated cycles of each way."""
     return cheapest(partial(key_of_nodes, "registers", [node], a.target), ways)
 
 

@@ -1,10 +1,10 @@
-"""Products of at most four rows with weights of 8-bit floats: panels stay such floats, and are decoded in registers.
+"""Products of at most four rows with 8-bit float weights: panels hold 8-bit floats, which are decoded in registers.
 
     w = cast(codes) * s;  y = matmul(x, w)      ->      y = matmul_packed(x, pack_matmul(codes)) * s
 
-`s` is one number or one a column; it leaves the sum. So the weights are read as they are stored, a quarter of what f32
-would be. More rows, or an open number of them, read weights of f32, which `prepare` decodes once; so do products whose
-weights of f32 are in a cache that is quicker than decoding.
+`s` is one number or one per column, and is multiplied after the sum. The weights are read as they are stored, a quarter
+of the bytes of f32. Products of more rows, or of an unknown number, read f32 weights, which `prepare` decodes once; so
+do products whose f32 weights fit into a cache that is faster than decoding.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.transform.layout.assigner import Assigner
 
 ROWS = 4
-"""The most rows that decode weights as they read them."""
+"""The largest number of rows for which weights are decoded as they are read."""
 LEVELS: dict[DType, str] = {f8e5m2: "l2", f8e4m3fn: "l3"}
-"""Caches that weights of f32 must exceed so that decoding costs less than reading them: E5M2 is the upper half of an
-f16, E4M3 takes twice the operations. Zen 3, 29 November 2026, one row, time of f32 / 8 bits in turns on a busy machine:
-16 MB of f32 1.5 and 0.85, 64 MB 2.2 and 1.2."""
+"""For each 8-bit type the cache that f32 weights must exceed so that decoding costs less than reading them: E5M2 is the
+upper half of an f16, E4M3 takes twice the operations. Zen 3, 29 November 2026, one row, time of f32 / 8 bits in turns
+on a busy machine: 16 MB of f32 1.5 and 0.85, 64 MB 2.2 and 1.2."""
 
 
 def small_floats(a: Assigner, node: Node, rows: Callable[[], Value]) -> bool:
-    """A product of at most four rows with weights that are 8-bit floats, perhaps times a scale."""
+    """Rewrite a product of at most four rows with weights that are 8-bit floats, possibly times a scale; returns
+    whether it did."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     transpose, count, depth = node.of(MatmulAttrs).transpose_b, as_int(node.output.shape[-2]), as_int(x.shape[-1])
@@ -59,7 +60,7 @@ def small_floats(a: Assigner, node: Node, rows: Callable[[], Value]) -> bool:
 
 
 def _decoded(a: Assigner, w: Value, transpose: bool) -> tuple[Value, Value | None] | None:
-    """(8-bit floats, their scale or None) that weights are computed of; None for other weights."""
+    """(8-bit floats, their scale or None) from which weights are computed; None for other weights."""
     node, scale = a.producer(w), None
     if node is not None and node.op == "mul":
         for wide, other in (node.inputs, node.inputs[::-1]):

@@ -1,5 +1,5 @@
-"""Layouts of products and convolutions of f32 by pieces of bf16 (`ops/lowered/split.py`): weights in panels of pieces,
-and in panels as they are for numbers that have none."""
+"""Layouts of f32 products and convolutions by pieces of bf16 (`ops/lowered/split.py`): weights in panels of pieces, and
+also in panels of f32, for numbers that cannot be split."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tilewright.transform.layout.joined import join, keep
 
 
 def split(a: Assigner, node: Node, choice: Split) -> bool:
-    """Rewrite the product of rows with a matrix, or with one for each of their parts: a weight, or what a call
-    computes, whose pieces and panels are then made in each call.
+    """Rewrite the product of rows with a matrix, or with one matrix per batch entry: a weight, or a computed value,
+    whose pieces and panels are then made in each call.
 
     y = matmul(x, w)   ->   p = pack_dot(pieces(w));  b = reduce_max(abs(w)) * depth
                             m = reduce_max(abs(x));  y = matmul_x3(x, pieces(x), w, p, head(too_large(m, b)))
 
-    Of rows whose number is known the weights as they came serve numbers without pieces, so that these take no more
-    memory than packed ones did; where few rows may come, packed ones multiply these.
+    Numbers that cannot be split are multiplied by unpacked f32 weights if the number of rows is known, which takes no
+    more memory than packed ones; if it may be small, by packed ones.
     """
     x, w = node.inputs[:2]
     tile = find_tile_dot(bf16, bf16, a.target)
@@ -63,7 +63,7 @@ def split(a: Assigner, node: Node, choice: Split) -> bool:
 
 
 def split_conv(a: Assigner, node: Node, choice: SplitMatrices | SplitGathered) -> bool:
-    """Rewrite a convolution over whole blocks of channels, of each group, or of few channels, which are one block.
+    """Rewrite a convolution whose channels, in each group, fill whole blocks, or are so few that they are one block.
 
     y = conv(x, w)   ->   p = pack_conv_dot(pieces(w));  q = pack_conv(w);  b = reduce_max(abs(w)) * depth
                           m = reduce_max(abs(x));  y = conv_x3(x, q, p, head(too_large(m, b)))
@@ -111,7 +111,7 @@ def split_conv(a: Assigner, node: Node, choice: SplitMatrices | SplitGathered) -
 
 
 def panels_of_pieces(a: Assigner, w: Value, columns: int, transpose: bool, terms: int, tile: Dot) -> Value:
-    """Panels of whole registers of a weight's pieces, with zeros after the depth."""
+    """Emit panels of a weight's pieces for whole matrix registers, with zeros at the end of the depth."""
     pieces = a.derive("lowered.pieces", w, name=f"{w.name}_pieces", count=count_of(terms), first=True)
     axis = pieces.type.rank - (1 if transpose else 2)
     if more := -(as_int(pieces.shape[axis]) or 0) % tile.depth:
@@ -135,8 +135,8 @@ def bound(a: Assigner, w: Value, depth: int) -> Value:
 
 
 def rows_if_large(a: Assigner, most: Value, limit: Value) -> Value:
-    """A value of a row if sums of products may be beyond the largest number, of none if they are not: its size is what
-    kernels ask."""
+    """Emit a value of one row if sums of products may exceed the largest float, of no rows if not: kernels test its
+    size."""
     count = a.derive("lowered.too_large", most, limit, name="too_large")
     one = a.derive("reshape", limit, name="row", shape=(1,))  # its value is not read
     symbol: Expr = Var(a.builder.fresh("_large"), lo=0, hi=1)

@@ -18,7 +18,7 @@ from tilewright.transform.phases import Phases, grid_of, phases
 
 
 def transposed(a: Assigner, node: Node) -> bool:
-    """A 2-D transposed convolution of one group: blocked output."""
+    """Rewrite a 2-D transposed convolution of one group; its output is blocked. Returns whether it did."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attrs = node.of(ConvTransposeAttrs)
@@ -55,8 +55,8 @@ def transposed(a: Assigner, node: Node) -> bool:
 
 
 def by_phases(a: Assigner, node: Node, choice: Algorithm) -> bool:
-    """Rewrite a transposed convolution as one for all phases of as many taps, by an algorithm whose maps are in blocks.
-    These are interleaved.
+    """Rewrite a transposed convolution as one convolution for all phases with equally many taps, by an algorithm whose
+    maps are in blocks. The results of the phases are then interleaved.
 
     y = conv_transpose(x, w)   ->   m = conv(x, phases of w);  y = slice(reshape(transpose(m)))
     """
@@ -88,8 +88,8 @@ def _beside(a: Assigner, parts: list[Value], axis: int, name: str) -> Value:
 
 
 def of_phases(a: Assigner, w: Value, part: Phases, strides: Ints) -> Value:
-    """Weights `[C, K, kh, kw]` of some phases as `[phases * filters, C, taps, taps]`, mirrored, with filters of zeros
-    after the K."""
+    """Emit weights `[C, K, kh, kw]` of some phases as `[phases * filters, C, taps, taps]`, mirrored, with filters of
+    zeros after the K."""
     channels, filters, *window = (as_int(d) or 1 for d in w.shape)
     for axis, more in (
         (1, part.filters - filters),
@@ -108,8 +108,8 @@ def of_phases(a: Assigner, w: Value, part: Phases, strides: Ints) -> Value:
 
 
 def dilated(a: Assigner, w: Value, dilations: Ints) -> Value:
-    """Weights whose taps stand at distances of `dilations`, with zeros between: no taps, for all that multiplies
-    them."""
+    """Emit weights with zeros between their taps, which then stand at distances of `dilations`, for algorithms without
+    dilation."""
     channels, filters, *window = (as_int(d) or 0 for d in w.shape)
     spread = [k * d for k, d in zip(window, dilations, strict=True)]
     retained = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]

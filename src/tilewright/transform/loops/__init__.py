@@ -1,4 +1,4 @@
-"""From a scheduled function to flat loops that the code generators take: every pass by name, in order."""
+"""Lower a scheduled function to flat loops for the code generators: every pass by name, in order."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ from tilewright.transform.math.expand import expand_math
 Pass = Callable[[PrimFunc], PrimFunc]
 
 LOOPS: Stage[PrimFunc] = Stage(verify_func, verify_loops, verify_flat, VERIFY_PASSES, LOOPS_SHOWN, None)
-"""The loops of one kernel: as scheduled, between passes, and as code generation takes them."""
+"""The checks on the loops of one kernel: as scheduled, between passes, and as code generation takes them."""
 
 
 def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tuple[str, Pass], ...]:
-    """The passes of `lower_loops`, with their names. `prefetch`: what it prefetches for a later kernel."""
+    """The passes of `lower_loops`, with their names. `prefetch` describes the weights to prefetch for a later
+    kernel."""
     always: tuple[tuple[str, Pass], ...] = (
         ("reuse outputs", _of_cpus(lambda func: reuse_outputs(func, target.l1))),
         ("lower blocks", lower_blocks),
@@ -97,7 +98,8 @@ def _insert_barriers(func: PrimFunc) -> PrimFunc:
 
 
 def _of_cpus(run: Pass) -> Pass:
-    """A pass for loops of CPUs: what it makes of a loop's iterations would not do for threads, which share memory."""
+    """A pass that skips functions with GPU threads: its transformation of iterations is wrong for threads that share
+    memory."""
     return lambda func: func if has_threads(func.body) else run(func)
 
 
@@ -109,13 +111,13 @@ def lower_loops(
 
 
 def readable_loops(func: PrimFunc, target: Target, prefetch: WeightPrefetch | None = None) -> PrimFunc:
-    """The loops as readers and C get them: `exp` stays `exp`, not the polynomial that takes its place."""
+    """The loops for human readers and for C: `exp` stays `exp`, without its expansion to a polynomial."""
     readable = [(name, run) for name, run in passes(target, prefetch) if name != "expand math"]
     return run_passes(func, readable, _remembering(), what=func.name)
 
 
 def _remembering() -> Stage[PrimFunc]:
-    """The checks of one kernel's passes, which look at what a pass has left as it was once."""
+    """The checks of one kernel's passes, which check a statement again only if a pass has changed it."""
     known = Known()
     return replace(LOOPS, each=lambda func: verify_loops(func, known), end=lambda func: verify_flat(func, known))
 

@@ -1,4 +1,5 @@
-"""Barriers where threads of a block meet in memory: between what one of them writes and another reads or writes.
+"""Insert barriers for the threads of a GPU block: between a write by one thread and an access of another to the same
+memory.
 
     for k in 0..4 {                                    for k in 0..4 {
       for a in 0..64 thread(threadIdx.x) {               for a in 0..64 thread(threadIdx.x) { S[a] = A[k, a] }
@@ -6,9 +7,9 @@
       B[k, i] = S[i] + S[63 - i]                         B[k, i] = S[i] + S[63 - i]
     }                                                    barrier }
 
-An element that only one thread touches needs none: that is proven from the indices, which must tell the threads from
-each other. Nor do the two halves of a buffer that is filled one iteration ahead. A barrier stands where all threads of
-the block come; where that is impossible, the function is refused.
+An element that only one thread accesses needs none; to prove this, indices must differ between threads. The two halves
+of a double buffer need none either. A barrier must stand where all threads of the block pass; if there is no such
+place, the function is rejected.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError
 
 LARGEST = 1 << 40
-"""More than any index of an element."""
+"""A bound larger than any index of an element."""
 PERIODS = (2, 3, 4)
-"""Parts of a buffer that may take turns."""
+"""The numbers of parts of a buffer that may be used in turns."""
 
 
 def insert_barriers(func: PrimFunc) -> PrimFunc:
-    """The function with barriers in its kernels. Raises CompileError where threads would have to wait for some that do
-    not come."""
+    """The function with barriers in its kernels. Raises CompileError where some threads of a block would not reach a
+    barrier."""
     if not has_threads(func.body):
         return func
     nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
@@ -48,9 +49,9 @@ def insert_barriers(func: PrimFunc) -> PrimFunc:
 class Touch:
     """An access to memory that threads share.
 
-    indices    of the element, with hardware indices by their names; empty for a region of an intrinsic
-    extents    of the loops around whose iterations are no threads, and of the hardware indices where it stands
-    copied     by an asynchronous copy, which is done at the next barrier only, so that even its own thread must wait
+    indices    the element's, in terms of hardware indices; empty for a region of an intrinsic
+    extents    those of the enclosing loops that are not threads, and of the hardware indices there
+    copied     whether an asynchronous copy makes it, which ends at the next barrier: even its own thread must wait
     """
 
     buffer: Buffer
@@ -63,8 +64,8 @@ class Touch:
 
 @dataclass(slots=True)
 class _Part:
-    """A statement with its barriers: what is touched before the first one that surely comes, after the last one, and
-    whether one surely comes."""
+    """A statement with barriers inserted: the accesses before the first barrier that is certainly reached, those after
+    the last one, and whether there is such a barrier."""
 
     stmt: Stmt
     first: list[Touch] = field(default_factory=list)
@@ -74,8 +75,8 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the walk is: what variables are (hardware indices, values of `let`), the extents of loops around, which of
-    their variables are the same for all threads, and whether all threads come."""
+    """The state at a point of the walk: the values of names (hardware indices, `let`), the extents of enclosing loops,
+    which of their variables are equal in all threads, and whether all threads reach the point."""
 
     names: Mapping[Var, Expr] = field(default_factory=dict)
     extents: Mapping[Var, Expr] = field(default_factory=dict)
@@ -84,7 +85,7 @@ class _Place:
 
 
 class _Kernel:
-    """One kernel."""
+    """Inserts barriers into one kernel."""
 
     def __init__(self, func: PrimFunc) -> None:
         self.name = func.name
@@ -183,7 +184,8 @@ class _Kernel:
         return _Part(with_children(s, tuple(p.stmt for p in parts)), first, last, sure)
 
     def by_condition(self, condition: Expr, at: _Place) -> Mapping[Var, Expr]:
-        """The extents of loops and of hardware indices, where a condition leaves one thread of a direction only."""
+        """Extents of loops and hardware indices under a condition: 1 for each thread index that the condition restricts
+        to 0."""
         value = substitute(condition, at.names)
         mentioned = [v for v in self.threads if v in variables(value)] if not loads(value) else []
         alone = [v for v in mentioned if v in at.extents and Analyzer(at.extents, (value,)).prove(v < 1)]
@@ -236,8 +238,8 @@ class _Kernel:
     def meeting(
         self, before: Sequence[Touch], after: Sequence[Touch], at: _Place, turn: Var | None = None
     ) -> Group | None:
-        """The group that has to wait between what was touched and what will be; `turn`: between two iterations of the
-        loop of this variable."""
+        """The threads ("block" or "warp") that have to wait between the accesses `before` and `after`; None if no
+        barrier is needed. `turn`: the accesses are in two iterations of the loop with this variable."""
         result: Group | None = None
         for a, b in product(before, after):
             if a.buffer == b.buffer and (a.is_write or b.is_write) and not self.separate(a, b, at.common, turn):
@@ -257,8 +259,8 @@ class _Kernel:
         )
 
     def separate(self, a: Touch, b: Touch, common: frozenset[Var], turn: Var | None) -> bool:
-        """Whether two touches are of one thread wherever they are of one element, or never of one element. Of a copy
-        that goes on, they must be of different elements: in different iterations, those that tell them."""
+        """Whether no barrier is needed between two accesses: they are of different elements, or each element is
+        accessed by one thread only. A running copy must differ in its elements even from its own thread's accesses."""
         if not self.block:
             return True
         if not (a.known and b.known):
@@ -269,7 +271,7 @@ class _Kernel:
         return self.by_one_thread(a, b, common) or _differ(a, b, common)
 
     def tells(self, a: Touch, turn: Var, common: frozenset[Var]) -> bool:
-        """Whether the element tells which iteration touches it, and which thread."""
+        """Whether different iterations of `turn`, and different threads, access different elements."""
         extents = {**a.extents, **self.threads}
         return _told_by(a.indices, turn, {v: n for v, n in extents.items() if v not in common}, extents)
 
@@ -288,9 +290,9 @@ class _Kernel:
 
 
 def _under_way(body: Stmt) -> frozenset[Buffer]:
-    """The buffers that copies write in a kernel whose plan has placed barriers itself, as it does where copies are
-    under way for more than one: they say how many they wait for, and none is added for such buffers. The
-    interpreter checks that they are enough."""
+    """The buffers that asynchronous copies write, in a kernel whose plan has placed barriers itself, as plans with
+    several copies under way do: their waits name the number of copies, and none is added for such buffers. The
+    interpreter checks that they suffice."""
     stmts = list(walk(body))
     if not any(isinstance(s, Barrier) for s in stmts):
         return frozenset()
@@ -299,12 +301,12 @@ def _under_way(body: Stmt) -> frozenset[Buffer]:
 
 
 def _dividing(buffer: Buffer) -> tuple[str, ...]:
-    """The hardware indices whose threads may touch one element of a buffer."""
+    """The hardware indices of the threads that share a buffer."""
     return ("threadIdx.x",) if buffer.scope == "warp" else ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 
 def _told_by(indices: Sequence[Expr], var: Var, varying: Mapping[Var, Expr], extents: Mapping[Var, Expr]) -> bool:
-    """Whether different values of a variable give different indices, whatever the other varying ones are."""
+    """Whether different values of `var` give different indices, whatever the values of the other varying variables."""
     if injective(indices, var, varying):
         return True
     # Parts of a joined index, such as (b*256 + t) // 75: its remainder may be simplified to that of another sum, which
@@ -321,7 +323,7 @@ def _told_by(indices: Sequence[Expr], var: Var, varying: Mapping[Var, Expr], ext
 
 
 def _canonical(t: Touch, common: frozenset[Var], threads: Mapping[Var, Expr]) -> tuple[object, ...]:
-    """The indices with the variables that vary by their order and extents: equal ones are the same function."""
+    """The indices with varying variables replaced by their order and extents: equal results are the same function."""
     own = dict.fromkeys(v for i in t.indices for v in variables(i) if v not in common and v not in threads)
     renamed: dict[Var, Expr] = {v: Var(f"varying.{k}") for k, v in enumerate(own)}
     sizes = tuple(t.extents.get(v) for v in own)
@@ -329,7 +331,7 @@ def _canonical(t: Touch, common: frozenset[Var], threads: Mapping[Var, Expr]) ->
 
 
 def _differ(a: Touch, b: Touch, common: frozenset[Var]) -> bool:
-    """Whether an index of one access is never that of the other."""
+    """Whether some index of access `a` always differs from that of `b`."""
     return any(_never_equal(i, j, common) for i, j in zip(a.indices, b.indices, strict=True))
 
 

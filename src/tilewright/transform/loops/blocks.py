@@ -29,7 +29,7 @@ def lower_blocks(func: PrimFunc) -> PrimFunc:
 
 
 class _Lowering:
-    """One walk. `placed` names the blocks whose init stands in front of a loop already."""
+    """One walk over a function. `placed` names the blocks whose init is already in front of a loop."""
 
     __slots__ = ("placed", "symbols", "used_names")
 

@@ -1,4 +1,4 @@
-"""Whether the buffers of a memory that was described (`te.scope`) fit into it."""
+"""Check that the buffers in a memory described by `te.scope` fit into it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tilewright.support.errors import ScheduleError
 
 
 def check_capacities(func: PrimFunc) -> PrimFunc:
-    """The function, whose buffers have places. Raises ScheduleError where those that live at once need more bytes than
-    their memory has, or a size is not constant."""
+    """Check a function whose buffers are placed, and return it. Raises ScheduleError if buffers that live at the same
+    time need more bytes than their memory has, or if a size is not constant."""
     results = (find_memory(s.buffer.scope) for s in walk(func.body) if isinstance(s, Allocate))
     for memory in dict.fromkeys(m for m in results if m is not None):
         need = _most(func.body, memory)
@@ -26,7 +26,7 @@ def check_capacities(func: PrimFunc) -> PrimFunc:
 
 
 def _most(s: Stmt, memory: Memory) -> int:
-    """The most bytes of a memory that are in use at once inside of a statement."""
+    """The most bytes of a memory that are in use at the same time inside a statement."""
     inside = max((_most(child, memory) for child in s.children), default=0)
     if not isinstance(s, Allocate) or s.buffer.scope != memory.name:
         return inside

@@ -1,10 +1,10 @@
-"""Bounds that are checked while a function runs.
+"""Check the bounds of accesses while a function runs.
 
     block B: B[vi] = A[vi + d]           block B: if vi + d >= 0 and vi + d < n { B[vi] = A[vi + d] }
                                  ->               else if bounds[0] == 0 { bounds[0] = 1; bounds[1] = vi + d; ... }
 
-An access that is proven to be inside is left alone. The first one that is outside is written into a buffer, with its
-number, its index and the extent; what it was for is not computed.
+An access that is proven to be inside is not checked. The first access that is outside is reported in a buffer, with its
+number, its index and the extent; the statement that makes it is skipped.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tilewright.support.classes import dataclass
 
 ZERO = const(0)
 REPORT_WORDS = 3
-"""The words that a call reports: the number of the access (0: all were inside), its index, the extent."""
+"""The number of words that a call reports: the number of the access (0: all were inside), its index, the extent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
     """One index of a read or write that is not proven to lie in its dimension.
 
-    `conditions` are those of the expression that it stands in, `assumptions` those of the statements around it,
-    `extents` those of the variables around it: it is reached where all of these hold.
+    The access happens if `conditions` (of the selects around it in its expression) and `assumptions` (of the enclosing
+    statements) hold; `extents` are those of the enclosing loops.
     """
 
     block: str
@@ -56,13 +56,13 @@ class Access:
 
 
 def unproven(func: PrimFunc) -> tuple[Access, ...]:
-    """The accesses of a function that are not proven to be inside."""
+    """The accesses of a function that are not proven to be in bounds."""
     return tuple(dict.fromkeys(_within(func.body, func.name, {}, ())))
 
 
 def check_bounds(func: PrimFunc) -> tuple[PrimFunc, tuple[Access, ...]]:
-    """A function with a buffer more, into which it writes the first access that is outside; and the accesses that it
-    checks, by their numbers from 1. Loops run one iteration after another."""
+    """A function with an additional buffer, into which it writes the first access out of bounds; and the accesses that
+    it checks, numbered from 1. All loops become serial."""
     report = Buffer(fresh_name("bounds", used_names_of(func)), i64, (const(REPORT_WORDS),))
     numbers: dict[tuple[object, ...], int] = {}
     accesses: list[Access] = []
@@ -82,7 +82,7 @@ Numbered = Callable[[Access], tuple[int, Buffer]]
 
 
 def _guard(s: Stmt, block: str, extents: Mapping[Var, Expr], assumptions: Conditions, numbered: Numbered) -> Stmt:
-    """A statement that runs only where all that it touches is inside, and else reports the first that is not."""
+    """A statement that runs only if all of its accesses are in bounds, and otherwise reports the first that is not."""
     children = tuple(
         _guard(c, name, inner, known, numbered) for c, name, inner, known in _children(s, block, extents, assumptions)
     )
@@ -104,8 +104,8 @@ def _reporting(access: Access, number: int, report: Buffer) -> Stmt:
 def _children(
     s: Stmt, block: str, extents: Mapping[Var, Expr], assumptions: Conditions
 ) -> Iterator[tuple[Stmt, str, Mapping[Var, Expr], Conditions]]:
-    """The statements inside of one, each with the block that it is of and what holds there. A block's mention none of
-    the loops around it."""
+    """The statements inside of one, each with the name of its block and the facts that hold there. Statements in a
+    block know nothing of the loops around the block."""
     match s:
         case Block():
             inner = {it.var: it.extent for it in s.iters}
@@ -127,7 +127,7 @@ def _within(s: Stmt, block: str, extents: Mapping[Var, Expr], assumptions: Condi
 
 
 def _direct(s: Stmt, block: str, extents: Mapping[Var, Expr], assumptions: Conditions) -> Iterator[Access]:
-    """The accesses that a statement makes itself and that are not proven to be inside."""
+    """The accesses that a statement itself, not its children, makes and that are not proven to be in bounds."""
     for e in exprs_of(s):
         for load, conditions in guarded_loads(e, set(loads(e))):
             yield from _outside(Access(block, load.buffer.name, 0, ZERO, ZERO, conditions), load, extents, assumptions)
@@ -157,7 +157,7 @@ def _outside(
 
 
 def _serial(s: Stmt) -> Stmt:
-    """A statement with all loops serial: the first access that is outside is to be the first in the program's order."""
+    """The statement with all loops serial, so that the first access out of bounds is the first in program order."""
     if isinstance(s, For):
         return For(s.var, s.extent, _serial(s.body))
     return with_children(s, tuple(map(_serial, s.children))) if s.children else s

@@ -6,12 +6,11 @@
       for ii in 0..8 { C[io*8 + ii] = B[io*8 + ii] }   for ii in 0..8 { C[io*8 + ii] = B[ii] }
     }                                                } }
 
-A buffer lives at the innermost statement that holds all its uses and writes all that it reads; inside, a dimension
-needs only the range that the loops in there go through. One of scope "padded" is enlarged where its planes would meet
-in the same sets of the cache (`spread.py`), one with a rule for its rows (the note `StorageAlign`) as far as that says.
-What the threads of a block have in common is one buffer for all of them, with what any of them uses, wherever in their
-loops it lives. A buffer is never placed inside a vectorized loop: there the
-loop becomes part of its shape, so that lanes stays separate. Sizes are literals where one bounds the range.
+A buffer is allocated at the innermost statement that contains all its uses and writes every element before reading it;
+each dimension then needs only the range of the loops inside. A buffer of scope "padded" is enlarged where its planes
+would share sets of the cache (`spread.py`), one with the note `StorageAlign` as that says. Memory that the threads of a
+block share is one buffer with the elements that any of them uses. A buffer is never allocated inside a vectorized loop:
+the loop becomes part of its shape, so that lanes stay separate. Sizes are literals if a literal bounds the range.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from tilewright.transform.loops.coverage import is_self_contained
 from tilewright.transform.loops.spread import spread
 
 MAX_BOUND = 1024
-"""Elements up to which a dimension inside of loops has the size of its bound: it may then live in registers or on the
-stack, where a symbolic one lives in a workspace."""
+"""The largest bound that is used as the size of a dimension inside loops. The buffer may then be in registers or on the
+stack, while one of symbolic size is in a workspace."""
 
 
 def compact_buffers(func: PrimFunc, caches: Caches = USUAL) -> PrimFunc:
-    """The function with an `Allocate` for each of `func.buffers`; those never used are dropped."""
+    """The function with an `Allocate` for each of `func.buffers`; unused buffers are dropped."""
     note = find(func.notes, StorageAlign)
     if note is not None:
         func = replace(func, notes=without(func.notes, StorageAlign))
@@ -66,7 +65,7 @@ class _Place:
 
 
 def _uses(body: Stmt, buffers: frozenset[Buffer]) -> dict[Buffer, list[tuple[Path, Stmt]]]:
-    """For each buffer the chain of statements from the root to the place where it should live."""
+    """For each buffer the chain of statements from the root to the place where it is to be allocated."""
     chains: dict[Buffer, list[tuple[Path, Stmt]]] = {}
 
     def visit(s: Stmt, path: Path, above: list[tuple[Path, Stmt]]) -> None:
@@ -101,7 +100,7 @@ def _trim(chain: list[tuple[Path, Stmt]], buffer: Buffer) -> list[tuple[Path, St
 
 
 def _touched(s: Stmt) -> list[Buffer]:
-    """The buffers that `s` itself loads, stores or names."""
+    """The buffers that statement `s` itself loads, stores or names."""
     results = [load.buffer for load in own_loads(s)]
     if isinstance(s, Store):
         results.append(s.buffer)
@@ -160,7 +159,7 @@ def _place(buffer: Buffer, chain: list[tuple[Path, Stmt]], extents: dict[Var, Ex
 
 
 def _aligned(place: _Place, note: StorageAlign) -> _Place:
-    """The place with enlarged rows, if the note says so; where nothing makes them fit they stay."""
+    """The place with enlarged rows, if the note says so; unchanged if no size satisfies the note."""
     rules = zip(note.buffers, note.dimensions, note.factors, note.offsets, strict=True)
     rule = next((r for r in rules if r[0] == place.old.name), None)
     if rule is None:
@@ -176,7 +175,7 @@ def _aligned(place: _Place, note: StorageAlign) -> _Place:
 
 
 def _outside_one_loop(chain: list[tuple[Path, Stmt]]) -> list[tuple[Path, Stmt]]:
-    """The chain up to its innermost loop (which then is inside the place)."""
+    """The chain cut before its innermost loop, which then is inside the place."""
     last = max(k for k, (_, s) in enumerate(chain[:-1]) if isinstance(s, For))
     return chain[: last + 1]
 
@@ -184,7 +183,8 @@ def _outside_one_loop(chain: list[tuple[Path, Stmt]]) -> list[tuple[Path, Stmt]]
 def _dimension(
     collector: Collector, accesses: list[Access], d: int, whole: Expr, enclosing: frozenset[Var], scope: str
 ) -> tuple[Expr, Expr]:
-    """`(start, extent)` of what is used of dimension `d`; start over the loops around, extent over symbols alone."""
+    """`(start, extent)` of the used range of dimension `d`; `start` may depend on enclosing loops, `extent` on symbols
+    only."""
     analyzer = collector.analyzer
     ends = collector.union([a.box[d] for a in accesses])
     if ends is None:
@@ -209,7 +209,7 @@ def _dimension(
 
 
 class _Rewriter:
-    """Puts the allocations in place and moves indices to the new origin."""
+    """Inserts the allocations and subtracts the start of each place from indices."""
 
     __slots__ = ("_analyzer", "_memo", "places")
 

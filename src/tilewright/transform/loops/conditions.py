@@ -5,14 +5,14 @@
         if n > 0 and i < 4 { A[i, j] = 0.0 }   ->     for j in 0..16 { A[i, j] = 0.0 }
       } }                                           } }
 
-What is made in temporaries for a condition alone is made under it, and a condition that does not mention a loop leaves
-it (but never a parallel one: outside, only one thread runs). What then stands directly in its own loop and only bounds
-it from above becomes the loop's extent; in a vectorized or unrolled loop only if that is a literal. What bounds a
-serial loop from below moves its start:
+Temporaries that are used only under a condition are computed under it. A condition that does not depend on a loop moves
+out of it (but never out of a parallel one: outside, only one thread runs). A condition directly inside its loop that
+only bounds the loop from above becomes its extent; in a vectorized or unrolled loop only if that is a literal. A
+condition that bounds a serial loop from below moves its start:
 
     for k in 0..5 { if 2 <= k { C = C + A[k] } }   ->   for k in 0..3 { C = C + A[k + 2] }
 
-So do conditions after which all stores of a serial loop are, where from some iteration on none of them holds:
+If all stores of a serial loop are under conditions, none of which holds from some iteration on, the loop ends there:
 
     for t in 0..5 { for i in 0..6 { if t*6 + i < 8 { C[i] = 0.0 } } ... }   ->   for t in 0..2 { ... }
 """
@@ -35,7 +35,7 @@ from tilewright.transform.loops.simplify import analyzer_of
 
 
 def move_conditions(func: PrimFunc) -> PrimFunc:
-    """The function with its conditions as far out as they can be."""
+    """The function with its conditions moved as far out as possible."""
     body = _Mover(None).statement(func.body)
     return func if body is func.body else func.with_body(body)
 
@@ -54,7 +54,7 @@ def bound_loops_of(stmt: Stmt, analyzer: Analyzer | None = None) -> Stmt:
 
 
 class _Mover:
-    """Rewrites bottom-up. With an analyzer, conditions become extents; without, they only move."""
+    """Rewrites bottom-up. With an analyzer, conditions also become extents; without one, they only move."""
 
     __slots__ = ("an",)
 
@@ -111,7 +111,7 @@ class _Mover:
         return _guard(outside, replace(s, extent=extent, body=body))
 
     def busy_part(self, s: For) -> Stmt:
-        """A serial loop without the iterations at its end that store nothing, if their number is known."""
+        """A serial loop without its last iterations if these store nothing and their number is known."""
         extent = as_int(s.extent)
         if self.an is None or s.kind != "serial" or extent is None:
             return s
@@ -144,7 +144,8 @@ class _Mover:
         return latest
 
     def false_from(self, condition: Expr, loop: For, inner: Eliminator) -> int | None:
-        """The iteration of `loop` from which on `condition` is false for all values of the variables inside."""
+        """The first iteration of `loop` from which on `condition` is false for all values of the inner variables; None
+        if unknown."""
         parts = self.slack(condition, loop)
         if parts is None or parts[0] >= 0:
             return None
@@ -155,7 +156,8 @@ class _Mover:
         return ends[1][1] // -parts[0] + 1
 
     def first(self, condition: Expr, loop: For) -> Expr | None:
-        """The iteration from which on `condition` holds in a serial loop, if that is all it says."""
+        """The first iteration for which `condition` holds, if it is only a lower bound on the serial loop; None
+        otherwise."""
         if loop.kind != "serial":
             return None
         parts = self.slack(condition, loop)
@@ -165,7 +167,7 @@ class _Mover:
         return -(to_expr(parts[1]) // parts[0])
 
     def limit(self, condition: Expr, loop: For) -> Expr | None:
-        """The extent that `condition` allows the loop, if that is all it says."""
+        """The extent to which `condition` limits the loop, if it is only an upper bound; None otherwise."""
         parts = self.slack(condition, loop)
         if self.an is None or parts is None or parts[0] >= 0:
             return None
@@ -176,7 +178,8 @@ class _Mover:
         return bound
 
     def slack(self, condition: Expr, loop: For) -> tuple[int, Form] | None:
-        """`c` and `rest` such that the condition says `c*v + rest >= 0` of the loop's variable and nothing else."""
+        """`(c, rest)` such that the condition is equivalent to `c*v + rest >= 0` for the loop's variable v; None
+        otherwise."""
         if self.an is None or loop.kind == "thread" or loop.var not in variables(condition):
             return None
         slack = nonnegative_forms(self.an, condition)
@@ -192,7 +195,7 @@ class _Mover:
 
 
 def _wanted(s: Allocate) -> Stmt:
-    """A temporary made only for what stands under a condition after it goes under that condition."""
+    """Move an allocation whose buffer is used only under a condition to the inside of that condition."""
     own, body = {s.buffer}, s.body
     while isinstance(body, Allocate):
         own.add(body.buffer)
@@ -208,12 +211,12 @@ def _wanted(s: Allocate) -> Stmt:
 
 
 def _within(s: Stmt, body: Stmt) -> Stmt:
-    """Allocations around another body."""
+    """The chain of allocations `s` around another body."""
     return Allocate(s.buffer, _within(s.body, body)) if isinstance(s, Allocate) else body
 
 
 def _written(stmt: Stmt) -> Iterator[Buffer]:
-    """Buffers that a statement writes, but for those that it allocates."""
+    """The buffers that a statement writes, except those that it allocates."""
     allocated = {s.buffer for s in walk(stmt) if isinstance(s, Allocate)}
     for s in walk(stmt):
         if isinstance(s, Store) and s.buffer not in allocated:
@@ -223,7 +226,7 @@ def _written(stmt: Stmt) -> Iterator[Buffer]:
 
 
 def _sequence(stmts: tuple[Stmt, ...]) -> Stmt:
-    """Neighbours under one condition go under it together."""
+    """Join neighbouring statements that have conditions in common under these conditions."""
     result: list[Stmt] = []
     for s in stmts:
         last = result[-1] if result else None
@@ -243,7 +246,7 @@ def _sequence(stmts: tuple[Stmt, ...]) -> Stmt:
 
 
 def _shares(s: Stmt) -> bool:
-    """Whether a statement touches memory that threads share: they may have to wait before it."""
+    """Whether a statement accesses memory that GPU threads share: threads may have to wait before it."""
     return any(sharing(b.scope) for b in buffers_in(s))
 
 
@@ -256,5 +259,5 @@ def _conjunction(conditions: list[Expr]) -> Expr:
 
 
 def _loads(e: Expr) -> bool:
-    """True if `e` reads memory: where the condition stands now, something may guard its indices."""
+    """Whether `e` reads memory: such a condition may not move, since an enclosing condition may guard its indices."""
     return any(type(node) is Load for node in walk_expr(e))

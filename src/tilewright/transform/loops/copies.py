@@ -10,7 +10,7 @@ from tilewright.ir.rewrite import fresh_name, map_expr, map_exprs_of, walk, with
 
 
 def copy_fresh(stmt: Stmt, used_names: set[str]) -> Stmt:
-    """`stmt` with what it binds renamed: the copy may stand beside the original."""
+    """A copy of `stmt` with fresh names for all that it binds, so that it may stand beside the original."""
     renamed: dict[Var, Expr] = {}
     buffers: dict[Buffer, Buffer] = {}
     for s in walk(stmt):
@@ -67,7 +67,7 @@ def conjuncts(condition: Expr) -> list[Expr]:
 
 
 def stored_tile(to: Buffer, tile: Buffer, used_names: set[str]) -> Stmt:
-    """A tile's registers stored, in loops over all its dimensions that are written out."""
+    """A statement that stores the registers of `tile` to buffer `to`, in unrolled loops over all dimensions."""
     at = tuple(Var(fresh_name("at", used_names)) for _ in tile.shape)
     s: Stmt = Store(to, at, Load(tile, at))
     for var, extent in zip(reversed(at), reversed(tile.shape), strict=True):

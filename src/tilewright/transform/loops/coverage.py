@@ -1,11 +1,11 @@
-"""Does a statement read from a buffer only what it wrote there itself?
+"""Check whether a statement reads from a buffer only elements that it has written itself.
 
     for i in 0..4 {
       if i == 0 { B[0] = 1.0 }         no: in the later iterations of i, B[0] comes from the first one
       C[i] = B[0]
     }
 
-If not, the buffer must outlive the statement. What cannot be proven counts as no.
+If not, the buffer must outlive the statement. If neither can be proven, the answer is no.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _parts(access: Access) -> list[Expr]:
 def _happens(
     collector: Collector, write: Access, reads: list[Access], assumptions: frozenset[Expr], enclosing: frozenset[Var]
 ) -> bool:
-    """True if the write is done, wherever it is inside the buffer, in each iteration of the loops around in which
-    reads (all under the conditions `assumptions`) are, or for each element at least that is read there."""
+    """True if a write, wherever its indices are inside the buffer, happens in each iteration of the enclosing loops in
+    which the `reads` (all under `assumptions`) happen, or at least for each element that they read."""
     simplify = collector.analyzer.simplify
     inside: list[Expr] = []
     for index, extent in zip(write.indices, write.buffer.shape, strict=False):
@@ -59,8 +59,8 @@ def _happens(
 
 
 def _of_element(condition: Expr, write: Access, read: Access, enclosing: frozenset[Var]) -> bool:
-    """True if a read has the condition of a write, with its own loops' variables where both go through the elements.
-    What data decide may be decided otherwise by then."""
+    """True if a read has the same condition as a write, after replacing the loop variables that index the element. A
+    condition on data does not count: the data may have changed in between."""
     if loads(condition):
         return False
     own: dict[Var, Expr] = {}
@@ -79,7 +79,8 @@ def _varies(condition: Expr, enclosing: frozenset[Var]) -> bool:
 
 
 def _bounds(an: Analyzer, read: Access, d: int, enclosing: frozenset[Var]) -> list[Expr]:
-    """Where a dimension's indices end by the conditions of a read, as far as the loops around say."""
+    """Upper bounds on the read indices of dimension `d` from the conditions of the read, in terms of enclosing
+    loops."""
     results = []
     for part in _parts(read) if read.indices else ():
         if isinstance(part, Op) and part.name == "lt" and part.args[0].dtype is i64 and not loads(part):
@@ -91,7 +92,7 @@ def _bounds(an: Analyzer, read: Access, d: int, enclosing: frozenset[Var]) -> li
 
 
 def _covers(an: Analyzer, written: Ends, read: Ends | None, bounds: list[Expr], whole: Expr) -> bool:
-    """True if the range `written` holds the part of `read`, which ends at the `bounds` too, that is inside the
+    """True if the range `written` contains the part of the range `read`, cut at the `bounds`, that is inside the
     buffer."""
     (low, high), zero = written, const(0)
     last = whole - 1

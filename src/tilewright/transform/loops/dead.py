@@ -1,4 +1,4 @@
-"""Remove stores into intermediate buffers that nothing reads, and the loops that are empty then.
+"""Remove stores into intermediate buffers that nothing reads, and loops that become empty.
 
 alloc B: f32[8] { for i in 0..8 { B[i] = 0.0 }      ->    C[0] = 1.0
   C[0] = 1.0 }
@@ -23,7 +23,7 @@ def drop_dead_stores(func: PrimFunc) -> PrimFunc:
 
 
 def _read(body: Stmt) -> set[Buffer]:
-    """Buffers loaded other than to update themselves, or touched by an intrinsic."""
+    """The buffers that are loaded other than to update themselves, or used by an intrinsic."""
     members: set[Buffer] = set()
     for s in walk(body):
         own = s.buffer if isinstance(s, Store) else None

@@ -1,4 +1,4 @@
-"""Deferred epilogues: what follows a tile's products is computed piece by piece between the products of the next tile.
+"""Deferred epilogues: the epilogue of a tile is computed piece by piece between the products of the next tile.
 
     for t in 0..16 @defer(lanes=16) {
       alloc tile: f32[4, 64] in local
@@ -22,9 +22,9 @@ becomes
     }
     for r in unrolled 0..4 { for v in vectorized 0..64 { y[60 + r, v] = tanh(raw[r, v]) } }
 
-All elements of a tile are complete at the same time, and then a core has nothing to do but their functions, more
-instructions than it looks ahead: tables, comparisons and additions take their units' time while those that multiply
-wait. Between products they take what products leave (the method is software pipelining: Lam 1988).
+All elements of a tile are complete at the same time. Their functions are then more instructions than an out-of-order
+core looks ahead, and the multipliers idle meanwhile. Interleaved with products, the functions use the units that
+products leave free (software pipelining: Lam 1988).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from tilewright.transform.loops.copies import copy_fresh, stored_tile
 from tilewright.transform.loops.merge import parts, touched, written
 
 WRITTEN_OUT = 8
-"""Steps of the reduction between two pieces up to which they are written out."""
+"""The largest number of reduction steps between two pieces that is unrolled."""
 
 
 def defer_epilogues(func: PrimFunc) -> PrimFunc:
-    """The function with loops over tiles that have the note `Defer` changed so where they can."""
+    """The function in which loops over tiles with the note `Defer` have deferred epilogues, where possible."""
     used_names = names_of(func)
     body = map_stmt(func.body, lambda s: _statement(s, used_names))
     return func if body is func.body else func.with_body(body)
@@ -64,8 +64,8 @@ def _statement(s: Stmt, used_names: set[str]) -> Stmt | None:
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """A tile's buffer, what stands before the reduction, the reduction, the loops of the epilogue (the last one in
-    vectors) and what it stores."""
+    """The parts of a loop over tiles: the tile's buffer, the statements before the reduction, the reduction, the loops
+    of the epilogue (the last one vectorized) and the epilogue's store."""
 
     buffer: Buffer
     before: tuple[Stmt, ...]
@@ -80,7 +80,7 @@ class _Tile:
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """How many elements of a line are a piece, how many pieces there are, and the steps of the reduction between."""
+    """The elements of a line per piece, the number of pieces, and the steps of the reduction between two pieces."""
 
     width: int
     count: int
@@ -88,7 +88,7 @@ class _Pieces:
 
 
 def _tile(loop: For) -> _Tile | None:
-    """The parts of a loop over tiles; None where it is something else."""
+    """The parts of a loop over tiles; None if it has another form."""
     if not isinstance(loop.body, Allocate) or loop.body.buffer.scope != "local":
         return None
     buffer, stmts = loop.body.buffer, parts(loop.body.body)
@@ -112,7 +112,8 @@ def _tile(loop: For) -> _Tile | None:
 
 
 def _pieces(tile: _Tile, lanes: int) -> _Pieces | None:
-    """A vector a piece, or as many of a line as leave each piece a step of the reduction; None where lines are cut."""
+    """A piece per vector, or longer pieces so that there is a reduction step for each; None if pieces would not divide
+    lines."""
     extents = [as_int(x.extent) for x in tile.nest]
     if None in extents:
         return None
@@ -148,7 +149,7 @@ def _deferred(loop: For, tile: _Tile, pieces: _Pieces, used_names: set[str]) -> 
 
 
 def _mixed(tile: _Tile, deferred: Stmt, pieces: _Pieces, used_names: set[str]) -> list[Stmt]:
-    """The pieces, each followed by some steps of the reduction, and after them the steps that are left."""
+    """The pieces of the deferred epilogue, each followed by some steps of the reduction, then the remaining steps."""
     loops: list[tuple[Var, int]] = []
     number: Expr = const(0)
     inner = deferred
@@ -178,7 +179,7 @@ def _mixed(tile: _Tile, deferred: Stmt, pieces: _Pieces, used_names: set[str]) -
 
 
 def _steps(reduction: For, first: Expr, count: int, used_names: set[str]) -> Stmt:
-    """Some steps of a reduction; a few are written out."""
+    """Steps `first` to `first + count` of a reduction; at most `WRITTEN_OUT` are unrolled."""
     step = Var(fresh_name(reduction.var.name, used_names))
     body = substitute_stmt(copy_fresh(reduction.body, used_names), {reduction.var: first + step})
     is_short = count <= WRITTEN_OUT

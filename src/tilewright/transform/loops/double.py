@@ -1,4 +1,5 @@
-"""Fill a loop's buffers one iteration ahead, each in two halves by turns (the note `DoubleBuffer`).
+"""Double buffering: fill a loop's buffers one iteration ahead, alternating between two halves (the note
+`DoubleBuffer`).
 
     for i in 0..n @double_buffer(buffers=[B]) {       alloc B: f32[2, 8] {
       alloc B: f32[8] {                                 if 0 < n { for j in 0..8 { B[0, j] = A[j] } }
@@ -6,7 +7,7 @@
         for j in 0..8 { C[i*8 + j] = B[j] }               if i + 1 < n { for j in 0..8 { B[(i + 1) % 2, j] = ... } }
       } }                                                 for j in 0..8 { C[i*8 + j] = B[i % 2, j] } } }
 
-Where the loop does not have this form any more, it stays as it is: the note changes no result.
+A loop that no longer has this form stays as it is.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ TWO = const(2)
 
 
 def double_buffers(func: PrimFunc) -> PrimFunc:
-    """The function with the buffers of such notes in two halves."""
+    """The function in which the buffers of `DoubleBuffer` notes have two halves."""
     if not any(isinstance(s, For) and find(s.notes, DoubleBuffer) for s in walk(func.body)):
         return func
     return func.with_body(_statement(func.body, names_of(func)))
@@ -52,7 +53,7 @@ def _statement(s: Stmt, used_names: set[str]) -> Stmt:
 
 
 def _doubled(stmt: Stmt, old: For, name: str, used_names: set[str]) -> Stmt:
-    """The loop, which may stand after what other buffers needed, with one more buffer in two halves."""
+    """The statement with one more buffer doubled; the loop may stand after the first fills of other buffers."""
     loop = next((s for s in walk(stmt) if isinstance(s, For) and s.var is old.var), None)
     if loop is None or loop.kind != "serial":
         return stmt
@@ -83,8 +84,8 @@ def _doubled(stmt: Stmt, old: For, name: str, used_names: set[str]) -> Stmt:
 
 
 def _parts(body: Stmt, name: str) -> tuple[Buffer, list[Allocate], list[Stmt], list[Stmt]] | None:
-    """The buffer, the other allocations of a loop's body, the statements that fill the buffer and the others, if those
-    that fill it come before those that read it."""
+    """(buffer, other allocations, statements that fill the buffer, other statements) of a loop's body; None if the
+    buffer is read before it is filled."""
     others: list[Allocate] = []
     buffer: Buffer | None = None
     while isinstance(body, Allocate):
@@ -108,7 +109,7 @@ def _written(stmt: Stmt) -> set[Buffer]:
 
 
 def _half(stmt: Stmt, old: Buffer, new: Buffer, half: Expr) -> Stmt:
-    """A statement on one half of the doubled buffer."""
+    """A statement with one half of the doubled buffer in place of the old buffer."""
     memo: dict[Expr, Expr] = {}
 
     def load(e: Expr) -> Expr | None:

@@ -5,18 +5,16 @@
         if io*4 + ii < n { C[io*4 + ii] = x }   ->   for end in 0..ends {
       } }                                              for ii in unrolled 0..rows { C[first + ii] = x } }
 
-A tile of one row waits for each of its multiply-adds and for the panel that it shares with no other row: 14 rows take
-less
-time as two tiles of 7 than as one of 13 and one of 1. `rows`, by n and `end`, gets a version for each of its values
-(`remainder.py`), as the remainder would, so there is no more code. Where n is a multiple of the tile, one row short of
-one, or less than a tile, nothing else is done than before. If registers have room for a row more (`LastTile`), it is
-part of the last tile where it alone is left, for then panels are read once; that is one version more. Fewer rows than
-occur so have no version: of 10 rows in tiles of 8 the last two have 5 each, and where a version of the function for
-`n == 1` stands around (`plans/framework/variants.py`), one row never comes alone.
+A tile of one row waits for each of its multiply-adds and for loads of a panel that no other row shares: 14 rows take
+less time as two tiles of 7 than as one of 13 and one of 1. `rows` depends on n and `end`, and gets a version for each
+of its values (`remainder.py`), as the remainder would, so there is no more code. If n is a multiple of the tile, one
+row short of one, or less than a tile, nothing changes. If registers have room for one more row (`LastTile`), a single
+remaining row joins the last tile, so that panels are read once; that is one more version. Numbers of rows that cannot
+occur have no version: of 10 rows in tiles of 8 the last two tiles have 5 each, and inside a variant for `n != 1`
+(`plans/framework/variants.py`) one row never remains.
 
-Loops qualify whose variable occurs in the number of a row alone: then any division of the rows does the same. What is
-computed of a tile's products has no versions, which would be much code: the products of these tiles go through memory
-to it.
+A loop qualifies if its variable occurs only in row numbers: then every division of the rows computes the same. The
+epilogue of a tile has no versions, which would be much code: the products of the last tiles reach it through memory.
 """
 
 from __future__ import annotations
@@ -65,20 +63,20 @@ from tilewright.transform.loops.remainder import MAX_REMAINDER, all_after, all_r
 from tilewright.transform.loops.simplify import simplify_stmt
 
 MAX_SEPARATE = 6
-"""Rows up to which those that are all there are, or half of more, have a version for either: products of more hide how
-they prefetch."""
+"""The largest number of rows that have separate versions for being all rows and for being half of the last rows. Larger
+products hide how they prefetch."""
 
 
 def even_tails(func: PrimFunc) -> PrimFunc:
-    """The function with the last tiles of symbolic numbers of rows evened out."""
+    """The function in which the last two tiles of a symbolic number of rows are about equal."""
     body = _evened(func.body, {}, frozenset(), names_of(func))
     return func if body is func.body else func.with_body(body)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """A loop over tiles of `size` of the `rows` rows, of which the last one may have `most`; `inner` are the loops over
-    the rows of a tile."""
+    """A loop over tiles of `size` rows, of `rows` rows in all. The last tile may have `most` rows; `inner` are the
+    variables of the loops over the rows of a tile."""
 
     loop: For
     rows: Expr
@@ -89,7 +87,7 @@ class _Tiles:
 
 
 def _evened(s: Stmt, outer: dict[Var, Expr], never: frozenset[Expr], used_names: set[str]) -> Stmt:
-    """`never`: conditions that do not hold here."""
+    """The statement with the last tiles of loops evened out. `never`: conditions that do not hold here."""
     if isinstance(s, For):
         tiles = _tiles(s, outer)
         evened = None if tiles is None else _split(tiles, outer, never, used_names)
@@ -106,7 +104,8 @@ def _evened(s: Stmt, outer: dict[Var, Expr], never: frozenset[Expr], used_names:
 
 
 def _fewest(tiles: _Tiles, never: frozenset[Expr]) -> int:
-    """The fewest rows that the last tiles can have, beside none: of fewer than a tile all, else the smaller half."""
+    """The least number of rows in a last tile, apart from none: all of them if they are fewer than a tile, else the
+    smaller half."""
     if type(tiles.rows) is not Var:
         return 1
     least = max(1, tiles.rows.lo or 0)
@@ -116,7 +115,7 @@ def _fewest(tiles: _Tiles, never: frozenset[Expr]) -> int:
 
 
 def _tiles(loop: For, outer: dict[Var, Expr]) -> _Tiles | None:
-    """The tiles that a loop goes over, each row of them after a condition that it exists."""
+    """The tiles that a loop goes over, if each row is guarded by the condition that it exists; None otherwise."""
     if loop.kind != "serial":
         return None
     inside = list(walk(loop.body))
@@ -138,8 +137,8 @@ def _tiles(loop: For, outer: dict[Var, Expr]) -> _Tiles | None:
 
 
 def _bounded(rows: For, tiles: For) -> Expr | None:
-    """n, if all that the loop does is after `tile * extent + row < n`; of a part of the rows that begins at `first`
-    and has a number of tiles, after `first + tile * extent + row < n`, the rows in it."""
+    """The number of rows if the body of `rows` is guarded by `tile * extent + row < n`: n. Under `first + tile * extent
+    + row < n`, with a known number of tiles, the number of rows of this part. None otherwise."""
     size, inside, tile = as_int(rows.extent), rows.body, tiles.var
     if size is None or not isinstance(inside, If) or inside.orelse is not None:
         return None
@@ -157,7 +156,7 @@ def _bounded(rows: For, tiles: For) -> Expr | None:
 
 
 def _otherwise(inside: list[Stmt], tile: Var, conditions: frozenset[Expr]) -> bool:
-    """Whether another condition, or the extent of a loop, depends on the tile."""
+    """Whether a condition not in `conditions`, or the extent of a loop, depends on the tile."""
     for s in inside:
         if isinstance(s, If | For):
             (e,) = exprs_of(s)
@@ -170,7 +169,8 @@ def _otherwise(inside: list[Stmt], tile: Var, conditions: frozenset[Expr]) -> bo
 
 
 def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], used_names: set[str]) -> Stmt | None:
-    """The loop over whole tiles and that over the last ones; None if the tile occurs outside of a row's number."""
+    """The loop over whole tiles, followed by the loop over the last ones; None if the tile occurs outside of row
+    numbers."""
     loop, size, most = tiles.loop, tiles.size, tiles.most
     end, rows, first = (Var(fresh_name(f"{loop.var.name}_{what}", used_names)) for what in ("end", "rows", "first"))
     try:
@@ -217,7 +217,7 @@ def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], used_n
 
 
 def _with_rows(body: Stmt, tiles: _Tiles) -> Stmt:
-    """The statements of a tile, with loops over the most rows that one has, and places for them."""
+    """The statements of a tile with loops and buffers enlarged to the most rows that a tile has."""
     if tiles.most == tiles.size:
         return body
     accesses = [
@@ -238,7 +238,7 @@ def _with_rows(body: Stmt, tiles: _Tiles) -> Stmt:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """Products that end in memory, in `raw`, and what is computed of them row by row."""
+    """Products that are stored in the buffer `raw`, and the epilogue that reads them row by row."""
 
     products: Stmt
     raw: Buffer
@@ -246,7 +246,7 @@ class _Deferred:
 
 
 def _epilogue_after(moved: Stmt, tiles: _Tiles, rows: Var, used_names: set[str]) -> _Deferred | None:
-    """A tile's epilogue apart from its products, if it computes anything."""
+    """A tile's epilogue, split from its products; None if it computes nothing."""
     if not isinstance(moved, Allocate) or not isinstance(moved.body, Seq):
         return None
     tile, (*before, last) = moved.buffer, moved.body.stmts
@@ -269,17 +269,17 @@ def _epilogue_after(moved: Stmt, tiles: _Tiles, rows: Var, used_names: set[str])
 
 
 def _nest(s: Stmt) -> list[For]:
-    """Loops each of which is all that is in the one before."""
+    """The loops of a perfect nest, from the outermost."""
     return [s, *_nest(s.body)] if isinstance(s, For) else []
 
 
 class _ElsewhereError(Exception):
-    """The tile, or a row in it, occurs outside of a row's number."""
+    """Raised if the tile, or a row in it, occurs outside of a row's number."""
 
 
 class _Mover:
-    """The `body` of a loop over tiles for the `rows` rows from `first` on: `first + row` for `tile * size + row`. Its
-    own buffers have places for the rows of a tile."""
+    """Rewrites the `body` of a loop over tiles for `rows` rows from `first` on: `first + row` replaces `tile * size +
+    row`. Buffers allocated inside are indexed by the rows of a tile."""
 
     __slots__ = ("first", "memo", "own", "rows", "tiles")
 
@@ -298,7 +298,7 @@ class _Mover:
         return s
 
     def is_own(self, access: Store | Load) -> bool:
-        """Whether a place for the rows of a tile is meant, which the tile does not move."""
+        """Whether an access is to a buffer of the tile, whose indices do not depend on the tile's number."""
         return access.buffer in self.own and not any(self.tiles.loop.var in variables(i) for i in access.indices)
 
     def expr(self, e: Expr) -> Expr:
@@ -316,7 +316,7 @@ class _Mover:
         return rebuild(e, [self.expr(c) for c in e.children])
 
     def row(self, e: Expr) -> Expr | None:
-        """`e` of a row's number; None if it is not the number of one row that it depends on."""
+        """`e` with the new row number; None if it does not depend on one row number alone."""
         tile = self.tiles.loop.var
         inner = [v for v in variables(e) if v in self.tiles.inner]
         if len(inner) != 1 or not e.dtype.is_int or any(type(n) is Load for n in walk_expr(e)):

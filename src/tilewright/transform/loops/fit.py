@@ -1,13 +1,13 @@
-"""Let buffers of a bounded size have no more rows than there are.
+"""Shrink buffers that have a constant upper bound as size to the rows that are used.
 
     alloc t: f32[64, 48, 16] {                          alloc t: f32[64, min(n, 48)//2*2 + 1, 16] {
       for i in 0..64 {                                    for i in 0..64 {
         for j in 0..min(n, 48) { t[i, j, ...] = ... } }     for j in 0..min(n, 48) { t[i, j, ...] = ... } }
       ... t[i, j, ...] ... }                       ->     ... t[i, j, ...] ... }
 
-A block of Winograd tiles of which a small map fills a fifth would else be spread over five times as many pages, and its
-memory be that of a whole block. The number of rows is odd, so that planes of them do not meet in the same sets of the
-cache whatever it is (`spread.py`). Buffers that live in registers or on the stack have literal sizes.
+A block of Winograd tiles of which a small map fills a fifth would otherwise spread over five times as many pages, and
+take the memory of a whole block. The number of rows is always odd, so that planes do not share sets of the cache
+(`spread.py`). Buffers that live in registers or on the stack have literal sizes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tilewright.transform.loops.unread import Loops, accesses
 from tilewright.transform.loops.workspace import STACK_LIMIT
 
 MIN_ROWS = 8
-"""Rows that a buffer keeps, however few there are: what is saved is not worth an address that is computed."""
+"""The least number of rows of a buffer: to save more is not worth computing addresses."""
 
 
 def fit_buffers(func: PrimFunc, caches: Caches = USUAL) -> PrimFunc:
-    """The function with buffers of symbolic sizes where known ones are but bounds."""
+    """The function in which buffers whose known sizes are only bounds have symbolic sizes."""
     if not func.symbols:
         return func
     body = _statement(func.body, {}, {v: v for v in func.symbols}, caches)
@@ -37,7 +37,7 @@ def fit_buffers(func: PrimFunc, caches: Caches = USUAL) -> PrimFunc:
 
 
 def _statement(s: Stmt, outer: Loops, named: dict[Var, Expr], caches: Caches) -> Stmt:
-    """`named`: the function's symbols, and what is named of them, in terms of symbols."""
+    """The statement with shrunk buffers. `named`: the function's symbols, and `let` variables in terms of them."""
     if not s.children:
         return s
     inside = {**outer, s.var: s.extent} if isinstance(s, For) else outer
@@ -52,7 +52,7 @@ def _statement(s: Stmt, outer: Loops, named: dict[Var, Expr], caches: Caches) ->
 
 
 def _is_large(s: Allocate) -> bool:
-    """Whether a buffer of a known size lives in a workspace: on a stack places are literals."""
+    """Whether a buffer of known size is in a workspace; buffers on the stack need literal sizes."""
     sizes = [as_int(n) for n in s.buffer.shape]
     nbytes = s.buffer.dtype.itemsize
     for n in sizes:
@@ -63,7 +63,7 @@ def _is_large(s: Allocate) -> bool:
 
 
 def _fitted(s: Allocate, outer: Loops, named: dict[Var, Expr], caches: Caches) -> Buffer:
-    """The buffer with no more places in each dimension than are used; the last one, along which vectors run, stays."""
+    """The buffer with only the used places in each dimension; the last one, along which vectors run, stays."""
     if any(isinstance(c, Intrinsic) for c in walk(s.body)):
         return s.buffer
     known = tuple(as_int(n) or 0 for n in s.buffer.shape)
@@ -78,7 +78,7 @@ def _fitted(s: Allocate, outer: Loops, named: dict[Var, Expr], caches: Caches) -
 
 
 def _count(s: Allocate, place: int, outer: Loops) -> Expr | None:
-    """The bound of all indices in a dimension, in terms of symbols; None if no one expression is known."""
+    """A bound on all indices in a dimension in terms of symbols; None if no single expression is known."""
     members: set[Expr] = set()
     for access, _, loops, facts in accesses(s.body, s.buffer, {}):
         an = Analyzer({**outer, **loops}, facts)

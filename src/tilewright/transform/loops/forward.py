@@ -1,4 +1,4 @@
-"""Read what a padded copy is made of where nothing of it is padding: copy propagation under a condition.
+"""Copy propagation under a condition: read the source of a padded copy directly if no element of the copy is padding.
 
     alloc s: f32[8] {                                            if 1 <= t and t*6 + 7 < n {
       for i in 0..8 {                                              for j in 0..8 { B[j] = f(A[t*6 + j - 1]) }
@@ -6,8 +6,8 @@
                       A[t*6 + i - 1], 0.0) }                       alloc s: f32[8] { ... as before ... }
       for j in 0..8 { B[j] = f(s[j]) } }                         }
 
-Tiles at the border of a map take the copy, all others read the map itself. Copies that are read no more often than they
-are written qualify, and keep the lanes of a vector beside each other: they were made for their padding alone.
+Tiles at the border of a map use the copy, all others read the map itself. Copies qualify if they are read no more often
+than written and have their vector lanes contiguous in the source: they exist for their padding alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Loops = dict[Var, Expr]
 
 
 def forward_copies(func: PrimFunc) -> PrimFunc:
-    """The function with versions that read the sources of padded copies."""
+    """The function with versions that read the sources of padded copies directly."""
     body = _Forwarder(names_of(func), frozenset(func.params)).statement(func.body, {})
     return func if body is func.body else func.with_body(body)
 
@@ -57,7 +57,7 @@ class _Copy:
 
 
 class _Forwarder:
-    """One walk. Where something is written that the caller sees, it might be the source."""
+    """One walk over a function. Statements that write a parameter are left alone, since it might alias the source."""
 
     __slots__ = ("params", "used_names")
 
@@ -74,7 +74,7 @@ class _Forwarder:
         return with_children(s, tuple([self.statement(c, outer) for c in s.children])) if s.children else s
 
     def forwarded(self, s: Allocate, outer: Loops) -> Stmt | None:
-        """The statements from the copy to its last reader in two versions, inside the allocations that follow `s`."""
+        """The statements from a copy to its last reader in two versions, inside the allocations that follow `s`."""
         inner: Stmt = s.body
         enclosing: list[Buffer] = []
         while isinstance(inner, Allocate):
@@ -97,7 +97,8 @@ class _Forwarder:
         return body
 
     def is_free(self, rest: Stmt, copy: _Copy) -> bool:
-        """Whether what reads the copy neither reads it more often than it was written nor can write its source."""
+        """Whether the statements that read the copy read it no more often than it was written and cannot write its
+        source."""
         inside = list(walk(rest))
         written = {s.buffer for s in inside if isinstance(s, Store)}
         mixed = any(isinstance(s, Intrinsic) for s in inside) or copy.source.buffer in written
@@ -123,7 +124,7 @@ def _copy_in(s: Stmt, buffer: Buffer) -> _Copy | None:
 
 
 def _touches(s: Stmt, buffer: Buffer) -> Iterator[bool]:
-    """True for each time that a statement reads, writes or hands on the buffer."""
+    """For each access of a statement whether it reads, writes or passes on the buffer."""
     for x in walk(s):
         yield isinstance(x, Store) and x.buffer == buffer
         yield isinstance(x, Intrinsic) and any(r.buffer == buffer for r in (*x.outputs, *x.inputs))
@@ -131,7 +132,8 @@ def _touches(s: Stmt, buffer: Buffer) -> Iterator[bool]:
 
 
 def _whole(copy: _Copy, outer: Loops) -> Expr | None:
-    """Under which condition all of a copy comes from its source; None if that cannot be said or never holds."""
+    """The condition under which all elements of a copy come from its source; None if it cannot be expressed or never
+    holds."""
     inner = {s.var: s.extent for s in copy.loops}
     an = Analyzer({**outer, **inner})
     eliminator = Eliminator(an, frozenset(inner))
@@ -147,7 +149,7 @@ def _whole(copy: _Copy, outer: Loops) -> Expr | None:
 
 
 def _read_once(s: Stmt, copy: _Copy) -> bool:
-    """Whether there are at most as many reads of the copy as elements in it."""
+    """Whether a statement reads the copy at most as often as the copy has elements."""
     written = _times(copy.loops)
     read = 0
     for enclosing in _reads(s, copy.buffer, ()):
@@ -173,8 +175,7 @@ def _reads(s: Stmt, buffer: Buffer, enclosing: tuple[For, ...]) -> Iterator[tupl
 
 
 def _direct(s: Stmt, copy: _Copy) -> Stmt | None:
-    """The readers with the source in place of the copy; None if where an element comes from is not a function of its
-    place in the copy."""
+    """The readers with the source in place of the copy; None if the source's index is not a function of the copy's."""
     places = tuple(Var(f"place{k}") for k in range(len(copy.indices)))
     inverse: dict[Var, Expr] = {}
     an = Analyzer()
@@ -200,7 +201,7 @@ def _direct(s: Stmt, copy: _Copy) -> Stmt | None:
 
 
 def _step(index: Expr, v: Var, an: Analyzer) -> int:
-    """How much an index grows with a variable; 0 if that is not a number."""
+    """By how much an index grows with a variable; 0 if that is not a number."""
     step = an.simplify(substitute(index, {v: v + 1}) - index)
     value = as_int(step)
     return value if value is not None else 0

@@ -10,9 +10,9 @@ becomes
     for i in 0..n { for v in vectorized 0..32 { e[i*32 + v] = exp(x[i*32 + v]) }
                     for w in vectorized 0..32 { part[w] = part[w] + e[i*32 + w] } }
 
-What stands between the two moves before or after them, if nothing it touches forbids that. Each iteration must make
-elements of its own: a maximum that the first loop is still taking is not ready for its reader. Where several rows
-are worked on together, neighbouring loops over them become one first, if each row's statements touch that row alone.
+Statements between the two loops move before or after them, if dependences allow that. Each iteration must complete its
+own elements: a maximum that the first loop still accumulates is not ready for a reader. If several rows are processed
+together, neighbouring loops over them are joined first, if the statements of a row access that row alone.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _statement(s: Stmt) -> Stmt:
 
 
 def _rows_merged(a: Stmt, b: Stmt) -> For | None:
-    """Two loops over the same rows as one, if the loops inside can be merged then."""
+    """Two loops over the same rows joined into one, if the loops inside can then be merged; None otherwise."""
     if not (isinstance(a, For) and isinstance(b, For) and a.kind == b.kind == "serial" and a.extent is b.extent):
         return None
     if as_int(a.extent) is None or not any(isinstance(x, For) and x.kind == "vectorized" for x in walk(b.body)):
@@ -84,7 +84,7 @@ def parts(s: Stmt) -> list[Stmt]:
 
 
 def _points(s: Stmt, buffer: Buffer) -> Iterator[tuple[Expr, ...] | None]:
-    """The indices at which a statement touches a buffer; None where they are not known."""
+    """The indices at which a statement accesses a buffer; None for an access whose indices are not known."""
     for inner in walk(s):
         if isinstance(inner, Store) and inner.buffer == buffer:
             yield inner.indices
@@ -102,7 +102,8 @@ def _vector_store(s: Stmt) -> tuple[For, For, Store] | None:
 
 
 def _merged(stmts: Sequence[Stmt]) -> list[Stmt] | None:
-    """The first and the last of these statements as one loop, with what stands between before or after it."""
+    """The first and the last of these statements merged into one loop, with the statements between before or after it;
+    None if that is not possible."""
     created, used = _vector_store(stmts[0]), _vector_store(stmts[-1])
     if created is None or used is None:
         return None
@@ -151,7 +152,7 @@ def _own_elements(store: Store, outer: For, lanes: For) -> bool:
 
 
 def depend(a: Stmt, b: Stmt) -> bool:
-    """Whether the order of two statements matters."""
+    """Whether two statements depend on each other, so that their order matters."""
     return bool(written(a) & touched(b) or written(b) & touched(a))
 
 
@@ -175,7 +176,7 @@ def written(s: Stmt) -> set[Buffer]:
 
 
 def _disjoint(s: Stmt, store: Store, outer: For, lanes: For) -> bool:
-    """Whether `s` writes nothing of what `store` writes: a tail after the main part does not."""
+    """Whether `s` writes no element that `store` writes, as the tail after a main part does not."""
     extents = {x.var: x.extent for x in (outer, lanes)}
     others = {x.var: x.extent for x in walk(s) if isinstance(x, For)}
     for inner in walk(s):

@@ -1,13 +1,13 @@
-"""The vectors of a conditional loop one by one: a vector whose lanes all count loses the condition, and one without any
+"""Split a conditional vectorized loop into single vectors: a full vector runs without the condition, and an empty one
 is skipped.
 
     for v in 0..64 vectorized {                   if 16 <= n { for v in 0..16 vectorized { B[v] = A[2*v] } }
       if v < n { B[v] = A[2*v] }             ->   else if 0 < n { for v in 0..16 vectorized { if v < n { ... } } }
     }                                             if 32 <= n { for v in 0..16 vectorized { B[v + 16] = ... } } ...
 
-Code for a condition that differs between lanes is masked, which for what is not contiguous takes many times as long.
-Loops of a single vector and of very many are left as they are, those whose sizes are numbers, of which partial ones are
-few, and sums of vectors over a loop (`shorter.py`).
+Code for a condition that differs between lanes is masked, which takes many times as long for accesses that are not
+contiguous. Loops of a single vector and of very many stay as they are, and so do loops of known size, few of whose
+vectors are partial, and sums of vectors over a loop (`shorter.py`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from tilewright.transform.loops.shorter import summed
 from tilewright.transform.loops.simplify import analyzer_of, simplify_stmt
 
 MAX_VECTORS = 256
-"""Vectors of a loop above which they are not written out: each is a copy of the body, twice."""
+"""The largest number of vectors in a loop that is split: each vector is two copies of the body."""
 
 
 def narrow_tails(func: PrimFunc, target: Target) -> PrimFunc:
-    """The function with conditional vectorized loops in vectors of the target's width."""
+    """The function with conditional vectorized loops split into vectors of the target's width."""
     body = _Narrower(func, target).statement(func.body)
     return func if body is func.body else func.with_body(body)
 
@@ -63,7 +63,7 @@ class _Narrower:
         return with_children(s, tuple([self.statement(c) for c in s.children]))
 
     def under(self, fact: Expr, s: Stmt) -> Stmt:
-        """A statement where a condition is known to hold, if that does not depend on memory."""
+        """The statement rewritten under a known condition, unless the condition depends on memory."""
         if loads(fact):
             return self.statement(s)
         before = self.an, self.facts
@@ -74,7 +74,7 @@ class _Narrower:
         return s
 
     def vectors(self, loop: For) -> Stmt | None:
-        """The loop vector by vector; None if it has no condition that says which lanes count."""
+        """The loop vector by vector; None if it has no condition on its lanes."""
         size, body = as_int(loop.extent), loop.body
         if size is None or not isinstance(body, If) or body.orelse is not None:
             return None

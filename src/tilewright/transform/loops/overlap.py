@@ -1,4 +1,4 @@
-"""Let the last tile of a line of symbolic length overlap the one before, where tests would be made for each element.
+"""Let the last tile of a line of symbolic length overlap the one before, instead of testing each of its elements.
 
     for t in 0..(n + 15)//16 {                    if 17 <= n {
       for v in vectorized 0..16 {                   for t in 0..(n - 1)//16 { C[t*16 + v] = x[...] }
@@ -6,13 +6,13 @@
           C[t*16 + v] = select(p, x[...], 0) }  ->  } else { if n == 16 { C[v] = x[...] }
       } }                                           else { for v in vectorized 0..16 { if v < n { ... } } } }
 
-After a test of the symbol there are as many elements as a tile has, and none is tested but where a window leaves the
-map. In a line of a map each tap of a window would be read under a mask of its own, each column of a register tile
-after a jump of its own. What two tiles compute is written twice, so a tile may neither read what it writes nor, where
-parameters may share memory, what another tile wrote in their place: a function with `MayAlias` stays as it is.
+After one test of the symbol every tile is full, and elements are tested only where a window leaves the map. Otherwise
+each tap of a window would be read under a separate mask, and each column of a register tile after a separate jump.
+Elements that two tiles compute are written twice, so a tile may not read what it writes, nor, if parameters may share
+memory, what another tile wrote: a function with `MayAlias` stays as it is.
 
-Inside, the symbol goes by another name with a range of its own, from which `partition.py` knows that windows of all
-tiles but the first and last lie in the map.
+Inside, the symbol is renamed to one with a narrower range, by which `partition.py` proves that windows of all tiles but
+the first and last lie in the map.
 """
 
 from __future__ import annotations
@@ -47,15 +47,16 @@ from tilewright.transform.loops.remainder import all_after
 from tilewright.transform.loops.simplify import simplify_stmt
 
 MAX_SYMBOL = 1 << 20
-"""Symbols that reach the size of a tile at no value up to this one are not looked at."""
+"""The largest value of symbols that is considered: a line must reach the size of a tile below it."""
 MAX_MORE = 8
-"""Elements more than a tile has, with which windows of its columns lie in the line or leave it at one end."""
+"""The largest number of elements beyond a tile's at which columns' windows are tested for leaving the line at one end
+only."""
 MIN_LANES = 8
-"""Lanes of vectors that are halved for lines which do not fill one: of smaller ones, half would be too little."""
+"""The least number of lanes of a vector that may be halved for shorter lines."""
 
 
 def overlap_tails(func: PrimFunc) -> PrimFunc:
-    """The function with the last tiles of symbolic lines moved to where whole tiles are."""
+    """The function in which the last tiles of symbolic lines are moved back to overlap the tile before."""
     if find(func.notes, MayAlias) is not None:
         return func
     body = _overlapped(func.body, {}, names_of(func))
@@ -64,8 +65,9 @@ def overlap_tails(func: PrimFunc) -> PrimFunc:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A loop over tiles of `size` of `count` elements, which `symbol` says; `own` are the tests that an element of a
-    tile is one of them, `elements` the loops over those of a tile, of which some are `copies` of the code for each."""
+    """A loop over tiles of `size` elements, of `count` in all, which depends on `symbol`. `own` are the conditions that
+    an element of a tile exists, `elements` the variables of the loops over a tile's elements; `copies`: some are
+    unrolled."""
 
     loop: For
     symbol: Var
@@ -76,7 +78,7 @@ class _Line:
     copies: bool
 
     def least(self, count: int) -> int | None:
-        """The least value of the symbol with so many elements; None if none is known to be."""
+        """The least value of the symbol for which the line has at least `count` elements; None if it is not known."""
         low, high = max(self.symbol.lo or 0, 0), min(MAX_SYMBOL, self.symbol.hi or MAX_SYMBOL)
         while low < high:
             middle = (low + high) // 2
@@ -99,7 +101,7 @@ def _overlapped(s: Stmt, outer: dict[Var, Expr], used_names: set[str]) -> Stmt:
 
 
 def _line(loop: For, outer: dict[Var, Expr]) -> _Line | None:
-    """The tiles that a loop goes over, each element of them after a test that it exists."""
+    """The tiles that a loop goes over, if each element is guarded by a test that it exists; None otherwise."""
     if loop.kind != "serial":
         return None
     inside = list(walk(loop.body))
@@ -123,7 +125,7 @@ def _line(loop: For, outer: dict[Var, Expr]) -> _Line | None:
 
 
 def _bound(part: Expr, tile: Var, inner: dict[Var, For]) -> tuple[Expr, int] | None:
-    """n and the size of a tile, if a test is `tile * size + element < n`, or `<= n - 1`."""
+    """(n, size of a tile) of a test `tile * size + element < n` or `<= n - 1`; None for other conditions."""
     if type(part) is not Op or part.name not in ("lt", "le"):
         return None
     index, count = part.args
@@ -140,14 +142,14 @@ def _bound(part: Expr, tile: Var, inner: dict[Var, For]) -> tuple[Expr, int] | N
 
 
 def _rereads(inside: list[Stmt]) -> bool:
-    """Whether something is read that is also written, but for what a tile allocates."""
+    """Whether a buffer is both read and written, other than those that a tile allocates."""
     own = {s.buffer for s in inside if isinstance(s, Allocate)}
     written = {s.buffer for s in inside if isinstance(s, Store)} - own
     return any(x.buffer in written for s in inside for x in own_loads(s))
 
 
 def _tests_more(inside: list[Stmt], line: _Line) -> bool:
-    """Whether elements are tested one by one for more than being there."""
+    """Whether single elements are tested for more than that they exist."""
 
     def conditions() -> Iterator[Expr]:
         for s in inside:
@@ -161,8 +163,8 @@ def _tests_more(inside: list[Stmt], line: _Line) -> bool:
 
 
 def _split(line: _Line, outer: dict[Var, Expr], used_names: set[str]) -> Stmt | None:
-    """The versions for more elements than a tile has, for as many and for fewer; None if a value of the symbol does not
-    tell which it is, or if the tile occurs elsewhere than in the number of an element."""
+    """The versions for more elements than a tile has, for equally many and for fewer; None if the symbol's value does
+    not determine the case, or if the tile occurs outside of element numbers."""
     loop, symbol, size = line.loop, line.symbol, line.size
     more, whole = line.least(size + 1), line.least(size)
     if more is None or whole is None:
@@ -209,8 +211,8 @@ def _split(line: _Line, outer: dict[Var, Expr], used_names: set[str]) -> Stmt | 
 
 
 def _inside(version: Let, line: _Line, least: int) -> int | None:
-    """The value of the symbol from which on no column of the first or the last tile is tested for a window that leaves
-    both ends of a line; None if there is no such test, or if it is no small one."""
+    """The least value of the symbol from which on each column's test for leaving both ends of the line is always true
+    in the first and the last tile; None if there are no such tests, or if it is not within `MAX_MORE`."""
     tests = _columns_tested(version.body, version.var)
     if not line.copies or not tests:
         return None
@@ -223,7 +225,7 @@ def _inside(version: Let, line: _Line, least: int) -> int | None:
 
 
 def _columns_tested(s: Stmt, symbol: Var) -> list[Expr]:
-    """The tests of the symbol and of columns alone, for each column: loops that are unrolled have a number in each."""
+    """The tests that depend only on the symbol and on columns, with a number for each unrolled column."""
     results: list[Expr] = []
 
     def on(s: Stmt, numbers: dict[Var, range]) -> None:
@@ -244,7 +246,7 @@ def _columns_tested(s: Stmt, symbol: Var) -> list[Expr]:
 
 
 def _halved(line: _Line) -> Stmt:
-    """The loop over tiles of half the size."""
+    """The loop over tiles, with tiles of half the size."""
     half = line.size // 2
 
     def on(s: Stmt) -> Stmt | None:
@@ -255,7 +257,7 @@ def _halved(line: _Line) -> Stmt:
 
 
 def _held(s: Stmt, tests: frozenset[Expr]) -> Stmt:
-    """`s` where the tests are known to hold."""
+    """`s` with the tests replaced by true."""
 
     def on(s: Stmt) -> Stmt | None:
         if not isinstance(s, If):
@@ -267,11 +269,12 @@ def _held(s: Stmt, tests: frozenset[Expr]) -> Stmt:
 
 
 class _ElsewhereError(Exception):
-    """The tile occurs elsewhere than in the number of an element."""
+    """Raised if the tile occurs elsewhere than in the number of an element."""
 
 
 class _Mover:
-    """The body of a loop over tiles of `size` for the elements from `first` on: `first` for `tile * size`."""
+    """Rewrites the body of a loop over tiles of `size` for the elements from `first` on: `first` replaces `tile *
+    size`."""
 
     __slots__ = ("first", "memo", "size", "tile")
 

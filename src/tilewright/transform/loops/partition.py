@@ -50,19 +50,19 @@ from tilewright.transform.loops.remainder import all_after, by_remainder, put
 from tilewright.transform.loops.simplify import EMPTY, simplify_stmt
 
 VERSIONS = 28
-"""Versions of a statement that splitting by conditions may make: a tile of 14 rows of two vectors, the largest that
-32 registers hold, has one for each number of rows that may remain."""
+"""The largest number of versions of a statement that splitting may make: a tile of 14 rows of two vectors, the largest
+that fits 32 registers, has one for each number of rows that may remain."""
 
 LONG = 8
-"""Stores of an iteration from which on its loop's extent may as well be computed: a tile of 28 rows in blocks of 6 has
-one body for 6 and for 4 of them, and half of the code (docs/decisions/compile-time.md)."""
+"""The number of stores per iteration from which on a loop may have a computed extent instead of two versions: a tile of
+28 rows in blocks of 6 has one body for 6 and for 4 of them, and half of the code (docs/decisions/compile-time.md)."""
 
 
 def partition_loops(func: PrimFunc, limit: int = VERSIONS, *, literal: bool = False) -> PrimFunc:
     """The function with loops split into main parts and tails; at most `limit` versions of any statement.
 
-    `literal`: loops keep extents that are literals, where code for others counts in wider registers or is shared by
-    threads, or where tensor intrinsics want them: what bounds a loop by a number makes a main part and a tail.
+    `literal`: loops keep literal extents, as GPU threads, narrow counters and tensor intrinsics need them; a condition
+    that bounds a loop by a number then makes a main part and a tail.
     """
     literal = literal or any(isinstance(s, Intrinsic) for s in walk(func.body))
     body = _Partition(names_of(func), literal).statement(func.body, {}, limit)
@@ -99,7 +99,7 @@ class _Split:
 
     @property
     def single_tail(self) -> bool:
-        """The tail has at most one value of the key."""
+        """Whether the tail has at most one value of the key."""
         return self.an.prove(self.most - self.stop <= 1)
 
     @property
@@ -108,13 +108,14 @@ class _Split:
 
     @property
     def is_last(self) -> bool:
-        """Whether one bound is all there is: neither head nor tail has a part where more of the conditions hold."""
+        """Whether all conditions have one bound, so that neither head nor tail contains a part where more of them
+        hold."""
         return len({c.bound for c in self.candidates}) == 1
 
 
 class _Partition:
-    """One walk. `outer` gives the extents of the loops around a statement, `budget` how often it may be copied; loops
-    over the variables `whole` are heads and tails that need no further look."""
+    """One walk over a function. `outer` gives the extents of the loops around a statement, `budget` how often it may be
+    copied; loops over the variables `whole` are heads and tails that are not split again."""
 
     __slots__ = ("literal", "used_names", "whole")
 
@@ -148,7 +149,7 @@ class _Partition:
     # -- one loop after another
 
     def pieces(self, how: _Split, outer: dict[Var, Expr], budget: int) -> Iterator[Stmt]:
-        """Head, main and tail, each a loop or its only iteration."""
+        """The head, main part and tail of a split loop, each a loop or its only iteration."""
         loop, an = how.loop, how.an
         if how.has_head:
             yield self.end(how, _range(loop, an, const(0), how.start), outer, budget)
@@ -161,8 +162,8 @@ class _Partition:
             yield self.end(how, _range(loop, an, how.stop, end), outer, budget)
 
     def end(self, how: _Split, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
-        """A version for the head or tail. Where their extents are hard to compare, the conditions of the split would
-        seem worth another one, again and again."""
+        """A version for the head or tail. It is marked as finished if the split was by one bound: its extent may be
+        hard to compare, so that the same conditions would seem to allow another split forever."""
         version = self.version(s, outer, budget)
         if how.is_last and isinstance(s, For) and s.var is how.loop.var and isinstance(version, For):
             self.whole.add(version.var)
@@ -200,8 +201,8 @@ class _Partition:
         return If(an.simplify(all_of(reversed(tests))), main, None if rest is EMPTY else rest)
 
     def main(self, how: _Split, main: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
-        """The main version by what else the loop's variable decides in it, through another quotient or remainder; or
-        the tail of a known number of iterations, where each step of a loop in it would ask."""
+        """The main version, split further by another quotient or remainder of the loop's variable in it; this includes
+        a tail of known length, which would otherwise test in each step of an inner loop."""
         another = (
             _find_split(replace(how.loop, body=main), outer, self.literal) if how.key is not how.loop.var else None
         )
@@ -218,7 +219,8 @@ class _Partition:
         return result
 
     def version(self, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
-        """A version beside the main one, simplified; by cases of a remainder if copies depend on one."""
+        """A simplified version for outside of the main part, split by cases of a remainder if unrolled copies depend on
+        one."""
         version = self.tidy(s, outer)
         cases = by_remainder(version, Analyzer(outer), budget, lambda v, _: self.tidy(v, outer))
         return version if cases is None else cases
@@ -230,7 +232,8 @@ class _Partition:
 
 
 def _find_split(loop: For, outer: dict[Var, Expr], literal: bool) -> _Split | None:
-    """By conditions that hold in a main part; else by alternatives between two sources, where the first is not used."""
+    """A split by conditions that hold in a main part; else one by selects between two sources, where the first is
+    unused."""
     return _split_by(_conditions(loop, outer, literal), loop, outer) or _split_by(
         list(_alternatives(loop)), loop, outer
     )
@@ -262,7 +265,7 @@ def _split_by(conditions: list[Expr], loop: For, outer: dict[Var, Expr]) -> _Spl
 
 
 def _range(loop: For, an: Analyzer, start: Expr, stop: Expr, body: Stmt | None = None) -> Stmt:
-    """The iterations of `loop` from `start` to `stop`."""
+    """A loop over the iterations of `loop` from `start` to `stop`."""
     body = body or loop.body
     extent = an.simplify(stop - start)
     if isinstance(extent, Const) and extent.value == 1:
@@ -273,7 +276,7 @@ def _range(loop: For, an: Analyzer, start: Expr, stop: Expr, body: Stmt | None =
 
 
 def _part(s: Stmt, conditions: set[Expr]) -> Stmt | None:
-    """The statement of a sequence that alone holds the conditions, if there is such a sequence in a loop's body."""
+    """The only statement of a sequence in a loop's body that contains the conditions; None if there is none."""
     match s:
         case Allocate() | Let():
             return _part(s.body, conditions)
@@ -287,8 +290,8 @@ def _part(s: Stmt, conditions: set[Expr]) -> Stmt | None:
 
 
 def _asked_in_steps(s: Stmt, var: Var) -> bool:
-    """Whether copies inside of a serial loop stand under conditions that mention a variable: sums of a register tile,
-    which are in memory then."""
+    """Whether unrolled copies inside a serial loop are under conditions on `var`: accumulators of a register tile,
+    which would then be in memory."""
     steps = [c for c in walk(s) if isinstance(c, For) and c.kind == "serial"]
     copies = [c for step in steps for c in walk(step.body) if isinstance(c, For) and c.kind == "unrolled"]
     return any(isinstance(c, If) and var in variables(c.condition) for copy in copies for c in walk(copy.body))
@@ -311,8 +314,8 @@ def _holds(s: Stmt, conditions: set[Expr]) -> bool:
 def _conditions(loop: For, outer: Mapping[Var, Expr], literal: bool) -> list[Expr]:
     """The conditions inside `loop` that mention its variable, each once, if any of them is worth a split.
 
-    What only bounds a long loop is not: it becomes that loop's extent (`conditions.py`), which a body of loops does not
-    notice, and all versions of the tiles inside would be there twice. `literal`: bounds without symbols are worth it.
+    A condition that only bounds a long loop is not: it becomes that loop's extent (`conditions.py`) at no cost for a
+    body of loops, while a split would double all versions of the tiles inside. `literal`: bounds without symbols are.
     """
     result: dict[Expr, bool] = {}
     stack: list[tuple[Stmt, frozenset[Var], frozenset[Var], Var | None]] = [(loop.body, frozenset(), frozenset(), None)]
@@ -342,12 +345,12 @@ def _conditions(loop: For, outer: Mapping[Var, Expr], literal: bool) -> list[Exp
 
 
 def _is_long(loop: For) -> bool:
-    """Whether a serial loop's iterations are loops, or of many statements."""
+    """Whether the body of a serial loop contains loops or many statements."""
     return any(isinstance(c, For) and c.kind == "serial" for c in walk(loop.body)) or _stores(loop.body) >= LONG
 
 
 def _stores(s: Stmt) -> int:
-    """Stores of one run of a statement, each vector as one."""
+    """The number of stores in one run of a statement, each vector counted as one."""
     if isinstance(s, Store):
         return 1
     inside = sum(map(_stores, s.children))
@@ -379,7 +382,8 @@ def _mentions(e: Expr, v: Var, inner: frozenset[Var]) -> bool:
 
 
 def _candidate(an: Analyzer, inner: frozenset[Var], v: Var, condition: Expr) -> _Candidate | None:
-    """Where `condition` holds whatever the inner loops do, in terms of v or of one atom over v."""
+    """The range, in terms of v or of one quotient or remainder of v, where `condition` holds in all inner
+    iterations."""
     slacks = nonnegative_forms(an, an.simplify(condition))
     if len(slacks) != 1:
         return None
@@ -400,7 +404,7 @@ def _candidate(an: Analyzer, inner: frozenset[Var], v: Var, condition: Expr) -> 
 
 
 def _least_above(an: Analyzer, key: Expr) -> Expr | None:
-    """A number above every value of an atom that is known not to be negative."""
+    """An upper bound, exclusive, of an expression that is known not to be negative; None if there is none."""
     lo, hi = an.range(key)
     return None if lo is None or hi is None or lo < 0 else const(hi + 1)
 
@@ -418,7 +422,7 @@ def _main_range(an: Analyzer, result: list[_Candidate], extent: Expr) -> tuple[E
 
 
 def _idle_at(how: _Split) -> bool:
-    """True if with `key = most` every store of the body is after a condition that then is false."""
+    """Whether with `key = most` every store of the body is under a condition that is false."""
     end = {how.loop.var: how.most}
     false = {c.condition for c in how.candidates if not c.is_low and how.an.prove(~substitute(c.condition, end))}
     return all_after(how.loop.body, false)

@@ -26,12 +26,11 @@ becomes
       if 1 <= t < 9 { s = sum over lanes of q }
     }
 
-What a stage leaves to the next one is there twice: single values are copied (from stage to stage, where a later one
-reads them), arrays have two versions, or three. Rows of a few steps are written out, stage by stage; where a stage's
-loop goes over several rows, whose lanes are folded together after it, it is the row that is written out. (Lam 1988,
-"Software pipelining: an effective scheduling technique for VLIW machines".) A core looks some hundred instructions
-ahead, which is less than a row: by itself it overlaps neither the stages nor the folding of a row's lanes with the next
-row.
+Data that a stage passes to the next exists twice: single values are copied (from stage to stage up to their reader),
+arrays have two or three versions. Rows of a few steps are unrolled, stage by stage; if a stage's loop goes over several
+rows, whose lanes are folded together after it, the rows are unrolled. (Lam 1988, "Software pipelining: an effective
+scheduling technique for VLIW machines".) A core looks some hundred instructions ahead, which is less than a row: by
+itself it overlaps neither the stages nor the folding of a row's lanes with the next row.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ from tilewright.transform.loops.merge import depend, parts, touched, written
 from tilewright.transform.loops.simplify import analyzer_of
 
 MAX_STAGES = 3
-"""Stages of a row at most: so many rows are at work at once."""
+"""The largest number of stages, which is the number of rows processed at the same time."""
 
 SHORT_STEPS = 2
-"""Steps of a row up to which they are written out, stage by stage."""
+"""The largest number of steps of a row that are unrolled, stage by stage."""
 
 
 def pipeline_loops(func: PrimFunc, caches: Caches = USUAL) -> PrimFunc:
-    """The function with loops that have the note `Pipeline` in stages, where values allow that."""
+    """The function in which loops with the note `Pipeline` are pipelined, where dependences allow that."""
     used_names, an = names_of(func), analyzer_of(func.body)
     body = map_stmt(func.body, lambda s: _statement(s, used_names, caches.alias, an))
     return func if body is func.body else func.with_body(body)
@@ -93,7 +92,7 @@ def _statement(s: Stmt, used_names: set[str], alias: int, an: Analyzer) -> Stmt 
 
 @dataclass(slots=True)
 class _Stage:
-    """A loop over the row, what stands before it and what after."""
+    """A stage: a loop over the row, the statements before it and those after."""
 
     before: list[Stmt]
     main: For
@@ -105,8 +104,8 @@ class _Stage:
 
 
 def _stages(stmts: Sequence[Stmt], most: int) -> list[_Stage] | None:
-    """At most so many stages, as loops over the row follow each other; the last one has the rest. None if there are
-    fewer than two with equal loops."""
+    """Divide statements into at most `most` stages, one for each loop over the row; the last stage has the rest. None
+    if fewer than two loops have equal extents."""
     stages: list[_Stage] = []
     waiting: list[Stmt] = []
     for s in stmts:
@@ -137,11 +136,11 @@ def _needed(s: Stmt, earlier: Sequence[Stmt]) -> list[Stmt]:
 
 
 Crossing = tuple[int, int, Buffer]
-"""A buffer that one stage leaves to later ones: its number and the last reader's."""
+"""(number of the stage that writes a buffer, number of the last stage that reads it, the buffer)."""
 
 
 def _crossing(stages: Sequence[_Stage], own: set[Buffer]) -> list[Crossing] | None:
-    """The values that stages leave to later ones; None where something goes another way."""
+    """The buffers that stages pass to later stages; None if some data flows in another way."""
     if any(isinstance(x, Intrinsic) for stage in stages for s in stage.all for x in walk(s)):
         return None
     results: list[Crossing] = []
@@ -158,8 +157,8 @@ def _crossing(stages: Sequence[_Stage], own: set[Buffer]) -> list[Crossing] | No
 
 @dataclass(slots=True)
 class _Doubled:
-    """Stages that leave things to each other in two places: what a stage copies first, arrays that two versions take
-    the place of, new buffers."""
+    """Stages with their shared data doubled: the copies that each stage makes first, the buffers with two versions in
+    place of one, and all new buffers."""
 
     stages: list[_Stage]
     copies: list[list[Stmt]]
@@ -191,9 +190,9 @@ def _doubled(
 
 
 def _shifted(buffer: Buffer, alias: int) -> tuple[Expr, ...]:
-    """The shape of a version, by half of `alias` bytes longer where it would be a multiple of them: a core takes what
-    it reads of one version, at an address that ends in the same bits, for what it has just stored to the other, and
-    waits."""
+    """The shape of one version of a buffer, enlarged by `alias` / 2 bytes if its size is a multiple of `alias`:
+    otherwise a load from one version would have the same low address bits as a store to the other, and a core would
+    make it wait."""
     size = buffer.dtype.itemsize
     if (as_int(buffer.size) or 1) * size % alias:
         return buffer.shape
@@ -203,11 +202,11 @@ def _shifted(buffer: Buffer, alias: int) -> tuple[Expr, ...]:
 
 
 def _overlapped(loop: For, doubled: _Doubled) -> Stmt:
-    """The loop over all rows and as many more turns as there are stages after the first."""
+    """The loop over all rows, with additional iterations for the stages after the first."""
     rows, stages, last = loop.extent, doubled.stages, len(doubled.stages) - 1
 
     def at(k: int, stmts: Sequence[Stmt], step: Expr | None = None) -> list[Stmt]:
-        """Statements of stage k for the row whose turn it is."""
+        """The statements of stage k for its row in this iteration."""
         if not stmts:
             return []
         turn = all_of([loop.var >= k] * (k > 0) + [loop.var < rows + k] * (k < last))
@@ -229,7 +228,7 @@ def _overlapped(loop: For, doubled: _Doubled) -> Stmt:
 
 
 def _spelled(s: Stmt) -> Stmt | None:
-    """The loops inside of a loop over some rows, which are the steps of one, written out."""
+    """A serial loop as an unrolled one; None for other statements."""
     return replace(s, kind="unrolled", notes=()) if isinstance(s, For) and s.kind == "serial" else None
 
 

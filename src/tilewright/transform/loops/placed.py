@@ -1,8 +1,6 @@
-"""Loops for accelerators whose programs run them outside of a processor's code: buffers have places, nothing else
-changed.
+"""Loops for accelerators with a code generator of whole nests: buffers are allocated, nothing else is changed.
 
-A code generator that makes instructions of whole nests wants them as the schedule has them: no loop is split where a
-condition holds, and none is merged or pipelined.
+Such a code generator needs the nests as scheduled: loops are not partitioned, merged or pipelined.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from tilewright.transform.loops.simplify import simplify_loops
 
 
 def placed_loops(func: PrimFunc) -> PrimFunc:
-    """A scheduled function as loops with an `Allocate` for each buffer. Raises ScheduleError where buffers do not fit
-    into the memory that they are in."""
+    """A scheduled function as loops with an `Allocate` for each buffer. Raises ScheduleError if buffers exceed the
+    capacity of their memory."""
     verify_func(func)
     return check_capacities(compact_buffers(simplify_loops(lower_blocks(func))))

@@ -6,11 +6,10 @@
         for i in 0..24 {                                           for i in 0..24 { t[i] = x[r*b + i] }
           if r*24 + i < n { y[r*24 + i] = t[i] } } } }             for i in 0..min(b, n - r*b) { y[r*b + i] = t[i] } } }
 
-What a block reads for all its rows together, as the filters of a
-convolution, is read anew by each: of 25 rows the last one alone would wait for all of it, while 16 and 9 hide it after
-their work. There are no more blocks than before, none of more than `size` rows, and all but the last are whole units,
-as register tiles are. What rows past `b` make, which belong to the next block, nothing reads; `unread.py` leaves it
-out.
+Data that all rows of a block share, such as a convolution's filters, is read once per block: of 25 rows the last one
+alone would wait for these reads, while blocks of 16 and 9 hide them. There are as many blocks as before, none of more
+than `size` rows, and all but the last are whole units, as register tiles are. Rows past `b` belong to the next block;
+`unread.py` removes their computation.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from tilewright.transform.loops.copies import conjuncts
 @register
 @dataclass(frozen=True, slots=True)
 class EvenBlocks(LoopNote):
-    """A loop over blocks of a symbolic number of rows has as many of them in each, instead of a rest in the last one.
+    """The blocks that a loop makes of a symbolic number of rows are to be of equal size, without a small last one.
 
     Args:
         size: the most rows of a block.
-        unit: rows of a block but the last are a multiple of these.
+        unit: every block but the last has a multiple of this number of rows.
 
     Written by `algorithms/winograd/plan/convolution.py`, read and removed by `transform/loops/portions.py`.
     """
@@ -48,7 +47,7 @@ class EvenBlocks(LoopNote):
 
 def even_blocks(func: PrimFunc) -> PrimFunc:
     """The function with blocks of equal size in loops that have the note `EvenBlocks`, where the number of rows is
-    symbolic; the note is gone. Loops in which a row is more than its number stay as they are."""
+    symbolic; the note is removed. Loops whose block number occurs outside of row numbers stay as they are."""
     used_names = names_of(func)
 
     def on(s: Stmt) -> Stmt | None:
@@ -62,7 +61,7 @@ def even_blocks(func: PrimFunc) -> PrimFunc:
 
 
 def _divided(loop: For, note: EvenBlocks, used_names: set[str]) -> Stmt:
-    """The loop over blocks of equal size, or as it is."""
+    """The loop over blocks of equal size, or the loop unchanged."""
     rows, tests = _tests(loop, note.size)
     own = {s.buffer for s in walk(loop.body) if isinstance(s, Allocate)}
     if rows is None or not variables(rows) or not _guarded(loop.body, tests, own):
@@ -87,7 +86,7 @@ def _divided(loop: For, note: EvenBlocks, used_names: set[str]) -> Stmt:
 
 
 def _bounded(s: Stmt, size: int, count: Expr) -> Stmt:
-    """A loop over the rows of a block goes over those that there are."""
+    """A loop over the rows of a block with the extent `count`, if its body is guarded by that."""
     if not isinstance(s, For) or s.kind != "serial" or not is_const(s.extent, size):
         return s
     if not isinstance(s.body, If) or s.body.orelse is not None:
@@ -96,8 +95,8 @@ def _bounded(s: Stmt, size: int, count: Expr) -> Stmt:
 
 
 def _tests(loop: For, size: int) -> tuple[Expr | None, dict[Expr, Expr]]:
-    """The number of rows, and the conditions that a row of the block exists, each with its number in the block:
-    `loop * size + i < rows`; None if it is not known, or there are several."""
+    """(number of rows, conditions that a row exists, `loop * size + i < rows`, each with the row's number i in its
+    block); (None, ..) if the number of rows is not known or not unique."""
     an, inner = Analyzer(), {s.var for s in walk(loop.body) if isinstance(s, For | Let)}
     tests: dict[Expr, Expr] = {}
     counts: set[Expr] = set()
@@ -113,7 +112,7 @@ def _tests(loop: For, size: int) -> tuple[Expr | None, dict[Expr, Expr]]:
 
 
 def _guarded(s: Stmt, tests: Mapping[Expr, Expr], own: set[Buffer]) -> bool:
-    """Whether all that is stored outside of the block's own buffers is after a condition that its row exists."""
+    """Whether every store to a buffer from outside the block is guarded by a condition that its row exists."""
     if isinstance(s, Intrinsic) or (isinstance(s, Store) and s.buffer not in own):
         return False
     if isinstance(s, If) and s.orelse is None and any(c in tests for c in conjuncts(s.condition)):
@@ -122,11 +121,11 @@ def _guarded(s: Stmt, tests: Mapping[Expr, Expr], own: set[Buffer]) -> bool:
 
 
 class _ElsewhereError(Exception):
-    """The number of a block occurs outside of a row's number."""
+    """Raised if the number of a block occurs outside of row numbers."""
 
 
 class _Mover:
-    """Puts `first` in the place of `block * size`."""
+    """Replaces `block * size` by `first` in a block's body."""
 
     __slots__ = ("an", "block", "first", "memo", "size")
 
@@ -147,7 +146,7 @@ class _Mover:
         return rebuild(e, [self.expr(c) for c in e.children])
 
     def linear(self, e: Expr) -> Expr:
-        """A sum with `first` for the block's term, and its other terms moved."""
+        """A sum in which `first` replaces the block's term; other terms are rewritten recursively."""
         terms, constant = self.an.form(e)
         times, rest = divmod(terms.get(self.block, 0), self.size)
         if rest:

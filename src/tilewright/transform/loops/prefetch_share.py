@@ -1,12 +1,12 @@
-"""Prefetch what a later kernel will read, evenly, while this one computes.
+"""Prefetch a later kernel's data while this kernel computes, spread evenly over its iterations.
 
     kernel(x, w, y) {                            kernel(x, w, y, upcoming: u8[n]) {
       for p in 0..28 parallel {                    for p in 0..28 parallel {
         for k in 0..512 {                   ->       for k in 0..512 @prefetch_share(source=upcoming, ...) {
           ... a tile's multiply-adds ...               ... a tile's multiply-adds ...
 
-Each iteration prefetches its share of the buffer (`codegen/llvm/prefetch.py`), so that memory brings it at the pace of
-the arithmetic: prefetched all at once it would take the lines that the kernel's own loads wait for.
+Each iteration prefetches its share of the buffer (`codegen/llvm/prefetch.py`), so that the transfer keeps pace with the
+arithmetic: prefetched all at once it would delay the kernel's own loads.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Nest = tuple[For, ...]
 
 @dataclass(frozen=True, slots=True)
 class WeightPrefetch:
-    """The first `nbytes` bytes of a buffer of `size` bytes."""
+    """A request to prefetch the first `nbytes` bytes of a buffer of `size` bytes."""
 
     size: int
     nbytes: int
 
 
 def prefetch_upcoming(func: PrimFunc, prefetch: WeightPrefetch, line: int) -> PrimFunc:
-    """A flat function with one more parameter, before its workspaces, of which its longest loop nest prefetches a part;
-    without such a loop nothing is prefetched. `line`: bytes of a line of cache."""
+    """A flat function with one more parameter, before its workspaces, part of which its longest loop nest prefetches,
+    if it has one. `line`: bytes of a cache line."""
     upcoming = Buffer(fresh_name("upcoming", names_of(func)), u8, (const(prefetch.size),))
     count = len(func.params) - len(func.workspaces)
     params = (*func.params[:count], upcoming, *func.params[count:])
@@ -50,7 +50,8 @@ def prefetch_upcoming(func: PrimFunc, prefetch: WeightPrefetch, line: int) -> Pr
 
 
 def _nests(s: Stmt, enclosing: Nest) -> Iterator[Nest]:
-    """The innermost loops that are loops in the code, with those around them, where all have numbers of iterations."""
+    """The innermost loops that remain loops in the code, each with its enclosing loops, if all have known iteration
+    counts."""
     if isinstance(s, For):
         enclosing = (*enclosing, s)
         if s.kind not in ("serial", "parallel") or None in _counts(enclosing):
@@ -63,19 +64,19 @@ def _nests(s: Stmt, enclosing: Nest) -> Iterator[Nest]:
 
 
 def _is_tile(loop: For) -> bool:
-    """Whether all loops inside are written out, some of them as vectors."""
+    """Whether all loops inside are unrolled or vectorized, at least one of them vectorized."""
     kinds = {inner.kind for inner in walk(loop.body) if isinstance(inner, For)}
     return loop.kind == "serial" and "vectorized" in kinds and kinds <= {"vectorized", "unrolled"}
 
 
 def _work(nest: Nest) -> int:
-    """Iterations, of the loops that are written out as well."""
+    """The number of iterations of a nest, including its unrolled and vectorized loops."""
     inside = max(_copies(s) for s in nest[-1].body.children or (nest[-1].body,))
     return inside * prod(count or 0 for count in _counts(nest))
 
 
 def _counts(nest: Nest) -> list[int | None]:
-    """How many iterations each loop has at most."""
+    """For each loop the largest number of its iterations; None if it is not known."""
     return [count for _, count in most_iterations(nest)]
 
 
@@ -85,8 +86,7 @@ def _copies(s: Stmt) -> int:
 
 
 def _loop(nest: Nest, prefetch: WeightPrefetch, line: int) -> For:
-    """The innermost loop of the nest whose iterations have a line or more to prefetch; else the outermost that is
-    serial."""
+    """The innermost loop of the nest whose iterations each prefetch at least a line; else the outermost serial loop."""
     loops = [loop for loop in nest if loop.kind == "serial"]
     for k in range(len(nest), 0, -1):
         runs = prod(count or 1 for count in _counts(nest[:k]))

@@ -1,4 +1,4 @@
-"""Partial results of a row in a buffer of its own, which becomes registers, and stored once.
+"""Accumulate the partial results of a row in a small buffer, which becomes registers, and store them once.
 
 for r in 0..8 {                                      for r in 0..8 {
   for v in vectorized 0..16 { p[r, v] = 0 }            alloc own: f32[16]
@@ -21,7 +21,7 @@ from tilewright.transform.loops.merge import parts
 
 
 def promote_partials(func: PrimFunc) -> PrimFunc:
-    """The function with the partial results of each loop over rows in registers."""
+    """The function with the partial results of loops over rows in buffers that become registers."""
     used_names = names_of(func)
 
     def statement(s: Stmt) -> Stmt | None:
@@ -33,8 +33,8 @@ def promote_partials(func: PrimFunc) -> PrimFunc:
 
 
 def _of_rows(loop: For, used_names: set[str]) -> For:
-    """A loop over rows with what each of them starts, adds to and leaves in its line of a local buffer held in a buffer
-    of its own."""
+    """A loop over rows in which a local buffer replaces each line that an iteration initialises, adds to and leaves in
+    a buffer."""
     for buffer in sorted({x.buffer for x in walk(loop.body) if isinstance(x, Store)}, key=lambda b: b.name):
         line = _line(loop, buffer) if buffer.scope == "local" and len(buffer.shape) > 1 else None
         if line is not None:
@@ -46,7 +46,8 @@ def _of_rows(loop: For, used_names: set[str]) -> For:
 
 
 def _line(loop: For, buffer: Buffer) -> tuple[Expr, ...] | None:
-    """Where the line is that each iteration starts and inner loops add to, if nothing else is touched of the buffer."""
+    """The indices of the line that each iteration initialises and that inner loops add to; None if an iteration
+    accesses more of the buffer."""
     first = next(x for x in parts(loop.body) if uses(x, buffer))
     inner = (x for x in walk(loop.body) if isinstance(x, For))
     if not _starts(first, buffer) or not any(x.kind == "serial" and uses(x, buffer) for x in inner):

@@ -8,12 +8,11 @@
 In each version the loop has a literal extent and no condition, so accumulators stay in registers. A batch of one that
 meets a tile of four rows thus runs a kernel of one row.
 
-All versions together are several times the code of a whole tile. So a loop that LLVM unrolls, for a body long enough to
-hide that it is a loop, is unrolled less often where a version's rows alone make it long.
+All versions together are several times the code of a whole tile. Loops that LLVM is to unroll, to hide the loop
+overhead of a short body, are unrolled less in versions whose rows alone make the body long.
 
-Remainders come from splitting loops over tiles (`partition.py`, `even.py`). Where the symbol's range has one tile at
-the most there is no such loop, and what each thread does, or what is in the outermost loop of one, gets its versions
-from the start.
+Remainders come from splitting loops over tiles (`partition.py`, `even.py`). If the symbol's range has at most one tile,
+there is no such loop; then the body of a thread, or of its outermost loop, gets the versions.
 """
 
 from __future__ import annotations
@@ -31,15 +30,16 @@ from tilewright.transform.loops.copies import conjuncts, copy_fresh
 from tilewright.transform.loops.simplify import simplify_stmt
 
 MAX_REMAINDER = 13
-"""The largest remainder that gets a version of its own."""
+"""The largest remainder that gets a version."""
 BODY = 1024
-"""Bytes that one iteration of a loop in a version stores at least (16 vectors of 16 floats), if it is unrolled less
-often than in a whole tile. One step of eight rows takes as long as two (the ranker of benchmarks/bench_dynamic.py, Zen
-5, 2026-11-28), if it is no loop of one step in a loop over what is prefetched, which took 6 % longer."""
+"""The least number of bytes that an iteration of a version's loop stores (16 vectors of 16 floats) if it is unrolled
+less than in a whole tile. Per row, one step of eight rows takes as long as two (the ranker of
+benchmarks/bench_dynamic.py, Zen 5, 2026-11-28), except as a loop of one step inside a loop over prefetched lines, which
+took 6 % longer."""
 
 
 def rows_by_number(func: PrimFunc) -> PrimFunc:
-    """The function with a version for each number of rows, where sums over a loop are of one tile of them."""
+    """The function with a version for each number of rows, for loops that sum over a single tile of rows."""
     used_names = names_of(func)
     alone = not any(isinstance(s, For) and s.kind == "parallel" for s in walk(func.body))
 
@@ -55,7 +55,8 @@ def rows_by_number(func: PrimFunc) -> PrimFunc:
 
 
 def _numbered(s: Stmt, outer: dict[Var, Expr], used_names: set[str]) -> Stmt | None:
-    """The versions of what a thread does, if a loop that is neither unrolled nor vectorized has such tests inside."""
+    """The versions of a thread's statement, if a loop inside that is neither unrolled nor vectorized tests rows; else
+    None."""
     if any(isinstance(x, Intrinsic) for x in walk(s)):
         return None  # the callee reads rows of the buffer's own width
     if not any(isinstance(x, For) and x.kind == "serial" and _tested(x) for x in walk(s)):
@@ -70,7 +71,7 @@ def _numbered(s: Stmt, outer: dict[Var, Expr], used_names: set[str]) -> Stmt | N
 
 
 def _tested(loop: For) -> bool:
-    """Whether each row of an unrolled loop inside is tested for being there, and for nothing else."""
+    """Whether an unrolled loop inside guards each row only by the test that it exists."""
     rows = [s for s in walk(loop.body) if isinstance(s, For) and s.kind == "unrolled"]
     return any(isinstance(s.body, If) and len(list(conjuncts(s.body.condition))) == 1 for s in rows) and bool(
         remainders(loop.body)
@@ -86,12 +87,11 @@ def by_remainder(
     least: int = 1,
     never: int | None = None,
 ) -> Stmt | None:
-    """`stmt` by cases of the one remainder in it; None if there is none, or more than `limit` values.
+    """`stmt` with a version for each value of the one remainder in it; None if there is none, or more than `limit`
+    values.
 
-    Where all is after tests for it, the remainder is 0, and then nothing is done, or at least `least`, but not
-    `never`.
-
-    `tidy` gives the copy for a value fresh names and simplifies it.
+    If all stores are guarded by tests of the remainder, 0 needs no version. The remainder is at least `least`, and is
+    not `never`. `tidy` simplifies the copy for a value and gives it fresh names.
     """
     match = remainders(stmt)
     if len(match) != 1:
@@ -110,8 +110,8 @@ def by_remainder(
 
 
 def all_rows(s: Stmt, rows: int) -> Stmt:
-    """The statement where so many rows are all there are: if they are too few to share a panel they prefetch their own
-    into another level."""
+    """The statement for the case of `rows` rows in all: if these are too few to share a panel, they prefetch for
+    themselves, into another level of cache."""
 
     def folded(s: Stmt) -> Stmt | None:
         note = find(s.notes, Prefetch) if isinstance(s, For) else None
@@ -126,8 +126,8 @@ def all_rows(s: Stmt, rows: int) -> Stmt:
 
 
 def _with_fewer_copies(s: Stmt, least: int = 1) -> Stmt:
-    """The statement with loops that LLVM unrolls no more often than `BODY` asks for, but `least` times: versions are
-    much code, and one of many rows has enough to do in a step or two."""
+    """The statement in which loops that LLVM unrolls are unrolled only as often as `BODY` requires, and at least
+    `least` times: versions are much code, and a version of many rows has a long enough body in a step or two."""
     if isinstance(s, For) and (note := find(s.notes, Unroll)) is not None:
         copies = _copies(s, note.times, least)
         rest = without(s.notes, Unroll)
@@ -139,14 +139,14 @@ def _with_fewer_copies(s: Stmt, least: int = 1) -> Stmt:
 
 
 def _copies(loop: For, times: int, least: int) -> int:
-    """How often a loop that LLVM unrolls so many times is unrolled in a version."""
+    """How often a loop that is unrolled `times` times in a whole tile is unrolled in a version."""
     stored = _stored(loop.body)
     return next((d for d in range(least, times) if times % d == 0 and d * stored >= BODY), times)
 
 
 def _one_step(steps: For, inner: For, shared: Prefetch) -> For | None:
-    """Both loops as one, if the inner one, whose steps share what is prefetched, is best not unrolled: of two steps a
-    loop alone would be slower."""
+    """Both loops as one, if the inner one, whose steps share a prefetch, is best not unrolled; None otherwise: a
+    separate loop of two steps would be slower."""
     note, extent, lines = find(inner.notes, Unroll), as_int(steps.extent), shared.lines
     if note is None or as_int(inner.extent) != note.times or _copies(inner, note.times, 1) != 1:
         return None
@@ -161,14 +161,14 @@ def _one_step(steps: For, inner: For, shared: Prefetch) -> For | None:
 
 
 def _stored(s: Stmt) -> int:
-    """Bytes that a statement stores, its unrolled and vectorized loops written out."""
+    """The bytes that a statement stores, over all iterations of its unrolled and vectorized loops."""
     own = s.buffer.dtype.itemsize if isinstance(s, Store) else 0
     times = (as_int(s.extent) or 1) if isinstance(s, For) and s.kind in ("unrolled", "vectorized") else 1
     return times * (own + sum(map(_stored, s.children)))
 
 
 def remainders(stmt: Stmt) -> dict[Expr, set[Expr]]:
-    """Symbolic limits of unrolled loops, each with the conditions `i < limit` in which it stands."""
+    """The symbolic limits of unrolled loops, each with its conditions `i < limit`."""
     bound = {s.var for s in walk(stmt) if isinstance(s, For | Let)}
     result: dict[Expr, set[Expr]] = {}
     for s in walk(stmt):
@@ -182,7 +182,7 @@ def remainders(stmt: Stmt) -> dict[Expr, set[Expr]]:
 
 
 def all_after(s: Stmt, conditions: set[Expr]) -> bool:
-    """True if every store in `s` is after one of the conditions."""
+    """Whether every store in `s` is under one of the conditions."""
     if isinstance(s, Store | Intrinsic):
         return False
     if isinstance(s, If) and s.orelse is None and not conditions.isdisjoint(conjuncts(s.condition)):
@@ -191,6 +191,6 @@ def all_after(s: Stmt, conditions: set[Expr]) -> bool:
 
 
 def put(s: Stmt, old: Expr, new: Expr) -> Stmt:
-    """`s` with one expression in place of another, wherever it stands."""
+    """`s` with the expression `new` in place of every `old`."""
     memo: dict[Expr, Expr] = {}
     return map_stmt(s, lambda _: None, lambda e: map_expr(e, lambda n: new if n is old else None, memo))

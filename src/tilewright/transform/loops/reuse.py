@@ -1,11 +1,11 @@
-"""Let an output hold the intermediate that it is made from, element by element, where rows are long.
+"""Let an output's memory hold the intermediate from which it is computed element by element, if rows are long.
 
     for i in 0..n {                                    for i in 0..n {
       for j in 0..m { e[i, j] = exp(x[i, j]) }           for j in 0..m { y[i, j] = exp(x[i, j]) }
       ... s = sum of e[i, :] ...                   ->    ... s = sum of y[i, :] ...
       for j in 0..m { y[i, j] = e[i, j] / s } }          for j in 0..m { y[i, j] = y[i, j] / s } }
 
-A row of the intermediate that is larger than the first-level cache would take room of its own in the second.
+A separate intermediate with rows larger than the first-level cache would occupy additional memory in the second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A block and the loops around it."""
+    """A block and the loops around it, from the outermost."""
 
     block: Block
     loops: tuple[For, ...]
@@ -42,7 +42,7 @@ class _Place:
 
 
 def reuse_outputs(func: PrimFunc, least: int) -> PrimFunc:
-    """The function with intermediates in outputs where a row has more than `least` bytes."""
+    """The function in which outputs hold intermediates whose rows have more than `least` bytes."""
     if not func.buffers or find(func.notes, MayAlias):
         return func
     places = list(_places(func.body, ()))
@@ -79,7 +79,8 @@ def _may_hold(places: Sequence[_Place], buffer: Buffer, output: Buffer, least: i
 
 
 def _same_rows(maker: _Place, writer: _Place, least: int, size: int) -> bool:
-    """Whether each iteration of the loops around both makes and writes the same elements, more than `least` bytes."""
+    """Whether each iteration of the loops around both blocks computes and writes the same elements, more than `least`
+    bytes."""
     shared = {a.var for a, b in zip(maker.loops, writer.loops, strict=False) if a is b}
     if len(maker.block.iters) != len(writer.block.iters):
         return False
@@ -100,7 +101,7 @@ def _same_rows(maker: _Place, writer: _Place, least: int, size: int) -> bool:
 
 
 def _without_streaming(s: Stmt, output: Buffer) -> Stmt:
-    """Stores to `output` as usual ones: it is read again."""
+    """The statement with ordinary stores instead of streaming ones to `output`, which is read again."""
     result = with_children(s, tuple(_without_streaming(c, output) for c in s.children)) if s.children else s
     if isinstance(result, For) and any(isinstance(x, Store) and x.buffer == output for x in walk(result)):
         return replace(result, notes=without(result.notes, Streaming)) if find(result.notes, Streaming) else result

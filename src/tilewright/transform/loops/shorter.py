@@ -1,4 +1,4 @@
-"""Fewer vectors of sums where a symbolic line leaves fewer over: versions by halves, in which all vectors are summed.
+"""Versions of a sum over a line of symbolic length, for half of the vectors, a quarter, and so on, each without tests.
 
     alloc t: f32[64] {                                      if n <= 32 {
       for k in 0..64 {                                        alloc t: f32[64] {
@@ -8,9 +8,9 @@
         if v < n { B[v] = t[v] } } }                            for v in 0..32 vectorized { ... } }
                                                             } else { alloc t: f32[64] { ... } }
 
-A sum over a loop stays in registers if no vector of it is after a test of its own. So `narrow.py` leaves these loops
-whole and `whole.py` takes their conditions away: vectors past the end of the line are summed for nothing, no more of
-them than of others where each version has half of the vectors of the next.
+A sum over a loop stays in registers if none of its vectors is under a separate test. So `narrow.py` leaves these loops
+whole and `whole.py` removes their conditions: vectors past the end of the line are summed for nothing. Since each
+version has half of the vectors of the next, these are at most half of all.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tilewright.transform.loops.simplify import analyzer_of
 from tilewright.transform.loops.whole import is_under_one_condition
 
 Line = tuple[Expr, int]
-"""How many elements a line has, and the extent of the loops over it, which are after the test for one."""
+"""(number of elements of a line, extent of the loops over it, whose bodies test that an element exists)."""
 
 
 def shorter_sums(func: PrimFunc, target: Target) -> PrimFunc:
-    """The function with versions of what sums vectors of a line, by how many of them there are."""
+    """The function with versions of loops that sum the vectors of a line, by the number of vectors."""
     sums = summed(func.body)
     if not sums:
         return func
@@ -41,14 +41,14 @@ def shorter_sums(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def summed(body: Stmt) -> frozenset[Buffer]:
-    """Temporaries whose vectors are under one condition, to which some are added in a loop that is not written out."""
+    """Temporaries whose stores are all under one condition on the lane, and to which a serial loop adds vectors."""
     an = analyzer_of(body)
     results = (s for s in walk(body) if isinstance(s, Allocate) and any(_sums(s.body, s.buffer, looped=False)))
     return frozenset(s.buffer for s in results if is_under_one_condition(s, an))
 
 
 def _sums(s: Stmt, buffer: Buffer, *, looped: bool) -> Iterator[bool]:
-    """A value for each loop over vectors that are added to a buffer in such a loop."""
+    """Yields True for each vectorized loop inside a serial loop that adds to the buffer under a condition."""
     looped |= isinstance(s, For) and s.kind == "serial"
     if looped and isinstance(s, For) and s.kind == "vectorized" and isinstance(s.body, If):
         store = s.body.then
@@ -71,7 +71,8 @@ class _Versions:
         return with_children(s, tuple([self.statement(c) for c in s.children])) if s.children else s
 
     def line(self, s: Allocate) -> Line | None:
-        """The line that vectors of a temporary are of, if a symbol, and nothing inside, says how long it is."""
+        """The line that the vectors of a temporary belong to, if its length depends on a symbol and on no inner
+        variable."""
         bound = {x.var for x in walk(s) if isinstance(x, For | Let)}
         lines = {
             line
@@ -91,7 +92,7 @@ def _stores(s: Stmt) -> Iterator[Store]:
 
 
 def _line_of(loop: For) -> Line | None:
-    """The line that a loop over vectors tests, if that is only for how many elements there are."""
+    """The line whose length a vectorized loop tests, if it tests nothing else; None otherwise."""
     size = as_int(loop.extent)
     if loop.kind != "vectorized" or size is None or not isinstance(loop.body, If):
         return None
@@ -103,7 +104,7 @@ def _line_of(loop: For) -> Line | None:
 
 
 def _versions(s: Allocate, line: Line, lanes: int, used_names: set[str]) -> Stmt:
-    """The statement for any number of vectors, after those for a half of them, a quarter, and so on."""
+    """The statement with a version for any number of vectors, after those for a half of them, a quarter, and so on."""
     count, size = line
     result: Stmt = s
     vectors = -(-size // lanes)
@@ -114,7 +115,7 @@ def _versions(s: Allocate, line: Line, lanes: int, used_names: set[str]) -> Stmt
 
 
 def _of(s: Stmt, line: Line, size: int) -> Stmt:
-    """The statement where a line has so many elements at most."""
+    """The statement for a line of at most `size` elements."""
 
     def on(x: Stmt) -> Stmt | None:
         return replace(x, extent=const(size)) if isinstance(x, For) and _line_of(x) == line else None

@@ -1,8 +1,8 @@
-"""Simplify a flat program: expressions with what is known of loops and conditions around them, and what then is dead.
+"""Simplify a flat program: expressions by the facts about enclosing loops and conditions, and remove dead statements.
 
     for i in 0..1 { if i < n { A[i*4 // 4] = x } }   ->   A[0] = x                 (n >= 1)
 
-Loops of one iteration are replaced by their body, of none removed. Conditions proven true or false disappear.
+Loops of one iteration are replaced by their body, loops of none are removed. Conditions proven true or false disappear.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ def simplify_loops(func: PrimFunc) -> PrimFunc:
 
 
 def simplify_stmt(stmt: Stmt, analyzer: Analyzer | None = None) -> Stmt:
-    """`stmt` simplified; the analyzer knows the extents of its loops and those around it. `Seq(())` if nothing
+    """`stmt` simplified; the analyzer knows the extents of its own and of enclosing loops. Returns `Seq(())` if nothing
     remains."""
     return _Simplifier(analyzer or analyzer_of(stmt)).statement(stmt) or EMPTY
 
 
 def analyzer_of(stmt: Stmt) -> Analyzer:
-    """An analyzer that knows the loops inside a statement."""
+    """An analyzer with the extents of the loops inside a statement."""
     return Analyzer({s.var: s.extent for s in walk(stmt) if isinstance(s, For)})
 
 
 class _Simplifier:
-    """Rewrites under one analyzer; inside a condition a new one that knows it."""
+    """Rewrites with one analyzer; the branch of a condition is rewritten with a new one that knows the condition."""
 
     __slots__ = ("an", "facts")
 
@@ -115,8 +115,8 @@ class _Simplifier:
         return If(condition, then, orelse)
 
     def excluded(self, condition: Expr) -> bool:
-        """Whether a condition around, of quotients or remainders, cannot hold where this one does: `i // 3 == 1` says
-        nothing of `i < 3`, but the other way round."""
+        """Whether an enclosing condition on quotients or remainders contradicts `condition`. It is tested from that
+        side: from `i // 3 == 1` follows that `i < 3` is false, while `i < 3` is no fact that excludes `i // 3 == 1`."""
         own = set(variables(condition))
         digits = [f for f in self.facts if _has_digits(f) and not own.isdisjoint(variables(f))]
         return bool(digits) and contradict(digits, (condition,), self.an)
@@ -138,7 +138,7 @@ class _Simplifier:
 
 
 def contradict(conditions: Iterable[Expr], others: Iterable[Expr], an: Analyzer) -> bool:
-    """Whether one of some conditions is sure not to hold where others do; nothing is known of what memory says."""
+    """Whether one of `conditions` is proven false where `others` hold. Nothing is assumed about values from memory."""
     known = Analyzer(an.extents, [c for c in others if not loads(c)])
     return any(is_const(known.simplify(c), False) for c in conditions if not loads(c))
 
@@ -148,7 +148,7 @@ def _has_digits(e: Expr) -> bool:
 
 
 def _says_more(name: Var, value: Var) -> bool:
-    """Whether a name for a variable has a range that the variable itself does not have."""
+    """Whether the variable `name`, bound to the variable `value`, has a narrower range."""
     higher = name.lo is not None and (value.lo is None or value.lo < name.lo)
     return higher or (name.hi is not None and (value.hi is None or value.hi > name.hi))
 
@@ -157,7 +157,7 @@ _DECIDED = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "min", "max", "floordi
 
 
 def _may_decide(condition: Expr, body: Stmt) -> bool:
-    """True if something in `body` that a fact can decide has a variable in common with the condition."""
+    """Whether `body` contains an expression that a fact may simplify and that shares a variable with the condition."""
     known = set(variables(condition))
     for s in walk(body):
         for e in exprs_of(s):
@@ -169,7 +169,7 @@ def _may_decide(condition: Expr, body: Stmt) -> bool:
 
 
 def _fixed(condition: Expr) -> dict[Var, Expr]:
-    """The variable that a condition fixes, with its value."""
+    """The variable that a condition `v == constant` fixes, with its value; {} for other conditions."""
     if type(condition) is Op and condition.name == "eq":
         a, b = condition.args
         if type(a) is Var and type(b) is Const:

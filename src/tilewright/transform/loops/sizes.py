@@ -2,9 +2,9 @@
 
     block C: C[vi] = A[vi]   for vi < m, A of n elements      ->   needs m <= n
 
-Which accesses are not proven is known when a function is made (`checked.unproven`); whether they are inside is a
-question about its sizes and numbers alone where their indices are, and is answered once a call. An index that comes
-from memory is no such question, unless its element type bounds it.
+`checked.unproven` lists the accesses of a function that are not proven to be inside. If the index of one depends on
+sizes and scalar arguments only, each call can check it once, before it runs. An index from memory cannot be checked so,
+unless its element type bounds it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from tilewright.support.classes import dataclass
 from tilewright.transform.loops.checked import Access
 
 _LARGEST_TABLE = 1 << 16
-"""An index from memory whose type allows so many values at most is checked by sizes: an entry for each may exist."""
+"""The largest number of values of an index's element type for which the type's bound is used: a table may have an entry
+for each value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """An access that is not inside for the sizes of a call: the numbers that its index may be, and the extent; `sure`
-    if the program would touch what is outside, not only may."""
+    """An access that is out of bounds for the sizes of a call: the range of its index, and the extent; `sure` if the
+    program certainly makes the access."""
 
     access: Access
     least: int | None
@@ -40,9 +41,9 @@ class Outside:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Accesses that a call's sizes decide. `scalars` are the parameters without dimensions whose numbers decide as
-    well, each with the variable that stands for it in the accesses. `partial` are blocks of which the program may leave
-    some iterations out."""
+    """Accesses that a call's sizes decide. `scalars` maps parameters without dimensions, whose numbers decide as well,
+    to the variables that stand for them in the accesses. `partial` names blocks whose iterations the program may skip
+    in part."""
 
     accesses: tuple[Access, ...] = ()
     scalars: tuple[tuple[Buffer, Var], ...] = ()
@@ -55,7 +56,7 @@ class Sizes:
 
 
 def decided_by_sizes(func: PrimFunc, accesses: Iterable[Access]) -> tuple[Sizes, tuple[Access, ...]]:
-    """The accesses that sizes and numbers of a call decide, and those that data decides."""
+    """(accesses that the sizes and scalar arguments of a call decide, accesses that data decides)."""
     written = set(written_buffers(func.body))
     scalars = {b: Var(b.name, b.dtype, None) for b in func.params if not b.shape and b not in written}
     by_sizes, by_data = [], []
@@ -71,7 +72,7 @@ def decided_by_sizes(func: PrimFunc, accesses: Iterable[Access]) -> tuple[Sizes,
 
 
 def _partial(func: PrimFunc) -> frozenset[str]:
-    """Blocks that stand after a condition, or whose results are intermediate: computed where they are needed."""
+    """The names of blocks that are under a condition or compute intermediate results: only needed iterations run."""
     results = set(func.params)
     inside = {x.name for s in walk(func.body) if isinstance(s, If) for x in walk(s) if isinstance(x, Block)}
     blocks = (s for s in walk(func.body) if isinstance(s, Block))
@@ -79,8 +80,8 @@ def _partial(func: PrimFunc) -> frozenset[str]:
 
 
 def requirement(access: Access) -> Expr | None:
-    """A condition on sizes and numbers under which an access is inside wherever loops have iterations; None where there
-    is none without its loops."""
+    """A condition on sizes and scalar arguments under which an access is in bounds whenever it happens; None if it
+    cannot be expressed without loop variables."""
     extents, conditions = dict(access.extents), (*access.assumptions, *access.conditions)
     ends = symbolic_bounds(access.index, extents, assumptions=conditions)
     if ends is None or any(v.axis or v in extents for e in (*ends, access.extent) for v in variables(e)):
@@ -95,15 +96,15 @@ def needed(access: Access) -> str:
 
 
 def _or_nothing_runs(access: Access, condition: Expr) -> Expr:
-    """A condition that counts only where no loop around an access is empty."""
+    """The condition, required only if no loop around the access is empty."""
     own = {v for v, _ in access.extents}
     runs = [n > 0 for _, n in access.extents if own.isdisjoint(variables(n))]
     return simplify(select(conjoin(runs), condition, TRUE))
 
 
 def guarded(func: PrimFunc, sizes: Sizes) -> PrimFunc | None:
-    """A flat function that touches nothing where its sizes are wrong, with a parameter more, which it writes: 0, or
-    which access needs other sizes, counted from 1. None where only loops decide what an access needs.
+    """A flat function that accesses nothing if its sizes are wrong. It has an additional parameter, into which it
+    writes 0, or the number, from 1, of the access that fails. None if some access has no condition on sizes alone.
 
         C[i] = A[i] for i in 0..m    becomes    outside[0] = m <= n ? 0 : 1; if m <= n { ... }
     """
@@ -121,7 +122,7 @@ def guarded(func: PrimFunc, sizes: Sizes) -> PrimFunc | None:
 
 
 def _with_scalars(a: Access, scalars: Mapping[Buffer, Var]) -> Access:
-    """An access with variables in place of the numbers that a call passes."""
+    """An access with variables in place of loads of scalar parameters."""
 
     def bind(e: Expr) -> Expr:
         return map_expr(e, lambda x: scalars.get(x.buffer) if isinstance(x, Load) else None)
@@ -144,7 +145,7 @@ def _expressions(a: Access) -> tuple[Expr, ...]:
 
 
 def _asks_data(a: Access) -> bool:
-    """Whether elements of arrays decide if an access is inside, whatever the sizes are."""
+    """Whether data in arrays, beside the sizes, decides if an access is in bounds."""
     if not loads(a.index):
         return any(loads(n) for v, n in a.extents if v in variables(a.index))
     lo, hi = Analyzer(dict(a.extents), (*a.assumptions, *a.conditions)).bounds(a.index)
@@ -152,7 +153,7 @@ def _asks_data(a: Access) -> bool:
 
 
 def _outside(a: Access, values: Mapping[Var, Expr], partial: bool) -> Outside | None:
-    """An access with the sizes of a call, if it is not proven to be inside."""
+    """The access for the sizes of a call, if it is not proven to be in bounds; else None."""
 
     def bind(e: Expr) -> Expr:
         return simplify(substitute(e, values))

@@ -1,4 +1,4 @@
-"""Pad a buffer so that what is touched together does not fall into the same sets of the first-level cache.
+"""Pad a buffer so that elements accessed together do not fall into the same sets of the first-level cache.
 
 A set-associative cache places addresses that differ by a multiple of a way's size (4096 bytes on most CPUs) in the same
 set. The transforms of a Winograd tile touch an element of each of 36 planes: if a plane is 4096 bytes long, all of them
@@ -13,14 +13,14 @@ from math import gcd, prod
 from tilewright.targets.memory import USUAL, Caches
 
 MAX_IN_USE = 64
-"""Elements of outer dimensions that are taken to be in use at once, at most."""
+"""The largest number of elements along outer dimensions that are assumed to be in use at the same time."""
 
 
 def spread(
     shape: tuple[int, ...], itemsize: int, caches: Caches = USUAL, retained: frozenset[int] = frozenset()
 ) -> tuple[int, ...]:
-    """`shape`, or the least enlarged one in which neighbours along every outer dimension find room in the first
-    level of cache; the last dimension, which vectors run along, stays as it is, and so do those that are `retained`."""
+    """`shape`, or the least enlarged one in which neighbours along every outer dimension fit into the first level of
+    cache. The last dimension, which vectors run along, and those in `retained` keep their extents."""
     if is_spread(shape, itemsize, caches):
         return shape
     same = [s for s in _enlarged(shape) if all(s[d] == shape[d] for d in retained)]
@@ -29,7 +29,8 @@ def spread(
 
 
 def is_spread(shape: tuple[int, ...], itemsize: int, caches: Caches) -> bool:
-    """Whether the indices of each dimension, with those of the dimensions around it, leave room for each other."""
+    """Whether, for each dimension, the elements at all its indices and those of outer dimensions fit into the cache's
+    sets."""
     for d in range(len(shape) - 1):
         count = min(prod(shape[: d + 1]), MAX_IN_USE)
         stride = prod(shape[d + 1 :]) * itemsize

@@ -1,12 +1,12 @@
-"""Loops of one iteration around what one thread does, where no loop of threads says who.
+"""Put statements that no loop of threads surrounds into a thread loop of one iteration, so that one thread runs them.
 
     for i in 0..64 thread(threadIdx.x) {            for i in 0..64 thread(threadIdx.x) {
       A[i] = ... }                                    A[i] = ... }
     T[0] = A[0] + A[1]                       ->     for one in 0..1 thread(threadIdx.x) { T[0] = A[0] + A[1] }
 
-A statement without loops of threads, beside such loops, is done once: by the first thread in each direction that no
-loop around it runs through. What fills shared memory inside of a loop of threads, the same in each of its iterations,
-is done by the first one as well. The loops mean the same, run one iteration after another.
+A statement beside loops of threads runs once: by the first thread in each direction for which it has no enclosing loop.
+A statement inside a loop of threads that fills shared memory with the same values in each iteration is run by the first
+thread as well. Run sequentially, the loops compute the same as before.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tilewright.ir.rewrite import exprs_of, fresh_name, names_of, variables, wal
 from tilewright.ir.scopes import sharing
 
 Indices = Mapping[Thread, Var]
-"""The hardware indices of the loops around, each with the variable of the innermost one."""
+"""The thread directions of the enclosing loops, each with the variable of the innermost such loop."""
 
 
 def one_thread(func: PrimFunc) -> PrimFunc:
-    """The function with a loop of one iteration around each statement that one thread does, beside loops of threads."""
+    """The function with a thread loop of one iteration around each statement that only one thread is to run."""
     if not has_threads(func.body):
         return func
     names = names_of(func)
@@ -35,7 +35,7 @@ def one_thread(func: PrimFunc) -> PrimFunc:
 
 
 class _Kernel:
-    """One kernel, whose block has threads in these directions."""
+    """Rewrites one kernel, whose block has threads in the directions `block`."""
 
     def __init__(self, func: PrimFunc, names: set[str]) -> None:
         self.block: list[Thread] = [t for t in THREADS if t in extents_of_threads(func)]
@@ -46,7 +46,7 @@ class _Kernel:
                 self.through[s.var] = self.of(s.value)
 
     def of(self, e: Expr) -> frozenset[Var]:
-        """The variables that a value depends on, also by those that `let` binds."""
+        """The variables that a value depends on, directly or through `let`."""
         own = variables(e)
         return frozenset(own).union(*(self.through[v] for v in own if v in self.through))
 
@@ -63,21 +63,21 @@ class _Kernel:
         return with_children(s, tuple(self.statement(c, enclosing) for c in s.children)) if s.children else s
 
     def filled(self, s: Stmt, enclosing: Indices) -> Stmt:
-        """A statement without loops of threads, whose parts that fill what threads share are done by the first one."""
+        """A statement without loops of threads, in which the first thread alone fills memory that threads share."""
         first = [t for t in self.block if t in enclosing and self.repeats(s, t, enclosing[t])]
         if first or not s.children:
             return self.once(s, first)
         return with_children(s, tuple(self.filled(c, enclosing) for c in s.children))
 
     def once(self, s: Stmt, threads: list[Thread]) -> Stmt:
-        """A statement that the first thread in each of these directions does."""
+        """The statement inside loops that only the first thread in each of these directions runs."""
         for t in reversed(threads):
             s = For(Var(fresh_name("one", self.names)), const(1), s, "thread", t)
         return s
 
     def repeats(self, s: Stmt, thread: Thread, var: Var) -> bool:
-        """Whether each iteration of a loop around would fill the same elements of what its threads share, with the
-        same values."""
+        """Whether each iteration of an enclosing thread loop would write the same values to the same elements of memory
+        that its threads share."""
         own = {x.buffer for x in walk(s) if isinstance(x, Allocate)}
         written = {x.buffer for x in walk(s) if isinstance(x, Store)} - own
         written |= {r.buffer for x in walk(s) if isinstance(x, Intrinsic) for r in x.outputs}

@@ -1,4 +1,4 @@
-"""Leave out iterations that make what nothing reads.
+"""Remove loop iterations whose results nothing reads.
 
     for b in 0..(n + 47)//48 {                          for b in 0..(n + 47)//48 {
       alloc t: f32[48] {                                  alloc t: f32[48] {
@@ -6,14 +6,13 @@
         for k in 0..48 {                                    for k in 0..48 {
           if b*48 + k < n { A[b*48 + k] = t[k] } } } }        if b*48 + k < n { A[b*48 + k] = t[k] } } } }
 
-A block past the end of what there is, as the last of a Winograd convolution's blocks of tiles, so costs what its tiles
-cost. Where each place is read only below a limit, a serial loop that has an outer part of the place in its hands, and
-stores nothing else, stops at the limit. Loops with no serial one in them, or with a condition around all that they do,
-stay as they are. So do, where sizes are known, iterations that prefetch weights from memory together: fewer of them
-would prefetch less.
+So a block at the end of a map, such as the last block of Winograd tiles, costs only what its own tiles cost. If all
+reads of a dimension are below a limit, a serial loop that determines the outer part of that index and stores nothing
+else stops at the limit. Loops without a serial loop inside, or with a condition around the whole body, stay as they
+are. So do, for known sizes, loops whose iterations together prefetch weights from memory: fewer would prefetch less.
 
-Where such a loop goes over tiles of some rows and sizes are not known, the rows of the last tile are after the
-condition that they are read, which `even.py` then divides the tiles by:
+If such a loop goes over tiles of several rows and sizes are not known, the rows of the last tile are guarded by the
+condition that they are read, by which `even.py` then divides the tiles:
 
     for j in 0..(n + 3)//4 {                          for j in 0..(n + 3)//4 {
       for i in unrolled 0..4 { t[j*4 + i] = x } }  ->   for i in unrolled 0..4 { if j*4 + i < n { t[j*4 + i] = x } } }
@@ -40,7 +39,7 @@ Loops = dict[Var, Expr]
 
 
 def leave_out_unread(func: PrimFunc) -> PrimFunc:
-    """The function without the iterations at the end of loops whose results are not read."""
+    """The function without the last iterations of loops if nothing reads their results."""
     if not any(isinstance(s, If) for s in walk(func.body)):
         return func
     nonresident = NonresidentWeights("memory") in func.notes and not func.symbols
@@ -49,8 +48,8 @@ def leave_out_unread(func: PrimFunc) -> PrimFunc:
 
 
 def _statement(s: Stmt, outer: Loops, nonresident: bool, even: bool) -> Stmt:
-    """Bottom-up: a buffer inside another is made later, and reads it. `nonresident`: weights come from memory; `even`:
-    rows of tiles are left out, too."""
+    """Rewrites a statement bottom-up, since a buffer inside another's scope reads that one. `nonresident`: weights come
+    from memory; `even`: single rows of tiles are removed too."""
     if not s.children:
         return s
     inside = {**outer, s.var: s.extent} if isinstance(s, For) else outer
@@ -67,11 +66,11 @@ def _statement(s: Stmt, outer: Loops, nonresident: bool, even: bool) -> Stmt:
 
 
 _Read = tuple[tuple[Expr, ...], Eliminator]
-"""The indices of a read, and what takes the loops around it inside of the buffer's scope out of them."""
+"""The indices of a read, and an eliminator of the variables of loops inside the buffer's scope."""
 
 
 def _reads(body: Stmt, buffer: Buffer, outer: Loops) -> list[_Read]:
-    """The reads of a buffer, but for those of elements that are updated."""
+    """The reads of a buffer, except those that only update an element."""
     known: dict[tuple[tuple[tuple[Var, Expr], ...], tuple[Expr, ...]], Eliminator] = {}
     results: list[_Read] = []
     for access, statement, loops, facts in accesses(body, buffer, {}):
@@ -85,8 +84,8 @@ def _reads(body: Stmt, buffer: Buffer, outer: Loops) -> list[_Read]:
 
 
 def _limit(buffer: Buffer, place: int, reads: Sequence[_Read], outer: Loops) -> Expr | None:
-    """The bound of the indices of all reads in one dimension, in terms of the loops around; None if that is no less
-    than the dimension."""
+    """The bound of the indices of all reads in one dimension, in terms of enclosing loops; None if it is not below the
+    dimension's extent."""
     members: set[Expr] = set()
     analyzer = Analyzer(outer)
     for index, inner in dict.fromkeys((indices[place], inner) for indices, inner in reads):
@@ -107,7 +106,7 @@ def _limit(buffer: Buffer, place: int, reads: Sequence[_Read], outer: Loops) -> 
 def accesses(
     s: Stmt, buffer: Buffer, loops: Loops, facts: tuple[Expr, ...] = ()
 ) -> Iterator[tuple[Load | Store, Stmt, Loops, tuple[Expr, ...]]]:
-    """Each read and write of the buffer, the statement that it stands in, the loops and the conditions around it."""
+    """Each read and write of the buffer, with its statement and the loops and conditions around it."""
     for load in own_loads(s):
         if load.buffer == buffer:
             yield load, s, loops, facts
@@ -121,12 +120,12 @@ def accesses(
 
 
 def _updates(access: Load, s: Stmt) -> bool:
-    """Whether an element is read to be updated."""
+    """Whether a load reads the element that its statement stores to."""
     return isinstance(s, Store) and s.buffer == access.buffer and s.indices == access.indices
 
 
 class _Stopper:
-    """Ends loops that fill a buffer where its `place`th index reaches the limit."""
+    """Ends loops that fill a buffer at the iteration where index number `place` reaches the limit."""
 
     __slots__ = ("buffer", "even", "limit", "nonresident", "place")
 
@@ -144,7 +143,7 @@ class _Stopper:
         return with_children(s, tuple([self.statement(c, outer) for c in s.children]))
 
     def end(self, loop: For, outer: Loops) -> Expr | None:
-        """Where a loop may end that stores to the buffer alone; None if it may not."""
+        """The new extent of a loop that stores to the buffer alone; None if the loop may not end earlier."""
         inside = list(walk(loop.body))
         stores = [s for s in inside if isinstance(s, Store) and s.buffer == self.buffer]
         own = {s.buffer for s in inside if isinstance(s, Allocate)} | {self.buffer}
@@ -158,8 +157,8 @@ class _Stopper:
         return ends.pop() if len(ends) == 1 else None
 
     def by_row(self, loop: For, outer: Loops) -> For | None:
-        """The loop over so many tiles as hold the rows below the limit, each row after the condition that it is one of
-        them; None if rows are not what it goes over."""
+        """The loop over only the tiles with rows below the limit, each row guarded by a test that it is below; None if
+        the loop does not go over tiles of rows."""
         rows = _tile_rows(loop, self.buffer, self.place) if self.even else None
         if rows is None:
             return None
@@ -178,7 +177,7 @@ class _Stopper:
         return replace(loop, extent=an.simplify((count + (size - 1)) // size), body=map_stmt(loop.body, following))
 
     def end_of(self, store: Store, loop: For, inside: list[Stmt], outer: Loops) -> Expr | None:
-        """The iteration from which on all that a statement stores is at the limit or after it."""
+        """The iteration from which on all indices that a store writes are at or above the limit."""
         inner = {s.var: s.extent for s in inside if isinstance(s, For)}
         an = Analyzer({**outer, loop.var: loop.extent, **inner})
         parts = coefficient(an.form(store.indices[self.place]), loop.var)
@@ -193,13 +192,13 @@ class _Stopper:
 
 
 def _sharing(inside: list[Stmt]) -> bool:
-    """Whether rows prefetch something together, each a part of it."""
+    """Whether rows share a prefetch, of which each issues a part."""
     notes = (find(s.notes, Prefetch) for s in inside if isinstance(s, For))
     return any(note is not None and note.rows is not None for note in notes)
 
 
 def _unless_known(body: Stmt, row: Expr, count: Expr, an: Analyzer) -> Stmt:
-    """`body` without a condition of its own that holds for rows below the count, which may be the least of several."""
+    """`body` without its condition if that is `row < count`, or follows from it where `count` is a minimum."""
     condition = body.condition if isinstance(body, If) and body.orelse is None else None
     if not isinstance(body, If) or type(condition) is not Op or condition.name != "lt":
         return body
@@ -209,13 +208,13 @@ def _unless_known(body: Stmt, row: Expr, count: Expr, an: Analyzer) -> Stmt:
 
 
 def _minima(e: Expr) -> list[Expr]:
-    """The operands of which an expression is the least."""
+    """The operands of nested minima; the expression itself if it is no minimum."""
     return [m for a in e.args for m in _minima(a)] if type(e) is Op and e.name == "min" else [e]
 
 
 def _tile_rows(loop: For, buffer: Buffer, place: int) -> list[For] | None:
-    """The loops over the rows of the tiles that a loop goes over, whose numbers are the `place`th index into the
-    buffer; None if it does something else, too. Each row has its own place in whatever else the loop writes."""
+    """The loops over the rows of the tiles that `loop` goes over, whose numbers are the index `place` into the buffer;
+    None if the loop does anything else. Rows must not share elements of other buffers that the loop writes."""
     inside = list(walk(loop.body))
     loops = {s.var: s for s in inside if isinstance(s, For) and s.kind in ("unrolled", "serial")}
     members = set()
@@ -237,14 +236,14 @@ def _tile_rows(loop: For, buffer: Buffer, place: int) -> list[For] | None:
 
 
 def _one_place(inside: list[Stmt], buffer: Buffer, rows: Mapping[Var, For]) -> bool:
-    """Whether one index of each access to a buffer is a row, always the same one."""
+    """Whether one dimension of a buffer is indexed by a row variable in every access."""
     accesses = [e.indices for s in inside for part in exprs_of(s) for e in loads(part) if e.buffer == buffer]
     accesses += [s.indices for s in inside if isinstance(s, Store) and s.buffer == buffer]
     return any(all(indices[d] in rows for indices in accesses) for d in range(len(buffer.shape)))
 
 
 def _enclosing_loops(s: Stmt, enclosing: tuple[Var, ...] = ()) -> Iterator[tuple[Var, ...]]:
-    """The variables of the loops around each store."""
+    """For each store the variables of the loops around it."""
     if isinstance(s, Store):
         yield enclosing
     for child in s.children:

@@ -1,12 +1,11 @@
-"""Decide once what a loop would ask in each iteration: loop unswitching, for the conditions of `select`.
+"""Loop unswitching for the conditions of `select`: test once instead of in each iteration.
 
     for v in 0..n {                                       if y < h { for v in 0..n { B[v] = A[y, v] } }
       B[v] = select(y < h, A[y, v], 0.0) }        ->      else { for v in 0..n { B[v] = 0.0 } }
 
-LLVM does so too, but not where lanes are masked for the condition: then it computes and broadcasts it for each vector.
-Loops are taken as far out as a condition is the same in all of their iterations and stands in every select of all that
-they store, so that one of the two versions is without any. Without a serial loop nothing is gained; parallel loops stay
-as they are.
+LLVM does so too, but not for masked lanes: there it computes and broadcasts the condition for each vector. The test
+moves to the outermost loop in whose iterations the condition is constant and occurs in every select that it stores, so
+that one of the two versions has no select. Without a serial loop nothing is gained; parallel loops stay as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tilewright.transform.loops.copies import conjuncts, copy_fresh
 
 
 def unswitch_loops(func: PrimFunc) -> PrimFunc:
-    """The function with conditions of `select` outside of the serial loops that do not change them."""
+    """The function with loop-invariant conditions of `select` tested outside of serial loops."""
     body = _unswitched(func.body, names_of(func))
     return func if body is func.body else func.with_body(body)
 
@@ -34,8 +33,8 @@ def _unswitched(s: Stmt, used_names: set[str]) -> Stmt:
 
 
 def _common(s: Stmt) -> list[Expr]:
-    """Conditions of all selects in `s` that are the same throughout `s` and read no memory; none if it stores a value
-    without a select, has no serial loop, or one that threads share."""
+    """The conditions common to all selects in `s` that do not change within `s` and read no memory; none if `s` stores
+    a value without a select, or contains no serial loop or a parallel one."""
     inside = list(walk(s))
     if any(type(x) is Store and not any(map(_is_select, walk_expr(x.value))) for x in inside):
         return []
@@ -51,7 +50,7 @@ def _common(s: Stmt) -> list[Expr]:
 
 
 def _chosen(s: Stmt, conditions: list[Expr], hold: bool) -> Stmt:
-    """`s` where all of the conditions, which each of its selects has, hold, or where one of them does not."""
+    """`s` if all of the conditions, which each of its selects has, hold, or (`hold` false) if one of them does not."""
     memo: dict[Expr, Expr] = {}
 
     def on(e: Expr) -> Expr | None:

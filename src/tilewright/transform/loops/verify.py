@@ -1,9 +1,9 @@
-"""The rules of lowered loops, checked: what code generation takes for granted.
+"""Checks of the rules of lowered loops, which code generation relies on.
 
 `verify_loops` holds after every pass, `verify_flat` after the last. Both begin with `verify_func`, the rules of the IR.
 An access counts as out of bounds only where that is proven: an index that some iteration is sure to reach lies outside
-of its dimension, whatever the symbols are. What depends on data, or stands after a condition on the same variables, is
-believed.
+of its dimension, whatever the symbols are. An index that depends on data, or an access under a condition on the same
+variables, is assumed to be in bounds.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Loops = tuple[For, ...]
 
 @dataclass(slots=True)
 class Known:
-    """The results of earlier checks of one kernel: a pass leaves most of it as it was.
+    """The results of earlier checks of one kernel, for reuse: a pass changes little of it.
 
     inside    statements of which no access can leave its buffer, whatever conditions hold, in the loops that were
               around them; by the identities of the statement and of the variables and extents of the loops, which live
               as long as the entry does
-    believed  indices that may leave their dimensions, but are not sure to: index, extent, loops, conditions, symbols;
-              and expressions all of whose loads are such
+    believed  indices that may leave their dimensions, but are not proven to: index, extent, loops, conditions,
+              symbols; and expressions with only such loads
     extents   of the last function's loops, with their analyzer and what it said of indices
     """
 
@@ -47,7 +47,7 @@ class Known:
     indices: dict[tuple[Expr, Expr], bool] = field(default_factory=dict)
 
     def of(self, func: PrimFunc) -> Known:
-        """This knowledge with the extents of the loops of another function."""
+        """The known results, with the extents of the loops of another function."""
         extents = {s.var: s.extent for s in walk(func.body) if isinstance(s, For)}
         if len(extents) != len(self.extents) or any(self.extents.get(v) is not n for v, n in extents.items()):
             self.extents, self.analyzer, self.indices = extents, Analyzer(extents), {}
@@ -57,7 +57,7 @@ class Known:
 def verify_loops(func: PrimFunc, known: Known | None = None) -> None:
     """Check a function between two loop passes: names, types, indices in bounds. Raises VerifyError.
 
-    `known` is what earlier calls for the same kernel have found, and gets what this one finds.
+    `known` has the results of earlier calls for the same kernel, and receives those of this one.
     """
     verify_func(func)
     problems = Problems()
@@ -79,7 +79,7 @@ def verify_flat(func: PrimFunc, known: Known | None = None) -> None:
 
 
 def _statement_problems(s: Stmt, in_parallel: bool) -> Iterator[tuple[str, str]]:
-    """The statements that code generation cannot take: where, and what it is."""
+    """The statements that code generation does not support, as (statement, reason)."""
     match s:
         case Block():
             yield f"block {s.name!r}", "is not lowered"
@@ -96,7 +96,8 @@ def _statement_problems(s: Stmt, in_parallel: bool) -> Iterator[tuple[str, str]]
 
 
 def _place_problems(s: Allocate, in_parallel: bool) -> Iterator[str]:
-    """Allocations are on a thread's stack: small, of known size, its own."""
+    """The reasons for which an allocation cannot be on a thread's stack: it must be small, of known size, and
+    private."""
     numbers = [as_int(d) for d in s.buffer.shape]
     size = prod(n or 0 for n in numbers) * s.buffer.dtype.itemsize
     if None in numbers:
@@ -108,13 +109,12 @@ def _place_problems(s: Allocate, in_parallel: bool) -> Iterator[str]:
 
 
 def _every(result: Iterable[bool]) -> bool:
-    """Whether all are true; all are looked at, since each reports what it finds."""
+    """Whether all results are true. Unlike `all` it evaluates each one, since each reports its problems."""
     return False not in list(result)
 
 
 class _Bounds:
-    """One walk over loops without blocks. `around` are the loops at the place where the walk is, `conditions` those
-    that hold there."""
+    """One walk over loops without blocks, which checks the bounds of accesses."""
 
     __slots__ = ("analyzer", "known", "problems", "symbols")
 
@@ -125,7 +125,7 @@ class _Bounds:
         self.known = known
 
     def statement(self, s: Stmt, enclosing: Loops, conditions: Conditions) -> bool:
-        """Check a statement; whether no access in it can leave its buffer, wherever it stands in these loops."""
+        """Check a statement. Returns whether no access in it can leave its buffer, whatever conditions hold."""
         if not isinstance(s, For):
             return self._statement(s, enclosing, conditions)
         key = (id(s), *(id(x) for loop in enclosing for x in (loop.var, loop.extent)))
@@ -153,7 +153,8 @@ class _Bounds:
         return _every(self.statement(child, enclosing, conditions) for child in s.children) and inside
 
     def expr(self, e: Expr, enclosing: Loops, conditions: Conditions) -> bool:
-        """The loads of an expression. Where one may be outside, conditions inside of the expression count too."""
+        """Check the loads of an expression, with the conditions of its own selects where needed. Returns as `statement`
+        does."""
         suspects = {x for x in loads(e) if not self.inside(x.buffer, x.indices)}
         if suspects:
             key = (e, conditions, self.symbols, *(x for loop in enclosing for x in (loop.var, loop.extent)))
@@ -173,7 +174,7 @@ class _Bounds:
         return _every(self.access(r.buffer, tuple(corner), enclosing, conditions) for corner in (first, last))
 
     def inside(self, buffer: Buffer, indices: Sequence[Expr]) -> bool:
-        """Whether no index can leave its dimension, wherever the access stands."""
+        """Whether no index can leave its dimension, whatever conditions hold."""
         return all(self._index_inside(i, n) for i, n in zip(indices, buffer.shape, strict=True))
 
     def _index_inside(self, index: Expr, extent: Expr) -> bool:
@@ -209,8 +210,8 @@ class _Bounds:
         return inside
 
     def outside(self, index: Expr, extent: Expr, enclosing: Loops, conditions: Conditions) -> bool:
-        """Whether an iteration that is reached for all values of the symbols, if the loops run at all, leaves
-        `0..extent`."""
+        """Whether an iteration that certainly runs, for all values of the symbols, if the loops run at all, has an
+        index outside of `0..extent`."""
         if not self._reached(index, extent, enclosing, conditions):
             return False
         above = add(self.analyzer.form(index), self.analyzer.form(extent), -1)
@@ -219,7 +220,7 @@ class _Bounds:
         return leaves and not self._impossible(conditions)
 
     def _impossible(self, conditions: Conditions) -> bool:
-        """Whether conditions are sure not to hold at once, so that this is never reached."""
+        """Whether some conditions contradict each other, so that the access never happens."""
         return any(
             contradict(conditions[:k], conditions[k:], self.analyzer)
             or contradict(conditions[k:], conditions[:k], self.analyzer)
@@ -231,8 +232,8 @@ class _Bounds:
         return lo is not None and lo >= 0
 
     def _greatest(self, form: Form, enclosing: Loops) -> Form:
-        """The form at the iteration where it is greatest; the form itself where it is not linear in a loop, so that it
-        counts as outside only if it always is."""
+        """The form at the iteration where it is greatest. If it is not linear in a loop's variable, the form itself:
+        then the access counts as out of bounds only if it always is."""
         best = form
         for loop in reversed(enclosing):
             if any(loop.var in variables(atom) for atom in best[0] if atom is not loop.var):
@@ -244,8 +245,8 @@ class _Bounds:
         return best
 
     def _reached(self, index: Expr, extent: Expr, enclosing: Loops, conditions: Conditions) -> bool:
-        """Whether all iterations are reached, as far as the index goes: no condition is about its variables, and no
-        loop has iterations in some turns of another only."""
+        """Whether all iterations that matter for the index certainly run: no condition depends on its variables, and
+        the extents of their loops do not depend on other loops."""
         loops = {loop.var: loop for loop in enclosing}
         uncertain = {loop.extent for loop in enclosing if (self.analyzer.bounds(loop.extent).lo or 0) < 1}
         if len(uncertain) > 1 or any(v in loops for e in uncertain for v in variables(e)):

@@ -1,13 +1,12 @@
-"""Vectors of temporaries are computed whole, and only what might not be there is read under a condition.
+"""Compute whole vectors of temporaries; only loads that might be out of bounds stay under the condition on lanes.
 
     for v in 0..16 vectorized { if v < n { t[v] = 0.0 } }           for v in 0..16 vectorized { t[v] = 0.0 }
     for k in 0..3 {                                                 for k in 0..3 {
       for v in 0..16 vectorized {                             ->      for v in 0..16 vectorized {
         if v < n { t[v] += A[v, k] } } }                                t[v] += select(v < n, A[v, k], 0.0) } }
 
-Lanes past the end of a line then have values that nothing reads, as nothing read what was undefined there; a masked
-region, and a branch around it, is left for the last store alone. All stores to the temporary must stand under the same
-condition: else the others' values might be wanted.
+Lanes past the end of a line then have values that nothing reads. Only the final store needs a mask and a branch. All
+stores to the temporary must be under the same condition: otherwise other stores' values might be overwritten.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from tilewright.transform.loops.simplify import analyzer_of
 LANE = Var("lane of a temporary")
 
 MAX_EXTRA = 64
-"""Elements of a line that are more than it has, for the sake of whole vectors: one of bytes."""
+"""The largest size in bytes to which a line with less than a vector is enlarged."""
 
 
 def whole_vectors(func: PrimFunc) -> PrimFunc:
-    """The function without conditions on lanes of temporaries that can do without."""
+    """The function without conditions on the lanes of temporaries, where whole vectors can be computed."""
     if not any(isinstance(s, Allocate) for s in walk(func.body)):
         return func
     body = _whole(func.body, analyzer_of(func.body), frozenset())
@@ -36,7 +35,7 @@ def whole_vectors(func: PrimFunc) -> PrimFunc:
 
 
 def _whole(s: Stmt, an: Analyzer, free: frozenset[Buffer]) -> Stmt:
-    """`s`, where stores to the buffers of `free` need no condition on their lane."""
+    """`s` without the conditions on lanes of stores to the buffers in `free`."""
     if isinstance(s, Allocate):
         grown = _grown(s, an)
         if _one_condition(grown, an):
@@ -57,8 +56,8 @@ def is_under_one_condition(allocation: Allocate, an: Analyzer) -> bool:
 
 
 def _lane_store(s: Stmt) -> tuple[For, Store, list[Expr], list[Expr]] | None:
-    """A vectorized loop over a store under a condition: the loop, the store, the parts of the condition that are the
-    same for all lanes, and the others."""
+    """(loop, store, conditions that are equal for all lanes, other conditions) of a vectorized loop over a store under
+    a condition; None for other statements."""
     match s:
         case For(body=If(condition, Store() as store, None)) if s.kind == "vectorized":
             parts = conjuncts(condition)
@@ -68,7 +67,8 @@ def _lane_store(s: Stmt) -> tuple[For, Store, list[Expr], list[Expr]] | None:
 
 
 def _grown(allocation: Allocate, an: Analyzer) -> Allocate:
-    """An allocation with a place for each lane of its stores, where a line can have fewer elements than a vector."""
+    """An allocation enlarged to a place for each lane of its stores, if a line may have fewer elements than a
+    vector."""
     old, body = allocation.buffer, allocation.body
     stores = [s for s in walk(body) if isinstance(s, Store) and s.buffer == old and s.indices]
     ends = [an.bounds(s.indices[-1]).hi for s in stores]
@@ -81,7 +81,8 @@ def _grown(allocation: Allocate, an: Analyzer) -> Allocate:
 
 
 def _one_condition(allocation: Allocate, an: Analyzer) -> bool:
-    """Whether all stores to a buffer stand under one condition on their lane, and it has a place for each lane."""
+    """Whether all stores to a buffer are under the same condition on their lane, and the buffer has a place for each
+    lane."""
     buffer, conditions = allocation.buffer, set[tuple[Expr, ...]]()
     stores = 0
     for s in walk(allocation.body):
@@ -101,8 +102,8 @@ def _one_condition(allocation: Allocate, an: Analyzer) -> bool:
 
 
 def _guarded(e: Expr, condition: Expr, facts: tuple[Expr, ...], an: Analyzer) -> Expr:
-    """A value for all lanes: what lanes without the condition might read outside of its buffer is read under it, and so
-    is what has such a load in its indices."""
+    """A value for all lanes: loads that might leave their buffer in lanes where the condition is false, and loads with
+    such a load in their indices, become selects on the condition."""
     if isinstance(e, Load):
         inside = all(_inside(an, load, facts) for load in loads(e))
         return e if inside else select(condition, e, const(0, e.dtype))

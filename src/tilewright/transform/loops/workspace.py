@@ -6,12 +6,11 @@
 
 A buffer of scope "global" at the root, or with a parallel loop inside (its threads share it), becomes a trailing
 parameter; one in a memory of an accelerator does not. Inside a loop a constant size of at most 256 KiB stays an
-`Allocate`. Larger or symbolic ones become
-parameters too; if each thread needs its own, with a leading dimension `nthreads`, indexed by `tid`. Their shapes are
-expressions of the symbols.
+`Allocate`. Larger or symbolic ones become parameters too; if each thread needs its own, with a leading dimension
+`nthreads`, indexed by `tid`. The shapes of the parameters are expressions of the symbols.
 
-Versions of a function by its symbols' values exclude each other: what only one of them uses is needed where it is taken
-(`used_where`), and takes no memory elsewhere.
+Versions of a function for different values of symbols exclude each other: a workspace that only one version uses is
+needed only if that version runs (`used_where`), and takes no memory otherwise.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ from tilewright.ir.scopes import find_memory
 from tilewright.support.classes import dataclass
 
 STACK_LIMIT = 256 << 10
-"""Bytes up to which an allocation stays on the stack."""
+"""The largest number of bytes of an allocation on the stack."""
 
 ALIGNMENT = 64
-"""Bytes to a multiple of which workspaces are rounded: a cache line."""
+"""The number of bytes to whose multiple workspaces are rounded up: a cache line."""
 
 
 def plan_workspace(func: PrimFunc) -> PrimFunc:
@@ -57,8 +56,8 @@ def plan_workspace(func: PrimFunc) -> PrimFunc:
 
 
 def used_where(func: PrimFunc, buffer: Buffer) -> Expr:
-    """A condition on the function's symbols without which it does not use a buffer: that of the versions around all
-    uses; true if there is none."""
+    """A condition on the function's symbols without which it does not use a buffer: that of the versions with all uses;
+    true if there is none."""
     known: dict[Var, Expr] = {v: v for v in func.symbols}
     results: list[Expr] = []
     s = func.body
@@ -104,20 +103,21 @@ class _Plan:
         return body
 
     def private(self, buffer: Buffer, body: Stmt) -> Stmt:
-        """One part of a workspace for each thread."""
+        """Replace a buffer by one part of a workspace for each thread."""
         shared = Buffer(buffer.name, buffer.dtype, (NTHREADS, *_sizes(buffer)), "global", ALIGNMENT)
         self.params.append(shared)
         return _with_leading(body, buffer, shared)
 
 
 def _stays(buffer: Buffer) -> bool:
-    """Whether a buffer at the root is no memory of the caller's: registers, what the threads of a GPU share, and
-    memories of an accelerator."""
+    """Whether a buffer at the root is not in the caller's memory: registers, shared memory of a GPU block, and memories
+    of an accelerator."""
     return buffer.scope in ("local", "tiles", "shared", "warp") or find_memory(buffer.scope) is not None
 
 
 def _sizes(buffer: Buffer) -> tuple[Expr, ...]:
-    """The shape, where it is made of symbols by arithmetic alone; else a polynomial that is at least it."""
+    """For each dimension the extent, if it uses only arithmetic on symbols; else a polynomial that is at least as
+    large."""
     return tuple(d if _is_arithmetic(d) else p for d, p in zip(buffer.shape, _polynomials(buffer), strict=True))
 
 
@@ -129,7 +129,7 @@ ARITHMETIC = ("add", "sub", "mul", "floordiv", "min", "max")
 
 
 def _polynomials(buffer: Buffer) -> tuple[Expr, ...]:
-    """The shape, or a larger one that is polynomials of the symbols."""
+    """For each dimension a polynomial of the symbols that is at least as large as the extent."""
     analyzer = Analyzer()
     return tuple(to_expr(_polynomial(analyzer, analyzer.form(extent))) for extent in buffer.shape)
 
@@ -146,7 +146,8 @@ def _polynomial(an: Analyzer, form: Form) -> Form:
 
 
 def _bound(an: Analyzer, atom: Op, c: int) -> Form | None:
-    """At least `c * atom`: exact numbers first, then `c*(x // d) <= ceil(c/d)*x`, a minimum by one side."""
+    """An upper bound of `c * atom`: exact numbers first, then `c*(x // d) <= ceil(c/d)*x`, or one operand of a
+    minimum."""
     lo, hi = an.range(atom)
     end = hi if c > 0 else lo
     if end is not None:

@@ -26,11 +26,11 @@ from tilewright.transform.math import tables as math_tables
 from tilewright.transform.math.parts import linear_below, zero_below
 
 Functions = Mapping[str, Callable[..., Expr]]
-"""Operators by name as what is written out for them."""
+"""For each operator a function from its operands to the expression that replaces it."""
 
 
 def expand_math(func: PrimFunc, target: Target | None = None) -> PrimFunc:
-    """`func` with the transcendental operators written out, by what suits the target.
+    """`func` with the transcendental operators expanded, by the functions that suit the target.
 
     B[i] = tanh(A[i])   ->   B[i] = bitcast[f32](... fma(...) ...)
     """
@@ -40,7 +40,7 @@ def expand_math(func: PrimFunc, target: Target | None = None) -> PrimFunc:
 
 
 def expand(e: Expr, memo: dict[Expr, Expr] | None = None, target: Target | None = None) -> Expr:
-    """`e` with the transcendental operators written out."""
+    """`e` with the transcendental operators expanded."""
     single: Functions = SINGLE
     double: Functions = DOUBLE
     if target is not None and target.isa.tables >= math_tables.ENTRIES:
@@ -56,8 +56,8 @@ def _keep(_: Stmt) -> None:
 
 
 def saturating(functions: Functions, least: Mapping[str, float], small: Mapping[str, float]) -> Functions:
-    """The functions, replaced by zero below the argument from which on each result is a normal number (`least`), and
-    by the argument times a slope (`small`) where its square does not count."""
+    """The functions, returning zero for arguments below `least`, where results would be subnormal, and the argument
+    times the slope in `small` for arguments so tiny that their square does not matter."""
     zeros = {name: partial(zero_below, least=x, function=functions[name]) for name, x in least.items()}
     others = {name: partial(linear_below, slope=slope, function=functions[name]) for name, slope in small.items()}
     return {**functions, **zeros, **others}
@@ -79,7 +79,7 @@ def _expand_node(e: Expr, single: Functions, double: Functions) -> Expr | None:
 
 
 def _constant_power(x: Expr, exponent: float) -> Expr | None:
-    """Powers that are a product, a quotient or a root."""
+    """A power with this exponent as a product, a quotient or a root; None for other exponents."""
     match exponent:
         case 1.0:
             return x
@@ -159,37 +159,35 @@ DOUBLE: dict[str, Callable[..., Expr]] = {
 
 VANISHING: dict[str, float] = {"exp": -87.33, "exp2": -126.0, "sigmoid": -87.33}
 VANISHING_DOUBLE: dict[str, float] = {"exp": -708.39, "exp2": -1022.0, "sigmoid": -708.39}
-"""Arguments of functions from which on their results are normal numbers. Where a result that is none takes a core some
-hundred cycles (`targets/costs.py`: `subnormal`), what is less gives zero."""
+"""The least arguments for which functions have normal results. On cores that take some hundred cycles for a subnormal
+result (`targets/costs.py`: `subnormal`), lower arguments give zero."""
 
 SMALL: dict[str, float] = {"log1p": 1.0, "expm1": 1.0, "erf": 2.0 / math.sqrt(math.pi)}
-"""The slopes at zero of functions of f32 that activations are made of and that square their arguments (those of f64 are
-as they were)."""
+"""The slopes at zero of f32 functions that occur in activations and square their arguments."""
 SMALL_WITHOUT_TABLES: dict[str, float] = {"gelu": 0.5, "gelu_tanh": 0.5}
-"""The slopes of functions that square their arguments where no tables in registers are read."""
+"""The slopes at zero of further f32 functions that square their arguments, if they use no register tables."""
 
 EXPANDED: dict[str, Callable[..., Expr]] = {
     row.name: partial(_by_others, row.expansion) for row in FUNCTIONS.values() if row.expansion is not None
 }
-"""Functions of both that are written by other functions."""
+"""Functions of f32 and f64 that are expanded into other functions."""
 
 EXACT: dict[str, Callable[..., Expr]] = {"fmod": remainder.fmod}
-"""Functions of both that have no error."""
+"""Functions of f32 and f64 that have no rounding error."""
 
 ACCURACY = {row.name: row.ulp for row in FUNCTIONS.values() if row.ulp is not None} | {"pow": 1.0}
 """The greatest error of each function in f32, in ulp; docs/accuracy.md says the same."""
 
 ACCURACY_DOUBLE = {row.name: row.ulp64 for row in FUNCTIONS.values() if row.ulp64 is not None}
-"""Errors of the functions in f64, in units in the last place."""
+"""The greatest error of each function in f64, in ulp."""
 
 NONPOSITIVE: dict[str, tuple[float, float]] = {"exp_nonpositive": (1.1, 0.04)}
 NONPOSITIVE_DOUBLE: dict[str, tuple[float, float]] = {"exp_nonpositive": (1.02, 0.0)}
-"""The greatest errors, in ulp, of functions of arguments that are not positive: so much, and so much for each unit of
-the argument."""
+"""(a, b) for functions of nonpositive arguments in f64: the greatest error is a + b |argument| ulp."""
 
 OF_ARGUMENT = {row.name: row.relative[0] for row in FUNCTIONS.values() if row.relative is not None}
 OF_ARGUMENT_DOUBLE = {row.name: row.relative[1] for row in FUNCTIONS.values() if row.relative is not None}
-"""The greatest errors of functions that cancel where their results are small, relative to the argument."""
+"""The greatest errors, relative to the argument, of f64 functions that cancel where their results are small."""
 
 __all__ = [
     "ACCURACY",

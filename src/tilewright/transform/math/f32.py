@@ -93,7 +93,7 @@ _ERFC = (
 
 
 def _signed_zero(x: Expr, result: Expr) -> Expr:
-    """`result`, but a zero of either sign for itself."""
+    """`result` for nonzero x; x itself if it is a zero of either sign."""
     return select(equal(x, single(0.0)), x, result)
 
 
@@ -138,16 +138,16 @@ def exp(x: Expr) -> Expr:
 
 
 _MODERATE = 71.0
-"""Up to here 2^24 e^x does not overflow."""
+"""The largest x for which 2^24 e^x does not overflow."""
 
 _NOTHING = -104.7
-"""About -151 ln 2. There n + 24 is the exponent of zero, so that the product is zero and does not underflow, for which
-an Intel core would take some hundred cycles."""
+"""About -151 ln 2, where arguments of exp are clamped. There n + 24 is the exponent of zero, so that the product is an
+exact zero and does not underflow, which would take an Intel core some hundred cycles."""
 
 
 def exp_nonpositive(x: Expr) -> Expr:
-    """e^x, 1 ulp, x <= 0; zero from where it is no normal number: 2 e^r * 2^(n - 1), and the exponent of zero from
-    n = -126 on."""
+    """e^x, 1 ulp, x <= 0; zero if e^x is below the normal numbers: 2 e^r * 2^(n - 1), and the exponent of zero from n =
+    -126 on."""
     n, r = reduced(maximum(single(-126 * math.log(2)), x), 127 - 1)
     return _power(r, 2.0) * as_float(n << word(23))
 
@@ -179,7 +179,8 @@ def sigmoid(x: Expr) -> Expr:
 
 
 def tanh(x: Expr) -> Expr:
-    """tanh, 5 ulp: a quotient of polynomials, clamped where it first is 1 for good (beyond, it would exceed 1)."""
+    """tanh, 5 ulp: a quotient of polynomials, clamped at the argument from which on tanh is 1 in f32 (beyond, the
+    quotient would exceed 1)."""
     x = maximum(single(-_TANH_MOST), minimum(single(_TANH_MOST), x))
     square = x * x
     return x * polynomial(square, _TANH) / polynomial(square, _TANH_BELOW)
@@ -233,7 +234,7 @@ def _normal(x: Expr) -> tuple[Expr, Expr, Expr]:
 
 
 def _log_specials(x: Expr, result: Expr) -> Expr:
-    """Logarithms of zero, negative numbers, infinity and NaN."""
+    """The result, corrected for logarithms of zero, negative numbers, infinity and NaN."""
     special = select(equal(x, single(0.0)), -_INF, select(x < 0.0, _NAN, x))
     return select(all_of([x > 0.0, x < math.inf]), result, special)
 
@@ -262,7 +263,7 @@ def log2(x: Expr) -> Expr:
 
 
 def log1p(x: Expr) -> Expr:
-    """log(1 + x), 2 ulp: the logarithm of u = 1 + x, with what was rounded off of u put back."""
+    """log(1 + x), 2 ulp: the logarithm of u = 1 + x, corrected by the rounding error of u."""
     u = x + 1.0
     e, m = _mantissa(u)
     lost = select(x < 1.0, x - (u - 1.0), 1.0 - (u - x))
@@ -278,7 +279,7 @@ def log1p(x: Expr) -> Expr:
 # trigonometric functions
 
 _REDUCED_LIMIT = 2.0**16
-"""Up to here the reduction of arguments is in f32; beyond, it takes a table."""
+"""The largest argument that is reduced in f32; larger ones use a table."""
 _HALF_PI = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100059e-15)
 """pi/2 as a sum of three f32."""
 _ROUND64 = 1.5 * 2.0**52
@@ -349,7 +350,8 @@ def _odd(q: Expr) -> Expr:
 
 
 def _trigonometric(x: Expr, of_reduced: Callable[[Expr, Expr], Expr]) -> Expr:
-    """`of_reduced(q, r)`; where x is great, infinite or NaN on a way of its own, which is taken if a lane needs it."""
+    """`of_reduced(q, r)` of the reduced argument. A large, infinite or NaN x is reduced in a separate branch, which
+    runs if any lane needs it."""
     outer = select(call("abs", x) < math.inf, of_reduced(*_reduced_outer(x)), _NAN)
     return select(call("abs", x) <= _REDUCED_LIMIT, of_reduced(*_reduced_inner(x)), outer)
 
@@ -426,5 +428,6 @@ def pow(x: Expr, y: Expr) -> Expr:
 
 
 def _both(a: Expr, b: Expr) -> Expr:
-    """Both conditions; unlike `and` it computes both in any case, so that loads in `b` need no mask."""
+    """The conjunction of two conditions that, unlike `and`, always evaluates both, so that loads in `b` need no
+    mask."""
     return minimum(a, b)

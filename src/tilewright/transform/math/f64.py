@@ -63,7 +63,7 @@ _ERFC = (
 
 
 def _signed_zero(x: Expr, result: Expr) -> Expr:
-    """`result`, but a zero of either sign for itself."""
+    """`result` for nonzero x; x itself if it is a zero of either sign."""
     return select(equal(x, double(0.0)), x, result)
 
 
@@ -105,8 +105,8 @@ def exp(x: Expr) -> Expr:
 
 
 def exp_nonpositive(x: Expr) -> Expr:
-    """e^x, 1 ulp, x <= 0; zero from where it is no normal number: 2 e^r * 2^(n - 1), and the exponent of zero from
-    n = -1022 on."""
+    """e^x, 1 ulp, x <= 0; zero if e^x is below the normal numbers: 2 e^r * 2^(n - 1), and the exponent of zero from n =
+    -1022 on."""
     n, r = _reduced(maximum(double(-1022 * math.log(2)), x), 1023 - 1)
     power = _exp_of_reduced(r) + 1.0
     return (power + power) * _power(n)
@@ -196,7 +196,7 @@ def _normal(x: Expr) -> tuple[Expr, Expr]:
 
 
 def _log_specials(x: Expr, result: Expr) -> Expr:
-    """Logarithms of zero, negative numbers, infinity and NaN."""
+    """The result, corrected for logarithms of zero, negative numbers, infinity and NaN."""
     special = select(equal(x, double(0.0)), double(-math.inf), select(x < 0.0, double(math.nan), x))
     return select(all_of([x > 0.0, x < math.inf]), result, special)
 
@@ -227,7 +227,7 @@ def log2(x: Expr) -> Expr:
 
 
 def log1p(x: Expr) -> Expr:
-    """log(1 + x), 2 ulp: the logarithm of u = 1 + x, with what was rounded off of u put back."""
+    """log(1 + x), 2 ulp: the logarithm of u = 1 + x, corrected by the rounding error of u."""
     u = x + 1.0
     e, m = _mantissa(u)
     lost = select(x < 1.0, x - (u - 1.0), 1.0 - (u - x))
@@ -242,7 +242,7 @@ def log1p(x: Expr) -> Expr:
 # trigonometric functions
 
 _REDUCED_LIMIT = 2.0**19
-"""Up to here arguments are reduced by a few steps; beyond, the C library computes the function."""
+"""The largest argument that is reduced by a few steps; for larger ones the C library computes the function."""
 _HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)
 """pi/2 as a sum of three f64."""
 
@@ -270,7 +270,8 @@ def _odd(q: Expr) -> Expr:
 
 
 def _trigonometric(x: Expr, name: str, of_reduced: Callable[[Expr, Expr], Expr]) -> Expr:
-    """`of_reduced(q, r)`; the C library's function, taken if a lane needs it, where x is great, infinite or NaN."""
+    """`of_reduced(q, r)` of the reduced argument; for a large, infinite or NaN x the C library's function, which is
+    called if any lane needs it."""
     return select(call("abs", x) <= _REDUCED_LIMIT, of_reduced(*_reduced_inner(x)), Op(name, (x,)))
 
 

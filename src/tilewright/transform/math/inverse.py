@@ -1,4 +1,4 @@
-"""Hyperbolic and inverse functions of f32, made of those of `math_f32`; each with its greatest error in ulp."""
+"""Hyperbolic and inverse functions of f32, by functions of `f32.py`; each states its greatest error in ulp."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def arctanh(x: Expr) -> Expr:
 
 
 def arcsinh(x: Expr) -> Expr:
-    """Inverse hyperbolic sine, 3 ulp: log(1 + t + t^2 / (1 + sqrt(t^2 + 1))); log(2t) where the square is too great."""
+    """Inverse hyperbolic sine, 3 ulp: log(1 + t + t^2 / (1 + sqrt(t^2 + 1))); log(2t) where the square would
+    overflow."""
     size = call("abs", x)
     great = size > 2.0**24
     t = minimum(single(2.0**24), size)

@@ -49,18 +49,19 @@ def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 
 def zero_below(x: Expr, least: float, function: Callable[[Expr], Expr]) -> Expr:
-    """function(x), but zero where x is less than `least`; there it is computed of zero.
+    """function(x) for x >= `least`, zero below; there the function is evaluated at zero.
 
-    An Intel core takes some hundred cycles for a vector in which a result is smaller than the normal numbers, also one
-    that is rounded to zero."""
+    An Intel core takes some hundred cycles for a vector with a result below the normal numbers, even if that is rounded
+    to zero.
+    """
     low, zero = x < const(least, x.dtype), const(0.0, x.dtype)
     return select(low, zero, function(select(low, zero, x)))
 
 
 def linear_below(x: Expr, slope: float, function: Callable[[Expr], Expr]) -> Expr:
-    """function(x), but x times the slope at zero where x is less than 2^-27 in magnitude; there it is computed of zero,
-    for the reason that `zero_below` gives: such functions square their arguments. A slope that is no power of two is
-    added as one and the rest, which loses less."""
+    """function(x), but x times the slope at zero for |x| < 2^-27. There the function is evaluated at zero, for the
+    reason that `zero_below` states: such functions square their arguments. A slope that is no power of two is added as
+    one and the rest, which loses less."""
     small = call("abs", x) < const(2.0**-27, x.dtype)
     is_exact = math.frexp(slope)[0] == 0.5
     line = x if slope == 1.0 else x * const(slope, x.dtype) if is_exact else x + x * const(slope - 1.0, x.dtype)
@@ -68,7 +69,7 @@ def linear_below(x: Expr, slope: float, function: Callable[[Expr], Expr]) -> Exp
 
 
 def with_sign(positive: Expr, x: Expr) -> Expr:
-    """A number that is not negative with the sign of another."""
+    """The nonnegative number `positive` with the sign of `x`."""
     sign = const(-1 << (x.dtype.bits - 1), bits(x).dtype)
     return as_float(bits(positive) | (bits(x) & sign))
 

@@ -8,12 +8,13 @@ from tilewright.transform.math.parts import fma, with_sign
 
 
 def fmod(x: Expr, y: Expr) -> Expr:
-    """C's fmod, bit for bit: x - q y with the quotient rounded to zero, which one product tells if q is exact, that is
-    below 2^23 (f64: 2^52); the C library's function, taken if a lane needs it, where it is greater or infinite.
+    """C's fmod, bit for bit: x - q y, where q is the quotient rounded to zero. One multiply-add computes it if q is
+    exact, that is below 2^23 (f64: 2^52); for larger or infinite q the C library's function is called, if any lane
+    needs it.
 
-    A rounded quotient of magnitudes is q, or q + 1 where it was rounded up to that; then y is added again. Both rests
-    are multiples of the smaller unit in the last place and less than y, so that neither the multiply-add nor the sum is
-    rounded. Where q is 0, x is the rest, whatever y is (infinity times zero would be NaN).
+    The computed quotient of magnitudes is q, or q + 1 if it was rounded up; then y is added again. Both remainders are
+    multiples of the smaller unit in the last place and less than y, so that neither the multiply-add nor the sum is
+    rounded. If q is 0, the remainder is x, whatever y is (infinity times zero would be NaN).
     """
     size, divisor = call("abs", x), call("abs", y)
     ratio, zero = size / divisor, const(0.0, x.dtype)

@@ -1,10 +1,11 @@
-"""Functions of f32 where one instruction finds sixteen floats in a register's table, and one scales by powers of two.
+"""Functions of f32 for machines where one instruction looks sixteen floats up in a register, and one scales by powers
+of two.
 
-A table of 2^(i/16) leaves so little of an argument that a cubic is enough: exp takes seven multiply-adds instead of
-twelve, and `scaleb` makes infinities and subnormal numbers by itself. (The method is P. T. P. Tang's, Table-driven
-implementation of the exponential function, 1989.) GELU and tanh are polynomials of degree four and five whose
-coefficients come from tables, one for each of sixteen parts, instead of quotients of polynomials: what asks for tables
-has a unit of its own, and neither divides, which Zen 4 does in eleven cycles.
+With a table of 2^(i/16) the reduced argument is so small that a cubic polynomial suffices: exp takes seven
+multiply-adds instead of twelve, and `scaleb` makes infinities and subnormal numbers by itself. (The method is P. T. P.
+Tang's, Table-driven implementation of the exponential function, 1989.) GELU and tanh are polynomials of degree four and
+five whose coefficients come from tables, one for each of sixteen intervals, instead of quotients of polynomials: table
+look-ups have a separate unit, and no division is needed, which takes Zen 4 eleven cycles.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _EXP2 = (0.6931471824645996, 0.24023428559303284, 0.05550595000386238)
 
 
 _TO_EXPONENT = 19
-"""By how many bits sixteenths are shifted left for whole ones to lie at the exponent."""
+"""The number of bits by which sixteenths are shifted left so that their integer part lies at the exponent."""
 
 
 def _without_sixteenths(power: Const, i: int) -> Const:
-    """2^-64 of entry i as a number to whose bits any number of sixteenths that ends in i, shifted to the exponent, is
-    added: less the i that the entry stands for already."""
+    """Entry i of a table. Its bits, plus a number of sixteenths 16 n + i shifted left by `_TO_EXPONENT`, are those of
+    2^-64 * `power` * 2^n; `power` is 2^(i/16)."""
     pattern = np.float32(power.value * 2.0**-64).view(np.int32) - np.int32(i << _TO_EXPONENT)
     return single(float(pattern.view(np.float32)))
 
@@ -50,22 +51,22 @@ _SCALED_POWERS = tuple(_without_sixteenths(power, i) for i, power in enumerate(_
 
 
 def _scaled(r: Expr, q: Expr, sixteenths: Expr, n: Expr) -> Expr:
-    """2^n (1 + r q), n in whole sixteenths, which the low bits of `sixteenths` are."""
+    """2^n (1 + r q) for a multiple n of 1/16; the low bits of `sixteenths` are the integer 16 n."""
     place = cast(bits(sixteenths) & (ENTRIES - 1), i64)
     power, rest = lookup(place, _POWERS), lookup(place, _RESTS)
     return call("scaleb", power + fma(power * r, q, rest), n)
 
 
 def _reduced(x: Expr, sign: float = 1.0) -> tuple[Expr, Expr]:
-    """(whole sixteenths n in the low bits, r) with x = sign n ln(2) + r."""
+    """(a number whose low bits are the integer 16 n, r) with x = sign n ln(2) + r, n being a multiple of 1/16."""
     shifted = fma(x, LOG2E * sign, single(_ROUND))
     n = shifted - single(_ROUND)
     return shifted, fma(n, LN2_REST * -sign, fma(n, LN2 * -sign, x))
 
 
 def _zero_below(x: Expr, least: float, scaled: Expr) -> Expr:
-    """The scaled value, but zero where x is less than `least`, as in `parts.zero_below`: a mask takes these elements
-    out of the instruction that scales, so what is computed for them before costs nothing, whatever it is."""
+    """The scaled value for x >= `least`, zero below, as `parts.zero_below`: a mask excludes these elements from the
+    scaling instruction, so that whatever was computed for them before does no harm."""
     return select(x < single(least), single(0.0), scaled)
 
 
@@ -98,7 +99,7 @@ def exp2(x: Expr) -> Expr:
 
 def sigmoid(x: Expr) -> Expr:
     """1 / (1 + e^-x), 2.5 ulp: s / (s + s e^-x) with s = 2^-64, so that nothing overflows or is subnormal. So the
-    exponent can be added to that of the table's entry, which takes half of a core's time for `scaleb`."""
+    exponent can be added to that of the table's entry, in half of the time of `scaleb`."""
     x = maximum(single(-104.0), minimum(single(30.0), x))
     shifted, r = _reduced(x, -1.0)
     place = cast(bits(shifted) & (ENTRIES - 1), i64)
@@ -126,10 +127,11 @@ def _normal_by_tanh(t: float) -> float:
 
 
 def tanh(x: Expr) -> Expr:
-    """tanh, 2 ulp: a polynomial in the distance from where the argument's part begins.
+    """tanh, 2 ulp: a polynomial in the distance of u from the begin of an interval, for u = |x| + `_TANH_SHIFT`.
 
-    Parts are as long as an f32 a little greater, u, has steps of its first two bits: an eighth where tanh bends, 2
-    where it is nearly 1. The bits of u are the number of the part, and with the others zero where it begins."""
+    Intervals are a quarter of the power of two below u: an eighth where tanh bends, 2 where it is nearly 1. The leading
+    bits of u number the interval; u with its other bits zero is the interval's begin.
+    """
     t = minimum(single(_TANH_MOST), call("abs", x))
     u = t + single(_TANH_SHIFT)
     d = t - (as_float(bits(u) & (-1 << _TANH_BITS)) - single(_TANH_SHIFT))
@@ -143,17 +145,17 @@ def tanh(x: Expr) -> Expr:
 _TANH_MOST = 9.02
 """The least argument from which on tanh is 1 in f32."""
 _TANH_SHIFT = 0.625
-"""Added to an argument, so that the leading bits of the sum number the parts of the function."""
+"""The number added to |x| so that the leading bits of the sum number the intervals."""
 _TANH_BITS = 21
-"""Bits of an f32 below those that number the parts."""
+"""The number of bits of an f32 below those that number the intervals."""
 _TANH_DEGREE = 5
-"""Degree of a part's polynomial."""
+"""The degree of an interval's polynomial."""
 
 
 @cache
 def _tanh_pieces() -> tuple[tuple[Const, ...], ...]:
-    """For each power the coefficients of all parts, by their numbers modulo 16. The first part's are 0, 1 and those of
-    (tanh(t) / t - 1) / t, so that small results are right to the last bit."""
+    """For each power the coefficients of all intervals, by their numbers modulo 16. The first interval's are 0, 1 and
+    those of (tanh(t) / t - 1) / t, so that small results are right to the last bit."""
     first = int(np.float32(_TANH_SHIFT).view(np.int32)) >> _TANH_BITS
     edges = [float(np.int32((first + k) << _TANH_BITS).view(np.float32)) - _TANH_SHIFT for k in range(ENTRIES + 1)]
     rows = [[0.0] * (_TANH_DEGREE + 1)] * ENTRIES
@@ -167,10 +169,10 @@ def _tanh_pieces() -> tuple[tuple[Const, ...], ...]:
 
 
 _PARTS = 2.75
-"""Parts of a unit of the argument, each with a polynomial of its own, that of part k being around k / _PARTS; the last
-one is constant."""
+"""The number of intervals per unit of the argument, each with its own polynomial; interval k is around k / _PARTS, and
+the last one is constant."""
 _DEGREE = 4
-"""Degree of a part's polynomial."""
+"""The degree of an interval's polynomial."""
 
 
 def _gated(x: Expr, odd: Callable[[float], float]) -> Expr:
@@ -188,7 +190,7 @@ def _gated(x: Expr, odd: Callable[[float], float]) -> Expr:
 
 @cache
 def _pieces(f: Callable[[float], float]) -> tuple[tuple[Const, ...], ...]:
-    """For each power the coefficients of all parts: interpolation at Chebyshev's points."""
+    """For each power the coefficients of all intervals, by interpolation at Chebyshev's points."""
     rows = [
         _interpolated(lambda d, k=k: f((k + d) / _PARTS), _DEGREE, -0.5, 0.5)  # type: ignore[misc]
         for k in range(ENTRIES - 1)
@@ -197,12 +199,13 @@ def _pieces(f: Callable[[float], float]) -> tuple[tuple[Const, ...], ...]:
 
 
 def _by_power(rows: Sequence[Sequence[float]]) -> tuple[tuple[Const, ...], ...]:
-    """Tables of coefficients, one for each power."""
+    """Transpose rows of coefficients to tables, one for each power."""
     return tuple(tuple(single(c) for c in column) for column in zip(*rows, strict=True))
 
 
 def _interpolated(f: Callable[[float], float], degree: int, low: float, high: float) -> list[float]:
-    """Coefficients of the polynomial that is f at Chebyshev's points between two numbers, by divided differences."""
+    """The coefficients of the polynomial that equals f at Chebyshev's points between `low` and `high`, by divided
+    differences."""
     count = degree + 1
     middle, half = (low + high) / 2, (high - low) / 2
     points = [middle + half * math.cos(math.pi * (k + 0.5) / count) for k in range(count)]

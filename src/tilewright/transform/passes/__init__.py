@@ -1,2 +1,2 @@
-"""Passes over graphs that state their own place: each module is one, its `PASS` says beside which pass it runs. What
-chooses, and what other passes are placed beside, is listed in `compiler.py`."""
+"""Passes over graphs that state their own place in the list of passes: the `PASS` of each module says which pass it
+runs next to. Passes that make decisions, and those that others are placed next to, are listed in `compiler.py`."""

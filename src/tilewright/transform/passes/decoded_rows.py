@@ -1,17 +1,17 @@
-"""One row times a cache of codes: what is read are the codes, and each is decoded in registers as it is summed.
+"""One row times a cache of codes: the kernel reads the codes and decodes them in registers as it sums.
 
     w = transpose(cast(codes) * s);  y = matmul(x, w)     ->      y = transpose(reduce_sum(x' * cast(codes)) * s)
                                                                   y = transpose(reduce_sum((x' * s) * cast(codes)))
 
-The scale of a vector leaves the sum along that vector, or goes with the row before the sum over vectors. `codes` are
-computed, such as a decoder's keys and values (`transform/graph/state.py`); otherwise a kernel would write all of them
-as numbers, four times as many bytes as there are codes, for each token.
+The scale of a vector is factored out of the sum along that vector, or multiplied with the row before the sum over
+vectors. `codes` are computed values, such as a decoder's keys and values (`transform/graph/state.py`); without this
+pass a kernel would write all of them as floats, four times as many bytes, for each token.
 
 Fewer heads of keys and values than of queries are repeated for each group of these:
 
     w = reshape(broadcast(reshape(numbers, [B, G, 1, S, D]), [B, G, n, S, D]), [B, G * n, S, D])
 
-There each row of a group has a sum of its own.
+There each row of a group is summed separately.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ CODES = op(
     "cast", "codes", name="cast", where=lambda node: node.inputs[0] is not None and node.inputs[0].dtype in (i8, u8)
 )
 MAX_ROWS = 8
-"""Rows of a group that have sums of their own, at most."""
+"""The largest number of rows of a group that are summed separately."""
 MOVES = ("transpose", "identity", "reshape", "broadcast")
 NUMBERS = op("mul", CODES, "scale", name="numbers", through=MOVES)
 
 
 def decode_rows(graph: Graph) -> Graph:
-    """The graph with sums of codes in place of products of one row with what they mean."""
+    """The graph with sums over codes in place of products of one row with dequantised codes."""
     if not any(n.op == "cast" and n.inputs[0] is not None and n.inputs[0].dtype in (i8, u8) for n in graph.nodes):
         return graph
     fixed = fixed_values(graph)
@@ -75,7 +75,7 @@ def _summed(m: Match) -> Value | None:
 
 
 def _row_summed(m: Match, x: Value, codes: Value, scale: Value, order: tuple[int, ...]) -> Value:
-    """The product of one row with what codes mean, [..., 1, columns]."""
+    """Emit the product of one row with dequantised codes, [..., 1, columns]."""
     depth = order[-2]
     row = m.emit("transpose", m.emit("reshape", x, shape=(*x.shape[:-2], x.shape[-1], const(1))), perm=_inverse(order))
     wide = m.emit("cast", codes, dtype=f32)
@@ -94,8 +94,8 @@ def _row_of(m: Match, heads: Value, k: int) -> Value:
 
 
 def _read(m: Match, value: Value | None, source: Value) -> tuple[tuple[int, ...], int] | None:
-    """For each dimension of a value the one of `source`, from which it is transposed, and how many times each head of
-    it stands in the value; None where it is moved otherwise."""
+    """(for each dimension of `value` the dimension of `source` that it is, how often each head of `source` is
+    repeated); None if the value is not a transposition and repetition of `source`."""
     moves: list[tuple[int, ...]] = []
     times = 1
     while value is not None and value != source and (node := m.rewriter.producer(value)) is not None:

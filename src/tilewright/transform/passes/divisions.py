@@ -1,13 +1,13 @@
-"""Divisions by what depends on weights alone become products, where one instruction multiplies and adds.
+"""Turn divisions by values that depend on weights alone into products, on machines with a fused multiply-add.
 
     y = div(x, d)       ->      h = lowered.reciprocal(d)               once for each set of weights
                                 l = lowered.reciprocal_rest(d, h)
                                 y = lowered.quotient(x, h, l)
 
 A vector of 16 numbers is divided in as much time as some twenty of them are multiplied, and files of 8 bits divide by a
-scale after every layer. The quotients are as good as a division's (`ops/lowered/quotient.py`). A divisor that only few
-numbers share stays: two factors would be read in its place. Of a constant the factors are constants, too: in a small
-policy kernels for each would take as long as its products.
+scale after every layer. The quotients are as good as a division's (`ops/lowered/quotient.py`). A divisor for only few
+numbers stays: two factors would be read in its place. The factors of a constant are constants too: in a small policy
+network the kernels to compute them would take as long as its products.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tilewright.transform.graph.matching import op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 SHARED = 8
-"""Numbers that share a divisor, at least."""
+"""The least number of elements that share a divisor."""
 
 
 def divide_by_products(graph: Graph, target: Target) -> Graph:
-    """The graph with products in place of divisions by what depends on weights alone."""
+    """The graph with products in place of divisions by values that depend on weights alone."""
     return rewrite(graph, [Rule(op("div", "x", "divisor"), _quotient)]) if target.isa.fma else graph
 
 
@@ -55,7 +55,7 @@ def _quotient(m: Match) -> Value | None:
 
 
 def _is_shared(divisor: Value, output: Value) -> bool:
-    """Whether each of the divisors is that of `SHARED` numbers, or of as many as a symbol says."""
+    """Whether each divisor divides at least `SHARED` elements, or a symbolic number of them."""
     own = (const(1),) * (output.type.rank - divisor.type.rank) + divisor.shape
     shared = [as_int(d) for d, part in zip(output.shape, own, strict=True) if is_const(part, 1)]
     return None in shared or prod(d for d in shared if d is not None) >= SHARED

@@ -1,11 +1,12 @@
-"""Scatters and gathers of elements whose index is repeated along the last axes, as ones of rows.
+"""Turn scatters and gathers of elements whose index is repeated along the last axes into those of rows.
 
     i = broadcast(r) [E, F] of r [E, 1]
     y = scatter_elements(x, i, u) {axis = 0}     ->     y = scatter_nd(x, r, u)
     z = gather_elements(x, i) {axis = 0}         ->     z = gather(x, r)
 
-A row is moved or added in vectors, its index read once. Graph networks are made of these: `index_add`, `scatter_add`
-with an expanded index, their gradients. Axes before the indexed one are named by numbers in front of the index.
+A row is moved or added in vectors, and its index is read once. Graph networks consist of such operators: `index_add`,
+`scatter_add` with an expanded index, their gradients. For axes before the indexed one, positions are put in front of
+the index.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 
 def index_rows(graph: Graph) -> Graph:
-    """The graph with scatters and gathers of rows wherever an index is the same for all elements of one."""
+    """The graph with scatters and gathers of rows wherever an index is the same for all elements of a row."""
     return rewrite(graph, [Rule(op(("scatter_elements", "gather_elements"), "x", "index"), _of_rows)])
 
 
@@ -34,7 +35,7 @@ PASS = GraphPass("index rows", lambda graph, _: index_rows(graph), ("before", "m
 
 
 def _of_rows(m: Match) -> Value | None:
-    """A scatter or gather of rows in the place of one of elements."""
+    """Emit a scatter or gather of rows in place of one of elements; None if indices differ within rows."""
     node, x, index, gathers = m.node, m["x"], m["index"], m.node.op == "gather_elements"
     axis = axis_of(node.of(AxisAttrs).axis if gathers else node.of(ScatterElementsAttrs).axis, x.type.rank)
     after, before = index.shape[axis + 1 :], index.shape[:axis]
@@ -82,7 +83,8 @@ def _rows(m: Match, index: Value, retained: int) -> Value | None:
 
 
 def _placed(m: Match, rows: Value, shape: Sequence[Expr]) -> Value:
-    """An index [*shape, len(shape)] of places: positions on all axes but the last, where it is `rows`."""
+    """Emit indices [*shape, len(shape)]: on each axis but the last the position itself, on the last the number in
+    `rows`."""
     parts = [_reshaped(m, _spread(m, rows, shape), [*shape, 1])]
     for k in reversed(range(len(shape) - 1)):
         extent = as_int(shape[k]) or 0

@@ -1,14 +1,15 @@
-"""Maxima and means over large windows dimension by dimension: a box is separable.
+"""Split maxima and means over large windows into one pooling per dimension: a box filter is separable.
 
     y = max_pool(x, kernel=5x5)      ->      t = max_pool(x, kernel=5x1)
                                              y = max_pool(t, kernel=1x5)
 
-25 elements are read for each one of y, or 5 and, at distances of the stride, 5 of t. The outermost dimension goes
-first, over whole lines in vectors; the innermost, whose windows overlap or skip lanes, has the fewest elements left
-then. Where windows begin more than two elements apart no vector follows a line, and most of the gain is in the
-dimensions before.
+Each element of y reads 25 elements on the left, 5 and 5 on the right. The outermost dimension is pooled first, over
+whole lines in vectors; the innermost, whose windows overlap or skip lanes, then has the fewest elements left. If
+windows are more than two elements apart, vectors cannot run along a line, and most of the gain is in the dimensions
+before.
 
-A mean is the mean of means, also where padding does not count: how many elements do is a product over the dimensions.
+A mean is the mean of means, even if padding does not count: the number of counted elements is a product over
+dimensions.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 Numbers = Mapping[Var, Expr]
 
 PASSED = 2.0
-"""The cost of a vector that one kernel writes and the next one reads, in vectors read."""
+"""The cost of a vector that one kernel writes and the next one reads, relative to reading a vector."""
 LARGE = {"max_pool": 1.12, "avg_pool": 1.3}
-"""How many times as long reading the whole window must take, not to be cheaper in fact: a maximum is several operations
-for each element that is read, a sum is one."""
+"""By how much the estimate for the whole window must exceed that for separate dimensions: a maximum is several
+operations for each element that is read, a sum is one."""
 SYMBOLIC_LARGE = 1.05
-"""`LARGE` for maps of any size, of whose windows each tap is tested for more (means of 3x3, stride 2, at 35 pixels: 7.4
-us by dimension, 10 otherwise; of 2x2 at 33 pixels 4.7 and 3.3; Zen 4, 28 November 2026)."""
+"""`LARGE` for maps of symbolic size, where each tap of a window needs more tests (means of 3x3, stride 2, at 35 pixels:
+7.4 us by dimension, 10 otherwise; of 2x2 at 33 pixels 4.7 and 3.3; Zen 4, 28 November 2026)."""
 FOLLOWED = 2
-"""Elements between the windows of a line up to which vectors go along the line (`plans/rows/stages.py`)."""
+"""The largest distance between the windows of a line at which vectors run along the line (`plans/rows/stages.py`)."""
 
 
 def separate_pooling(graph: Graph, target: Target) -> Graph:
-    """The graph with maxima and means over large windows as one pooling for each dimension. Blocks of channels are a
-    last dimension without windows by now."""
+    """The graph with maxima and means over large windows as one pooling for each dimension. At this point blocks of
+    channels are a last dimension without windows."""
     return rewrite(graph, [Rule(op(tuple(LARGE), "x"), partial(_separated, target))])
 
 
@@ -52,7 +53,7 @@ PASS = GraphPass("separate pooling", separate_pooling, ("after", "assign layouts
 
 
 def _separated(target: Target, m: Match) -> Value | None:
-    """One pooling for each dimension; the last one gives the result."""
+    """Emit one pooling per dimension and return the last result; None if that does not pay."""
     if not _pays(m.node, target):
         return None
     x = m["x"]
@@ -62,7 +63,8 @@ def _separated(target: Target, m: Match) -> Value | None:
 
 
 def _pays(node: Node, target: Target) -> bool:
-    """Whether separate dimensions read and pass on in less time than the whole window takes."""
+    """Whether the estimate for separate dimensions, their intermediate results included, is below that of the whole
+    window."""
     if node.op == "avg_pool" and accumulator(node.output.dtype) is not node.output.dtype:
         return False  # what stands between would be rounded
     attrs = node.of(PoolAttrs)
@@ -76,7 +78,8 @@ def _pays(node: Node, target: Target) -> bool:
 
 
 def _gain(attrs: PoolAttrs, node: Node, numbers: Numbers, target: Target) -> float:
-    """How many times as long the whole window takes as separate dimensions, where symbols have these values."""
+    """The estimated time of the whole window relative to that of separate dimensions, for these values of the
+    symbols."""
     parts = _parts(attrs)
     whole = _cycles(attrs, _extents(node, len(attrs.kernel), numbers), node, target)
     separate = sum(_cycles(part, _extents(node, k + 1, numbers), node, target) for k, part in parts)
@@ -85,7 +88,7 @@ def _gain(attrs: PoolAttrs, node: Node, numbers: Numbers, target: Target) -> flo
 
 
 def _parts(attrs: PoolAttrs) -> list[tuple[int, PoolAttrs]]:
-    """The dimensions with a window, or with strides or padding, and the pooling of each."""
+    """The dimensions with windows, strides or padding, each with the attributes of its pooling."""
     rank, result = len(attrs.kernel), []
     for k in range(rank):
         kernel, strides, dilations = (
@@ -100,8 +103,8 @@ def _parts(attrs: PoolAttrs) -> list[tuple[int, PoolAttrs]]:
 
 
 def _cycles(attrs: PoolAttrs, extents: Sequence[int], node: Node, target: Target) -> float:
-    """About how long a pooling takes to results of these extents, in reads of a vector: line by line in vectors, or
-    element by element where windows are distant."""
+    """The estimated time, in reads of a vector, of a pooling with results of these extents: in vectors along lines, or
+    element by element if windows are distant."""
     lanes = target.lanes(_size(node))
     *outer, line = extents
     taps, step = prod(attrs.kernel), attrs.strides[-1]
@@ -111,7 +114,7 @@ def _cycles(attrs: PoolAttrs, extents: Sequence[int], node: Node, target: Target
 
 
 def _extents(node: Node, done: int, numbers: Numbers) -> list[int]:
-    """Extents where the first `done` spatial dimensions have been pooled and the others have not; all others count."""
+    """The extents after the first `done` spatial dimensions have been pooled, including batch and channels."""
     (x, *_), y = node.inputs, node.output
     assert x is not None
     return [where(extent, numbers) for extent in (*y.shape[: 2 + done], *x.shape[2 + done :])]

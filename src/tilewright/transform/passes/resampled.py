@@ -1,10 +1,10 @@
-"""Resizing along the last axis becomes one operator that knows its taps, where both sizes are numbers.
+"""Resizing along the last axis becomes one operator with constant taps if both sizes are known.
 
     i, w = resize_taps();  y = resample(x, i, w) {axis = -1}     ->   y = lowered.resampled(x)
     i, _ = resize_taps();  y = gather(x, reshape(i)) {axis = -1}  ->   y = lowered.resampled(x)
 
-Lanes of the last axis read elements at places that a table says, which is a gather; of other axes, vectors. An axis
-that is made larger before the last one is made larger after it, so that fewer elements are shuffled.
+With taps in a table, vectors along the last axis need gathers; other axes are resized in whole vectors. If another axis
+is enlarged before the last one, the order is exchanged, so that fewer elements are shuffled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewright.transform.graph.matching import either, op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 MAX_SAMPLES = 1024
-"""Samples of an axis that code is written for."""
+"""The largest number of samples of an axis for which constant taps are generated."""
 
 
 TAPS = op("resize_taps", name="taps")
@@ -52,7 +52,7 @@ def _resampled(m: Match) -> Value | None:
 
 
 def _enlarged(m: Match, x: Value) -> Node | None:
-    """The node that makes `x` larger along another axis, for one reader alone."""
+    """The node that enlarges `x` along another axis, if it has only one reader; None otherwise."""
     node = m.rewriter.producer(x, "resample")
     if node is None or m.rewriter.only_reader(x) is None:
         return None

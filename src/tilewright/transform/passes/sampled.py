@@ -3,8 +3,8 @@
     y = grid_sample(x, grid)   ->   i, w = lowered.sample_taps(grid)
                                     y = transpose(lowered.sampled(transpose(x), i, w) {axis = -1})
 
-Where `x` has few channels, or many more pixels than are read, it stays as it is, and lanes gather their taps. Of one
-channel nothing is computed twice.
+If `x` has few channels, or many more pixels than are read, grid sampling stays as it is, and lanes gather their taps.
+With one channel nothing is computed twice anyway.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _sampled(costs: Copies, m: Match) -> Value | None:
 
 
 def _as_vectors(x: Value, y: Value, costs: Copies) -> bool:
-    """Whether channels are worth a transposition of `x`."""
+    """Whether reading channels as vectors is worth the transposition of `x`."""
     channels = as_int(x.shape[1])
     sizes = [[as_int(d) for d in v.shape[2:]] for v in (x, y)]
     before, after = (math.prod(d or 0 for d in s) if None not in s else None for s in sizes)

@@ -1,11 +1,11 @@
-"""Functions from 8 bits to 8 bits are read from a table of all 256 results.
+"""Replace functions from 8-bit to 8-bit values by look-ups in a table of all 256 results.
 
     y = cast(round(mul(gelu(mul(cast(q), s)), r)))    ->    t = cast(round(mul(gelu(mul(cast(0..255), s)), r)))
                                                             y = lowered.entry(q, t)
 
-Files of 8 bits round after each operator, so an activation, however many operators it has, stands between two
-roundings. Scales are weights, so tables are made once for each set of them. They have the same numbers as before: the
-same expressions make them.
+Quantised models round after each operator, so an activation of any number of operators is between two roundings. Scales
+are weights, so tables are computed once per set of weights. The results are bit-equal: the same expressions compute
+them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ COMPUTED, READ = "computed", "read"
 
 
 def tabulate(graph: Graph, target: Target) -> Graph:
-    """The graph with tables in place of chains of operators from 8 bits to 8 bits, where these take longer."""
+    """The graph with table look-ups in place of chains of 8-bit to 8-bit operators where look-ups are estimated to be
+    faster."""
     if not any(v.dtype in NUMBERS for node in graph.nodes for v in node.inputs if v is not None):
         return graph
     chains = _Chains(graph)
@@ -56,8 +57,8 @@ PASS = GraphPass("tabulate", tabulate, ("after", "separate pooling"), lambda tar
 
 
 class _Chains:
-    """Values that are functions of one value of 8 bits, element by element: `source` says of which, the first there is;
-    `producers` has the operators that make them."""
+    """Values that are functions of one 8-bit value, element by element: `source` maps each to the first 8-bit value on
+    its chain, `producers` each value to its node."""
 
     def __init__(self, graph: Graph) -> None:
         self.fixed = fixed_values(graph)
@@ -91,7 +92,7 @@ class _Chains:
         return [self.producers[v] for v in sorted(members, key=self.place.__getitem__)]
 
     def is_single(self, v: Value) -> bool:
-        """Whether a value is one number, known before the call."""
+        """Whether a value is one number that is known before the call."""
         return v in self.fixed and all(is_const(d, 1) for d in v.shape)
 
 
@@ -106,14 +107,14 @@ def _is_read(chains: _Chains, y: Value, target: Target) -> bool:
 
 
 def _work(node: Node, target: Target) -> float:
-    """Operations of a node for an element."""
+    """The estimated operations of a node per element."""
     body = BODIES.get(node.op)
     args = [Var(f"x{k}", v.dtype) for k, v in enumerate(node.inputs) if v is not None]
     return 1.0 if body is None else operations(body(args, node.attrs), target)
 
 
 def _table(chains: _Chains, tables: dict[Value, Value], m: Match, v: Value) -> Value:
-    """The values that `v` has for all numbers of 8 bits, [256]; [] where it is one number."""
+    """Emit the values of `v` for all 8-bit numbers, [256]; the shape is [] if `v` is one number."""
     if v not in tables:
         if v in chains.producers:
             node = chains.producers[v]

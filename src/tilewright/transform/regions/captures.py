@@ -1,8 +1,7 @@
-"""Captures of bodies: bringing values of the graph around into a body, and nodes out of it.
+"""Captures of bodies: pass values of the enclosing graph into a body, and move nodes out of it.
 
-y = loop(..., w) {body = graph @body(%i, %s, %w) { p = pack(w); ... }}
-->
-p = pack(w); y = loop(..., p) {body = graph @body(%i, %s) params(%p) { ... }}
+y = loop(..., w) {body = graph @body(%i, %s, %w) { p = pack(w); ... }} -> p = pack(w); y = loop(..., p) {body = graph
+@body(%i, %s) params(%p) { ... }}
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A node with bodies, its operands by what they are for the bodies.
+    """A node with bodies, and the roles of its operands for the bodies.
 
-    own       operands that are no captures: a loop's count, condition, initial values and sequences, a predicate
+    own       operands that are not captures: a loop's count, condition, initial values and sequences, a predicate
     leading   how many inputs of a body are not captured
-    captured  what the bodies capture, by the operand
+    captured  the operands that the bodies capture
     inputs    how many captures are inputs of the bodies; the others are params
     """
 
@@ -54,18 +53,18 @@ def region(node: Node) -> Region:
 
 
 def names_of(graph: Graph) -> set[str]:
-    """The names that a graph has given."""
+    """The names of the inputs, parameters and values of a graph."""
     values = (*graph.inputs, *graph.params, *(v for n in graph.nodes for v in n.outputs))
     return {v.name for v in values}
 
 
 def builder_for(graph: Graph) -> GraphBuilder:
-    """A builder for a rewritten version of a graph: it has the graph's name and avoids all names in it."""
+    """A builder for a rewritten version of a graph, with the same name; it avoids all names in the graph."""
     return GraphBuilder(graph.name, reserved=names_of(graph))
 
 
 def fixed_values(graph: Graph, weights: Iterable[Value]) -> set[Value]:
-    """The values that depend on `weights` alone, and have one size."""
+    """The values that depend on `weights` alone and have a known size."""
     fixed = set(weights)
     constants = {n.output for n in graph.nodes if n.op == "constant"}
     for node in graph.nodes:
@@ -83,12 +82,12 @@ def used_values(body: Graph) -> set[Value]:
 def recaptured(
     node: Node, fixed: Collection[Value], constants: Mapping[Value, Node], carriers: Collection[Value]
 ) -> Node:
-    """A node whose bodies capture what they read, each operand once: constants are moved in, params are those
-    that are `fixed`, and each symbol that a body mentions is in the shape of one of its inputs.
+    """A node whose bodies capture what they read, each operand once: constants are moved in, params are those that are
+    `fixed`, and each symbol that a body mentions is in the shape of one of its inputs.
 
     Args:
-        constants: the nodes of the graph around that make constants, by their values.
-        carriers: values around whose shapes give symbols.
+        constants: the constant nodes of the enclosing graph, by their values.
+        carriers: values of the enclosing graph whose shapes define symbols.
     """
     result = region(node)
     bodies = list(node.bodies)
@@ -125,7 +124,7 @@ def _capturing(
     params: Sequence[Value],
     constants: Mapping[Value, Node],
 ) -> Graph:
-    """A body with these captures, in this order; what it reads is renamed to them."""
+    """The body with captures of `inputs` and `params`, in this order; values that it reads are renamed by `sources`."""
     used_names = {v.name for v in body.inputs[:leading]} | {v.name for n in body.nodes for v in n.outputs}
     inner = {outer: Value(fresh_name(outer.name, used_names), outer.type) for outer in (*inputs, *params)}
     used = used_values(body)
@@ -145,7 +144,7 @@ def _capturing(
 
 
 def with_inputs(node: Node, renamed: Mapping[Value, Value]) -> Node:
-    """The node, reading other values in the place of some; the node itself if it reads none of them."""
+    """The node with renamed inputs; the node itself if it reads none of the renamed values."""
     for value in node.inputs:
         if value is not None and value in renamed:
             break
@@ -155,11 +154,11 @@ def with_inputs(node: Node, renamed: Mapping[Value, Value]) -> Node:
 
 
 def hoisted(node: Node, used_names: set[str], wanted: Callable[[Node], bool]) -> tuple[list[Node], Node]:
-    """Nodes of the bodies that depend on params alone, for the graph around, and the node that captures their results.
+    """(nodes of the bodies that depend on params alone, for the enclosing graph; the node that captures their results).
 
     Args:
-        used_names: names of the graph around; the hoisted nodes' are added.
-        wanted: whether a node may leave its body.
+        used_names: names of the enclosing graph; those of hoisted nodes are added.
+        wanted: tells whether a node may leave its body.
     """
     result = region(node)
     inputs, params = result.captured[: result.inputs], list(result.captured[result.inputs :])
@@ -186,7 +185,7 @@ def hoisted(node: Node, used_names: set[str], wanted: Callable[[Node], bool]) ->
 
 
 def _hoistable(body: Graph, wanted: Callable[[Node], bool]) -> list[Node]:
-    """Nodes that depend on params alone, in order, after the constants that they read."""
+    """The nodes of a body that depend on params alone, in order, and the constants that they read."""
     constants = {n.output: n for n in body.nodes if n.op == "constant"}
     moved: dict[int, Node] = {}
     produced: set[Value] = set(body.params)
@@ -202,7 +201,7 @@ def _hoistable(body: Graph, wanted: Callable[[Node], bool]) -> list[Node]:
 
 
 def lift_constants(graph: Graph) -> Graph:
-    """Constants of several elements out of bodies, which capture them: they are data, not code."""
+    """Move constants of several elements out of bodies, which capture them instead: they are data, not code."""
     if not any(node.bodies for node in graph.nodes):
         return graph
     used_names = names_of(graph)

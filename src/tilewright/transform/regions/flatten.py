@@ -1,10 +1,10 @@
-"""Bodies into the list of calls: a loop's or a branch's calls between marks that say where they begin and end.
+"""Flatten bodies into the list of calls: the calls of a loop or branch are between markers for its begin and end.
 
     y = loop(none, none, s, xs) {body}   ->   y = identity(s);  loop;  calls of the body;  y = identity(next);  end
 
-What is carried stands in the memory of the loop's outputs. An element of a sequence is a place in it, what is collected
-is computed straight into its place, and so are the outputs of branches. What is carried on is copied at the end of the
-iteration, unless its kernel can write over what is carried in.
+Carried values are in the memory of the loop's outputs. An element of a sequence is a place in the sequence; collected
+results and outputs of branches are computed directly in their place. New carried values are copied at the end of the
+iteration, unless their kernel can write over the old ones.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from tilewright.transform.regions.optimise import trip_of
 from tilewright.transform.work import polynomial
 
 Copy = Callable[[Value, Value], KernelCall]
-"""Makes a kernel that copies one value to another."""
+"""A function that returns a kernel call which copies its first value to its second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Calls in order, and where values stand that have no memory of their own."""
+    """Calls in order, and the places of values without memory of their own."""
 
     calls: tuple[Call, ...]
     places: Mapping[Value, Place]
 
 
 def flatten(node: Node, bodies: Sequence[Flat], path: str, copy: Copy) -> Flat:
-    """The calls of a loop or branch whose bodies are compiled. `path` names it; no value's name around begins so."""
+    """The calls of a loop or branch whose bodies are compiled. `path` is a prefix for the names of its values; no name
+    outside begins with it."""
     if isinstance(node.attrs, LoopAttrs):
         return _loop(node, bodies[0], path, copy)
     return _cond(node, bodies, path)
@@ -48,7 +49,8 @@ def flatten(node: Node, bodies: Sequence[Flat], path: str, copy: Copy) -> Flat:
 
 @dataclass(slots=True)
 class _Embedding:
-    """A body's values under names of the program around: `names` has those that stand for values of it."""
+    """Renames the values of a body for the enclosing program: `names` maps values of the body to values of the
+    program."""
 
     body: Flat
     path: str
@@ -73,7 +75,7 @@ class _Embedding:
         return {self.value(v): replace(p, base=self.value(p.base)) for v, p in self.body.places.items()}
 
     def root(self, v: Value) -> Value:
-        """The value of the body whose memory this one's is, all of it."""
+        """The value of the body that shares all of its memory with `v`."""
         while v in self.body.places:
             v = self.body.places[v].base
         return v
@@ -119,7 +121,7 @@ def _loop(node: Node, flat: Flat, path: str, copy: Copy) -> Flat:
 
 
 def _row(stack: Value, at: Expr) -> Place:
-    """The element of a sequence, or of what is collected, that an iteration has."""
+    """The place of an iteration's element in a sequence or in a collected result."""
     start = at * product(stack.shape[1:])
     if polynomial(start) is None:
         raise UnsupportedError("a loop over elements of such a size is not supported", where=stack.name, got=start)
@@ -127,7 +129,7 @@ def _row(stack: Value, at: Expr) -> Place:
 
 
 def _may_stand_in(result: Value, carried: Value, calls: Sequence[Call], places: Mapping[Value, Place]) -> bool:
-    """Whether the next iteration's value may reuse the buffer of the current one, which has no later reader."""
+    """Whether the next iteration's value may be written over the carried value, because no later call reads that."""
 
     def root(v: Value) -> Value:
         while v in places:
@@ -148,7 +150,7 @@ def _may_stand_in(result: Value, carried: Value, calls: Sequence[Call], places: 
 
 
 def _is_flat(calls: Sequence[Call]) -> bool:
-    """Whether the last of the calls stands in no region."""
+    """Whether the last of the calls is outside of all regions."""
     depth = 0
     for c in calls:
         if isinstance(c, Marker) and c.kind != "else":
@@ -172,7 +174,7 @@ def _cond(node: Node, bodies: Sequence[Flat], path: str) -> Flat:
 
 
 def marker(node: Node) -> Marker | None:
-    """A node without a kernel, as one of the calls: where a symbol that it defines begins to hold, or a check."""
+    """The marker for a node without a kernel: the definition of a symbol by data, or a check; None for other nodes."""
     if isinstance(node.attrs, RequireAttrs):
         _, holds, got = node.inputs
         assert got is not None

@@ -1,8 +1,8 @@
-"""The passes of the graph, for the bodies in it.
+"""Apply graph passes to the bodies of loops and branches.
 
-Weights that a body captures are its params, so that the passes pack them for the body's products; what depends on
-params alone then leaves the body, and `prepare` has it as if there were no loop. What a loop captures besides has the
-same value in all iterations: it is a param too, and what depends on it alone is computed before the loop.
+Weights that a body captures are its params, so that the passes pack them for the body's products. Nodes that depend on
+params alone then move out of the body, and on to `prepare`. Other values that a loop captures are equal in all
+iterations: they are params too, and nodes that depend on them alone are computed before the loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Pass = Callable[[Graph], Graph]
 
 
 def optimise_bodies(graph: Graph, passes: Pass) -> Graph:
-    """The graph with `passes` applied to all bodies, and without what these compute of weights alone."""
+    """The graph with `passes` applied to all bodies, and nodes that depend on weights alone moved out of them."""
     if not any(node.bodies for node in graph.nodes):
         return graph
     return _Optimiser(graph, passes, graph.params).run()
@@ -33,7 +33,7 @@ def optimise_bodies(graph: Graph, passes: Pass) -> Graph:
 
 @dataclass(slots=True)
 class _Optimiser:
-    """One graph. `weights` are those of its values that depend on the model's weights alone, or on nothing."""
+    """Rewrites one graph. `weights` are its values that depend on the model's weights or constants alone."""
 
     graph: Graph
     passes: Pass
@@ -61,7 +61,7 @@ class _Optimiser:
         return replace(graph, nodes=tuple(nodes))
 
     def optimised(self, node: Node, fixed: Collection[Value]) -> Node:
-        """The node, its bodies after all passes."""
+        """The node with its bodies after all passes."""
         result = region(node)
         params = result.captured[result.inputs :]
 
@@ -75,8 +75,8 @@ class _Optimiser:
         return node.with_bodies(body)
 
     def operands(self, node: Node, nodes: list[Node], used_names: set[str], constants: dict[Value, Node]) -> Node:
-        """The node, with memory for its operands: constants have none, and numbers of iterations are to be polynomials
-        of the symbols, or to be computed."""
+        """The node with operands in memory: constants are copied, and numbers of iterations are computed unless they
+        are polynomials of the symbols."""
         builder = GraphBuilder(self.graph.name, reserved=used_names, nodes=nodes)
         inputs = [
             ops.emit1(builder, "identity", v, name=v.name) if v is not None and v in constants else v
@@ -93,12 +93,12 @@ class _Optimiser:
 
 
 def _invariant(node: Node, value: Value) -> bool:
-    """Whether a value is the same in all iterations, and of one size."""
+    """Whether a captured value is the same in all iterations and has a known size."""
     return isinstance(node.attrs, LoopAttrs) and as_int(value.type.size) is not None
 
 
 def trip_of(node: Node) -> Expr | None:
-    """How many iterations a loop has at the most, as far as shapes say."""
+    """The largest number of iterations of a loop, as far as shapes determine it; None if they do not."""
     attrs = node.of(LoopAttrs)
     if attrs.scanned:
         sequence = node.inputs[2 + attrs.carried]

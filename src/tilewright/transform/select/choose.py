@@ -3,9 +3,9 @@
     y = conv(x, w)     ->   y = conv(x, w) by winograd {panels = 4, tile = 4, width = 32} in fp32
     y = matmul(x, w)   ->   y = matmul(x, w) in bf16
 
-Layout assignment (`transform/layout/`) obeys these notes and takes them away. A node without one is computed directly,
-in the precision of its type. Both are decisions (`plans/framework/decisions.py`): the options of the user say what may
-be taken, an estimate what is.
+Layout assignment (`transform/layout/`) obeys these notes and removes them. A node without one is computed by its
+definition, in the precision of its type. Both choices are decisions (`plans/framework/decisions.py`): the user's
+options determine which algorithms are allowed, and estimates which one is chosen.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tilewright.transform.select.transposed import transposed_algorithm
 
 
 def choose_algorithms(graph: Graph, target: Target, in_blocks: InBlocks, options: Options = DEFAULTS) -> Graph:
-    """The graph with a selection on the nodes that have a choice."""
+    """The graph with a selection on each node for which there is a choice."""
     enclosing = Surroundings(graph, target, options, in_blocks)
     nodes = []
     for node in graph.nodes:
@@ -41,7 +41,7 @@ def choose_algorithms(graph: Graph, target: Target, in_blocks: InBlocks, options
 
 
 def selection(enclosing: Surroundings, node: Node) -> Selection | None:
-    """The choice for a node; None where it has none."""
+    """The selection for a node; None if there is no choice."""
     match node.op:
         case "conv":
             algorithm = convolution_algorithm(enclosing, node)

@@ -1,5 +1,5 @@
-"""The algorithm of a convolution: direct, products over NCHW maps or in registers of matrices, or one of a
-folder (`tilewright/algorithms/`). All are estimated in cycles an image."""
+"""Choose the algorithm of a convolution: direct, a product over NCHW maps or in matrix registers, or one of a folder in
+`tilewright/algorithms/`. All are estimated in cycles per image."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ from tilewright.transform.select.surroundings import Surroundings
 
 ERRORS = {"auto": 2.5e-5, "exact": 4e-6, "f2": 2e-6, "f4": 1e-5, "f6": 2.5e-5, "strassen": 2.5e-5}
 """The largest error of a layer that each setting of `fast` allows, relative to the layer's largest output
-(docs/accuracy.md): a tile that is expected to exceed it (`algorithms/winograd/plan/errors.py`) is not taken."""
+(docs/accuracy.md): Winograd tiles that are expected to exceed it (`algorithms/winograd/plan/errors.py`) are not
+used."""
 
 
 def convolution_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
-    """The algorithm of a convolution of f32 maps, or of codes, with weights; None for others, which have one way."""
+    """The algorithm of a convolution by weights, of f32 maps or of codes; None for others, which have only one
+    algorithm."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     sizes = [as_int(d) for d in w.shape]
@@ -50,8 +52,8 @@ def convolution_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | No
 
 
 def one_pixel(enclosing: Surroundings, node: Node) -> list[Option]:
-    """Direct products, and those over NCHW maps where all maps next to it are row-major: the others change layouts
-    before and after."""
+    """The options of a 1x1 convolution: direct, and over NCHW maps if all adjacent maps are row-major, where direct
+    ones would change layouts before and after."""
     w = node.inputs[1]
     assert w is not None
     filters, channels = (as_int(d) or 1 for d in w.shape[:2])
@@ -67,13 +69,13 @@ def one_pixel(enclosing: Surroundings, node: Node) -> list[Option]:
 
 
 def stays_row_major(enclosing: Surroundings, node: Node) -> bool:
-    """Whether the maps that a convolution of one pixel reads and writes are row-major and may stay so."""
+    """Whether the maps that a 1x1 convolution reads and writes are row-major and may stay so."""
     return node.inputs[0] not in enclosing.blocked and node.output in enclosing.row_major_use and is_pointwise(node)
 
 
 def conversions(enclosing: Surroundings, node: Node, block: int) -> float:
-    """Cycles of changing the layouts of a convolution's input and result, of an image, to blocks of so many channels
-    and back where these are row-major."""
+    """The estimated cycles per image of changing a convolution's row-major input and result to blocks of `block`
+    channels and back."""
     if not stays_row_major(enclosing, node):
         return 0.0
     x = node.inputs[0]
@@ -84,10 +86,10 @@ def conversions(enclosing: Surroundings, node: Node, block: int) -> float:
 
 
 def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options with those that multiply in registers of matrices added, where the target has such registers.
+    """The options, extended by products in matrix registers if the target has such registers.
 
-    They take maps of known size, weights that no call changes, and whole blocks of channels in each group, or fewer
-    channels than a block. Factors are bf16 or f16 where the precision allows them, else pieces of f32 in bf16.
+    These require maps of known size, constant weights, and in each group whole blocks of channels or less than one
+    block. Factors are bf16 or f16 if the precision allows them, else bf16 pieces of f32.
     """
     x, w = node.inputs[:2]
     kind = f16 if rounds_to_f16(enclosing, node) else bf16
@@ -131,8 +133,8 @@ def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) ->
 
 
 def grouped_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
-    """Registers of matrices, or pairs, for a convolution in groups of whole blocks, where they take less than it takes
-    directly, which is None."""
+    """Matrix registers, or pairs of pixels and filters, for a convolution in groups of whole blocks, if they are
+    estimated to be faster than the direct algorithm; else None."""
     options = with_pairs(enclosing, node, with_matrices(enclosing, node, [(0.0, Direct())]))
     if len(options) == 1:
         return None
@@ -141,7 +143,7 @@ def grouped_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
 
 
 def with_pairs(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options, and products of bf16 by pairs of pixels and filters, over whole blocks of channels."""
+    """The options, extended by bf16 products of pairs of pixels and filters over whole blocks of channels."""
     w, way = node.inputs[1], convolution_in_pairs(node, bf16, bf16, enclosing.target)
     if way is None or w is None or w not in enclosing.fixed or not narrow(enclosing, node):
         return options
@@ -155,7 +157,7 @@ def with_pairs(enclosing: Surroundings, node: Node, options: list[Option]) -> li
 
 
 def with_dots(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options, and products of bf16 by dot instructions of vectors, over whole blocks of channels."""
+    """The options, extended by bf16 products by dot instructions over whole blocks of channels."""
     w, dot = node.inputs[1], find_dot(bf16, bf16, enclosing.target)
     if dot is None or w is None or w not in enclosing.fixed or dot.lanes != enclosing.block:
         return options
@@ -172,20 +174,22 @@ def with_dots(enclosing: Surroundings, node: Node, options: list[Option]) -> lis
 
 
 def rounds_to_f16(enclosing: Surroundings, node: Node) -> bool:
-    """Whether the factors of a convolution of f32 may be rounded to f16, and the machine multiplies matrices of it."""
+    """Whether the factors of an f32 convolution may be rounded to f16, and the machine has matrix instructions for
+    f16."""
     asked = enclosing.options.precision == "fp16" and not node.of(ConvAttrs).exactness
     return asked and find_tile_dot(f16, f16, enclosing.target) is not None
 
 
 def narrow(enclosing: Surroundings, node: Node) -> bool:
-    """Whether the factors of a convolution of f32 are, or may be, rounded to bf16."""
+    """Whether the factors of an f32 convolution are, or may be, rounded to bf16."""
     if enclosing.options.precision == "bf16" and not node.of(ConvAttrs).exactness:
         return True
     return all(v is not None and _of_bf16(enclosing, v) for v in node.inputs[:2])
 
 
 def estimated(enclosing: Surroundings, node: Node, options: list[Option], block: int) -> list[Option]:
-    """The options with cycles, where the direct one, over channels in such blocks, is the only one and has none."""
+    """The options with estimated cycles: if the direct algorithm is the only option and has none, those over blocks of
+    `block` channels."""
     w = node.inputs[1]
     if w is None or any(cycles for cycles, _ in options):
         return options
@@ -195,6 +199,6 @@ def estimated(enclosing: Surroundings, node: Node, options: list[Option], block:
 
 
 def _of_bf16(enclosing: Surroundings, value: Value) -> bool:
-    """Whether a value of f32 was one of bf16."""
+    """Whether a value of f32 was cast from bf16."""
     node = enclosing.producers.get(value)
     return node is not None and node.op == "cast" and node.inputs[0] is not None and node.inputs[0].dtype is bf16

@@ -1,4 +1,4 @@
-"""Where maps stay NCHW: values that nothing wants in channel blocks, and what changing a layout takes."""
+"""Decide where maps stay NCHW: which values no node needs in channel blocks, and the cost of changing a layout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.transform.problems import is_pointwise
 
 
 def conversion(value: Value, target: Target) -> float:
-    """Cycles of changing the layout of an image: square tiles through registers."""
+    """The estimated cycles of changing the layout of a map for one image: square tiles are transposed in registers."""
     elements = prod(side(d) for d in value.shape[1:])
     nbytes = 4 * elements
     separate = max(2 * nbytes, target.l1)
@@ -26,15 +26,15 @@ def conversion(value: Value, target: Target) -> float:
 
 
 def row_major_uses(graph: Graph, blocking: Set[str]) -> dict[Value, bool]:
-    """Values that nothing wants blocked, with whether a reader needs them as NCHW at once: through pointwise operators
-    they reach only outputs, operators on NCHW tensors, and convolutions of one pixel whose results are such values.
-    `blocking` are the operators that want their inputs blocked."""
+    """The values that no node needs in blocks, each with whether a reader needs it as NCHW. Through pointwise operators
+    such a value reaches only outputs, operators on NCHW tensors, and 1x1 convolutions whose results are such values.
+    `blocking` are the operators that are faster with blocked inputs."""
     fixed, ends = fixed_values(graph), set(graph.outputs)
     users = graph.consumers()
     result: dict[Value, bool] = {}
 
     def use(value: Value, user: Node) -> bool | None:
-        """Whether NCHW is needed; None if blocked is wanted."""
+        """Whether `user` needs the value as NCHW; None if it is faster with a blocked one."""
         if user.op == "conv" and user.of(ConvAttrs).groups == 1 and user.inputs[0] is value and is_pointwise(user):
             return False if user.output in result else None
         if user.op in blocking:

@@ -1,4 +1,4 @@
-"""In which precision matrix products and attention multiply, and by which algorithm products are computed."""
+"""Choose the precision in which matrix products and attention multiply, and the algorithm of products."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from tilewright.transform.select.convolution import ERRORS
 from tilewright.transform.select.surroundings import Surroundings
 
 MIN_TERMS = {"": 0, "x3": 3, "x6": 6, "f32": 7}
-"""From how many terms on products of pieces are exact enough, by what a node asks for; "f32": none are."""
+"""For each exactness that a node requires, the least number of terms with which products of pieces are exact enough; no
+number of terms suffices for "f32"."""
 
 
 def product_precision(enclosing: Surroundings, node: Node) -> Precision:
-    """The precision that the user asked for where the second factor is a matrix, of weights or of what was asked for;
-    "fp32" elsewhere."""
+    """The user's precision, if the second factor is a matrix of known size: of weights or, with `products` "all", of
+    any values; else "fp32"."""
     x, w = node.operands(2)
     depth = x.shape[-2 if node.of(MatmulAttrs).transpose_a else -1]
     known = as_int(depth) is not None and as_int(node.output.shape[-1]) not in (None, 1)
@@ -42,7 +43,7 @@ def product_precision(enclosing: Surroundings, node: Node) -> Precision:
 
 
 def attention_precision(enclosing: Surroundings, node: Node) -> Precision:
-    """bf16 where that was asked for and the machine has an instruction for both products."""
+    """ "bf16" if the user set it and the machine has a dot instruction for both products of attention; else "fp32"."""
     q = node.inputs[0]
     dot = find_dot(bf16, bf16, enclosing.target)
     if enclosing.options.precision != "bf16" or dot is None or q is None or q.dtype is not f32:
@@ -52,7 +53,7 @@ def attention_precision(enclosing: Surroundings, node: Node) -> Precision:
 
 
 def _precision(enclosing: Surroundings, node: Node, asked: Precision) -> Precision:
-    """A rule, not an estimate: who asks for less precision gets it, unless "fp32" is forced for a node."""
+    """The precision `asked`, unless a recorded or forced decision says "fp32"; no estimate is compared."""
     if asked == "fp32":
         return asked
     options: tuple[Precision, ...] = (asked, "fp32")
@@ -60,8 +61,8 @@ def _precision(enclosing: Surroundings, node: Node, asked: Precision) -> Precisi
 
 
 def product_algorithm(enclosing: Surroundings, node: Node) -> Algorithm:
-    """An algorithm of a folder (`tilewright/algorithms/`), or products of pieces of bf16, where they are allowed and
-    save enough, or the product itself."""
+    """The algorithm of a product: one of a folder in `tilewright/algorithms/`, or products of bf16 pieces, if these are
+    allowed and save enough time; else the product by its definition."""
     options = with_pieces(enclosing, node, offered(enclosing, node, []))
     if not options:
         return Packed()
@@ -71,7 +72,7 @@ def product_algorithm(enclosing: Surroundings, node: Node) -> Algorithm:
 
 
 def attention_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
-    """An algorithm of a folder, or the products as they are; None where there is nothing to choose."""
+    """The algorithm of an attention: one of a folder, or products by their definition; None if there is no choice."""
     options = offered(enclosing, node, [])
     if len(options) < 2:
         return None
@@ -80,9 +81,9 @@ def attention_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None
 
 
 def with_pieces(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options, and products of pieces where the machine multiplies matrices of bf16: of rows that a call brings,
-    all of them joined if they meet one matrix, from as many rows on as a register has. Fewer wait for the weights to
-    arrive, and pieces are no smaller. Numbers of rows that are not known are evaluated by the geometric mean."""
+    """The options, extended by products of pieces if the machine multiplies bf16 matrices. The rows must be computed by
+    the call and, joined if they are multiplied by one matrix, fill a register: fewer rows wait for the weights, and
+    pieces are no smaller. For unknown numbers of rows the estimate is a geometric mean."""
     x, w = node.inputs[:2]
     tile = find_tile_dot(bf16, bf16, enclosing.target)
     assert x is not None and w is not None
@@ -107,7 +108,7 @@ def with_pieces(enclosing: Surroundings, node: Node, options: list[Option]) -> l
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """Products of `rows` with one matrix each, `times` of them; `packed`: `prepare` has made pieces of the matrices."""
+    """`times` products, each of `rows` rows with a matrix; `packed`: `prepare` splits the matrices into pieces."""
 
     rows: Expr
     depth: int
@@ -117,7 +118,7 @@ class Splitting:
 
     @staticmethod
     def of(node: Node, packed: bool) -> Splitting:
-        """The products of a node that `splits`."""
+        """The problem of a node for which `splits` is true."""
         x, w = node.inputs[:2]
         assert x is not None and w is not None
         depth, columns = as_int(x.shape[-2 if node.of(MatmulAttrs).transpose_a else -1]), as_int(node.output.shape[-1])
@@ -128,8 +129,8 @@ class Splitting:
 
 
 def splits(enclosing: Surroundings, node: Node) -> bool:
-    """Whether a product is one of f32 rows that a call computes with a matrix of known size: one for all rows, or one
-    for each of their parts."""
+    """Whether a product multiplies computed f32 rows by a matrix of known size: one for all rows, or one per batch
+    entry."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     transpose_a = node.of(MatmulAttrs).transpose_a
@@ -151,7 +152,7 @@ def _packed_cycles(problem: Splitting, enclosing: Surroundings, rows: int) -> fl
 
 
 def _split_cycles(terms: int, tile: Dot, problem: Splitting, enclosing: Surroundings, rows: int) -> float:
-    """With what a product of pieces must gain."""
+    """The estimated cycles of a product of pieces, times the factor by which it has to be better."""
     one, target = Product(rows, problem.columns, problem.depth), enclosing.target
     if problem.packed:
         cycles = problem.times * split_cost(one, terms, enclosing.weight_bytes, tile, target).cycles

@@ -16,24 +16,24 @@ from tilewright.transform.problems import is_pointwise
 from tilewright.transform.select.nchw import row_major_uses
 
 WINDOWS = range(2, 18)
-"""Taps, a side, of the windows that have transforms."""
+"""The window sizes, in taps per side, for which there are transforms."""
 
 FEWEST = 4
-"""Channels that are worth a transform: of fewer, a block of channels would be zeros above all."""
+"""The least number of channels for which a transform is considered: a block of fewer would be mostly zeros."""
 
 
 EXACT = ("f2", "exact", "f4", "f6", "auto", "strassen")
-"""Settings of `fast` by the errors that they allow, the least one first."""
+"""The settings of `fast` in the order of the errors that they allow."""
 
 LIMITS = {"": "strassen", "x3": "f4", "x6": "exact", "f32": "exact"}
-"""The setting with the largest errors that a convolution may have, by how exact it must be: three terms are within
-"f4", six within "exact"."""
+"""For each exactness that a convolution requires, the setting of `fast` with the largest allowed errors: three terms
+are within "f4", six within "exact"."""
 
 
 @dataclass(frozen=True, slots=True)
 class InBlocks:
-    """Operators on channel blocks, as layouts know them (`layout/assign.py`): those that want their inputs in blocks,
-    and those that work on blocks if they get blocks."""
+    """The operators on channel blocks for which layout assignment has rules (`layout/assign.py`): those that are faster
+    with blocked inputs, and those that work on blocked inputs."""
 
     wanting: frozenset[str]
     following: frozenset[str]
@@ -41,9 +41,10 @@ class InBlocks:
 
 @dataclass(slots=True)
 class Surroundings:
-    """`fixed` depend on weights alone, `blocked` will probably lie in channel blocks, `row_major_use` are wanted as
-    NCHW; `weight_bytes`, those of all weights of the model, say where the weights of one layer come from; `other_bytes`
-    of them are of no convolution that a transform fits, so that they stay as many whatever is chosen."""
+    """The facts about a graph that selection uses: values in `fixed` depend on weights alone, those in `blocked` will
+    probably lie in channel blocks, those in `row_major_use` are used as NCHW. `weight_bytes`, of all weights of the
+    model, determine the level of memory that weights come from; `other_bytes` of them belong to nodes whose choice does
+    not change their size."""
 
     graph: Graph
     target: Target
@@ -75,7 +76,7 @@ class Surroundings:
         return self.target.lanes(4)
 
     def fast(self, conv: Node) -> str:
-        """The setting of `fast` that a convolution obeys: the user's, or one of a smaller error that the node names."""
+        """The setting of `fast` for a convolution: the user's, or one with a smaller error that the node requires."""
         limit = LIMITS[conv.of(ConvAttrs).exactness]
         return self.options.fast if EXACT.index(self.options.fast) <= EXACT.index(limit) else limit
 
@@ -85,7 +86,7 @@ class Surroundings:
             self.fixed.update(node.outputs)
 
     def leave(self, node: Node) -> None:
-        """Note whether the node's results lie in blocks."""
+        """Note whether the node's results lie in channel blocks."""
         if node.op == "conv":
             grouped = node.of(ConvAttrs).groups != 1
             ordinary = node.algorithm is None or not node.algorithm.in_blocks
@@ -102,8 +103,8 @@ class Surroundings:
 
 
 def has_transforms(conv: Node) -> bool:
-    """Whether Winograd's or Fourier's transforms fit a convolution: of one group, by square windows larger than their
-    steps, over some channels."""
+    """Whether Winograd or Fourier transforms apply to a convolution: one group, square windows larger than the stride,
+    and enough channels."""
     w, attrs = conv.inputs[1], conv.of(ConvAttrs)
     if w is None or w.type.rank != 4 or attrs.groups != 1:
         return False

@@ -1,4 +1,4 @@
-"""The algorithm of a transposed convolution: phase by phase as it is, or its phases in registers of matrices."""
+"""Choose the algorithm of a transposed convolution: phase by phase directly, or all phases in matrix registers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tilewright.transform.select.surroundings import Surroundings
 
 
 def transposed_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
-    """Registers of matrices where all phases may have them and take less with what putting them in order takes; else
-    None."""
+    """Matrix registers, if all phases fit and the estimate, with the interleaving of the phases' results, is below the
+    direct one; else None."""
     direct, tiled = 0.0, dict[Algorithm, float]()
     parts = phases(node, enclosing.block)
     for part in parts:
@@ -40,8 +40,8 @@ def transposed_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | Non
 
 
 def interleaving(node: Node, enclosing: Surroundings) -> float:
-    """Cycles of putting an image's phases in order: each vector is read and written by the transposition, and by what
-    takes off the edges."""
+    """The estimated cycles per image of interleaving the results of phases: each vector is read and written by a
+    transposition and again when the edges are cut off."""
     target, images = enclosing.target, as_int(node.output.shape[0]) or 1
     nbytes = node.output.known_bytes // images
     vectors = target.costs.traffic.copied_vector * nbytes / (target.vector_bits // 8)
