@@ -1,4 +1,5 @@
-"""Operators: each family's file holds type rule, tensor expression and NumPy reference side by side."""
+"""Operators. The file of each family defines an operator's type rule, tensor expression and NumPy reference side by
+side."""
 
 from __future__ import annotations
 

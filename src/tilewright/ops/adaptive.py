@@ -1,4 +1,4 @@
-"""Adaptive pooling: averages and maxima over as many windows as are asked for, which together cover the input."""
+"""Adaptive pooling: averages and maxima over a stated number of windows that together cover the input."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class AdaptivePoolAttrs(Attrs):
-    """Windows in each spatial dimension."""
+    """The number of windows in each spatial dimension."""
 
     size: Ints
 
@@ -42,18 +42,18 @@ def _infer(types: Types, attrs: AdaptivePoolAttrs) -> Out:
 
 
 def _average_infer(types: Types, attrs: AdaptivePoolAttrs) -> Out:
-    """The type rule of `adaptive_max_pool`, of floats."""
+    """The type rule of `adaptive_avg_pool`: as of `adaptive_max_pool`, for floats only."""
     check_kind(present(types[0]).dtype, ("float",))
     return _infer(types, attrs)
 
 
 def _window(p: Any, extent: Any, size: int) -> tuple[Any, Any]:
-    """Where window `p` begins and where it ends."""
+    """The begin and end of window `p`."""
     return p * extent // size, ((p + 1) * extent + (size - 1)) // size
 
 
 def _longest(extent: Expr, size: int) -> Expr:
-    """At least as many elements as any window has."""
+    """An upper bound of the number of elements of a window."""
     number = as_int(extent)
     if number is None:
         return dim((extent + (size - 1)) // size + 1)

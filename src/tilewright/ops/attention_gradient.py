@@ -1,13 +1,13 @@
-"""`attention_gradient`: what flows back through attention to its queries, keys and values.
+"""`attention_gradient`: the gradients of attention by its queries, keys and values.
 
     p[i, :] = softmax_j(scale * q[i] . k[j] + mask)      y[i] = sum_j p[i, j] v[j]
 
     f[i, j] = g[i] . v[j]                                 s[i, j] = scale * p[i, j] * (f[i, j] - sum_j p[i, j] f[i, j])
     dq[i] = sum_j s[i, j] k[j]      dk[j] = sum_i s[i, j] q[i]      dv[j] = sum_i p[i, j] g[i]
 
-Nothing is kept of the forward pass: scores and their softmax are computed once more, so that neither way holds more
-than some rows of them (T. Dao et al., "FlashAttention", 2022, section 3.1; here rows are whole, and need no sums that
-were kept). Scheduled by `plans/attention/gradient.py`.
+The forward pass stores nothing for it: scores and their softmax are recomputed, so that neither pass holds more than
+some rows of them (T. Dao et al., "FlashAttention", 2022, section 3.1; here rows are whole, so that no stored sums are
+needed). Scheduled by `plans/attention/gradient.py`.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class AttentionGradientAttrs(ScoresAttrs):
-    """Attributes like those of attention, whose result's order is that of its gradient; see the type rule for the
-    others."""
+    """Attributes as of attention; a letter of `order` that attention has for its result stands for the result's
+    gradient."""
 
     joined: bool = False
     columns: Ints = ()
 
     @property
     def forward(self) -> AttentionAttrs:
-        """The attributes of the attention."""
+        """The attributes of the attention whose gradient this is."""
         return AttentionAttrs(**self.scores)
 
 
@@ -74,7 +74,7 @@ def _infer(types: Types, attrs: AttentionGradientAttrs) -> tuple[TensorType, ...
 
 
 def _joined(used: Sequence[TensorType], attrs: AttentionGradientAttrs) -> TensorType:
-    """The type of the three side by side."""
+    """The type of dq, dk and dv side by side in one array."""
     (batch, rows, _, depth), *others = (
         tuple(t.shape[k] for k in ORDERS[o]) for t, o in zip(used, attrs.order, strict=False)
     )
@@ -100,7 +100,7 @@ def _used(t: TensorType, order: str, heads: int) -> TensorType:
 def _compute(
     inputs: Sequence[Tensor | None], attrs: AttentionGradientAttrs, out: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    """Stage by stage; each operand has a stage of its own, which says by its name what stands there."""
+    """The gradients stage by stage; each operand is copied to a stage whose name tells plans its role."""
     q, k, v, g = (need(t) for t in inputs[:4])
     stages = Stages(attrs.forward, accumulator(q.dtype), None)
     heads = (attrs.heads, attrs.groups, attrs.groups)
@@ -165,11 +165,11 @@ def _compute(
 
 
 RESULTS = ("dq", "dk", "dv")
-"""The outputs, as their stages are called."""
+"""The names of the outputs' stages."""
 
 
 def _side_by_side(parts: Sequence[Tensor], t: TensorType, attrs: AttentionGradientAttrs) -> Tensor:
-    """The gradients, by batch, head, sequence and depth, as columns of one array."""
+    """The gradients, indexed by batch, head, sequence and depth, as columns of one array."""
     _, _, rows, depth = parts[0].shape
 
     def at(*place: Expr) -> Expr:
@@ -188,11 +188,11 @@ def _side_by_side(parts: Sequence[Tensor], t: TensorType, attrs: AttentionGradie
 
 
 JOINED = "joined"
-"""The one output, as its stage is called."""
+"""The name of the stage of the single output, where the gradients lie side by side."""
 
 
 def _ordered(t: TensorType, order: str, element: Callable[..., Any], name: str) -> Tensor:
-    """A gradient, by batch, head, sequence and depth, as it lies in memory."""
+    """A gradient, indexed by batch, head, sequence and depth, in the order in which it lies in memory."""
     batch, length, heads, depth = (t.shape[k] for k in ORDERS[order])
     result = stage((batch, heads, length, depth), element, f"by_{name}")
 

@@ -1,10 +1,10 @@
-"""The axes of operands that go along with the axes of a result, derived from an operator's tensor expression.
+"""The axes of operands that correspond to an axis of the result, derived from an operator's tensor expression.
 
-    y[i, j] = sum(a[i, k] * b[k, j] for k)      y's axis 0 goes along a's axis 0, its axis 1 along b's axis 1
+    y[i, j] = sum(a[i, k] * b[k, j] for k)      y's axis 0 is parallel to a's axis 0, its axis 1 to b's axis 1
 
 An axis of a result is parallel to an axis of an operand where the elements at a position of the one are computed from
-those at the same position of the other alone, and in the same way at each position. A part of the result along such an
-axis is then what the operator makes of the same part of the operands, so that a graph pass may move slices, sums and
+those at the same position of the other alone, and in the same way at each position. A slice of the result along such an
+axis is then the operator applied to the same slice of the operands, so that a graph pass may move slices, sums and
 transpositions through the operator. `LINKS` states this for operators whose expressions do not show it.
 """
 
@@ -25,20 +25,20 @@ from tilewright.support.classes import dataclass
 from tilewright.te.tensors import ComputeOp, Tensor, formula
 
 Links = tuple[int | None, ...]
-"""For each operand the axis that an axis of the result is parallel to; None: it reads the operand independently of its
-position there."""
+"""For each operand the axis that an axis of the result is parallel to; None if the operand is read independently of the
+position along the result's axis."""
 
 Index = int | frozenset[int]
-"""Where a tensor reads along one dimension of an operand: at the position of this axis, or at one that depends on the
-positions of these axes (none: on no position, as the indices that a reduction runs over)."""
+"""Along one dimension of an operand, the position that is read: that of an axis of the result (its number), or a
+function of the positions of several axes (empty for positions that only a reduction varies)."""
 
 Read = tuple[Index, ...]
-"""Where a tensor reads an operand, by the operand's dimensions."""
+"""For each dimension of an operand, the position that is read."""
 
 
 def parallel(node: Node, output: int = 0) -> tuple[Links | None, ...]:
-    """For each axis of a node's result the axes of its operands that it is parallel to; None for an axis along which
-    the operator mixes positions or computes each one differently, and where nothing is known."""
+    """For each axis of a node's result, the axes of its operands that are parallel to it; None where the operator mixes
+    positions or treats them differently, or where its expression tells nothing."""
     types = tuple(None if v is None else v.type for v in node.inputs)
     return parallel_of(node.op, types, node.attrs, node.outputs[output].type, output)
 
@@ -70,8 +70,8 @@ def _derived(
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """How a tensor is computed: its reads of each operand, and the axes whose positions its elements depend on by
-    themselves (as those of a range, or of a triangle)."""
+    """How a tensor is computed: its reads of each operand, and the axes whose positions occur in values, not only in
+    indices (as in a range, or a triangular mask)."""
 
     reads: dict[Tensor, frozenset[Read]]
     positional: frozenset[int]
@@ -84,7 +84,7 @@ class _Patterns:
         self.known: dict[Tensor, _Pattern | None] = {}
 
     def of(self, tensor: Tensor) -> _Pattern | None:
-        """A tensor's pattern; None for a stage that is no expression."""
+        """A tensor's pattern; None for a stage that is not a tensor expression."""
         if tensor not in self.known:
             self.known[tensor] = self._of_stage(tensor)
         return self.known[tensor]
@@ -111,7 +111,8 @@ class _Patterns:
 
 
 def _index(indices: Sequence[Expr], at: Index, axes: dict[Var, int]) -> Index:
-    """Where a tensor reads along a dimension that another tensor, which it reads at `indices`, reads at `at`."""
+    """The position `at` of an inner tensor in terms of the axes of an outer one, which reads the inner tensor at
+    `indices`."""
     if isinstance(at, frozenset):
         return _through(indices, at, axes)
     index = indices[at]
@@ -119,7 +120,7 @@ def _index(indices: Sequence[Expr], at: Index, axes: dict[Var, int]) -> Index:
 
 
 def _through(indices: Sequence[Expr], inner: frozenset[int], axes: dict[Var, int]) -> frozenset[int]:
-    """The axes on which positions depend that depend on those of the axes `inner` of what is read at `indices`."""
+    """The outer tensor's axes on which its `indices` for the inner tensor's axes `inner` depend."""
     return _axes_in((v for at in inner for v in variables(indices[at])), axes)
 
 
@@ -128,7 +129,7 @@ def _axes_in(names: Iterator[Var] | Sequence[Var], axes: dict[Var, int]) -> froz
 
 
 def _outside_loads(e: Expr) -> Iterator[Var]:
-    """The variables of an expression that do not only stand in indices of what it reads."""
+    """The variables of an expression that occur outside of load indices."""
     left, seen = [e], set[Expr]()
     while left:
         part = left.pop()
@@ -156,12 +157,12 @@ def _links(pattern: _Pattern | None, operands: Sequence[Tensor | None], result: 
 
 
 MIXED = -1
-"""A read goes along an axis of the result otherwise than at its position."""
+"""A read that depends on the position along an axis of the result, but not only by being at the same position."""
 
 
 def _along(read: Read, axis: int) -> int | None:
-    """The one dimension that a read is at an axis's position of; None if it does not depend on that, MIXED if it does
-    otherwise."""
+    """The dimension in which a read is at the position of `axis`; None if the read does not depend on that position,
+    MIXED if it depends on it in another way."""
     exact = [k for k, at in enumerate(read) if at == axis]
     if len(exact) > 1 or any(isinstance(at, frozenset) and axis in at for at in read):
         return MIXED
@@ -172,14 +173,13 @@ def _along(read: Read, axis: int) -> int | None:
 
 
 def _aligned(operand: TensorType | None, out: TensorType, axis: int) -> int | None:
-    """The axis of an operand that broadcasts to a result, counted from the last one."""
+    """The operand's axis that broadcasting aligns with the result's `axis`, if their sizes are equal."""
     at = axis - (out.rank - (0 if operand is None else operand.rank))
     return None if operand is None or at < 0 or not prove_equal(operand.shape[at], out.shape[axis]) else at
 
 
 def _reshape(types: Sequence[TensorType | None], attrs: Attrs, out: TensorType, axis: int) -> Links | None:
-    """The dimension that is the same before and after it, with as many elements in front of it: the index is a
-    quotient of the linear one."""
+    """The input dimension that a reshape leaves unchanged: it has the same size and as many elements before it."""
     (x,) = types
     assert x is not None
     before = product(out.shape[:axis])
@@ -190,7 +190,8 @@ def _reshape(types: Sequence[TensorType | None], attrs: Attrs, out: TensorType, 
 
 
 def _attention(types: Sequence[TensorType | None], attrs: Attrs, out: TensorType, axis: int) -> Links | None:
-    """Rows of queries, and masks that differ by row. It has loops of its own."""
+    """Attention's axis of query rows, with masks that differ by row. Attention is a loop program, so this is stated
+    here."""
     assert isinstance(attrs, AttentionAttrs)
     starts = (*types[8:], None)[0]
     if attrs.causal or starts is not None or ORDERS[attrs.order[3]].index(1) != axis:

@@ -127,7 +127,7 @@ _I1_OUTER = (
     -0.009761097491361469,
     0.7785762350182801,
 )
-"""e^-x I0(x) and e^-x I1(x) / x up to 8, and times sqrt(x) beyond."""
+"""Chebyshev coefficients of e^-x I0(x) and e^-x I1(x) / x up to 8, and of these times sqrt(x) beyond."""
 _K0_INNER = (
     1.374465435613523e-16,
     4.25981614279661e-14,
@@ -207,7 +207,8 @@ _K1_OUTER = (
     0.10392373657681724,
     2.7206261904844427,
 )
-"""K0(x) + log(x / 2) I0(x) and x (K1(x) - log(x / 2) I1(x)) up to 2, and e^x sqrt(x) K(x) beyond."""
+"""Chebyshev coefficients of K0(x) + log(x / 2) I0(x) and x (K1(x) - log(x / 2) I1(x)) up to 2, and of e^x sqrt(x) K(x)
+beyond."""
 _J0_PP = (
     0.0007969367292973471,
     0.08283523921074408,
@@ -357,7 +358,7 @@ _Y1_YQ = (
     6.871410873553005e16,
     3.9727060811656064e18,
 )
-"""Amplitudes P and Q of the phases beyond 5, and rational functions up to there."""
+"""Coefficients of the amplitudes P and Q beyond 5, and of rational approximations up to 5."""
 
 
 # --- modified -------------------------------------------------------------------------------------------------------
@@ -397,7 +398,8 @@ def _k1(x: Number, scaled: bool) -> Number:
 
 
 def _decaying(x: Number, inner: Number, outer: Number, scaled: bool) -> Number:
-    """`inner` as it is and `outer` without e^-x, joined with or without that factor."""
+    """`inner` up to x = 2, and beyond `outer`, which lacks the factor e^-x. With `scaled`, the result is multiplied by
+    e^x."""
     if scaled:
         inner = inner * function("exp", x)
     else:
@@ -431,7 +433,7 @@ def _amplitudes(x: Number, order: int) -> tuple[Number, Number]:
 
 
 def _waves(x: Number, order: int) -> tuple[Number, Number]:
-    """The functions of the first and of the second kind beyond 5."""
+    """The Bessel functions of the first and second kind beyond 5, by amplitude and phase."""
     p, q = _amplitudes(x, order)
     phase = x - (2 * order + 1) * math.pi / 4
     sine, cosine = function("sin", phase), function("cos", phase)
@@ -480,7 +482,7 @@ def _second_kind(x: Number, inner: Number, outer: Number) -> Number:
 
 
 def spherical_j0(x: Number) -> Number:
-    """sin(x) / x."""
+    """The spherical Bessel function of order 0, sin(x) / x."""
     zero = equal(x, 0.0)
     return where(zero, 1.0, where(function("isinf", x), 0.0, function("sin", x) / where(zero, 1.0, x)))
 

@@ -1,4 +1,4 @@
-"""Levels of codes of 4 bits by a book of sixteen numbers, which is part of the program: y = book[code]."""
+"""Decode 4-bit codes by a codebook of sixteen numbers, which is a constant of the program: y = book[code]."""
 
 from __future__ import annotations
 

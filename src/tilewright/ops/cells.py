@@ -1,8 +1,8 @@
 """`lstm_cell`: the arithmetic of one LSTM step, after the products.
 
-Both products of a step are matrix products of their own, that of the inputs for all steps at once; this operator adds
-their rows, applies the gates and gives the new states in one kernel (Hochreiter and Schmidhuber 1997; the gates in the
-order of ONNX: input, output, forget, cell).
+Inputs and state are multiplied by their weights outside of it, the inputs for all steps at once; this operator adds
+both products, applies the gates and gives the new states in one kernel (Hochreiter and Schmidhuber 1997; the gates in
+the order of ONNX: input, output, forget, cell).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LstmCellAttrs(Attrs):
-    """`batch` rows of step `step`; `activations` has operator and attributes of the gates', the cell's and the output's
-    function; gates are clipped to +-`clip`."""
+    """One step for `batch` rows: the step's number `step`; `activations`: the operators, with attributes, that are
+    applied to gates, cell and output; gates are clipped to +-`clip`."""
 
     batch: Dim
     step: int
@@ -58,7 +58,7 @@ def _infer(types: Types, attrs: LstmCellAttrs) -> Out:
 
 
 def steps_of(attrs: LstmCellAttrs) -> Program:
-    """An LSTM's step without its products: each gate's argument has the product in it."""
+    """The cell's step as a program, without matrix products, whose results are arguments."""
     return program(LSTM, attrs.activations, attrs.clip)
 
 
@@ -69,7 +69,8 @@ def lstm_states(
     apply: Apply[T],
     memory: Callable[[T], T] = lambda value: value,
 ) -> tuple[T, T]:
-    """h and c after a step whose gates have these arguments; `memory` gives what h reads of the new c."""
+    """The states h and c after a step whose gates have these arguments. `memory` is applied to the new c before h reads
+    it."""
     steps = steps_of(attrs)
     cell = steps.results[1]
 
@@ -110,7 +111,7 @@ def _numpy(arrays: Sequence[Any], attrs: LstmCellAttrs) -> tuple[Any, ...]:
 
 
 def without_cells(graph: Graph) -> Graph:
-    """The graph with each `lstm_cell` as slices of its gates and pointwise operators."""
+    """The graph in which each `lstm_cell` is replaced by slices of its gates and pointwise operators."""
     used = {v.name for v in (*graph.inputs, *graph.params, *(v for n in graph.nodes for v in n.outputs))}
     nodes: list[Node] = []
     for node in graph.nodes:

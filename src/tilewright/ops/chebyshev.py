@@ -1,8 +1,8 @@
 """Chebyshev polynomials of the four kinds, of whole degrees that are operands, by their closed forms.
 
 With x = cos a: T = cos(n a), U = sin((n + 1) a) / sin a, V = cos((n + 1/2) a) / cos(a / 2) and W = sin((n + 1/2) a) /
-sin(a / 2); outside of -1 to 1 the same of hyperbolic functions, by the parities of the kinds (DLMF 18.5). Errors in f64
-are some 1e-15 (n + 1), relative to the greatest value between -1 and 1.
+sin(a / 2); outside of -1 to 1 the same formulas hold with hyperbolic functions, and signs by parity (DLMF 18.5). Errors
+in f64 are some 1e-15 (n + 1), relative to the greatest value between -1 and 1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _ratio(above: Number, below: Number, limit: Number) -> Number:
 
 
 def _kinds(a: Number, n: Number, sine: str, cosine: str) -> dict[str, Number]:
-    """All four of an angle, circular or hyperbolic; at angle 0 their limits."""
+    """T, U, V and W of an angle, with circular or hyperbolic functions `sine` and `cosine`; at angle 0 their limits."""
     half = n + 0.5
     return {
         "t": function(cosine, n * a),

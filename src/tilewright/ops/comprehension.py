@@ -57,7 +57,7 @@ def _names(count: int, letter: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _nest(text: str, inputs: int, sizes: int) -> tuple[Nest, Source]:
-    """The one nest that a text says. Raises ComprehensionError."""
+    """The single loop nest that a statement's text describes. Raises ComprehensionError."""
     source = Source(text, "operator comprehension")
     program = parse_program(source, limit=2 * MAX_DEPTH, terms=2 * MAX_OPERATORS)
     known = nests_of(program, source, _names(inputs, "x"), _names(sizes, "n"))
@@ -93,7 +93,7 @@ def _type(types: tuple[TensorType, ...], attrs: ComprehensionAttrs) -> TensorTyp
 
 
 def _infer(types: Types, attrs: ComprehensionAttrs) -> Out:
-    """Every read must be proved to be inside of its input."""
+    """The type rule. It proves that every read lies inside of its input."""
     return (_type(tuple(present(t) for t in types), attrs),)
 
 
@@ -171,7 +171,8 @@ def emit_nest(
 def emit_stage(builder: GraphBuilder, tensor: Tensor, values: Mapping[Tensor, Value], name: str | None = None) -> Value:
     """The node that computes a tensor expression's stage from values for the tensors that it reads.
 
-    Raises UnsupportedError for what statements cannot say (`formulas/stages.py`)."""
+    Raises UnsupportedError for expressions that statements cannot state (`formulas/stages.py`).
+    """
 
     def create(stage: Stage) -> Value:
         attrs = ComprehensionAttrs(

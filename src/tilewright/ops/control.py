@@ -1,11 +1,11 @@
-"""Control flow: operators whose attributes are graphs, which run several times, or one of which runs.
+"""Control flow: `loop`, whose body graph runs several times, and `cond`, which runs one of two graphs.
 
     %sum, %rows = loop(none, none, %start, %xs, %w) {carried = 1, scanned = 1, body =
       graph @body(%i: i64[], %s: f32[4], %x: f32[4], %w: f32[4]) { ...  return %next, %row }}
 
-A body's inputs are the iteration's number, what is carried, an element of each sequence, and what it captures; its
-params are captured too. What is captured are operands of the node, in the same order, so that a body reads nothing else
-of the graph around it.
+A body's inputs are the iteration's number, the carried values, an element of each sequence, and captured values; its
+params are captured, too. The captured values are operands of the node, in the same order, so that a body reads no other
+values of the graph around it.
 """
 
 from __future__ import annotations
@@ -36,16 +36,15 @@ TRUTH = TensorType(boolean, ())
 
 @dataclass(frozen=True, slots=True)
 class LoopAttrs(Attrs):
-    """
-    body         the graph of an iteration: (number, carried..., elements..., captured...) to (go on?, carried...,
+    """body         the graph of an iteration: (number, carried..., elements..., captured...) to (go on?, carried...,
                  collected...)
     carried      how many values go from one iteration to the next
     scanned      how many operands are sequences, of which each iteration gets one element of the first dimension; there
                  are as many iterations as elements
-    trip         a number of iterations that is known, or a bound of it; collected values have this extent
+    trip         the number of iterations if known, or a bound of it; collected values have this extent
     conditional  the body's first output says whether there is another iteration
     counted      the last output is how many iterations there were
-    backward     sequences and what is collected are walked through from their last element to the first; there are as
+    backward     sequences and collected values are indexed from their last element to the first; there are as
                  many iterations as shapes say
     """
 
@@ -60,14 +59,15 @@ class LoopAttrs(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class CondAttrs(Attrs):
-    """`then` runs where the predicate holds, else `orelse`; both have the same inputs, params and outputs."""
+    """`then` runs where the predicate is true, else `orelse`; both graphs have the same inputs, params and outputs."""
 
     orelse: Graph
     then: Graph
 
 
 def _loop_infer(types: Types, attrs: LoopAttrs) -> Out:
-    """Count and condition (None: no such end), initial values of what is carried, sequences, what is captured."""
+    """The type rule. Inputs: a bound on iterations and a condition (None: unlimited), initial values of the carried
+    variables, sequences, captured values."""
     body, carried, scanned = attrs.body, attrs.carried, attrs.scanned
     for name, case, expected in (("count", types[:1], NUMBER), ("condition", types[1:2], TRUTH)):
         if case and case[0] not in (None, expected):
@@ -97,7 +97,7 @@ def _loop_infer(types: Types, attrs: LoopAttrs) -> Out:
 
 
 def _extent(attrs: LoopAttrs, sequences: Sequence[TensorType]) -> Expr | None:
-    """How many iterations there are at the most, as far as types say."""
+    """The largest number of iterations that types allow; None if they do not bound it."""
     extents = [t.shape[0] for t in sequences]
     if attrs.trip is not None:
         extents.append(dim(attrs.trip))
@@ -145,14 +145,14 @@ def _loop_reference(arrays: Sequence[Any], attrs: LoopAttrs) -> tuple[Any, ...]:
 
 
 def _known(size: Any) -> int:
-    """A size, which is known when a graph is interpreted."""
+    """A size as a number; all sizes are known when a graph is interpreted."""
     result = as_int(dim(size))
     assert result is not None, f"{size} is not known"
     return result
 
 
 def _stacks(attrs: LoopAttrs, rows: Sequence[Sequence[Any]], extent: Any) -> list[Any]:
-    """Collected values, with zeros for iterations that there were not."""
+    """Collected values stacked along a first dimension, with zeros for iterations that did not run."""
     types = [v.type for v in attrs.body.outputs[attrs.conditional + attrs.carried :]]
     stacks = []
     for k, t in enumerate(types):
@@ -165,14 +165,14 @@ def _stacks(attrs: LoopAttrs, rows: Sequence[Sequence[Any]], extent: Any) -> lis
 
 
 def _run(body: Graph, arrays: Sequence[Any]) -> list[Any]:
-    """A body's outputs, in order."""
+    """Evaluate a body in NumPy: its outputs, in order."""
     named = dict(zip((v.name for v in (*body.inputs, *body.params)), arrays, strict=True))
     results = run_graph(body, named, named)
     return [results[v.name] for v in body.outputs]
 
 
 def _cond_infer(types: Types, attrs: CondAttrs) -> Out:
-    """The predicate, what the two bodies take."""
+    """The type rule. Inputs: the predicate, then the inputs of both bodies."""
     _check("the predicate", [present(t) for t in types[:1]], [TRUTH])
     rest = [present(t) for t in types[1:]]
     for body in (attrs.then, attrs.orelse):

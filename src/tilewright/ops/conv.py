@@ -46,8 +46,8 @@ def window_extent(extent: Expr, kernel: Expr, before: int, after: int, stride: i
 
 @dataclass(frozen=True, slots=True)
 class ConvAttrs(Attrs):
-    """Strides and dilations, one a spatial dimension; pads, all befores, then all afters; groups of channels; how exact
-    its products of f32 must be at least, as those of `MatmulAttrs`."""
+    """Strides and dilations for each spatial dimension; pads, before all dimensions and then after all; groups of
+    channels; the least accuracy of f32 products, as in `MatmulAttrs`."""
 
     strides: Ints
     dilations: Ints
@@ -97,7 +97,7 @@ def _conv_infer(types: Types, attrs: ConvAttrs) -> Out:
 
 
 def pad_stage(x: Tensor, pads: Sequence[int], fill: Expr, after: Sequence[Expr] | None = None) -> Tensor:
-    """`x` with `pads` around its spatial dimensions, as a stage called "pad"; `x` itself if there is none."""
+    """`x` padded with `fill` around its spatial dimensions, as a stage called "pad"; `x` itself if all pads are 0."""
     rank = x.ndim - 2
     following = list(pads[rank:]) if after is None else list(after)
     if not any(pads[:rank]) and all(as_int(a) == 0 for a in following):
@@ -170,7 +170,7 @@ register(OpDef("conv", "contraction", ConvAttrs, _conv_infer, _conv_numpy, compu
 
 @dataclass(frozen=True, slots=True)
 class ConvTransposeAttrs(ConvAttrs):
-    """`output_padding` is added after the result, one a spatial dimension."""
+    """`output_padding`: for each spatial dimension, how many elements are appended to the result."""
 
     output_padding: Ints
 
@@ -194,7 +194,7 @@ def _conv_transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> Out:
 
 
 def _conv_transpose_compute(inputs: Tensors, attrs: ConvTransposeAttrs, out: Out) -> tuple[Tensor, ...]:
-    """Gathers: an output element sums the inputs whose windows cover it."""
+    """Gathers: each output element sums the inputs whose windows cover it, so that no element is written twice."""
     x, w, (type,) = need(inputs[0]), need(inputs[1]), out
     rank, groups = x.ndim - 2, attrs.groups
     acc = accumulator(type.dtype)

@@ -2,8 +2,8 @@
 
     x [N, C, ...], g [N, F, ...]   ->   d [F, C, ...],   d[f, c, k] = sum of g[n, f, o] * x[n, c, o * s + k * d - pad]
 
-It is the convolution of x by g with batch and channels exchanged, and strides and dilations too. As an operator of its
-own it keeps the operands as they lie: what is long is the sum over images and pixels, not a window.
+It is the convolution of x by g with batch and channels exchanged, and strides and dilations too. A separate operator
+avoids these transpositions, and tells plans that the sum over images and pixels is the long one, not a window.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilewright.support.errors import ShapeError
 
 @dataclass(frozen=True, slots=True)
 class ConvWeightGradientAttrs(Attrs):
-    """Strides, dilations and pads of the convolution, which has one group, and the extents of its window."""
+    """Strides, dilations and pads of the convolution, which has one group, and the sizes of its window."""
 
     strides: Ints
     dilations: Ints

@@ -1,4 +1,4 @@
-"""The common parts of type rules: equality of symbolic dimensions, broadcasting, axes, and reading attributes."""
+"""Helpers of type rules: equality of symbolic dimensions, broadcasting, axes, and reading attributes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ Shape = tuple[Expr, ...]
 
 _facts: ContextVar[tuple[Expr, ...]] = ContextVar("facts", default=())
 _whole: ContextVar[dict[Expr, Expr]] = ContextVar("whole", default={})  # noqa: B039  read only
-"""Sizes that conditions make multiples, each as that multiple: `h // 4` as `h // 16 * 4` where `h // 4 % 4 == 0`."""
+"""Quotients that conditions prove to be multiples, each rewritten as such: `h // 4` as `h // 16 * 4` where `h // 4 % 4
+== 0`."""
 
 
 @contextmanager
 def with_facts(conditions: tuple[Expr, ...]) -> Iterator[None]:
-    """A context in which these conditions over symbols hold for all dimensions."""
+    """Within the context, these conditions on symbols are assumed to hold for all dimensions."""
     token, whole = _facts.set(conditions), _whole.set(_multiples(conditions))
     try:
         yield
@@ -41,7 +42,7 @@ def with_facts(conditions: tuple[Expr, ...]) -> Iterator[None]:
 
 
 def has_facts() -> bool:
-    """Whether a context of `with_facts` is active, whose facts are not a part of types."""
+    """Whether a context of `with_facts` is active; its conditions are not stored in types."""
     return bool(_facts.get())
 
 
@@ -67,12 +68,12 @@ def dim(value: Any) -> Expr:
 
 
 def known(condition: Expr) -> bool:
-    """True if a condition over sizes holds, as far as is known."""
+    """True if a condition on sizes can be proven from the facts of the context."""
     return prove(condition, None, _facts.get())
 
 
 def whole_quotient(a: Expr, b: Expr) -> Expr | None:
-    """`a / b` where that is a polynomial of sizes; the result for b = 0 does not matter."""
+    """`a / b` if that is a polynomial of sizes, else None; its value where b = 0 does not matter."""
     quotient = exact_quotient(a, b, _facts.get())
     return None if quotient is None else dim(quotient)
 
@@ -82,7 +83,7 @@ def dims(values: Sequence[Any]) -> Shape:
 
 
 def known_same(a: Expr, b: Expr) -> bool:
-    """True when two dimensions are provably equal, for rules that can go on where they are not."""
+    """True when two dimensions are provably equal; for rules that also work for unequal ones."""
     if a is b:
         return True
     if isinstance(a, Const) and isinstance(b, Const):
@@ -91,7 +92,8 @@ def known_same(a: Expr, b: Expr) -> bool:
 
 
 def same_dim(a: Expr, b: Expr) -> bool:
-    """True when two dimensions that an operator needs to be equal are, provably or as `assuming` takes them."""
+    """True when two dimensions that an operator requires to be equal are: provably, or by an assumption that the
+    context `assuming` then records."""
     if known_same(a, b):
         return True
     pairs = _assumed.get()
@@ -106,8 +108,8 @@ def same_dim(a: Expr, b: Expr) -> bool:
 
 
 def is_size(d: Expr, size: Expr) -> bool:
-    """Whether dimension `d` is `size`, as `same_dim` says; a number here is stated by the operator or its weights, so
-    that `assuming` may take a symbolic dimension to be equal to it."""
+    """Whether dimension `d` has the `size` that the operator or its weights state; being stated, a number may be
+    assumed equal to a symbolic dimension by `assuming`."""
     with stated(frozenset((d, size))):
         return same_dim(d, size)
 
@@ -123,9 +125,9 @@ _stated: ContextVar[frozenset[Expr]] = ContextVar("stated", default=frozenset())
 
 @contextmanager
 def stated(numbers: frozenset[Expr]) -> Iterator[None]:
-    """A context in which these numbers count as sizes that a file states, as the extents of its weights are: `assuming`
-    takes symbolic dimensions to be equal to them. Numbers that follow from one run of an exporter, such as the steps
-    that it unrolled, are not passed."""
+    """Within the context, these numbers count as sizes that a file states, such as the extents of its weights, and
+    `assuming` may assume symbolic dimensions to be equal to them. Numbers that stem from one run of an exporter, such
+    as the steps of an unrolled loop, must not be listed."""
     token = _stated.set(numbers)
     try:
         yield
@@ -135,8 +137,9 @@ def stated(numbers: frozenset[Expr]) -> Iterator[None]:
 
 @contextmanager
 def assuming(numbers: list[tuple[Expr, Expr]] | None = None) -> Iterator[list[tuple[Expr, Expr]]]:
-    """Symbolic dimensions that are not known to be equal count as such inside; says which ones did. Those that should
-    be equal to a number that is not `stated`, which do not count as such, are put into `numbers`."""
+    """Within the context, symbolic dimensions that must be equal but are not provably so are assumed equal; the context
+    manager yields the list of these pairs. Pairs with a number that is not `stated` are not assumed, but recorded in
+    `numbers`."""
     pairs: list[tuple[Expr, Expr]] = []
     token, of_numbers = _assumed.set(pairs), _numbers.set([] if numbers is None else numbers)
     try:
@@ -147,12 +150,12 @@ def assuming(numbers: list[tuple[Expr, Expr]] | None = None) -> Iterator[list[tu
 
 
 def stated_numbers() -> frozenset[Expr]:
-    """The sizes of the enclosing contexts of `stated`."""
+    """The numbers of the enclosing contexts of `stated`."""
     return _stated.get()
 
 
 def collects() -> bool:
-    """Whether an enclosing context of `assuming` collects sizes."""
+    """Whether a context of `assuming` is active."""
     return _assumed.get() is not None
 
 
@@ -180,7 +183,7 @@ def broadcast_shapes(*shapes: Sequence[Expr]) -> Shape:
 
 
 MAX_TAPS = 1 << 24
-"""The most elements of a window: each result reads all of them."""
+"""The most elements of a window, all of which each result reads."""
 
 
 def check_window(sizes: Sequence[int]) -> None:
@@ -205,7 +208,7 @@ def axes_of(axes: Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def static(d: Any, what: str) -> int:
-    """A dimension that must be a number. Raises ShapeError."""
+    """A dimension as a number. Raises ShapeError, which names `what`, for a symbolic one."""
     value = as_int(d)
     if value is None:
         raise ShapeError(f"{what} must be a number known when compiling", got=d)
@@ -213,7 +216,7 @@ def static(d: Any, what: str) -> int:
 
 
 def number(d: Dim) -> int:
-    """A dimension in a reference, where symbols have been replaced by numbers."""
+    """A dimension as a number, in NumPy references, where symbols have been replaced by numbers."""
     value = as_int(d)
     assert value is not None, f"{d} is no number"
     return value
@@ -236,7 +239,7 @@ def rank_at_least(t: TensorType, rank: int) -> None:
 
 
 def at_least(extent: Expr, count: Expr, what: str) -> None:
-    """Raises TooSmallError saying `what` unless the dimension has `count` elements, none or more, at every call."""
+    """Raise TooSmallError with the text `what` unless the dimension provably has at least `count` elements."""
     if known(count >= 0) and known(count <= extent):
         return
     number = as_int(count)
@@ -272,12 +275,12 @@ def broadcast_index(tensor: Tensor, point: Sequence[Expr], shape: Sequence[Expr]
 
 
 def accumulator(t: DType) -> DType:
-    """The type in which values of `t` are summed: 16-bit floats in f32, small integers in their own type."""
+    """The type in which values of type `t` are summed: f32 for 16-bit floats, `t` itself for others."""
     return f32 if t.is_float and t.bits == 16 else t
 
 
 def wide(values: Any) -> Any:
-    """An array of 16-bit floats as f32, anything else as it is."""
+    """An array of 16-bit floats as f32; any other array unchanged."""
     array = np.asarray(values)
     return (
         array.astype(np.float32) if array.dtype.itemsize == 2 and not np.issubdtype(array.dtype, np.integer) else array
@@ -285,7 +288,7 @@ def wide(values: Any) -> Any:
 
 
 def narrow(tensor: Tensor, to: DType, name: str) -> Tensor:
-    """A stage that rounds an accumulator to the result's type (nothing when it has it already)."""
+    """`tensor` rounded from its accumulator type to `to`, as a stage; `tensor` itself if it has that type."""
     if tensor.dtype is to:
         return tensor
     result: Tensor = compute(tensor.shape, lambda *i: cast(tensor[i], to), name=name)
@@ -293,7 +296,7 @@ def narrow(tensor: Tensor, to: DType, name: str) -> Tensor:
 
 
 def scalar(value: Any, t: DType) -> Const:
-    """A literal of `t`."""
+    """A constant expression of type `t`."""
     if t.is_minifloat:
         return const(int(np.asarray(value).astype(t.numpy).view(np.uint8)), t)
     return const(float(value) if t.is_float else bool(value) if t.kind == "bool" else int(value), t)

@@ -41,14 +41,14 @@ _ERFCX = (
     0.6419697923564902,
     -1.3026537197817094,
 )
-"""P as a series in Chebyshev polynomials of 2 t - 1."""
+"""Coefficients of P as a series in Chebyshev polynomials of 2 t - 1."""
 
 _CENTRE = (
     (-0.140543331, 0.914624893, -1.645349621, 0.886226899),
     (0.012229801, -0.329097515, 1.442710462, -2.118377725, 1.0),
 )
 _TAIL = ((1.641345311, 3.429567803, -1.624906493, -1.970840454), (1.637067800, 3.543889200, 1.0))
-"""First approximations of erfinv, numerator and denominator: up to 0.7, and beyond (Pavlis 1996)."""
+"""Numerators and denominators of erfinv's first approximation, up to 0.7 and beyond (Pavlis 1996)."""
 
 _P0 = (
     -59.96335010141079,
@@ -112,11 +112,11 @@ _Q2 = (
     2.8924786474538068e-06,
     6.790194080099813e-09,
 )
-"""Numerators and denominators of ndtri: in the middle, and by two ranges of sqrt(-2 log y)."""
+"""Numerators and denominators for ndtri: in the middle, and for two ranges of sqrt(-2 log y)."""
 
 
 def _scaled_tail(x: Number) -> Number:
-    """erfcx of what is not negative."""
+    """erfcx of x >= 0."""
     t = 2.0 / (x + 2.0)
     return t * function("exp", chebyshev(t * 4.0 - 2.0, _ERFCX))
 
@@ -137,7 +137,7 @@ def erfc(x: Number) -> Number:
 
 
 def erfinv(y: Number) -> Number:
-    """A rational approximation, then two steps of Newton's method."""
+    """The inverse of erf: a rational approximation, then two steps of Newton's method."""
     size = function("abs", y)
     inner = y * polynomial(y * y, _CENTRE[0]) / polynomial(y * y, _CENTRE[1])
     z = function("sqrt", -function("log", (1.0 - size) * 0.5))

@@ -1,12 +1,13 @@
-"""Extents that data decides: operators that compute rows up to a bound and how many there are, and the rows that are.
+"""Extents that data decides: an operator computes rows, up to a bound, and their number; `head` then cuts the rows to
+that number.
 
     %rows, %count = nonzero(%x) : i64[8, 1], i64[]
     %first = head(%rows, %count) {defines = $n} : i64[n, 1]
 
-`head` defines a symbol, which is that number; what reads the rows has it in its shape. Rows along the first dimension
-lie after each other, so those that are stand where they were computed: `head` is no kernel.
+`head` defines a symbol, whose value is that number, and which the shapes of all readers contain. As rows of the first
+dimension are contiguous, `head` only refers to the front of the computed array and needs no kernel.
 
-A number that nothing bounds (the end of a range) is that of the rows of a room (`ops/rooms.py`).
+A number without a bound (the end of a range) is the number of rows of a room (`ops/rooms.py`).
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class HeadAttrs(Attrs):
-    """`defines` is a symbol that nothing else defines, from 0 on. `reason`: what the call says of a number that there
-    cannot be."""
+    """`defines`: a new symbol, not negative, that no other node defines. `reason`: the error message of a call in which
+    the number is invalid."""
 
     defines: Dim
     reason: str = ""
 
 
 def _head_infer(types: Types, attrs: HeadAttrs) -> Out:
-    """The first rows, as many as the second input says."""
+    """The first rows of the first input, as many as the second input says."""
     x, count = present(types[0]), present(types[1])
     if count != NUMBER or not x.shape:
         raise ShapeError(
@@ -62,7 +63,7 @@ HEAD = register(OpDef("head", "opaque", HeadAttrs, _head_infer, _head_reference,
 
 
 def _nonzero_infer(types: Types, attrs: Attrs) -> Out:
-    """The places of elements that are not zero, a row each, in order; how many there are."""
+    """The type rule: coordinates of the elements that are not zero, one row each, in order; and their number."""
     x = present(types[0])
     return TensorType(i64, (x.size, const(x.rank))), NUMBER
 
@@ -97,15 +98,15 @@ NONZERO = register(OpDef("nonzero", "opaque", Attrs, _nonzero_infer, _nonzero_re
 
 @dataclass(frozen=True, slots=True)
 class SuppressAttrs(Attrs):
-    """At most `most` boxes are chosen of each class; boxes are two corners, or with `center` a center and sizes."""
+    """At most `most` boxes of each class are selected. A box is two corners, or with `center` its center and sizes."""
 
     most: int
     center: bool = False
 
 
 def _suppress_infer(types: Types, attrs: SuppressAttrs) -> Out:
-    """Boxes [batch, boxes, 4], scores [batch, classes, boxes], how much boxes may overlap, the least score or None,
-    perhaps how many boxes are chosen of each class at most, i64."""
+    """The type rule. Inputs: boxes [batch, boxes, 4], scores [batch, classes, boxes], the largest allowed overlap, the
+    lowest score or None, optionally the most boxes of each class, i64."""
     boxes, scores, overlap = (present(t) for t in types[:3])
     if boxes.rank != 3 or scores.rank != 3 or {boxes.dtype, scores.dtype, overlap.dtype} != {f32}:
         raise ShapeError("boxes and scores have three dimensions, of f32", got=f"{boxes}, {scores}")
@@ -118,16 +119,17 @@ def _suppress_infer(types: Types, attrs: SuppressAttrs) -> Out:
 
 
 def _chosen(most: int, boxes: Expr) -> Expr:
-    """A bound of the boxes that are chosen of a class: no minimum, which is no polynomial of the symbols."""
+    """A bound of the number of boxes selected for a class. It is `most` or the number of boxes, not their minimum, so
+    that sizes stay polynomials of the symbols."""
     return const(max(most, 0)) if most <= EXACT_BOXES else boxes
 
 
 EXACT_BOXES = 4096
-"""Boxes that may be chosen, up to which that is the bound; more are bounded by the number of boxes."""
+"""Limits on the number of boxes up to this one are used as the bound; beyond, the number of boxes is."""
 
 
 def _corners(center: bool, box: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The least and the largest of both coordinates."""
+    """The smaller and the larger coordinates, (x1, y1, x2, y2), of a box."""
     if center:
         x, y, w, h = box
         half = const(0.5, f32)
@@ -137,7 +139,7 @@ def _corners(center: bool, box: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def _overlaps(a: Sequence[Expr], b: Sequence[Expr], most: Expr) -> Expr:
-    """Whether the intersection of two boxes is more than a part of their union."""
+    """Whether the intersection of two boxes exceeds the part `most` of their union."""
     zero = const(0.0, f32)
     size = [minimum(a[k + 2], b[k + 2]) - maximum(a[k], b[k]) for k in range(2)]
     inner = maximum(size[0], zero) * maximum(size[1], zero)

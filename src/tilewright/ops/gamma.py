@@ -1,7 +1,4 @@
-"""Functions of the gamma family: its logarithm, digamma, and Hurwitz's zeta function, which has polygamma.
-
-Errors in f64: lgamma 1e-14 of the larger of 1 and the result; digamma 1e-14 likewise; zeta 1e-13 relative.
-"""
+"""Functions of the gamma family: log-gamma, digamma, and Hurwitz's zeta function, from which polygamma follows."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ _ZETA = (
     12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1.8924375803183791606e9, 7.47242496e10, -2.950130727918164224e12,
     1.1646782814350067249e14, -4.5979787224074726105e15, 1.8152105401943546773e17, -7.1661652561756670113e18,
 )  # fmt: skip
-"""(2 k)! over Bernoulli's numbers, for Euler and Maclaurin's sum (Moshier's Cephes, zeta.c)."""
+"""(2 k)! over Bernoulli numbers, for the Euler-Maclaurin sum (Moshier's Cephes, zeta.c)."""
 SHIFT = 10
-"""Asymptotic series begin here."""
+"""Asymptotic series are used from this argument on."""
 
 
 def _positive_lgamma(x: Number) -> Number:
-    """Stirling's series of x moved up to at least `SHIFT` by the recurrence."""
+    """log(gamma(x)) for x > 0: Stirling's series, after the recurrence has increased x to at least `SHIFT`."""
     product: Number = 1.0
     for _ in range(SHIFT):
         below = x < float(SHIFT)
@@ -35,7 +32,7 @@ def _positive_lgamma(x: Number) -> Number:
 
 
 def lgamma(x: Number) -> Number:
-    """log|gamma(x)|; below one half by reflection, pi / (sin(pi x) gamma(1 - x))."""
+    """log|gamma(x)|; for x < 1/2 by reflection, pi / (sin(pi x) gamma(1 - x))."""
     low = x < 0.5
     up = _positive_lgamma(where(low, 1.0 - x, x))
     part = function("abs", x - function("round", x))
@@ -46,7 +43,7 @@ def lgamma(x: Number) -> Number:
 
 
 def digamma(x: Number) -> Number:
-    """The derivative of lgamma; of negative numbers by reflection. Poles are NaN, and at zero an infinity."""
+    """The derivative of lgamma; for negative x by reflection. At negative poles it is NaN, at zero an infinity."""
     low = x < 0.0
     shifted = where(low, 1.0 - x, x)
     total: Number = 0.0
@@ -64,7 +61,7 @@ def digamma(x: Number) -> Number:
 
 
 def _positive_zeta(x: Number, q: Number) -> Number:
-    """The sum of (q + k)^-x over all k from 0: nine terms, and Euler and Maclaurin's sum for the rest."""
+    """The sum of (q + k)^-x over k >= 0 for q > 0: nine terms, then the Euler-Maclaurin formula for the rest."""
     total = function("pow", q, -x)
     for k in range(1, 10):
         total = total + function("pow", q + float(k), -x)
@@ -83,8 +80,8 @@ def _positive_zeta(x: Number, q: Number) -> Number:
 
 
 def zeta(x: Number, q: Number) -> Number:
-    """Hurwitz's zeta function. Of negative q, where x must be whole: the terms below zero are two sums of their own,
-    from the part of q after the point on."""
+    """Hurwitz's zeta function. For negative q, x must be whole: the terms with a negative base are summed separately,
+    as a difference of two zeta values."""
     below = function("floor", -q)
     part = -q - below
     lower = _positive_zeta(x, part) - _positive_zeta(x, 1.0 - q)

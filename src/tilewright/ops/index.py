@@ -32,7 +32,7 @@ def integer(t: TensorType, what: str = "indices") -> None:
 
 
 def wrapped(index: Expr, extent: Expr) -> Expr:
-    """A run-time index as a position inside `0..extent`."""
+    """A run-time index, negative ones counted from the end, clamped to 0..extent - 1."""
     i = cast(index, i64)
     if index.dtype.kind != "uint":
         i = select(i < 0, i + extent, i)
@@ -40,12 +40,12 @@ def wrapped(index: Expr, extent: Expr) -> Expr:
 
 
 def nearest(position: Expr, count: Expr, extent: Expr) -> Expr:
-    """A position below `count`, moved inside `0..extent` unless it is known to lie there."""
+    """A position below `count`, clamped to 0..extent - 1 unless it provably lies there."""
     return position if prove(count <= extent) else minimum(position, extent - 1)
 
 
 def loaded(x: Tensor, at: Sequence[Expr], chosen: Sequence[Expr]) -> Expr:
-    """`x[at]`, or zero where one of the `chosen` extents is zero, so that there is nothing to choose from."""
+    """`x[at]`; zero if a dimension that was indexed (`chosen`) is empty."""
     value: Expr = x[tuple(at)]
     for extent in chosen:
         if not prove(extent > 0):
@@ -54,13 +54,13 @@ def loaded(x: Tensor, at: Sequence[Expr], chosen: Sequence[Expr]) -> Expr:
 
 
 def check_choice(indices: TensorType, chosen: Sequence[Expr]) -> None:
-    """Raises ShapeError when there are indices, but nothing that they could name."""
+    """Raise ShapeError if there are indices into a dimension (`chosen`) without elements."""
     if any(as_int(extent) == 0 for extent in chosen) and as_int(indices.size) != 0:
         raise ShapeError("indices into an empty dimension", got=indices)
 
 
 def check_within(indices: TensorType, x: TensorType, axis: int) -> None:
-    """Raises ShapeError when the indices are larger than the data on another dimension than `axis`."""
+    """Raise ShapeError if the indices are larger than the data in a dimension other than `axis`."""
     for k, (i, d) in enumerate(zip(indices.shape, x.shape, strict=True)):
         a, b = as_int(i), as_int(d)
         if k != axis and a is not None and b is not None and a > b:
@@ -81,7 +81,7 @@ class AxisAttrs(Attrs):
 
 
 def _gather_infer(types: Types, attrs: AxisAttrs) -> Out:
-    """x, indices: the slices of x along `axis` at the indices; the indices' shape stands in place of the axis."""
+    """The type rule of `gather`: slices of x along `axis` at the indices, whose dimensions replace the axis."""
     x, indices = present(types[0]), present(types[1])
     integer(indices)
     axis = axis_of(attrs.axis, x.rank)
@@ -156,7 +156,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class GatherNdAttrs(Attrs):
-    """The number of first dimensions that data and indices share."""
+    """`batch_dims`: the number of leading dimensions that data and indices share."""
 
     batch_dims: int = 0
 
@@ -212,14 +212,15 @@ register(OpDef("gather_nd", "injective", GatherNdAttrs, _gather_nd_infer, _gathe
 
 @dataclass(frozen=True, slots=True)
 class OneHotAttrs(Attrs):
-    """`depth` entries along a new `axis`."""
+    """Vectors of `depth` entries along a new `axis`."""
 
     axis: int
     depth: Dim
 
 
 def _one_hot_infer(types: Types, attrs: OneHotAttrs) -> Out:
-    """indices, values [2] (off, on): `depth` entries along a new `axis`; indices outside -depth..depth-1 give none."""
+    """indices, values [2] (off, on): `depth` entries along a new `axis`; indices outside -depth..depth-1 give only
+    `off`."""
     indices, values = present(types[0]), present(types[1])
     axis = axis_of(attrs.axis, indices.rank + 1)
     if values.rank != 1 or as_int(values.shape[0]) != 2:

@@ -19,7 +19,7 @@ from tilewright.support.errors import CallError, VerifyError
 
 
 def run_graph(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The outputs by name. Symbolic dimensions are bound by the inputs' shapes. Rooms may be left out.
+    """The outputs by name. Symbolic dimensions are bound by the inputs' shapes. Rooms may be omitted.
 
     Raises CallError for arguments that do not fit, or sizes that are not what the graph assumes, VerifyError when an
     operator's reference disagrees with its type.
@@ -37,7 +37,7 @@ def run_graph(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any]
 
 
 class _TooSmallRoom(Exception):
-    """Data asks for more rows than a room has."""
+    """More rows are needed than a room (an input that limits the number of rows) has."""
 
     def __init__(self, name: str, rows: int) -> None:
         self.name, self.rows = name, rows
@@ -75,11 +75,11 @@ def _run(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any]) -> 
 
 
 ROWS = 8
-"""Rows at first of a room that is not given; it becomes as large as data asks for."""
+"""The initial number of rows of a room that the caller omits; it grows until the data fits."""
 
 
 def evaluate(e: Expr, symbols: Mapping[Var, int]) -> Any:
-    """The number that a dimension has."""
+    """The value of an expression for these values of symbols."""
 
     def symbol(leaf: Expr) -> int:
         if not isinstance(leaf, Var):

@@ -24,7 +24,7 @@ from tilewright.te import Tensor
 
 
 def library() -> list[str]:
-    """The names of all source operators that are tensor expressions."""
+    """The names of all source operators that have a tensor expression."""
     return [n for n in names() if get(n).dialect == "source" and get(n).compute is not None]
 
 
@@ -78,7 +78,7 @@ def _same_without(k: int, types: Types, infer: Callable[[Types], Any], out: Any)
 
 
 class _Noticed(tuple[Any, ...]):
-    """Inputs that remember which of them were looked at."""
+    """A tuple of inputs that records which ones were read."""
 
     noticed: set[int]
 
@@ -98,7 +98,7 @@ class _Noticed(tuple[Any, ...]):
 
 
 def describe(op: OpDef[Any]) -> str:
-    """An operator with its attributes, on one line, and the first line of what its file says."""
+    """A line of text: an operator with its attributes and kind, and the first line of its module's docstring."""
     kinds = [f"{n}: {_name(hint)}" for n, hint, _ in fields_of(op.attrs)]
     module = inspect.getdoc(sys.modules[op.infer.__module__]) or ""
     return (
@@ -107,7 +107,7 @@ def describe(op: OpDef[Any]) -> str:
 
 
 def listing() -> str:
-    """All of them by file, each with its attributes."""
+    """A text that lists all such operators by file, each with its attributes."""
     files: dict[str, list[str]] = {}
     for name in library():
         op = get(name)
@@ -122,7 +122,7 @@ def _name(hint: Any) -> str:
 
 
 class Operators:
-    """The functions of all operators, by name."""
+    """A namespace with the functions of all operators, by name."""
 
     __slots__ = ()
 

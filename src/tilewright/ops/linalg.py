@@ -83,15 +83,16 @@ register(OpDef("cholesky", "opaque", Attrs, _cholesky_infer, _cholesky_numpy, lo
 
 
 def _lu_infer(types: Types, attrs: Attrs) -> Out:
-    """x [..., m, n] to both factors in one matrix, the unit diagonal left out; LAPACK's pivots [..., min(m, n)],
-    counted from 1; and the row of x that stands in each row of the product, [..., m]."""
+    """x [..., m, n] to both factors in one matrix, without the unit diagonal; LAPACK's pivots [..., min(m, n)], counted
+    from 1; and the row of x that stands in each row of the product, [..., m]."""
     t = _matrix(types, square=False)
     *lead, m, n = t.shape
     return t, TensorType(i32, (*lead, dim(minimum(m, n)))), TensorType(i64, (*lead, m))
 
 
 def _lu_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
-    """Column by column: what the columns before contribute, the greatest element below, an exchange of rows."""
+    """A loop over columns: subtract the contributions of the columns before, select the greatest element below as
+    pivot, exchange two rows."""
     (x,), (y, pivots, rows) = buffers(types, out)
     assert x is not None
     *lead, m, n = x.shape

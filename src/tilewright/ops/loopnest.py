@@ -1,11 +1,4 @@
-"""A builder of flat loop programs, for operators that tensor expressions cannot say.
-
-nest = Nest("cumsum", [x, y])
-with nest.loop("i", n, parallel=True) as i:
-    with nest.local("total", f32) as total:
-        ...
-func = nest.finish()
-"""
+"""A builder of flat loop programs, for operators that tensor expressions cannot express."""
 
 from __future__ import annotations
 
@@ -38,7 +31,7 @@ class Cell:
 
 
 class Nest:
-    """Statements under construction. Every name that is asked for is made unique."""
+    """Loop statements under construction. Names are made unique."""
 
     def __init__(self, name: str, params: Sequence[Buffer]) -> None:
         self.name = name
@@ -57,7 +50,8 @@ class Nest:
     def loop(
         self, name: str, extent: Any, parallel: bool = False, kind: LoopKind = "serial", copies: int = 1
     ) -> Iterator[Var]:
-        """Add a loop around the statements of the context; gives its variable. The code is unrolled `copies` times."""
+        """Add a loop around the statements of the context, and yield its variable. `copies`: the factor by which code
+        generation unrolls it."""
         var = Var(fresh_name(name, self.used_names))
         self.stack.append([])
         yield var
@@ -68,8 +62,8 @@ class Nest:
     def loops(
         self, names: str, extents: Sequence[Any], parallel: bool = False, inner: LoopKind = "serial"
     ) -> Iterator[tuple[Var, ...]]:
-        """Add a loop for each extent (there may be none), nested in this order; gives their variables. The innermost is
-        of kind `inner`, the outermost parallel with `parallel`."""
+        """Add a loop for each extent (there may be none), nested in this order; yields their variables. The innermost
+        is of kind `inner`, the outermost parallel with `parallel`."""
         variables_: list[Var] = []
         for k, _ in enumerate(extents):
             variables_.append(Var(fresh_name(f"{names}{k}", self.used_names)))
@@ -122,7 +116,7 @@ class Nest:
 def buffers(
     types: Sequence[TensorType | None], outputs: Sequence[TensorType]
 ) -> tuple[list[Buffer | None], list[Buffer]]:
-    """Parameters for the present inputs and for the outputs of an operator."""
+    """Buffers for an operator's present inputs and its outputs, to be the parameters of its loop program."""
     input_types = [None if t is None else Buffer(f"x{k}", t.dtype, t.shape) for k, t in enumerate(types)]
     return input_types, [Buffer(f"y{k}", t.dtype, t.shape) for k, t in enumerate(outputs)]
 

@@ -43,15 +43,15 @@ def product_type(a: DType, b: DType) -> DType:
 
 
 Exactness = Literal["", "x3", "x6", "f32"]
-"""How exact a product of f32 must be at least: as three or six products of bf16 pieces (`ops/lowered/split.py`), or as
-products of f32; "": as the options of the compile say."""
+"""The least accuracy of an f32 product: that of three or six products of bf16 pieces (`ops/lowered/split.py`), or of
+f32 products; "": as the options of the compile say."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatmulAttrs(Attrs):
-    """Whether the last two dimensions of an operand are swapped; the element type of the result where that is wider
-    than the factors': f32 of floats of 16 bits, for what goes on with the sums before they are rounded; how exact the
-    product must be, whatever options allow."""
+    """Whether the last two dimensions of an operand are swapped; the result's element type if it is wider than the
+    factors': f32 for 16-bit floats, whose sums are then used before they are rounded; the least accuracy of the
+    product, whatever options allow."""
 
     transpose_a: bool = False
     transpose_b: bool = False
@@ -60,8 +60,8 @@ class MatmulAttrs(Attrs):
 
 
 def _matmul_infer(types: Types, attrs: MatmulAttrs) -> Out:
-    """`transpose_a`, `transpose_b` swap the last two dimensions of an operand; `dtype` is f32 where sums of halves are
-    not rounded. Ranks are at least 2."""
+    """`transpose_a`, `transpose_b` swap the last two dimensions of an operand; `dtype` is f32 if sums of 16-bit floats
+    are not rounded. Ranks are at least 2."""
     a, b = present(types[0]), present(types[1])
     if a.rank < 2 or b.rank < 2:
         raise ShapeError("matmul needs matrices", got=f"{a} and {b}")

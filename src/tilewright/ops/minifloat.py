@@ -1,10 +1,10 @@
 """Conversions between floats of 4 and 8 bits, which are storage only, and f32.
 
-A small float is what its bits say: sign, exponent, mantissa. Decoding moves exponent and mantissa to where f32 has them
-and multiplies by the power of two between the biases, which is exact, for subnormal numbers too. Encoding rounds to
-nearest even: on the bits where the result is normal, and by adding the number whose last place is the format's smallest
-step where it is not. (OCP 8-bit Floating Point Specification 1.0, 2023; Micikevicius et al., FP8 Formats for Deep
-Learning, 2022; the "fnuz" types: Noune et al., 8-bit Numerical Formats for Deep Neural Networks, 2022.)
+A small float consists of sign, exponent and mantissa. Decoding moves exponent and mantissa to where f32 has them and
+multiplies by the power of two between the biases, which is exact, for subnormal numbers too. Encoding rounds to nearest
+even: on the bits where the result is normal, and by adding the number whose last place is the format's smallest step
+where it is not. (OCP 8-bit Floating Point Specification 1.0, 2023; Micikevicius et al., FP8 Formats for Deep Learning,
+2022; the "fnuz" types: Noune et al., 8-bit Numerical Formats for Deep Neural Networks, 2022.)
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Rounding = Literal["nearest", "up", "down"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a small float's bits are read.
+    """The encoding of a small float.
 
     bias      of the exponent
     mantissa  its bits
     greatest  the bits of the largest finite number
     infinity  the bits of infinity; None if there is none
-    nan       the bits of NaN; None if there is none (what is NaN becomes minus zero)
+    nan       the bits of NaN; None if there is none (NaN is encoded as minus zero)
     unsigned  whether zero and NaN have no sign: the bits of minus zero are NaN's ("fnuz")
     """
 
@@ -109,8 +109,8 @@ def decoded(x: Expr) -> Expr:
 
 
 def encoded(e: Expr, t: DType, saturate: bool, rounding: Rounding) -> Expr:
-    """An f32 rounded to a small float. What is too large becomes the largest number if `saturate`, else infinity or
-    NaN, as the type has them."""
+    """An f32 rounded to a small float. A number that is too large becomes the largest one if `saturate`, else infinity
+    or NaN, whichever the type has."""
     bits = Op("bitcast", (e,), u32)
     code = _exponent(bits, saturate, rounding) if t is f8e8m0 else _rounded(e, bits, t, saturate)
     return Op("bitcast", (cast(code, _bits_type(t)),), t)
@@ -141,9 +141,9 @@ def _rounded(e: Expr, bits: Expr, t: DType, saturate: bool) -> Expr:
 
 
 def _exponent(bits: Expr, saturate: bool, rounding: Rounding) -> Expr:
-    """f32's exponent, one more where the mantissa says so (half way between two: one more). What lies outside of the
-    type's numbers, 2^-127 to 2^127, is the end next to it if `saturate`, else NaN, and zero and negative numbers lie
-    below: the table in ONNX's text of Cast, and where that says nothing ONNX Runtime."""
+    """The f32 exponent, rounded by the mantissa (ties go up), as the f8e8m0 encoding. Numbers outside of the type's
+    range, 2^-127 to 2^127, become the nearer end if `saturate`, else NaN; zero and negative numbers count as below.
+    This follows ONNX's specification of Cast, and ONNX Runtime where that is silent."""
     size = call("bitand", bits, _u32(0x7FFFFFFF))
     exponent, mantissa = call("shr", size, _u32(23)), call("bitand", size, _u32(0x7FFFFF))
     least = call("eq", exponent, _u32(0))  # a subnormal number of f32 from 2^-127 on, whose first bit is the power
@@ -160,7 +160,7 @@ def _exponent(bits: Expr, saturate: bool, rounding: Rounding) -> Expr:
 
 
 def encoded_numpy(x: Any, t: DType, saturate: bool, rounding: Rounding) -> Any:
-    """`encoded` of an array."""
+    """`encoded` for an array."""
     array = np.asarray(x).astype(np.float32)
     if t is f8e8m0:
         return _exponent_numpy(array.view(np.uint32), saturate, rounding).astype(np.uint8).view(t.numpy)

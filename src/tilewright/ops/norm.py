@@ -1,4 +1,4 @@
-"""Softmax and the normalisations: several stages over rows, so that one kernel keeps the row in cache."""
+"""Softmax and the normalisations: several stages over rows, so that one kernel can keep each row in cache."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Out = tuple[TensorType, ...]
 
 
 def _reduced_point(axes: Sequence[int], point: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The point of a reduced tensor (with kept dimensions) that belongs to `point`."""
+    """The index into a tensor reduced over `axes` (with these kept as size 1) that belongs to `point`."""
     return tuple(const(0) if k in axes else p for k, p in enumerate(point))
 
 
@@ -68,10 +68,10 @@ def _softmax_compute(inputs: Tensors, attrs: SoftmaxAttrs, out: Out) -> tuple[Te
 
 
 def _exponentials(x: Tensor, axes: tuple[int, ...], acc: DType) -> tuple[Tensor, Tensor, Tensor]:
-    """The maximum over the axes, the exponentials of what each element is below it, and their sum.
+    """The maximum over the axes, the exponentials of each element minus that maximum, and their sum.
 
-    The maximum leaves out NaN, which is one still when any number has been taken from it: the sum is NaN, and so is
-    the row."""
+    The maximum ignores NaN; the exponential of a NaN element is NaN, and so are the sum and the whole row.
+    """
     top = reduce_stage(x, axes, True, te.largest, lambda e: cast(e, acc), "top")
     e = te.compute(
         x.shape, lambda *i: te.exp_nonpositive(cast(x[i], acc) - top[_reduced_point(axes, i)]), name="exponent"
@@ -139,7 +139,7 @@ def _layer_norm_infer(types: Types, attrs: NormAttrs) -> Out:
 
 
 def _affine(e: Expr, inputs: Tensors, point: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
-    """`e * scale + bias` as far as they are given."""
+    """`e * scale + bias`, as far as these are present."""
     for k, combine in ((1, "mul"), (2, "add")):
         t = inputs[k] if len(inputs) > k else None
         if t is not None:
@@ -217,7 +217,7 @@ register(OpDef("rms_norm", "reduction", NormAttrs, _layer_norm_infer, _rms_norm_
 
 @dataclass(frozen=True, slots=True)
 class LrnAttrs(Attrs):
-    """`size` channels are summed; see the type rule for the formula."""
+    """The sum runs over `size` channels; see the type rule for the formula."""
 
     size: int
     alpha: float
@@ -283,7 +283,7 @@ register(OpDef("lrn", "reduction", LrnAttrs, _lrn_infer, _lrn_numpy, compute=_lr
 
 @dataclass(frozen=True, slots=True)
 class LpNormalizeAttrs(Attrs):
-    """The norm's exponent `p` (2: Euclidean), the axes that it is over, and what the norm is at least."""
+    """`p`: the norm's exponent (2: Euclidean); the axes that it is over; `epsilon`: a lower bound of the norm."""
 
     axes: Ints
     p: float = 2.0

@@ -1,7 +1,4 @@
-"""Pointwise operators with broadcasting: those of `ir.scalar_ops.OPS` and the activations made of them.
-
-Floating point types of 16 bits are computed in f32 and rounded once, which equals rounding each operation.
-"""
+"""Pointwise operators with broadcasting: those of `ir.scalar_ops.OPS`, and activations composed of them."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ Functions = tuple[tuple[str, tuple[tuple[str, Number], ...]], ...]
 """Pointwise operators and their attributes as an attribute of another operator: the activations of a cell."""
 
 BODIES: dict[str, Body] = {}
-"""The scalar expression of each pointwise operator, by name."""
+"""By operator, the function that builds its scalar expression."""
 
 
 def _arity(types: Types, arity: int) -> list[TensorType]:
@@ -53,7 +50,7 @@ def pointwise(
     result: TypeRule,
     kind: type[Attrs] = Attrs,
 ) -> OpDef[Any]:
-    """Register an operator whose element is `body` of the operands' elements."""
+    """Register an operator whose elements are `body` of the operands' elements."""
 
     def infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
         input_types = _arity(types, arity)
@@ -126,7 +123,7 @@ def _scalar_operator(name: str) -> None:
 
 
 _INNER = ("fma", "scaleb", "larger", "exp_nonpositive", "gelu", "gelu_tanh")
-"""Scalar operators that are none of a graph, or are there by another name."""
+"""Scalar operators that are not graph operators, or that are under another name."""
 
 for _name, _info in OPS.items():
     if _info.rule in ("same", "bool", "logic") and _name not in _INNER:
@@ -154,7 +151,7 @@ def _select_type(types: Sequence[TensorType], attrs: Attrs) -> DType:
 
 
 def _cast_numpy(x: Any, dtype: DType) -> Any:
-    """Floats to integers truncate and saturate, NaN becomes 0; integers wrap."""
+    """A cast in NumPy: floats become integers by truncation and saturation, NaN becomes 0; integers wrap around."""
     array = np.asarray(x)
     if dtype.is_int and not np.issubdtype(array.dtype, np.integer) and array.dtype != np.bool_:
         wide_values = array.astype(np.float64)
@@ -172,8 +169,8 @@ def _cast_numpy(x: Any, dtype: DType) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class CastAttrs(Attrs):
-    """With `bits`, the bits are kept and not the value. `saturate` and `rounding` are for small floats: what becomes of
-    numbers too large for them, and how f8e8m0 rounds (the others round to nearest even)."""
+    """With `bits`, the bits are reinterpreted instead of converting the value. For small floats, `saturate` says how
+    numbers that are too large are encoded, and `rounding` how f8e8m0 rounds (others round to nearest even)."""
 
     dtype: DType
     bits: bool = False
@@ -237,7 +234,7 @@ _register_casts()
 
 @dataclass(frozen=True, slots=True)
 class ClipAttrs(Attrs):
-    """None: no bound on that side."""
+    """The bounds; None: no bound on that side."""
 
     min: int | float | None = None
     max: int | float | None = None
@@ -271,7 +268,7 @@ class ShrinkAttrs(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class DetectInfAttrs(Attrs):
-    """The infinities that count."""
+    """The infinities that are detected: positive ones, negative ones, or both."""
 
     positive: bool = True
     negative: bool = True
@@ -279,8 +276,8 @@ class DetectInfAttrs(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """An activation as formats have it: its operator in ONNX and in PyTorch's ATen, "" where a rule of its own or none
-    imports it; its attributes, with their values where a model gives none; whether it takes many operations."""
+    """An activation in model formats: its operator in ONNX and in PyTorch's ATen ("" if a separate rule imports it, or
+    none); its attributes with their defaults; whether it is expensive to compute."""
 
     onnx: str = ""
     aten: str = ""
@@ -337,8 +334,8 @@ def _softplus(e: Expr) -> Expr:
 
 
 def _mish(e: Expr) -> Expr:
-    """x tanh(log(1 + e^x)): the quotient of ((1 + e^x)^2 - 1) and ((1 + e^x)^2 + 1), both times e^-2x where x > 0. No
-    square of e^-|x| stands alone, which would be subnormal from 44 on."""
+    """x tanh(log(1 + e^x)), as the quotient of ((1 + e^x)^2 - 1) and ((1 + e^x)^2 + 1), both times e^-2x for x > 0. No
+    square of e^-|x| stands alone, as it would be subnormal from |x| = 44 on."""
     t, below = call("exp", -call("abs", e)), e < 0
     twice = t * 2.0
     above = select(below, t * (t + 2.0), twice + 1.0)
@@ -350,7 +347,7 @@ def _softplus_numpy(x: Any) -> Any:
 
 
 _GELU = {"none": "gelu", "tanh": "gelu_tanh"}
-"""The scalar operator of each form."""
+"""The scalar operator for each value of `approximate`."""
 
 
 def _hard_sigmoid(e: Expr, alpha: float, beta: float) -> Expr:

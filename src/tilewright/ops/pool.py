@@ -64,8 +64,8 @@ def static_value(e: Expr) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolAttrs(Attrs):
-    """Kernel, strides and dilations, one a spatial dimension; pads, all befores, then all afters; with `ceil_mode` a
-    last partial window counts."""
+    """Kernel, strides and dilations for each spatial dimension; pads, before all dimensions and then after all; with
+    `ceil_mode` a last partial window counts."""
 
     kernel: Ints
     strides: Ints
@@ -75,8 +75,8 @@ class PoolAttrs(Attrs):
 
 
 def infer_shape(types: Types, attrs: PoolAttrs) -> TensorType:
-    """The shape of a pooling's result. The attributes are `kernel`, `strides`, `dilations`, `pads` (those before all
-    dimensions, then those after) and `ceil_mode`."""
+    """The type of a pooling's result. The attributes are `kernel`, `strides`, `dilations`, `pads` (before all
+    dimensions, then after all) and `ceil_mode`."""
     x = present(types[0])
     rank = x.rank - 2
     if rank not in SPATIAL:
@@ -104,7 +104,7 @@ def infer_shape(types: Types, attrs: PoolAttrs) -> TensorType:
 
 
 def _after(x: Tensor, attrs: PoolAttrs, out: Sequence[Expr]) -> list[Expr]:
-    """How much must stand after each dimension so that every window lies inside."""
+    """The padding after each dimension with which every window lies inside."""
     rank = x.ndim - 2
     result: list[Expr] = []
     for k in range(rank):
@@ -118,7 +118,7 @@ def _after(x: Tensor, attrs: PoolAttrs, out: Sequence[Expr]) -> list[Expr]:
 
 
 def _windows(x: Tensor, attrs: PoolAttrs, out: TensorType, fill: Expr, reducer: Any, value: Any, name: str) -> Tensor:
-    """Reduce `value` of each element of each window of the padded input."""
+    """Reduce `value` of the elements of each window of the padded input, by `reducer`."""
     rank = x.ndim - 2
     padded = pad_stage(x, attrs.pads, fill, _after(x, attrs, out.shape))
     taps = [te.reduce_axis(attrs.kernel[k], KERNEL[rank][k]) for k in range(rank)]
@@ -156,21 +156,21 @@ def _max_compute(inputs: Tensors, attrs: MaxPoolAttrs, out: Out) -> tuple[Tensor
 
 
 def compared(value: Expr, attrs: MaxPoolAttrs) -> Expr:
-    """The key by which a maximum compares an element: with `skips_nan` that of a NaN is less than every number."""
+    """The key by which a maximum compares an element: with `skips_nan`, NaN gets a key below that of every number."""
     if not attrs.skips_nan or not value.dtype.is_float:
         return value
     return select(call("isnan", value), const(value.dtype.min, value.dtype), value)
 
 
 def compared_numpy(x: Any, attrs: MaxPoolAttrs) -> Any:
-    """The keys by which a maximum compares the elements of an array, as `compared` has them for expressions."""
+    """The keys by which a maximum compares the elements of an array, like `compared` for expressions."""
     if not attrs.skips_nan or np.issubdtype(x.dtype, np.integer):
         return x
     return np.where(np.isnan(x), np.array(-np.inf, x.dtype), x)
 
 
 def window_views(x: Any, attrs: PoolAttrs, fill: Any, out: Sequence[int]) -> list[Any]:
-    """For each tap of the window the elements it sees, shaped like the output."""
+    """For each tap of the window, the elements that windows read at it, shaped like the output."""
     rank = x.ndim - 2
     widths = [(0, 0), (0, 0)]
     for k in range(rank):
@@ -219,8 +219,8 @@ class MaxPoolIndicesAttrs(MaxPoolAttrs):
 
 
 def _indices_infer(types: Types, attrs: MaxPoolIndicesAttrs) -> Out:
-    """The type rule of `max_pool`; gives the flat index in the whole input of each window's first maximum, which
-    row-major order decides. `storage_order` 1 counts the spatial part in column-major order."""
+    """The type rule of `max_pool_indices`: the flat index into the whole input of each window's first maximum in
+    row-major order. `storage_order` 1 counts the spatial part in column-major order."""
     t = infer_shape(types, attrs)
     return (TensorType(i64, t.shape),)
 
@@ -233,7 +233,7 @@ def flat_index(x_shape: Sequence[Expr], point: Sequence[Expr]) -> Expr:
 
 
 def column_major(index: Expr, extents: Sequence[Expr]) -> Expr:
-    """A flat index whose spatial part is counted in row-major order, with that part in column-major order."""
+    """A flat index whose spatial part is row-major, converted to one whose spatial part is column-major."""
     within: Expr = const(0)
     for k in reversed(range(len(extents))):
         within = within + index % extents[k] * product(extents[:k])
@@ -242,7 +242,7 @@ def column_major(index: Expr, extents: Sequence[Expr]) -> Expr:
 
 
 def first_max() -> Any:
-    """The greatest value and its first place; a NaN is greater than every number."""
+    """A reducer to the greatest value and its first position; NaN is greater than every number."""
 
     def combine(a: Any, b: Any) -> Any:
         greater, same = b[0] > a[0], call("eq", a[0], b[0])
@@ -306,21 +306,22 @@ register(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragePoolAttrs(PoolAttrs):
-    """`count_include_pad` divides by the padded window's size, else by the elements in it; a window of padding alone
-    gives 0."""
+    """With `count_include_pad` sums are divided by the padded window's size, else by the number of elements in it; a
+    window of padding alone gives 0."""
 
     count_include_pad: bool = False
 
 
 def _average_infer(types: Types, attrs: PoolAttrs) -> Out:
-    """The type rule of `max_pool`, of floats."""
+    """The type rule of `avg_pool`: as of `max_pool`, for floats only."""
     t = infer_shape(types, attrs)
     check_kind(t.dtype, ("float",))
     return (t,)
 
 
 def covered(shape: Sequence[Expr], attrs: AveragePoolAttrs, k: int, p: Expr, t: DType) -> Expr | None:
-    """How many taps of an input's window at `p` along dimension `k` count; None when all of them do everywhere."""
+    """The number of taps along dimension `k` that count for the window at `p`; None if all taps of all windows
+    count."""
     rank = len(shape) - 2
     before, after = attrs.pads[k], attrs.pads[rank + k]
     include = attrs.count_include_pad
@@ -339,7 +340,7 @@ def covered(shape: Sequence[Expr], attrs: AveragePoolAttrs, k: int, p: Expr, t: 
 
 
 def _may_miss(shape: Sequence[Expr], attrs: AveragePoolAttrs, k: int) -> bool:
-    """Whether a window along dimension `k` may lie wholly in the padding; its sum is 0, which any divisor keeps."""
+    """Whether a window along dimension `k` may lie entirely in padding; its sum is 0, so that any divisor serves."""
     before, after, dilation = attrs.pads[k], attrs.pads[len(shape) - 2 + k], attrs.dilations[k]
     extent = as_int(shape[2 + k])
     span = dilation * (attrs.kernel[k] - 1) + 1

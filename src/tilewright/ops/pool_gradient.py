@@ -1,11 +1,11 @@
-"""Gradients of pooling by its input: each input element sums what its windows send to it.
+"""Gradients of pooling by its input: each input element sums the gradients that windows send to it.
 
-    d[h] = sum over taps t with h = o * stride + t * dilation - pad of what window o sends to h
+    d[h] = sum over taps t with h = o * stride + t * dilation - pad of sent(o, t), what window o sends to its tap t
 
-As expressions these are gathers: no element is written by two windows. A program takes maxima the other way round,
-plane by plane: a window adds to the place of its first maximum. Planes have nothing in common, so that threads share
-them, and of windows that stand side by side in a vector no two add to one place at the same tap. Where a window's
-maximum is, `max_pool_places` says by the number of its tap, in a byte: the backward pass does not read the map.
+As tensor expressions these are gathers: no element is written by two windows. The loop program for maxima is a scatter,
+plane by plane: each window adds to the position of its first maximum. Threads share the planes, which are independent,
+and windows in one vector never add to the same position at the same tap. `max_pool_places` stores the position of a
+window's maximum as the tap's number in a byte, so that the backward pass does not read the input.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ from tilewright.te import Tensor
 Tensors = Sequence[Tensor | None]
 Out = tuple[TensorType, ...]
 Sent = Callable[[tuple[Expr, ...], Expr], Expr]
-"""The gradient that a window sends to its element at a tap: from the window's place and the tap's number."""
+"""The gradient that a window sends to its element at a tap: a function of the window's position and the tap's
+number."""
 
 
 def _check(created: TensorType, g: TensorType, attrs: PoolAttrs) -> Out:
@@ -72,7 +73,7 @@ def _check(created: TensorType, g: TensorType, attrs: PoolAttrs) -> Out:
 
 
 def _gathered(type: TensorType, windows: Sequence[Expr], attrs: PoolAttrs, sent: Sent, name: str) -> Tensor:
-    """The sum over taps of what the windows that have an element at that tap send to it."""
+    """The tensor whose elements sum `sent` over all taps and windows that contain them."""
     rank, acc = len(windows), accumulator(type.dtype)
     taps = [te.reduce_axis(attrs.kernel[k], KERNEL[rank][k]) for k in range(rank)]
 
@@ -93,8 +94,9 @@ def _gathered(type: TensorType, windows: Sequence[Expr], attrs: PoolAttrs, sent:
 
 @dataclass(frozen=True, slots=True)
 class _Padded:
-    """An input of so many elements with its padding, in NumPy: its extents, the slices that each tap sees, and those of
-    what is not padding (`within`), and of what pads state (`stated`: windows may reach further)."""
+    """A padded input in NumPy, with the slices that each tap of all windows reads (`views`): the sizes that windows
+    reach, the slice without padding (`within`), and the slice with the stated pads (`stated`: windows may reach
+    further)."""
 
     reach: list[int]
     views: list[tuple[slice, ...]]
@@ -115,7 +117,8 @@ class _Padded:
         return _Padded(reach, views, within, tuple(slice(p) for p in padded))
 
     def sums(self, sent: Sequence[Any]) -> Any:
-        """The sums of what is sent to each element by each tap: (images, channels, windows...) each."""
+        """For each element the sum of what all taps send to it; `sent` has for each tap an array [images, channels,
+        windows...]."""
         total: Any = np.zeros((*sent[0].shape[:2], *self.reach), sent[0].dtype)
         for view, share in zip(self.views, sent, strict=True):
             total[(..., *view)] += share
@@ -125,13 +128,14 @@ class _Padded:
 # --- windows that stand side by side --------------------------------------------------------------------------------
 
 LANES = (16, 8, 1)
-"""Windows that stand side by side: the channels of a block, or as many as a line has."""
+"""The numbers of windows that are processed in one vector."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tap:
-    """A tap of some windows: its number, where it looks at the first of them, and whether that is inside in all but the
-    last dimension; `step` from one window to the next; `extent` of the last dimension, None if all taps are inside."""
+    """One tap of adjacent windows: its number, the position that it reads for the first window, and whether that is
+    inside in all but the last dimension; `step`: the distance to the next window's position; `extent`: of the last
+    dimension, None if every position is inside."""
 
     number: int
     places: tuple[Expr, ...]
@@ -140,14 +144,15 @@ class _Tap:
     extent: Expr | None
 
     def column(self, v: Expr) -> tuple[Expr, Expr]:
-        """Where the tap looks at a window, in the last dimension, and whether that is inside."""
+        """The position in the last dimension that the tap reads for window `v`, and whether it is inside."""
         w = self.places[-1] + v * self.step
         return w, const(True) if self.extent is None else (w >= 0) & (w < self.extent)
 
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Some windows of a line, which begin with the `first`; `space`: the spatial dimensions of the map."""
+    """`lanes` adjacent windows of a line, beginning with number `first`; `space`: the spatial dimensions of the
+    input."""
 
     attrs: PoolAttrs
     plane: tuple[Expr, ...]
@@ -170,14 +175,14 @@ class _Window:
             yield _Tap(count, places, inside, attrs.strides[last], self.space[last] if self.overhangs(last) else None)
 
     def overhangs(self, k: int) -> bool:
-        """Whether windows may reach beyond the map."""
+        """Whether windows may reach beyond the input in dimension `k`."""
         attrs = self.attrs
         return attrs.ceil_mode or any((attrs.pads[k], attrs.pads[len(attrs.kernel) + k]))
 
 
 @contextmanager
 def _planes(nest: Nest, shape: Sequence[Expr]) -> Iterator[tuple[Expr, ...]]:
-    """A loop over the planes of a map: which image, which channel."""
+    """A loop over the planes of an input: yields image and channel."""
     with (
         nest.loop("plane", shape[0] * shape[1], parallel=True) as plane,
         nest.let("n", plane // shape[1]) as n,
@@ -189,7 +194,7 @@ def _planes(nest: Nest, shape: Sequence[Expr]) -> Iterator[tuple[Expr, ...]]:
 def _lines(
     nest: Nest, attrs: PoolAttrs, plane: tuple[Expr, ...], shape: Sequence[Expr], windows: Sequence[Expr]
 ) -> Iterator[_Window]:
-    """Loops over the windows of a plane, those of a line some at a time."""
+    """Loops over the windows of a plane, of which some in a line are processed at once."""
     with nest.loops("o", windows[:-1]) as at:
         for first, count, lanes in _pieces(windows[-1]):
             with nest.loop("v", count) as v:
@@ -197,7 +202,7 @@ def _lines(
 
 
 def _pieces(extent: Expr) -> list[tuple[Expr, Expr, int]]:
-    """A line of windows as (the first, how many pieces, windows of each)."""
+    """A line of windows divided into (first window, number of vectors, windows in each vector)."""
     results: list[tuple[Expr, Expr, int]] = []
     first: Expr = const(0)
     for lanes in LANES:
@@ -211,11 +216,11 @@ def _pieces(extent: Expr) -> list[tuple[Expr, Expr, int]]:
 # --- where maxima are -----------------------------------------------------------------------------------------------
 
 NONE = -1
-"""The place of a maximum of a window of padding alone."""
+"""The number that stands for no tap: all of the window is padding."""
 
 
 def _number(taps: Sequence[Expr], attrs: PoolAttrs) -> Expr:
-    """The number of a tap, counted along the last dimension first."""
+    """The number of a tap in row-major order."""
     result: Expr = const(0)
     for tap, size in zip(taps, attrs.kernel, strict=True):
         result = result * size + tap
@@ -223,7 +228,7 @@ def _number(taps: Sequence[Expr], attrs: PoolAttrs) -> Expr:
 
 
 def _numbers(attrs: PoolAttrs) -> DType:
-    """The type that holds numbers of taps."""
+    """The integer type for numbers of taps."""
     return i8 if prod(attrs.kernel) <= i8.max + 1 else i32
 
 
@@ -282,7 +287,7 @@ def _places_loops(types: Types, attrs: MaxPoolAttrs, out: Out) -> PrimFunc:
 
 
 def _first_maxima(nest: Nest, attrs: MaxPoolAttrs, window: _Window, x: Buffer, results: tuple[Buffer, Buffer]) -> None:
-    """The first maximum of each of some windows of a line, and its tap."""
+    """Emit the computation of the first maximum of each of some windows in a line, and its tap."""
     lanes, last = window.lanes, x.shape[-1]
     with nest.allocate("best", x.dtype, (lanes,)) as best, nest.allocate("which", i32, (lanes,)) as which:
         with nest.loop("l", lanes, kind="vectorized") as v:
@@ -323,14 +328,14 @@ register(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxPoolSpreadAttrs(PoolAttrs):
-    """`extents` are the input's spatial ones, which the result does not tell."""
+    """`extents`: the input's spatial sizes, which the result's do not determine."""
 
     extents: Dims
 
 
 def _spread_infer(types: Types, attrs: MaxPoolSpreadAttrs) -> Out:
-    """The places of maxima, as `max_pool_places` says them, and the gradient of the `max_pool`: each window sends its
-    own to its place."""
+    """The type rule. Inputs: the taps of maxima, as `max_pool_places` returns them, and the gradient of `max_pool`:
+    each window sends it to its tap."""
     places, g = present(types[0], "the places"), present(types[1], "the gradient")
     if places.dtype is not _numbers(attrs) or not same_shape(places.shape, g.shape):
         wanted = TensorType(_numbers(attrs), g.shape)
@@ -441,13 +446,13 @@ register(OpDef("max_pool_grad", "reduction", PoolAttrs, _max_infer, _max_numpy, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragePoolGradAttrs(AveragePoolAttrs):
-    """`extents` are the input's spatial ones, which the result does not tell."""
+    """`extents`: the input's spatial sizes, which the result's do not determine."""
 
     extents: Dims
 
 
 def _average_infer(types: Types, attrs: AveragePoolGradAttrs) -> Out:
-    """The gradient of an `avg_pool`: each window sends equal shares of it to its elements."""
+    """The type rule. Input: the gradient of `avg_pool`, of which each window sends equal shares to its elements."""
     g = present(types[0], "the gradient")
     return _check(TensorType(g.dtype, (*g.shape[:2], *dims(attrs.extents))), g, attrs)
 
@@ -468,7 +473,7 @@ def _average_compute(inputs: Tensors, attrs: AveragePoolGradAttrs, out: Out) -> 
 
 
 def _average_numpy(arrays: Sequence[Any], attrs: AveragePoolGradAttrs) -> tuple[Any, ...]:
-    """Each tap's view of the padded input gets its windows' shares."""
+    """The NumPy reference: each tap's view of the padded input gets the windows' shares."""
     g = wide(arrays[0])
     padded = _Padded.of(attrs, [number(d) for d in attrs.extents], g.shape[2:])
     counts: Any = np.zeros(padded.reach, g.dtype)

@@ -1,4 +1,4 @@
-"""Operators on packed rows of sequences (`transform/graph/ragged.py`)."""
+"""Operators on the rows of several sequences packed one after another (`transform/graph/ragged.py`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class RowsAttrs(Attrs):
-    """How many rows all sequences have."""
+    """The number of rows of all sequences together."""
 
     rows: Dim
 
@@ -33,13 +33,14 @@ def check_starts(starts: TensorType) -> None:
 
 
 def _infer(types: Types, attrs: RowsAttrs) -> tuple[TensorType, ...]:
-    """starts i64[sequences], growing: whether two rows are of one sequence, bool[rows, rows]."""
+    """The type rule: from starts i64[sequences], ascending, to bool[rows, rows], whether two rows belong to one
+    sequence."""
     check_starts(present(types[0]))
     return (TensorType(boolean, dims((attrs.rows, attrs.rows))),)
 
 
 def sequence_of(starts: Tensor, rows: Expr) -> Tensor:
-    """How many sequences have begun at each row."""
+    """For each row, how many sequences have begun up to it."""
 
     def begun(i: Expr) -> Any:
         s = te.reduce_axis(starts.shape[0], "s")
@@ -59,7 +60,7 @@ def _compute(inputs: Sequence[Tensor | None], attrs: RowsAttrs, out: tuple[Tenso
 
 
 def sequences_numpy(starts: Any, rows: int) -> Any:
-    """How many sequences have begun at each row."""
+    """`sequence_of` in NumPy: for each row, how many sequences have begun up to it."""
     return np.searchsorted(starts, np.arange(rows), side="right")
 
 

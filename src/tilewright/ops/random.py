@@ -1,5 +1,5 @@
-"""Random numbers that are functions of a key and a place: nothing is carried from one to the next, so that threads,
-vectors and the backward pass see the same ones.
+"""Random numbers as functions of a key and an element's index, without a state, so that threads, vectors and the
+backward pass all get the same numbers.
 
 The generator is Threefry-2x32 of 20 rounds (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011), the one
 of `jax.random`: additions, rotations and exclusive ors of 32 bits, which every machine has in vectors.
@@ -28,14 +28,14 @@ KEY = TensorType(u32, (as_expr(2),))
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 BITS = 24
-"""The bits of a number in [0, 1): as many as f32 holds."""
+"""The random bits of a number in [0, 1): as many as f32 holds."""
 
 Word = TypeVar("Word", Expr, Any)
-"""A word of 32 bits that wraps: an expression, or an array."""
+"""A 32-bit word with wrap-around: an expression, or an array."""
 
 
 def threefry(key: tuple[Word, Word], counter: tuple[Word, Word], word: Any) -> tuple[Word, Word]:
-    """Two words of random bits for a counter of two. `word` makes one of a number."""
+    """Two words of random bits for a key and a counter. `word` converts a number to a word."""
     keys = (*key, key[0] ^ key[1] ^ word(PARITY))
     a, b = counter[0] + keys[0], counter[1] + keys[1]
     for group in range(5):
@@ -49,14 +49,14 @@ def threefry(key: tuple[Word, Word], counter: tuple[Word, Word], word: Any) -> t
 
 @dataclass(frozen=True, slots=True)
 class UniformAttrs(Attrs):
-    """Numbers in [0, 1) of f32, one an element of `shape`; another `stream` of the same key gives others."""
+    """Uniform f32 numbers in [0, 1), one for each element of `shape`; each `stream` of a key is independent."""
 
     shape: Dims
     stream: int
 
 
 def _infer(types: Types, attrs: UniformAttrs) -> tuple[TensorType, ...]:
-    """Input: the key."""
+    """The type rule. Input: the key."""
     key = present(types[0])
     if key != KEY:
         raise ShapeError("a key of random numbers is two words", expected=KEY, got=key)
@@ -78,7 +78,7 @@ def _compute(inputs: Sequence[Tensor | None], attrs: UniformAttrs, out: tuple[Te
 
 
 def uniform(key: Sequence[int], shape: Sequence[int], stream: int) -> Any:
-    """The numbers in NumPy."""
+    """The NumPy reference: the numbers for a key, shape and stream."""
     words = [np.uint32(k) for k in key]
     with np.errstate(over="ignore"):
         place = np.arange(np.prod(shape, dtype=np.int64)).astype(np.uint32)

@@ -1,4 +1,4 @@
-"""Elements at other places: layouts with blocked dimensions, and blocks of space as channels."""
+"""Operators that move elements between layouts: blocked dimensions, and blocks of space to channels and back."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Layout:
 
     @classmethod
     def parse(cls, text: str) -> Layout:
-        """The layout that a text names. Raises ShapeError unless each dimension has one capital letter, and its blocks
-        come after that."""
+        """Parse a layout. Raises ShapeError unless each dimension has one capital letter, followed by its block, if
+        any."""
         if not re.fullmatch(r"([A-Z]|[1-9][0-9]*[a-z])+", text):
             raise ShapeError("a layout is capitals and numbers with small letters, such as NCHW8c", got=repr(text))
         result = re.findall(r"([0-9]*)([A-Za-z])", text)
@@ -65,12 +65,12 @@ class Layout:
         return tuple(letter for letter, size in self.parts if size is None)
 
     def block(self, letter: str) -> int | None:
-        """The number of elements of a dimension's block; None if the dimension has no blocks."""
+        """The size of a dimension's block; None if it has none."""
         return next((size for part, size in self.parts if part == letter.lower()), None)
 
     def point(self, at: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The index in memory, a number for each dimension of the layout, of the element at `at`, a number for each
-        dimension of the tensor."""
+        """The index in memory (one number for each dimension of the layout) of the tensor's element at `at` (by
+        letter)."""
         results = []
         for letter, size in self.parts:
             block = self.block(letter) if size is None else size
@@ -98,7 +98,7 @@ class Layout:
 
 
 def _extents(source: Layout, target: Layout, shape: Sequence[Any], attrs: LayoutTransformAttrs) -> dict[str, Any]:
-    """The extent of each dimension, as stated or as the source's full blocks have it."""
+    """The extent of each dimension: as stated, or of the source's blocks, which are full then."""
     if attrs.extents is not None:
         return dict(zip(target.dimensions, attrs.extents, strict=True))
     sizes = {letter: d for (letter, _), d in zip(source.parts, shape, strict=True)}
@@ -140,7 +140,7 @@ def _layout_compute(inputs: Tensors, attrs: LayoutTransformAttrs, out: Out) -> t
 
 
 def _layout_numpy(arrays: Sequence[Any], attrs: LayoutTransformAttrs) -> tuple[Any, ...]:
-    """By way of the layout without blocks, with the source's dimensions in order: reshape, cut, pad, reshape."""
+    """The NumPy reference, through the layout without blocks: reshape, cut, pad, reshape."""
     x = np.asarray(arrays[0])
     source, target = Layout.parse(attrs.source), Layout.parse(attrs.target)
     letters = [letter for letter, _ in source.parts]

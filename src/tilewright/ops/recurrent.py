@@ -23,10 +23,10 @@ class Cell:
     """A recurrent cell.
 
     gates       names, in the order of their columns in the weights
-    states      "h", and "c" if there is a second one
+    states      "h", and "c" if the cell has two
     functions   the operators that F, G and H are by default
     formula     lines of assignments; each state is assigned after the last use of what the step began with
-    vectors     names of parts [H] that are the same for all rows: peepholes, or a bias that a gate scales
+    vectors     names of operands [H] that are the same for all rows: peepholes, or a bias that a gate scales
     retained    names of values that the backward pass reads; without them it reads the states
     """
 
@@ -97,13 +97,13 @@ def cell(kind: str, linear_before_reset: bool = False) -> Cell:
 
 
 def standard(kind: str) -> Functions:
-    """The functions that a cell has by default."""
+    """The default functions of a cell."""
     return tuple((name, ()) for name in cell(kind).functions)
 
 
 @lru_cache(maxsize=64)
 def program(of: Cell, functions: Functions, clip: float | None = None) -> Program:
-    """The steps of a cell with these functions; what F and G take is clipped to +-`clip`.
+    """The program of a cell's step with these functions; the arguments of F and G are clipped to +-`clip`.
 
     Its arguments are the inputs' share of each gate, the states, the vectors.
     """
@@ -122,12 +122,12 @@ def program(of: Cell, functions: Functions, clip: float | None = None) -> Progra
 _OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul"}
 _FUNCTIONS = "FGH"
 _UNCLIPPED = "H"
-"""The function of the new state, which is no gate."""
+"""The function whose argument is not clipped: it is applied to the new state, not to a gate."""
 
 
 @dataclass(slots=True)
 class _Lines:
-    """The lines of a formula as steps: the number of each name, and the steps so far."""
+    """The translation of a formula to steps: the steps so far, and for each name the number of its value."""
 
     gates: Sequence[str]
     functions: Functions

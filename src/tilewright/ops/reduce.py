@@ -38,7 +38,8 @@ def reduce_stage(
     value: Callable[[Expr], Any],
     name: str,
 ) -> Any:
-    """The stage that reduces `value(x[...])` over `axes`, reduction axes named k0, k1, ...; without any, one turn."""
+    """The stage that reduces `value(x[...])` over `axes`; its reduction axes are named k0, k1, .... Without axes, a
+    single element is reduced."""
     reduce_axes = {a: te.reduce_axis(x.shape[a], f"k{a}") for a in axes}
     over = list(reduce_axes.values()) or [te.reduce_axis(1, "k")]
 
@@ -92,7 +93,7 @@ def _sum_numpy(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _extreme_numpy(f: Any, empty: Callable[[DType], Any]) -> Callable[..., Any]:
-    """The extreme of elements; of none it is the reduction's identity."""
+    """The NumPy reference of a maximum or minimum; over no elements it is the reduction's identity."""
 
     def run(x: Any, **options: Any) -> Any:
         from tilewright.ir.dtype import dtype
@@ -112,7 +113,7 @@ _reduction("reduce_min", te.min, _extreme_numpy(np.minimum, lambda t: t.max), ("
 
 
 def count(x: Tensor, axes: Sequence[int]) -> Expr:
-    """The number of elements reduced into one."""
+    """The number of elements that are reduced to one."""
     return product([x.shape[a] for a in axes])
 
 
@@ -153,7 +154,7 @@ class ArgAttrs(Attrs):
 
 def _arg(name: str, largest: bool) -> None:
     def infer(types: Types, attrs: ArgAttrs) -> Out:
-        """`axis`, `keepdims`, `select_last_index`; gives i64."""
+        """The type rule of argmax and argmin: `axis`, `keepdims`, `select_last_index`; the result is i64."""
         t = present(types[0])
         axis = axis_of(attrs.axis, t.rank)
         return (TensorType(i64, reduced_shape(t.shape, (axis,), attrs.keepdims)),)

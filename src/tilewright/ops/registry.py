@@ -1,10 +1,10 @@
-"""The operator registry: what an operator is, and how to put one into a graph.
+"""The operator registry: the definition of operators, and how to emit them into a graph.
 
-An operator is one place: its type rule, its tensor expression and its NumPy reference stand together in a family's
-file, which registers them here. Frontends build graphs with `emit`; the compiler asks `get(name)`.
+An operator's type rule, tensor expression and NumPy reference stand together in the file of its family, which registers
+them here. Frontends build graphs with `emit`; the compiler calls `get(name)`.
 
-There are two dialects. What models say are source operators (`ops/*.py`); what lowering makes of them, such as packed
-weights and Winograd's products, are lowered ones (`ops/lowered/*.py`), whose names begin with "lowered.". An imported
+There are two dialects. Models consist of source operators (`ops/*.py`); lowering replaces them by lowered ones
+(`ops/lowered/*.py`), such as products with packed weights or Winograd's, whose names begin with "lowered.". An imported
 graph has source operators alone.
 """
 
@@ -36,10 +36,10 @@ opaque       stands alone as a kernel of its own
 """
 
 Dialect = Literal["source", "lowered"]
-"""The origin of an operator: models, or lowering."""
+"""The origin of an operator: a model, or lowering."""
 
 LOWERED = "lowered."
-"""How the names of lowered operators begin."""
+"""The prefix of lowered operators' names."""
 
 A = TypeVar("A", bound=Attrs)
 
@@ -52,7 +52,7 @@ Reference = Callable[[Sequence[Any], A], tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A node that may stand in the place of another, for sizes at which `condition` holds; None: for all others."""
+    """A node that may replace another for sizes that satisfy `condition`; None: for all others."""
 
     condition: Expr | None
     node: Node
@@ -65,11 +65,11 @@ class OpDef(Generic[A]):
     attrs      the dataclass of its attributes; `Attrs` itself if it has none
     infer      input types (None: absent) and attributes to output types; raises ShapeError naming what is wrong
     compute    the tensor expression: input tensors, attributes, output types to output tensors
-    loops      instead of `compute`, for what tensor expressions cannot say (scans, sorting, recurrences): the loop
-               program over (present inputs..., outputs...) in that order. Beside it `compute` is for schedules of one's
-               own, and models take the loops
+    loops      instead of `compute`, where tensor expressions do not suffice (scans, sorting, recurrences): the loop
+               program over (present inputs..., outputs...) in that order. If both exist, models use the loops, and
+               `compute` serves users who write schedules
     reference  the meaning in NumPy: arrays (None: absent) and attributes to arrays
-    alias      the output is the first input's memory seen with another shape (reshape): no code is made for it
+    alias      the output is the first input's memory seen with another shape (reshape): no code is generated
     versions   the nodes by which a node is computed, each at sizes of its own; the last one has no condition. What
                `compute` states is the last one's way
     prologue   whether its kernel takes pointwise work on its first input: it reads each element once, or once for a
@@ -111,7 +111,7 @@ def register(op: OpDef[A]) -> OpDef[A]:
 
 
 def unregister(name: str) -> None:
-    """Forget an operator that was registered from outside."""
+    """Remove an operator that was registered from outside of Tilewright."""
     op = _registry.pop(name)
     plugins.discount(op.infer, op.compute, op.loops, op.reference)
 
@@ -122,7 +122,7 @@ class Operators:
 
     defs     operators
     onnx     rules that import ONNX operators, by domain and name: "com.example.SoftClip" (`frontend/onnx/registry.py`)
-    layouts  rules that say what becomes of the operators when layouts are assigned (`transform/layout/assign.py`)
+    layouts  rules that rewrite the operators when layouts are assigned (`transform/layout/assign.py`)
     """
 
     defs: tuple[OpDef[Any], ...]
@@ -134,7 +134,7 @@ _of_plugins: dict[plugins.Plugin, Operators] = {}
 
 
 def plugin_operators() -> dict[plugins.Plugin, Operators]:
-    """The operators that plug-ins registered."""
+    """The operators of loaded plug-ins."""
     plugins.load_group("operators", _register)
     return _of_plugins
 
@@ -156,7 +156,7 @@ def _register(plugin: plugins.Plugin, value: object) -> tuple[str, ...]:
 
 
 def unload(plugin: plugins.Plugin, error: Exception) -> None:
-    """Leave out a plug-in after all: another registry cannot take its part."""
+    """Unload a plug-in because another registry cannot accept its part; `error` says why."""
     for op in _of_plugins.pop(plugin).defs:
         del _registry[op.name]
     plugins.leave_out(plugin, error)
@@ -175,18 +175,18 @@ def get(name: str) -> OpDef[Any]:
 
 
 def is_alias(node: Node) -> bool:
-    """Whether a node needs no kernel: by its operator, or as a view."""
+    """Whether a node needs no kernel, by its operator or because it is a view."""
     return get(node.op).alias or is_view(node)
 
 
 def is_view(node: Node) -> bool:
-    """Whether a node was made a view: a concatenation or a slice that shares memory."""
+    """Whether a node, a concatenation or a slice, was turned into a view that shares memory."""
     view = get(node.op).view
     return view is not None and view(node.attrs)
 
 
 def is_pointwise(node: Node) -> bool:
-    """Whether a node computes the elements of one result from those of its operands, each by itself."""
+    """Whether a node is elementwise: each element of its single result depends on one element of each operand."""
     return get(node.op).kind == "pointwise" and len(node.outputs) == 1
 
 

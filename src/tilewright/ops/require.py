@@ -1,10 +1,10 @@
-"""Conditions on numbers of the data, such as an axis, a step or the sizes of parts.
+"""Checks of numbers that are computed from data, such as an axis, a step or the sizes of parts.
 
     %axis = require(%given, %inside, %given) {what = "CumSum: the axis is outside", expected = "-2 to 1"} : i64[]
 
-The result is the first operand. Where the second one is false the call ends there with a CallError that says `what` and
-the third one, so that nothing that reads the result is computed from a number that makes no sense. What must hold of
-sizes alone is an assumption of the graph instead (`transform/graph/assume.py`) and costs a call nothing.
+The result is the first operand. If the second one is false, the call ends there with a CallError that says `what` and
+the third one, so that no reader of the result computes with an invalid number. Conditions on sizes alone are
+assumptions of the graph instead (`transform/graph/assume.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tilewright.support.errors import CallError, ShapeError
 
 @dataclass(frozen=True, slots=True)
 class RequireAttrs(Attrs):
-    """The error's words: what is wrong, and what was expected. `external`: the number is that of a failure of another
-    compiler's part, which says it all (`runtime/compilers.py`)."""
+    """The error's message: what is wrong, and what was expected. `external`: the number identifies an error of another
+    compiler's part, which has the message (`runtime/compilers.py`)."""
 
     what: str
     expected: str = ""
@@ -33,7 +33,8 @@ class RequireAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: RequireAttrs) -> tuple[TensorType, ...]:
-    """A tensor, whether it makes sense (bool[]), and the number that decides it (i64[] or f64[]) to the tensor."""
+    """The type rule. Inputs: a tensor, which is the result; whether it is valid (bool[]); and the number that decides
+    that (i64[] or f64[])."""
     x, holds, got = map(present, types)
     if holds != TRUTH or got.rank or got.dtype not in (i64, f64):
         result = f"{holds}, {got}"

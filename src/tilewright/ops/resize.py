@@ -88,7 +88,7 @@ def taps(attrs: ResizeAttrs) -> int:
 
 
 class _Symbolic:
-    """Operations on scalar expressions of f64."""
+    """Operations on f64 scalar expressions, as `_coordinate` and the like use them."""
 
     floor = staticmethod(lambda a: call("floor", a))
     ceil = staticmethod(lambda a: call("ceil", a))
@@ -99,7 +99,7 @@ class _Symbolic:
 
 
 class _Numeric:
-    """Operations on arrays of f64."""
+    """Operations on f64 arrays, as `_coordinate` and the like use them."""
 
     floor = staticmethod(np.floor)
     ceil = staticmethod(np.ceil)
@@ -110,7 +110,8 @@ class _Numeric:
 
 
 def _coordinate(m: Any, o: Any, extent: Any, size: Any, attrs: ResizeAttrs) -> Any:
-    """Where output sample `o` lies in the input. `extent` is a number or expression of f64, `size` a number."""
+    """The coordinate in the input of output sample `o`. `extent`: the input's size, an f64 number or expression;
+    `size`: the output's."""
     scale = float(attrs.scale)
     start, end = attrs.roi or (0.0, 1.0)
     match attrs.coordinates:
@@ -137,7 +138,7 @@ _NEEDS_EXTENT = ("align_corners", "tf_crop_and_resize", "half_pixel_symmetric")
 
 
 def _first_tap(m: Any, c: Any, attrs: ResizeAttrs) -> Any:
-    """The first input index that the sample at `c` reads."""
+    """The first input index that the output sample at coordinate `c` reads."""
     if attrs.mode != "nearest":
         return m.ceil(c) - taps(attrs) / 2
     match attrs.rounding:
@@ -151,7 +152,7 @@ def _first_tap(m: Any, c: Any, attrs: ResizeAttrs) -> Any:
 
 
 def _weight(m: Any, distance: Any, attrs: ResizeAttrs) -> Any:
-    """The filter at a signed distance, not normalised."""
+    """The filter's weight at a signed distance, before normalisation."""
     stretch = min(attrs.scale, 1.0) if attrs.antialias else 1.0
     d = m.abs(distance * stretch)
     if attrs.mode == "linear":
@@ -229,7 +230,7 @@ def _compute(inputs: Tensors, attrs: ResizeAttrs, out: Out) -> tuple[Tensor, ...
 
 
 def _outside(o: Expr, coordinate: Any, span: Expr, value: Expr, attrs: ResizeAttrs) -> Expr:
-    """With tf_crop_and_resize, samples outside the input have a value of their own."""
+    """With tf_crop_and_resize, output samples outside of the input have the extrapolation value."""
     if attrs.coordinates != "tf_crop_and_resize":
         return value
     c = coordinate(o)
@@ -237,7 +238,7 @@ def _outside(o: Expr, coordinate: Any, span: Expr, value: Expr, attrs: ResizeAtt
 
 
 def integer_upsampling(attrs: ResizeAttrs) -> int | None:
-    """The factor by which samples are simply repeated, if that is all there is to do."""
+    """The factor by which samples are repeated, if the resize does nothing else; else None."""
     factor = int(attrs.scale)
     if attrs.mode != "nearest" or factor != attrs.scale:
         return None
@@ -285,7 +286,7 @@ register(OpDef("resize", "injective", ResizeAttrs, _infer, _numpy, compute=_comp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeTapsAttrs(ResizeAttrs):
-    """`extent` is the input's size, `dtype` that of the weights."""
+    """`extent`: the input's size; `dtype`: the type of the weights."""
 
     extent: Dim
     dtype: DType
@@ -340,7 +341,7 @@ def _taps_numpy(arrays: Sequence[Any], attrs: ResizeTapsAttrs) -> tuple[Any, ...
 
 
 def known_taps(attrs: ResizeTapsAttrs) -> tuple[Any, Any]:
-    """The indices and weights, [taps, size] each, of sizes that are numbers."""
+    """The indices and weights, [taps, size] each, for sizes that are numbers."""
     extent, size, n = number(attrs.extent), number(attrs.size), taps(attrs)
     c = _coordinate(_Numeric, np.arange(size, dtype=np.float64), float(extent), size, attrs)
     positions = _first_tap(_Numeric, c, attrs)[None] + np.arange(n)[:, None]
@@ -361,7 +362,8 @@ class ResampleAttrs(Attrs):
 
 
 def _resample_infer(types: Types, attrs: ResampleAttrs) -> Out:
-    """x, indices [taps, size], weights [taps, size]: weighted sums of the slices of x along `axis`."""
+    """The type rule. Inputs: x, indices [taps, size], weights [taps, size]; the result is the weighted sums of slices
+    of x along `axis`."""
     x, index, weights = (present(types[k]) for k in range(3))
     axis = axis_of(attrs.axis, x.rank)
     static(index.shape[0], "the number of taps")

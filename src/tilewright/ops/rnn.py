@@ -31,11 +31,12 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class RecurrenceAttrs(Attrs):
-    """`activations` has operator and attributes of each of the cell's functions; what they take is clipped to +-`clip`.
-    `linear_before_reset` is a GRU's. `keeps` gives, as a last output, what the backward pass needs of each step.
+    """`activations`: operator and attributes of each of the cell's functions; their arguments are clipped to +-`clip`.
+    `linear_before_reset`: as of ONNX's GRU. `keeps` adds a last output with the values that the backward pass needs.
 
-    The cell "steps" is what `steps` say, of values [B, H]: the state's products (as many as the weights have columns of
-    H), the parts of gates_x, h, c if there is one, the parts of `deferred_bias`. The last steps give the new h (and c).
+    The cell "steps" is the program `steps` on values [B, H]: the state's products (as many as the weights have columns
+    of H), the parts of gates_x, h, c if there is one, the parts of `deferred_bias`. The last steps give the new h (and
+    c).
     """
 
     cell: Literal["lstm", "gru", "rnn", "steps"]
@@ -48,7 +49,7 @@ class RecurrenceAttrs(Attrs):
 
 
 def parts(width: Expr, hidden: Expr) -> int:
-    """How many parts of the state's width something has. Raises ShapeError where that is no whole number."""
+    """`width / hidden`: how many parts of the state's width there are. Raises ShapeError if that is not whole."""
     whole, part = as_int(width), as_int(hidden)
     if whole is None or not part or whole % part:
         raise ShapeError("the gates of a cell of steps are no multiples of its state", got=f"{width} of {hidden}")
@@ -56,7 +57,7 @@ def parts(width: Expr, hidden: Expr) -> int:
 
 
 def has_cell(attrs: RecurrenceAttrs, types: Sequence[object | None]) -> bool:
-    """Whether there is a second state beside h."""
+    """Whether the cell has a second state c beside h."""
     return attrs.cell == "lstm" or (attrs.cell == "steps" and len(types) > 3 and types[3] is not None)
 
 
@@ -73,7 +74,7 @@ def results(types: Types, hidden: Expr, attrs: RecurrenceAttrs) -> Out:
 
 
 def retained_parts(attrs: RecurrenceAttrs) -> int:
-    """How many values of each element of the state the backward pass reads, beside the states."""
+    """The number of stored values for each element of the state that the backward pass reads, beside the states."""
     parts = 0 if attrs.cell == "steps" else len(cell(attrs.cell, attrs.linear_before_reset).retained)
     if not parts:
         raise ShapeError("only an LSTM and a GRU with linear_before_reset keep more than their states", got=attrs.cell)
@@ -81,7 +82,8 @@ def retained_parts(attrs: RecurrenceAttrs) -> int:
 
 
 def program_of(attrs: RecurrenceAttrs, products: int, shares: int, vectors: int, states: int) -> Program:
-    """The steps of a cell; one that the user wrote has so many gates, parts of gates_x, vectors and states."""
+    """The program of the cell's step; a cell of the user's has this many products, parts of gates_x, vectors and
+    states."""
     if attrs.cell == "steps":
         return multiplying(attrs.steps, products, shares, shares + states + vectors, states)
     return program(cell(attrs.cell, attrs.linear_before_reset), attrs.activations, attrs.clip)
@@ -117,12 +119,12 @@ def _check_steps(types: Types, attrs: RecurrenceAttrs) -> None:
 
 
 def gates_of(attrs: RecurrenceAttrs, weights: TensorType, hidden: Expr) -> int:
-    """How many gates have recurrent weights."""
+    """The number of gates that have recurrent weights."""
     return parts(weights.shape[1], hidden) if attrs.cell == "steps" else len(cell(attrs.cell).gates)
 
 
 UNPACKED = Tile(rows=1, width=16, tiles=1, steps=1)
-"""The tile where weights are read as they lie."""
+"""The register tile for weights that are not packed."""
 
 
 def recurrent_loops(

@@ -26,10 +26,10 @@ from tilewright.ops.steps import Product, Program, of_expressions, run
 from tilewright.support.classes import dataclass
 
 Weight = Callable[[Expr, Expr, int, Expr], Expr]
-"""The recurrent weight of (panel, k, gate, lane)."""
+"""A function that reads the recurrent weight of (panel, k, gate, lane)."""
 
 Source = Callable[[Expr, Expr], Expr]
-"""The factors of a row's weights: the element of (row of the block, k)."""
+"""A function that reads the factor of a row's weights: element k of row (of the block)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """Inputs as `ops/rnn.py: _infer` says, and outputs; `vectors` is the same for all rows: peepholes, or deferred
-    biases; `stored` is what the backward pass needs, if it is asked for; `scale` [gates * H] what products with weights
-    that are codes are multiplied by."""
+    """The buffers of inputs, as in `ops/rnn.py: _infer`, and outputs. `vectors`: peepholes or deferred biases, the same
+    for all rows; `stored`: values for the backward pass, if requested; `scale` [gates * H]: factors of products with
+    quantised weights."""
 
     x: Buffer
     h0: Buffer
@@ -61,8 +61,8 @@ class Operands:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The state of a block of rows: h twice, a second state c; what a step's second products multiply, and what else
-    is carried to them, by the number of the value."""
+    """The buffers of a block of rows: h twice (old and new), the second state c, and by number the values that are
+    carried to later products or steps."""
 
     h: Buffer
     c: Buffer
@@ -71,7 +71,8 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step of the block of rows that begins with `first`: its time, and which half of h it reads."""
+    """One time step of the block of rows that begins with `first`: its time, and which of the two buffers of h it
+    reads."""
 
     first: Expr
     time: Expr
@@ -81,7 +82,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentLoops:
-    """The loop program of a recurrence with its weights after `weight`."""
+    """Builds the loop program of a recurrence; `weight` reads its weights."""
 
     program: Program
     reverse: bool
@@ -124,12 +125,12 @@ class RecurrentLoops:
 
     @property
     def later(self) -> list[Product]:
-        """The products of what the step computes, which wait for all of it."""
+        """The products of a step whose factor the step itself computes, so that they wait for all panels."""
         return [p for p in self.program.products if p.state != self.program.shares]
 
     @property
     def carried(self) -> tuple[int, ...]:
-        """The values that later products multiply, and others of the steps before them that later steps read."""
+        """The values that later products multiply, and other values that steps after these products read."""
         later, count = self.later, self.program.arguments
         if not later:
             return ()
@@ -143,7 +144,7 @@ class RecurrentLoops:
 
     @property
     def whole(self) -> bool:
-        """Whether the last panel is full."""
+        """Whether the last panel is full, so that no lane needs a check."""
         return (as_int(self.hidden) or 1) % self.tile.width == 0
 
     def row(self, row: Expr) -> Expr:
@@ -152,7 +153,8 @@ class RecurrentLoops:
         return row if (as_int(batch) or 1) % rows == 0 else minimum(row, batch - 1)
 
     def tiles(self, first: Expr) -> Expr:
-        """Tiles of the block that begins with a row; the last block may need fewer than the others."""
+        """The number of tiles of the block that begins with row `first`; the last block may have fewer than the
+        others."""
         needed = ceildiv(self.operands.x.shape[1] - first, self.tile.rows)
         return minimum(needed, self.tile.tiles) if self.tile.tiles > 1 else const(1)
 
@@ -160,14 +162,14 @@ class RecurrentLoops:
         return panel * self.tile.width + lane
 
     def inside(self, value: Callable[[Expr], Expr], panel: Expr, lane: Expr) -> Expr:
-        """The result of `value` for the element of the state, zero past the last one."""
+        """`value` of the lane's element of the state; zero past the last element."""
         at = self.element(panel, lane)
         return value(at) if self.whole else select(at < self.hidden, value(at), scalar(0, self.operands.x.dtype))
 
     # --- a step -----------------------------------------------------------------------------------------------------
 
     def step(self, at: _Step) -> None:
-        """The products of h in the order of their gates and what follows, then the later products."""
+        """One time step: the products of h and the cell's arithmetic, then the later products."""
         later, state = self.later, at.state
         products = sorted((p for p in self.program.products if p not in later), key=lambda p: p.gate)
         self.products(products, lambda r, k: state.h[at.now, r, k], at)
@@ -176,7 +178,7 @@ class RecurrentLoops:
             self.products(later, lambda r, k: carried[r, k], at)
 
     def products(self, products: Sequence[Product], source: Source, at: _Step) -> None:
-        """All panels of some gates, tile by tile."""
+        """Compute some products for all panels, tile by tile; `source` reads the factor of the weights."""
         nest, o, (rows, width) = self.nest, self.operands, (self.tile.rows, self.tile.width)
         shape = (rows, len(products), width)
         with (
@@ -210,22 +212,22 @@ class RecurrentLoops:
             self.cells(sums, products, p, tile * rows, at)
 
     def addend(self, product: Product, time: Expr, row: Expr, panel: Expr, lane: Expr) -> Expr:
-        """The addend of a product: a share of the inputs or a vector, or zero."""
+        """The addend of a product: a part of gates_x, a vector, or zero."""
         values = [*self.shares(time, row, panel, lane), *[None] * len(self.program.results), *self.vectors(panel, lane)]
         value = None if product.addend is None else values[product.addend]
         return scalar(0, self.operands.x.dtype) if value is None else value
 
     def shares(self, time: Expr, row: Expr, panel: Expr, lane: Expr) -> list[Expr]:
-        """The parts of the inputs' share for an element of the state."""
+        """The parts of gates_x for an element of the state."""
         return self.parts(self.operands.x, self.program.shares, (time, row), panel, lane)
 
     def vectors(self, panel: Expr, lane: Expr) -> Sequence[Expr | None]:
-        """The parts that are the same for all rows."""
+        """The elements of the vectors (peepholes, biases), which are the same for all rows."""
         buffer, count = self.operands.vectors, self.program.vectors
         return [None] * count if buffer is None else self.parts(buffer, count, (), panel, lane)
 
     def scale(self, gate: int, panel: Expr, lane: Expr) -> Expr:
-        """The factor of a gate's product with codes."""
+        """The scale of a gate's product with quantised weights."""
         scale = self.operands.scale
         assert scale is not None
         return self.inside(lambda j: scale[self.hidden * gate + j], panel, lane)
@@ -233,7 +235,7 @@ class RecurrentLoops:
     # --- cells ------------------------------------------------------------------------------------------------------
 
     def cells(self, sums: Buffer, products: Sequence[Product], panel: Expr, start: Expr, at: _Step) -> None:
-        """The new states of a tile from its sums; before later products, the values that are carried to these."""
+        """Compute the new states of a tile from its sums; where later products follow, the values that they need."""
         nest, program, state = self.nest, self.program, at.state
         before, gates = self.later and products != self.later, [p.gate for p in products]
         with nest.loop("r", self.tile.rows) as r, nest.loop("lane", self.tile.width, kind="vectorized") as lane:
@@ -277,7 +279,7 @@ class RecurrentLoops:
             )
 
     def save(self, place: tuple[Expr, int, Expr, Expr], value: Expr | None) -> None:
-        """Stores a value that the backward pass reads at (time, part, row, element)."""
+        """Store a value that the backward pass reads at (time, part, row, element)."""
         stored = self.operands.stored
         assert stored is not None and value is not None
         with self.inner(place[-1]):

@@ -1,9 +1,9 @@
-"""Rooms: inputs without elements that say for how many rows there is memory, where only data says how many there are.
+"""Rooms: inputs without elements whose size says for how many rows memory is reserved, where data decides their number.
 
     %n = head(%_room, %count) {defines = $n} : i8[n, 0]         with %_room: i8[_room, 0]
 
-The runtime gives them (`runtime/rooms.py`). Memory is planned for as many rows as a room has. Where data asks for more,
-the room is made larger and the program called again.
+The runtime supplies them (`runtime/rooms.py`). Memory is planned for as many rows as a room has. If a call needs more,
+the runtime enlarges the room and calls the program again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.runtime.specs import ROOM
 
 
 def add_room(builder: GraphBuilder) -> Value:
-    """A new room among the inputs of a graph."""
+    """Add a new room to the inputs of a graph."""
     name = builder.fresh(ROOM)
     value = Value(name, TensorType(i8, (Var(name, lo=0), const(0))))
     builder.inputs.append(value)
@@ -32,7 +32,7 @@ def is_room(value: Value) -> bool:
 
 
 def rooms(graph: Graph) -> dict[Var, Value]:
-    """The rooms of a graph, by the symbols that are numbers of their rows."""
+    """The rooms of a graph, by the symbol of their number of rows."""
     result = {n.defines: n.inputs[0] for n in graph.nodes if n.op == "head" and n.inputs[0] in graph.inputs}
     return {s: v for s, v in result.items() if s is not None and v is not None and is_room(v)}
 
@@ -41,7 +41,7 @@ __all__ = ["ROOM", "add_room", "is_room", "rooms"]
 
 
 def pruned(graph: Graph) -> Graph:
-    """The graph without nodes and parameters that no output needs, and without rooms that nothing fills."""
+    """The graph without nodes and parameters that no output needs, and without rooms that no node uses."""
     used = {s for n in graph.needed() for s in n.symbols}
     # What says how many rows a room has to have is needed where a loop has as many iterations.
     heads = [n for n in graph.nodes if n.op == "head" and (x := n.inputs[0]) is not None and is_room(x)]

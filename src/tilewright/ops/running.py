@@ -1,5 +1,5 @@
-"""Operators along an axis that carry more than a sum: running extremes with their places, running log-sum-exps, and
-places in sorted rows."""
+"""Cumulative operators with more state than a sum: running extremes with their positions, running log-sum-exps; and
+searches in sorted rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class RunningExtremeAttrs(Attrs):
 
 
 def _extreme_infer(types: Types, attrs: RunningExtremeAttrs) -> Out:
-    """The extreme up to each element and its place, of equal ones the last; NaN stays from where it stands on."""
+    """The type rule: the extreme of the elements up to each one, and its position, of equal ones the last; from the
+    first NaN on the extreme is NaN."""
     t = present(types[0])
     check_kind(t.dtype, ("float", "int", "uint", "bool"))
     axis_of(attrs.axis, t.rank)
@@ -99,7 +100,7 @@ class CumulativeLogsumexpAttrs(Attrs):
 
 
 def _logsumexp_infer(types: Types, attrs: CumulativeLogsumexpAttrs) -> Out:
-    """log of the sum of e^x of an element and those before it."""
+    """The type rule: log of the sum of e^x over an element and those before it."""
     t = present(types[0])
     check_kind(t.dtype, ("float",))
     axis_of(attrs.axis, t.rank)
@@ -107,7 +108,7 @@ def _logsumexp_infer(types: Types, attrs: CumulativeLogsumexpAttrs) -> Out:
 
 
 def _logsumexp_loops(types: Types, attrs: CumulativeLogsumexpAttrs, out: Out) -> PrimFunc:
-    """log(e^a + e^b) = max + log1p(e^(min - max)), where equal infinities are themselves."""
+    """log(e^a + e^b) = max + log1p(e^(min - max)); if both are the same infinity, that is the result."""
     (x,), (y,) = buffers(types, out)
     assert x is not None
     axis, acc = attrs.axis % len(x.shape), accumulator(x.dtype)
@@ -166,7 +167,7 @@ def _search_infer(types: Types, attrs: SearchSortedAttrs) -> Out:
 
 
 def _search_loops(types: Types, attrs: SearchSortedAttrs, out: Out) -> PrimFunc:
-    """Bisection by powers of two from the greatest below the row's length."""
+    """Binary search in steps of powers of two, from the greatest power below the row's length."""
     (rows, values), (places,) = buffers(types, out)
     assert rows is not None and values is not None
     length, acc = static(rows.shape[-1], "the length of a sorted row"), accumulator(rows.dtype)

@@ -1,4 +1,4 @@
-"""Sampling at places computed at run time: grid_sample and roi_align."""
+"""Sampling at coordinates that are computed at run time: grid_sample and roi_align."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Out = tuple[TensorType, ...]
 PADDINGS = ("zeros", "border", "reflection")
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 FIRST = {"nearest": 0, "linear": 0, "cubic": -1}
-"""The first tap, from the floor of the place."""
+"""The offset of the first tap from the floor of the coordinate."""
 CUBIC = -0.75
 """The parameter a of cubic convolution, as in ONNX's and PyTorch's grid sampling."""
 
@@ -34,10 +34,10 @@ CUBIC = -0.75
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridSampleAttrs(Attrs):
     """`mode` nearest, linear or cubic; `padding` zeros, border or reflection; with `align_corners`, -1 and 1 are the
-    middles of the outermost elements instead of their edges. With border, each of the elements around a place outside
-    is moved to the border, not the place itself, which is another for cubics. `reflects_first` of nearest elements: a
-    place is reflected and then rounded (PyTorch), not rounded and then reflected (ONNX), which is another where it lies
-    half way between two elements."""
+    middles of the outermost elements instead of their edges. With border, the taps around a coordinate outside are
+    clamped, not the coordinate itself, which makes a difference for cubic. `reflects_first`, for nearest: coordinates
+    are reflected and then rounded (PyTorch), not rounded and then reflected (ONNX), which differs half way between two
+    elements."""
 
     mode: str
     padding: str
@@ -73,7 +73,7 @@ def _reflected(c: Expr, low: Expr, high: Expr) -> Expr:
 
 
 def _limits(extent: Expr, attrs: GridSampleAttrs) -> tuple[Expr, Expr]:
-    """Where the input begins and ends for reflection."""
+    """The lower and upper coordinate at which reflection mirrors."""
     length = cast(extent, f64)
     if attrs.align_corners:
         return scalar(0, f64), length - 1.0
@@ -81,8 +81,8 @@ def _limits(extent: Expr, attrs: GridSampleAttrs) -> tuple[Expr, Expr]:
 
 
 def _coordinate(g: Expr, extent: Expr, attrs: GridSampleAttrs) -> Expr:
-    """The place in the input's own units. NaN (infinity by reflection, too) is outside for nearest elements, and the
-    first element where places are moved into the input, as in PyTorch; else the result is NaN."""
+    """A grid coordinate in units of input elements. NaN (with reflection, infinity too) counts as outside for nearest;
+    where coordinates are clamped, it becomes the first element as in PyTorch; otherwise the result is NaN."""
     g, length = cast(g, f64), cast(extent, f64)
     c = (g + 1.0) * 0.5 * (length - 1.0) if attrs.align_corners else ((g + 1.0) * length - 1.0) * 0.5
     if attrs.mode == "nearest" and not attrs.reflects_first:
@@ -96,14 +96,14 @@ def _coordinate(g: Expr, extent: Expr, attrs: GridSampleAttrs) -> Expr:
 
 
 def _nowhere(attrs: GridSampleAttrs) -> float | None:
-    """The place that stands for NaN; None where the result is NaN."""
+    """The coordinate that replaces NaN; None if NaN gives NaN."""
     if attrs.padding == "zeros":
         return -4.0 if attrs.mode == "nearest" else None
     return None if attrs.mode == "cubic" else 0.0
 
 
 def _weights(fraction: Expr, mode: str) -> list[Expr]:
-    """The weights of the taps, for a place `fraction` after the tap at its floor."""
+    """The weights of the taps for a coordinate that is `fraction` beyond its floor."""
     if mode == "nearest":
         return [scalar(1, f64)]
     if mode == "linear":
@@ -119,7 +119,7 @@ def _cubic(d: Expr) -> Expr:
 
 
 def _tap(at: Expr, extent: Expr, attrs: GridSampleAttrs) -> tuple[Expr, Expr]:
-    """The index of a tap at `at` along a dimension, and whether it lies inside."""
+    """The index of a tap at position `at` along a dimension, and whether it lies inside."""
     if attrs.padding == "reflection":
         at = _reflected(at, *_limits(extent, attrs))
     # Far away places must not wrap when they become integers.
@@ -241,7 +241,7 @@ register(OpDef("grid_sample", "injective", GridSampleAttrs, _grid_infer, _grid_n
 class RoiAlignAttrs(Attrs):
     """Cells of a region, samples along each side of a cell, pixels for a unit of the region's coordinates; `mode` avg
     or max; `half_pixel` shifts coordinates by half a pixel. Where each region has its own number of samples, `samples`
-    is how many of them are looked at: all, or at least those that lie in the image."""
+    is the number that is evaluated: all, or at least all that lie in the image."""
 
     height: int
     width: int
@@ -268,13 +268,13 @@ def _roi_infer(types: Types, attrs: RoiAlignAttrs) -> Out:
 
 
 def most_samples(height: Expr, width: Expr) -> Expr:
-    """The number of samples of a cell along one side that may lie in an image: half a pixel or more lies between
-    two of them."""
+    """The most samples along one side of a cell that may lie in an image, as neighbouring samples differ by half a
+    pixel or more."""
     return (height + width) * 2 + 6
 
 
 def _first_sample(begin: Any, step: Any, count: Any, most: Any, t: DType) -> Expr:
-    """The first sample that is looked at: one that is not after the first in the image, where there are too many."""
+    """The first sample to evaluate: if there are too many, one that is not after the first in the image."""
     floor = call("floor", (scalar(-1, t) - begin) / step - 0.5)
     first = cast(minimum(maximum(floor, scalar(0, t)), cast(count, t)), i64)
     return select(count <= most, const(0), first)
@@ -287,7 +287,7 @@ def _roi_compute(inputs: Tensors, attrs: RoiAlignAttrs, out: Out) -> tuple[Tenso
     offset = 0.5 if attrs.half_pixel else 0.0
 
     def along(r: Expr, cell: Expr, sample: Expr, which: int, cells: int) -> tuple[Expr, Expr]:
-        """The coordinate of a sample, `which` 0 for x, 1 for y, and whether there is such a sample."""
+        """The coordinate of a sample, in x (`which` is 0) or y (1), and whether that sample exists."""
         start = rois[r, const(which)] * attrs.scale - offset
         length = rois[r, const(which + 2)] * attrs.scale - offset - start
         if not attrs.half_pixel:
@@ -301,7 +301,7 @@ def _roi_compute(inputs: Tensors, attrs: RoiAlignAttrs, out: Out) -> tuple[Tenso
         return begin + step * (cast(sample, t) + 0.5), sample < count
 
     def corners(c: Expr, extent: Expr) -> tuple[Expr, Expr, Expr, Expr]:
-        """Two indices, the second's weight, and whether the place counts at all."""
+        """The two neighbouring indices of a coordinate, the weight of the second, and whether the sample counts."""
         valid = (c >= -1.0) & (c <= cast(extent, t))
         c = minimum(maximum(c, scalar(0, t)), cast(extent - 1, t))
         low = minimum(maximum(cast(call("floor", c), i64), 0), extent - 1)
@@ -337,7 +337,7 @@ def _roi_compute(inputs: Tensors, attrs: RoiAlignAttrs, out: Out) -> tuple[Tenso
         return (te.compute(type.shape, lambda *i: total[i] * share, name="roi_align"),)
 
     def of_all(r: Expr, c: Expr, h: Expr, w: Expr) -> Expr:
-        """The mean; the maximum, with those that lie outside and were not looked at, which are 0."""
+        """The mean of a cell's samples, or their maximum, in which samples outside of the image count as 0."""
         wide, high = counts[r, const(0)], counts[r, const(1)]
         if attrs.mode == "avg":
             return total[r, c, h, w] / cast(maximum(wide * high, 1), t)  # type: ignore[no-any-return]
@@ -380,7 +380,7 @@ def _roi_numpy(arrays: Sequence[Any], attrs: RoiAlignAttrs) -> tuple[Any, ...]:
 
 
 def _roi_samples(begin: float, step: float, count: int, most: int, extent: int) -> tuple[Any, Any, Any, Any]:
-    """Along one side of a cell: two pixels for each sample, the second's weight, and which samples count."""
+    """Along one side of a cell: for each sample its two pixels, the weight of the second, and whether it counts."""
     first = 0 if count <= most else int(np.clip(np.floor((-1 - begin) / step - 0.5), 0, count))
     c = begin + step * (np.arange(first, min(first + most, count)) + 0.5)
     valid = (c >= -1) & (c <= extent)
@@ -418,7 +418,7 @@ def _roi_max_infer(types: Types, attrs: RoiMaxAttrs) -> Out:
 
 
 def _roi_max_compute(inputs: Tensors, attrs: RoiMaxAttrs, out: Out) -> tuple[Tensor, ...]:
-    """A cell is a rectangle: columns are reduced first, then rows."""
+    """The stages of `roi_max_pool`: a cell is a rectangle, so that columns are reduced first, then rows."""
     x, rois, (type,) = need(inputs[0]), need(inputs[1]), out
     t, least, (regions, channels) = x.dtype, const(x.dtype.min, x.dtype), type.shape[:2]
 
@@ -460,7 +460,7 @@ def _roi_max_compute(inputs: Tensors, attrs: RoiMaxAttrs, out: Out) -> tuple[Ten
 
 
 FARTHEST = 2.0**30
-"""Places of regions beyond it count as there."""
+"""Coordinates of regions are clamped to this magnitude."""
 
 
 def _roi_max_numpy(arrays: Sequence[Any], attrs: RoiMaxAttrs) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ Out = tuple[TensorType, ...]
 
 
 def _at(point: Sequence[Expr], axis: int, index: Expr) -> tuple[Expr, ...]:
-    """The point of all other dimensions with `index` on the axis."""
+    """`point` with its coordinate along `axis` replaced by `index`."""
     return (*point[:axis], index, *point[axis:])
 
 
@@ -40,7 +40,7 @@ class CumulativeAttrs(Attrs):
 
 
 def _cumulative_infer(types: Types, attrs: CumulativeAttrs) -> Out:
-    """`axis`, `exclusive` (without the element itself), `reverse` (from the end), `dtype` of the results."""
+    """The type rule. `axis`, `exclusive` (without the element itself), `reverse` (from the end)."""
     t = present(types[0])
     check_kind(t.dtype, ("float", "int", "uint"))
     axis_of(attrs.axis, t.rank)
@@ -51,7 +51,7 @@ def _cumulative_infer(types: Types, attrs: CumulativeAttrs) -> Out:
 
 
 STRIP = 64
-"""Columns that are summed side by side where the axis is not the last."""
+"""Columns that are summed side by side if the axis is not the last."""
 
 
 def _cumulative(name: str, combine: Callable[[Expr, Expr], Expr], start: int, numpy: Callable[..., Any]) -> None:

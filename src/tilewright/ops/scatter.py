@@ -1,7 +1,7 @@
-"""Scatters: a copy of a tensor with elements replaced, or combined, at places chosen at run time.
+"""Scatters: a copy of a tensor in which elements at run-time indices are replaced by, or combined with, updates.
 
-Updates happen in order, so the last of several to one place wins. Indices outside are moved to the nearest place, as
-in `ops.index`; updates of an empty tensor do nothing.
+Updates happen in order, so that the last of several to one element wins. Indices outside are clamped, as in
+`ops.index`; updates of an empty tensor do nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COMBINE: dict[str, tuple[Callable[[Expr, Expr], Expr], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ScatterAttrs(Attrs):
-    """The rule for several updates of one place: a key of `COMBINE`."""
+    """`reduction`: how updates of an element are combined, a key of `COMBINE`."""
 
     reduction: str
 
@@ -59,7 +59,7 @@ def _copy(nest: Nest, x: Buffer, y: Buffer) -> None:
 
 
 def _in_lanes(shape: Sequence[Expr]) -> LoopKind:
-    """How elements that lie side by side are moved: in vectors, if their number is known."""
+    """The kind of loop over contiguous elements: vectorized if their number is known."""
     return "vectorized" if shape and as_int(shape[-1]) is not None else "serial"
 
 
@@ -69,7 +69,7 @@ def _combined(old: Expr, new: Expr, reduction: str) -> Expr:
 
 
 def _some(chosen: Sequence[Expr]) -> Expr:
-    """True when there are places to choose from."""
+    """True if every indexed dimension has elements."""
     return all_of(d > 0 for d in chosen if not prove(d > 0))
 
 
@@ -82,7 +82,8 @@ class ScatterElementsAttrs(ScatterAttrs):
 
 
 def _elements_infer(types: Types, attrs: ScatterElementsAttrs) -> Out:
-    """data, indices, updates: each update goes to its own place, but on `axis` to its index. `reduction`."""
+    """The type rule. Inputs data, indices, updates: each update goes to its own position, except that its position on
+    `axis` is its index. `reduction` combines them."""
     data, indices, updates = _check(types, attrs)
     axis = axis_of(attrs.axis, data.rank)
     if indices.rank != data.rank or not same_shape(indices.shape, updates.shape):
@@ -135,7 +136,8 @@ register(
 
 
 def _nd_infer(types: Types, attrs: ScatterAttrs) -> Out:
-    """The last dimension of the indices names a place in the first dimensions of the data; an update fills the rest."""
+    """The type rule. The last dimension of the indices is a position in the first dimensions of the data; an update
+    covers the remaining dimensions."""
     data, indices, updates = _check(types, attrs)
     depth = as_int(indices.shape[-1]) if indices.rank else None
     if depth is None or not 1 <= depth <= data.rank:

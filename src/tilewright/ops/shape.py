@@ -50,8 +50,8 @@ def _constant_infer(types: Types, attrs: ConstantAttrs) -> Out:
 
 
 def _constant_compute(inputs: Tensors, attrs: ConstantAttrs, out: Out) -> tuple[Tensor, ...]:
-    """A uniform array is its one number; one of a few elements is selects over its linear index, a larger one a table
-    in memory: its code has one size however many elements there are."""
+    """A constant as a tensor expression. A uniform array is its number; one with few elements is a chain of selects on
+    its linear index; a larger one is a table in memory, so that the code does not grow with it."""
     array = np.asarray(attrs.value.array)
     (type,) = out
     flat = [scalar(v, type.dtype) for v in array.reshape(-1).tolist()] or [scalar(0, type.dtype)]
@@ -71,8 +71,9 @@ def _constant_compute(inputs: Tensors, attrs: ConstantAttrs, out: Out) -> tuple[
 
 
 MAX_SELECTED = 8
-"""A constant array of more elements, which differ, is read from memory by the kernel that it stands in. Models' large
-constants are parameters before that (`transform/graph/constant_operands.py`): this is for those that passes make."""
+"""Constant arrays of more than this many different elements are tables in memory that the kernel reads. Large constants
+of models have become parameters before (`transform/graph/constant_operands.py`); this is for those that passes
+create."""
 
 
 def _linear(point: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
@@ -202,7 +203,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class TileAttrs(Attrs):
-    """One repeat a dimension."""
+    """`repeats`: one number for each dimension."""
 
     repeats: Dims
 
@@ -236,7 +237,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class ConcatAttrs(Attrs):
-    """A `view` needs no kernel: its parts are computed in their places (`transform/graph/views.py`)."""
+    """A `view` needs no kernel: its parts are computed directly in their positions (`transform/graph/views.py`)."""
 
     axis: int
     view: bool = False
@@ -294,8 +295,8 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class SliceAttrs(Attrs):
-    """One entry a dimension: first element, size of the result, step (any but 0). A `view` needs no kernel: it is a
-    part of its input's memory (`transform/graph/views.py`)."""
+    """For each dimension the first element, the size of the result, and the step (not 0). A `view` needs no kernel: it
+    is a part of its input's memory (`transform/graph/views.py`)."""
 
     begin: Dims
     size: Dims
@@ -304,7 +305,7 @@ class SliceAttrs(Attrs):
 
 
 def _slice_infer(types: Types, attrs: SliceAttrs) -> Out:
-    """Attributes, one entry a dimension: `begin`, `size` (of the result), `step` (any but 0)."""
+    """The type rule. For each dimension: `begin`, `size` (of the result), `step` (not 0)."""
     t = present(types[0])
     for name in ("begin", "size", "step"):
         if (got := len(getattr(attrs, name))) != t.rank:

@@ -1,4 +1,4 @@
-"""Fourier transforms by definition, col2im, and writing into a cache."""
+"""Fourier transforms by their definition, col2im, and insertion of rows into a cache."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class DftAttrs(Attrs):
-    """`onesided` gives the first half of the result, the rest of which is its conjugate."""
+    """With `onesided`, only the first half of the result is computed; the rest is its conjugate."""
 
     axis: int
     inverse: bool
@@ -180,15 +180,15 @@ register(OpDef("col2im", "reduction", Col2ImAttrs, _col2im_infer, _col2im_numpy,
 
 @dataclass(frozen=True, slots=True)
 class InsertAttrs(Attrs):
-    """With `circular`, what goes past the end goes on at the front."""
+    """With `circular`, rows that would go past the end wrap around to the front."""
 
     axis: int
     circular: bool
 
 
 def _insert_infer(types: Types, attrs: InsertAttrs) -> Out:
-    """cache, update, starts [batch]?: the cache with the update written along `axis` from each batch entry's start on;
-    `circular` goes on at the front."""
+    """The type rule. Inputs cache, update, starts [batch]?: the cache with the update written along `axis` from each
+    batch entry's start on; with `circular` it wraps around."""
     cache, update = present(types[0]), present(types[1])
     same_dtype([cache, update])
     axis_of(attrs.axis, cache.rank)

@@ -1,8 +1,8 @@
-"""Loops that put the first elements along an axis in order by insertion into a sorted list.
+"""Loop programs that sort the first elements along an axis by insertion into a sorted list.
 
-All ways give the same: the first ones in order, NaN as the largest, 0 and -0 alike, equal ones by index. `x` is what is
-sorted, `values` and `indices` are the outputs, which may be shorter along `axis`. (By a bound and ranks:
-`sorting_bounds.py`; by digits: `sorting_digits.py`.)
+All variants give the same result: the first elements in order, NaN as the largest, 0 and -0 as equal, equal ones by
+index. `x` is the input, `values` and `indices` are the outputs, which may be shorter along `axis`. (Other variants: by
+a bound and ranks, `sorting_bounds.py`; by digits, `sorting_digits.py`.)
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from tilewright.ops.loopnest import Nest
 from tilewright.support.classes import dataclass
 
 CHUNK = 16
-"""Elements that are compared with the worst of the best so far at once; most chunks have nothing to offer."""
+"""Elements that are compared at once with the last of the best so far; most chunks contain none that is better."""
 
 COUNTED = 32
-"""Length of a sorted list from which on places in it are counted: the first 64 of 8,400 take 13 instead of 30 µs, the
-first 20 of 16 x 200 24 instead of 17 (2026-11-26, Emerald Rapids, `torch.topk` of random rows)."""
+"""From this length of the sorted list on, the insertion position is computed by counting: the first 64 of 8,400 take 13
+instead of 30 µs, the first 20 of 16 x 200 24 instead of 17 (2026-11-26, Emerald Rapids, `torch.topk` of random
+rows)."""
 
 
 def at_axis(point: Sequence[Expr], axis: int, index: Expr) -> tuple[Expr, ...]:
-    """The point of all other dimensions with `index` on the axis."""
+    """`point` with `index` inserted as coordinate of `axis`."""
     return (*point[:axis], index, *point[axis:])
 
 
 def key_type(t: DType) -> DType:
-    """The unsigned integers that stand for elements of a type."""
+    """The unsigned integer type of the sorting keys for elements of a type."""
     return u64 if t.bits == 64 else u32
 
 
@@ -40,8 +41,9 @@ def key_bits(t: DType) -> int:
 
 
 def key_of(x: Expr, largest: bool) -> Expr:
-    """An unsigned integer that is smaller the earlier an element comes. Floats: magnitude and sign become one number
-    (the bits of negative ones turned over), all NaN are one, and so are both zeros."""
+    """The sorting key of an element: an unsigned integer that is smaller the earlier the element comes. For floats,
+    magnitude and sign are combined to one number (bits of negative ones are inverted); all NaN have one key, and so
+    have both zeros."""
     key = key_type(x.dtype)
     bits = key_bits(x.dtype)
     ones, top = const((1 << bits) - 1, key), const(1 << (bits - 1), key)
@@ -78,8 +80,8 @@ def before(a: Expr, ia: Expr, b: Expr, ib: Expr, largest: bool) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    """The best elements so far, in order, in the outputs; `at` is the point of a place. An element is put where it
-    belongs among the first `ranks` places, and the last one of a full list falls out."""
+    """The best elements so far, sorted, stored in the outputs; `at` gives the index of a position. Only the first
+    `ranks` positions are used, and the last element of a full list is dropped."""
 
     nest: Nest
     values: Buffer
@@ -88,7 +90,7 @@ class _Best:
     largest: bool
 
     def insert_by_steps(self, index: Expr, element: Expr, ranks: Expr) -> None:
-        """From the end, whatever it comes before moves by one place."""
+        """Insert an element by moving all that come after it, from the end on, by one position."""
         with self.nest.let("value", element) as value, self.nest.local("place", i64) as place:
             place.set(ranks - 1)
             with self.nest.loop("up", ranks - 1) as up:
@@ -100,8 +102,8 @@ class _Best:
             self._put(place.value, index, value)
 
     def insert_by_count(self, index: Expr, element: Expr, ranks: Expr) -> None:
-        """Insert where it belongs: its place is the number of those in the list that it is no better than. Counting
-        them makes vectors, and only what is after moves."""
+        """Insert an element at the position computed by counting the elements that it does not precede. Counting
+        vectorizes, and only the elements after it are moved."""
         with self.nest.let("value", element) as value, self.nest.local("ahead", i64) as precedes:
             precedes.set(0)
             with self.nest.loop("rank", ranks - 1) as rank:
@@ -123,8 +125,8 @@ class _Best:
 
 
 def insertion(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool) -> PrimFunc:
-    """Insertion into the sorted list of the best so far, which stands in the outputs: the first elements fill it, of
-    the others whole chunks are skipped that have nothing better than its end."""
+    """Insertion into the sorted list of the best so far, which is in the outputs: the first elements fill it; then
+    whole chunks without any element better than its last are skipped."""
     rest = [d for k, d in enumerate(x.shape) if k != axis]
     extent, count = x.shape[axis], values.shape[axis]
     nest = Nest("topk", [x, values, indices])

@@ -1,14 +1,15 @@
-"""The first ones alone: a bound is searched that few more than those asked for do not exceed, and these are ranked.
+"""The first `count` elements in order: search a bound that at least `count` keys, but few more, do not exceed, then
+rank these.
 
-    while low < high and many are no more than high:         many: half as many again as are asked for
+    while low < high and more than `most` keys are no more than high:      most: half as many again as `count`
         middle = between low and high
-        high = middle if as many as are asked for are no more than middle else low = middle + 1
-    best = those that are no more than high                  in the order in which they stand
+        high = middle if at least `count` keys are no more than middle else low = middle + 1
+    best = keys that are no more than high                    in their original order
     rank[i] = how many of the best come before the i-th      all pairs, `LANES` at once
 
-A step of the search is a pass over the keys in vectors, without a branch. The middle is first that of the values, which
-halves what is left where they lie about evenly, from step `BY_VALUE` on that of the keys: whatever the values are, that
-takes as many steps as a key has bits.
+A step of the search is a pass over the keys in vectors, without a branch. The middle is first that of the float values,
+which halves the candidates if values are spread evenly; from step `BY_VALUE` on it is that of the keys, which takes at
+most as many steps as a key has bits for any values.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from tilewright.ops.sorting import at_axis, key_of, key_type
 from tilewright.support.classes import dataclass
 
 LANES = 16
-"""Elements that are counted, or whose ranks are, side by side."""
+"""Elements that are counted or ranked in one vector."""
 BY_VALUE = 8
-"""Steps of the search that halve a range of values."""
+"""The number of initial steps that halve the range of float values."""
 SPARSE = 2
-"""Vectors of keys for each that is picked from which on those are passed over at once that have none to pick."""
+"""From this many vectors of keys for each selected element on, vectors without a selected key are skipped."""
 
 
 def bounds(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool) -> PrimFunc:
-    """The first ones along `axis`; their number, and that of all, are constants."""
+    """The loop program for known extent and count: the first elements along `axis` by a bound and ranks."""
     rest = [d for k, d in enumerate(x.shape) if k != axis]
     extent, count = as_int(x.shape[axis]), as_int(values.shape[axis])
     assert extent is not None and count is not None and 0 < count <= extent
@@ -73,7 +74,7 @@ def bounds(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool)
 
 
 def _whole(n: int) -> int:
-    """Elements of whole vectors."""
+    """`n` rounded up to whole vectors."""
     return -(-n // LANES) * LANES
 
 
@@ -83,7 +84,7 @@ def _last(key: DType) -> Expr:
 
 
 def _middle(x: Buffer, low: Expr, high: Expr, step: Expr, largest: bool) -> Expr:
-    """A key from low on, less than high."""
+    """The key at which step `step` of the search divides the range from `low` to below `high`."""
     key = low.dtype
     between = low + call("shr", high - low, const(1, key))
     if not x.dtype.is_float:
@@ -103,8 +104,8 @@ def _value_of(key: Expr, largest: bool) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """The search for a key that `count` of the `extent` ones do not exceed, and no more than `most`, if there is one:
-    it is from `low` to `high`. `below` of the keys are less than low, `held` no more than high."""
+    """The search for a key that at least `count` and at most `most` of `extent` keys do not exceed. It lies from `low`
+    to `high`; `below` counts the keys less than low, `held` those no more than high."""
 
     nest: Nest
     keys: Buffer
@@ -117,7 +118,7 @@ class _Bound:
     held: Cell
 
     def begin(self) -> None:
-        """From the least key to the greatest one."""
+        """Start with the range from the smallest to the largest key."""
         nest, keys = self.nest, self.keys
         key, chunks = keys.dtype, as_int(keys.shape[0]) or 0
         with nest.allocate("least", key, (LANES,)) as least, nest.allocate("most", key, (LANES,)) as most:
@@ -142,7 +143,7 @@ class _Bound:
         return (self.held.value > self.most) & (self.low.value < self.high.value)
 
     def narrow(self, middle: Expr) -> None:
-        """One step: as many as are no more than the middle are counted."""
+        """One step of the search: count the keys that do not exceed the middle, and halve the range."""
         nest, keys = self.nest, self.keys
         with (
             nest.let("middle", middle) as bound,
@@ -165,8 +166,8 @@ class _Bound:
                 self.below.set(select(enough, self.below.value, here.value))
 
     def pick(self, best: Buffer, places: Buffer, picked: Cell) -> None:
-        """Keys that are no more than the bound, with their places. Where the search ended with a single key they may be
-        too many: of those that equal it no more than are missing."""
+        """Collect the keys that do not exceed the bound, with their positions. If the search ended at one key that
+        occurs too often, only as many of the keys equal to it are taken as are needed."""
         nest = self.nest
         with nest.loop("k", best.shape[0] // LANES) as k, nest.loop("lane", LANES, kind="vectorized") as lane:
             nest.store(best, (k * LANES + lane,), _last(self.keys.dtype))
@@ -192,8 +193,8 @@ class _Bound:
         selected: Callable[[Expr], Expr],
         missing: Cell | None = None,
     ) -> None:
-        """Append the selected elements without branching (others are overwritten); skip vectors without any where most
-        have none."""
+        """Append the selected elements, without branches (each is written, and overwritten if not selected); vectors
+        without any are skipped if most have none."""
         nest, keys, sparse = self.nest, self.keys, self.extent >= SPARSE * LANES * self.most
         one, none = const(1, i32), const(0, i32)
         with nest.loop("chunk", keys.shape[0] // LANES) as chunk, nest.local("some", i32) as some:

@@ -1,8 +1,8 @@
 """Sorting by digits: the first ones along an axis, in as many passes as their keys have bytes that differ.
 
 Each pass counts how often each digit occurs, which says where its elements begin, and moves all elements there; equal
-ones stay in order. Where not all elements are asked for, a first pass over the top `SELECTED` bits of the keys leaves
-those that cannot be among them after.
+ones stay in order. If only the first elements are wanted, an initial pass over the top `SELECTED` bits of the keys
+discards elements that cannot be among them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tilewright.ops.sorting import at_axis, key_bits, key_of, key_type
 from tilewright.support.classes import dataclass
 
 DIGIT = 8
-"""Bits of a digit: its counters stay in the first level of cache, its places in as many pages as a core remembers."""
+"""Bits of a digit: its counters fit the first-level cache, and its output positions lie in no more pages than a core's
+TLB holds."""
 SELECTED = 12
-"""Top bits of a key by which elements are selected: sign, exponent and three bits of the mantissa of an f32, all of an
-integer of 8 bits."""
+"""The bits of a key by which elements are discarded: sign, exponent and three mantissa bits of an f32."""
 ZEROED = 64
-"""Counters that are set to zero at once."""
+"""Counters that are zeroed by one vectorized loop."""
 
 
 def digits(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool) -> PrimFunc:
@@ -61,8 +61,8 @@ def digits(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool)
 
 @dataclass(frozen=True, slots=True)
 class _Sorter:
-    """Keys of `bits` and the places that they come from stand twice: `side` says which one holds them now, `length` how
-    many."""
+    """Two buffers each of keys and their original positions: `side` says which one is current, `length` how many
+    elements it has."""
 
     nest: Nest
     keys: Buffer
@@ -73,8 +73,8 @@ class _Sorter:
     bits: int
 
     def move(self, shift: Expr) -> None:
-        """One pass: all elements to the other side, by the digit that begins at bit `shift`; nothing where all have the
-        same."""
+        """One pass: move all elements to the other side in order of the digit that begins at bit `shift`; skipped if
+        all digits are equal."""
         nest, keys, places, counts, key = self.nest, self.keys, self.places, self.counts, self.keys.dtype
         self.clear(1 << DIGIT)
         with nest.let("source", self.side.value) as source, nest.let("many", self.length.value) as several:
@@ -97,7 +97,7 @@ class _Sorter:
                 self.side.set(1 - source)
 
     def select(self, extent: Expr, count: Expr) -> None:
-        """Leaves the elements up to the last top digit that is needed for `count` of them."""
+        """Discard elements whose top digit is beyond that of the `count`-th one."""
         nest, keys, places, counts, key = self.nest, self.keys, self.places, self.counts, self.keys.dtype
 
         def top(k: Expr) -> Expr:

@@ -1,14 +1,15 @@
-"""Products with sparse weights: the pattern, which is part of the program, says which blocks of the weights there are.
+"""Products with sparse weights: the pattern, which is a part of the program, says which blocks of the weights are
+stored.
 
     values[P, J, V]   the blocks of V columns of each panel, as many as the fullest one has; 0 where one has fewer
     index[P, J]       i32, the row of the weights of each block
     y[m, p V + v] = sum over j of x[m, index[p, j]] * values[p, j, v]
 
-With V = 1 single elements are left out, with wider blocks 1xV of them. A row of the activations is read by an index, so
-that nothing is computed of what is not there. The padding of panels reads any row, times 0.
+With V = 1 single zeros are skipped, with wider blocks 1xV of them. The index says which activation a block multiplies,
+so that only stored blocks cost time. Panels are filled up with blocks of zeros, whose index is arbitrary.
 
-Single elements that one row of activations multiplies come in windows: V columns advance together, at each step each
-with an element of its own from the W rows that the panel's window begins at.
+For a single row of activations, elements are arranged in windows: V columns advance together, and at each step each
+column contributes an element from the W rows of the panel's current window.
 
     values[P, J, V]   elements; 0 where a column has none in the window
     index[P, J]       u16, the first row of each window
@@ -38,7 +39,7 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class SparseAttrs(Attrs):
-    """Columns of the result: the last panel may have more. `transposed`: of x [.., K, M] it is [.., columns, M]."""
+    """The columns of the result; the last panel may have more. `transposed`: from x [.., K, M] to [.., columns, M]."""
 
     columns: Dim
     transposed: bool = False
@@ -90,7 +91,7 @@ SPARSE_MATMUL = register(OpDef("sparse_matmul", "contraction", SparseAttrs, _inf
 
 @dataclass(frozen=True, slots=True)
 class WindowAttrs(Attrs):
-    """Rows of a window, a power of two."""
+    """The rows of a window, a power of two."""
 
     window: int
 
@@ -113,7 +114,7 @@ def _infer_windows(types: Types, attrs: WindowAttrs) -> tuple[TensorType, ...]:
 def _compute_windows(
     inputs: Sequence[Tensor | None], attrs: WindowAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    """Indices are clamped, whatever the numbers: whole windows may be read."""
+    """The tensor expression; indices are clamped so that whole windows can be read whatever the numbers are."""
     x, values, index, place = inputs
     assert x is not None and values is not None and index is not None and place is not None
     width = as_int(values.shape[2]) or 1

@@ -1,4 +1,4 @@
-"""Arithmetic that special functions are written in: the same formula of expressions and of NumPy's arrays.
+"""Arithmetic for special functions, with which one formula serves both expressions and NumPy arrays.
 
 `special` registers a pointwise operator that computes in f64, whatever its operands' floating-point type, and rounds
 once.
@@ -22,7 +22,7 @@ Number = Any
 
 
 FORMULAS: dict[str, Callable[..., Number]] = {}
-"""The formula of each special function, by its operator."""
+"""By operator, the formula of each special function."""
 
 
 def special(name: str, arity: int, formula: Callable[..., Number]) -> None:
@@ -37,7 +37,7 @@ def special(name: str, arity: int, formula: Callable[..., Number]) -> None:
 
 
 def function(name: str, *args: Number) -> Number:
-    """A scalar operator of `ir.scalar_ops`."""
+    """Apply the scalar operator `name` of `ir.scalar_ops`."""
     if any(isinstance(a, Expr) for a in args):
         return call(name, *(a if isinstance(a, Expr) else const(float(a), f64) for a in args))
     return OPS[name].numpy(*args)

@@ -1,4 +1,4 @@
-"""Straight-line programs of pointwise operators: what a recurrence's step does, its products included.
+"""Straight-line programs of pointwise operators and products, which describe one step of a recurrence.
 
     (("sigmoid", (0,), ()), ("mul", (4, 1), ()))        values 0 to 3 are arguments; 4 = sigmoid(0), 5 = mul(4, 1)
 
@@ -23,14 +23,14 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import VerifyError
 
 Step = tuple[str, tuple[int, ...], tuple[tuple[str, Number], ...]]
-"""An operator, the values that it takes, its attributes."""
+"""An operator, the numbers of the values that it reads, its attributes."""
 Steps = tuple[Step, ...]
 
 T = TypeVar("T")
 Apply = Callable[[str, Sequence[T], dict[str, Any]], T]
-"""The value of an operator with attributes."""
+"""A function that applies an operator with attributes to values."""
 Multiply = Callable[[T | None, T, int], T]
-"""An addend, if there is one, plus a state times the recurrent weights of a gate."""
+"""A function that returns an addend (or 0) plus a state times the recurrent weights of a gate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Steps with what they take and give.
+    """Steps with the numbers of their arguments and results.
 
     shares      how many arguments are parts of the inputs' share; the state h follows, then c if there is one, then
                 the vectors
@@ -63,7 +63,7 @@ class Program:
 
     @property
     def vectors(self) -> int:
-        """How many arguments are the same for all rows."""
+        """The number of arguments that are the same for all rows."""
         return self.arguments - self.shares - len(self.results)
 
     @property
@@ -76,7 +76,7 @@ class Program:
 
 
 def check_steps(steps: Steps, count: int) -> None:
-    """Raise VerifyError for steps of unknown operators, and for those that read what comes later."""
+    """Raise VerifyError for steps with unknown operators, or that read values of later steps."""
     for k, (op, operands, _) in enumerate(steps):
         if op not in BODIES and op != "constant":
             raise VerifyError("a step is no pointwise operator", got=op)
@@ -85,7 +85,8 @@ def check_steps(steps: Steps, count: int) -> None:
 
 
 def multiplying(steps: Steps, products: int, shares: int, arguments: int, states: int) -> Program:
-    """The program of steps whose first arguments are `products` of the state h, those of each gate in order."""
+    """The program of a user's steps, whose first arguments are `products` products of the state h, one for each gate in
+    order."""
 
     def number(v: int) -> int:
         return v + arguments if v < products else v - products if v < products + arguments else v
@@ -139,7 +140,7 @@ def run(
 
 
 def of_expressions(dtype: DType) -> Apply[Expr]:
-    """The elements of operators as expressions."""
+    """An `Apply` that builds scalar expressions."""
 
     def apply(op: str, operands: Sequence[Expr], attrs: dict[str, Any]) -> Expr:
         if op == "constant":
@@ -151,7 +152,7 @@ def of_expressions(dtype: DType) -> Apply[Expr]:
 
 
 def of_arrays(dtype: DType) -> Apply[Any]:
-    """The values of operators as arrays."""
+    """An `Apply` that computes arrays with NumPy."""
 
     def apply(op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         if op == "constant":

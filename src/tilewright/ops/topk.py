@@ -26,15 +26,15 @@ from tilewright.te import Tensor
 Out = tuple[TensorType, ...]
 
 INSERTED = 64
-"""Elements asked for up to which they are kept in a sorted list where their number is unknown: most of the others only
-fail one comparison."""
+"""With an unknown number of elements, up to this many first ones are kept in a sorted list: most of the others fail one
+comparison."""
 MIN_FACTOR = 12
-"""Times the square of how many are asked for: elements from which on that is best where their number is known, too."""
+"""With a known number of elements, the sorted list is used from this factor times the square of `k` on."""
 BOUNDED = 256
-"""Elements asked for up to which a bound is searched."""
+"""Otherwise up to this `k` a bound is searched."""
 SORTED = 160
-"""Elements up to which all of them are ranked without a search. (The last three: 2026-11-27, Emerald Rapids with and
-without AVX-512, `python -m benchmarks.bench_topk`.)"""
+"""If all elements are wanted, up to this many are ranked without a search. (The last three: 2026-11-27, Emerald Rapids
+with and without AVX-512, `python -m benchmarks.bench_topk`.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class TopkAttrs(Attrs):
 
 
 def _topk_infer(types: Types, attrs: TopkAttrs) -> Out:
-    """The `k` first along `axis` in order (`largest` or smallest), NaN counting as the largest; equal ones by index.
-    Gives values and indices."""
+    """The type rule: values and indices of the first `k` elements along `axis` in order (`largest` or smallest first);
+    NaN counts as the largest, equal ones are ordered by index."""
     t = present(types[0])
     axis = axis_of(attrs.axis, t.rank)
     k, extent = as_int(dim(attrs.k)), as_int(t.shape[axis])
@@ -61,7 +61,7 @@ def _topk_infer(types: Types, attrs: TopkAttrs) -> Out:
 
 
 def _topk_loops(types: Types, attrs: TopkAttrs, out: Out) -> PrimFunc:
-    """By insertion, by a bound and ranks, or by digits."""
+    """The loop program: by insertion, by a bound and ranks, or by digits."""
     (x,), (values, indices) = buffers(types, out)
     assert x is not None
     axis = attrs.axis % len(x.shape)
@@ -70,7 +70,7 @@ def _topk_loops(types: Types, attrs: TopkAttrs, out: Out) -> PrimFunc:
 
 
 def way_of(extent: int | None, count: int | None) -> Callable[..., PrimFunc]:
-    """How the first `count` of so many elements are found."""
+    """The algorithm, a function that builds loops, for the first `count` of `extent` elements."""
     if extent is None or count is None:
         return insertion if count is not None and count <= INSERTED else digits
     if extent >= MIN_FACTOR * count**2:
@@ -79,8 +79,8 @@ def way_of(extent: int | None, count: int | None) -> Callable[..., PrimFunc]:
 
 
 def _topk_compute(inputs: Sequence[Tensor | None], attrs: TopkAttrs, out: Out) -> tuple[Tensor, ...]:
-    """By ranks: an element's rank is how many come before it, and place `p` has the one of rank `p`. That compares all
-    pairs, but is made of stages to be scheduled; models have `loops`."""
+    """The tensor expression, by ranks: an element's rank is how many come before it, and position `p` gets the element
+    of rank `p`. This compares all pairs, but consists of stages that users can schedule; models use `loops`."""
     x = need(inputs[0])
     axis, acc = attrs.axis % x.ndim, accumulator(x.dtype)
     other, source = te.reduce_axis(x.shape[axis], "other"), te.reduce_axis(x.shape[axis], "source")

@@ -1,11 +1,11 @@
 """Ensembles of decision trees.
 
-Each inner node of a tree asks `x[feature] <= threshold`: true goes left, false (NaN too) right. A tree gives the values
-of the leaf that it ends at, and the trees of a group are summed, or their least or greatest is taken. The trees come as
-tables, so that nothing is compiled for a forest that another one of the same size could not use; a frontend turns all
-other questions into this one (`frontend/common/forest.py`).
+Each inner node tests `x[feature] <= threshold`: true goes left, false (NaN too) right. A tree returns the values of the
+leaf that is reached, and the trees of a group are summed, or their minimum or maximum is used. The trees are operands
+(tables), so that the compiled code serves any forest of the same size; frontends rewrite all other conditions to this
+one (`frontend/common/forest.py`).
 
-A kernel has two ways, and takes them by the number of rows.
+A kernel has two algorithms, and chooses by the number of rows.
 
 walk   From the root down, several trees of one row (or one tree of several rows) side by side, without branches:
        children are neighbours, so the next node is `child + (not left)`. A leaf leads to itself.
@@ -36,18 +36,19 @@ Out = tuple[TensorType, ...]
 Combine = Literal["sum", "min", "max"]
 
 SIDE_BY_SIDE = 8
-"""Walks at once: enough to hide that each step waits for two loads."""
+"""Walks that run interleaved: enough to hide the latency of the two loads of each step."""
 STEPS = 4
-"""Levels between two looks at whether all walks have ended."""
+"""Levels between two checks whether all walks have ended."""
 LANES = 32
-"""Rows of a block in the way by masks: each node's feature, threshold and leaves are loaded once for all."""
+"""Rows of a block in the algorithm by masks: each node's feature, threshold and leaves are loaded once for all of
+them."""
 TOGETHER = 64
-"""Rows that go through a tree before the next one is looked at, where trees are walked."""
+"""Rows that pass through a tree before the next tree is processed, in the algorithm by walks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForestAttrs(Attrs):
-    """How the trees of a group are combined."""
+    """How the values of a group's trees are combined."""
 
     combine: str = "sum"
 
@@ -83,15 +84,15 @@ NAMES = (
     "x feature threshold child leaf root depth values starts "
     "column mask_feature mask_threshold mask_leaves first_node first_leaf"
 ).split()
-"""The inputs: x [rows, features]; the tables of `Walk`; values [leaves, width]; starts i32[groups + 1], the trees of
-each group; the tables of `Masks`, which may be absent."""
+"""The names of the inputs: x [rows, features]; the tables of `Walk`; values [leaves, width]; starts i32[groups + 1],
+the trees of each group; the tables of `Masks`, which may be absent."""
 
 _RANKS = {"x": 2, "values": 2}
 _TYPES = {"values": (f32, f64), "mask_leaves": (u32, u64)}
 
 
 def _infer(types: Types, attrs: ForestAttrs) -> Out:
-    """To [rows, groups * width], of the values' type."""
+    """The type rule: scores [rows, groups * width], of the values' type."""
     if attrs.combine not in get_args(Combine):
         raise ShapeError("no such way to combine trees", expected=", ".join(get_args(Combine)), got=attrs.combine)
     named = dict(zip(NAMES, types, strict=False))
@@ -109,7 +110,7 @@ def _infer(types: Types, attrs: ForestAttrs) -> Out:
 
 
 class _Forest:
-    """The loop program."""
+    """Builds the loop program of a forest."""
 
     def __init__(self, arguments: Sequence[Buffer | None], y: Buffer, attrs: ForestAttrs) -> None:
         named = {name: buffer for name, buffer in zip(NAMES, arguments, strict=False) if buffer is not None}
@@ -125,7 +126,7 @@ class _Forest:
         self.nest = Nest("forest", [b for b in (*arguments, y) if b is not None])
 
     def build(self) -> PrimFunc:
-        """Blocks of rows, by masks or by walks, or row by row where too few are left for a block to pay."""
+        """Blocks of rows by masks or by walks, and single rows at the end."""
         nest, masks = self.nest, self.masks
         size = LANES if masks is not None else max(SIDE_BY_SIDE, TOGETHER // max(self.width, 1) // 8 * 8)
         is_short = SIDE_BY_SIDE // 2 if masks is None else self.row_limit(masks)
@@ -142,8 +143,8 @@ class _Forest:
         return nest.finish()
 
     def row_limit(self, masks: Masks) -> int:
-        """Rows that walk sooner than a block of lanes asks all nodes: measured, a block takes as long as one walk for
-        eight nodes of a tree, for five where the masks have 64 bits."""
+        """Up to this many rows, walks are faster than a block by masks: measured, the block takes as long as one walk
+        for every eight nodes of a tree, or every five with masks of 64 bits."""
         nodes = (as_int(masks.feature.shape[0]) or 0) / max(as_int(self.walk.root.shape[0]) or 1, 1)
         return min(max(1, round(nodes * masks.leaves.dtype.bits / 64 / 4)), LANES - 1)
 
@@ -246,7 +247,7 @@ class _Forest:
                         nest.store(self.y, (first + lane, g * self.width + w), total[w, lane])
 
     def tree(self, masks: Masks, tree: Expr, columns: Buffer, left: Buffer) -> None:
-        """The leaves of a tree that no answer puts out of reach."""
+        """Compute for each lane the mask of leaves of a tree that no false condition excludes."""
         nest, bits = self.nest, masks.leaves.dtype
         every = const(bits.max, bits)
         with nest.loop("lane", LANES, kind="vectorized") as lane:
@@ -260,7 +261,7 @@ class _Forest:
                         nest.store(left, (lane,), call("bitand", left[lane], retained))
 
     def leaves(self, masks: Masks, tree: Expr, left: Buffer, total: Buffer) -> None:
-        """Adds the values of each lane's first leaf."""
+        """Add the values of each lane's first remaining leaf."""
         nest = self.nest
         with nest.let("leaf", masks.first_leaf[tree]) as begin, nest.allocate("leaves", i32, (LANES,)) as leaves:
             with nest.loop("lane", LANES, kind="vectorized") as lane:
@@ -271,8 +272,8 @@ class _Forest:
 
 
 def lowest_bit(word: Expr) -> Expr:
-    """The place of the lowest bit that is set in a word other than zero: alone, the bit is a power of two, whose
-    exponent a float has."""
+    """The position of the lowest set bit of a word that is not zero: the bit by itself is a power of two, whose
+    exponent is read from its float."""
     alone = call("bitand", word, const(0, word.dtype) - word)
     return (Op("bitcast", (cast(alone, f32),), i32) >> const(23, i32)) - const(127, i32)
 
@@ -292,7 +293,7 @@ def _loops(types: Types, attrs: ForestAttrs, out: Out) -> PrimFunc:
 
 
 def _numpy(arrays: Sequence[Any], attrs: ForestAttrs) -> tuple[Any, ...]:
-    """Every tree by its walk."""
+    """The NumPy reference: every tree by its walk."""
     x, feature, threshold, child, leaf, root, depth, values, starts = (np.asarray(a) for a in arrays[:9])
     combine: Any = {"sum": np.add, "min": np.minimum, "max": np.maximum}[attrs.combine]
     rows, groups = x.shape[0], len(starts) - 1

@@ -1,5 +1,5 @@
-"""The distinct elements: groups of equal elements in a sorted list, and of equal rows. How many groups there are, data
-decides (`ops/extent.py`).
+"""Distinct elements: groups of equal elements in a sorted list, and groups of equal rows. The number of groups depends
+on data (`ops/extent.py`).
 
     %first, %inverse, %counts, %count = unique_sorted(%values, %order) : i64[8], i64[8], i64[8], i64[]
 
@@ -31,14 +31,14 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class SortedAttrs(Attrs):
-    """Whether all NaN are one number; else each is a group of its own, as PyTorch has it."""
+    """`equal_nan`: whether all NaN form one group; otherwise each is a group of its own, as in PyTorch."""
 
     equal_nan: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class UniqueAttrs(Attrs):
-    """Groups of rows in the order of their values, or of their first members."""
+    """`sorted`: whether groups of rows are in the order of their values, or of their first members."""
 
     sorted: bool = True
 
@@ -49,8 +49,8 @@ def _results(extent: Expr) -> Out:
 
 
 def _sorted_infer(types: Types, attrs: SortedAttrs) -> Out:
-    """Elements [n], of which neighbours are compared, and the places [n] where they stood; equal ones in the order of
-    places. All equal ones are one group where the elements are sorted."""
+    """The type rule. Inputs: elements [n], of which neighbours are compared, and their original positions [n],
+    ascending among equal ones. Equal elements form one group if the elements are sorted."""
     values, order = present(types[0]), present(types[1])
     if values.rank != 1 or order != TensorType(i64, values.shape):
         raise ShapeError("sorted elements need a list and their places", got=f"{values}, {order}")
@@ -58,7 +58,7 @@ def _sorted_infer(types: Types, attrs: SortedAttrs) -> Out:
 
 
 def _rows_infer(types: Types, attrs: UniqueAttrs) -> Out:
-    """Rows [n, m], compared from their first element on."""
+    """The type rule. Input: rows [n, m], which are compared lexicographically."""
     x = present(types[0])
     if x.rank != 2:
         raise ShapeError("rows have two dimensions", got=x)
@@ -73,14 +73,14 @@ def _differs(a: Expr, b: Expr, equal_nan: bool) -> Expr:
 
 
 def _below(a: Expr, b: Expr) -> Expr:
-    """Whether an element comes before another: NaN after all numbers."""
+    """Whether an element comes before another; NaN comes after all numbers."""
     if not a.dtype.is_float:
         return call("lt", a, b)
     return call("or", call("lt", a, b), call("and", call("eq", a, a), call("ne", b, b)))
 
 
 def _sorted_loops(types: Types, attrs: SortedAttrs, out: Out) -> PrimFunc:
-    """One pass begins a group at each element that is not the one before it."""
+    """The loop program: one pass, in which a group begins at each element that differs from the one before it."""
     (values, order), (first, inverse, counts, count) = buffers(types, out)
     assert values is not None and order is not None
     (number,) = values.shape
@@ -112,8 +112,8 @@ def _zeros(nest: Nest, number: Expr, rows: Sequence[Any]) -> None:
 
 
 def _rows_loops(types: Types, attrs: UniqueAttrs, out: Out) -> PrimFunc:
-    """Each row is compared with all others: `inverse` first has its first equal one, then its group, which is how many
-    groups come before."""
+    """The loop program: each row is compared with all others. `inverse` first holds the first equal row, then the row's
+    group, which is the number of groups before."""
     (x,), (first, inverse, counts, count) = buffers(types, out)
     assert x is not None
     number, width = x.shape
@@ -150,7 +150,7 @@ def _rows_loops(types: Types, attrs: UniqueAttrs, out: Out) -> PrimFunc:
 
 
 def _compare(nest: Nest, x: Any, sign: Any, a: Expr, b: Expr, width: Expr) -> None:
-    """-1, 0 or 1 where row `a` is before, equal to, or after row `b`."""
+    """Emit a comparison of rows: `sign` becomes -1, 0 or 1 if row `a` is before, equal to, or after row `b`."""
     sign.set(0)
     with nest.loop("m", width) as m, nest.when(call("eq", sign.value, const(0))):
         with nest.when(_below(x[a, m], x[b, m])):
@@ -160,7 +160,7 @@ def _compare(nest: Nest, x: Any, sign: Any, a: Expr, b: Expr, width: Expr) -> No
 
 
 def _grouped(keys: Sequence[tuple[Any, ...]], in_order: bool) -> tuple[Any, ...]:
-    """The results, of rows that are equal where their keys are, and in their order."""
+    """The NumPy results for rows whose equality and order are those of their keys."""
     members: dict[tuple[Any, ...], list[int]] = {}
     for place, k in enumerate(keys):
         members.setdefault(k, []).append(place)
@@ -173,12 +173,12 @@ def _grouped(keys: Sequence[tuple[Any, ...]], in_order: bool) -> tuple[Any, ...]
 
 
 def _key(v: Any) -> tuple[bool, Any]:
-    """The key by which a number is compared: NaN are equal and after all others."""
+    """The key by which a number is compared: all NaN are equal and come last."""
     return (True, 0) if v != v else (False, v)
 
 
 def _sorted_reference(arrays: Sequence[Any], attrs: SortedAttrs) -> tuple[Any, ...]:
-    """Neighbours that are equal: the elements need not be in order for that."""
+    """The NumPy reference, by neighbours that are equal: elements need not be sorted for that."""
     values, order = arrays
     first, inverse, counts = (np.zeros(len(order), np.int64) for _ in range(3))
     count = 0

@@ -1,4 +1,5 @@
-"""The gradient of attention, which a learning step has in one piece (`train/rewritten.py`)."""
+"""The gradient of the operator `attention`, which a learning step contains if it was fused before differentiation
+(`train/rewritten.py`)."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ Result = Sequence[Value | None]
 
 @gradient("lowered.attention")
 def attention(b: Backward) -> Result:
-    """By queries, keys and values, in one operator that computes the scores once more. What else there is, a mask or a
-    scale, has no gradient: who takes attention as one operator sees to that."""
+    """The gradients by queries, keys and values, by one operator that recomputes the scores. Mask and scale get no
+    gradient: attention is only fused before differentiation where they need none."""
     attrs = b.of(AttentionAttrs)
     mask = b.x(3) if b.has(3) else None
     inputs = (*(b.x(k) for k in range(3)), b.g, *(() if mask is None else (mask,)))
@@ -34,14 +35,15 @@ def attention(b: Backward) -> Result:
 
 
 def _side_by_side(b: Backward, attrs: AttentionAttrs) -> bool:
-    """Whether queries, keys and values are one array's heads, each once and in this order, sequence by sequence."""
+    """Whether queries, keys and values are one array's heads, in this order and each used once, for each sequence
+    position."""
     q, k, v = (b.x(n) for n in range(3))
     one = q == k == v and attrs.order[:3] == "sss" and as_int(q.shape[2]) == attrs.heads + 2 * attrs.groups
     return one and attrs.first == (0, attrs.heads, attrs.heads + attrs.groups)
 
 
 def _whole(b: Backward, value: Value, flows: Sequence[tuple[int, Value]], attrs: AttentionAttrs) -> Value:
-    """The gradient of an operand, some of whose heads, or several times some, are used."""
+    """The gradient of an operand of which only some heads are used, or some several times."""
     first, (order, *others) = flows[0][0], dict.fromkeys(attrs.order[k] for k, _ in flows)
     assert not others, first  # one array lies in one order
     axis = ORDERS[order][2]
@@ -63,7 +65,7 @@ def _whole(b: Backward, value: Value, flows: Sequence[tuple[int, Value]], attrs:
 
 
 def _padded(b: Backward, flow: Value, axis: int, before: int, value: Value) -> Value:
-    """A flow to some heads of a value, with zeros for the others."""
+    """The gradient `flow` of some heads of a value, padded with zeros for the others."""
     after = dims([value.shape[axis] - before - flow.shape[axis]])[0]
 
     def zeros(count: object) -> list[Value]:

@@ -19,8 +19,9 @@ Result = Sequence[Value | None]
 
 @gradient("matmul")
 def matmul(b: Backward) -> Result:
-    """The gradients of C = A B: dA = dC B' and dB = A' dC, with the operands' own transpositions. Batches that were
-    broadcast are summed. Where sums are wider than the factors, the gradients are rounded to the factors' type."""
+    """The gradients of C = A B: dA = dC B' and dB = A' dC, where operands that were multiplied transposed are treated
+    accordingly. Gradients of broadcast batches are summed. Where sums are wider than the factors, the gradients are
+    rounded to the factors' type."""
     x, y, attrs = b.x(0), b.x(1), b.of(MatmulAttrs)
     ta, tb = attrs.transpose_a, attrs.transpose_b
     g = b.g if b.g.dtype is x.dtype else b.emit("cast", b.g, dtype=x.dtype)
@@ -45,7 +46,7 @@ def _flat(b: Backward, value: Value) -> Value:
 
 @gradient("einsum")
 def einsum(b: Backward) -> Result:
-    """Each operand's gradient is a contraction of the others with the result's."""
+    """Each operand's gradient is a contraction of the other operands with the gradient of the result."""
     equation = b.of(EinsumAttrs).equation
     left, result = equation.replace(" ", "").split("->")
     terms = left.split(",")
@@ -69,9 +70,9 @@ def einsum(b: Backward) -> Result:
 @gradient("conv")
 def conv(b: Backward) -> Result:
     """The gradients of a convolution. That of the data is a transposed convolution; with strides of one it is a
-    convolution by windows that are turned around, which computes nothing that the padding would cut off. That of the
-    weights is a convolution of the input by the result's gradient, in which batch and channels change places, and so do
-    strides and dilations."""
+    convolution with the flipped window, which computes no elements that padding would cut off. That of the weights is a
+    convolution of the input by the result's gradient, with batch and channels exchanged, and strides and dilations
+    too."""
     attrs = b.of(ConvAttrs)
     x, w, rank = b.x(0), b.x(1), len(attrs.strides)
     extra = []
@@ -100,7 +101,8 @@ def conv(b: Backward) -> Result:
 
 
 def _turns(w: Value, attrs: ConvAttrs) -> bool:
-    """Whether a transposed convolution is one by turned windows: no strides, no padding that is wider than they are."""
+    """Whether the data's gradient is a convolution with the flipped window: strides are 1, and pads are no larger than
+    the window's reach."""
     window = [as_int(d) for d in w.shape[2:]]
     if any(s != 1 for s in attrs.strides) or None in window:
         return False
@@ -109,7 +111,7 @@ def _turns(w: Value, attrs: ConvAttrs) -> bool:
 
 
 def _by_transposed_windows(b: Backward, g: Value, w: Value, attrs: ConvAttrs) -> Value:
-    """The convolution that spreads each gradient over the window which it came from."""
+    """The data's gradient as a convolution of `g` with the flipped window."""
     reach = [((as_int(k) or 1) - 1) * d for k, d in zip(w.shape[2:], attrs.dilations, strict=True)]
     transposed = b.transpose(w, [1, 0, 2, 3])
     if any(reach):
@@ -132,7 +134,7 @@ def conv_transpose(b: Backward) -> Result:
 
 
 def _by_weight(b: Backward, x: Value, g: Value, attrs: ConvAttrs, w: Value) -> Value:
-    """The gradient of the weight [F, C / groups, ...] of the convolution that makes g's shape from x."""
+    """The gradient by the weight [F, C / groups, ...] of the convolution from x to the shape of g."""
     rank, groups = len(attrs.strides), attrs.groups
     if rank == 2 and groups == 1 and _whole_windows(x, g, attrs, w):
         window = tuple(as_int(d) for d in w.shape[2:])
@@ -172,7 +174,7 @@ def _by_weight(b: Backward, x: Value, g: Value, attrs: ConvAttrs, w: Value) -> V
 
 
 def _whole_windows(x: Value, g: Value, attrs: ConvAttrs, w: Value) -> bool:
-    """Whether maps and window are of known sizes, and the convolution of x makes maps of g's."""
+    """Whether images and window have known sizes, and the convolution of x exactly gives the size of g."""
     rank, pads = len(attrs.strides), attrs.pads
     if None in [as_int(d) for d in (*x.shape[2:], *w.shape[2:])]:
         return False
@@ -185,8 +187,8 @@ def _whole_windows(x: Value, g: Value, attrs: ConvAttrs, w: Value) -> bool:
 
 @gradient("conv_weight_gradient")
 def conv_weight_gradient(b: Backward) -> Result:
-    """The gradients of a convolution's gradient by its weights, which is linear in both operands: x is convolved by the
-    result's gradient, and g convolved transposed by it."""
+    """The gradients of a convolution's gradient by its weights, which is linear in x and g: for g, x is convolved with
+    the result's gradient; for x, g is transposed-convolved with it."""
     attrs = b.of(ConvWeightGradientAttrs)
     x, g, rank = b.x(0), b.x(1), len(attrs.strides)
     kinds = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": attrs.pads, "groups": 1}
@@ -202,7 +204,7 @@ def conv_weight_gradient(b: Backward) -> Result:
 
 
 def _cropped(b: Backward, value: Value, shape: Sequence[object], rank: int) -> Value:
-    """The value without what a last partial window would add."""
+    """`value` cut to `shape` where a partial window at the end had made it larger."""
     size = dims([*value.shape[:-rank], *shape[-rank:]])
     if size == value.shape:
         return value

@@ -1,11 +1,11 @@
 """Gradients of loops and branches.
 
-A loop whose number of iterations is known runs once more, from the last iteration to the first, and so the other way
-through its sequences. What each iteration began with is kept in the forward pass, one stack for each carried value that
-is needed; what an iteration computes of it is computed once more. Gradients of what is carried are carried, those of
-sequences are collected, those of what is captured add up.
+The gradient of a loop with a known number of iterations is a loop from the last iteration to the first. The forward
+loop also collects each carried value that is needed at the beginning of every iteration; the backward loop recomputes
+the rest. It carries the gradients of carried values, collects those of sequences' elements, and adds up those of
+captured values.
 
-A branch goes back through the branch that was taken, in one `cond` with the gradients of both.
+The gradient of a branch is a `cond` between the gradients of both bodies.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def loop(b: Backward) -> Result:
 
 @dataclass(slots=True)
 class _Loop:
-    """A loop in the backward pass. `body`'s values keep their names in the body of the backward pass."""
+    """Builds the backward loop of a loop. The forward body's values keep their names in the backward body."""
 
     b: Backward
     attrs: LoopAttrs
@@ -55,12 +55,12 @@ class _Loop:
 
     @property
     def operands(self) -> tuple[Value, ...]:
-        """The operands of the body but for the iteration's number, in the order of the node's operands."""
+        """The body's inputs and params except the iteration's number, in the order of the node's operands."""
         return (*self.attrs.body.inputs, *self.attrs.body.params)[1:]
 
     @property
     def extent(self) -> Expr:
-        """How many iterations there are."""
+        """The number of iterations."""
         if self.attrs.trip is not None:
             return dim(self.attrs.trip)
         sequence = self.b.x(2 + self.attrs.carried)
@@ -125,7 +125,7 @@ class _Loop:
         return [None, None, *(results.get(v) for v in self.operands)]
 
     def seeds(self, pairs: Iterable[tuple[Value, Value | None]]) -> dict[Value, Value]:
-        """The gradients of the body's outputs; of one that stands there twice their sum."""
+        """The gradients of the body's outputs; a value that is several outputs gets their sum."""
         result: dict[Value, Value] = {}
         for value, g in pairs:
             if g is not None:
@@ -133,7 +133,7 @@ class _Loop:
         return result
 
     def output_gradient(self, k: int) -> Value:
-        """The gradient of the node's output `k`; zeros where none flows back."""
+        """The gradient of the node's output `k`; zeros if it has none."""
         g = self.b.output_gradients[k]
         return self.b.zeros(self.b.node.outputs[k].shape, self.b.like(0, self.b.node.outputs[k])) if g is None else g
 
@@ -143,7 +143,8 @@ class _Loop:
         return self.b.emit("range", start=start, step=step, size=self.extent, dtype=NUMBER.dtype)
 
     def stored_starts(self, starts: Sequence[Value]) -> list[Value]:
-        """Stacks of the carried values that iterations began with: the loop in the forward pass collects them too."""
+        """For each carried value in `starts`, the stack of its values at the beginning of iterations, which the forward
+        loop is changed to collect."""
         if not starts:
             return []
         b, body = self.b, self.attrs.body
@@ -161,7 +162,7 @@ class _Loop:
 
 
 def needed(nodes: Sequence[Node], outputs: Iterable[Value]) -> list[Node]:
-    """The nodes that outputs depend on, in their order."""
+    """The nodes on which `outputs` depend, in order."""
     wanted: set[Value | None] = set(outputs)
     results: list[Node] = []
     for node in reversed(nodes):
@@ -196,7 +197,8 @@ def cond(b: Backward) -> Result:
 
 @dataclass(slots=True)
 class _Branch:
-    """A branch in the backward pass: from what it takes, and the gradients of its results by their number."""
+    """Builds the gradient of one body of a branch, from its inputs and the gradients `known` of its outputs by
+    number."""
 
     body: Graph
     known: Mapping[int, Value]
@@ -218,7 +220,7 @@ class _Branch:
         self.flows = {k: result[v] for k, v in enumerate(values) if v in result and v.dtype.is_float}
 
     def finish(self, moved: Sequence[int]) -> Graph:
-        """The graph that gives the gradients of these operands, zeros where there are none."""
+        """The graph that returns the gradients of the operands `moved`; zeros for those without."""
         values = (*self.body.inputs, *self.body.params)
         outputs = [
             emit1(self.builder, "identity", self.flows[k]) if k in self.flows else _zeros(self.builder, values[k])

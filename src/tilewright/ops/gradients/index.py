@@ -1,4 +1,4 @@
-"""Gradients of gathers and scatters: what was read several times gets the sum."""
+"""Gradients of gathers and scatters: an element that was read several times gets the sum of the gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Result = Sequence[Value | None]
 
 @gradient("gather")
 def gather(b: Backward) -> Result:
-    """A sum of rows into the places that they were taken from."""
+    """The result's gradient added into the rows of `x` from which elements were gathered."""
     x, indices = b.x(0), b.x(1)
     axis = axis_of(b.of(AxisAttrs).axis, x.type.rank)
     rank, count = x.type.rank, indices.type.rank

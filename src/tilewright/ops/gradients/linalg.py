@@ -1,4 +1,4 @@
-"""Gradients of factorisations and triangular systems, in solves with the factors that the forward pass left.
+"""Gradients of matrix factorisations and triangular systems, as solves with the factors that the forward pass computed.
 
     A x = b      db = A^-T dx,  dA = -db x^T in the triangle that is read
     A = L L^T    dA = (S + S^T) / 2,  S = L^-T P(L^T dL) L^-1,  P the lower triangle with half its diagonal
@@ -34,7 +34,7 @@ class Matrices:
         return self.b.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 
     def product(self, x: Value, y: Value, *, transposed: str = "") -> Value:
-        """x y, of which one is transposed if its name is `transposed`."""
+        """x y, of which the operand that `transposed` names ("x" or "y") is transposed first."""
         return self.b.emit("matmul", x, y, transpose_a=transposed == "x", transpose_b=transposed == "y")
 
     def solve(self, a: Value, right: Value, *, upper: bool, unit: bool = False) -> Value:
@@ -48,7 +48,7 @@ class Matrices:
         return self.b.emit("trilu", x, k=k, upper=upper)
 
     def part(self, x: Value, rows: tuple[int, int], columns: tuple[int, int]) -> Value:
-        """The rows and columns from a first one up to another one."""
+        """The submatrix of rows and columns from a first one to before a last one."""
         lead = x.shape[:-2]
         begin = (*[0] * len(lead), rows[0], columns[0])
         size = dims([*lead, rows[1] - rows[0], columns[1] - columns[0]])
@@ -76,7 +76,8 @@ def cholesky(b: Backward) -> Result:
 
 @gradient("lu")
 def lu(b: Backward) -> Result:
-    """The part beside or below the square of the factors is a triangular system's solution, and flows back first."""
+    """The gradient of LU. Where the matrix is not square, the part of a factor beside or below the square is the
+    solution of a triangular system, and is differentiated first."""
     m, x, both = Matrices(b), b.x(), b.y
     rows, columns = (as_int(d) for d in x.shape[-2:])
     if rows is None or columns is None:
@@ -106,7 +107,7 @@ def lu(b: Backward) -> Result:
 
 
 def _in_order(b: Backward, result: Value) -> Value:
-    """Rows of the product back to where they came from."""
+    """The rows of `result` moved from the pivots' order back to the matrix's order."""
     order, shape = b.node.outputs[2], b.x().shape
     places = b.broadcast(b.reshape(order, dims((*order.shape, const(1)))), shape)
     return b.emit("scatter_elements", b.zeros(shape, result), places, result, axis=len(shape) - 2, reduction="add")

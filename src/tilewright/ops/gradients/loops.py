@@ -1,4 +1,4 @@
-"""Loops that gradients put into the graph."""
+"""Loops in the backward pass."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from tilewright.ops.registry import emit1
 from tilewright.support.classes import dataclass
 
 Body = Callable[["Steps", list[Value], list[Value]], tuple[list[Value], list[Value]]]
-"""From what is carried and the elements of sequences to what is carried on and what is collected."""
+"""A function from the carried values and the sequences' elements to the next carried values and the collected
+values."""
 
 
 @dataclass(slots=True)
 class Steps:
-    """Operators in the body of a loop; `weights` is what all steps read."""
+    """Helpers that emit operators in a loop's body; `weights`: the recurrent weights, which all steps read."""
 
     builder: GraphBuilder
     weights: Value | None = None
@@ -34,7 +35,7 @@ class Steps:
         return self.emit("add", a, b)
 
     def sum(self, a: Value, b: Value | None) -> Value:
-        """Both together where there are two."""
+        """a + b; just `a` if `b` is None."""
         return a if b is None else self.add(a, b)
 
     def split(self, x: Value) -> list[Value]:
@@ -46,7 +47,8 @@ class Steps:
         return [self.emit("reshape", part, shape=dims(rest)) for part in parts]
 
     def back(self, gates: Value) -> Value:
-        """From gradients of gates [B, G H] to those of the state that they come from [B, H]."""
+        """The product of gate gradients [B, G H] with the transposed recurrent weights: the gradient of the state [B,
+        H]."""
         assert self.weights is not None
         return self.emit("matmul", gates, self.weights, transpose_a=False, transpose_b=True)
 
@@ -59,7 +61,7 @@ def loop(
     weights: Value | None = None,
     backward: bool = False,
 ) -> list[Value]:
-    """A loop over the first dimension of the sequences: what is carried in the end, and what was collected."""
+    """A loop over the first dimension of the sequences. Returns the last carried values and the collected ones."""
     inner = GraphBuilder("step")
     inner.input("number", NUMBER)
     held = [inner.input(f"carried{k}", v.type) for k, v in enumerate(carried)]

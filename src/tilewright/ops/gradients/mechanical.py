@@ -1,7 +1,7 @@
 """Gradients of operators without a rule, from their tensor expressions: every stage is differentiated (`te/adjoint.py`)
-and what comes of it is a comprehension, or a scatter that adds where an index was read from memory.
+which gives a comprehension, or an adding scatter where an index is read from memory.
 
-Stages between the operator's inputs and its results are computed once more where their values are needed.
+Intermediate stages are recomputed where their values are needed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def mechanical(b: Backward) -> Sequence[Value | None]:
 
 @dataclass(slots=True)
 class _Stages:
-    """An operator's stages, with the graph's values for tensors and what has flowed back to each so far."""
+    """An operator's stages, with the values of tensors in the graph and the gradients that have reached each so far."""
 
     b: Backward
     inputs: tuple[Tensor | None, ...]
@@ -67,7 +67,7 @@ class _Stages:
         return [None if t is None else self.flows.get(t) for t in self.inputs]
 
     def reached(self, stages: Sequence[te.ComputeOp | te.ScanOp | te.ExternOp]) -> set[Tensor]:
-        """The floating point inputs, and all tensors of the stages that depend on them."""
+        """The floating-point inputs, and the tensors computed by `stages` that depend on them."""
         members = {t for t in self.inputs if t is not None and t.dtype.is_float}
         for stage in stages:
             if any(t in members for t in stage.inputs):
@@ -75,7 +75,7 @@ class _Stages:
         return members
 
     def back(self, stage: te.ComputeOp | te.ScanOp | te.ExternOp, wanted: set[Tensor]) -> None:
-        """The gradients that flow through one stage."""
+        """Propagate gradients from a stage's result to the tensors that it reads, as far as `wanted`."""
         for tensor, g in [(t, g) for t, g in self.flows.items() if t.op is stage]:
             seed = te.placeholder(tensor.shape, tensor.dtype, f"d_{tensor.name}")
             self.values[seed] = g
@@ -87,7 +87,7 @@ class _Stages:
         self.flows[tensor] = g if before is None else self.b.add(before, g)
 
     def value_of(self, flow: Flow) -> Value:
-        """A flow as a value of the graph, of the tensor's shape and type."""
+        """The gradient `flow` as a value of the graph, with the tensor's shape and type."""
         b, tensor = self.b, flow.tensor
         value = self.value(flow.values)
         if flow.places is not None:
@@ -97,7 +97,7 @@ class _Stages:
         return value if value.dtype is tensor.dtype else b.emit("cast", value, dtype=tensor.dtype)
 
     def value(self, tensor: Tensor) -> Value:
-        """A tensor's value; what is not there yet is computed."""
+        """A tensor's value in the graph; emits the nodes that compute it if there is none yet."""
         entry = self.values.get(tensor)
         if entry is None:
             if tensor.op is None:

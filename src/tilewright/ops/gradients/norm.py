@@ -22,8 +22,8 @@ def softmax(b: Backward) -> Result:
 
 
 def _without_nan(b: Backward) -> Value:
-    """The result; or `select(isnan(y), 0, y)` if that is all that is read of it: rows of attention that see nothing
-    give zeros, and NaN times their gradient, which is zero, would be NaN."""
+    """The result y of a softmax; or `select(isnan(y), 0, y)` if only that is read, as in attention, where rows without
+    any key give zeros: NaN times their gradient, which is zero, would be NaN."""
     readers = [n for n in b.builder.nodes if b.y in n.inputs]
     chosen = [n for n in readers if n.op == "select" and n.inputs[2] == b.y and n.inputs[0] is not None]
     tests = [n for n in readers if n.op == "isnan"]
@@ -42,8 +42,8 @@ def log_softmax(b: Backward) -> Result:
 
 @gradient("layer_norm", "rms_norm")
 def norm(b: Backward) -> Result:
-    """With n the normalised rows and h the gradient of n: (h - mean(h) - n mean(h n)) / deviation; without the first
-    mean for rms_norm, which subtracts none. The rows are computed once more rather than kept."""
+    """With n the normalised rows and h the gradient of n: (h - mean(h) - n mean(h n)) / deviation; without mean(h) for
+    rms_norm. The normalised rows are recomputed rather than stored."""
     x, attrs = b.x(), b.of(NormAttrs)
     centred = b.node.op == "layer_norm"
     rows, inverse = normalised(b, x, attrs, centred)
@@ -63,7 +63,8 @@ def norm(b: Backward) -> Result:
 
 
 def normalised(b: Backward, x: Value, attrs: NormAttrs, centred: bool) -> tuple[Value, Value]:
-    """Rows without scale and shift, and the reciprocal of their deviation; `centred`: their mean is subtracted."""
+    """The normalised rows without scale and shift, and the reciprocal of their deviations; `centred`: whether the mean
+    is subtracted."""
     middle = b.sub(x, _mean(b, x, attrs)) if centred else x
     variance = b.add(_mean(b, b.mul(middle, middle), attrs), b.like(attrs.epsilon, x))
     inverse = b.div(b.like(1, x), b.emit("sqrt", variance))

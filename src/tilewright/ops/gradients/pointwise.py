@@ -1,4 +1,5 @@
-"""Gradients of pointwise operators: their scalar expressions are differentiated, corners are as PyTorch takes them."""
+"""Gradients of pointwise operators, by differentiating their scalar expressions; at points without a derivative, as in
+PyTorch."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ Result = Sequence[Value | None]
 
 
 def by_derivative(b: Backward) -> Result:
-    """The rule of every pointwise operator that has no other."""
+    """The rule of every pointwise operator that has no rule of its own: the derivative of its scalar expression."""
     inputs = [b.x(k) for k in range(len(b.node.inputs))]
     values = {Var(f"x{k}", v.dtype): v for k, v in enumerate(inputs)}
     body = cast_expr(BODIES[b.node.op](list(values), b.node.attrs), b.y.dtype)  # special functions compute in f64
@@ -32,7 +33,7 @@ def by_derivative(b: Backward) -> Result:
 
 
 def _as_graph(b: Backward, e: Expr, values: Mapping[Var, Value], like: Value) -> Value:
-    """A scalar expression of the variables as operators on their values."""
+    """A scalar expression as operators on the values of its variables."""
     memo: dict[Expr, Value] = {}
 
     def go(node: Expr) -> Value:
@@ -78,8 +79,8 @@ def _above(b: Backward, x: Value, bound: float) -> Value:
 
 @gradient("select")
 def select(b: Backward) -> Result:
-    """A branch that was not chosen gets zero, whatever comes back: a slope of zero would make NaN of an infinite
-    gradient."""
+    """The gradient goes to the selected operand; the other gets a select of zero, not a product with 0, which would
+    turn an infinite gradient into NaN."""
     chosen, flow = b.x(), b.g
     zero = b.like(0, flow)
     sides = ((flow, zero), (zero, flow))
@@ -102,13 +103,13 @@ def require(b: Backward) -> Result:
 
 @gradient("relu")
 def relu(b: Backward) -> Result:
-    """Zero at zero; the output tells, so that the input need not be kept."""
+    """The gradient at zero is zero; it is computed from the output, so that the input need not be stored."""
     return [_where(b, _above(b, b.y, 0), b.g, b.like(0, b.g))]
 
 
 @gradient("clip")
 def clip(b: Backward) -> Result:
-    """The bounds themselves let pass."""
+    """The gradient passes where the operand is within the bounds or equal to one."""
     x, attrs, flow = b.x(), b.of(ClipAttrs), b.g
     if attrs.min is not None:
         flow = _where(b, b.emit("ge", x, b.like(attrs.min, x)), flow, b.like(0, flow))
@@ -145,7 +146,7 @@ def softplus(b: Backward) -> Result:
 
 @gradient("hard_sigmoid")
 def hard_sigmoid(b: Backward) -> Result:
-    """Zero at both corners."""
+    """The gradient is zero at both bounds."""
     attrs = b.of(AlphaBetaAttrs)
     inside = b.emit("and", _above(b, b.y, 0), b.emit("lt", b.y, b.like(1, b.y)))
     return [_where(b, inside, b.mul(b.g, b.like(attrs.alpha, b.g)), b.like(0, b.g))]
@@ -158,7 +159,7 @@ def affine(b: Backward) -> Result:
 
 @gradient("scaled_tanh")
 def scaled_tanh(b: Backward) -> Result:
-    """alpha * beta * (1 - tanh(beta x)^2)."""
+    """The derivative is alpha * beta * (1 - tanh(beta x)^2)."""
     attrs, x = b.of(AlphaBetaAttrs), b.x()
     t = b.emit("tanh", b.mul(x, b.like(attrs.beta, x)))
     slope = b.emit("sub", b.like(1, t), b.mul(t, t))

@@ -19,8 +19,8 @@ Result = Sequence[Value | None]
 
 @gradient("max_pool", "max_pool_places")
 def max_pool(b: Backward) -> Result:
-    """Each window's first maximum gets the window's gradient. What stands in the forward pass says where it is, too, so
-    that nothing needs the map any more."""
+    """The gradient of each window goes to its first maximum. The forward pass is changed to also output where that is,
+    so that the backward pass does not read the input."""
     attrs = b.of(PoolAttrs)
     node = b.builder.nodes[b.place]
     if node.op == "max_pool":
@@ -33,7 +33,8 @@ def max_pool(b: Backward) -> Result:
 
 @gradient("avg_pool")
 def avg_pool(b: Backward) -> Result:
-    """Each window's gradient, divided by its elements, is added to all of them: a transposed convolution by ones."""
+    """Each window's gradient divided by its number of elements is added to all of its elements: a transposed
+    convolution with ones."""
     x, attrs = b.x(), b.of(AveragePoolAttrs)
     rank = len(attrs.kernel)
     sizes = [as_int(d) for d in x.shape[2:]]
@@ -63,7 +64,7 @@ def avg_pool(b: Backward) -> Result:
 
 
 def _window_sizes(attrs: AveragePoolAttrs, sizes: Sequence[int], windows: Sequence[int]) -> np.ndarray:
-    """By how much each window's sum is divided, an array of the maps' shape."""
+    """The divisor of each window's sum, an array with the shape of the result."""
     total = np.ones((1,) * len(sizes))
     for k, (extent, count) in enumerate(zip(sizes, windows, strict=True)):
         at = np.arange(count)[:, None] * attrs.strides[k] + np.arange(attrs.kernel[k]) * attrs.dilations[k]

@@ -1,7 +1,7 @@
 """Gradients of recurrent layers, through time.
 
-The forward pass keeps the gates of all steps. The backward pass is a loop from the last step to the first with the one
-product that cannot wait; the gradient of the weights is a single product over all steps.
+The forward pass stores the gates of all steps. The backward pass is a loop from the last step to the first, which only
+contains the product with the recurrent weights; the gradient of the weights is a single product over all steps.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Result = Sequence[Value | None]
 
 @dataclass(slots=True)
 class Layer:
-    """A recurrence in the backward pass. Its sequences stay in the order of the forward pass, and are walked through
-    the other way."""
+    """A recurrent layer in the backward pass. Sequences stay in the order of the forward pass, and are walked in
+    reverse."""
 
     b: Backward
     hidden: Expr
@@ -41,14 +41,14 @@ class Layer:
         return self.b.of(RecurrenceAttrs)
 
     def gate(self, gates: Value, k: int, count: int = 1) -> Value:
-        """Gates from `k` on of [..., G H]."""
+        """Gates `k` to `k + count` - 1 of [..., G H]."""
         rank = gates.type.rank
         begin = (*[0] * (rank - 1), self.hidden * k)
         size = (*gates.shape[:-1], self.hidden * count)
         return self.b.emit("slice", gates, begin=dims(begin), size=dims(size), step=(1,) * rank)
 
     def begun(self) -> Value:
-        """The states [T, B, H] that the steps begin with: for each step the state that the step before it left."""
+        """The states [T, B, H] at the beginning of each step: the state that the step before it computed."""
         time, *rest = self.b.y.shape
         first = self.b.reshape(self.b.x(2), dims((1, *rest)))
         begin = (1, 0, 0) if self.attrs.reverse else (0, 0, 0)
@@ -60,8 +60,8 @@ class Layer:
         return self.b.reshape(x, dims((x.shape[0] * x.shape[1], x.shape[2])))
 
     def stored(self) -> Value:
-        """The values that the forward pass stores for this one, [T, n, B, H]. Makes the forward node store them if it
-        does not yet."""
+        """The values that the forward pass stores for the backward pass, [T, n, B, H]. Changes the forward node to
+        store them if it does not."""
         b, at = self.b, self.b.place
         node = b.builder.nodes[at]
         if not node.of(RecurrenceAttrs).keeps:
@@ -90,10 +90,10 @@ def through(
     known: Mapping[int, Value],
     seeds: Mapping[int, Value],
 ) -> tuple[dict[int, Value], list[Node]]:
-    """The gradients of a cell's arguments and products, by their numbers, from those of some of its values (`seeds`),
-    and the nodes that they need.
+    """Differentiate a cell's program: from the gradients of some of its values (`seeds`) to those of its arguments and
+    products, by number, and the nodes that compute them.
 
-    `sums` are the results of the products. Values in `known` are there, all others are computed once more.
+    `sums`: the results of the products. Values that are not in `known` are recomputed.
     """
     inner = GraphBuilder("cell", reserved=builder.reserved, last_numbers=builder.last_numbers)
 
@@ -130,7 +130,8 @@ def through(
 
 @gradient("recurrence")
 def recurrence(b: Backward) -> Result:
-    """By the gates that the forward pass stored, or by its states where it stores none."""
+    """The gradient of `recurrence`, from the gates that the forward pass stores, or from its states if it stores
+    none."""
     attrs, layer = b.of(RecurrenceAttrs), Layer(b, b.x(2).shape[1])
     refused = UnsupportedError(
         "a recurrent layer with lengths, peepholes, bounds or unusual functions has no gradient yet",
@@ -184,7 +185,7 @@ def recurrence(b: Backward) -> Result:
 
 @gradient("lstm_cell")
 def lstm_cell(b: Backward) -> Result:
-    """One step: gates of rows of gates_x and the state's product, computed once more."""
+    """The gradient of `lstm_cell`; its gates, the sum of a row of gates_x and the state's product, are recomputed."""
     attrs, x = b.of(LstmCellAttrs), b.x()
     h, c = b.node.outputs
     layer = Layer(b, h.shape[1])

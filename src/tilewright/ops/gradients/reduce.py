@@ -15,14 +15,14 @@ Result = Sequence[Value | None]
 
 
 def with_unit_dims(b: Backward, value: Value) -> Value:
-    """A reduction's result, or its gradient, with the reduced dimensions kept as ones."""
+    """A reduction's result, or its gradient, in which the reduced dimensions have size 1."""
     attrs, x = b.of(ReduceAttrs), b.x()
     axes = axes_of(attrs.axes, x.type.rank)
     return b.reshape(value, [const(1) if k in axes else d for k, d in enumerate(x.shape)])
 
 
 def count(b: Backward, extents: Sequence[Expr], like: Value) -> Value:
-    """A number of elements as a scalar."""
+    """The product of `extents` as a scalar of `like`'s type."""
     number = as_int(product(extents))
     if number is not None:
         return b.like(number, like)
@@ -45,7 +45,7 @@ def mean(b: Backward) -> Result:
 
 @gradient("reduce_max", "reduce_min")
 def extreme(b: Backward) -> Result:
-    """Equal extremes share it."""
+    """The gradient of a maximum or minimum, shared evenly by equal extremes."""
     x = b.x()
     same = b.emit("cast", b.emit("eq", x, with_unit_dims(b, b.y)), dtype=x.dtype)
     several = b.sum(same, axes_of(b.of(ReduceAttrs).axes, x.type.rank))
@@ -54,7 +54,8 @@ def extreme(b: Backward) -> Result:
 
 @gradient("reduce_prod")
 def prod(b: Backward) -> Result:
-    """The product of all others: of those before times of those after, so that zeros do no harm."""
+    """The gradient of a product: for each element the product of those before it times that of those after it, which is
+    right for zeros too."""
     x, rank = b.x(), b.x().type.rank
     axes = axes_of(b.of(ReduceAttrs).axes, rank)
     perm = [*(k for k in range(rank) if k not in axes), *axes]

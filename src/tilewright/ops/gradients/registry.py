@@ -1,4 +1,5 @@
-"""The table of gradients: operator -> rule that says how its inputs' gradients follow from its outputs'.
+"""The table of gradient rules: for each operator, a function that emits its inputs' gradients from its outputs'
+gradients.
 
     @gradient("softmax")
     def softmax(b: Backward) -> Sequence[Value | None]: ...
@@ -26,12 +27,12 @@ A = TypeVar("A", bound=Attrs)
 
 @dataclass(slots=True)
 class Backward:
-    """A node in the backward pass.
+    """A node that is being differentiated, as its gradient rule sees it.
 
     Args:
         builder: the graph that gradients are put into.
         node: the node, with the forward graph's values.
-        output_gradients: the gradients of its outputs; None where none is asked for.
+        output_gradients: the gradients of its outputs; None for an output without one.
     """
 
     builder: GraphBuilder
@@ -50,7 +51,7 @@ class Backward:
         return self.node.outputs[0]
 
     def x(self, k: int = 0) -> Value:
-        """Input `k`, which is there."""
+        """Input `k`, which must be present."""
         value = self.node.inputs[k]
         assert value is not None
         return value
@@ -108,7 +109,7 @@ class Backward:
         return next(k for k, n in enumerate(self.builder.nodes) if n.outputs[:1] == self.node.outputs[:1])
 
     def reduced_to(self, g: Value, shape: Sequence[Expr]) -> Value:
-        """The gradient of what was broadcast from `shape`: the sum over all copies."""
+        """The gradient of a value of `shape` that was broadcast: `g` summed over the broadcast dimensions."""
         lead = g.type.rank - len(shape)
         axes = [*range(lead)]
         axes += [lead + k for k, d in enumerate(shape) if is_const(d, 1) and not is_const(g.shape[lead + k], 1)]
@@ -116,18 +117,19 @@ class Backward:
 
 
 Rule = Callable[[Backward], Sequence[Value | None]]
-"""From a node to its inputs' gradients, in their order; None where there is none, trailing ones may be left out."""
+"""A function from a node to its inputs' gradients in order, None for an input without one; trailing ones may be
+omitted."""
 
 RULES: dict[str, Rule] = {}
 NONE: frozenset[str] = frozenset(
     "argmax argmin constant range eye uniform one_hot eq ne lt le gt ge and or not xor isnan isinf detect_inf floor "
     "ceil trunc round sign bitand bitor bitxor bitnot shl shr stop_gradient".split()
 )
-"""Operators through which nothing flows back: they are flat, give integers, or are asked to stop it."""
+"""Operators through which no gradient flows: their derivative is zero, their results are integers, or they stop it."""
 
 
 def gradient(*names: str) -> Callable[[Rule], Rule]:
-    """Register a function as the rule of these operators."""
+    """Decorator that registers a function as the gradient rule of these operators."""
 
     def register(rule: Rule) -> Rule:
         for name in names:
@@ -139,8 +141,8 @@ def gradient(*names: str) -> Callable[[Rule], Rule]:
 
 
 def find(op: str) -> Rule | None:
-    """The rule of an operator: its own one, the derivative of a scalar expression, or that of a tensor expression. None
-    if it has no gradient."""
+    """The gradient rule of an operator: its own, the derivative of its scalar expression, or that of its tensor
+    expression. None if it has no gradient."""
     import tilewright.ops.gradients.families  # noqa: F401  imports every file of rules
     from tilewright.ops.gradients.mechanical import has_stages, mechanical
     from tilewright.ops.gradients.pointwise import by_derivative

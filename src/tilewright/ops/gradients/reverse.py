@@ -1,8 +1,8 @@
-"""The backward pass through a list of nodes: each node's rule says how gradients flow back through it; values that
-several nodes read sum what comes back.
+"""The backward pass through a list of nodes: each node's rule emits the gradients of its inputs, and the gradients that
+a value gets from several readers are summed.
 
-Normalisations divide what they have centred by its deviation, and their gradients read both what was divided and the
-quotient. One of them is enough: what was divided is the quotient times the deviation, which has few elements.
+Normalisations divide centred rows by their deviations, and their gradients read both the dividend and the quotient. To
+store only one of them, the dividend is recomputed as quotient times deviation, which has few elements.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tilewright.support.errors import Problems, UnsupportedError
 def backward(
     builder: GraphBuilder, nodes: Sequence[Node], seeds: Mapping[Value, Value], sources: Iterable[Value]
 ) -> dict[Value, Value]:
-    """Puts the backward pass through `nodes` into the builder; from gradients of some values to those of the
-    sources."""
+    """Append the backward pass through `nodes` to the builder. `seeds`: the gradients of some values; returns those of
+    the `sources`."""
     wanted = leading_from(nodes, set(sources))
     passed = _passed(nodes, seeds, wanted)
     problems = Problems()
@@ -53,12 +53,12 @@ def backward(
 
 
 MIN_RATIO = 8
-"""Elements for each of a deviation, from which on what it divides is made again."""
+"""A dividend is recomputed if it has at least this many times the elements of the divisor."""
 
 
 def _read_quotients(builder: GraphBuilder, nodes: Sequence[Node], first: int) -> None:
-    """Let the backward pass, the builder's nodes from `first` on, make again what was divided by a root, where it reads
-    the quotient too."""
+    """In the backward pass, the builder's nodes from `first` on, replace dividends of divisions by a square root with
+    quotient times root, if the quotient is read too."""
     after = builder.nodes[first:]
     producers = {v: n for n in nodes for v in n.outputs}
     read = {v for n in after for v in n.inputs}
@@ -73,8 +73,8 @@ def _read_quotients(builder: GraphBuilder, nodes: Sequence[Node], first: int) ->
 
 
 def _of_a_root(node: Node, producers: Mapping[Value, Node]) -> bool:
-    """Whether a node divides what other nodes have made by a root, which is positive or was no divisor, and has few
-    elements."""
+    """Whether a node divides a computed value by a computed square root that has far fewer elements. (A root is
+    positive where the quotient is valid.)"""
     value, root = node.inputs
     if value is None or root is None or value not in producers or root not in producers or producers[root].op != "sqrt":
         return False
@@ -83,7 +83,7 @@ def _of_a_root(node: Node, producers: Mapping[Value, Node]) -> bool:
 
 
 def _passed(nodes: Sequence[Node], seeds: Iterable[Value], wanted: set[Value]) -> list[Node]:
-    """The nodes that gradients may pass on their way from the seeds to what is wanted, last ones first."""
+    """The nodes on a path along which gradients flow from the seeds to `wanted`, in reverse order."""
     reached = set(seeds)
     results: list[Node] = []
     for node in reversed(nodes):
@@ -95,8 +95,8 @@ def _passed(nodes: Sequence[Node], seeds: Iterable[Value], wanted: set[Value]) -
 
 
 def leading_from(nodes: Sequence[Node], sources: set[Value]) -> set[Value]:
-    """All floating point values that depend on the sources, these included, and integers with the bits of such a value,
-    of which others may be made again."""
+    """The floating-point values that depend on the sources, and the sources; also integers that hold the bits of such
+    values, from which floats may be computed again."""
     members = set(sources)
     for node in nodes:
         known = [v for v in node.inputs if v is not None and v in members]

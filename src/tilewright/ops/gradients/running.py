@@ -1,4 +1,4 @@
-"""Gradients of what runs along an axis: products, extremes, log-sum-exps."""
+"""Gradients of cumulative operators: products, maxima and minima, log-sum-exps."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _from_front(b: Backward, x: Value, axis: int) -> Value:
 
 @gradient("cumprod")
 def cumprod(b: Backward) -> Result:
-    """The product of what is before an element, times the sum of what flows back to the products after it, each
-    without the element: s[j] = g[j] + x[j + 1] s[j + 1]. Nothing is divided, so that zeros do no harm."""
+    """dx[j] is the product of all elements before j times s[j], with s[j] = g[j] + x[j + 1] s[j + 1]. Nothing is
+    divided, so that this is right for zeros too."""
     attrs, x = b.of(CumulativeAttrs), b.x()
     axis = axis_of(attrs.axis, x.type.rank)
     before = b.emit("cumprod", x, axis=axis, exclusive=True, reverse=attrs.reverse)

@@ -1,5 +1,5 @@
-"""Gradients of scatters. What is combined at a place, the element that was there and its updates, share what flows back
-to it as the terms, the factors or the extremes do; what is overwritten gets nothing."""
+"""Gradients of scatters. The gradient of an element flows to all that were combined there, the element of the data and
+its updates, as for a sum, a product or a maximum; overwritten elements get none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Result = Sequence[Value | None]
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """A scatter and the gather of the same places."""
+    """A scatter, with the gather that reads the same places."""
 
     b: Backward
 
@@ -50,7 +50,7 @@ def _overwritten(s: Scatter) -> tuple[Value, Value]:
 
 
 def _extreme(s: Scatter) -> tuple[Value, Value]:
-    """Equal extremes share it."""
+    """The gradients by data and updates of a scattered maximum or minimum; equal extremes share evenly."""
     b, selected = s.b, s.take(s.b.y)
     pairs = ((b.x(0), b.y), (b.x(2), selected))
     old, new = (b.emit("cast", b.emit("eq", *pair), dtype=b.g.dtype) for pair in pairs)
@@ -59,8 +59,8 @@ def _extreme(s: Scatter) -> tuple[Value, Value]:
 
 
 def _product(s: Scatter) -> tuple[Value, Value]:
-    """To each factor the product of the others: of all that are no zeros, without the factor itself, if it is the only
-    zero or there is none."""
+    """The gradients by data and updates of a scattered product: for each factor the product of the others, computed
+    from the product of the factors that are not zero, and 0 where another factor is zero."""
     b, values = s.b, (s.b.x(0), s.b.x(2))
     zero = [b.emit("eq", v, b.like(0, v)) for v in values]
     units = [b.emit("select", z, b.like(1, v), v) for z, v in zip(zero, values, strict=True)]

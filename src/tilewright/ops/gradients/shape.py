@@ -1,4 +1,4 @@
-"""Gradients of what moves elements without computing."""
+"""Gradients of operators that only move elements."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def broadcast(b: Backward) -> Result:
 
 @gradient("tile")
 def tile(b: Backward) -> Result:
-    """The copies of a dimension are a dimension of their own, over which the gradient is summed."""
+    """The gradient summed over the copies, which are reshaped to a dimension of their own."""
     x, repeats = b.x(), b.of(TileAttrs).repeats
     split = [d for pair in zip(repeats, x.shape, strict=True) for d in pair]
     return [b.sum(b.reshape(b.g, dims(split)), range(0, 2 * x.type.rank, 2), keepdims=False)]
@@ -53,7 +53,7 @@ def concat(b: Backward) -> Result:
 
 @gradient("slice")
 def cut(b: Backward) -> Result:
-    """Zeros around; between the elements too where there was a step."""
+    """The gradient of a slice: padded with zeros, and spread by zeros if the slice had a step."""
     x, attrs, flow = b.x(), b.of(SliceAttrs), b.g
     rank = x.type.rank
     begin, size, step = list(dims(attrs.begin)), list(dims(attrs.size)), list(attrs.step)

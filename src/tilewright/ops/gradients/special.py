@@ -1,6 +1,6 @@
 """Gradients of special functions, by identities that need functions of the same families (DLMF 5, 7, 10.29, 25.11.17).
 
-Those without a line here are differentiated from their formulas.
+Functions without a rule here are differentiated from their formulas.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def lgamma(b: Backward) -> Result:
 
 @gradient("digamma")
 def digamma(b: Backward) -> Result:
-    """The trigamma function is zeta(2, x)."""
+    """The derivative of digamma is the trigamma function, zeta(2, x)."""
     return [b.mul(b.g, b.emit("zeta", b.like(2, b.x()), b.x()))]
 
 
 @gradient("zeta")
 def zeta(b: Backward) -> Result:
-    """By the place alone, as PyTorch: -s zeta(s + 1, q)."""
+    """The gradient by q alone, -s zeta(s + 1, q); like PyTorch, none by s."""
     s, q = b.x(0), b.x(1)
     slope = b.mul(b.emit("neg", s), b.emit("zeta", b.add(s, b.like(1, s)), q))
     return [None, b.reduced_to(b.mul(b.g, slope), q.shape)]
@@ -83,7 +83,7 @@ def bessel_i1e(b: Backward) -> Result:
 
 
 def _over_x(b: Backward) -> Value:
-    """The result over x, which is a half where x is zero."""
+    """y / x for a Bessel function y of order 1, whose limit at x = 0 is 1/2."""
     x = b.x()
     zero = b.emit("eq", x, b.like(0, x))
     return b.emit("select", zero, b.like(0.5, x), b.div(b.y, b.emit("select", zero, b.like(1, x), x)))

@@ -1,1 +1,2 @@
-"""The operators that lowering makes: packed weights, blocked channels, fast products, attention in one piece."""
+"""The operators that lowering creates: with packed weights or blocked channels, for dot and matrix instructions, and
+fused attention."""

@@ -2,8 +2,8 @@
 
     %all = lowered.append(%kept, %new) {length = past} : f32[past + 1, 2, 12, 64]
 
-`kept` has room for more rows than the first `length`, which are all that is known of it. The new ones are written
-after them, in its memory: nothing is copied, and the next call finds them there (`transform/graph/state.py`).
+The memory of `kept` has space for more rows than the `length` that are valid. The new rows are written after these, in
+place: nothing is copied, and the next call reads them there (`transform/graph/state.py`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tilewright.support.errors import ShapeError
 
 @dataclass(frozen=True, slots=True)
 class AppendAttrs(Attrs):
-    """`length`: how many rows there are already."""
+    """`length`: the number of valid rows before the new ones."""
 
     length: Dim
 
 
 def _infer(types: Types, attrs: AppendAttrs) -> tuple[TensorType, ...]:
-    """The rows that there are, and the new ones after them."""
+    """The type rule: the valid rows followed by the new ones."""
     retained, new = present(types[0]), present(types[1])
     same_dtype([retained, new])
     if not retained.shape or retained.rank != new.rank or not same_shape(retained.shape[1:], new.shape[1:]):

@@ -41,15 +41,17 @@ from tilewright.support.errors import DTypeError, ShapeError
 from tilewright.te import Tensor
 
 ORDERS = {"s": (0, 1, 2, 3), "h": (0, 2, 1, 3), "t": (1, 0, 2, 3)}
-"""Where batch, sequence, head and depth of an operand lie, by the letter of its order; each is its own inverse."""
+"""The positions of batch, sequence, head and depth among an operand's dimensions, by the letter of its order; each
+permutation is its own inverse."""
 
 SHORT_ROWS = 2
-"""Up to so many query rows factors are not rounded, whatever `dot` says: memory bounds them."""
+"""With at most this many query rows, factors are not rounded to bf16, whatever `dot` says, as memory bounds such
+calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoresAttrs(Attrs):
-    """The attributes that attention and its gradient share: how scores are made. See the type rule of `attention`."""
+    """The attributes of scores, which attention and its gradient share. See the type rule of `attention`."""
 
     order: str
     heads: int
@@ -63,7 +65,7 @@ class ScoresAttrs(Attrs):
 
     @property
     def scores(self) -> dict[str, Any]:
-        """The attributes of scores, by their names."""
+        """The attributes that define the scores, by name."""
         return {f.name: getattr(self, f.name) for f in fields(ScoresAttrs)}
 
 
@@ -77,7 +79,8 @@ class AttentionAttrs(ScoresAttrs):
 
     @property
     def algorithm(self) -> str:
-        """The terms of scores and of values, in registers of matrices, or the type that factors are rounded to."""
+        """The precision of products in words: the number of bf16 terms for scores and values, or the type that factors
+        are rounded to."""
         if self.dot is None:
             return ""
         return f"{'/'.join(f'x{n}' for n in self.terms)} tiles" if self.terms else named_dot(self.dot).a.name
@@ -151,7 +154,7 @@ def _infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
 
 
 def _earlier(past: Sequence[TensorType], groups: int, depth: Any, out_depth: Any) -> Any:
-    """The number of earlier keys."""
+    """The number of keys in the cache, before the new ones."""
     if len(past) != 2 or any(t.rank != 4 for t in past) or not same_dim(past[0].shape[2], past[1].shape[2]):
         raise ShapeError("earlier keys and values do not fit each other", got=past)
     for t, d in zip(past, (depth, out_depth), strict=True):
@@ -161,8 +164,8 @@ def _earlier(past: Sequence[TensorType], groups: int, depth: Any, out_depth: Any
 
 
 def _compute(inputs: Sequence[Tensor | None], attrs: AttentionAttrs, out: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
-    """The softmax between two products, stage by stage; each operand has a stage of its own, which says by its name
-    what stands there."""
+    """Two products with a softmax between them, stage by stage; each operand is copied to a stage whose name tells
+    plans its role."""
     arguments = [*inputs, *[None] * 9]
     q, k, v = (need(t) for t in arguments[:3])
     rows = as_int(q.shape[ORDERS[attrs.order[0]][1]])
@@ -190,7 +193,7 @@ def _compute(inputs: Sequence[Tensor | None], attrs: AttentionAttrs, out: tuple[
 
 
 SINGLES = ("mask", "scale", "substitute")
-"""The operands after q, k and v, as their stages are called."""
+"""The names of the stages of the operands after q, k and v."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +228,7 @@ class Stages:
         return stage((batch, dim(heads), length, depth), element, name)
 
     def appended(self, past: Tensor | None, new: Tensor) -> Tensor:
-        """The keys or values of a cache followed by the new ones."""
+        """The cached keys or values followed by the new ones; just the new ones without a cache."""
         if past is None:
             return new
         batch, heads, length, depth = new.shape
@@ -239,7 +242,7 @@ class Stages:
         return stage((batch, heads, dim(there + length), depth), element, f"all_{new.name}")
 
     def result(self, y: Tensor, name: str) -> Tensor:
-        """The tensor in the order of the result, from [batch, heads, sequence, depth]."""
+        """`y` [batch, heads, sequence, depth] transposed to the order of the result."""
         where = ORDERS[self.attrs.order[3]]
         batch, length, heads, depth = (y.shape[a] for a in where)
 
@@ -250,7 +253,7 @@ class Stages:
         return stage((batch, heads, length, depth), element, name)
 
     def large(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Whether a head's products have no pieces: those of its numbers, added, might be beyond the largest one."""
+        """For each head, whether its sums of bf16 pieces might overflow f32, so that it is computed in f32 instead."""
 
         def most(t: Tensor) -> Tensor:
             def element(b: Expr, h: Expr) -> Any:
@@ -268,7 +271,8 @@ class Stages:
         return stage(queries.shape[:2], element, "large")
 
     def product(self, x: Expr, y: Expr, which: int, large: Expr | None) -> Expr:
-        """A product of scores (`which` is 0) or of values (1), by pieces where there are `terms`."""
+        """A product of two elements for scores (`which` is 0) or for values (1); as a sum of products of pieces if
+        there are `terms`."""
         if large is None:
             return x * y
         terms = TERMS[self.attrs.terms[which]]
@@ -277,7 +281,7 @@ class Stages:
         return select(large, x * y, sum(parts[1:], parts[0]))
 
     def scores(self, queries: Tensor, keys: Tensor, name: str = "scores", large: Tensor | None = None) -> Tensor:
-        """Products of rows with keys, or with values."""
+        """The products of query rows with keys (or of other rows with values)."""
         batch, heads, rows, depth = queries.shape
 
         def product(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
@@ -288,7 +292,7 @@ class Stages:
         return stage((batch, heads, rows, keys.shape[2]), product, name)
 
     def scaled(self, scores: Tensor, mask: Tensor | None, scale: Tensor | None) -> Tensor:
-        """Scores times the scale, with the mask that is added."""
+        """The scores times the scale, plus the mask if it is one that is added."""
         factor = self.number(self.attrs.scale)
 
         def element(*at: Expr) -> Expr:
@@ -336,7 +340,7 @@ class Stages:
     def weighted(
         self, weights: Tensor, total: Tensor, values: Tensor, substitute: Tensor | None, large: Tensor | None = None
     ) -> Tensor:
-        """Sums of the values by weight."""
+        """The sums of values weighted by the exponentials, divided by their total."""
         *lines, keys = weights.shape
 
         def weight(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
@@ -373,8 +377,8 @@ LOW = float("-inf")
 
 
 def has_pieces(q: Expr, k: Expr, v: Expr, depth: Expr, keys: Expr) -> Expr:
-    """Whether sums of products of numbers of these greatest magnitudes stay below `LIMIT`: of `depth` of queries and
-    keys, of values for all `keys`. Of NaN they do not."""
+    """Whether sums of products stay below `LIMIT`: q and k, v are the largest magnitudes of queries, keys and values;
+    sums run over `depth` for scores, over `keys` for values. False for NaN."""
     limit = const(LIMIT, f32)
     below = (q < limit) & (k < limit) & (v < limit)
     return below & (q * k * cast(depth, f32) < limit) & (v * cast(keys, f32) < limit)
@@ -382,19 +386,19 @@ def has_pieces(q: Expr, k: Expr, v: Expr, depth: Expr, keys: Expr) -> Expr:
 
 def guarded(attrs: ScoresAttrs, total: Expr, value: Expr, otherwise: Expr) -> Expr:
     """The result of a row whose exponentials sum to `total`: `value`, but `otherwise` where the row saw no key, so that
-    the sum is 0. Without `keeps_nan` also a row whose sum is NaN is `otherwise`."""
+    the sum is 0. Without `keeps_nan`, a row whose sum is NaN gives `otherwise`, too."""
     zero = const(0.0, total.dtype)
     return select(equal(total, zero), otherwise, value) if attrs.keeps_nan else select(total > zero, value, otherwise)
 
 
 def broadcast_index(mask: Tensor, at: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The place in a mask that belongs to a score."""
+    """The index of the mask's element that broadcasts to the score at `at`."""
     point = zip(mask.shape, at[4 - mask.ndim :], strict=True)
     return tuple(const(0) if is_const(n, 1) else p for n, p in point)
 
 
 def stage(shape: Sequence[Expr], element: Callable[..., Any], name: str) -> Tensor:
-    """The tensor of a shape whose elements `element` gives, as one stage of the computation called `name`."""
+    """A stage of the computation: the tensor of this shape whose elements `element` computes."""
     tensor = te.compute(shape, element, name=name)
     assert isinstance(tensor, Tensor)
     return tensor
@@ -411,7 +415,7 @@ def named(t: Tensor | None, name: str) -> Tensor | None:
 
 
 def _single(t: Tensor) -> Expr:
-    """The element of an array that has one."""
+    """The only element of an array."""
     return t[tuple(const(0) for _ in t.shape)]
 
 

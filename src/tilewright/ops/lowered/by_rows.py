@@ -1,9 +1,9 @@
-"""Products of any number of rows that are summed in vectors or in registers of matrices, as their number says.
+"""Matrix products with a symbolic number of rows: by dot instructions for few rows, by matrix instructions for more.
 
     y = matmul_by_rows(x, w)     ->     if x has fewer rows than `least`:  y = matmul_dot(x, w)
                                         else:                              y = matmul_tiles(x, w)
 
-Both read weights that are packed alike. A register has sixteen rows, however few of them there are.
+Both read the same packed weights. A matrix register has sixteen rows, which few rows of x would leave mostly empty.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MatmulByRowsAttrs(MatmulTilesAttrs):
-    """Attributes of a product in registers of matrices; from how many rows on it is one."""
+    """Attributes of a product by matrix instructions, which is used for at least `least` rows."""
 
     least: int
 
 
 def versions(node: Node) -> tuple[Version, ...]:
-    """The product by dot instructions of few rows, and in registers of matrices of others."""
+    """The product by dot instructions for few rows, and by matrix instructions for others."""
     attrs, rows = node.of(MatmulByRowsAttrs), node.output.shape[-2]
     fewer = Node("lowered.matmul_dot", node.inputs, node.outputs, ColumnsAttrs(attrs.columns))
     several = Node(MATMUL_TILES.name, node.inputs, node.outputs, MatmulTilesAttrs(attrs.columns, attrs.rows))

@@ -1,4 +1,4 @@
-"""Convolution of maps whose channels are innermost ("NHWC"), as GPUs multiply them: neighbours in memory are channels
+"""Convolution of images whose channels are innermost ("NHWC"), the layout for GPUs: neighbours in memory are channels
 of one pixel, which are also neighbours in the depth of the product.
 
     x  [N, 1, H, W, C]      all channels are one block (`lowered.block_channels`)

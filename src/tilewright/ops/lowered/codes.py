@@ -1,18 +1,19 @@
-"""Products with weights that are codes of 4 or 8 bits.
+"""Matrix products with weights that are quantised to codes of 4 or 8 bits.
 
     codes[P, K/2, width]         u8: byte j of row k holds column j of rows 2k (low half) and 2k + 1 (high half)
     codes[P, K, width]           u8 or i8: a code of 8 bits each
     scales[P, K/group, width]    f32, one for `group` rows of a column
-    offsets[P, K/group, width]   f32, what is taken off the scaled numbers; zero * scale if absent
+    offsets[P, K/group, width]   f32, subtracted from the scaled numbers; zero * scale if absent
     y[m, n] = sum over k of x[m, k] * (level(code[k, n]) * scale[k // group, n] - offset[k // group, n])
 
-The level of a code is its number, or its entry in a book of sixteen numbers. Panels of `width` columns lie as those of
-`lowered.matmul_packed`. Of few rows, weights are decoded in registers and the scale is taken once a group:
+The level of a code is its number, or its entry in a book of sixteen numbers. Panels of `width` columns are laid out as
+for `lowered.matmul_packed`. For few rows of x, weights are decoded in registers, and the scale is applied once for each
+group:
 
     y[m, n] = sum over g of (sum over k in g of x[m, k] * level[k, n]) * scale[g, n]
                             - offset[g, n] * sum over k in g of x[m, k]
 
-Of more rows, weights are decoded to f32 once a call, and multiplied as such.
+For more rows, each call first decodes the weights to f32 and then multiplies those.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tilewright.support.errors import DTypeError
 from tilewright.te import Tensor
 
 ZERO = 8
-"""The code of 0 of 4 bits where nothing else is said."""
+"""The 4-bit code that stands for 0 if nothing else is stated."""
 
 MAX_DECODED_ROWS = 4
 """Rows up to which weights are decoded in registers. Weights of 1024x4096 in the third level of a Zen 3, one core, 29
@@ -80,7 +81,7 @@ def _level(codes: Tensor, layout: _Layout, attrs: CodesAttrs, panel: Expr, k: Ex
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Panels, depth, width of a panel, rows of a group, and whether a byte holds two codes."""
+    """The layout of codes: panels, depth, width of a panel, rows of a group, and whether a byte holds two codes."""
 
     panels: int
     depth: int
@@ -177,7 +178,7 @@ MATMUL_DECODED = register(
 
 
 def _versions(node: Node) -> tuple[Version, ...]:
-    """Weights decoded in registers for few rows, before the product for more."""
+    """Weights decoded in registers for few rows, and decoded before the product for more."""
     short, long = (Node(op.name, node.inputs, node.outputs, node.attrs) for op in (MATMUL_CODES, MATMUL_DECODED))
     return Version(node.output.shape[-2] <= MAX_DECODED_ROWS, short), Version(None, long)
 

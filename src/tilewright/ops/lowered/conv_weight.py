@@ -1,11 +1,11 @@
-"""The gradient of a convolution by its weight, over channels in blocks: one operand's channels are lanes, the other's
-are broadcast.
+"""The gradient of a convolution by its weight, with blocked channels: the channels of one operand are vector lanes,
+those of the other are broadcast.
 
     wide    [N, W/b, ...space, b]                     its channels are vectors
     narrow  [N, C/b, ...space, b] or [N, C, ...]      blocked where its channels fill blocks
     result  [W/b, C/b, kh, kw, b, b]                  (the fifth is 1 if narrow is not blocked)
 
-One of the two is the data, padded, whose pixels move with the tap; the other is the gradient of the result.
+One of the two is the padded data, which is read at an offset for each tap; the other is the gradient of the result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RANK = 2
 
 @dataclass(frozen=True, slots=True)
 class ConvWeightAttrs(Attrs):
-    """Strides, dilations and window of the convolution; which operand is its data."""
+    """Strides, dilations and window of the convolution, and which operand is the data."""
 
     strides: Ints
     dilations: Ints

@@ -1,10 +1,11 @@
-"""Convolutions by dot instructions (see `dots.py`), over channels in blocks of neighbours that they multiply at once.
+"""Convolutions by dot instructions (see `dots.py`), with channels in blocks of neighbours that one instruction
+multiplies.
 
     conv     w[K, C, kh, kw]   ->  [ceil(K/width), ceil(C/b), kh, kw, b/group, width, group]
 
-The input is blocked, `x[N, ceil(C/b), H, W, b]`; weights past C and K are zero, so that whatever blocks hold there
-counts for nothing: integers have no NaN, and blocks of floats are full. Numbers stand for `x - zero` with a zero point:
-what surrounds the map has its value, an operand of one element.
+The input is blocked, `x[N, ceil(C/b), H, W, b]`; weights past C and K are zero, so that the input's padding lanes do
+not matter (integers have no NaN, and blocks of floats are always full). With a zero point, x represents `x - zero`: the
+padding around the image has its value, an operand of one element.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class PackConvDotAttrs(Attrs):
-    """Channels of a block, filters of a panel, neighbours that an instruction multiplies at once; panels whose multiple
-    the number is rounded up to."""
+    """Channels of a block, filters of a panel, neighbours that one instruction multiplies; the number of panels is
+    rounded up to a multiple of `panels`."""
 
     block: int
     width: int
@@ -81,7 +82,7 @@ register_map("lowered.pack_conv_dot", PackConvDotAttrs, _pack_infer, _pack_compu
 
 @dataclass(frozen=True, slots=True)
 class ConvDotAttrs(Attrs):
-    """Attributes of `conv`; channels of the result."""
+    """Attributes of `conv`, and the channels of the result."""
 
     strides: Ints
     dilations: Ints
@@ -90,7 +91,7 @@ class ConvDotAttrs(Attrs):
 
 
 def _conv_infer(types: Types, attrs: ConvDotAttrs) -> Out:
-    """Blocked `x` and packed `w`, and a zero point `[]` of x's type or none, to blocks as wide as the panels, of i32 or
+    """Blocked `x`, packed `w`, and a zero point `[]` of x's type or None, to blocks as wide as the panels, of i32 or
     f32."""
     x, w = present(types[0]), present(types[1])
     if (
@@ -127,8 +128,8 @@ def _conv_compute(inputs: Tensors, attrs: ConvDotAttrs, out: Out) -> tuple[Tenso
 
 
 def conv_of_panels(x: Any, w: Any, zero: Sequence[Any], attrs: ConvAttrs, channels: int, block: int) -> tuple[Any, ...]:
-    """`conv` of blocked x, or of its leading channels, by packed weights, in i32 or f32; what surrounds x is the zero
-    point, if there is one. The result is in blocks."""
+    """The NumPy reference: `conv` of blocked x by packed weights, in i32 or f32; x is padded with the zero point, if
+    there is one. The result is blocked."""
     acc = np.int32 if x.dtype.kind in "iu" else np.float32
     full = w.astype(acc).transpose(0, 5, 1, 4, 6, 2, 3).reshape(w.shape[0] * w.shape[5], -1, *w.shape[2:4])
     depth = min(full.shape[1], x.shape[1] * x.shape[4] // attrs.groups)

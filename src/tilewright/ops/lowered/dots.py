@@ -41,8 +41,8 @@ def accumulator(t: DType) -> DType:
 
 @dataclass(frozen=True, slots=True)
 class PackDotAttrs(Attrs):
-    """Columns of a panel, neighbours along the depth, panels whose multiple the number is rounded up to; whether the
-    weights come as [N, K]."""
+    """Columns of a panel, neighbours along the depth; the number of panels is rounded up to a multiple of `panels`;
+    `transpose`: whether the weights come as [N, K]."""
 
     width: int
     group: int
@@ -112,7 +112,8 @@ def _matmul_compute(inputs: Tensors, attrs: ColumnsAttrs, out: Out) -> tuple[Ten
 
 
 def product_reference(arrays: Sequence[Any], attrs: Any) -> tuple[Any, ...]:
-    """`attrs.columns` columns of x times panels `[..., P, D/group, width, group]`, D at least x's depth."""
+    """The NumPy reference: x times panels `[..., P, D/group, width, group]`, where D is at least x's depth; the first
+    `attrs.columns` columns."""
     x, w = (np.asarray(a) for a in arrays)
     acc = np.int32 if x.dtype.kind in "iu" else np.float32
     *batch, panels, steps, width, group = w.shape

@@ -1,6 +1,6 @@
-"""The value of a function of one number of 8 bits, from a table of all its 256 values.
+"""A function of an 8-bit integer, evaluated by a table of all its 256 values.
 
-%y = lowered.entry(%x, %table)          y[i] = table[x[i]]: negative numbers have the entries from 128 on
+%y = lowered.entry(%x, %table)          y[i] = table[x[i]]; negative x use entries 128 to 255
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewright.support.errors import DTypeError, ShapeError
 from tilewright.te import Tensor, compute
 
 ENTRIES = 256
-"""Entries of a table: one for each number."""
+"""Entries of a table: one for each 8-bit number."""
 
 
 def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:

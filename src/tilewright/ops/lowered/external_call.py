@@ -1,10 +1,10 @@
-"""A call of what another compiler made of a part of the model.
+"""A call of a part of the model that another compiler has compiled.
 
     %y, %fine, %failure = lowered.external_call(%x, %w) {compiler = "vendor", part = "vendor_0", weights = 1, ...}
 
-The last `weights` operands depend on the model's weights alone. `fine` (bool[]) says whether the part gave results, and
-`failure` (i64[]) which error it was; a `require` on each result ends the call there. The kernel calls `tw_external` of
-the runtime (`runtime/compilers.py`), with a descriptor that holds the part's bytes.
+The last `weights` operands depend on the model's weights alone. `fine` (bool[]) says whether the part succeeded, and
+`failure` (i64[]) is the number of its error; a `require` on each result ends the model's call if it failed. The kernel
+calls `tw_external` of the runtime (`runtime/compilers.py`), with a descriptor that holds the part's bytes.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class ExternalCallAttrs(Attrs):
     payload: the part's bytes.
     weights: how many operands, the last ones, are weights.
     dtypes, shapes: types of its results.
-    body: the operators that it computes, a graph as text whose inputs and parameters are the operands; empty where
-        operands are what the compiler made of weights, or results are.
+    body: the operators that it computes, a graph as text whose inputs and parameters are the operands; empty if
+        operands or results are weights that the compiler has transformed.
     """
 
     compiler: str
@@ -55,7 +55,7 @@ class ExternalCallAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: ExternalCallAttrs) -> tuple[TensorType, ...]:
-    """Results of the types that the attributes state, whether there are any, and the number of a failure."""
+    """The results, of the types that the attributes state; whether the part succeeded; and the number of its error."""
     for t in types:
         present(t)
     shapes = (tuple(map(as_expr, shape)) for shape in attrs.shapes)
@@ -64,7 +64,7 @@ def _infer(types: Types, attrs: ExternalCallAttrs) -> tuple[TensorType, ...]:
 
 
 def _reference(arrays: Sequence[Any], attrs: ExternalCallAttrs) -> tuple[Any, ...]:
-    """The operators themselves; the part where there are none."""
+    """The operators that the part computes, evaluated in NumPy; if `body` is empty, the part itself."""
     if attrs.body:
         graph = parse_graph(attrs.body)
         values = dict(zip((v.name for v in (*graph.inputs, *graph.params)), arrays, strict=True))
@@ -78,7 +78,7 @@ def _reference(arrays: Sequence[Any], attrs: ExternalCallAttrs) -> tuple[Any, ..
 
 
 def _loops(types: Types, attrs: ExternalCallAttrs, out: tuple[TensorType, ...]) -> PrimFunc:
-    """One call of a function whose name is a digest of what it calls."""
+    """A loop program with one call of a function whose name is a digest of the part."""
     inputs = [present(t) for t in types]
     operands = [te.placeholder(t.shape, t.dtype, f"x{k}") for k, t in enumerate(inputs)]
     first = len(inputs) - attrs.weights
@@ -125,7 +125,7 @@ def _text(symbol: str, data: bytes, arrays: int, sizes: int) -> str:
 
 
 def compilers_in(nodes: Sequence[Node]) -> tuple[str, ...]:
-    """The compilers whose parts are called, in bodies too."""
+    """The compilers whose parts these nodes call, also in bodies."""
     names: dict[str, None] = {}
     for node in nodes:
         if isinstance(node.attrs, ExternalCallAttrs):

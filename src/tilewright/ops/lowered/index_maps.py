@@ -30,7 +30,8 @@ def register_map(
     compute: Callable[[Sequence[Tensor | None], A, Out], tuple[Tensor, ...]],
     **more: Any,
 ) -> OpDef[A]:
-    """Register an operator of one input and one output without sums; its reference is its expression at all places."""
+    """Register an operator that only moves elements from one input to one output; its reference evaluates its tensor
+    expression at all positions."""
 
     def reference(arrays: Sequence[Any], attrs: A) -> tuple[Any, ...]:
         x = np.asarray(arrays[0])
@@ -43,7 +44,7 @@ def register_map(
 
 
 def _elements(tensor: Tensor, arrays: Mapping[Tensor, Array]) -> Array:
-    """All elements of a tensor, each axis of which is one of a grid."""
+    """All elements of a tensor expression, whose axes become the axes of a grid."""
     if tensor in arrays:
         return arrays[tensor]
     stage = tensor.op
@@ -52,7 +53,8 @@ def _elements(tensor: Tensor, arrays: Mapping[Tensor, Array]) -> Array:
     point = dict(zip((axis.var for axis in stage.axis), np.ogrid[tuple(map(slice, shape))], strict=True))
 
     def leaf(e: Expr) -> Array:
-        """A load outside of its tensor, which a condition leaves out, gives some element."""
+        """The array of values of a load; an index outside of the tensor, which a condition masks out, gives some
+        element."""
         match e:
             case Var():
                 return point[e]

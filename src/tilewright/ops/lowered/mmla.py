@@ -1,11 +1,11 @@
-"""Products for instructions that multiply two rows by two columns and add 2x2 sums in one vector (Arm's smmla, usmmla,
-bfmmla; see `targets/isa.py`).
+"""Matrix products by instructions that multiply two rows by two columns and add 2x2 sums in one vector (Arm's smmla,
+usmmla, bfmmla; see `targets/isa.py`).
 
     matmul   x[..., M, K]   w[..., P, D/group, 2, group]   ->   [..., M, columns]
 
 The second factor is packed as for dot instructions (`dots.py`), two columns to a panel, a depth of whole groups. Rows
-are copied in pairs, a group of one beside a group of the other, with zeros after their depth and for the row that an
-odd number lacks.
+of x are copied in pairs, a group of one beside a group of the other, padded with zeros in depth, and by a row of zeros
+if their number is odd.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Tensors = Sequence[Tensor | None]
 Out = tuple[TensorType, ...]
 
 SIDE = 2
-"""Rows and columns of the sums of an instruction."""
+"""The number of rows, and of columns, whose sums one instruction updates."""
 
 
 def _infer(types: Types, attrs: ColumnsAttrs) -> Out:

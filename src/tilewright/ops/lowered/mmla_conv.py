@@ -1,10 +1,10 @@
-"""Convolutions for instructions that multiply two rows by two columns (`mmla.py`): two pixels of a line by two filters.
+"""Convolutions by instructions that multiply two rows by two columns (`mmla.py`): two pixels of a line by two filters.
 
     conv_mmla   x[N, ceil(C/b), H, W, b]   w[P, D/group, kh, kw, 1, 2, group]   ->   [N, ceil(K/block), oh, ow, block]
 
 Weights are packed as for dot instructions (`dot_conv.py`), two filters to a panel. The input is copied in blocks of a
-group of channels, those of each phase of the strides by themselves: neighbouring pixels of the output read neighbours,
-wherever a window begins. Of convolutions in groups each block has channels of one group.
+group of channels, each phase of the strides separately, so that neighbouring pixels of the output read neighbouring
+pixels of the copy. In a convolution with groups, each block has channels of one group.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class ConvMmlaAttrs(ConvDotAttrs):
-    """Attributes of `conv`; channels of the result and of its blocks; channels of a group, and groups."""
+    """Attributes of `conv`; channels of the result and of a block of it; channels of an instruction's group; groups of
+    the convolution."""
 
     block: int
     depth: int

@@ -1,8 +1,8 @@
 """Operators that layout assignment introduces: channel-blocked tensors and packed weights.
 
-A blocked tensor holds `NCHW` data as `[N, ceil(C/b), H, W, b]` ("NCHW16c" for b = 16). The lanes past C hold finite
-rubbish that no contraction ever reads. Packed weights are panels of `width` output channels, each panel contiguous in
-the order in which the register tile walks it:
+A blocked tensor holds `NCHW` data as `[N, ceil(C/b), H, W, b]` ("NCHW16c" for b = 16). The lanes past C hold arbitrary
+finite numbers, which have no effect on results. Packed weights are panels of `width` output channels, each panel
+contiguous in the order in which the register tile walks it:
 
     matmul   w[..., K, N]      ->  [..., ceil(N/width), K, width]
     conv     w[K, C, kh, kw]   ->  [ceil(K/width), C/b, kh, kw, b, width]     (b = 1 for an unblocked input)
@@ -40,7 +40,7 @@ def layout_name(block: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BlockAttrs(Attrs):
-    """Attributes of `lowered.block_channels`: how many channels a block has."""
+    """Attributes of `lowered.block_channels`: the number of channels of a block."""
 
     block: int
 
@@ -75,7 +75,8 @@ BLOCK_CHANNELS = register_map("lowered.block_channels", BlockAttrs, _block_infer
 
 @dataclass(frozen=True, slots=True)
 class UnblockAttrs(Attrs):
-    """Attributes of `lowered.unblock_channels`: how many channels the result has; the last block may have more."""
+    """Attributes of `lowered.unblock_channels`: the number of channels of the result; the last block may have padding
+    lanes."""
 
     channels: int
 
@@ -148,7 +149,7 @@ register_map(
 
 @dataclass(frozen=True, slots=True)
 class ColumnsAttrs(Attrs):
-    """Attributes of products with packed weights: the columns of the result; the last panel may have more."""
+    """Attributes of products with packed weights: the columns of the result; the last panel may have more columns."""
 
     columns: Dim
 
@@ -182,14 +183,14 @@ def _matmul_compute(
 
 
 def batch_of(lead: Sequence[Expr], batch: Sequence[Expr]) -> list[Expr]:
-    """The place in dimensions `batch` of the second factor's matrix by which the rows at `lead` are multiplied."""
+    """Indices into the `batch` dimensions of the second factor, for the matrix that multiplies the rows at `lead`."""
     own = lead[len(lead) - len(batch) :]
     return [const(0) if is_const(d, 1) else i for d, i in zip(batch, own, strict=True)]
 
 
 def cropped(x: Tensor, shape: Sequence[Expr]) -> Tensor:
-    """The first elements of a tensor, as many as the shape says: contractions compute whole panels, so that no register
-    tile is cut, and what follows the shape is dropped."""
+    """The first elements of a tensor, as many as `shape` says: contractions compute whole panels, so that all register
+    tiles are full, and the excess is dropped here."""
     if all(a is b for a, b in zip(x.shape, shape, strict=True)):
         return x
     result: Tensor = te.compute(shape, lambda *at: x[at], name="crop")
@@ -245,9 +246,9 @@ def _pack_conv_compute(
 
 
 def panel_rows(w: Tensor, width: int, channels: Expr, group: int = 1) -> Tensor:
-    """The filters of a panel side by side: `w[K, C, ...]` to `[ceil(K/width), channels * ..., width]`, where what the
-    filters hold in a row stays in that order; zeros past K, and past C where there shall be more channels. Panels
-    are in whole groups."""
+    """The filters of a panel side by side: `w[K, C, ...]` to `[ceil(K/width), channels * ..., width]`, with each
+    filter's elements in row-major order; zeros past K, and past C if `channels` is larger. The number of panels is
+    rounded up to a multiple of `group`."""
     filters, own, *window = w.shape
     size = product(window)
 
@@ -279,8 +280,8 @@ register_map(
 
 @dataclass(frozen=True, slots=True)
 class ConvBlockedAttrs(Attrs):
-    """Attributes of `conv`; channels of the result and of a block of it; with `flat` the pixels of the result are one
-    dimension of the product."""
+    """Attributes of `conv`; the channels of the result and of a block of it; `flat`: whether the result's pixels form
+    one dimension of the product."""
 
     strides: Ints
     dilations: Ints
@@ -301,7 +302,7 @@ def _conv_infer(types: Types, attrs: ConvBlockedAttrs) -> tuple[TensorType, ...]
 def convolved(
     space: Sequence[Expr], window: Sequence[Expr], strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
 ) -> list[Expr]:
-    """Height and width of a convolution's result."""
+    """The height and width of a convolution's result."""
     return [
         dim((size + pads[i] + pads[i + 2] - (extent - 1) * dilations[i] - 1) // strides[i] + 1)
         for i, (size, extent) in enumerate(zip(space, window, strict=True))
@@ -309,8 +310,8 @@ def convolved(
 
 
 def pad_spatial(x: Tensor, pads: Sequence[int], fill: Any) -> Tensor:
-    """`x` with its dimensions 2 and 3 grown by `pads` = (top, left, bottom, right) of a number or an element `fill`;
-    `x` itself if there are none."""
+    """`x` whose dimensions 2 and 3 are padded by `pads` = (top, left, bottom, right) with `fill`, a number or an
+    element; `x` itself if all pads are 0."""
     if not any(pads):
         return x
     enclosing = fill if isinstance(fill, Expr) else const(fill, x.dtype)
@@ -371,8 +372,7 @@ def _conv_compute(
 
 
 def _sampled(x: Tensor, attrs: ConvBlockedAttrs, oh: Expr, ow: Expr) -> Tensor:
-    """The pixels that a window of one pixel reads, in the order of the output's. Where they are all of a map whose size
-    is not known, a strip of what is computed of it lies side by side."""
+    """The pixels that a window of one pixel reads, flattened to one dimension in the order of the output's pixels."""
     sh, sw = attrs.strides
     shape = (*x.shape[:2], oh * ow, *x.shape[4:])
 
@@ -395,13 +395,13 @@ def _conv_reference(arrays: Arrays, attrs: ConvBlockedAttrs) -> tuple[Any, ...]:
 
 
 def blocked_conv(x: Any, w: Any, attrs: ConvAttrs, channels: int, block: int) -> tuple[Any, ...]:
-    """The result of `conv`, cut or filled with zeros to so many channels, in blocks."""
+    """The NumPy reference: the result of `conv`, cut or zero-padded to `channels` channels, and blocked."""
     (y,) = get("conv").reference([x, w], attrs)
     return blocked(y.astype(x.dtype), channels, block)
 
 
 def blocked(y: Any, channels: int, block: int) -> tuple[Any, ...]:
-    """An NCHW map, cut or filled with zeros to so many channels, in blocks."""
+    """An NCHW array, cut or zero-padded to `channels` channels, as blocks."""
     size = -(-channels // block) * block
     grown = np.zeros((y.shape[0], size, *y.shape[2:]), y.dtype)
     grown[:, : y.shape[1]] = y[:, :size]

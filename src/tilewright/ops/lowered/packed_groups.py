@@ -54,7 +54,7 @@ register_map("lowered.pack_depthwise", BlockAttrs, _pack_infer, _pack_compute)
 
 
 class Windows(Protocol):
-    """Attributes that windows are placed by."""
+    """Attributes that define a convolution's windows."""
 
     @property
     def strides(self) -> Ints: ...
@@ -67,7 +67,7 @@ class Windows(Protocol):
 
 
 def window_sizes(spatial: Sequence[Any], window: Sequence[Any], attrs: Windows) -> list[Any]:
-    """Extents of a convolution's output, for extents of any rank as numbers or expressions."""
+    """The spatial sizes of a convolution's output, as numbers or expressions."""
     pads, rank = attrs.pads, len(spatial)
     return [
         (size + pads[i] + pads[i + rank] - (extent - 1) * attrs.dilations[i] - 1) // attrs.strides[i] + 1
@@ -77,7 +77,7 @@ def window_sizes(spatial: Sequence[Any], window: Sequence[Any], attrs: Windows) 
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseAttrs(Attrs):
-    """Strides, dilations and pads of `conv`; channels and filters of a group."""
+    """Strides, dilations and pads of `conv`; channels and filters of each group."""
 
     strides: Ints
     dilations: Ints
@@ -94,7 +94,7 @@ def _infer(types: Types, attrs: DepthwiseAttrs) -> tuple[TensorType, ...]:
 
 
 def within(at: Sequence[Expr], shape: Sequence[Expr], pads: Sequence[int]) -> Expr:
-    """Whether indices that windows give, padding taken off, are inside of `shape`; true where nothing is padded."""
+    """Whether indices into an image without its padding lie inside of `shape`; true without padding."""
     tests = [index >= 0 for index, before in zip(at, pads, strict=False) if before]
     tests += [index < size for index, size, after in zip(at, shape, pads[len(at) :], strict=True) if after]
     return all_of(tests)
@@ -143,7 +143,7 @@ register(OpDef("lowered.conv_depthwise", "contraction", DepthwiseAttrs, _infer, 
 
 @dataclass(frozen=True, slots=True)
 class PackPointwiseAttrs(Attrs):
-    """Groups of channels, filters of a panel."""
+    """Groups of channels; filters of a panel."""
 
     groups: int
     width: int
@@ -175,7 +175,7 @@ register_map("lowered.pack_pointwise", PackPointwiseAttrs, _pack_pointwise_infer
 
 @dataclass(frozen=True, slots=True)
 class PointwiseGroupsAttrs(Attrs):
-    """Channels of the result."""
+    """The channels of the result."""
 
     channels: int
 
@@ -189,7 +189,7 @@ def _pointwise_infer(types: Types, attrs: PointwiseGroupsAttrs) -> tuple[TensorT
 def _pointwise_compute(
     inputs: Sequence[Tensor | None], attrs: PointwiseGroupsAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    """A product over the pixels of a map, which are one dimension in it: a stage puts them so, another back."""
+    """A product over the flattened pixels of an image: one stage flattens the pixels, another restores them."""
     x, w = need(inputs[0]), need(inputs[1])
     groups, panels, depth, width = w.shape
     n, _, height, columns = types[0].shape

@@ -5,7 +5,7 @@ With stride s an output position o reads the taps t for which o + pad = i*s + t,
 
     weights  w[C, K, k...]  ->  [ceil(K/width), s..., ceil(k/s)..., C/b, b, width]     (b = 1 for an unblocked input)
 
-of which a phase reads the taps that it has.
+Each phase reads only the taps that it has.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ register_map("lowered.pack_transposed", PackTransposedAttrs, _pack_infer, _pack_
 
 @dataclass(frozen=True, slots=True)
 class ConvTransposedAttrs(Attrs):
-    """Strides and pads of `conv_transpose`, extents of its window; channels, size and block of the result."""
+    """Strides and pads of `conv_transpose`, and the sizes of its window; channels, spatial sizes and block of the
+    result."""
 
     strides: Ints
     pads: Ints
@@ -133,7 +134,7 @@ def _compute(
 
 
 def grown(x: Tensor, before: Sequence[int], size: Sequence[Expr]) -> Tensor:
-    """`x` with zeros before and after its spatial dimensions, so that `size` windows of before + 1 pixels fit."""
+    """`x` zero-padded in its spatial dimensions so that `size` windows of `before` + 1 pixels fit."""
     rank = len(size)
     whole = x.shape[2 : 2 + rank]
     if not any(before) and all(same_dim(a, b) for a, b in zip(size, whole, strict=True)):

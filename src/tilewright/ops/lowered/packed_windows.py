@@ -27,7 +27,7 @@ Arrays = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class ConvWindowsAttrs(Attrs):
-    """Attributes of `conv`; channels of the result and of a block of it."""
+    """Attributes of `conv`; the channels of the result and of a block of it."""
 
     strides: Ints
     dilations: Ints

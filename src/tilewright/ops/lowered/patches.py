@@ -22,7 +22,8 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class PatchesAttrs(Attrs):
-    """Strides, dilations and pads of `conv`, extents of its window; the length of a row, zeros at its end."""
+    """Strides, dilations and pads of `conv`, and the sizes of its window; `depth`: the length of a row, which is padded
+    with zeros."""
 
     kernel: Ints
     strides: Ints
@@ -32,7 +33,7 @@ class PatchesAttrs(Attrs):
 
 
 def windows(shape: Sequence[Expr], attrs: PatchesAttrs) -> tuple[Expr, ...]:
-    """How many windows there are along each spatial dimension of `[N, C, ...]`."""
+    """The number of windows along each spatial dimension of `[N, C, ...]`."""
     rank, pads = len(shape) - 2, attrs.pads
     return tuple(
         window_extent(

@@ -1,8 +1,9 @@
-"""`lowered.recurrence`: a recurrent layer whose weights lie in panels, all gates of an element of the state together.
+"""`lowered.recurrence`: a recurrent layer whose weights are packed in panels, with all gates of a state element
+adjacent.
 
     w[H, gates * H]  ->  [ceil(H / width), H, gates, width]
 
-`transform/layout/recurrence.py` makes it of the operator `recurrence`.
+`transform/layout/recurrence.py` creates it from the operator `recurrence`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class PackGatesAttrs(Attrs):
-    """How many `gates` stand side by side, and how many elements of the state a panel has."""
+    """The number of `gates` side by side, and the number of state elements of a panel."""
 
     gates: int
     width: int
@@ -58,8 +59,8 @@ def _pack_compute(inputs: Sequence[Tensor | None], attrs: PackGatesAttrs, types:
 
 @dataclass(frozen=True, slots=True)
 class PackedRecurrenceAttrs(RecurrenceAttrs):
-    """Attributes of `recurrence`, and a tile: `rows` rows, `tiles` tiles for each panel, `unrolled` steps of k in a
-    body."""
+    """Attributes of `recurrence`, and the register tile: `rows` rows, `tiles` tiles for each panel, `unrolled` steps of
+    k in a loop body."""
 
     rows: int = 1
     tiles: int = 1
@@ -67,8 +68,8 @@ class PackedRecurrenceAttrs(RecurrenceAttrs):
 
 
 def _infer(types: Types, attrs: PackedRecurrenceAttrs) -> Out:
-    """Inputs as `recurrence`'s, the weights packed; the same outputs. Weights of i8 are codes, whose products are
-    multiplied by an eighth input, f32[gates * H]."""
+    """The type rule: inputs and outputs as of `recurrence`, but with packed weights. Weights of i8 are codes, whose
+    products are multiplied by an eighth input, f32[gates * H]."""
     return results(types, present(types[2]).shape[1], attrs)
 
 

@@ -2,8 +2,8 @@
 
 %y = lowered.resampled(%x) {resize's attributes, extent, dtype}
 
-A loop over the axis that is unrolled reads neighbours and shuffles them, where tables in memory would have to be
-gathered from (`codegen/llvm/memory.py`).
+An unrolled loop over the axis loads neighbours and shuffles them, which avoids gathers by tables in memory
+(`codegen/llvm/memory.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tilewright.te.tensors import const_matrix
 
 
 def _infer(types: Types, attrs: ResizeTapsAttrs) -> tuple[TensorType, ...]:
-    """x: samples of its last axis, as `resample` makes them of `resize_taps` with these attributes."""
+    """The type rule: x resampled along its last axis, as `resample` does with the tables of `resize_taps`."""
     x = present(types[0])
     if axis_of(attrs.axis, x.rank) != x.rank - 1:
         raise ShapeError("known samples are of the last axis", expected=x.rank - 1, got=attrs.axis)

@@ -1,10 +1,10 @@
-"""Grid sampling in two steps: where each pixel's taps lie and what they weigh, then weighted sums for all channels.
+"""Grid sampling in two steps: the indices and weights of each pixel's taps, then weighted sums for all channels.
 
 %index, %weight = lowered.sample_taps(%grid) {grid_sample's attributes, extents, dtype}
 %y = lowered.sampled(%x, %index, %weight) {axis}
 
-Places are computed in f64, once a pixel rather than once an element. Where channels are the last dimension of `x`, a
-tap is a vector of them, and lanes gather nothing.
+Coordinates are computed in f64, once for each pixel rather than for each element. If channels are the last dimension of
+`x`, a tap is one vector load, without gathers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTapsAttrs(GridSampleAttrs):
-    """`extents` are the sizes of the sampled dimensions, `dtype` is the weights'."""
+    """`extents`: the sizes of the sampled dimensions; `dtype`: the type of the weights."""
 
     extents: Dims
     dtype: DType
@@ -107,7 +107,7 @@ def _compute(inputs: Tensors, attrs: SampledAttrs, out: Out) -> tuple[Tensor, ..
         pixel = (*i[:axis], *i[axis + 1 :])
 
         def summed(at: tuple[Expr, ...], inside: Expr) -> Expr:
-            """The sum over the taps of the dimensions that `at` has no index of."""
+            """The sum over the taps of those dimensions for which `at` has no index."""
             k = len(at)
             if k == rank:
                 point = [i[0], *(maximum(a, 0) for a in at)]

@@ -45,22 +45,23 @@ Tensors = Sequence[Tensor | None]
 Out = tuple[TensorType, ...]
 
 TERMS = {3: ((0, 1), (0, 0), (1, 0)), 6: ((0, 2), (0, 1), (1, 1), (1, 0), (2, 0), (0, 0))}
-"""The pieces of both factors that are multiplied, in an order in which one of the two stays where it is."""
+"""The pairs of pieces (of the first, of the second factor) that are multiplied, ordered so that consecutive pairs share
+one."""
 
 TOGETHER = {3: 3, 6: 5}
-"""How many of the terms are summed step by step of the depth. The last one of six is summed after these: to sums that
-are small it adds a rounding of their whole size once a step, instead of each term one. Three terms would gain nothing,
-what they leave out is more."""
+"""How many of the terms are summed together in one pass over the depth. The last of six, which is the largest, has a
+pass of its own after them, so that the small terms do not each round the large sum. With three terms this would gain
+nothing, as the omitted terms are larger."""
 
 
 def passes(terms: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """The terms by passes over the depth."""
+    """The terms, grouped by passes over the depth."""
     first = TOGETHER[terms]
     return tuple(part for part in (TERMS[terms][:first], TERMS[terms][first:]) if part)
 
 
 def count_of(terms: int) -> int:
-    """The number of pieces of each factor if their product has so many terms."""
+    """The number of pieces of each factor for this many terms."""
     return 1 + max(left for left, _ in TERMS[terms])
 
 
@@ -69,14 +70,14 @@ def count_of(terms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PiecesAttrs(Attrs):
-    """How many pieces; whether their dimension is the first one, else it is the last but one."""
+    """The number of pieces; whether their dimension is the first one, or the last but one."""
 
     count: int
     first: bool
 
 
 def _pieces_infer(types: Types, attrs: PiecesAttrs) -> Out:
-    """`x[..., K]` of f32 to bf16, with a dimension of pieces."""
+    """The type rule: `x[..., K]` of f32 to bf16, with an added dimension of pieces."""
     x = present(types[0])
     if x.dtype is not f32 or not x.shape or attrs.count not in (2, 3):
         raise ShapeError("two or three pieces are of f32", expected="f32[..., K]", got=f"{attrs.count} of {x}")
@@ -120,7 +121,7 @@ PIECES = register(OpDef("lowered.pieces", "injective", PiecesAttrs, _pieces_infe
 
 @dataclass(frozen=True, slots=True)
 class MatmulPiecesAttrs(Attrs):
-    """Columns of the result, rows of a register, terms of each product."""
+    """The columns of the result, the rows of a matrix register, the terms of each product."""
 
     columns: int
     rows: int
@@ -186,11 +187,12 @@ MATMUL_PIECES = register(
 
 
 LIMIT = 2.0**126
-"""Sums of products up to which pieces of them are not beyond the largest number of f32, which is almost 2^128."""
+"""Bound of sums of f32 products up to which the same sums of pieces cannot overflow f32, whose largest number is almost
+2^128."""
 
 
 def _large_infer(types: Types, attrs: Attrs) -> Out:
-    """Largest magnitudes of f32 and a bound `[]` to 0 or 1, i64[]."""
+    """The type rule: largest magnitudes of rows, f32, and a bound `[]`, to the flag 0 or 1, i64[]."""
     if any(t is None or t.dtype is not f32 for t in types) or len(types) != 2 or present(types[1]).rank:
         raise ShapeError("magnitudes and a bound are of f32", expected="f32[...], f32[]", got=str(types))
     return (TensorType(i64, ()),)
@@ -222,14 +224,14 @@ TOO_LARGE = register(OpDef("lowered.too_large", "reduction", Attrs, _large_infer
 
 @dataclass(frozen=True, slots=True)
 class MatmulSplitAttrs(MatmulPiecesAttrs):
-    """Attributes of a product that is one of pieces from `least` rows on, and an ordinary one of f32 for fewer.
-    `transpose`: whether a matrix of weights that is not packed comes as [N, K]."""
+    """Attributes of a product that is computed by pieces from `least` rows on, and in f32 for fewer rows. `transpose`:
+    whether an unpacked second factor comes as [N, K]."""
 
     least: int
     transpose: bool = False
 
     def ordinary(self, rows: int, weights: int) -> tuple[str, Attrs]:
-        """The operator that multiplies rows and weights of so many dimensions as they are, and its attributes."""
+        """The f32 operator, with its attributes, for factors of these ranks."""
         if weights == rows:
             return "matmul", MatmulAttrs(transpose_b=self.transpose)
         return "lowered.matmul_packed", ColumnsAttrs(as_expr(self.columns))
@@ -245,7 +247,8 @@ def _split_infer(types: Types, attrs: MatmulSplitAttrs) -> Out:
 
 
 def versions(node: Node) -> tuple[Version, ...]:
-    """The product of pieces of enough rows whose numbers have them, and the ordinary one of all others."""
+    """The product by pieces, if there are enough rows and no overflow is possible, and the f32 product for other
+    cases."""
     x, pieces, packed, panels, away = node.inputs
     assert x is not None and away is not None and packed is not None
     attrs = node.of(MatmulSplitAttrs)

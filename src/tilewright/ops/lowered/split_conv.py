@@ -1,10 +1,11 @@
-"""Convolutions of f32 by products of bf16 pieces (`split.py`), in registers of matrices (`tiles.py`).
+"""Convolutions of f32 by products of bf16 pieces (`split.py`), by matrix instructions (`tiles.py`).
 
     conv_pieces   x[N, C/b, H, W, b] of f32, panels [P, pieces, kh, kw, D/2, 16, 2] of bf16   ->  blocks of f32
     conv_x3, _x6  x, packed w, panels of pieces, a[n]                                          ->  blocks of f32
 
-Pieces of the map are made where it is copied. `conv_x3` takes the convolution as it is where n is not 0, as products
-do. Of few channels those of several lines and columns lie side by side, as `tiles.py` gathers them.
+The input is split into pieces while it is copied. `conv_x3` computes the convolution in f32 where n is not 0, as
+products do. If there are few channels, those of several lines and columns are laid side by side, as `tiles.py` gathers
+them.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class ConvPiecesAttrs(ConvTilesAttrs):
-    """Attributes of a convolution in registers of matrices whose f32 products are sums of `terms` products of bf16
+    """Attributes of a convolution by matrix instructions whose f32 products are sums of `terms` products of bf16
     pieces."""
 
     terms: int = 3
 
 
 def _product_infer(types: Types, attrs: ConvPiecesAttrs) -> Out:
-    """Blocked x of f32 and panels of pieces to blocks as wide as the panels, of f32."""
+    """The type rule: blocked x of f32 and panels of pieces, to blocks of f32 as wide as the panels."""
     x, w = present(types[0]), present(types[1])
     if attrs.terms not in TERMS or x.dtype is not f32 or w.dtype is not bf16 or w.rank != 7:
         raise ShapeError("pieces are of f32 maps", expected=f"terms {', '.join(map(str, TERMS))}", got=f"{x}, {w}")
@@ -71,7 +72,7 @@ CONV_PIECES = register(
 
 
 def versions(node: Node) -> tuple[Version, ...]:
-    """The convolution of pieces of a map whose numbers have them, and the ordinary one of all others."""
+    """The convolution by pieces, if no overflow is possible, and the f32 convolution for other cases."""
     x, packed, panels, away = node.inputs
     assert away is not None
     split = Node(CONV_PIECES.name, (x, panels), node.outputs, node.attrs)
@@ -80,7 +81,7 @@ def versions(node: Node) -> tuple[Version, ...]:
 
 
 def _ordinary(attrs: ConvPiecesAttrs) -> tuple[str, ConvBlockedAttrs | ConvWindowsAttrs]:
-    """The operator that multiplies f32 as it is, and its attributes."""
+    """The f32 operator with its attributes."""
     steps, channels, block = (attrs.strides, attrs.dilations, attrs.pads), attrs.channels, attrs.rows
     if attrs.groups > 1:
         return "lowered.conv_windows", ConvWindowsAttrs(*steps, attrs.groups, channels, out_block=block)
@@ -88,7 +89,7 @@ def _ordinary(attrs: ConvPiecesAttrs) -> tuple[str, ConvBlockedAttrs | ConvWindo
 
 
 def _split_infer(types: Types, attrs: ConvPiecesAttrs) -> Out:
-    """Blocked x, filters packed as they are, panels of pieces, and `[n]`."""
+    """The type rule: blocked x, filters packed for f32, panels of pieces, and the overflow flag `[n]`."""
     if present(types[3]).rank != 1:
         raise ShapeError("whether there are pieces is the size of a vector", got=present(types[3]))
     return _product_infer((types[0], types[2]), attrs)

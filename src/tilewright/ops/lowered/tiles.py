@@ -1,8 +1,8 @@
-"""Products for instructions that multiply matrices in registers: 16 rows of 64 bytes at once (see `targets/isa.py`).
+"""Products by instructions on matrix registers of 16 rows of 64 bytes (see `targets/isa.py`).
 
-Weights are packed as for dot instructions (`dots.py`, `dot_conv.py`), a depth of whole registers, past which they are
-zero. Rows are rounded up to whole registers too: what is computed there is dropped. Rows that are not whole are copied
-first, with zeros after them, so that no register reads past them.
+Weights are packed as for dot instructions (`dots.py`, `dot_conv.py`), with the depth zero-padded to whole registers.
+The number of rows is rounded up to whole registers too, and the excess results are dropped. Rows whose depth does not
+fill registers are copied first and zero-padded, so that no register load reads past them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class MatmulTilesAttrs(Attrs):
-    """Columns of the result, rows of a register."""
+    """The columns of the result, the rows of a matrix register."""
 
     columns: int
     rows: int
@@ -84,10 +84,10 @@ MATMUL_TILES = register(
 
 @dataclass(frozen=True, slots=True)
 class ConvTilesAttrs(Attrs):
-    """Attributes of `conv`; channels of the result; pixels of a register; whether these are pixels of one line each
-    time, or of all lines in their order (`flat`). `gathered`: the window, and how many lines and columns of it lie side
-    by side in the depth; the columns are all of them, and some after that weigh nothing (none: channels of one pixel
-    do). `groups`: those of `conv`, each of whole panels."""
+    """Attributes of `conv`; channels of the result; pixels of a register; `flat`: whether a register's pixels may
+    continue on the next line. `gathered`: the window, and how many of its lines and columns are laid side by side in
+    the depth of the product; these are all columns, perhaps followed by some with weight 0 (None: only the channels of
+    one pixel). `groups`: of `conv`, each of whole panels."""
 
     strides: Ints
     dilations: Ints
@@ -122,7 +122,7 @@ def _conv_infer(types: Types, attrs: ConvTilesAttrs) -> Out:
 
 
 def chosen(which: Expr, values: Sequence[Expr]) -> Expr:
-    """The value whose number in the list is `which`."""
+    """`values[which]`, by selects."""
     result = values[-1]
     for k in reversed(range(len(values) - 1)):
         result = select(which < k + 1, values[k], result)
@@ -130,16 +130,16 @@ def chosen(which: Expr, values: Sequence[Expr]) -> Expr:
 
 
 def together(lines: int) -> int:
-    """Lines of the product, or registers of a flat one: an even number, so that two of them share weights, where that
-    adds a seventh at most."""
+    """The number of lines (or registers of a flat product) rounded up to an even one, so that two share weights, if
+    that adds no more than a seventh."""
     return lines if lines < 7 else lines + lines % 2
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One direction of a map as it is copied: elements at steps of `stride` follow one another, for each of `phases`
-    first ones; a pixel of the output reads up to `reach` elements further than its own; `length` elements are read in
-    all, of which the last `shared` ones surround the map, as many of the first ones do."""
+    """One direction (height or width) of the copied image: elements at steps of `stride` are contiguous, separately for
+    each of `phases` offsets. A pixel of the output reads up to `reach` elements after its own. Of the `length` elements
+    that are read, the last `shared` ones are padding that the first ones of the next line can provide."""
 
     phases: int
     reach: int
@@ -148,13 +148,13 @@ class Side:
 
 
 def phases_of(window: int, stride: int, dilation: int) -> int:
-    """From how many first elements on, every `stride`-th one, windows are read: element `f` of a window is one of
-    phase `f % phases`."""
+    """The number of offsets modulo the stride at which windows read: element `f` of a window belongs to phase `f %
+    phases`."""
     return 1 if window == 1 or dilation % stride == 0 else min(stride, (window - 1) * dilation + 1)
 
 
 def _side(size: int, out: int, window: int, stride: int, dilation: int, before: int) -> Side:
-    """The map has `size` elements and `before` that surround it, the output has `out`."""
+    """The direction of an image of `size` elements, `before` of padding in front, and an output of `out` elements."""
     outer, phases = (window - 1) * dilation, phases_of(window, stride, dilation)
     length = out + outer // stride
     first = max(0, -(-(before - phases + 1) // stride))
@@ -164,9 +164,9 @@ def _side(size: int, out: int, window: int, stride: int, dilation: int, before: 
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """How the pixels of a convolution's product follow one another: `lines` of `rows` pixels, or, in a flat one, a line
-    of all of them. From a line of the copied map to the next one are `pitch` pixels: what surrounds the map on the
-    right does so on the left of the next line. `copied` pixels are read of each phase of lines and columns."""
+    """The order of the pixels of a convolution's product: `lines` lines of `rows` pixels, or for a flat product one
+    line of all pixels. `pitch`: the distance in pixels between lines of the copied image, in which the padding right of
+    a line also serves as the padding left of the next. `copied`: the pixels read in each phase of lines and columns."""
 
     down: Side
     across: Side
@@ -208,7 +208,7 @@ def _conv_compute(inputs: Tensors, attrs: ConvTilesAttrs, out: Out) -> tuple[Ten
 
 
 Pieces = Callable[[Expr], list[Expr]]
-"""The pieces of an element (`split.py`)."""
+"""A function from an f32 element to its bf16 pieces (`split.py`)."""
 
 
 def convolution(
@@ -218,9 +218,9 @@ def convolution(
     terms: Sequence[tuple[int, int]] = (),
     pieces_of: Pieces | None = None,
 ) -> tuple[Tensor, ...]:
-    """The input is copied with its channels side by side, what surrounds the map, and every `stride`-th line and column
-    separately, so that neighbouring pixels of the output read neighbours. Pixels of the product that are none of the
-    map are dropped. `terms` say which pieces of both are multiplied: a pixel's follow one another, those of weights are
+    """The input is copied with channels innermost and with padding, each phase of the strides separately, so that
+    neighbouring pixels of the output read neighbours of the copy. Pixels of the product that lie outside of the output
+    are dropped. `terms`: pairs of pieces that are multiplied; a pixel's pieces are adjacent, those of weights are in
     their second dimension."""
     x, w, (type,) = need(inputs[0]), need(inputs[1]), out
     zero = inputs[2][()] if len(inputs) > 2 and inputs[2] is not None else const(0, x.dtype)
@@ -284,7 +284,8 @@ def _conv_reference(arrays: Sequence[Any], attrs: ConvTilesAttrs) -> tuple[Any, 
 
 
 def _gathered(x: Any, attrs: ConvTilesAttrs, zero: Any) -> Any:
-    """`x[N, 1, H, W, C]` with what surrounds it, for each line and each column of the output all that is gathered."""
+    """`x[N, 1, H, W, C]` padded; for each line and column of the output, the elements that are gathered into the
+    depth."""
     kh, kw, lines, columns = attrs.gathered
     (dh, dw), (top, left, bottom, right) = attrs.dilations, attrs.pads
     height, width = x.shape[2] + top + bottom, x.shape[3] + left + right

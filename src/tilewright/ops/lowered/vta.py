@@ -1,10 +1,10 @@
-"""A layer that the accelerator VTA computes: its program, as words, beside what it reads.
+"""A layer that the accelerator VTA computes: its program, as words, and its operands.
 
     %y, %memory = lowered.vta(%x, %w, %bias) {words = array u8[4096], uops = array u8[1024], addresses = [4096, ...],
     ...}
 
-Operands lie as the program wants them (`plans/vta/layers.py`). The kernel is the simulator with the program in it, so
-that a compiled model runs anywhere; `memory` is the accelerator's own, whose content is not read.
+Operands have the layouts that the program expects (`plans/vta/layers.py`). The kernel is the simulator with the program
+in it, so that a compiled model runs anywhere; `memory` is the accelerator's own, whose content is not read.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SYMBOL = "tw_vta_layer_"
 
 @dataclass(frozen=True, slots=True)
 class VtaAttrs(Attrs):
-    """The instructions and micro-operations; addresses of the operands, of the result and of the micro-operations; the
-    result's shape; and what the layer is, for readers."""
+    """The instructions and micro-operations; the addresses of operands, result and micro-operations; the result's
+    shape; and a description of the layer for readers."""
 
     words: ConstantArray
     uops: ConstantArray
@@ -46,7 +46,7 @@ class VtaAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: VtaAttrs) -> tuple[TensorType, ...]:
-    """Bytes of the shape that the attributes state, and the accelerator's memory."""
+    """The type rule: bytes of the shape that the attributes state, and the accelerator's memory."""
     for t in types:
         present(t)
     shapes = (attrs.shape, (memory_bytes(DEFAULT),))
@@ -64,7 +64,8 @@ def _reference(arrays: Sequence[Any], attrs: VtaAttrs) -> tuple[Any, ...]:
 
 
 def _loops(types: Types, attrs: VtaAttrs, out: tuple[TensorType, ...]) -> PrimFunc:
-    """One call of the program's function (`targets/vta/kernel.py`), whose name is a digest of what it runs."""
+    """A loop program with one call of the program's function (`targets/vta/kernel.py`), whose name is a digest of the
+    program."""
     source = [t for t in types if t is not None]
     operands = [te.placeholder(t.shape, t.dtype, f"x{k}") for k, t in enumerate(source)]
     sizes = [_nbytes(t) for t in operands] + [int(np.prod(attrs.shape))]
