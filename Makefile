@@ -128,7 +128,9 @@ demo-rl: $(STAMP) $(TORCH_STAMP) $(DEMO_STAMP) ## train PPO with actor processes
 demo-train: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) $(DEMO_STAMP) ## learn handwritten digits by compiled steps, live, beside PyTorch and JAX; ARGS="--epochs 20"
 	$(PY) -m examples.mnist_like $(ARGS)
 
-test: lint types layers pytest ## format, lint, words, types, import layers, documents, tests
+# Types are checked beside the tests: mypy has one process.
+test: lint layers ## format, lint, words, types, import layers, documents, tests
+	$(MAKE) --no-print-directory -j 2 types pytest
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -144,7 +146,7 @@ layers: $(STAMP)
 pytest: $(STAMP)
 	$(PY) -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
-test-all: $(STAMP) ## the tests with all cases of those that are marked costly
+test-all: $(STAMP) ## the tests with all cases of those that are marked costly or daily
 	$(PY) -m pytest -n auto --dist worksteal --all-cases $(PYTEST_ARGS)
 
 # What runs code: results, not texts. The whole suite has run with the machine's own instructions.

@@ -7,14 +7,16 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, date, datetime
 from itertools import compress
 from math import ceil
 from pathlib import Path
-from random import Random
 from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.sampling import of_the_day, sampled
 
 # Set before any module of Tilewright reads its flags. One folder for all runs of a user: compiled objects are kept by
 # the digest of the program, so a warm folder saves time and cannot change a result.
@@ -39,13 +41,20 @@ settings.load_profile("fuzz" if os.environ.get("TILEWRIGHT_FUZZ") else "default"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files with what came out")
-    parser.addoption("--all-cases", action="store_true", help="all cases of tests that are marked costly")
+    parser.addoption("--all-cases", action="store_true", help="all cases of tests that are marked costly or daily")
+    parser.addoption("--day", metavar="DATE", help="the date whose cases of tests marked daily run, in place of today")
     parser.addoption("--one-of", type=int, default=1, metavar="N", help="one of N of the cases of each test")
     parser.addoption("--share", default="0/1", metavar="K/N", help="the tests of share K of N, drawn by their names")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """All workers have the day of the process that starts them, at midnight too."""
+    if config.option.day is None:
+        config.option.day = datetime.now(UTC).date().isoformat()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests of other shares (`--share`), and cases of tests that have many (`sampled`)."""
+    """Leave out tests of other shares (`--share`), and cases of tests that have many (`of_the_day`, `sampled`)."""
     share, shares = map(int, config.getoption("--share").split("/"))
     if shares > 1:
         drawn = [crc32(item.nodeid.partition("[")[0].encode()) % shares == share for item in items]
@@ -54,35 +63,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    retained: set[pytest.Item] = set()
+    retained: set[str] = set()
+    day = date.fromisoformat(config.option.day).toordinal()
     for several in cases.values():
-        mark = several[0].get_closest_marker("costly")
-        one_of = config.getoption("--one-of") * (1 if mark is None or config.getoption("--all-cases") else mark.args[0])
-        retained.update(sampled(several, ceil(len(several) / one_of)))
+        names, one_of = [item.nodeid for item in several], config.getoption("--one-of")
+        if not config.getoption("--all-cases"):
+            costly, daily = (several[0].get_closest_marker(mark) for mark in ("costly", "daily"))
+            one_of *= 1 if costly is None else costly.args[0]
+            names = names if daily is None else of_the_day(names, daily.args[0], day)
+        retained.update(sampled(names, ceil(len(names) / one_of)))
     if len(retained) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if item not in retained])
-        items[:] = [item for item in items if item in retained]
-
-
-def sampled(cases: list[pytest.Item], count: int) -> list[pytest.Item]:
-    """`count` of a test's cases. Each is the one with the most values of parameters that no case before it has, so that
-    where cases are the product of several lists every value is there as soon as can be, and again when all have been.
-    Which of equal ones comes first is drawn, in the same way in each run and for each worker."""
-    if count >= len(cases):
-        return cases
-    left = sorted(cases, key=lambda item: item.nodeid)
-    Random(left[0].nodeid.partition("[")[0]).shuffle(left)
-    values = {item: set(enumerate(item.nodeid.partition("[")[2].split("-"))) for item in left}
-    retained: list[pytest.Item] = []
-    seen: set[tuple[int, str]] = set()
-    while len(retained) < count:
-        if all(values[item] <= seen for item in left):
-            seen.clear()
-        item = max(left, key=lambda item: len(values[item] - seen))
-        left.remove(item)
-        retained.append(item)
-        seen |= values[item]
-    return retained
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in retained])
+        items[:] = [item for item in items if item.nodeid in retained]
 
 
 def pytest_collection_finish() -> None:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from typer.main import get_command
 
 import tilewright as tw
 from tilewright.cli.main import main
 
 Cli = Callable[..., tuple[int, str, str]]
 
+_COMMAND = cache(get_command)
+"""Typer makes all commands anew in each call, for as long as most tests here take by themselves."""
+
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """`cli("run", "m.onnx")` -> (exit code, stdout, stderr)."""
     monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr("typer.main.get_command", _COMMAND)
 
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["tilewright", *map(str, arguments)])

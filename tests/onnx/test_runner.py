@@ -59,15 +59,21 @@ class _Declines(ReferenceBackend):
         raise BackendIsNotSupposedToImplementIt("not here")
 
 
-def test_declined_tests_are_skips() -> None:
-    tests, watch = run.collect(_Declines)
+@pytest.fixture(scope="module")
+def collected() -> tuple[list[running.Test], running.Watch]:
+    """All tests, for a backend that declines each."""
+    return run.collect(_Declines)
+
+
+def test_declined_tests_are_skips(collected: tuple[list[running.Test], running.Watch]) -> None:
+    tests, watch = collected
     result = running.run_one(next(t for t in tests if t.name == "test_abs"), watch)
     assert result.outcome == "skipped"
     assert "not here" in result.reason
 
 
-def test_every_test_is_there() -> None:
-    tests, _ = run.collect(ReferenceBackend)
+def test_every_test_is_there(collected: tuple[list[running.Test], running.Watch]) -> None:
+    tests, _ = collected
     assert sum(t.category == "Real" for t in tests) == 9
     assert sum(t.category == "Node" for t in tests) > 1500
     assert len({(t.category, t.name) for t in tests}) == len(tests)
