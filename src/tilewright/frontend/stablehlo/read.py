@@ -49,7 +49,7 @@ def context() -> Any:
     """An MLIR context with StableHLO, CHLO and the other dialects that JAX's modules contain."""
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-    from jaxlib.mlir.dialects import chlo, stablehlo
+    from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
@@ -58,6 +58,7 @@ def context() -> Any:
     created.load_all_available_dialects()
     stablehlo.register_dialect(created)
     chlo.register_dialect(created)
+    sdy.register_dialect(created)
     return created
 
 
