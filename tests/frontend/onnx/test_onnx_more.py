@@ -164,3 +164,39 @@ def test_hardmax_of_several_dimensions(axis: int) -> None:
     want = np.zeros_like(flat)
     want[np.arange(len(flat)), flat.argmax(1)] = 1
     np.testing.assert_array_equal(got, want.reshape(x.shape))
+
+
+def _negation(name: str, opset: int) -> onnx.FunctionProto:
+    body = [onnx.helper.make_node("Neg", ["x"], ["y"])]
+    return onnx.helper.make_function("", name, ["x"], ["y"], body, [onnx.helper.make_opsetid("", opset)])
+
+
+@pytest.mark.parametrize(("opset", "is_operator"), [(20, True), (17, False)])
+def test_a_function_with_the_name_of_an_operator(opset: int, is_operator: bool) -> None:
+    """The operator counts where the model's version of ONNX has it, as in ONNX Runtime and the reference."""
+    m = model([node("Gelu", "x", "y")], [info("x", [3])], ["y"], functions=[_negation("Gelu", opset)])
+    m.opset_import[0].version = opset
+    x = np.array([-1, 0.5, 2], F)
+    want = [-0.158655, 0.345731, 1.954500] if is_operator else -x
+    np.testing.assert_allclose(tw.compile(m)(x), want, rtol=1e-5)
+    assert len(m.functions) == 1
+
+
+@pytest.mark.parametrize("places", [[1, 5], [[0, 1], [1, 2]]])
+def test_sparse_tensors(places: Any) -> None:
+    """A constant and an initializer: numbers of a few places, which lie in rows or one after the other."""
+    values, indices = (onnx.numpy_helper.from_array(np.array(v), "s") for v in (np.array([5, 7], F), places))
+    sparse = onnx.helper.make_sparse_tensor(values, indices, [2, 3])
+    nodes = [node("Constant", [], ["c"], sparse_value=sparse), node("Sub", "cx", "a"), node("Mul", "as", "y")]
+    m = model(nodes, [info("x", [])], ["y"])
+    m.graph.sparse_initializer.append(sparse)
+    assert [n.op for n in import_onnx(m).graph.nodes] == ["constant", "sub", "mul"]
+    np.testing.assert_array_equal(tw.compile(m)(np.array(1, F)), [[0, 20, 0], [0, 0, 42]])
+
+
+def test_a_sparse_tensor_whose_places_are_outside() -> None:
+    values, indices = (onnx.numpy_helper.from_array(v, "s") for v in (np.array([5, 7], F), np.array([1, -1])))
+    m = model([node("Add", "xs", "y")], [info("x", [2, 3])], ["y"])
+    m.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [2, 3]))
+    with pytest.raises(tw.Error, match="indices do not fit"):
+        tw.compile(m)

@@ -72,7 +72,8 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
     if not model.HasField("graph"):
         raise ModelError("the file holds no ONNX graph", where=label)
     _check_text(model, label)
-    return Loaded(in_order(model), label, folder, _opsets(model, label), left, small)
+    opsets = _opsets(model, label)
+    return Loaded(_with_own_operators(in_order(model), opsets), label, folder, opsets, left, small)
 
 
 def _contents(path: Path, whole: bool) -> tuple[bytes, Left | None]:
@@ -107,6 +108,23 @@ def _check_text(model: onnx.ModelProto, label: str) -> None:
     bad = next((name for name in graphs() if not isinstance(name, str)), None)
     if bad is not None:
         raise ModelError("a name in the file is not UTF-8 text", where=label, got=repr(bad)[:80])
+
+
+def _with_own_operators(model: onnx.ModelProto, opsets: dict[str, int]) -> onnx.ModelProto:
+    """The model without those of its functions that have the domain and name of an operator of ONNX in the version
+    that the model imports: a runtime decides which counts, and ONNX Runtime and the reference take the operator."""
+
+    def is_operator(f: onnx.FunctionProto) -> bool:
+        domain = "" if f.domain == "ai.onnx" else f.domain
+        return not f.overload and domain in opsets and onnx.defs.has(f.name, opsets[domain], domain)
+
+    if not any(map(is_operator, model.functions)):
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.functions[:]
+    result.functions.extend(f for f in model.functions if not is_operator(f))
+    return result
 
 
 def _opsets(model: onnx.ModelProto, label: str) -> dict[str, int]:

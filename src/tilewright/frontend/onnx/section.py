@@ -7,21 +7,19 @@ of it: they are known at different times, some only when values are there.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 from onnx.inliner import inline_local_functions
 
 from tilewright.frontend.common.finish import first_line
 from tilewright.frontend.onnx.exported import exported
 from tilewright.frontend.onnx.load import Loaded
 from tilewright.frontend.onnx.order import MAX_DEPTH, captured, graphs, reads
-from tilewright.frontend.onnx.tensors import to_array
+from tilewright.frontend.onnx.tensors import as_tensor, dense
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 
@@ -141,7 +139,9 @@ def whole(loaded: Loaded) -> Section:
     graph = loaded.model.graph
     check_tensors(graph)
     initializers = {t.name: t for t in graph.initializer}
-    initializers |= {s.values.name: dense(s, loaded.label) for s in graph.sparse_initializer}
+    for sparse in graph.sparse_initializer:
+        name = sparse.values.name
+        initializers[name] = dense(sparse, f"{loaded.label}: initializer {name!r}")
     inputs = tuple(i.name for i in graph.input if i.name not in initializers)
     constants, nodes = without_constants(graph.node)
     outputs = tuple(o.name for o in graph.output)
@@ -168,7 +168,7 @@ def without_constants(
 
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """The array of a constant; None for one that is no dense tensor."""
+    """The array of a constant; None for one of strings."""
     if len(node.attribute) != 1 or node.attribute[0].ref_attr_name:
         return None
     a = node.attribute[0]
@@ -183,27 +183,9 @@ def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
             return as_tensor(np.int64(a.i), a.name)
         case "value_ints", onnx.AttributeProto.INTS:
             return as_tensor(np.array(a.ints, np.int64), a.name)
+        case "sparse_value", onnx.AttributeProto.SPARSE_TENSOR:
+            return dense(a.sparse_tensor, f"attribute {a.name!r}")
     return None
-
-
-def dense(sparse: onnx.SparseTensorProto, label: str) -> onnx.TensorProto:
-    """A sparse tensor with its zeros."""
-    where, shape = f"{label}: initializer {sparse.values.name!r}", tuple(sparse.dims)
-    if any(d < 0 for d in shape) or math.prod(shape) > MAX_DENSE:
-        raise ModelError("the tensor's dimensions make no sense", where=where, got=list(shape))
-    values, places = to_array(sparse.values, where, None), to_array(sparse.indices, where, None)
-    flat = np.zeros(math.prod(shape), values.dtype)
-    try:
-        if places.ndim == 2:
-            places = np.ravel_multi_index(tuple(places.T), shape)
-        flat[places] = values
-    except (ValueError, IndexError) as error:
-        raise ModelError("the sparse tensor's indices do not fit", where=where, got=str(error)) from None
-    return as_tensor(flat.reshape(shape), sparse.values.name)
-
-
-MAX_DENSE = 1 << 28
-"""Elements of a sparse tensor with its zeros."""
 
 
 def inlined(loaded: Loaded) -> Loaded:
@@ -289,16 +271,6 @@ def value_info(name: str, info: TensorInfo | None) -> onnx.ValueInfoProto:
     if info is None:
         return onnx.ValueInfoProto(name=name)
     return onnx.helper.make_tensor_value_info(name, info.code, list(info.dims))
-
-
-def as_tensor(value: Any, name: str) -> onnx.TensorProto:
-    """An array as a tensor."""
-    array = np.asarray(value)
-    if array.dtype.kind in "OUS":
-        return onnx.helper.make_tensor(
-            name, onnx.TensorProto.STRING, array.shape, [str(v).encode() for v in array.reshape(-1).tolist()]
-        )
-    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
 
 
 def names_of(nodes: Iterable[onnx.NodeProto]) -> set[str]:

@@ -178,3 +178,35 @@ def _tensors_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorPr
             yield from (sparse.values, sparse.indices)
         for graph in (a.g, *a.graphs):
             yield from _tensors_of_graph(graph)
+
+
+def as_tensor(value: Any, name: str) -> onnx.TensorProto:
+    """An array as a tensor."""
+    array = np.asarray(value)
+    if array.dtype.kind in "OUS":
+        return onnx.helper.make_tensor(
+            name, onnx.TensorProto.STRING, array.shape, [str(v).encode() for v in array.reshape(-1).tolist()]
+        )
+    return onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+
+
+def dense(sparse: onnx.SparseTensorProto, where: str) -> onnx.TensorProto:
+    """A sparse tensor with its zeros. Raises ModelError."""
+    shape = tuple(sparse.dims)
+    if any(d < 0 for d in shape) or math.prod(shape) > MAX_DENSE:
+        raise ModelError("the tensor's dimensions make no sense", where=where, got=list(shape))
+    values, places = to_array(sparse.values, where, None), to_array(sparse.indices, where, None)
+    flat = np.zeros(math.prod(shape), values.dtype)
+    try:
+        if places.ndim == 2:
+            places = np.ravel_multi_index(tuple(places.T), shape)
+        if np.any(places < 0):
+            raise IndexError("there are negative ones")
+        flat[places] = values
+    except (ValueError, IndexError) as error:
+        raise ModelError("the sparse tensor's indices do not fit", where=where, got=str(error)) from None
+    return as_tensor(flat.reshape(shape), sparse.values.name)
+
+
+MAX_DENSE = 1 << 28
+"""Elements of a sparse tensor with its zeros."""

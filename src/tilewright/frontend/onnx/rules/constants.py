@@ -29,9 +29,9 @@ def constant(n: Call) -> list[Item]:
         raise ModelError("Constant needs exactly one value", got=", ".join(arguments) or "none")
     value = n.attr(arguments[0])
     match arguments[0]:
-        case "value":
+        case "value" | "sparse_value":
             if not isinstance(value, Tensor):
-                raise ModelError("the attribute value must be a tensor")
+                raise ModelError(f"the attribute {arguments[0]} must be a tensor")
             t = DTYPES[value.code]
             large = t.is_float and value.array.size > MAX_CONSTANT
             return [known_item(value.array, t, weight=large)]
