@@ -1,8 +1,8 @@
 """The memory planner: live intervals and sizes to offsets in one arena, close to the largest sum of live bytes.
 
 This is offline dynamic storage allocation, which is NP-hard; on programs' intervals simple orders come within a few
-percent. Several orders are placed best-fit, the best is improved by moving what ends at the top to the front of the
-order and then by random moves, and the search stops as soon as the lower bound is met.
+percent. Blocks are placed best-fit in several orders; the best order is improved by moving blocks that reach the top to
+its front, and then by random moves, and the search stops as soon as the lower bound is met.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error
 
 ALIGNMENT = 64
-"""Bytes to a multiple of which places in the arena are rounded: a cache line."""
+"""The alignment of blocks in the arena in bytes: a cache line."""
 _SEARCH_STEPS = 1000
-"""Orders of the blocks that the search tries at most."""
+"""The most orders of blocks that the search tries."""
 _SEARCH_BUDGET = 1_000_000
-"""Pairs of blocks that the search may look at in all."""
+"""The most pairs of blocks that the search compares in all."""
 _FRONT = 24
-"""Places at the front of an order that moved blocks go to: what is placed early decides."""
+"""Moved blocks go to one of so many first positions of an order, since the blocks that are placed first matter most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Plan:
     """Offsets by block, the arena's size and the lower bound: the largest sum of live bytes at a step.
 
     Attributes:
-        live: the bytes that blocks really ask for at the fullest step, before any rounding to the alignment.
+        live: the largest sum of live bytes at a step, before rounding to the alignment.
     """
 
     offsets: tuple[int, ...]
@@ -56,7 +56,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Block:
-    """Memory that one or more intervals take, live from step `first` to `last` inclusive."""
+    """Memory that one or more intervals share, live from step `first` to `last` inclusive."""
 
     first: int
     last: int
@@ -96,9 +96,9 @@ def plan(intervals: Sequence[Interval]) -> Plan:
 
 
 def _where_others_stand(blocks: dict[int, Block], at: dict[int, int], arena: int) -> dict[int, int]:
-    """Places of empty blocks. Where they are not empty, for other sizes, those may be that live at the same steps, as
-    workspaces of another version of a kernel: each stands where one of them does. Others stand above all blocks, of
-    which none is moved up for them (`places.py`)."""
+    """Offsets of blocks that are empty at these sizes. At other sizes, where such a block is not empty, another block
+    that lives at the same steps may be, as with workspaces of different versions of a kernel: it gets the offset of one
+    of those. The rest are above all blocks, so that they move no other block (`places.py`)."""
     places: dict[tuple[int, int], list[int]] = {}
     for k, offset in at.items():
         places.setdefault((blocks[k].first, blocks[k].last), []).append(offset)
@@ -111,7 +111,7 @@ def _where_others_stand(blocks: dict[int, Block], at: dict[int, int], arena: int
 
 
 def roots(intervals: Sequence[Interval | TempSpec]) -> list[int]:
-    """The first block of the memory that each takes."""
+    """For each interval, the number of the first block in its chain of aliases."""
     results: list[int] = []
     for k, x in enumerate(intervals):
         results.append(k if x.alias is None else results[x.alias])
@@ -119,12 +119,13 @@ def roots(intervals: Sequence[Interval | TempSpec]) -> list[int]:
 
 
 def least_bytes(intervals: Sequence[Interval]) -> int:
-    """The bytes that blocks ask for at the fullest step, which no plan undercuts."""
+    """The largest sum of live bytes at a step, which no plan can undercut."""
     return _largest_sum(_live_blocks(intervals, roots(intervals)))
 
 
 def _live_blocks(intervals: Sequence[Interval], whose: Sequence[int]) -> Iterable[Block]:
-    """The blocks of memory at each step: blocks in one place count once, where several are live the largest counts."""
+    """Blocks of memory with the steps at which they are live; of intervals that share memory only the largest live one
+    counts."""
     groups: dict[int, list[Interval]] = {}
     for k, x in enumerate(intervals):
         groups.setdefault(whose[k], []).append(x)
@@ -176,7 +177,8 @@ def _search(blocks: list[Block]) -> tuple[list[int], int]:
 
 
 def _by_pressure(blocks: list[Block]) -> list[int]:
-    """Blocks live at the fullest step first, then those at the fullest of what is left, and so on."""
+    """An order of blocks: those live at the fullest step first, then those at the fullest step of the remaining blocks,
+    and so on."""
     steps = sorted({b.first for b in blocks})
     spans = [(bisect_left(steps, b.first), bisect_right(steps, b.last)) for b in blocks]
     change = [0] * (len(steps) + 1)
@@ -192,8 +194,8 @@ def _by_pressure(blocks: list[Block]) -> list[int]:
 
 
 def _least_of_ranges(values: list[int], ranges: Iterable[tuple[int, int]]) -> list[int]:
-    """The least of `values[begin:end]` for each range, none of which is empty: a table of the least of each run of
-    2, 4, 8, ... values answers each by two runs that overlap."""
+    """The least of `values[begin:end]` for each range, none of which is empty: a table of the minimum of each run of 2,
+    4, 8, ... values answers each query by two overlapping runs."""
     levels = [values]
     while 2 ** len(levels) <= len(values):
         below, half = levels[-1], 2 ** (len(levels) - 1)
@@ -220,7 +222,8 @@ def conflicts_of(blocks: Sequence[Block]) -> list[list[int]]:
 
 
 def _place(order: Sequence[int], blocks: list[Block], conflicts: list[list[int]]) -> tuple[list[int], int]:
-    """Best fit: each block into the smallest gap, below what it conflicts with, that holds it; else on top."""
+    """Best fit: place each block into the smallest sufficient gap below the blocks that it conflicts with, else on top
+    of them."""
     offsets = [-1] * len(blocks)
     top = 0
     for k in order:
@@ -260,7 +263,8 @@ def _raise_the_top(
 def _wander(
     best: tuple[list[int], int], order: list[int], blocks: list[Block], conflicts: list[list[int]], goal: int
 ) -> tuple[list[int], int]:
-    """Move random blocks of the order and keep what is no worse. The seed is fixed: plans are reproducible."""
+    """Move the highest block, or one that conflicts with it, to a random early position of the order, and keep an order
+    that is no worse. The seed is fixed, so that plans are reproducible."""
     random = Random(len(order))
     for _ in range(_steps(conflicts)):
         if best[1] <= goal + goal // 100:
@@ -277,5 +281,5 @@ def _wander(
 
 
 def _steps(conflicts: list[list[int]]) -> int:
-    """How many placements a search may try: a few milliseconds' worth."""
+    """The number of placements that a search may try, which takes a few milliseconds."""
     return min(_SEARCH_STEPS, max(4, _SEARCH_BUDGET // (sum(map(len, conflicts)) + len(conflicts))))

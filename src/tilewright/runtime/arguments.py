@@ -1,5 +1,5 @@
-"""Arguments of a call that the native fast path does not take: each is checked and, where allowed, converted; one error
-lists all that do not fit."""
+"""Arguments of a call that the native fast path rejects: each is checked and, where allowed, converted; one error lists
+all that do not fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.support.errors import CallError, Error, Problems
 
 @dataclass(frozen=True, slots=True)
 class BoundInputs:
-    """Inputs as native code takes them, and the symbols' values."""
+    """Inputs as arrays that native code accepts, and the values of the symbols."""
 
     arrays: list[Array]
     dims: tuple[int, ...]
@@ -29,10 +29,8 @@ def describe_spec(spec: InputSpec | OutputSpec) -> str:
 
 
 def in_order(names: Sequence[str], inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """All inputs of a call in the order of `names`: the first ones as they came, the others from those by name.
-
-    CallError listing names that there are not, that came twice, and inputs that did not come.
-    """
+    """All inputs of a call in the order of `names`: positional ones first, then keyword arguments. Raises CallError,
+    which lists unknown names, names that were passed twice, and missing inputs."""
     if not named:
         return tuple(inputs)
     problems = Problems()
@@ -58,10 +56,10 @@ def bind_inputs(
     args: Sequence[Any],
     view: Callable[[Any, str, bool], Any] = as_numpy,
 ) -> BoundInputs:
-    """Check and convert all inputs; CallError listing everything that does not fit.
+    """Check and convert all inputs; raises CallError, which lists everything that does not fit.
 
-    Not contiguous and not aligned arrays are copied; nothing else is converted: a wrong dtype is more likely a mistake
-    than a wish.
+    Arrays that are not contiguous or aligned are copied. Dtypes are never converted, as a wrong one is probably a
+    mistake.
 
     Args:
         view: gives an argument as NumPy's array, or as one like it that is elsewhere and stays as it is.
@@ -126,7 +124,8 @@ def _check_input(array: Array, spec: InputSpec, where: str, bound: dict[str, tup
 def bind_outputs(
     outputs: Sequence[OutputSpec], shapes: Sequence[tuple[int, ...]], out: Any
 ) -> tuple[list[Array], list[Array]]:
-    """The caller's output arrays, and what native code writes: the same, or a buffer where one is not contiguous."""
+    """The caller's output arrays, and the arrays that native code writes: the same, or a buffer where one is not
+    contiguous."""
     arguments = list(out) if isinstance(out, (tuple, list)) else [out]
     if len(arguments) != len(outputs):
         names = ", ".join(f"{o.name}: {describe_spec(o)}" for o in outputs)
@@ -181,5 +180,6 @@ def _writable_in_place(array: Array) -> bool:
 
 
 def separate(inputs: list[Array], outputs: Sequence[Array]) -> list[Array]:
-    """Inputs, copied where they share memory with an output, which native code may write before it has read them."""
+    """The inputs; those that share memory with an output are copied, as native code may write outputs before it has
+    read all inputs."""
     return [x.copy() if any(np.may_share_memory(x, o) for o in outputs) else x for x in inputs]

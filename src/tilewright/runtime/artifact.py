@@ -40,11 +40,11 @@ FORMAT_VERSION = 1
 _HEADER = struct.Struct("<8sIIQ16s24x")
 _ENTRY = struct.Struct("<16sQQ16s16x")
 _MAX_SECTIONS = 64
-"""Sections that a file may state."""
+"""The most sections that a file may have."""
 _CHUNK = 4 << 20
-"""Bytes that are written and digested at once."""
+"""Bytes that are written and digested at a time."""
 _MAX_TEXT = 1 << 30
-"""Bytes of the manifest and of the texts."""
+"""The most bytes of the manifest, and of the texts."""
 _SECTIONS = ("manifest", "objects", "weights", "texts")
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -56,9 +56,9 @@ def write(
     """Write a program to a file, which appears whole or not at all.
 
     Args:
-        version: of the weights, to be given back by `read`.
+        version: of the weights, which `read` returns.
         code_only: leave out the weights that `Model.update` takes; the model's constants are kept.
-        compressed: in as few bytes as it takes (`runtime/coded.py`); weights are then unpacked when the file is read.
+        compressed: with weights compressed losslessly (`runtime/coded.py`); they are unpacked when the file is read.
     """
     parts = encode(program, version, code_only=code_only, compressed=compressed)
     try:
@@ -103,7 +103,7 @@ def encode(program: Program, version: int, *, code_only: bool = False, compresse
 
 
 def pack_blobs(blobs: Mapping[str, bytes]) -> Iterator[bytes]:
-    """Named runs of bytes as one, in parts: an index, then one after another."""
+    """Named byte strings as one, in parts: an index, then the strings one after another."""
     index = json.dumps({name: len(blob) for name, blob in blobs.items()}).encode()
     yield struct.pack("<Q", len(index))
     yield index
@@ -122,7 +122,8 @@ class _Section:
 
 
 def read(path: str | os.PathLike[str], *, code_only: bool = False) -> tuple[Program, int]:
-    """The program in a file and the version of its weights, which stay mapped. ArtifactError says what is wrong.
+    """The program in a file and the version of its weights, which stay mapped. Raises ArtifactError for an invalid
+    file.
 
     Args:
         code_only: accept a file without weights; the program's `weights` then holds the model's constants alone.
@@ -142,7 +143,7 @@ def read(path: str | os.PathLike[str], *, code_only: bool = False) -> tuple[Prog
 
 
 def leave_in_file(program: Program) -> None:
-    """Take the pages of a file that `read` has mapped out of the process's memory: reading brings them back."""
+    """Release the mapped pages of a file that `read` has mapped; reading them loads them again."""
     for array in program.weights.values():
         base: object = array
         while isinstance(base, np.ndarray):
@@ -154,7 +155,7 @@ def leave_in_file(program: Program) -> None:
 
 
 def decode(data: memoryview, where: str, *, code_only: bool = False) -> tuple[Program, int]:
-    """The program in the bytes of a file, of which views are kept; see `read`."""
+    """The program in the bytes of a file, to which its weights remain views; see `read`."""
     if len(data) < _HEADER.size:
         raise ArtifactError("not a .tw file, or one that was cut off", where=where, got=f"{len(data)} bytes")
     try:
@@ -246,7 +247,7 @@ def unpack_blobs(data: memoryview) -> dict[str, bytes]:
 
 
 class _LazyTexts:
-    """Texts that are unpacked when one is first asked for."""
+    """A mapping of texts that is unpacked at the first access."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -270,10 +271,10 @@ class _LazyTexts:
 
 
 def _digest(name: str, parts: Iterable[Buffer]) -> bytes:
-    """A tree digest: BLAKE2 of the digests of chunks, which are made on several threads where they are many.
+    """A tree digest: BLAKE2 of the digests of chunks, which several threads compute if there are many.
 
-    Chunks of weights are summed with CRC-32, at several times BLAKE2's speed: it finds every flipped bit as well, and
-    what damaged weights can do is less than what damaged code can.
+    Chunks of weights are digested with CRC-32, which is several times faster and detects accidental damage as well;
+    damaged weights are less dangerous than damaged code.
     """
     digest_chunk = _crc if name == "weights" else _hash
     chunks = list(_chunks(parts))

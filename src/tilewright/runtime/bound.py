@@ -1,4 +1,4 @@
-"""A call whose arguments are bound, for native code that makes it later: a function and the address that it takes."""
+"""A call with bound arguments, which native code can make later: a function and the address of its argument."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.runtime.model import Model
 from tilewright.support.errors import CallError, Error
 
 BOUND = Struct("call*", "model*", "io*", "dims*", "status")
-"""A bound call in memory: the function `call(model, io, dims)`, and what it gave."""
+"""A bound call in memory: the function `call(model, io, dims)`, its arguments, and the status that it returned."""
 
 
 class BoundCall:
@@ -47,7 +47,8 @@ class BoundCall:
 
 def bound_call(model: Model, inputs: Sequence[Array], outputs: Sequence[Array]) -> BoundCall | None:
     """A model's call on arrays that native code reads and writes in place; None if it cannot: where inputs would be
-    copied, data decides sizes, or the program keeps state or runs on a GPU. CallError if the arrays do not fit."""
+    copied, data decides sizes, or the program keeps state or runs on a GPU. Raises CallError if the arrays do not
+    fit."""
     manifest, engine = model.manifest, model._engine
     if manifest.extents or manifest.state is not None or manifest.ragged is not None or engine.device is not None:
         return None

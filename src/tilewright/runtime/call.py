@@ -9,7 +9,7 @@ laid out by `engine.py`:
                place of some that nothing uses (after making `users` very negative), and temporaries are placed for them
                by one of the model's plans (`places.py`). So no call waits for Python because its sizes are new.
     executor   one per call in flight: an arena and a slot table. Any executor whose arena is large enough can load any
-               layout (`tag` says which it holds), so memory is bounded by calls in flight, not by dimensions seen.
+               layout (`tag` names the loaded one), so memory is bounded by calls in flight, not by dimensions seen.
     weights    one per slot of the control page (`weights/control.py`), which is private or shared with other processes:
                where the version stands, and addresses of packed parameters. A call pins the current slot and looks
                again whether it still is current; a slot that no call pins and that is not current may be rewritten.
@@ -30,21 +30,22 @@ from tilewright.runtime.trial import EACH, TRIAL_FIELDS, define_trials
 from tilewright.runtime.weights.control import READER
 
 OK, NO_LAYOUT, NO_EXECUTOR, SUPERSEDED = 0, 1, 2, 3
-"""The results of `tw_execute`. SUPERSEDED: the control page names no slot, so its owner must be asked where to go. Or a
-status of `limits.py` where loops or a check ended the call and outputs hold nothing; the number that decided the check
-then stands after the addresses, where the version does else."""
+"""The results of `tw_execute`. SUPERSEDED: the control page names no slot, so that its owner has to find the new
+weights. Or a status of `limits.py` if loops or a check ended the call, so that outputs are invalid; the number that the
+check tested is then in the word after the addresses, in place of the version."""
 
 REFILLING = 1 << 40
-"""Subtracted from `users` of a layout that is refilled."""
+"""Subtracted from `users` of a layout while it is refilled, so that no call uses it."""
 LAYOUTS = 256
-"""Layouts that a model has, a power of two,"""
+"""The number of layouts of a model, a power of two."""
 WAYS = 4
-"""and those where one for certain values of the symbols is looked for."""
+"""The number of layouts (a set of the table) in which one for certain values of the symbols may be."""
 
 MEASURED_CALLS = 8
-"""Calls of a layout that are timed before it is known whether they give up the GIL."""
+"""Calls of a layout that are timed before deciding whether they release the GIL."""
 RELEASE_GIL_NS = 10_000
-"""Calls at least this long give up the GIL; for shorter ones, getting it back may cost more than the call."""
+"""Calls of at least this many nanoseconds release the GIL; for shorter ones, acquiring it again may cost more than the
+call."""
 
 MODEL = Struct(
     "run*", "threads", "inputs", "outputs", "packed", "temps", "symbols",
@@ -56,18 +57,18 @@ MODEL = Struct(
     "shapes*", "promised*", "outdims", "assumed", "places*", "tags",
     "call_error*", "endless_message*", "delayed_message*",
 )  # fmt: skip
-"""`execute` is what a call runs once arguments are checked: `tw_execute`, or an agent's way to its broker. `promised`
-is what `shapes` must give, or -1, word for word; the last `assumed` of the words say that what is assumed of sizes
-holds. `places` is null until memory is planned; `tags` counts layouts that were made. `call_error` is the class that
-the native face raises where loops do not end, with one of the two texts
-at `endless_message` and `delayed_message`."""
+"""`execute` is the function that a call runs once arguments are checked: `tw_execute`, or an agent's call of its
+broker. `promised` has the words that `shapes` must return, -1 for any; its last `assumed` words are results of the
+assumptions about sizes. `places` is null until memory is planned; `tags` counts the layouts created. `call_error` is
+the class that the native entry for Python raises where loops do not end, with one of the two texts at `endless_message`
+and `delayed_message`."""
 TENSOR = Struct("descr*", "code", "itemsize", "rank", "dims*", "message*", "written")
 RANGE = Struct("lo", "hi", "multiple")
 LAYOUT = Struct("users", "tag", "arena", "stamp", "measured", "least_ns", "outputs*", "offsets*", *TRIAL_FIELDS, "dims")
 EXECUTOR = Struct("busy", "tag", "arena*", "capacity", "generation", *CONTROL_FIELDS, "device*", "slots")
 WEIGHTS = Struct("version*", "generation", "addresses")
-"""`device` is for calls on a GPU (`gpu/native.py`). `dims`, `slots` and `addresses` are where the array begins that
-ends the struct. EXECUTOR's fields from `limit` on are the control words that `tw_run` finds through its last slot.
+"""`device` is for calls on a GPU (`gpu/native.py`). `dims`, `slots` and `addresses` are the beginnings of arrays that
+end their structs. EXECUTOR's fields from `limit` on are the control words that `tw_run` finds through its last slot.
 MODEL's `current` and WEIGHTS' `version` are addresses of words of the control page, MODEL's `reader` that of this
 process's entry in it."""
 
@@ -84,7 +85,7 @@ def _same_dims(m: Module) -> None:
 
 
 def _find(m: Module) -> None:
-    """`tw_find(model, dims)`: the layout for these values of the symbols, found or made, and pinned."""
+    """`tw_find(model, dims)`: the layout for these values of the symbols, created if there is none, and pinned."""
     with m.function("tw_pin", I1, [("layout", PTR), ("dims", PTR), ("n", I64)], local=True) as (f, (layout, dims, n)):
         with f.when(layout[LAYOUT.tag].eq(0)):
             f.ret(0, I1)
@@ -132,12 +133,12 @@ def _hash(m: Module) -> None:
 
 
 MIX = 0x9E3779B97F4A7C15 - (1 << 64)
-"""2**64 over the golden ratio, which is odd: neighbouring sizes get distant slots."""
+"""2**64 divided by the golden ratio, an odd number: multiplying by it gives neighbouring sizes distant slots."""
 
 
 def _make(m: Module) -> None:
-    """`tw_make`: a layout for new values of the symbols, pinned; null where they have no sizes, memory is not planned
-    yet, or all layouts are in use."""
+    """`tw_make`: create a layout for new values of the symbols, and pin it; null if sizes are invalid, memory is not
+    planned yet, or all layouts are in use."""
     with m.function("tw_take_layout", I1, [("layout", PTR)], local=True) as (f, (layout,)):
         with f.when(f.load(I64, layout, LAYOUT.users, order="monotonic").ne(0)):
             f.ret(0, I1)
@@ -160,8 +161,8 @@ def _make(m: Module) -> None:
 
 
 def _sized(m: Module) -> None:
-    """`tw_sized(model, dims)`: whether all outputs, whose dimensions lie after each other, have sizes that memory can
-    have. No product here overflows."""
+    """`tw_sized(model, dims)`: whether all outputs, whose dimensions `dims` lists one after another, have sizes that
+    memory can have. No product here overflows."""
     with m.function("tw_sized", I1, [("model", PTR), ("dims", PTR)], local=True) as (f, (model, dims)):
         at, size = f.var(PTR, dims), f.var(I64, 0)
         first = model[MODEL.tensors] + model[MODEL.inputs] * TENSOR.size
@@ -220,7 +221,8 @@ def _fill(m: Module) -> None:
 
 
 def _claim(m: Module) -> None:
-    """An executor for a layout: one that has it loaded, else any whose arena is large enough; null if there is none."""
+    """Claim an executor for a layout: one that has it loaded, else any whose arena is large enough; null if there is
+    none."""
     with m.function("tw_take", I1, [("executor", PTR)], local=True) as (f, (executor,)):
         with f.when(f.load(I64, executor, EXECUTOR.busy, order="monotonic").ne(0)):
             f.ret(0, I1)
@@ -245,7 +247,7 @@ def _claim(m: Module) -> None:
 
 
 def _load_layout(m: Module) -> None:
-    """Make an executor's temporaries those of a layout."""
+    """Write the addresses of a layout's temporaries into an executor's slots."""
     params = [("model", PTR), ("layout", PTR), ("executor", PTR), ("first", I64)]
     with m.function("tw_load", VOID, params, local=True) as (f, (model, layout, executor, first)):
         arena = executor[EXECUTOR.arena]
@@ -265,7 +267,7 @@ def _copy_words(m: Module) -> None:
 
 
 def _pin_weights(f: Function, model: Value, give_up: Callable[[], None]) -> tuple[Value, Value]:
-    """Pin the current slot; gives its WEIGHTS and the address of the pins."""
+    """Pin the current slot of weights; returns its WEIGHTS and the address of the pins."""
     pinned, pins = f.var(I64), f.var(PTR)
     current = model[MODEL.current]
     with f.loop() as loop:
@@ -282,7 +284,7 @@ def _pin_weights(f: Function, model: Value, give_up: Callable[[], None]) -> tupl
 
 
 def _load_weights(f: Function, model: Value, weights: Value, executor: Value, first: Value) -> None:
-    """Bring the addresses of pinned weights into the slots."""
+    """Copy the addresses of pinned weights into the executor's slots."""
     generation = weights[WEIGHTS.generation]
     with f.when(generation.ne(executor[EXECUTOR.generation])):
         slots = executor + (first * 8 + EXECUTOR.slots)
@@ -293,7 +295,7 @@ def _load_weights(f: Function, model: Value, weights: Value, executor: Value, fi
 def _note_call(f: Function, model: Value, weights: Value, io: Value, arguments: Value) -> None:
     """Leave the version in the word after the arguments, and in the reader's entry, where a publisher sees it.
 
-    Threads of one reader may lose counts to each other: the number of calls is for people.
+    Threads of one reader may lose counts to each other, as the number of calls is only for display.
     """
     version = f.load(I64, weights[WEIGHTS.version], order="monotonic")
     f.store(version, io + arguments * 8)
@@ -314,7 +316,8 @@ def _run(m: Module) -> None:
 
 
 def _run_timed(f: Function, model: Value, layout: Value, slots: Value, dims: Value) -> None:
-    """Run with as many threads as the layout's trials found best; look at the clock where that is to be learnt."""
+    """Run with the number of threads that the layout's trials found fastest, and time the call if it is part of a
+    trial."""
     most, trial = model[MODEL.threads], layout + LAYOUT.threads
     measured = layout[LAYOUT.measured]
     threads, trying, checked = f.var(I64, 1), f.var(I1, 0), f.var(I1, 0)
@@ -381,8 +384,8 @@ def _execute(m: Module) -> None:
 
 
 def _call(m: Module) -> None:
-    """The whole call for arguments that have been checked: `io` holds their addresses and has room for one word more,
-    the version; `dims` the symbols' values."""
+    """`tw_call`: a whole call with checked arguments. `io` holds their addresses and one more word for the version;
+    `dims` the values of the symbols."""
     with m.function("tw_call", I64, [("model", PTR), ("io", PTR), ("dims", PTR)]) as (f, (model, io, dims)):
         layout = f.call(PTR, "tw_find", model, dims)
         with f.when(layout.eq(0)):
@@ -393,7 +396,7 @@ def _call(m: Module) -> None:
 
 
 def _python_side(m: Module) -> None:
-    """Atomics for Python, and `tw_words_at`, which gathers a word from each of several structs."""
+    """Add the functions that Python calls for atomic operations."""
     with m.function("tw_swap", I64, [("p", PTR), ("old", I64), ("new", I64)]) as (f, (p, old, new)):
         f.ret(f.swap_if(p, old, new).cast(I64))
     with m.function("tw_add", I64, [("p", PTR), ("n", I64)]) as (f, (p, n)):
@@ -420,8 +423,7 @@ def define_core(m: Module) -> None:
 
 
 def define_seldom(m: Module) -> None:
-    """Add what few calls need: layouts for sizes that are new, trials of numbers of threads, the end of loops, and
-    Python's atomics."""
+    """Add the functions that few calls need: layouts for new sizes, and trials of numbers of threads."""
     define_time_limit(m)
     define_signals(m)
     define_places(m)

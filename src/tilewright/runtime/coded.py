@@ -1,4 +1,4 @@
-"""Weights in as few bytes as their values need: what `save(compressed=True)` writes in place of their image.
+"""Lossless compression of weights, for `save(compressed=True)`.
 
     for each parameter, in the manifest's order:
         kind (u8)
@@ -12,7 +12,7 @@
            the next, 255 for 255 elements and none after them; the indices of the other values by Huffman's code
     all of it coded by LZMA, as an .xz stream
 
-Reading bounds what comes out by what the manifest says, and gives the same bits.
+Reading limits the size of its output by the manifest, and restores the same bits.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from tilewright.runtime.specs import ParamSpec
 from tilewright.support.errors import ArtifactError
 
 MEMORY = 256 << 20
-"""Bytes that a decoder may take for its dictionary."""
+"""The most bytes of a decoder's dictionary."""
 _RAW, _BYTES, _WORDS, _PLANES, _HUFFMAN, _GAPS = range(6)
 _STEP = 255
-"""How many elements a gap spans at most, in weights that have one value nearly everywhere."""
+"""The most elements that a gap spans, in weights of which nearly all elements have one value."""
 _INDICES: dict[int, Any] = {_BYTES: np.dtype("<u1"), _WORDS: np.dtype("<u2")}
 
 
 def squeeze(data: bytes) -> bytes:
-    """Bytes by LZMA."""
+    """Bytes compressed by LZMA."""
     return lzma.compress(data, check=lzma.CHECK_CRC32, preset=6)
 
 
 def expand(data: bytes | memoryview, most: int, where: str) -> bytes:
-    """The bytes that `squeeze` was given. ArtifactError if it is no such stream or holds more than `most` bytes."""
+    """The bytes that `squeeze` compressed. ArtifactError if it is no such stream or holds more than `most` bytes."""
     decoder = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MEMORY)
     try:
         out = decoder.decompress(bytes(data), max_length=most + 1)
@@ -55,12 +55,12 @@ def expand(data: bytes | memoryview, most: int, where: str) -> bytes:
 
 
 def encode(params: Iterable[ParamSpec], weights: Mapping[str, Array]) -> bytes:
-    """The weights of these parameters."""
+    """The weights of these parameters, encoded."""
     return squeeze(b"".join(_encoded(np.ascontiguousarray(weights[p.name]), p) for p in params))
 
 
 def decode(params: Iterable[ParamSpec], data: memoryview) -> dict[str, Array]:
-    """The weights by name. ArtifactError where the bytes are no weights of these parameters."""
+    """The weights by name. Raises ArtifactError if the bytes do not encode weights of these parameters."""
     params = tuple(params)
     stream = expand(data, sum(p.nbytes + 5 for p in params), "weights")
     weights: dict[str, Array] = {}
@@ -95,7 +95,7 @@ def _encoded(array: Array, p: ParamSpec) -> bytes:
 
 
 def _gaps(indices: Array, count: int) -> bytes:
-    """Indices of which most are alike: how many of those are between the others, and the others."""
+    """Encode indices that are mostly equal, by the gaps between the others, and the others."""
     common = int(np.argmax(np.bincount(indices, minlength=count)))
     others = np.flatnonzero(indices != common)
     spans = np.diff(others, prepend=-1)
@@ -106,7 +106,7 @@ def _gaps(indices: Array, count: int) -> bytes:
 
 
 def _decoded(stream: bytes, at: int, p: ParamSpec) -> tuple[Array, int]:
-    """The tensor that begins at a byte, and where it ends."""
+    """The tensor whose code begins at byte `at`, and the byte after it."""
     where, t = f"weight {p.name!r}", np.dtype(BY_NAME[p.dtype].numpy)
     count = p.nbytes // t.itemsize
 
@@ -147,7 +147,7 @@ def _decoded(stream: bytes, at: int, p: ParamSpec) -> tuple[Array, int]:
 
 
 def _from_gaps(stream: bytes, count: int, numbers: list[int], where: str) -> tuple[Array, int]:
-    """The indices that `_gaps` was given, and how many bytes they had."""
+    """The indices that `_gaps` encoded, and the number of bytes read."""
     common, others, gaps = numbers
     if others > count or gaps > others + count // _STEP:
         raise ArtifactError("has more elements than it says", where=where, expected=count, got=max(others, gaps))

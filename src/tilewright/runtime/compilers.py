@@ -1,13 +1,13 @@
-"""Other compilers that compile parts of a model: what their plug-ins bring, and how a program calls the results.
+"""Other compilers that compile parts of a model: the interface for their plug-ins, and how a program calls the results.
 
     kernel -> i64 tw_external(ptr descriptor, ptr arrays, ptr sizes)     0, or the number of a failure
 
-The descriptor is a constant of the kernel: who made the part, its arrays' types, and the bytes that the compiler made
-at compile time (`ops/lowered/external_call.py` writes it). So a program needs nothing but the plug-in wherever it is
-loaded. A part is loaded when it is first called, and kept for the programs that have it.
+The descriptor is a constant of the kernel: the compiler's name, the types of the part's arrays, and the bytes that the
+compiler produced at compile time (`ops/lowered/external_call.py` writes it). So a program only needs the plug-in
+wherever it is loaded. A part is loaded when it is first called, and shared by the programs that contain it.
 
-Results are checked and copied into the program's memory. Where a part fails its results are zeros and the call ends
-with an error at the check that stands after it.
+Results are checked and copied into the program's memory. If a part fails, its results are zeros, and the check that
+follows it ends the call with an error.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from tilewright.transform.graph.patterns import Pattern
 
 TILEWRIGHT = "tilewright"
-"""The name in a list of compilers that stands for this one."""
+"""The name by which a list of compilers refers to Tilewright itself."""
 SYMBOL = "tw_external"
 MAX_PARTS = 256
-"""Loaded parts that are kept; the one that was called longest ago goes first, and is loaded again when called."""
+"""The most parts that stay loaded; the one called longest ago is unloaded first, and loaded again when called."""
 MAX_FAILURES = 64
-"""Errors that wait for the calls which raise them."""
+"""The most errors that are stored until their calls raise them."""
 
 Arrays = Sequence[Array]
 
@@ -52,9 +52,9 @@ class Compiled:
     """A region as its compiler compiled it.
 
     Args:
-        payload: bytes from which `Compiler.load` makes the part, in any process.
-        packed: types of the arrays that the part makes of the region's weights, whenever these change (`prepare`), and
-            that calls get in the weights' place. None: calls get the weights as they are.
+        payload: bytes from which `Compiler.load` creates the part, in any process.
+        packed: types of the arrays that `prepare` computes from the region's weights whenever these change, and that
+            calls get in their place. None: calls get the weights themselves.
     """
 
     payload: bytes
@@ -63,10 +63,10 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A part in a process. Arrays that it is given are read-only and valid during the call alone.
+    """A part that is loaded in this process. Its arguments are read-only, and only valid during the call.
 
     Args:
-        run: from the region's inputs and its weights (or what `prepare` made of them) to its outputs, in order.
+        run: from the region's inputs and its weights (or the results of `prepare`) to its outputs, in order.
         prepare: from the region's weights to the packed ones.
     """
 
@@ -80,11 +80,11 @@ class Compiler:
 
     Args:
         name: by which `tw.compile(model, compilers=[name])` asks for it.
-        patterns: what it takes; of higher priority first, then in this order.
-        compile: makes a part of a region: a graph of source operators, with weights as its parameters. Any exception
-            says that it cannot.
-        load: makes the part callable, of `Compiled.payload`. Several threads may call it at once.
-        version: of what it stands on, such as a library's. Programs that were made with another one are made anew.
+        patterns: the graphs that it can compile; those of higher priority first, then in this order.
+        compile: compiles a region, a graph of source operators with weights as its parameters. Any exception means that
+            it cannot.
+        load: creates a callable part from `Compiled.payload`. Several threads may call it at once.
+        version: of the compiler or its library. Cached programs of another version are compiled again.
     """
 
     name: str
@@ -100,7 +100,7 @@ _registry: dict[str, Compiler] = {}
 
 
 def register(compiler: Compiler) -> Compiler:
-    """Let models ask for a compiler. Raises PluginError if there is another one of its name."""
+    """Register a compiler, so that models can be compiled with it. Raises PluginError if another one has its name."""
     _check_new([compiler])
     plugins.count(compiler.compile, compiler.load)
     _registry[compiler.name] = compiler
@@ -108,7 +108,7 @@ def register(compiler: Compiler) -> Compiler:
 
 
 def unregister(name: str) -> None:
-    """Forget a compiler that was registered."""
+    """Remove a registered compiler."""
     compiler = _registry.pop(name)
     plugins.discount(compiler.compile, compiler.load)
     _parts.clear()
@@ -133,7 +133,7 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> Compiler:
-    """The compiler of this name. Raises PluginError, which lists those that there are."""
+    """The compiler of this name. Raises PluginError, which lists the existing names."""
     if name not in names():
         hint = "a plug-in brings it (docs/compilers.md)"
         expected = ", ".join((*names(), TILEWRIGHT))
@@ -149,7 +149,7 @@ def versions(asked: Collection[str]) -> tuple[str, ...]:
 # --- descriptors ------------------------------------------------------------------------------------------------------
 
 _HEAD = struct.Struct("<16sqq")
-"""A digest of all that follows, bytes of the JSON after it, and bytes of the payload after that."""
+"""The head of a descriptor: a digest of all that follows, the bytes of the JSON, and the bytes of the payload."""
 
 Side = Sequence[tuple[str, int]]
 """Element types and ranks of arrays."""
@@ -157,7 +157,8 @@ _SIDES = ("inputs", "weights", "outputs")
 
 
 def descriptor(compiler: str, part: str, sides: Sequence[Side], payload: bytes) -> bytes:
-    """The constant by which a kernel says what it calls. `sides`: the part's inputs, weights and results."""
+    """The constant that identifies a part to `tw_external`. `sides`: the types of the part's inputs, weights and
+    results."""
     arrays = dict(zip(_SIDES, sides, strict=True))
     text = json.dumps({"compiler": compiler, "part": part, **arrays}, sort_keys=True).encode()
     content = blake2b(digest_size=16)
@@ -166,11 +167,11 @@ def descriptor(compiler: str, part: str, sides: Sequence[Side], payload: bytes) 
 
 
 PREPARE = ".prepare"
-"""How the names of parts end that make packed weights."""
+"""The suffix of the names of parts that pack weights."""
 
 
 class _Part:
-    """One part in this process, with the types of its arrays."""
+    """A loaded part in this process, with the types of its arrays."""
 
     def __init__(self, text: bytes, payload: bytes) -> None:
         described = json.loads(text)
@@ -179,7 +180,8 @@ class _Part:
         self.loaded = loaded(find(self.compiler), payload)
 
     def call(self, arrays: int, sizes: int) -> None:
-        """Run on arrays by their addresses and extents, outputs last; what fails leaves zeros there."""
+        """Run on arrays that are passed by their addresses and extents, outputs last; if it fails, outputs are
+        zeros."""
         at = 0
         arguments: list[list[Array]] = []
         count = sum(map(len, self.sides))
@@ -200,7 +202,7 @@ class _Part:
             target[...] = result
 
     def results(self, inputs: Arrays, weights: Arrays, outputs: Arrays) -> list[Array]:
-        """Run the part; its results have the shapes and types that were promised, or CallError is raised."""
+        """Run the part. Raises CallError unless its results have the promised shapes and types."""
         if self.name.endswith(PREPARE):
             assert self.loaded.prepare is not None
             results = self.loaded.prepare(weights)
@@ -221,7 +223,7 @@ def _described(value: object) -> str:
 
 
 def loaded(compiler: Compiler, payload: bytes) -> Loaded:
-    """A compiler's part, callable. Raises PluginError for what is none, and what the compiler raises."""
+    """A compiler's part, loaded. Raises PluginError if the result is invalid, and any exception of the compiler's."""
     result: object = compiler.load(payload)
     if not isinstance(result, Loaded):
         raise PluginError(
@@ -235,7 +237,7 @@ _lock = threading.Lock()
 
 
 def _part(address: int) -> _Part:
-    """The part that a descriptor in memory is of."""
+    """The part that the descriptor at this address refers to."""
     digest, text, payload = _HEAD.unpack(ctypes.string_at(address, _HEAD.size))
     with _lock:
         if digest in _parts:
@@ -269,7 +271,7 @@ def _call(address: int, arrays: int, sizes: int) -> int:
 
 
 def _note(part: _Part | None, error: BaseException) -> int:
-    """Keep an error for the call that raises it; gives its number."""
+    """Store an error for the call that will raise it; returns its number."""
     where = f"part {part.name!r} by the compiler {part.compiler!r}" if part is not None else "a part by a compiler"
     reason = error.headline() if isinstance(error, Error) else f"{type(error).__name__}: {error}"
     failed = CallError("failed", where=where, got=reason)
@@ -284,7 +286,7 @@ def _note(part: _Part | None, error: BaseException) -> int:
 
 
 def failure(number: int) -> Error:
-    """The error of this number, which is forgotten."""
+    """The error of this number, which is removed."""
     with _lock:
         known = _failures.pop(number, None)
     return known or CallError("a part by another compiler failed", got=f"failure {number} of another process")
@@ -301,7 +303,7 @@ def raise_noted() -> None:
 
 @cache
 def address() -> int:
-    """Where `tw_external` is in this process."""
+    """The address of `tw_external` in this process."""
     function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(_call)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))  # threads may run programs while the interpreter ends
     return ctypes.cast(function, ctypes.c_void_p).value or 0
@@ -318,7 +320,8 @@ def imports(needed: Collection[str], where: str) -> dict[str, int]:
 
 
 def _after_fork() -> None:
-    """In the child: a part's threads are not there, and locks may be held by threads that are not."""
+    """In the child of a fork: unload all parts, as their threads do not exist here, and locks may be held by such
+    threads."""
     global _lock
     _lock = threading.Lock()
     _parts.clear()

@@ -36,7 +36,7 @@ _OPTION = re.compile(r"[a-z0-9]{1,16}")
 
 
 def inconsistencies(manifest: Manifest) -> list[Error]:
-    """Everything that does not fit together in a manifest."""
+    """All inconsistencies in a manifest."""
     return _Checker(manifest).run()
 
 
@@ -88,7 +88,7 @@ class _Checker:
         return self.errors
 
     def patterns(self) -> None:
-        """Matrices among the parameters, with as many panels as their columns fill."""
+        """Check sparse patterns: weights are matrices, and have as many panels as their columns fill."""
         params = {p.name: p for p in self.m.params}
         for pattern in self.m.patterns:
             weight, rows = params.get(pattern.weight), params.get(pattern.rows)
@@ -100,7 +100,8 @@ class _Checker:
             self.expect(fits, "has a pattern that does not fit", f"weight {pattern.weight[:80]!r}")
 
     def state(self) -> None:
-        """Caches with room for one number of rows, which nothing else in a call says; all else belongs to calls."""
+        """Check caches: each has one symbol for its capacity, which no other input has; all other inputs belong to
+        single calls."""
         state = self.m.state
         if state is None:
             return
@@ -130,7 +131,7 @@ class _Checker:
         self.expect(bool(state.rows) and known, "adds an unknown number of rows", "state")
 
     def ragged(self) -> None:
-        """A symbol that counts rows, and a vector of where sequences begin."""
+        """Check packed sequences: a symbol that counts rows, and a vector of the sequences' first rows."""
         ragged = self.m.ragged
         if ragged is None:
             return
@@ -145,7 +146,7 @@ class _Checker:
         self.expect(any(ragged.rows in i.shape for i in self.m.inputs), "is no dimension of an input", "ragged rows")
 
     def rooms(self) -> None:
-        """Inputs without elements, each with a number of rows that nothing else in a call says."""
+        """Check rooms: inputs without elements, each with a symbol for rows that no other input has."""
         self.unique("room", [r.input for r in self.m.rooms])
         for room in self.m.rooms:
             where = f"room {room.input[:80]!r}"
@@ -177,7 +178,7 @@ class _Checker:
             self.expect(bool(a.symbols) and names.issuperset(a.symbols), "is about no symbols of the program", where)
 
     def terms(self, names: set[str] | set[Dim]) -> set[str]:
-        """The terms in polynomials for these symbols."""
+        """The terms that polynomials may have for these symbols."""
         return set[str]().union(*(s.terms for s in self.m.symbols if s.name in names))
 
     def tensors(self) -> None:
@@ -249,7 +250,7 @@ class _Checker:
 
 
 class _Inside:
-    """The regions that a step stands in, while steps are checked in order."""
+    """The regions around a step, while steps are checked in order."""
 
     def __init__(self, checker: _Checker, symbols: set[str]) -> None:
         self.checker = checker
@@ -259,7 +260,7 @@ class _Inside:
         self.scopes: list[tuple[set[str], int]] = []
 
     def work(self, work: Work | None, where: str) -> None:
-        """Check that a polynomial uses symbols and numbers of iterations around it."""
+        """Check that a polynomial only has symbols, and iteration numbers of surrounding loops."""
         known = self.names | {r.number for r in self.open if r.kind == "loop"}
         used = {name for _, powers in work or () for name in powers}
         self.checker.expect(used <= known, f"work uses unknown symbols {sorted(used - known)}", where)

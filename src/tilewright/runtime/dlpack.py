@@ -1,4 +1,4 @@
-"""Offsets into DLPack's structs, major version 1: a tensor, and the functions of an exchange API."""
+"""Byte offsets into DLPack's structs of major version 1: a tensor, and the functions of an exchange API."""
 
 from __future__ import annotations
 

@@ -58,11 +58,11 @@ if TYPE_CHECKING:
 MAX_EXECUTORS = 64
 """Calls of one model at the same time, each with an arena of its own."""
 MAX_RESERVED = 1 << 26
-"""Bytes of an arena for the largest sizes up to which it is there from the beginning."""
+"""An arena for the largest sizes is allocated at once if it has at most this many bytes."""
 UNBOUNDED = (1 << 31) - 1
-"""The end of a symbol's range that is not stated."""
+"""The upper bound of a symbol whose range states none."""
 _TIMEOUT_SECONDS = 60.0
-"""Seconds that a call waits for one of the arenas."""
+"""Seconds that a call waits for an arena before it fails."""
 
 _DLPACK_CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}
 _NO_CODE = 0xFFFFFFFF
@@ -71,11 +71,12 @@ _live: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 class StoreMoved(Exception):
-    """The control page names no slot: the weights are elsewhere now, or gone."""
+    """The control page names no slot: the weights were moved, or are gone."""
 
 
 class Engine:
-    """Native state of one program: descriptors, memory layouts by dimensions, executors, and where its weights are.
+    """Native state of one program: descriptors, memory layouts by dimensions, executors, and the addresses of its
+    weights.
 
     Args:
         control: the control page that says which slot is current; a private one if None.
@@ -166,7 +167,7 @@ class Engine:
         model[MODEL.ensure] = ctypes.cast(self._ensure_callback, ctypes.c_void_p).value or 0
 
     def _promised(self) -> Memory:
-        """The results that `tw_shapes` must give, word for word; -1 where nothing is promised."""
+        """The words that `tw_shapes` must return; -1 where any value is allowed."""
         m = self.manifest
         words = [-1 if t.nbytes is None else t.nbytes for t in m.run_temps]
         words += [d if isinstance(d, int) else -1 for o in m.outputs for d in o.shape]
@@ -204,11 +205,11 @@ class Engine:
 
     @property
     def most_threads(self) -> int:
-        """How many threads a call uses at most: one where the program is too small for more."""
+        """The most threads that a call uses: one if the program is too small for more."""
         return self._model[MODEL.threads]
 
     def threads_now(self, dims: tuple[int, ...]) -> int:
-        """How many threads calls with these values of the symbols use at present (`trial.py`)."""
+        """How many threads calls with these values of the symbols currently use (`trial.py`)."""
         with self._lock:
             if not self._model[MODEL.places]:
                 self._plan()
@@ -246,8 +247,8 @@ class Engine:
         return temp_intervals(self.manifest.run_temps, sizes, self.threads)
 
     def _ask_shapes(self, dims: tuple[int, ...], *, assumed: bool = True) -> tuple[list[int], list[int]]:
-        """Bytes of each temporary (of one thread) and outputs' dims. CompileError if they break a promise; CallError
-        for dims that are too large, or where what is `assumed` of them does not hold."""
+        """Bytes of each temporary (of one thread) and outputs' dims. Raises CompileError if they break a promise of the
+        manifest; CallError for dims that are too large, or, with `assumed`, that violate an assumption."""
         m = self.manifest
         values = np.array([*dims, 0], np.int64)
         out = np.full(len(m.run_temps) + self._outdims + len(m.assumptions) + 1, -1, np.int64)
@@ -269,18 +270,19 @@ class Engine:
         return sizes, outputs
 
     def _output_bytes(self, dims: Sequence[int]) -> list[int]:
-        """Bytes of each output, of all outputs' dimensions."""
+        """The bytes of each output, from the dimensions of all outputs."""
         rest = iter(dims)
         return [prod(next(rest) for _ in o.shape) * BY_NAME[o.dtype].itemsize for o in self.manifest.outputs]
 
     def prepare_calls(self) -> None:
-        """Plan memory, and have an executor for usual sizes, before there are calls."""
+        """Plan memory, and create an executor for usual sizes, before the first call."""
         middling, *_ = usual_dims(self.manifest.symbols)
         with contextlib.suppress(CallError):
             self.ensure(middling)
 
     def ensure(self, dims: tuple[int, ...]) -> None:
-        """Make sure that memory is planned, that there is a layout for these dims, and an executor that can take it."""
+        """Make sure that memory is planned, and that there are a layout for these dims and an executor large enough for
+        it."""
         with self._lock:
             if not self._model[MODEL.places]:
                 self._plan()
@@ -292,7 +294,8 @@ class Engine:
             self._ensure_executor(arena)
 
     def _layout(self, dims: tuple[int, ...]) -> int:
-        """Where in the table the layout for these dims is, which nothing refills before `users` is less by one."""
+        """The position in the table of the layout for these dims, pinned by an increment of `users`, which the caller
+        must undo."""
         values = np.array([*dims, 0], np.int64)
         result = self._native.find(self.address, values.ctypes.data)
         if not result:
@@ -301,7 +304,7 @@ class Engine:
         return int(result) - self._layouts.address
 
     def _plan(self) -> None:
-        """Plan memory for usual values of the symbols: native code places by these plans."""
+        """Plan memory for usual values of the symbols; native code places temporaries of other sizes by these plans."""
         temps = self.manifest.run_temps
         plans: dict[tuple[int, ...], Plan] = {}
         most = 0
@@ -317,9 +320,9 @@ class Engine:
         self._reserve = self._largest_arena(most)
 
     def _largest_arena(self, usual: int) -> int:
-        """Bytes of the arena that serves the largest values of the symbols, and `usual` ones, if they are bounded and
-        it is not too large; else 0. Memory that is not touched costs nothing. Values between may need more, where
-        kernels compute by other versions."""
+        """The bytes of an arena for the largest values of the symbols, and at least `usual` bytes, if values are
+        bounded and it is not too large; else 0. Memory that is never touched costs nothing. Values in between may need
+        more, if kernels use other versions for them."""
         symbols = self.manifest.symbols
         if not symbols or any(s.hi >= UNBOUNDED for s in symbols):
             return 0
@@ -348,8 +351,8 @@ class Engine:
             self._native.set(self.address + MODEL.executor_count, count + 1)
 
     def _room(self, arena: int) -> int:
-        """Bytes of an executor's arena for a call that needs so many: for all calls if their sizes are bounded, else
-        up to a quarter more, so that lengths that grow by one seldom need another."""
+        """The bytes to allocate for a call that needs `arena` bytes: enough for all calls if their sizes are bounded,
+        else up to a quarter more, so that lengths that grow by one seldom need a new arena."""
         if arena <= self._reserve:
             return self._reserve
         if not self.manifest.symbols:
@@ -378,7 +381,8 @@ class Engine:
         words[base + EXECUTOR.capacity] = nbytes
 
     def _device_arena(self, device: Device, index: int, nbytes: int) -> int:
-        """The address of a new arena on the device in place of an executor's old one, whose graphs go with it."""
+        """The address of a new arena on the device that replaces an executor's old one; the graphs that use the old one
+        are dropped."""
         at = index * self._executor_size + EXECUTOR.device
         call = self._device_calls.get(index)
         if call is None:
@@ -398,7 +402,7 @@ class Engine:
 
     @property
     def max_iterations(self) -> int:
-        """How many iterations loops may have that nothing known bounds, in one call all together."""
+        """The most iterations of unbounded loops in one call, all together."""
         return self._max_iterations
 
     @max_iterations.setter
@@ -410,7 +414,7 @@ class Engine:
 
     @property
     def time_limit(self) -> float | None:
-        """Seconds that loops may take that nothing known bounds, in one call; None for as long as they want."""
+        """The most seconds of unbounded loops in one call; None for no limit."""
         return self._time_limit
 
     @time_limit.setter
@@ -426,20 +430,22 @@ class Engine:
         return 0 if self._time_limit is None else max(1, round(self._time_limit * 1e9))
 
     def _tell(self, field: int, value: int) -> None:
-        """Store a control word of all executors, and what the native face says where that ends a call."""
+        """Store a control word in all executors, and the text that the native entry raises when such a limit ends a
+        call."""
         for k in range(self._model[MODEL.executor_count]):
             self._native.set(self._executors.address + k * self._executor_size + field, value)
         self._say()
 
     def _say(self) -> None:
-        """Write down what the native face raises. Texts of before stay: a call may be reading them."""
+        """Write the error texts for the native entry. Earlier texts stay in memory, since a call may be reading
+        them."""
         for field, status in ((MODEL.endless_message, ENDLESS), (MODEL.delayed_message, TIMED_OUT)):
             text = ctypes.create_string_buffer(str(self.ended(status)).encode())
             self._keep.append(text)
             self._native.set(self.address + field, ctypes.addressof(text))
 
     def ended(self, status: int) -> CallError:
-        """The error of a call whose loops were ended."""
+        """The error of a call whose loops were ended with this status."""
         where = f"program {self.manifest.name!r}"
         if status == ENDLESS:
             what = f"loops of the model would have more than {self._max_iterations} iterations"
@@ -457,14 +463,14 @@ class Engine:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def call(self, arrays: Sequence[Array], dims: tuple[int, ...]) -> int:
-        """Run on checked arrays, inputs then outputs, planning memory for these dims if need be.
+        """Run on checked arrays, inputs then outputs; plans memory for these dims if necessary.
 
-        Gives the version of the weights that were used. StoreMoved if there are none where they were.
+        Returns the version of the weights that were used. Raises StoreMoved if the weights were moved.
         """
         return self.call_at([a.ctypes.data for a in arrays], dims)
 
     def call_at(self, places: Sequence[int], dims: tuple[int, ...]) -> int:
-        """`call`, of the addresses of inputs and outputs."""
+        """Like `call`, with the addresses of inputs and outputs."""
         addresses = np.array([*places, 0], np.int64)
         values = np.array([*dims, 0], np.int64)
         deadline = time.monotonic() + _TIMEOUT_SECONDS
@@ -492,11 +498,11 @@ class Engine:
         return self._native.linked["tw_call"]
 
     def builtin(self, slow: Callable[..., Any], *, versioned: bool = False) -> Callable[..., Any]:
-        """The native face for Python; `slow` is called with the same arguments where it cannot go on."""
+        """The native entry for Python; it calls `slow` with the same arguments in cases that it cannot handle."""
         return self._native.builtin(self.address, slow, self, versioned=versioned)
 
     def learn(self, args: Sequence[object]) -> None:
-        """Let the native face read these arguments' types by itself from now on."""
+        """Teach the native entry to read arguments of these types itself."""
         for arg in args:
             self._native.learn(type(arg))
 
@@ -507,7 +513,7 @@ class Engine:
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def set_slot(self, index: int, addresses: Sequence[int]) -> None:
-        """Say where the packed parameters of a slot are; no call pins it."""
+        """Record the addresses of a slot's packed parameters; no call may have it pinned."""
         base = index * self._weights_size
         at = (base + WEIGHTS.addresses) >> 3
         if self._weights[base + WEIGHTS.generation] and self._weights.words[at : at + len(addresses)].tolist() == list(
@@ -519,12 +525,12 @@ class Engine:
         self._weights.write(base + WEIGHTS.addresses, addresses)
 
     def set_reader(self, index: int) -> None:
-        """Count calls in another entry of the control page."""
+        """Count this process's calls in another reader's entry of the control page."""
         self._reader = index
         self._model[MODEL.reader] = self.control.reader_address(index)
 
     def forget_calls(self) -> None:
-        """In the child of a fork: calls that other threads were making do not go on here."""
+        """In the child of a fork: drop the calls of other threads, which do not exist here."""
         self._lock = threading.RLock()
         if self.device is not None:
             self.device.forked()
@@ -538,7 +544,7 @@ class Engine:
 
 
 def refused(manifest: Manifest, number: int, word: Array) -> Error:
-    """The error of a call that the check of this number ended, by the number in a word of memory."""
+    """The error of a call that check `number` ended; `word` holds the number that it tested."""
     check = manifest.checks[number]
     if check.external:
         return failure(int(word.view(np.int64)[0]))
@@ -547,7 +553,7 @@ def refused(manifest: Manifest, number: int, word: Array) -> Error:
 
 
 def check_assumptions(manifest: Manifest, dims: Sequence[int], holds: Sequence[int]) -> None:
-    """Raise CallError naming each assumption that does not hold, with the sizes that it is about."""
+    """Raise CallError naming each assumption that is violated, with its sizes."""
     problems, sizes = Problems(), dict(zip((s.name for s in manifest.symbols), dims, strict=True))
     for a, held in zip(manifest.assumptions, holds, strict=True):
         if not held:
@@ -571,7 +577,7 @@ def _dlpack_code(name: str) -> int:
 
 
 def _ensure_callback(engine: weakref.ref[Engine]) -> Any:
-    """The function that native callers call for dimensions that have no layout; gives 0 if there is one now."""
+    """A callback with which native callers request a layout for new dimensions; it returns 0 if there is one now."""
 
     def ensure(model: int, dims: int) -> int:
         try:

@@ -1,4 +1,4 @@
-"""Random inputs for a model, by their specification."""
+"""Random inputs for a model, from their specifications."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Spec(Protocol):
 def random_inputs(specs: Sequence[Spec], dims: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
     """Random arrays: floats normal, integers 0 or 1 (they may index something), u8 0 to 255 (they are images).
 
-    A symbol that `dims` does not name is 1. Inputs that are no arrays of numbers are left out.
+    A symbol that `dims` does not name is 1. Inputs that are not arrays of numbers are omitted.
     """
     source = np.random.default_rng(seed)
     created = {}
@@ -45,5 +45,5 @@ def random_inputs(specs: Sequence[Spec], dims: Mapping[str, int], seed: int = 0)
 
 
 def usual_sizes(symbols: Sequence[SymbolSpec]) -> dict[str, int]:
-    """A size of each symbol for a call that says none: the first likely one, or else the least but no zero."""
+    """A size for each symbol if the caller states none: the first likely one, or the smallest above 0."""
     return {s.name: s.likely[0] if s.likely else -(-max(s.lo, 1) // s.multiple) * s.multiple for s in symbols}

@@ -1,8 +1,8 @@
-"""The tvm-ffi face of a call: programs as `TVMFFISafeCallType`, for callers in C++, Rust, PyTorch or JAX.
+"""Calls through tvm-ffi: programs as `TVMFFISafeCallType`, for callers in C++, Rust, PyTorch or JAX.
 
-Every argument is a `DLTensor*` or a tvm-ffi `Tensor`, inputs first, then outputs, which the caller owns. The checks
-are those of the Python face; a failed one raises through tvm-ffi's own error channel. Nothing here needs the GIL, but
-dimensions that were not seen before: for those Python is called to plan memory.
+Every argument is a `DLTensor*` or a tvm-ffi `Tensor`, inputs first, then outputs, which the caller owns. The checks are
+those of calls from Python; a failed one raises through tvm-ffi's error channel. The GIL is only needed for dimensions
+that are new, for which Python code plans memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DL_TENSOR_PTR, TENSOR_OBJECT = 7, 70
 OBJECT_HEADER = 24
 """Bytes of the header of a tvm-ffi object."""
 _RETRIES = 1000
-"""Attempts at a call whose memory has to grow first."""
+"""Attempts of a call whose memory has to be enlarged first."""
 
 
 def define_foreign(m: Module) -> None:
@@ -93,7 +93,8 @@ def define_foreign(m: Module) -> None:
 
 
 def _execute(f: Function, model: Value, layout: Value, io: Value, dims: Value, refuse: Callable[..., None]) -> None:
-    """Run the model in `layout`, which it gives back, over the addresses `io`; again where memory had to grow first."""
+    """Run the model in `layout`, which it releases, with the addresses `io`; repeat if memory had to be enlarged
+    first."""
     tries = f.var(I64, 0)
     with f.loop() as loop:
         status = f.call(I64, model[MODEL.execute], model, layout, io)

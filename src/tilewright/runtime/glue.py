@@ -1,9 +1,9 @@
-"""The Python face of a call, as native code: a builtin that takes arrays and hands addresses to the core.
+"""The native entry for calls from Python: a builtin function that takes arrays and passes their addresses to the core.
 
 The builtin reads NumPy arrays through the fields of `PyArrayObject`, whose layout is NumPy's stable ABI (its own macros
 compile to the same loads), and other frameworks' tensors through the C functions of their type's
-`__dlpack_c_exchange_api__`. What it does not expect (a wrong argument, a copy to be made, dimensions not seen before)
-it leaves to a Python function, the *slow path*, called with the very same arguments: that one converts or explains.
+`__dlpack_c_exchange_api__`. In all other cases (a wrong argument, an input to be copied, new dimensions) it calls a
+Python function, the *slow path*, with the same arguments, which converts them or raises an error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ READABLE = 0x1 | 0x100  # C-contiguous and aligned
 WRITABLE = READABLE | 0x400
 
 MAX_TYPES = 16
-"""Tensor types of other frameworks that a process may bring."""
+"""The most tensor types of other frameworks in one process."""
 GLOBALS = Struct("array_type*", "tuple_type*", "out*", "is_neg*", "types", "table")
 """Addresses of NumPy's array type, Python's tuple type and the interned names "out" and "is_neg"; then `types` pairs
 (type, API)."""
@@ -72,7 +72,7 @@ def _api(m: Module) -> None:
 
 
 def _fits(m: Module) -> None:
-    """Compare a shape with an input's template, binding symbols on the way; gives the number of elements or -1."""
+    """Compare a shape with an input's template, and bind symbols; returns the number of elements, or -1."""
     params = [("tensor", PTR), ("shape", PTR), ("dims", PTR)]
     with m.function("tw_bind", I64, params, local=True) as (f, (tensor, shape, dims)):
         template = tensor[TENSOR.dims]
@@ -122,8 +122,8 @@ def _contiguous(m: Module) -> None:
 
 
 def _accept(f: Function, kind: int, tensor: Value, shape: Value, dims: Value, data: Value, io: Value) -> None:
-    """Check a shape and, if it fits, note address and bytes in `io` and return 1; else return 0. A tensor of PyTorch
-    that has elements and no memory is lazily zero."""
+    """Check a shape; if it fits, store address and bytes in `io` and return 1, else return 0. A PyTorch tensor with
+    elements but without memory is lazily zero, and is not accepted."""
     count = f.call(I64, "tw_bind" if kind == _INPUT else "tw_equal", tensor, shape, dims)
     with f.when(count < 0):
         f.ret(0)
@@ -135,7 +135,7 @@ def _accept(f: Function, kind: int, tensor: Value, shape: Value, dims: Value, da
 
 
 def _negative(m: Module) -> None:
-    """Whether an object says that it `is_neg()`, which the exchange functions do not tell."""
+    """Whether an object's `is_neg()` is true, which the exchange functions do not reveal."""
     with m.function("tw_negative", I1, [("obj", PTR)], local=True) as (f, (obj,)):
         arguments = f.space(8)
         arguments[0] = obj
@@ -149,7 +149,8 @@ def _negative(m: Module) -> None:
 
 
 def _take(m: Module) -> None:
-    """Check one argument against its tensor; `io` is where its address and size go. Gives whether it is as expected."""
+    """Check one argument against its specification, and store its address and size in `io`. Returns whether it is as
+    expected."""
     for kind, suffix in ((_INPUT, "input"), (_OUTPUT, "output")):
         params = [("tensor", PTR), ("view", PTR), ("dims", PTR), ("io", PTR)]
         with m.function(f"tw_take_dl_{suffix}", I64, params) as (f, (tensor, view, dims, io)):
@@ -213,7 +214,7 @@ def _ranges(m: Module) -> None:
 
 
 def _overlaps(m: Module) -> None:
-    """Whether what is written shares memory with another argument; `io` holds (address, bytes) pairs."""
+    """Whether an output shares memory with another argument; `io` holds (address, bytes) pairs."""
     with m.function("tw_overlap", I1, [("model", PTR), ("io", PTR), ("count", I64)]) as (f, values):
         model, io, count = values
         tensors = model[MODEL.tensors]
@@ -232,7 +233,8 @@ def _overlaps(m: Module) -> None:
 
 
 def _new_outputs(m: Module) -> None:
-    """A new array of the framework of `api` (null: NumPy), its address noted in `io`; null with an exception set."""
+    """A new array of the framework of `api` (null: NumPy), whose address is stored in `io`; null with a Python
+    exception set."""
     params = [("api", PTR), ("tensor", PTR), ("shape", PTR), ("io", PTR)]
     with m.function("tw_new", PTR, params) as (f, (api, tensor, shape, io)):
         rank = tensor[TENSOR.rank].cast(I32)
@@ -281,10 +283,9 @@ def _slow_path(m: Module) -> None:
 class _CallEmitter:
     """`tw_vectorcall(self, args, nargs, kwnames)`: `self` is a tuple (address of the model, slow path, ...).
 
-    `tw_versioned` is the same, but gives a pair of the result and the version of the weights that it used: both are
-    `tw_face`, which is told by `pair`.
-    `tw_watching` has the address of a table of watched tensors in the tuple, and those after the model's inputs; where
-    one has changed, the slow path is called.
+    `tw_versioned` is the same, but returns a pair of the result and the version of the weights used: both call
+    `tw_face`, with another value of `pair`. `tw_watching` has the address of a table of watched tensors in the tuple,
+    and those after the model's inputs; where one has changed, the slow path is called.
     """
 
     def __init__(self, m: Module, name: str, *, watching: bool = False) -> None:
@@ -431,7 +432,7 @@ class _CallEmitter:
             f.ret(0, PTR)
 
     def fail_if_ended(self, status: Value, result: Value) -> None:
-        """Say that loops did not end, where the slow path would have to find out once more."""
+        """Raise the error of unbounded loops directly; the slow path would have to run them again."""
         f = self.f
         for ended, message in ((ENDLESS, MODEL.endless_message), (TIMED_OUT, MODEL.delayed_message)):
             with f.when(status.eq(ended)):
@@ -504,7 +505,7 @@ GLUE_EXPORTS = (
     "tw_globals", "tw_vectorcall", "tw_versioned", "tw_api", "tw_in_range", "tw_overlap", "tw_new", "tw_take_input",
     "tw_take_output", "tw_take_dl_input", "tw_take_dl_output",
 )  # fmt: skip
-"""The functions that Python is given, and those that `tw_watching` and `tw_foreign` call."""
+"""The functions that Python calls, and those that `tw_watching` and `tw_foreign` call."""
 PYTHON_FUNCTIONS = (
     "PyTuple_GetItem", "PyTuple_SetItem", "PyTuple_New", "PyTuple_Size", "PyLong_AsVoidPtr", "PyLong_FromLongLong",
     "Py_IncRef", "Py_DecRef", "PyErr_Clear", "PyErr_SetString", "PyEval_SaveThread", "PyEval_RestoreThread",

@@ -1,4 +1,4 @@
-"""Huffman's code (1952) of small whole numbers, as NumPy writes and reads it: runs of a sequence side by side.
+"""Huffman coding (1952) of small integers, vectorised with NumPy: runs of the sequence are processed side by side.
 
     size of the alphabet (u32), the length of each symbol's code in bits (u8 each; 0: it does not occur)
     for each run of 256 symbols (the last may be shorter): its bytes (u16)
@@ -17,15 +17,15 @@ from tilewright.runtime.interop import Array
 from tilewright.support.errors import ArtifactError
 
 RUN = 256
-"""Symbols that are read one after another; runs are read side by side."""
+"""Symbols of a run; each run is decoded sequentially, all runs side by side."""
 LONGEST = 16
-"""Bits of a code at most."""
+"""The most bits of a code."""
 PORTION = 1 << 20
-"""Symbols that are written at a time."""
+"""Symbols that are encoded at a time."""
 
 
 def encode(symbols: Array, alphabet: int) -> bytes:
-    """The code of symbols from 0 to `alphabet - 1`, an array of whole numbers of one dimension."""
+    """Encode an integer array [n] of symbols from 0 to `alphabet - 1`."""
     lengths = _lengths(np.bincount(symbols, minlength=alphabet))
     codes = _codes(lengths)
     head = alphabet.to_bytes(4, "little") + lengths.tobytes()
@@ -38,8 +38,8 @@ def encode(symbols: Array, alphabet: int) -> bytes:
 
 
 def decode(data: bytes, count: int, where: str) -> tuple[Array, int]:
-    """`count` symbols, i64[count], from bytes that begin with their code, and how many bytes that has. ArtifactError
-    where it is none."""
+    """Decode `count` symbols, i64[count], from the beginning of `data`; also returns the number of bytes read. Raises
+    ArtifactError for an invalid code."""
     alphabet, at = int.from_bytes(data[:4], "little"), 4
     runs = -(-count // RUN)
     if len(data) < 4 or alphabet > len(data) - 4 or 2 * runs > len(data) - 4 - alphabet:
@@ -69,8 +69,8 @@ def decode(data: bytes, count: int, where: str) -> tuple[Array, int]:
 
 
 def _lengths(counts: Array) -> Array:
-    """The bits of each symbol's code by how often it occurs, u8[alphabet], at most LONGEST: counts are halved until
-    that holds."""
+    """The bits of each symbol's code, u8[alphabet], from its frequency; frequencies are halved until no code exceeds
+    LONGEST."""
     counts = counts.astype(np.int64)
     while True:
         lengths = _huffman(counts)
@@ -80,7 +80,7 @@ def _lengths(counts: Array) -> Array:
 
 
 def _huffman(counts: Array) -> Array:
-    """The bits of each code by Huffman's method; one symbol alone has one bit."""
+    """The bits of each code by Huffman's method; a single symbol gets one bit."""
     lengths = np.zeros(len(counts), np.uint8)
     heap = [(int(counts[k]), int(k)) for k in np.flatnonzero(counts)]
     if len(heap) == 1:
@@ -115,7 +115,8 @@ def _codes(lengths: Array) -> Array:
 
 
 def _table(lengths: Array, where: str) -> tuple[Array, Array, int]:
-    """The symbol and the length of the code that some bits begin with, -1 where there is none, and how many bits."""
+    """For each bit pattern of the longest code's length, the symbol whose code it begins with (-1: none) and that
+    code's length; and the longest length."""
     width = max(int(lengths.max(initial=0)), 1)
     if width > LONGEST:
         raise ArtifactError("has a code that is too long", where=where, expected=LONGEST, got=width)
@@ -131,7 +132,7 @@ def _table(lengths: Array, where: str) -> tuple[Array, Array, int]:
 
 
 def _runs(symbols: Array, lengths: Array, codes: Array) -> tuple[Array, bytes]:
-    """The bytes of each run, and the runs."""
+    """The number of bytes of each run, and the encoded runs."""
     sizes = lengths[symbols].astype(np.int64)
     begins = np.arange(0, symbols.size, RUN)
     nbytes = (np.add.reduceat(sizes, begins) + 7) // 8

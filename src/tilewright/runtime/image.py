@@ -34,7 +34,7 @@ _SAFETENSORS = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything stands in the image of some parameters.
+    """The positions of tensors in the image of some parameters.
 
     Args:
         head: the index with its length before it.
@@ -69,7 +69,7 @@ def layout(params: Iterable[ParamSpec]) -> Layout:
 
 
 def pack(params: Iterable[ParamSpec], weights: Mapping[str, Array]) -> Iterator[Buffer]:
-    """The image in parts, without a copy of what is dense already."""
+    """The image in parts; arrays that are dense are not copied."""
     params = tuple(params)
     placed = layout(params)
     yield placed.head
@@ -94,7 +94,7 @@ def pack_into(placed: Layout, params: Sequence[ParamSpec], arrays: Sequence[Arra
 
 
 def unpack(params: Iterable[ParamSpec], data: memoryview) -> dict[str, Array]:
-    """The tensors in an image as views, by name. ArtifactError if it is not one of these parameters."""
+    """The tensors in an image as views, by name. Raises ArtifactError if it is no image of these parameters."""
     index, body = indexed(data, "weights")
     weights: dict[str, Array] = {}
     for p in params:
@@ -115,7 +115,7 @@ def unpack(params: Iterable[ParamSpec], data: memoryview) -> dict[str, Array]:
 
 
 def indexed(data: memoryview, where: str) -> tuple[dict[str, Any], memoryview]:
-    """A JSON index with its length before it, and what follows. ArtifactError if there is none."""
+    """A JSON index that is preceded by its length, and the bytes after it. Raises ArtifactError if there is none."""
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > len(data) - 8:
         raise ArtifactError("its index is longer than it", where=where)
@@ -123,7 +123,7 @@ def indexed(data: memoryview, where: str) -> tuple[dict[str, Any], memoryview]:
 
 
 def json_object(data: bytes, where: str) -> dict[str, Any]:
-    """A JSON object; ArtifactError on anything else."""
+    """A JSON object from bytes. Raises ArtifactError for anything else."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):

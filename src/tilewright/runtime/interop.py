@@ -1,4 +1,5 @@
-"""Other people's arrays: NumPy views of PyTorch, JAX and DLPack tensors, and results in the caller's kind."""
+"""Arrays of other packages: NumPy views of PyTorch, JAX and DLPack tensors, and results in the caller's kind of
+array."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def array_at(address: int, kind: np.dtype[Any], shape: Sequence[int]) -> Array:
-    """Memory as an array, whose elements lie row by row."""
+    """A NumPy array, contiguous in row-major order, that views memory at an address."""
     nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     if not nbytes:
         return np.empty(tuple(shape), kind)
@@ -30,8 +31,8 @@ def framework(obj: object) -> str:
 
 
 def as_numpy(obj: Any, where: str, written: bool = False) -> Array:
-    """A NumPy view of an array in CPU memory, without a copy, but for lazy negatives and zeros of PyTorch. CallError if
-    it is none, or if it is `written` to and would be a copy."""
+    """A NumPy view of an array in CPU memory; only PyTorch's lazy negatives and zeros are copied. Raises CallError for
+    objects that are no such array, and if the array will be `written` but would be a copy."""
     if isinstance(obj, (np.ndarray, np.generic)):
         return np.asarray(obj)
     kind = framework(obj)
@@ -53,7 +54,7 @@ def _on_cpu(device: str, where: str) -> None:
 
 
 def on_cpu(obj: Any) -> Any:
-    """The array itself, or a copy in CPU memory of a PyTorch tensor that is elsewhere: learners train on GPUs."""
+    """The array itself; a PyTorch tensor on another device is copied to CPU memory, as learners train on GPUs."""
     if framework(obj) == "torch" and not getattr(obj, "is_cpu", True) and not obj.is_meta:
         return obj.detach().cpu()
     return obj
@@ -93,7 +94,7 @@ _SMALL_FLOATS = {
     "torch.float8_e5m2fnuz": "f8e5m2fnuz",
     "torch.float8_e8m0fnu": "f8e8m0",
 }
-"""PyTorch's small floats, which it gives no arrays of, by our names."""
+"""PyTorch's small floats, which NumPy lacks, with Tilewright's names."""
 
 
 def _jax_view(array: Any, where: str) -> Array:
@@ -108,7 +109,7 @@ def _dlpack_view(obj: Any, where: str) -> Array:
 
 
 def in_kind_of(obj: object, array: Array) -> Any:
-    """`array` as the kind of array that `obj` is; NumPy where that is not known."""
+    """`array` converted to the kind of array that `obj` is; unchanged if that kind is not known."""
     if framework(obj) == "torch":
         import torch
 

@@ -1,6 +1,6 @@
-"""A single kernel as a callable: every buffer is passed by the caller, those it writes included.
+"""A single kernel as a callable, whose caller passes all buffers, including outputs.
 
-It is a program of one call, with the entry that any program has (`codegen/llvm/entry.py`).
+It is a program with one step, with the entry that any program has (`codegen/llvm/entry.py`).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Workspace:
 class NativeFunction(Called):
     """A kernel `void kernel(buffers..., symbols..., i64 tid, i64 nthreads, ptr barrier)`, called on arrays.
 
-    All parameters are passed in order; the call gives None. Checks are those of `Model`; what the kernel writes must be
-    writable and contiguous and share no memory with other arguments.
+    All parameters are passed in order; the call returns None. Checks are those of `Model`; what the kernel writes must
+    be writable and contiguous and share no memory with other arguments.
 
     Args:
         objects: images that define the kernel, what it calls, and the entry that calls it.
         step: the call: its slots are the parameters, and after them the scratch buffers.
-        params: its buffers, and those that only say sizes, which the kernel does not take.
+        params: its buffers, and arguments that only determine sizes, which are not passed to the kernel.
         symbols: its integers, in order; each is a dimension of some parameter.
         workspace: sizes of its trailing scratch buffers.
         threads: how many threads call it.

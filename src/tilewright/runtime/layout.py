@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.native.assembler import I64, PTR, Field
 
 HUGE_PAGE = 2 << 20
-"""Bytes of a huge page: what one address translation covers there."""
+"""Bytes of a huge page, which one address translation covers."""
 
 
 class Struct:
@@ -63,8 +63,8 @@ class Memory:
 def aligned_bytes(nbytes: int) -> np.ndarray[Any, Any]:
     """Uninitialised memory, 64-byte aligned; from 2 MB on in huge pages, where the system has them.
 
-    The C library's memory may have been touched before, in small pages, and then stays so: weights that are read once
-    a call would be looked up in the page table thousands of times.
+    Memory of the C library's allocator may have been used before with small pages, which it keeps: reading weights once
+    in each call would then need thousands of page table lookups.
 
     Raises:
         MemoryError: there is not as much.
@@ -99,5 +99,5 @@ def _huge_bytes(nbytes: int) -> np.ndarray[Any, Any]:
 
 
 def function(address: int, result: Any, *arguments: Any) -> Any:
-    """A ctypes function at an address; it releases the GIL while it runs."""
+    """A ctypes function at an address, which releases the GIL while it runs."""
     return ctypes.CFUNCTYPE(result, *arguments)(address)

@@ -1,9 +1,8 @@
-"""The end of loops that only data ends: after too many iterations, after too long a time, or by a signal.
+"""Limits of loops whose end depends on data: they end after too many iterations, after too long a time, or by a signal.
 
-`tw_run` counts iterations down that it was allowed. Where none is left it calls `tw_poll`, in one of its threads, which
-allows some more: twice as many as before until those take about a millisecond, so that an iteration itself costs
-nothing. Signals are looked for on the way, as only their handlers in Python can say whether they end the call (Ctrl-C
-does).
+`tw_run` counts down a budget of iterations. When it is used up, one thread calls `tw_poll`, which grants more: twice as
+many as before, until these take about a millisecond, so that the check costs next to nothing. `tw_poll` also looks for
+signals, whose Python handlers decide whether the call ends (Ctrl-C does).
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from tilewright.runtime.layout import Struct
 from tilewright.support.errors import CallError
 
 MAX_ITERATIONS = 10_000_000
-"""Iterations of the loops of one call that only data ends, unless the caller says another number."""
+"""The most iterations of such loops in one call, unless the caller sets another limit."""
 ENDLESS, TIMED_OUT, INTERRUPTED = 4, 5, 6
-"""The statuses of a call that was ended: by `max_iterations`, by `time_limit`, by the handler of a signal."""
+"""The status of a call that `max_iterations`, `time_limit` or the handler of a signal has ended."""
 DEVICE = 1 << 20
-"""The status of a call in which the device failed: more than any check's number."""
+"""The status of a call in which the device failed; larger than the number of any check."""
 REFUSED = 64
-"""The status of a call that the first check ended, in the order of the steps; more by one for each check after it."""
+"""The status of a call that its first check ended; later checks have consecutive numbers."""
 CONTROL_FIELDS = ("limit", "status", "poll", "told", "budget", "began", "polled", "looked", "stride", "got")
 CONTROL = Struct(*CONTROL_FIELDS)
 """The control words of a call in flight.
@@ -34,21 +33,21 @@ stride    iterations that the last poll allowed
 got       the number by which a check ended the call, an i64 or f64
 """
 POLL_NS = 1_000_000
-"""Iterations that are allowed at once should take about as long as this."""
+"""The time in nanoseconds that one grant of iterations should take."""
 SIGNAL_NS = 50_000_000
-"""Signals are looked for as often as this: it takes the GIL."""
+"""The interval in nanoseconds at which signals are looked for, which needs the GIL."""
 
 
 def now(f: Function) -> Value:
-    """Nanoseconds of a clock that only goes forward."""
+    """Nanoseconds of a monotonic clock."""
     spec = f.space(16)
     f.call(I32, "clock_gettime", (I32, 1), spec)
     return spec[0] * 1_000_000_000 + spec[8]
 
 
 def define_time_limit(m: Module) -> None:
-    """Add `tw_poll(control, spent)`: how many more iterations a call may make that was allowed `spent` so far; 0 ends
-    it, with `status` saying why. It calls `tw_interrupted`."""
+    """Add `tw_poll(control, spent)`: how many more iterations a call may make that has used `spent`; 0 ends it, and
+    `status` says why. It calls `tw_interrupted`."""
     with m.function("tw_poll", I64, [("control", PTR), ("spent", I64)]) as (f, (control, spent)):
         left = control[CONTROL.limit] - spent
         _end_if(f, control, left <= 0, ENDLESS)
@@ -85,10 +84,10 @@ def _end_if(f: Function, control: Value, condition: Value, status: int) -> None:
 
 
 def define_signals(m: Module) -> None:
-    """Add `tw_interrupted()`: run the Python handlers of signals that have come; 1 if one raised an exception, which
-    the interpreter raises as soon as the call has returned to it.
+    """Add `tw_interrupted()`: run the Python handlers of pending signals; returns 1 if one raised an exception, which
+    the interpreter raises when the call returns.
 
-    Handlers run in Python's main thread alone. A thread that Python does not know is never made to wait for the GIL.
+    Handlers only run in Python's main thread. Threads that Python does not know never wait for the GIL.
     """
     m.variable("tw_raised", 24)
     with m.function("tw_raise_again", I32, [("kept", PTR)], local=True) as (f, (retained,)):
@@ -129,7 +128,7 @@ __all__ = [
 
 
 def check_iterations(most: object) -> None:
-    """Raise CallError unless `most` is an int from 0 to 2**62 - 1: the most iterations that a loop may have."""
+    """Raise CallError unless `most`, a limit on iterations, is an int from 0 to 2**62 - 1."""
     if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most < 1 << 62:
         raise CallError("no number of iterations", expected="0 to 2**62 - 1", got=repr(most))
 

@@ -44,16 +44,15 @@ from tilewright.support.errors import ArtifactError
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """A program's description. `structure_key` identifies the program whatever its weights' values; `precision` and
-    `fast` are what the user allowed the compiler to trade. `ignored` are names that the model's own dictionary of
-    weights has and the program does not read: updates may hold them. `tied` are those among them that were one tensor
-    with a parameter, (name, the parameter's name): updates that hold both must hold the same numbers. `folded` are
-    weights of which code or constants were made, (name, what was made): updates that hold them are refused. `patterns`
-    are of weights that must be 0 outside of them, as products leave that out. `extents`
-    are the names of numbers that data decides: the last outputs are their values, which callers do not see; `rooms`
-    are for those of which nothing else says how large they may be. `records` are the tuning records that there were
-    about what was decided. `alone`: a call does so little that its caller's thread makes it, whatever number of threads
-    is allowed. `state`: that the program has caches which its caller keeps. `ragged`: that inputs are packed rows of
-    sequences. `assumptions` are about the symbols, and checked where sizes are new."""
+    `fast` are the accuracy options that the user chose. `ignored` are names in the model's dictionary of weights that
+    the program does not read: updates may contain them. `tied` are those among them that shared a tensor with a
+    parameter, (name, the parameter's name): updates that contain both must have the same numbers. `folded` are weights
+    that became code or constants, (name, an explanation): updates that contain them are refused. `patterns`: elements
+    of sparse weights outside of these must be 0, as products skip them. `extents` are the names of sizes that data
+    decides: the last outputs are their values, which callers do not see; `rooms` are for those without a known bound.
+    `records` are the tuning records about its decisions. `alone`: a call does so little work that only the caller's
+    thread runs it. `state`: the caches that a caller keeps between calls. `ragged`: how inputs pack the rows of
+    sequences. `assumptions` are conditions on the symbols, checked for new sizes."""
 
     name: str
     target: TargetSpec
@@ -119,28 +118,28 @@ class Manifest:
 
     @property
     def results(self) -> tuple[OutputSpec, ...]:
-        """The outputs that callers see."""
+        """The outputs that callers see, without the extents."""
         return self.outputs[: len(self.outputs) - len(self.extents)]
 
     @property
     def checks(self) -> tuple[CheckSpec, ...]:
-        """The messages of checks that end calls, in the order of their steps."""
+        """The messages of the checks that can end calls, in the order of their steps."""
         regions = (step.region for step in self.run_steps)
         return tuple(region.check for region in regions if region is not None and region.check is not None)
 
     @property
     def arguments(self) -> tuple[InputSpec, ...]:
-        """The inputs that callers give."""
+        """The inputs that callers pass, without rooms."""
         return tuple(i for i in self.inputs if all(room.input != i.name for room in self.rooms))
 
     @property
     def run_slots(self) -> int:
-        """How many slots of `tw_run` come before that of `control`."""
+        """The number of slots of `tw_run` before that of `control`."""
         return len(self.inputs) + len(self.outputs) + len(self.packed) + len(self.run_temps)
 
     @property
     def output_rank_total(self) -> int:
-        """The sum of the ranks of all outputs: how many sizes `tw_shapes` writes."""
+        """The sum of the ranks of all outputs, which is the number of sizes that `tw_shapes` writes."""
         return sum(len(o.shape) for o in self.outputs)
 
 

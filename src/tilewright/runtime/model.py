@@ -42,17 +42,17 @@ class Model(Runner):
         model.stream()                                   a way in for one of several callers, with memory of its own
         model.update(weights)                            new weights for all later calls
 
-    A call gives the output, or a tuple of them; `out` itself if it is given (an array, or a tuple of all outputs).
+    A call returns the output, or a tuple of outputs; or the argument `out` (an array, or a tuple of all outputs).
     Arrays may be NumPy's, PyTorch's, JAX's or any with DLPack. Inputs must have the stated dtype and rank and lie in
     CPU memory; those that are not contiguous, or that share memory with an output, are copied. Symbolic dimensions are
     taken from the inputs. While a call runs longer than some microseconds, other Python threads run.
 
     Args:
-        program: what the compiler made.
+        program: the compiled program.
         threads: how many threads a call uses, the caller included.
         version: of the weights.
-        keep_weights: whether raw weights are kept in memory once they are packed. None: unless they can be read again.
-        repeated: reads them again, by name.
+        keep_weights: whether raw weights stay in memory once they are packed. None: only if they cannot be read again.
+        repeated: a function that reads the raw weights again, by name.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class Model(Runner):
     # -- weights -------------------------------------------------------------------------------------------------------
 
     def update(self, weights: Mapping[str, Any], version: int | None = None, *, finite: bool = True) -> int:
-        """Take new weights: all of them, by name. Gives their version.
+        """Replace all weights, by name; returns their version.
 
-        They are checked and packed aside, then swapped in at once: a call sees the old ones or the new ones, never some
-        of each. If anything is wrong, a WeightError lists all of it and the old weights stay.
+        They are checked and packed in other memory, then exchanged at once: a call uses the old or the new weights,
+        never a mixture. If anything is wrong, a WeightError lists all of it and the old weights stay.
 
         Args:
-            version: a number larger than the present one; one more if None.
+            version: a number larger than the current version; that plus 1 if None.
             finite: refuse NaN and infinity.
         """
         if self._engine.device is not None:
@@ -119,7 +119,8 @@ class Model(Runner):
             return chosen
 
     def stream(self, threads: int | None = None) -> Stream:
-        """A caller's own way in: an arena of its own, code and weights shared (`runtime/stream.py`).
+        """A `Stream` for one of several callers: it has an arena of its own, and shares code and weights
+        (`runtime/stream.py`).
 
         Args:
             threads: of each of its calls; as many as the model's if None. With a stream for each core, 1.
@@ -130,15 +131,15 @@ class Model(Runner):
 
     @property
     def version(self) -> int:
-        """The version of the weights that a call now would use; 0 are those that it was compiled with."""
+        """The version of the weights that a call would use now; 0 for those that the model was compiled with."""
         return self._weights.current.version
 
     @property
     def weights(self) -> dict[str, Array]:
         """The present raw weights by name, read-only: what `update` takes.
 
-        Those of a file that a model was compiled from are read once more: WeightError if it has changed, or if they
-        were not kept (`keep_weights=False`).
+        If they are not in memory, they are read from the model's file again. Raises WeightError if the file has
+        changed, or if they were dropped (`keep_weights=False`).
         """
         raw = zip(self.manifest.params, self._weights.lend().raw, strict=True)
         return {p.name: array for p, array in raw if not p.fixed}
@@ -151,11 +152,11 @@ class Model(Runner):
     def save(
         self, path: str | os.PathLike[str], *, texts: Sequence[str] = ("graph",), compressed: bool = False
     ) -> None:
-        """Write code and present weights to one `.tw` file, which appears whole or not at all.
+        """Write code and current weights to a `.tw` file, atomically.
 
         Args:
-            texts: what `show` shall know of the loaded model; making some ("asm") takes a while.
-            compressed: in as few bytes as it takes (see `Program.save`).
+            texts: those that the loaded model's `show` can print; generating some ("asm") takes a while.
+            compressed: with weights compressed losslessly (see `Program.save`).
         """
         weights = self._weights.lend()
         named = {p.name: array for p, array in zip(self.manifest.params, weights.raw, strict=True)}
@@ -163,11 +164,11 @@ class Model(Runner):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], threads: int = 1, *, keep_weights: bool | None = None) -> Model:
-        """The model that `save` wrote. ArtifactError if the file is damaged or not for this machine.
+        """The model that `save` wrote. Raises ArtifactError if the file is damaged or not for this machine.
 
         Args:
             keep_weights: True to keep raw weights in memory once they are packed; else they stay in the file, which is
-                mapped, until they are asked for.
+                mapped, until they are needed.
         """
         program, version = artifact.read(path)
         try:
@@ -182,21 +183,21 @@ class Model(Runner):
 
     @property
     def program(self) -> Program:
-        """Manifest, code and constants, without weights: what a weight store hands to its actors."""
+        """Manifest, code and constants, without weights; a weight store passes it to its actors."""
         return replace(self._program, texts={})
 
     # -- what it is ----------------------------------------------------------------------------------------------------
 
     def profile_prepare(self, repeat: int = 5) -> Profile:
-        """Time every kernel that packs weights, on the present ones."""
+        """Time every kernel that packs weights, with the current weights."""
         self._on_host("timing of kernels")
         return measure_prepare(self._engine, self._weights.lend().raw, repeat)
 
     def timeline(self, *inputs: Any, calls: int = 1, threads: int | None = None) -> Timeline:
-        """The timeline of each thread during calls on these inputs: `timeline(obs).save("trace.json")`.
+        """Record a timeline of all threads during calls on these inputs: `timeline(obs).save("trace.json")`.
 
         Args:
-            threads: of these calls; as many as ordinary ones use at present if None.
+            threads: of these calls; if None, as many as ordinary calls currently use.
         """
         from tilewright.runtime.timeline import record  # here: few models are traced
 
@@ -208,8 +209,8 @@ class Model(Runner):
         return record(engine, self._program.objects, self._weight_addresses(), bound, calls, min(count, self.threads))
 
     def show(self, what: str = "graph") -> str:
-        """A text of the program: "memory", "records" (the tuning records that decided it), or what the compiler left
-        ("graph", "loops", "schedule", "llvm", "asm")."""
+        """A text of the program: "memory", "records" (the tuning records that decided it), or a text that the compiler
+        stored ("graph", "loops", "schedule", "llvm", "asm")."""
         check_option("what", what, str, "the name of a text", CallError)
         if what == "memory":
             return str(self.memory())
@@ -230,7 +231,7 @@ class Model(Runner):
 
 
 def _device(manifest: Manifest) -> Device | None:
-    """The GPU that a program is for, which is found now; None for one of this processor."""
+    """The GPU that a program is for; None for a program for this processor."""
     if not is_gpu(manifest.target):
         return None
     from tilewright.runtime.gpu.device import Device  # which few programs need

@@ -1,7 +1,8 @@
-"""The support code of this process, linked once: thread pool, call core, and the faces for Python and tvm-ffi.
+"""The native support code, compiled and linked once in a process: thread pool, call core, and the entries for Python
+and tvm-ffi.
 
-What few processes call (`tw_foreign`, `tw_watching`, `tw_checksum`) is made and linked when it is first asked for:
-making all of it takes as long as the kernels of a small model.
+Functions that few processes call (`tw_foreign`, `tw_watching`, `tw_checksum`) are compiled at first use, as compiling
+everything takes as long as the kernels of a small model.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class _MethodDef(ctypes.Structure):
 
 
 def support_text() -> str:
-    """LLVM text of the call core and its face for Python."""
+    """LLVM text of the call core and its entry for Python."""
     m = Module(host_triple())
     define_core(m)
     define_glue(m)
@@ -53,14 +54,14 @@ def support_text() -> str:
 
 
 def seldom_text() -> str:
-    """LLVM text of what a call needs for new sizes and to end loops, and of Python's atomics."""
+    """LLVM text of the code for calls with new sizes."""
     m = Module(host_triple())
     define_seldom(m)
     return m.text()
 
 
 def seldom_code() -> bytes:
-    """The object of code that seldom runs, made in a fifth of the time that good code takes."""
+    """The object of code that seldom runs, compiled without optimisation in a fifth of the time."""
     return compile_text(seldom_text, speed=0)
 
 
@@ -80,7 +81,7 @@ def watch_text() -> str:
 
 
 def foreign_text() -> str:
-    """LLVM text of the face for tvm-ffi."""
+    """LLVM text of the entry for tvm-ffi."""
     m = Module(host_triple())
     define_foreign(m)
     return m.text()
@@ -124,7 +125,7 @@ class Native:
 
     @cached_property
     def watch(self) -> Library:
-        """`tw_watching`."""
+        """The library with `tw_watching`."""
         return self._further("watch", watch_text, ("tw_watching",))
 
     @cached_property
@@ -144,18 +145,18 @@ class Native:
 
     @cached_property
     def digest_address(self) -> int:
-        """The address of the best digest for this processor: i64 (ptr, bytes)."""
+        """The address of the fastest digest function for this processor: i64 (ptr, bytes)."""
         name = next(name for name in digests(host_triple()) if not missing_features(DIGESTS[name]))
         return self._further("digest", digest_code(name), (name,))[name]
 
     @cached_property
     def digest(self) -> Callable[[int, int], int]:
-        """The digest of memory: of an address and so many bytes."""
+        """The digest function of memory: from an address and a number of bytes."""
         result: Callable[[int, int], int] = function(self.digest_address, _I64, _PTR, _I64)
         return result
 
     def _further(self, name: str, text: str | Callable[[], str], exports: Sequence[str]) -> Library:
-        """Code that calls the core and the glue."""
+        """Compile and link code that calls the core and the glue."""
         library = Library({name: compile_text(text)}, exports, self._symbols)
         library.keep_forever()
         return library
@@ -167,7 +168,7 @@ class Native:
         return _I64.from_address(self._globals + offset)
 
     def addresses(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[int]:
-        """Where the data of NumPy arrays is, all in one call: `array.ctypes.data` takes a microsecond each."""
+        """The data addresses of NumPy arrays, all by one call, since `array.ctypes.data` takes a microsecond each."""
         if not self._fast:
             return [a.ctypes.data for a in arrays]
         places, out = array("q", map(id, arrays)), array("q", bytes(8 * len(arrays)))
@@ -175,18 +176,17 @@ class Native:
         return out.tolist()
 
     def are_finite(self, arrays: Sequence[np.ndarray[Any, Any]]) -> bool:
-        """Whether no element of these dense f32 arrays is NaN or infinite; at the speed of memory."""
+        """Whether no element of these dense f32 arrays is NaN or infinite, at memory bandwidth."""
         where, counts = array("q", self.addresses(arrays)), array("q", [a.size for a in arrays])
         return bool(self._first_unfit(where.buffer_info()[0], counts.buffer_info()[0], len(arrays)) < 0)
 
     def builtin(
         self, model: int, slow: Callable[..., Any], keep_alive: object, *, versioned: bool = False
     ) -> Callable[..., Any]:
-        """A builtin that runs the model at this address, and calls `slow` with the same arguments when it cannot.
+        """A builtin that runs the model at this address, and calls `slow` with the same arguments when it cannot. A
+        `versioned` one returns a pair: the result, and the version of the weights that the call used.
 
-        A `versioned` one gives a pair: the result, and the version of the weights that the call used.
-
-        On an interpreter whose objects it does not know, this is `slow` itself.
+        On an interpreter whose object layout is not supported, this is `slow` itself.
         """
         if not self._fast:
             return slow
@@ -194,21 +194,21 @@ class Native:
         return self._builtin(entry, (model, slow, keep_alive, self))
 
     def watching(self, model: int, slow: Callable[..., Any], table: int, keep_alive: object) -> Callable[..., Any]:
-        """A builtin like `builtin`'s, whose arguments are the model's inputs and then the tensors of a table of
-        `watch.WATCH` at this address: it calls `slow` with all of them where one of the latter is not as it was."""
+        """Like `builtin`, but its arguments are the model's inputs followed by the tensors of the `watch.WATCH` table
+        at this address: it calls `slow` with all of them if one of those tensors has changed."""
         if not self._fast:
             return slow
         return self._builtin(self.watch["tw_watching"], (model, slow, table, keep_alive, self))
 
     def _builtin(self, entry: int, state: tuple[object, ...]) -> Callable[..., Any]:
-        """The builtin of an entry, with what it is told of itself."""
+        """The builtin function for an entry, with `state` as its `self`."""
         method = self._methods.setdefault(entry, _MethodDef(b"program", entry, _METH_FASTCALL_KEYWORDS, None))
         make = _python_function("PyCFunction_NewEx", ctypes.py_object, _PTR, ctypes.py_object, _PTR)
         created: Callable[..., Any] = make(ctypes.addressof(method), state, None)
         return created
 
     def learn(self, kind: type) -> None:
-        """Let the builtin read tensors of this type by itself from now on, if the type offers C functions for that."""
+        """Teach the builtin to read tensors of this type itself, if the type has C functions for that."""
         if kind in self._known or len(self._known) > MAX_TYPES:
             return
         self._known.add(kind)
@@ -224,7 +224,7 @@ class Native:
 
 
 def compile_support() -> None:
-    """Have the code that `native` links ready, in the object cache or in this process. Any thread may call it."""
+    """Compile the code that `native` links, into the object cache or this process. Any thread may call it."""
     if not native.cache_info().currsize:
         pool_code()
         seldom_code()
@@ -233,7 +233,7 @@ def compile_support() -> None:
 
 @cache
 def native() -> Native:
-    """The support code, linked when it is first asked for."""
+    """The support code, linked at first use."""
     return Native()
 
 
@@ -271,7 +271,7 @@ def _exchange_api(capsule: Any) -> int | None:
 
 
 def _free_threaded() -> bool:
-    """Whether this Python is built without the interpreter lock."""
+    """Whether this Python is built without the GIL."""
     flags = getattr(sys, "abiflags", None)
     if flags is not None:
         return "t" in flags
@@ -281,7 +281,7 @@ def _free_threaded() -> bool:
 
 
 def _objects_are_as_assumed() -> bool:
-    """Compare the offsets that the builtin reads with live objects."""
+    """Whether the offsets that the builtin reads agree with live objects."""
     if sys.implementation.name != "cpython" or _free_threaded() or sys.maxsize < 2**32:
         return False
     sample = np.zeros((3, 5), np.float32)

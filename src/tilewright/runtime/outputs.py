@@ -1,4 +1,4 @@
-"""New arrays for the outputs of a call: where in memory they begin."""
+"""Allocation of the outputs of a call, at addresses that are good for the caches."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tilewright.support.errors import CallError
 
 PAGE = 4096
 LARGE = 1 << 18
-"""Bytes from which on the microsecond that aligning takes is nothing beside writing them."""
+"""From this many bytes on, the microsecond that alignment takes is negligible."""
 HUGE = 16 << 20
-"""Bytes that do not stay in the caches."""
+"""Outputs of this many bytes do not stay in the caches."""
 
 
 def uninitialised(
     outputs: Sequence[OutputSpec], shapes: Sequence[tuple[int, ...]], inputs: Sequence[Array]
 ) -> list[Array]:
-    """New arrays for outputs of a call on these inputs. CallError where memory does not suffice."""
+    """New arrays for outputs of a call on these inputs. Raises CallError if memory does not suffice."""
     place = _place(inputs)
     try:
         return [_empty(shape, BY_NAME[o.dtype].numpy, place) for o, shape in zip(outputs, shapes, strict=True)]
@@ -32,8 +32,8 @@ def uninitialised(
 
 
 def _empty(shape: tuple[int, ...], dtype: Any, place: int) -> Array:
-    """A new array; a large one starts with a line of cache: NumPy's start 16 bytes after a page, so that each vector
-    that is stored there lies in two lines. One that is mostly written past the caches starts at a `place` of its
+    """A new array; a large one begins at a cache line. (NumPy's begin 16 bytes after a page, so that each vector store
+    touches two lines.) A huge one, most of which is written with streaming stores, begins at offset `place` of a
     page."""
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
@@ -47,11 +47,12 @@ def _empty(shape: tuple[int, ...], dtype: Any, place: int) -> Array:
 
 
 def _place(inputs: Sequence[Array]) -> int:
-    """Where in a page an output should start that is written past the caches while these inputs are read: with a line,
-    just before the huge ones.
+    """The offset in a page at which an output should begin that is written with streaming stores while these inputs are
+    read: a cache line just before the offset of the huge inputs.
 
-    A core compares the last twelve bits of addresses first: what it loads there, while a store to such an address has
-    not left, it takes for what it has just stored, and waits. Stores past the caches leave slowly, so there are up to
-    half a page of them after where the output is written; loads from somewhat further on in the page meet none."""
+    A core compares the last twelve bits of addresses first: a load whose bits match a pending store waits for it.
+    Streaming stores are pending for long, up to half a page of them before the current position; loads that are
+    somewhat ahead of it in the page match none.
+    """
     starts = [a.ctypes.data % PAGE for a in inputs if a.nbytes >= HUGE]
     return min((s - s % ALIGNMENT for s in starts), key=lambda p: max((s - p) % PAGE for s in starts), default=0)

@@ -1,11 +1,11 @@
-"""`Pending`: a call that another thread makes, to be awaited or asked for its result.
+"""`Pending`: a call that another thread makes, whose result can be awaited.
 
     y = await model.call_async(x)                    in a coroutine: the event loop goes on meanwhile
     pending = model.call_async(x)                    anywhere else
     y = pending.result(timeout=1.0)
 
-The threads are the process's own, as many as it may use cores, started when they are first needed. Calls wait for one
-of them in the order in which they were made. A call that has not begun can be cancelled; one that runs goes to its end.
+All calls of a process share these threads, one for each core that it may use, started at first use. Calls wait for a
+free thread in the order in which they were submitted. A call that has not begun can be cancelled.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Background:
     """Threads that make calls one after another, each as soon as one of the threads is idle.
 
     Args:
-        threads: how many; one keeps the calls' order.
+        threads: how many; with one, calls run in order.
     """
 
     def __init__(self, threads: int) -> None:
@@ -46,13 +46,13 @@ class Background:
         _live.add(self)
 
     def submit(self, call: Callable[..., Any], inputs: Sequence[Any], out: Any, named: Mapping[str, Any]) -> Pending:
-        """The call, which will be made; its errors are those of the `Pending`."""
+        """Submit a call; the returned `Pending` has its result or raises its error."""
         pending = Pending()
         self._started().submit(_make, pending, call, inputs, {**named, **({} if out is None else {"out": out})})
         return pending
 
     def _started(self) -> ThreadPoolExecutor:
-        """The threads of this process: the child of a fork has none of its parent's."""
+        """The threads of this process; the child of a fork starts new ones."""
         process = os.getpid()
         if self._process != process:
             with self._lock:
@@ -67,12 +67,12 @@ class Background:
             self._threads.shutdown()
 
     def forget(self) -> None:
-        """In the child of a fork."""
+        """In the child of a fork: drop the parent's threads, which do not exist here."""
         self._lock = threading.Lock()
 
 
 def in_background(call: Callable[..., Any], inputs: Sequence[Any], out: Any, named: Mapping[str, Any]) -> Pending:
-    """A call by the threads of the process."""
+    """Make a call by the shared threads of the process."""
     return _background.submit(call, inputs, out, named)
 
 

@@ -1,12 +1,12 @@
-"""Where temporaries stand for sizes that were not seen before: a plan as an order that is right for all sizes.
+"""Offsets of temporaries for new sizes: a plan is stored as an order of blocks, which is valid for all sizes.
 
 A plan for some sizes (`arena.py`) says of any two blocks that live at the same time which of them stands below the
-other. Whatever the sizes are, nothing overlaps where each block begins after the ends of those below it:
+other. For any sizes, no blocks overlap if each begins after the ends of those below it:
 
     offset[b] = max(offset[a] + size[a] for a below b)
 
 At the plan's own sizes this takes no more memory than the plan, and about as little at sizes that grow together. A few
-plans, for small, likely and large sizes, are kept; a call takes the one that needs the least memory. This is some
+plans, for small, likely and large sizes, are stored; a call uses the one that needs the least memory. This is some
 hundred additions for the largest models, in native code (`define_places`).
 """
 
@@ -20,8 +20,8 @@ from tilewright.runtime.layout import Struct
 from tilewright.runtime.specs import MAX_BYTES, SymbolSpec, TempSpec
 
 PLACES = Struct("blocks", "orders", "table")
-"""`table`: for each temporary the index of its block, and then how many times its size it takes; then, for each order,
-its blocks: index, how many stand directly below, and their indices."""
+"""`table`: for each temporary the index of its block and the factor of its size (1, or the number of threads); then,
+for each order, its blocks: index, number of blocks directly below, and their indices."""
 
 
 def places_table(temps: Sequence[TempSpec], threads: int, plans: Sequence[Plan]) -> list[int]:
@@ -38,8 +38,8 @@ def places_table(temps: Sequence[TempSpec], threads: int, plans: Sequence[Plan])
 
 
 def usual_dims(symbols: Sequence[SymbolSpec]) -> list[tuple[int, ...]]:
-    """Values of the symbols to plan memory for: middling ones first, then the least and the greatest likely ones, and
-    small and large ones."""
+    """Values of the symbols for which memory is planned: medium ones first, then the smallest and largest likely ones,
+    and small and large ones."""
     middling = [sorted(s.likely)[len(s.likely) // 2] if s.likely else MIDDLING for s in symbols]
     least, greatest = ([end(s.likely) if s.likely else MIDDLING for s in symbols] for end in (min, max))
     wanted = middling, least, greatest, [1] * len(symbols), [LARGE] * len(symbols)
@@ -48,7 +48,7 @@ def usual_dims(symbols: Sequence[SymbolSpec]) -> list[tuple[int, ...]]:
 
 
 MIDDLING, LARGE = 64, 512
-"""Sizes to plan memory for where no better ones are known."""
+"""Sizes for which memory is planned if the symbols state no likely ones."""
 
 
 def _legal(symbol: SymbolSpec, value: int) -> int:
@@ -58,7 +58,7 @@ def _legal(symbol: SymbolSpec, value: int) -> int:
 
 
 def _conflicts(temps: Sequence[TempSpec], whose: Sequence[int]) -> dict[int, list[int]]:
-    """For each block, named by its first temporary, the others that live at some step of its life."""
+    """For each block, named by its first temporary, the other blocks that live at some step of its life."""
     blocks: dict[int, Block] = {}
     for t, root in zip(temps, whose, strict=True):
         block = blocks.setdefault(root, Block(t.first, t.last, 0))
@@ -69,7 +69,7 @@ def _conflicts(temps: Sequence[TempSpec], whose: Sequence[int]) -> dict[int, lis
 
 
 def _directly_below(order: Sequence[int], conflicts: dict[int, list[int]]) -> list[tuple[int, list[int]]]:
-    """Each block with those before it in the order that it conflicts with, less those that stand below one of them."""
+    """For each block of an order, the conflicting blocks before it, except those that are below another one of them."""
     at = {root: k for k, root in enumerate(order)}
     under: dict[int, int] = {}  # as bits
     results = []
@@ -85,8 +85,8 @@ def _directly_below(order: Sequence[int], conflicts: dict[int, list[int]]) -> li
 
 
 def define_places(m: Module) -> None:
-    """Add `tw_place(places, temps, sizes, offsets)`: bytes of the temporaries for one thread to their offsets; gives
-    the arena's size."""
+    """Add `tw_place(places, temps, sizes, offsets)`: compute the temporaries' offsets from their bytes for one thread;
+    returns the arena's size."""
     params = [("places", PTR), ("temps", I64), ("sizes", PTR), ("offsets", PTR)]
     with m.function("tw_place", I64, params) as (f, (places, temps, sizes, offsets)):
         blocks = places[PLACES.blocks]
@@ -117,7 +117,7 @@ def define_places(m: Module) -> None:
 
 
 def _pass(f: Function, blocks: Value, next_word: Variable, selected: Value, at: Value) -> Value:
-    """Place all blocks in one order; gives where the highest ends."""
+    """Emit the placement of all blocks in one order; returns the highest end."""
     top = f.var(I64, 0)
     with f.each(blocks):
         head = next_word.get()
@@ -137,8 +137,8 @@ def _pass(f: Function, blocks: Value, next_word: Variable, selected: Value, at: 
 
 
 def define_check(m: Module) -> None:
-    """Add `tw_promised(promised, values, count)`: whether no value is negative or impossible, and each is what was
-    promised of it (-1: nothing)."""
+    """Add `tw_promised(promised, values, count)`: whether no value is negative or too large, and each equals its
+    promised value (-1: any)."""
     with m.function("tw_promised", I1, [("promised", PTR), ("values", PTR), ("count", I64)], local=True) as (
         f,
         arguments,

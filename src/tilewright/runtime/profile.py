@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """One kernel: seconds of its calls in a run (median of the repeats), share of the whole, and rates where the work
-    is known. A kernel in a loop is called in each iteration."""
+    """One kernel's time: seconds of all of its calls in a run (median of the repeats), its share of the run, and rates
+    if its work is known."""
 
     kernel: str
     label: str
@@ -68,7 +68,7 @@ def measure(
 
     Args:
         weights: addresses of the packed parameters.
-        threads: of these runs; the most that the program's calls may use if None.
+        threads: of these runs; if None, the most that calls may use.
     """
     keep, slots = run_slots(engine, weights, bound)
     symbols = dict(zip((s.name for s in engine.manifest.symbols), bound.dims, strict=True))
@@ -78,7 +78,7 @@ def measure(
 
 
 def measure_prepare(engine: Engine, raw: Sequence[Array], repeat: int) -> Profile:
-    """Pack these raw weights `repeat` times into memory that is not used."""
+    """Time the packing of these raw weights `repeat` times, into memory that is discarded."""
     weights = WeightSet(engine.manifest, raw, aligned_bytes(packed_nbytes(engine.manifest)), 0)
     keep, slots = engine.prepare.slots(weights.raw_addresses, weights.packed_addresses)
     result = _measure(engine, engine.manifest.prepare_steps, np.array(slots, np.int64), {}, repeat)
@@ -87,7 +87,7 @@ def measure_prepare(engine: Engine, raw: Sequence[Array], repeat: int) -> Profil
 
 
 def step_clock(engine: Engine, weights: Sequence[int], bound: BoundInputs) -> StepClock:
-    """A clock for the steps of a program's run on these inputs, with `weights` the addresses of packed parameters."""
+    """A clock for the steps of a program's run on these inputs; `weights` are the addresses of packed parameters."""
     keep, slots = run_slots(engine, weights, bound)
     symbols = dict(zip((s.name for s in engine.manifest.symbols), bound.dims, strict=True))
     return StepClock(engine, engine.manifest.run_steps, slots, symbols, keep)
@@ -98,8 +98,8 @@ class StepClock:
 
     Args:
         slots: the addresses that the steps work on.
-        keep: what lies there.
-        threads: of the runs; the most that the program's calls may use if None.
+        keep: objects that own the memory at these addresses.
+        threads: of the runs; if None, the most that calls may use.
     """
 
     def __init__(
@@ -126,11 +126,11 @@ class StepClock:
 
     @property
     def counts(self) -> Any:
-        """How often each step was called in the last run."""
+        """How many times each step was called in the last run."""
         return self._times[len(self.steps) : -1]
 
     def samples(self, repeat: int, warm: int = 0) -> Any:
-        """Nanoseconds of each step: a row for each of `repeat` runs, which follow `warm` others."""
+        """Nanoseconds of each step: one row for each of `repeat` runs, after `warm` runs that are not recorded."""
         times = self._times
         samples = np.zeros((repeat, len(self.steps)), np.int64)
         for k in range(-warm, repeat):
@@ -177,7 +177,7 @@ def _summary(steps: Sequence[StepSpec], each: Any, counts: Any, symbols: dict[st
 
 
 def run_slots(engine: Engine, weights: Sequence[int], bound: BoundInputs) -> tuple[list[Any], Any]:
-    """A slot table of its own: inputs, new outputs where a call has them, packed weights, a new arena."""
+    """A new slot table for a call: inputs, new outputs, packed weights, a new arena."""
     m = engine.manifest
     shapes = engine.output_shapes(bound.dims)
     outputs = uninitialised(m.outputs, shapes, bound.arrays)

@@ -1,4 +1,4 @@
-"""`Program`: what the compiler hands to the runtime, and what an artifact stores."""
+"""`Program`: the result of the compiler, which the runtime loads and an artifact stores."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Program:
         void tw_prepare(ptr slots, ptr dims, i64 tid, i64 nthreads, ptr barrier)   slots [params|packed|temps]
         void tw_shapes(ptr dims, ptr out)   i64 out[]: bytes of each run temporary, then each output's dims, flattened
 
-    With nthreads > 1 every thread calls `tw_run`, whose kernels each end with `tw_barrier(barrier, nthreads)`.
-    The dims of `tw_prepare` are the first of its steps to execute and the one to stop before.
+    With nthreads > 1 every thread calls `tw_run`, whose kernels each end with `tw_barrier(barrier, nthreads)`. The
+    `dims` of `tw_prepare` are two numbers: the first of its steps to execute, and the step before which it stops.
     Packed slots that are aliases hold the raw parameter's address in both tables; `tw_prepare` leaves them alone.
 
     Args:
@@ -42,8 +42,7 @@ class Program:
         weights: the raw parameters' values, by the names in `manifest.params`.
         texts: what `Model.show` prints ("graph", "loops", "schedule", "llvm", "asm"), each a string or a function
             that makes it when asked.
-        private: nothing else has the weights' arrays, and nothing writes them: a model keeps those it can use as they
-            are.
+        private: no other code refers to the weights' arrays, so that a model may use them without a copy.
     """
 
     manifest: Manifest
@@ -60,14 +59,13 @@ class Program:
         version: int = 0,
         compressed: bool = False,
     ) -> None:
-        """Write code and weights to one `.tw` file, which appears whole or not at all. The machine that the code is
-        for loads it; it need not be this one.
+        """Write code and weights to a `.tw` file, atomically. The code may be for another machine than this one.
 
         Args:
-            texts: what `show` shall know of the loaded model; making some ("asm") takes a while.
+            texts: those that the loaded model's `show` can print; generating some ("asm") takes a while.
             version: of the weights.
-            compressed: in as few bytes as it takes, for models that `tw.compress` made; it takes some seconds for each
-                ten megabytes, and a process that loads the file has weights of its own in memory.
+            compressed: losslessly, for models of `tw.compress`; this takes some seconds for each ten megabytes, and a
+                process that loads the file cannot map its weights, but has a copy in memory.
         """
         from tilewright.runtime import artifact  # which reads and writes programs
 
@@ -76,8 +74,8 @@ class Program:
         artifact.write(path, replace(self, texts=retained), version, compressed=compressed)
 
     def bundle(self, folder: str | os.PathLike[str], **options: Any) -> tuple[Path, ...]:
-        """Write an object, a header, weights and an example, for programs without Tilewright and Python, and give their
-        paths: `tilewright.bundle.bundle`, which says what options there are."""
+        """Write an object, a header, weights and an example, for use without Tilewright and Python; returns their
+        paths. The options are those of `tilewright.bundle.bundle`."""
         write = importlib.import_module("tilewright.bundle").bundle  # of the compiler's house, which nothing here needs
         paths: tuple[Path, ...] = write(self, folder, **options)
         return paths
@@ -88,7 +86,7 @@ class Program:
 
 
 def link(program: Program) -> Library:
-    """A program's code in memory: its entries and each of its kernels. CompileError if it does not link."""
+    """Link a program's code into memory: its entries and kernels. Raises CompileError if that fails."""
     manifest = program.manifest
     kernels = {s.kernel for s in (*manifest.run_steps, *manifest.prepare_steps) if s.region is None}
     exports = {"tw_run", "tw_prepare", "tw_shapes"} | kernels

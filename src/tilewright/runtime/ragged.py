@@ -1,4 +1,4 @@
-"""`Ragged`: arrays of different lengths, row after row in one, with where each begins and the last one ends.
+"""`Ragged`: arrays of different lengths, concatenated to one, with offsets of their first rows and the end.
 
 batch = tw.ragged([np.arange(5), np.arange(2)])     rows 0 1 2 3 4 0 1, offsets 0 5 7
 model = tw.compile("bert.onnx", ragged=("batch", "seq"))
@@ -47,11 +47,11 @@ class Ragged:
 
     @property
     def lengths(self) -> Array:
-        """Rows of each, i64[count]."""
+        """The number of rows of each array, i64[count]."""
         return np.diff(self.offsets)
 
     def padded(self, value: Any = 0) -> Array:
-        """[count, the longest, ...] with `value` after the rows of each."""
+        """The arrays as one of shape [count, greatest length, ...], filled up with `value`."""
         lengths = self.lengths
         shape = (len(self), int(max(lengths, default=0)))
         result = np.full((*shape, *self.rows.shape[1:]), value, self.rows.dtype)
@@ -92,7 +92,7 @@ def call_ragged(manifest: Manifest, call: Callable[..., Any], /, *inputs: Any, o
 def call_versioned(
     manifest: Manifest, call: Callable[..., Any], /, *inputs: Any, out: Any = None, **named: Any
 ) -> tuple[Any, int]:
-    """Call a program on packed rows: what `call_ragged` returns, and the version of the weights that `call` used."""
+    """Call a program on packed rows: the result as of `call_ragged`, and the version of the weights used."""
     arguments, offsets = _arguments(manifest, inputs, out, named)
     result, version = call(*arguments)
     return _results(manifest, result, offsets), version
@@ -101,7 +101,7 @@ def call_versioned(
 def _arguments(
     manifest: Manifest, inputs: Sequence[Any], out: Any, named: Mapping[str, Any]
 ) -> tuple[list[Any], Array]:
-    """The inputs as the program takes them, and the offsets of the sequences in them."""
+    """The inputs in the form that the program expects, and the offsets of the sequences."""
     spec, where = manifest.ragged, f"program {manifest.name!r}"
     assert spec is not None
     if out is not None:
@@ -138,7 +138,7 @@ def _batch(spec: InputSpec, value: Any) -> Ragged:
 
 
 def _offsets(spec: RaggedSpec, batches: dict[str, Ragged], where: str) -> Array:
-    """Where sequences begin and end, the same in all inputs."""
+    """The offsets of the sequences, which must be the same in all inputs."""
     offsets, *others = (b.offsets for b in batches.values())
     if any(not np.array_equal(offsets, o) for o in others):
         raise CallError("inputs have sequences of different lengths", where=where, got=", ".join(batches))
@@ -154,7 +154,7 @@ def _offsets(spec: RaggedSpec, batches: dict[str, Ragged], where: str) -> Array:
 
 
 def _packed(spec: InputSpec, batch: Ragged, ragged: RaggedSpec) -> Array:
-    """The rows as the program takes them, which may have a dimension of 1 before them."""
+    """The rows in the shape that the program expects, perhaps with a leading dimension of 1."""
     if len(batch.rows) != batch.offsets[-1]:
         raise CallError("rows and offsets differ", where=f"input {spec.name!r}", got=repr(batch))
     return batch.rows.reshape((1,) * spec.shape.index(ragged.rows) + batch.rows.shape)

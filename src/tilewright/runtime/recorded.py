@@ -1,5 +1,5 @@
-"""The decisions about a program by tuning records: part of its manifest, so that who loads it knows, and who compiles
-the model again can decide the same."""
+"""The use of tuning records in a program's decisions: part of its manifest, so that users can see it, and that
+compiling the model again can repeat the decisions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from tilewright.support.classes import dataclass
 
 STATES = ("used", "unverified", "unusable")
-"""A record's setting was taken, as it was measured; it was taken although another compiler measured it, or among other
-settings, for the estimates stand by it; it was not taken."""
+"""States of a record's use. used: its setting was chosen; unverified: it was chosen although it was measured with
+another compiler or among other candidates, since the estimates agree with it; unusable: it was not chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class RecordUse:
 
 
 def summary(uses: Iterable[RecordUse]) -> str:
-    """All of them for people: "41 used, 3 unverified, 2 unusable (not among the settings here)"."""
+    """A summary in words: "41 used, 3 unverified, 2 unusable (not among the settings here)"."""
     results = list(uses)
     counts = Counter(use.state for use in results)
     parts = [f"{counts[state]} {state}" for state in STATES if counts[state]]
@@ -45,7 +45,7 @@ def summary(uses: Iterable[RecordUse]) -> str:
 
 
 def describe(uses: Iterable[RecordUse]) -> str:
-    """Each of them for people, after the summary."""
+    """The summary, and a line for each record, as text."""
     results = list(uses)
     lines = [f"records: {summary(results)}"]
     for use in results:

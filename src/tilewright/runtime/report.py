@@ -1,4 +1,4 @@
-"""Where a program's memory goes, as data and as text."""
+"""The memory that a program uses, as data and as text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Memory:
 
 
 def memory(engine: Engine, symbols: Mapping[str, int]) -> Memory:
-    """The report for these values of symbols; those not named take their smallest legal value above zero."""
+    """The report for these values of symbols; symbols that are not named have their smallest valid value above zero."""
     m = engine.manifest
     unknown = sorted(set(symbols) - {s.name for s in m.symbols})
     if unknown:
@@ -76,7 +76,7 @@ def memory(engine: Engine, symbols: Mapping[str, int]) -> Memory:
 
 
 def peak_resident() -> int:
-    """The most memory this process has had, in bytes; 0 where the system does not tell."""
+    """The largest resident memory of this process so far, in bytes; 0 if the system does not tell."""
     if sys.platform == "win32":
         return 0
     import resource

@@ -1,8 +1,7 @@
-"""`Rooms`: how many rows there is memory for where only data says how many there are.
+"""`Rooms`: the number of rows for which memory is reserved, where data decides how many there are.
 
-A program with rooms is called again where its data asks for more rows than there was memory for, which it says by the
-numbers after its outputs. What the first call wrote is dropped. Rooms never shrink, so that this ends, and calls like
-those before have memory enough.
+If a call needs more rows, which the numbers after its outputs tell, its results are dropped, the room is enlarged, and
+the program is called again. Rooms never shrink, so that later calls of the same kind need no repetition.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from tilewright.runtime.manifest import Manifest
 from tilewright.support.errors import CallError
 
 FIRST = 8
-"""Rows that each room has at first: few, for the memory of a tensor is the product of its rooms."""
+"""The initial rows of each room; it is small because the memory of a tensor may be the product of several rooms."""
 
 
 class Rooms:
@@ -31,7 +30,7 @@ class Rooms:
         return bool(self._sizes)
 
     def filled(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The inputs of a call, rooms among them."""
+        """The inputs of a call with the rooms inserted."""
         supplied = len(self._manifest.arguments)
         if not self._sizes or len(inputs) != supplied:
             return inputs
@@ -40,10 +39,10 @@ class Rooms:
         return [np.empty((sizes[i.name], 0), np.int8) if i.name in sizes else next(rest) for i in self._manifest.inputs]
 
     def suffice(self, values: dict[str, int]) -> bool:
-        """Whether rooms were large enough for the extents that a call has had, by name. If not, the first that was too
-        small is made larger: what others ask for may depend on what it cut off.
+        """Whether rooms were large enough for the extents of a call, by name. If not, the first one that was too small
+        is enlarged; the extents of others may be wrong, as they may depend on the rows that it cut off.
 
-        Raises CallError for a number of rows that is negative or more than there can be.
+        Raises CallError for a number of rows that is negative or too large.
         """
         for room in self._manifest.rooms:
             wanted, size = values[room.extent], self._sizes[room.input]

@@ -1,4 +1,4 @@
-"""`Runner`: what a `Model` and an `Actor` have in common: being called on arrays, and saying what they are."""
+"""`Runner`: the common base of `Model` and `Actor`: calls on arrays, and descriptions of the program."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class Called:
     """Instances are called through the builtin in their `__call__` slot.
 
-    Python looks `__call__` up on the type, finds the slot's descriptor and calls what the instance keeps there, all in
-    C. A method that passes its arguments on would cost three times what the call itself does.
+    Python looks up `__call__` on the type, finds the slot's descriptor and calls the function that the instance stores
+    there, all in C. A Python method that forwards its arguments would take three times as long as the call itself.
     """
 
     __slots__ = ("__call__", "__dict__", "__weakref__")
@@ -43,7 +43,8 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """An engine, its builtin, and the names that go with them: read together, so that no call mixes two programs."""
+    """An engine, its builtin function and the names of its arguments, read together, so that no call mixes two
+    programs."""
 
     engine: Engine
     call: Callable[..., Any]
@@ -57,7 +58,7 @@ class Runner(Called):
     _binding: _Entry
 
     def _start(self, engine: Engine) -> None:
-        """Be the face of this engine from now on."""
+        """Use this engine for calls from now on."""
         manifest = engine.manifest
         if (before := getattr(self, "_binding", None)) is not None:
             engine.max_iterations, engine.time_limit = before.engine.max_iterations, before.engine.time_limit
@@ -80,16 +81,17 @@ class Runner(Called):
             self.versioned = partial(call_versioned, manifest, self.versioned)  # type: ignore[method-assign]
 
     def _go_slow(self) -> None:
-        """Let every call pass through Python from now on."""
+        """Route every call through Python from now on."""
         self._binding = replace(self._binding, call=self._slow_call)
         self.__call__ = self._slow_call  # type: ignore[method-assign]
         self.versioned = self._slow_versioned  # type: ignore[method-assign]
 
     def state(self, capacity: int, **dims: int) -> State:
-        """The caches of a program that keeps them between calls, empty: call this instead of the program.
+        """Empty caches for a program that keeps state between calls; the returned `State` is called instead of the
+        program.
 
         Args:
-            capacity: how many rows (tokens) there shall be room for.
+            capacity: the number of rows (tokens) for which memory is reserved.
             dims: the other symbolic dimensions of the caches ("batch").
         """
         from tilewright.runtime.state import State
@@ -97,11 +99,11 @@ class Runner(Called):
         return State(self, capacity, dims)
 
     def _with_state(self, inputs: Sequence[Any], out: Any) -> Any:
-        """A call with the memory of a state, which has seen to it that there is room."""
+        """A call with the memory of a state, which has checked its capacity."""
         return self._binding.call(*inputs) if out is None else self._binding.call(*inputs, out=out)
 
     def _refuse(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
-        """The error of a program with caches for calls without a state."""
+        """Raise the error for a call without a state of a program that has caches."""
         hint = "state = model.state(capacity=...), then state(...)"
         raise CallError("the program has caches that are kept between calls", where=f"program {self.name!r}", hint=hint)
 
@@ -121,11 +123,11 @@ class Runner(Called):
         return self._binding.engine
 
     def _follow(self) -> None:
-        """The engine's weights have moved: start another engine, or raise."""
+        """Start another engine, since the weights have moved; raise if that is impossible."""
         raise StoreMoved
 
     def _weight_addresses(self) -> list[int]:
-        """The addresses of the packed parameters that a call now would read; for measuring."""
+        """The addresses of the packed parameters that a call would read now; for measurements."""
         raise NotImplementedError
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -133,15 +135,14 @@ class Runner(Called):
     if TYPE_CHECKING:
 
         def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
-            """The output, or a tuple of them; `out` itself if it is given (an array, or a tuple or list of all
-            outputs). Inputs come in their order or by their names, as arguments of a function do; one that is called
-            "out" by its place only."""
+            """Returns the output, or a tuple of outputs; or the argument `out` (an array, or a tuple or list of all
+            outputs). Inputs are positional or keyword arguments; an input named "out" must be positional."""
 
         def versioned(self, /, *inputs: Any, out: Any = None, **named: Any) -> tuple[Any, int]:
-            """The outputs of a call, and the version of the weights that this very call used."""
+            """The outputs of a call, and the version of the weights that it used."""
 
     def _slow_call(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
-        """The function that the builtin calls when it meets anything out of the ordinary."""
+        """The slow path of the builtin, for all cases that it does not handle."""
         return self._slow_versioned(*inputs, out=out, **named)[0]
 
     def _slow_versioned(self, /, *inputs: Any, out: Any = None, **named: Any) -> tuple[Any, int]:
@@ -157,7 +158,7 @@ class Runner(Called):
         return self._answer(inputs, out)
 
     def _answer(self, inputs: tuple[Any, ...], out: Any) -> tuple[Any, int]:
-        """A call with all checks, wherever the weights have gone: its result and the version that it used."""
+        """A call with all checks, which follows moved weights: its result and the version of the weights used."""
         while True:
             try:
                 return self._checked_call(inputs, out)
@@ -192,7 +193,7 @@ class Runner(Called):
         return out, version
 
     def _sized_call(self, engine: Engine, inputs: tuple[Any, ...], out: Any) -> tuple[Any, int]:
-        """A call whose data decides the sizes of outputs."""
+        """A call in which data decides the sizes of outputs."""
         manifest = engine.manifest
         if out is not None:
             raise CallError("data decides the sizes of outputs, so none can be given", where=f"program {self.name!r}")
@@ -207,25 +208,25 @@ class Runner(Called):
         return results[0] if len(results) == 1 else tuple(results) or None, version
 
     def _bound(self, engine: Engine, inputs: Sequence[Any]) -> BoundInputs:
-        """Inputs of a call, checked, and rooms as large as they are at present."""
+        """The checked inputs of a call, with rooms of their current size."""
         manifest = engine.manifest
         return bind_inputs(manifest.inputs, manifest.symbols, self._rooms.filled(inputs))
 
     def _measured(self, inputs: Sequence[Any]) -> BoundInputs:
-        """Inputs of calls that are measured, with rooms that suffice for them."""
+        """The inputs of calls for measurements, with rooms that are large enough for them."""
         if self._rooms:
             self(*inputs)
         return self._bound(self._engine, inputs)
 
     def call_async(self, /, *inputs: Any, out: Any = None, **named: Any) -> Pending:
-        """The call, made by another thread: `await` its result or ask for it with `result()` (`runtime/pending.py`).
-        The arrays that it reads and writes must stay as they are until then."""
+        """Let another thread make the call: `await` its result or call `result()` (`runtime/pending.py`). Its arrays
+        must not be modified until then."""
         from tilewright.runtime.pending import in_background  # here: most programs make no such calls
 
         return in_background(self.__call__, inputs, out, named)
 
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Call by names. `out` may hold some of the outputs; the others are new arrays."""
+        """Call with inputs by name. `out` may contain some of the outputs; the others are new arrays."""
         self._stateless()
         interface = self._binding
         try:
@@ -251,7 +252,7 @@ class Runner(Called):
         return {names[0]: result} if len(names) == 1 else dict(zip(names, result or (), strict=True))
 
     def _all_outputs(self, names: Sequence[str], args: Sequence[Any], out: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The caller's outputs, and new arrays for those that it did not give."""
+        """The caller's outputs, completed with new arrays."""
         check_option("out", out, Mapping, "a dict of arrays by the outputs' names", CallError)
         arrays = out if len(out) == len(names) else {**self.empty_outputs(*args), **out}
         if len(arrays) != len(names) or not all(map(arrays.__contains__, names)):
@@ -312,7 +313,7 @@ class Runner(Called):
 
     @property
     def descriptor(self) -> int:
-        """The address of what native callers know of the program (`call.MODEL`), which is valid while this lives."""
+        """The address of the program's descriptor (`call.MODEL`) for native callers, valid while this object lives."""
         self._stateless()
         return self._engine.address
 
@@ -333,13 +334,13 @@ class Runner(Called):
 
     @property
     def threads(self) -> int:
-        """How many threads a call uses at most; fewer where these are faster (`runtime/trial.py`)."""
+        """The most threads that a call uses; it uses fewer where these are faster (`runtime/trial.py`)."""
         return self._engine.threads
 
     @property
     def max_iterations(self) -> int:
-        """How many iterations the loops of one call may have, all together, that end by what they compute; a call that
-        would have more raises CallError. May be set."""
+        """The most iterations in one call of all loops whose end depends on data; a call that exceeds it raises
+        CallError. Settable."""
         return self._engine.max_iterations
 
     @max_iterations.setter
@@ -348,8 +349,8 @@ class Runner(Called):
 
     @property
     def time_limit(self) -> float | None:
-        """How many seconds a call may take in loops that end by what they compute; one that takes longer raises
-        CallError. None, as at first, is as long as they want. It is looked at between iterations. May be set."""
+        """The most seconds that a call may spend in loops whose end depends on data; a call that exceeds it raises
+        CallError. None, the default, means no limit. It is checked between iterations. Settable."""
         return self._engine.time_limit
 
     @time_limit.setter
@@ -357,7 +358,7 @@ class Runner(Called):
         self._engine.time_limit = seconds
 
     def profile(self, *inputs: Any, repeat: int = 50, threads: int | None = None) -> Profile:
-        """Time every kernel on these inputs, with so many threads; as many as calls may use if None."""
+        """Time every kernel on these inputs with `threads` threads; if None, as many as calls may use."""
         self._stateless()
         self._on_host("timing of kernels")
         from tilewright.runtime.profile import measure  # here, as below: actors start without it
@@ -368,12 +369,12 @@ class Runner(Called):
         return measure(engine, self._weight_addresses(), bound, repeat, count)
 
     def threads_of(self, *inputs: Any) -> int:
-        """How many threads calls on such inputs use at present, of the `threads` that they may."""
+        """How many of the allowed `threads` calls on such inputs currently use."""
         engine = self._engine
         return engine.threads_now(self._measured(inputs).dims)
 
     def step_clock(self, *inputs: Any) -> StepClock:
-        """A clock that times the steps of the manifest on these inputs, again and again."""
+        """A clock that times the program's steps on these inputs, in as many runs as wanted."""
         self._stateless()
         self._on_host("timing of kernels")
         from tilewright.runtime.profile import step_clock
@@ -383,7 +384,7 @@ class Runner(Called):
         return step_clock(engine, self._weight_addresses(), bound)
 
     def memory(self, **symbols: int) -> report.Memory:
-        """Where memory goes, for these values of the symbolic dimensions (their smallest if not given)."""
+        """The memory that the program uses for these values of symbolic dimensions (default: their smallest)."""
         from tilewright.runtime import report
 
         return report.memory(self._engine, symbols)
@@ -394,18 +395,19 @@ class Runner(Called):
 
 
 def _sizes_by_name(specs: Sequence[InputSpec], inputs: Sequence[Any]) -> dict[str, int]:
-    """The values that inputs of a call give to dimensions with names."""
+    """The values of named dimensions in the inputs of a call."""
     pairs = ((d, n) for spec, x in zip(specs, inputs, strict=True) for d, n in zip(spec.shape, x.shape, strict=True))
     return {d: int(n) for d, n in pairs if isinstance(d, str)}
 
 
 def _extents(manifest: Manifest, arrays: Sequence[Array]) -> dict[str, int]:
-    """The numbers that data has decided, which the last outputs are."""
+    """The sizes that data has decided, which are the program's last outputs."""
     return {name: int(a) for name, a in zip(manifest.extents, arrays[len(manifest.results) :], strict=True)}
 
 
 def _cut(manifest: Manifest, dims: Sequence[int], arrays: Sequence[Array], extents: Mapping[str, int]) -> list[Array]:
-    """The outputs that callers see, in their real sizes. CallError where one is below 0: the data does not fit."""
+    """The outputs that callers see, cut to their real sizes. Raises CallError if a size is negative: the data is
+    invalid."""
     values = {**dict(zip((s.name for s in manifest.symbols), dims, strict=True)), **extents}
     results = []
     for spec, array in zip(manifest.results, arrays, strict=False):
@@ -420,7 +422,7 @@ def _cut(manifest: Manifest, dims: Sequence[int], arrays: Sequence[Array], exten
 
 
 def _dense(obj: Any) -> Any:
-    """A copy of an array whose elements do not lie in order; anything else as it is."""
+    """A contiguous copy of an array that is not contiguous; anything else unchanged."""
     return np.ascontiguousarray(obj) if type(obj) is np.ndarray and not obj.flags.c_contiguous else obj
 
 
@@ -430,7 +432,7 @@ def _listed(specs: Sequence[InputSpec | OutputSpec], most: int = 6) -> str:
 
 
 def _by_name(names: Sequence[str], arguments: Mapping[str, Any]) -> list[Any]:
-    """The arrays in the order of `names`; CallError listing what is missing or too much."""
+    """The arrays in the order of `names`. Raises CallError, which lists missing and unknown names."""
     if not isinstance(arguments, Mapping):
         expected = f"a mapping with {list(names)}"
         raise CallError("inputs by name are wanted", expected=expected, got=type(arguments).__qualname__)

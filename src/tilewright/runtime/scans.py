@@ -1,4 +1,4 @@
-"""Passes over memory at its own speed: a checksum, and a search for NaN and infinity."""
+"""Scans of memory at its full bandwidth: a checksum, and a search for NaN and infinity."""
 
 from __future__ import annotations
 
@@ -82,9 +82,8 @@ SCAN_EXPORTS = ("tw_checksum", "tw_first_unfit")
 
 def define_scans(m: Module) -> None:
     """Add `tw_checksum(ptr, bytes)`, for 64-byte aligned memory of a multiple of 64 bytes; `tw_finite(ptr, count)`,
-    which gives 1 if none of so many f32 is NaN or infinite; and `tw_first_unfit`, the first of several arrays that has
-    one, or -1.
-    """
+    which returns 1 if none of `count` f32 numbers is NaN or infinite; and `tw_first_unfit`, the first of several arrays
+    that has one, or -1."""
     m.declare("llvm.fshl.v8i64", "<8 x i64>", ["<8 x i64>"] * 3)
     m.declare("llvm.vector.reduce.add.v8i64", I64, ["<8 x i64>"])
     m.declare("llvm.vector.reduce.umax.v16i32", I32, ["<16 x i32>"])

@@ -1,4 +1,4 @@
-"""Dataclasses to JSON data and strictly back: unknown, missing or mistyped fields are refused by name."""
+"""Conversion of dataclasses to JSON data and strictly back: unknown, missing or mistyped fields are refused by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def encode(value: Any) -> Any:
 
 
 def key_of(entry: Field[Any]) -> str:
-    """The key of a dataclass's field in JSON data: its metadata's "key", with which a file's form outlives a name."""
+    """The key of a dataclass's field in JSON data: its metadata's "key", which stays when the field is renamed."""
     return str(entry.metadata.get("key", entry.name))
 
 

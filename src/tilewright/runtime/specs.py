@@ -13,26 +13,26 @@ ABI_VERSION = 4
 """Version of the native entries' calling convention (`tw_run`, `tw_prepare`, `tw_shapes`) and of this manifest."""
 
 ALIGNMENT = 64
-"""Alignment in bytes of packed parameters (those that are raw ones included) and temporaries. Inputs, outputs and the
-raw parameters that `tw_prepare` reads: their element's."""
+"""Alignment in bytes of temporaries and packed parameters, including aliases of raw ones. Inputs, outputs and raw
+parameters that `tw_prepare` reads are aligned to their elements."""
 
 MAX_RANK = 32
 """Dimensions of an array, as many as NumPy allows."""
 MAX_ENTRIES = 100_000
-"""Entries of each list of a manifest."""
+"""The most entries of each list of a manifest."""
 MAX_DIM = 1 << 40
 """The largest value of a dimension, in elements."""
 MAX_TEXT = 10_000
-"""Characters of an assumption."""
+"""The most characters of an assumption's text."""
 MAX_NESTING = 64
-"""Regions of steps inside each other."""
+"""The deepest nesting of regions of steps."""
 SHORT_ITERATIONS = 1 << 20
-"""A known number of iterations up to which a loop needs no other end."""
+"""A loop with at most this many iterations, if known, needs no other limit."""
 IMPOSSIBLE = "data asks for an impossible size"
 ROOM = "_room"
-"""How the names of rooms and of their symbols begin, as no file's names do."""
+"""The prefix of names of rooms and their symbols, which no model file's names have."""
 MAX_BYTES = 1 << 46
-"""Bytes of an array: what x86 and Arm can address."""
+"""The most bytes of an array, which x86 and Arm can address."""
 
 Dim = int | str
 """A dimension: a number, or the name of a symbol."""
@@ -55,17 +55,17 @@ class SymbolSpec:
 
     @property
     def terms(self) -> set[str]:
-        """The term for it in polynomials."""
+        """The term for this symbol in polynomials."""
         return {self.name, quotient(self.name, self.multiple)}
 
 
 def quotient(symbol: str, multiple: int) -> str:
-    """The term in polynomials for a symbol divided by what divides it."""
+    """The term in polynomials for a symbol divided by its `multiple`."""
     return symbol if multiple == 1 else f"{symbol}/{multiple}"
 
 
 def divided(term: str) -> tuple[str, int]:
-    """The symbol and the divisor that a term of a polynomial stands for."""
+    """The symbol and the divisor of a term in polynomials."""
     symbol, _, divisor = term.partition("/")
     return symbol, int(divisor or 1)
 
@@ -82,11 +82,9 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """An output. A number is a promise; any other dimension comes from `tw_shapes` and is text for display here.
-
-    `real`: where data decides the shape, its dimensions as polynomials of the symbols and of the manifest's `extents`;
-    `tw_shapes` gives bounds then, and the elements that there are lie dense at the beginning.
-    """
+    """An output. Dimensions that are numbers are fixed; others are only text for display, as `tw_shapes` computes them.
+    `real`: if data decides the shape, its dimensions as polynomials of the symbols and the manifest's `extents`;
+    `tw_shapes` then computes bounds, and the valid elements are contiguous at the beginning."""
 
     name: str
     dtype: str
@@ -96,14 +94,14 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class CacheSpec:
-    """An input that callers keep between calls, which grows: its first dimension is how many rows there is room for.
+    """A cache that callers keep between calls: an input whose first dimension is its capacity in rows.
 
     Args:
         input: its name.
-        output: what the model calls the longer one that it gives back, as no program does.
-        axis: along which the model's own value grows.
-        scales: the input with what codes of 8 bits are multiplied by, one number for each of the last dimension's
-            vectors; "" of a cache of the model's own numbers.
+        output: the model's name of the extended cache that it returns; programs do not return it, but append in place.
+        axis: the axis of the model's value along which it grows.
+        scales: for a cache of 8-bit codes, the input with their scales, one for each vector of the last dimension; ""
+            for a cache that is not quantised.
     """
 
     input: str
@@ -114,12 +112,12 @@ class CacheSpec:
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """The caches of a program, which is called through a `State` only: it writes after the rows that there are, so
-    that nothing but their number keeps it inside the memory that it is given.
+    """The caches of a program, which is only called through a `State`: it appends rows in place, so that only the check
+    of their number keeps it within the memory.
 
     Args:
-        length: the input without elements whose first dimension is the number of rows that there are.
-        rows: how many a call appends.
+        length: the input without elements whose first dimension is the current number of rows.
+        rows: the number of rows that a call appends.
     """
 
     caches: tuple[CacheSpec, ...]
@@ -128,13 +126,13 @@ class StateSpec:
 
     @property
     def memory(self) -> list[str]:
-        """The inputs that are kept: caches, each followed by its scales if it has some."""
+        """The inputs that are kept between calls: caches, each followed by its scales if it has some."""
         return [name for c in self.caches for name in (c.input, c.scales) if name]
 
 
 @dataclass(frozen=True, slots=True)
 class RaggedSpec:
-    """A program on packed rows, which is called with a `Ragged` for each input that has some.
+    """A program on packed rows of sequences, which is called with a `Ragged` for each input that has such rows.
 
     Args:
         starts: the input that says at which row each sequence begins.
@@ -150,8 +148,8 @@ class RaggedSpec:
 
 @dataclass(frozen=True, slots=True)
 class RoomSpec:
-    """An input without elements, which callers do not give: for how many rows there is memory, of `extent` rows.
-    `reason` is what the call says where there cannot be so many."""
+    """A room: an input without elements that the runtime supplies, whose size is the number of rows for which memory is
+    reserved; data decides their real number, `extent`. `reason`: the error message if that is invalid."""
 
     input: str
     extent: str
@@ -160,12 +158,12 @@ class RoomSpec:
 
 @dataclass(frozen=True, slots=True)
 class AssumptionSpec:
-    """An assumption of a program about its sizes: `tw_shapes` says after all sizes whether it holds, 1 or 0.
+    """An assumption of a program about its sizes: after all sizes, `tw_shapes` writes 1 if it holds, else 0.
 
     Args:
-        condition: as text, for messages; nothing reads it.
+        condition: as text, for messages only.
         reason: why it must hold, in a few words.
-        symbols: those that it is about.
+        symbols: those that occur in the condition.
     """
 
     condition: str
@@ -175,7 +173,8 @@ class AssumptionSpec:
 
 @dataclass(frozen=True, slots=True)
 class ParamSpec:
-    """A raw weight, as the user names and shapes it. A `fixed` one is a constant of the model: updates leave it out."""
+    """A raw weight with the user's name and shape. A `fixed` one is a constant of the model, which updates do not
+    contain."""
 
     name: str
     dtype: str
@@ -202,7 +201,7 @@ class PatternSpec:
 
 @dataclass(frozen=True, slots=True)
 class PackedSpec:
-    """A weight as `tw_run` reads it: written by `tw_prepare`, or (`alias`) the raw parameter of that name as it is."""
+    """A weight as `tw_run` reads it: written by `tw_prepare`, or (`alias`) the raw parameter of that name itself."""
 
     name: str
     nbytes: int
@@ -237,8 +236,8 @@ class CheckSpec:
     Args:
         what: what is wrong.
         expected: in a few words, or nothing.
-        real: the number that decides it is an f64, else an i64.
-        external: the number is that of a failure which the call raises instead (`compilers.py`).
+        real: whether the tested number is an f64, else an i64.
+        external: the number identifies an error of another compiler's part, which the call raises (`compilers.py`).
     """
 
     what: str
@@ -249,9 +248,9 @@ class CheckSpec:
 
 @dataclass(frozen=True, slots=True)
 class RegionSpec:
-    """Where steps begin or end that run several times, or not at all: a loop begins, or a branch; its other case does;
-    the last one that began ends. Regions stand inside each other. Or where a symbol begins to hold that data decides,
-    up to the end of the region. Or a check: the call ends here unless its condition holds.
+    """A marker among the steps. "loop" and "if" begin a region of steps that run several times, or conditionally;
+    "else" begins a branch's other case; "end" ends the innermost region. Regions nest. "extent" defines a symbol that
+    data decides, up to the end of its region. "check" ends the call unless a condition holds.
 
     Args:
         kind: "loop", "if", "else", "end", "extent", "check".
@@ -260,10 +259,10 @@ class RegionSpec:
             the number that decides it, an i64 or f64.
         condition: the slot of a bool: whether a loop is entered, whether "if" or a check holds, or at the end of a loop
             whether there is another iteration.
-        number: of a loop, what shifts of the steps inside call the number of the iteration; of an extent, its name.
+        number: of a loop, the name of the iteration's number in shifts of the steps inside; of an extent, its name.
         counter: of a loop, the slot of an i64 that becomes this number; at its end, how many iterations there were.
         shifts: how many bytes after their slots count, condition and counter stand; nothing if all are 0.
-        check: what a check says.
+        check: the message of a check.
     """
 
     kind: str
@@ -282,8 +281,8 @@ class RegionSpec:
 
     @property
     def ends(self) -> bool:
-        """Whether sizes of inputs, or few iterations, are the end of a loop, so that the caller need not count them. A
-        room is no end: it grows."""
+        """Whether input sizes or a small number bound a loop's iterations, so that they need not be counted. A room is
+        no bound, since it grows."""
         names = [name for _, powers in self.trip or () for name in powers]
         return (
             self.trip is not None
@@ -293,7 +292,7 @@ class RegionSpec:
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """The slots that it reads or writes."""
+        """The slots that the region reads or writes."""
         return tuple(s for s in (self.count, self.condition, self.counter) if s is not None)
 
 
@@ -310,12 +309,12 @@ class StepSpec:
         label: what it computes, for tables ("conv2d + relu").
         flops: operations of a call (a fused multiply-add is two), for `profile`.
         traffic: bytes that a call must move at the least, for `profile`.
-        alone: thread 0 executes all of it, and it has no barrier at its end.
+        alone: only thread 0 executes it, and it has no barrier at its end.
         shifts: how many bytes after its slot's address each argument begins, for `profile`; nothing if all are 0.
-        region: that it is no call but a place where a region begins or ends.
-        branch: of a call that one thread makes while others make others: the number of its fork, the steps that all
-            threads wait for when they are done, and that of its branch there; of n threads, branch k is that of number
-            k modulo n, to whom it is a call with one thread.
+        region: set if this is no call, but a marker of a region.
+        branch: for a call in a fork, which one thread makes while other threads make others: (number of the fork,
+            number of the branch). Of n threads, thread k modulo n makes branch k, as a call with one thread; all wait
+            at the end of the fork.
     """
 
     kernel: str
@@ -333,7 +332,8 @@ class StepSpec:
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """The machine that the object code is for. `features` are LLVM's names of those the code may use ("avx512f")."""
+    """The machine that the object code is for. `features`: LLVM's names of the features that the code may use
+    ("avx512f")."""
 
     triple: str
     cpu: str

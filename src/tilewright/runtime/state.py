@@ -32,7 +32,7 @@ class State:
 
     Args:
         runner: the `Model` or `Actor`.
-        capacity: for how many rows (tokens) there is memory; it is taken at once.
+        capacity: the number of rows (tokens) for which memory is allocated at once.
         dims: the other symbolic dimensions of the caches, by name ("batch").
 
     Raises CallError if the program has no caches, or dimensions are missing or out of range.
@@ -63,8 +63,7 @@ class State:
         self._reserve()
 
     def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
-        """The outputs for these inputs, in their order or by name, which are all but the caches, after all that came
-        before.
+        """The outputs for these inputs (positional or by name, without the caches), given all rows appended so far.
 
         Raises CallError, and the state is as it was, for inputs that do not fit or rows for which there is no room.
         """
@@ -95,12 +94,12 @@ class State:
 
     @property
     def length(self) -> int:
-        """How many rows the caches hold."""
+        """The number of rows that the caches hold."""
         return self._length
 
     @property
     def capacity(self) -> int:
-        """How many rows the caches have room for."""
+        """The number of rows for which the caches have memory."""
         return self._capacity
 
     @property
@@ -109,27 +108,25 @@ class State:
         return sum(a.nbytes for a in self._memory.values())
 
     def truncate(self, length: int) -> None:
-        """Forget the last rows, so that `length` are left: tokens that were guessed wrong, or, with 0, all.
-
-        Raises CallError for more rows than there are.
-        """
+        """Remove the last rows, so that `length` are left, as for tokens that were guessed wrong; 0 removes all. Raises
+        CallError if there are fewer rows."""
         if not isinstance(length, int) or not 0 <= length <= self._length:
             raise CallError("there are not as many rows", expected=f"0 to {self._length}", got=length)
         with self._lock:
             self._length = length
 
     def arrays(self) -> dict[str, Array]:
-        """The caches by the names of the model's inputs, in the model's own shapes: views, that the next call may
-        write after, or what the rows of caches of codes mean."""
+        """The caches by the names of the model's inputs, in the model's shapes: views of the current rows, or
+        dequantised copies of quantised caches."""
         return {c.input: self._as_model(c, self._rows_of(c)) for c in self._spec.caches}
 
     def _rows_of(self, cache: CacheSpec) -> Array:
-        """The rows that there are."""
+        """The current rows of a cache."""
         rows = self._memory[cache.input][: self._length]
         return rows * self._memory[cache.scales][: self._length] if cache.scales else rows
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Take other rows: arrays as `arrays()` gives them, all of one length.
+        """Replace all rows by arrays like those that `arrays()` returns, all of one length.
 
         Raises CallError, and the state is as it was, if they do not fit.
         """
@@ -155,7 +152,7 @@ class State:
             self._length = len(rows[0])
 
     def copy(self) -> State:
-        """Another state with the same rows: a beam of its own."""
+        """A new state with the same rows, for example for another beam."""
         other = State(self._runner, self._capacity, self._dims)
         with self._lock:
             for name, array in self._memory.items():
@@ -170,8 +167,8 @@ class State:
         return np.moveaxis(rows, 0, cache.axis)
 
     def _reserve(self) -> None:
-        """Have an arena for the longest call of the fewest rows, so that a sequence that grows never waits for memory.
-        Memory that is not touched costs nothing."""
+        """Allocate an arena that suffices for a call with the fewest rows at full capacity, so that a growing sequence
+        never waits for memory. Memory that is not touched costs nothing."""
         room, length = (self._runner.inputs[k].shape[0] for k in (self._first_cache, self._count))
         symbols = self._runner.manifest.symbols
         least = {s.name: s.lo for s in symbols} | self._dims | {str(room): self._capacity}
@@ -181,7 +178,7 @@ class State:
             self._runner._engine.ensure(tuple(least[s.name] for s in symbols))
 
     def _rows(self, inputs: Sequence[Any]) -> int:
-        """How many rows a call with these inputs appends."""
+        """The number of rows that a call with these inputs appends."""
         if len(inputs) != len(self._inputs):
             names = ", ".join(i.name for i in self._inputs)
             raise CallError("wrong number of inputs", expected=f"{len(self._inputs)} ({names})", got=len(inputs))
@@ -201,7 +198,7 @@ class State:
 
 
 def _coded(rows: Array) -> tuple[Array, Array]:
-    """Rows as codes of 8 bits and their scales, as programs compute them (transform/graph/state.py)."""
+    """Rows quantised to 8-bit codes and their scales, as programs compute them (transform/graph/state.py)."""
     most = np.maximum(np.abs(rows).max(-1, keepdims=True, initial=0), np.float32(2.0**-100))
     scales = most * np.float32(1 / 127)
     return np.rint(rows / scales).astype(np.int8), scales
@@ -230,7 +227,7 @@ def _checked_sizes(runner: Runner, capacity: int, dims: Mapping[str, int]) -> tu
 
 
 def _allocated(specs: Sequence[InputSpec], capacity: int, dims: Mapping[str, int]) -> list[Array]:
-    """The caches, in one piece of memory."""
+    """The caches, all allocated as one block of memory."""
     shapes = [(capacity, *(dims[d] if isinstance(d, str) else d for d in spec.shape[1:])) for spec in specs]
     kinds = [BY_NAME[spec.dtype].numpy for spec in specs]
     sizes = [

@@ -1,4 +1,4 @@
-"""A program's steps as native code that reads the clock between them: `tw_profile`, which does what `tw_run` does.
+"""A program's steps as native code with clock readings between them: `tw_profile`, which computes the same as `tw_run`.
 
 Times add up where regions repeat steps: `times[k]` are the nanoseconds of all calls of step k, `times[steps + k]` is
 how many there were, and the word after these is 1 if loops would have had more iterations than allowed, 2 if a check
@@ -21,9 +21,9 @@ def profile_text(
 
     Args:
         addresses: of the kernels, by name.
-        times: the address of twice as many words as there are steps, and one more.
+        times: the address of 2 * steps + 1 words for the results.
         values: of the symbols.
-        most: iterations that loops may have that only data ends.
+        most: the most iterations of loops whose end depends on data.
     """
     m = Module(host_triple())
     with m.function("tw_profile", VOID, PARAMETERS) as (f, arguments):
@@ -37,7 +37,7 @@ PARAMETERS = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("
 
 
 class Stepper:
-    """Writes the steps into a function of `PARAMETERS`, with the arguments of `profile_text`."""
+    """Emits the steps into a function with `PARAMETERS`; its other fields are as of `profile_text`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Stepper:
             at = self.step(at)
 
     def step(self, at: int) -> int:
-        """Write the step at a place, or the region that begins there; gives the place after."""
+        """Emit the step number `at`, or the region that begins there; returns the number of the next step."""
         region = self.steps[at].region
         if region is None:
             self.call(at)
@@ -84,7 +84,7 @@ class Stepper:
         return self.branch(at, region)
 
     def block(self, at: int) -> int:
-        """Write steps until their region ends, or its other case begins; gives the place of that."""
+        """Emit steps until their region ends or its other case begins; returns the number of that marker."""
         while True:
             region = self.steps[at].region
             if region is not None and region.kind in ("else", "end"):
@@ -92,7 +92,7 @@ class Stepper:
             at = self.step(at)
 
     def call(self, k: int) -> None:
-        """Write a call, and what is noted of it. Of a branch's call, the thread that makes it takes the time."""
+        """Emit a call and the recording of its time. In a fork, the thread that makes the call takes the time."""
         f, branch = self.f, self.steps[k].branch
         if branch is not None:
             self.last.set(self.now())
@@ -107,7 +107,7 @@ class Stepper:
             self.last.set(self.now())
 
     def invoke(self, k: int) -> None:
-        """Write a call, and the barrier where others need what one thread makes in it."""
+        """Emit a call, and a barrier if other threads need its results."""
         f, step = self.f, self.steps[k]
         shifts = step.shifts or ((),) * len(step.slots)
         pointers = [self.pointer(i, shift) for i, shift in zip(step.slots, shifts, strict=True)]
@@ -123,11 +123,11 @@ class Stepper:
             self.wait()
 
     def is_mine(self, branch: int) -> Value:
-        """Whether a branch is this thread's."""
+        """Whether this thread makes the calls of a branch."""
         return self.tid.eq(self.f.value(branch, I64) % self.nthreads)
 
     def ends_fork(self, k: int) -> bool:
-        """Whether all threads wait after a call for those who make others of its fork."""
+        """Whether all threads wait after a call, because it is the last one of its fork."""
         branch = self.steps[k].branch
         following = self.steps[k + 1].branch if k + 1 < len(self.steps) else None
         return branch is not None and (following is None or following[0] != branch[0])
@@ -138,7 +138,7 @@ class Stepper:
         return self.extents[index - len(self.values)].get()
 
     def extent(self, region: RegionSpec) -> None:
-        """A number from memory as a symbol, cut to its bounds."""
+        """Define an extent: read a number from memory, clamped to its bounds, as a symbol."""
         assert region.count is not None and region.trip is not None, "an extent has a value and a bound"
         f = self.f
         self.wait()
@@ -221,7 +221,7 @@ class Stepper:
         return self.f.load(I8, self.pointer(slot, shift)).cast(I64)
 
     def write(self, slot: int, shift: Work, value: Value) -> None:
-        """Let thread 0 write a number, and the others wait for it."""
+        """Emit a store of a number by thread 0, for which the other threads wait."""
         with self.f.when(self.tid.eq(0)):
             self.pointer(slot, shift)[0] = value
         self.wait()
@@ -233,7 +233,7 @@ class Stepper:
         self.f.call(VOID, "tw_barrier", self.barrier, self.nthreads)
 
     def number(self, work: Work) -> Value:
-        """A polynomial of the symbols and of the numbers of iterations."""
+        """The value of a polynomial of symbols and iteration numbers."""
         total = self.f.value(0, I64)
         for coefficient, terms in work:
             term = self.f.value(coefficient, I64)

@@ -1,11 +1,11 @@
-"""`Stream`: a caller's own way into a model: memory for temporaries and a thread of its own, weights and code shared.
+"""`Stream`: a model for one of several callers, with an arena and a thread of its own, and shared weights and code.
 
     streams = [model.stream() for _ in range(4)]     one for each thread that calls
-    y = streams[0](x)                                as the model itself
+    y = streams[0](x)                                like a call of the model
     pending = streams[0].call_async(x)               calls of one stream are made in their order
 
-Callers that share a model look for a free arena at each call, and those that use several threads compete for the pool
-of the process. A stream's calls always find the arena that they used before, with what the caches still have of it.
+Callers that share a model claim any free arena at each call, and compete for the thread pool of the process. A stream's
+calls always use the same arena, part of which may still be in the caches.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Stream(Runner):
-    """Calls of a `Model` with an arena of their own. New weights of the model are its own at once.
+    """Calls of a `Model` with an arena of their own. Updates of the model's weights apply to its streams at once.
 
     Args:
-        model: whose code and weights it uses, and which it keeps.
+        model: whose code and weights it uses, and which it keeps alive.
         threads: of each call, the caller included.
     """
 
@@ -39,21 +39,21 @@ class Stream(Runner):
         self._start(engine)
 
     def call_async(self, /, *inputs: Any, out: Any = None, **named: Any) -> Pending:
-        """The call, made by the stream's own thread after all that were asked for before."""
+        """Let the stream's thread make the call, after all calls submitted before."""
         if self._background is None:
             self._background = Background(1)
         return self._background.submit(self.__call__, inputs, out, named)
 
     @property
     def version(self) -> int:
-        """The version of the weights that a call now would use: the model's."""
+        """The version of the model's weights that a call would use now."""
         return self._model.version
 
     def _weight_addresses(self) -> list[int]:
         return self._model._weight_addresses()
 
     def close(self) -> None:
-        """Make the calls that `call_async` still has, and end its thread. Ordinary calls go on as before."""
+        """Make the calls that `call_async` has queued, and end the thread. Ordinary calls remain possible."""
         if self._background is not None:
             self._background.close()
             self._background = None

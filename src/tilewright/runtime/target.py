@@ -8,7 +8,7 @@ from tilewright.support.errors import ArtifactError
 
 
 def check_target(target: TargetSpec, where: str) -> None:
-    """ArtifactError if the code is for another kind of machine or needs features that this CPU lacks."""
+    """Raise ArtifactError if the code is for another kind of machine, or needs features that this CPU lacks."""
     mine, theirs = _platform(host_triple()), _platform(target.triple)
     if mine != theirs:
         raise ArtifactError("the code is for another machine", where=where, expected="/".join(mine), got=target.triple)

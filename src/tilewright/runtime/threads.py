@@ -25,19 +25,19 @@ from tilewright.runtime.layout import Struct, function
 from tilewright.support.errors import TargetError
 
 MAX_THREADS = 128
-"""Threads of a call."""
+"""The most threads of a call."""
 SPINS_BEFORE_YIELD = 100
-"""Looks at a word before the thread offers its core to others."""
+"""Reads of a word before a spinning thread yields its core."""
 SPINS_BEFORE_SLEEP = 300
-"""A spin is 20 to 40 ns; after the first hundred each offers the core to others, which takes a fraction of a
-microsecond when there are none. Where processes outnumber cores, the thread waited for may be queued after the one
-that waits: with 2000 spins before the first offer, barriers on a machine overcommitted four times took five times as
-long."""
+"""Reads of a word before a worker sleeps. One takes 20 to 40 ns; after the first hundred each yields the core, which
+takes a fraction of a microsecond if no other thread is ready. Where threads outnumber cores, the thread waited for may
+be queued after the waiting one: with 2000 spins before the first yield, barriers on a machine overcommitted four times
+took five times as long."""
 WEB_SPINS_BEFORE_YIELD = 5000
-"""Looks at a word before a thread of WebAssembly offers its core to others: there is no instruction that says that it
-spins, so that one takes 1 to 2 ns, and the offer is a sleep of some 50 µs."""
+"""Reads of a word before a WebAssembly thread yields its core: without a pause instruction a read takes 1 to 2 ns, and
+yielding is a sleep of some 50 µs."""
 WEB_SPINS_BEFORE_SLEEP = 5010
-"""Looks before a worker of WebAssembly sleeps: it has offered its core for half a millisecond then."""
+"""Reads of a word before a WebAssembly worker sleeps: it has yielded its core for half a millisecond then."""
 
 # Each group has a cache line (or two) of its own: workers poll `epoch`, and writing `done` must not disturb them.
 _EPOCH = Struct("epoch")
@@ -45,10 +45,10 @@ _JOB = Struct("function*", "slots*", "dims*", "lock", "workers", "stop", offset=
 _DONE = Struct("done", offset=256)
 _BARRIER = Struct("count", "phase", offset=384)
 _WORKERS = 512
-"""Offset, in bytes, of the workers in the pool."""
+"""The offset of the workers in the pool, in bytes."""
 _WORKER = Struct("asleep", "seen", "handle*")
 _WORKER_SIZE = 128
-"""Bytes of a worker: two cache lines, for cores fetch lines in pairs."""
+"""Bytes of a worker: two cache lines, as cores fetch lines in pairs."""
 _POOL_SIZE = _WORKERS + MAX_THREADS * _WORKER_SIZE
 """Bytes of the pool."""
 
@@ -77,7 +77,7 @@ def _spins_before_sleep(f: Function) -> int:
 
 
 def futex(f: Function, word: Value, operation: int, value: Value | int, timeout: Value | None = None) -> None:
-    """Sleep while a word is `value`, for `timeout` (a struct timespec) at most, or wake `value` threads."""
+    """Sleep while a word equals `value`, for at most `timeout` (a struct timespec), or wake `value` threads."""
     if _is_web(f) and isinstance(value, int):
         if operation == FUTEX_WAIT_PRIVATE:
             f.call(I32, "llvm.wasm.memory.atomic.wait32", word, (I32, value), (I64, -1))
@@ -90,7 +90,7 @@ def futex(f: Function, word: Value, operation: int, value: Value | int, timeout:
 
 
 def _spin_while(f: Function, pointer: Value, value: Value, type: str) -> None:
-    """Wait until the word differs from `value`, giving the core away now and then."""
+    """Wait until the word differs from `value`, yielding the core now and then."""
     spins = f.var(I64, 0)
     with f.loop() as loop:
         loop.leave_if(f.load(type, pointer, order="acquire").ne(value))
@@ -247,7 +247,7 @@ def _control(m: Module) -> None:
 
 
 def _started(m: Module) -> None:
-    """`tw_pool_started`: workers 1 to `count` are there, which others have started."""
+    """`tw_pool_started`: record that workers 1 to `count`, which the host has started, exist."""
     with m.function("tw_pool_started", VOID, [("count", I64)]) as (f, (count,)):
         _pool(f)[_JOB.workers] = count
         f.ret()
@@ -261,9 +261,9 @@ def pool_text() -> str:
 def pool_text_of(triple: str) -> str:
     """The pool's LLVM text for a machine with Linux, of an architecture in SYS_FUTEX, or for WebAssembly.
 
-    There each worker is an instance of the module, in a thread of the engine's, which calls `tw_worker` with its
-    number; who starts them says how many there are to `tw_pool_started`. They sleep by `memory.atomic.wait32`; a core
-    is offered to others by the imported function `sched_yield`.
+    On WebAssembly each worker is an instance of the module in a thread of its host, which calls `tw_worker` with the
+    worker's number, and reports the number of workers to `tw_pool_started`. Workers sleep by `memory.atomic.wait32`,
+    and yield by the imported function `sched_yield`.
     """
     m = Module(triple)
     m.variable("tw_pool", _POOL_SIZE)
@@ -290,7 +290,7 @@ def supported() -> bool:
 
 
 def pool_code() -> bytes:
-    """The pool's object code, or that of what stands for it."""
+    """The pool's object code, or that of the serial functions where no pool is supported."""
     return compile_text(pool_text if supported() else _serial_text)
 
 
@@ -313,7 +313,7 @@ class Pool:
 
     @property
     def workers(self) -> int:
-        """How many threads it has started and not ended."""
+        """The number of workers that are running."""
         return int(self._workers()) if supported() else 0
 
     def stop(self) -> bool:
@@ -323,12 +323,12 @@ class Pool:
 
 @cache
 def pool() -> Pool:
-    """The pool, linked when it is first asked for."""
+    """The pool, linked at first use."""
     return Pool()
 
 
 def check_threads(threads: Any) -> int:
-    """A number of threads that can be had here, or TargetError."""
+    """A valid number of threads. Raises TargetError if this machine cannot have so many."""
     if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MAX_THREADS:
         raise TargetError("not a number of threads", expected=f"1 to {MAX_THREADS}", got=repr(threads))
     if threads > 1 and not supported():

@@ -2,11 +2,11 @@
 
     model.timeline(obs, calls=3).save("trace.json")        for https://ui.perfetto.dev or chrome://tracing
 
-A traced program is a second one beside the program: its objects linked once more, with a barrier that notes when a
-thread came and when it went on, and an entry that notes when each kernel began and ended (`stepwise.py`). The program
-itself has no code for this. Each note takes two looks at the clock, some 50 ns.
+For tracing, the program's objects are linked a second time, with a barrier that records when a thread arrived and went
+on, and an entry that records when each kernel began and ended (`stepwise.py`). The program itself has no code for this.
+Each record reads the clock twice, which takes some 50 ns.
 
-A thread hands its log to the barrier in the place of the barrier's address: kernels pass that on and do not look at it.
+A thread passes its log to kernels in place of the barrier's address, which kernels only forward to the barrier.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from tilewright.runtime.engine import Engine
 
 MAX_NOTES = 1 << 15
-"""Notes of one thread; later ones are lost, and counted."""
+"""The most records of one thread; later ones are dropped and counted."""
 WARM_CALLS = 2
 
 _LOG = Struct("barrier*", "step", "count", "lost", "notes", offset=0)
-"""The log of one thread; `notes` is where they begin: step (~step for a wait in it), begin, end."""
+"""The log of one thread; `notes` is the beginning of its records: step (~step for a wait in it), begin, end."""
 _NOTE_WORDS = 3
 _LOG_SIZE = -(-(_LOG.notes + 8 * _NOTE_WORDS * MAX_NOTES) // 128) * 128
 
@@ -55,7 +55,7 @@ def _append(f: Function, log: Value, code: Value, begin: Value, end: Value) -> N
 
 
 def _barrier_text() -> str:
-    """`tw_barrier` that notes how long a thread waited."""
+    """The text of a `tw_barrier` that records how long a thread waited."""
     m = Module(host_triple())
     with m.function("tw_barrier", VOID, [("log", PTR), ("nthreads", I64)]) as (f, (log, nthreads)):
         with f.when(nthreads <= 1):
@@ -68,10 +68,10 @@ def _barrier_text() -> str:
 
 
 class _Tracer(Stepper):
-    """Steps that each thread notes in its log."""
+    """Emits steps that each thread records in its log."""
 
     def begin(self, logs: int) -> None:
-        """Let the log of the thread be what kernels take for the barrier."""
+        """Make the thread's log the address that kernels get as the barrier."""
         f = self.f
         log = f.value(logs, PTR) + self.tid * _LOG_SIZE
         log[_LOG.barrier] = self.barrier
@@ -96,7 +96,8 @@ class _Tracer(Stepper):
 def _trace_text(
     steps: Sequence[StepSpec], addresses: Mapping[str, int], logs: int, ended: int, values: Mapping[str, int], most: int
 ) -> str:
-    """`tw_trace`; `logs` is the address of the threads' logs, `ended` of a word that tells of endless loops."""
+    """The text of `tw_trace`; `logs`: the address of the threads' logs; `ended`: that of a word which is set if a loop
+    exceeds its limit."""
     m = Module(host_triple())
     with m.function("tw_trace", VOID, PARAMETERS) as (f, arguments):
         tracer = _Tracer(f, arguments, steps, addresses, ended - 16 * len(steps), values, most)
@@ -114,7 +115,7 @@ def record(
     calls: int,
     threads: int,
 ) -> Timeline:
-    """Trace so many calls on these inputs, after some that warm up.
+    """Trace `calls` calls on these inputs, after some warm-up calls.
 
     Args:
         objects: of the program.

@@ -41,7 +41,7 @@ class Span:
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """Calls, kernels and waits of all threads; `live` are the bytes of temporaries in use at each step, `lost` counts
-    notes for which there was no room."""
+    records that were dropped."""
 
     spans: tuple[Span, ...]
     steps: tuple[StepSpec, ...]
@@ -55,7 +55,7 @@ class Timeline:
         return [s for s in self.spans if s.kind == kind]
 
     def waiting(self, step: int) -> float:
-        """The share of all threads' time in a step that they waited for each other."""
+        """The share of all threads' time in a step that was spent waiting for each other."""
         total, waits = (sum(s.seconds for s in self.of(kind) if s.step == step) for kind in ("kernel", "wait"))
         return min(1.0, waits / total) if total else 0.0
 
@@ -114,7 +114,7 @@ def named_track(what: str, track: int, name: str) -> dict[str, Any]:
 
 
 def live_bytes(intervals: Sequence[Interval], steps: int) -> list[int]:
-    """Bytes of temporaries in use at each step. Blocks in one place count once, where several are live the largest."""
+    """Bytes of temporaries in use at each step. Of blocks that share memory, only the largest counts."""
     largest = [dict[int, int]() for _ in range(steps)]
     for root, x in zip(roots(intervals), intervals, strict=True):
         for step in range(x.first, min(x.last + 1, steps)):

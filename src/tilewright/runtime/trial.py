@@ -28,21 +28,21 @@ from tilewright.runtime.layout import Struct
 CALLS = 8
 """Calls with each number of threads in a trial."""
 COUNTED = CALLS - 2
-"""The number of calls that count."""
+"""The number of these calls that are evaluated."""
 LARGE_NS = 1_000_000
-"""Calls that take so long with all threads are tried once with one."""
+"""A call that takes at least so many nanoseconds with all threads is only tried once with one thread."""
 SHARE = 512
-"""Time of all calls by that which trials may lose."""
+"""Trials may take this fraction of the time of all calls, 1 / SHARE."""
 EACH = 8
-"""The number of calls with several threads of which one is timed; a power of two."""
+"""One in so many calls with several threads is timed; a power of two."""
 SLOW = 3
-"""The number of those in succession, half as long again as in the trial, that lead to the next one."""
+"""After so many timed calls in succession that take half as long again as in the trial, the next trial begins."""
 MEAN = 32
-"""Timed calls of which the mean is looked at."""
+"""Timed calls whose mean is compared."""
 RESTING_CALLS = 1 << 13
-"""Calls with one thread where the mean says so, before the next trial."""
+"""Calls with one thread, if that is faster on average, before the next trial."""
 MAX_CALLS = 1 << 16
-"""Calls between two trials at most: callers change their habits."""
+"""The most calls between two trials, as the caller's pattern may change."""
 
 TRIAL_FIELDS = (
     "threads",  # of calls outside a trial
@@ -62,7 +62,7 @@ _OF_A_NUMBER = (TRIAL.turn, TRIAL.total, TRIAL.longest, TRIAL.second)
 
 
 def _turn(m: Module) -> None:
-    """The number of threads of the next call, which is part of a trial; `most` is the user's."""
+    """The number of threads of the next call of a trial; `most` is the user's limit."""
     with m.function("tw_turn", I64, [("trial", PTR), ("most", I64)]) as (f, (trial, most)):
         tried = trial[TRIAL.tried]
         with f.when(tried > 0), f.when(tried <= most):
@@ -74,7 +74,7 @@ def _turn(m: Module) -> None:
 
 
 def _note(m: Module) -> None:
-    """Take in how long a call of a trial took."""
+    """Record the duration of a call of a trial."""
     params = [("trial", PTR), ("most", I64), ("took", I64)]
     with m.function("tw_note", VOID, params) as (f, (trial, most, took)):
         trial[TRIAL.total] += took
@@ -106,7 +106,7 @@ def _note(m: Module) -> None:
 
 
 def _next(f: Function, trial: Value, threads: Value) -> None:
-    """Go on with so many threads."""
+    """Continue the trial with this number of threads."""
     trial[TRIAL.tried] = threads
     for field in _OF_A_NUMBER:
         trial[field] = 0
@@ -114,7 +114,7 @@ def _next(f: Function, trial: Value, threads: Value) -> None:
 
 
 def _end(f: Function, trial: Value, tried: Value, time: Value) -> None:
-    """End a trial with what the calls with one thread took."""
+    """End a trial; `time` is the duration of the calls with one thread."""
     _count(f, trial, time)
     _compare(f, trial, tried, time)
     trial[TRIAL.one] = time
@@ -124,19 +124,19 @@ def _end(f: Function, trial: Value, tried: Value, time: Value) -> None:
 
 
 def _count(f: Function, trial: Value, time: Value) -> None:
-    """Add a number of threads' calls to what the trial took."""
+    """Add the duration of the calls with one number of threads to that of the trial."""
     trial[TRIAL.spent] += time
     trial[TRIAL.numbers] += 1
 
 
 def _compare(f: Function, trial: Value, tried: Value, time: Value) -> None:
-    """Take this number of threads if more are not faster by a sixteenth."""
+    """Choose this number of threads if larger ones are not faster by a sixteenth."""
     with f.when(trial[TRIAL.best] * 16 >= time * 15):
         _take(f, trial, tried, time)
 
 
 def _check(m: Module) -> None:
-    """Let there be a trial at once where calls have become slow, and one thread where they are so on average."""
+    """Start a trial early if calls have become slow; use one thread if that is faster on average."""
     with m.function("tw_check", VOID, [("trial", PTR), ("took", I64)]) as (f, (trial, took)):
         timed, total = trial[TRIAL.timed] + 1, trial[TRIAL.sum] + took
         trial[TRIAL.timed] = timed
@@ -159,13 +159,13 @@ def _check(m: Module) -> None:
 
 
 def _take(f: Function, trial: Value, tried: Value, time: Value) -> None:
-    """Let this number of threads be the best so far."""
+    """Record this number of threads as the best so far."""
     trial[TRIAL.threads] = tried
     trial[TRIAL.best] = time
 
 
 def _until_next(m: Module) -> None:
-    """Calls until the next trial: what this one lost, compared with as many of the best calls."""
+    """Compute the number of calls until the next trial from the time that this trial lost."""
     with m.function("tw_until_next", I64, [("trial", PTR)], local=True) as (f, (trial,)):
         best = trial[TRIAL.best] + 1  # never zero
         lost = trial[TRIAL.spent] - best * trial[TRIAL.numbers]

@@ -1,7 +1,9 @@
-"""Whether tensors still are where they were, with what they held: a builtin that reads them at the speed of memory.
+"""Detect changes of tensors: a builtin checks at every call that they have the same addresses and contents, at memory
+bandwidth.
 
-Who packs weights that others change in place has to notice it. Version counters do not tell: PyTorch's fused optimisers
-and writes through `.data` leave them as they are. So the tensors' memory is read and digested at every call.
+A program with packed copies of weights must notice when others modify the weights in place. PyTorch's version counters
+do not suffice, as fused optimisers and writes through `.data` leave them unchanged. So the tensors' memory is read and
+digested at every call.
 
 The digest has eight lanes of 64 bits, as XXH3 has (Collet, "xxHash", 2019): a word is mixed with a key that depends on
 its place, its halves are multiplied and added to its lane, and it is added itself to the neighbouring lane, so that one
@@ -17,9 +19,10 @@ from tilewright.runtime.layout import Struct
 WATCH = Struct("count", "nbytes", "digest*")
 """The head of a table of watched tensors: how many, how many bytes are digested, and by which function."""
 WATCHED = Struct("address", "nbytes", "digest", "rank", "sizes*")
-"""A tensor: `nbytes` are digested (0: only its address counts), `sizes` is where its dimensions and strides are."""
+"""A watched tensor: `nbytes` are digested (0: only its address counts); `sizes` is the address of its dimensions and
+strides."""
 RELEASE_GIL_BYTES = 1 << 20
-"""Digests of at least so many bytes let other Python threads run."""
+"""Digests of at least so many bytes release the GIL."""
 
 _KEY = ", ".join(f"i64 {0x9E3779B97F4A7C15 * (2 * k + 1) & (1 << 64) - 1}" for k in range(8))
 _STEP = ", ".join(f"i64 {0xD6E8FEB86659FD93 * (2 * k + 3) & (1 << 64) - 1}" for k in range(8))
@@ -28,7 +31,7 @@ _MIX = 0xFF51AFD7ED558CCD
 
 
 def _accumulate(x: str, name: str) -> str:
-    """LLVM text: `%name` is `%acc` with the words `x` at the place that `%key` stands for."""
+    """LLVM text: `%name` is `%acc` combined with the words `x` under `%key`, which depends on their position."""
     return f"""
   %{name}.keyed = xor <8 x i64> {x}, %key
   %{name}.low = and <8 x i64> %{name}.keyed, splat (i64 4294967295)
@@ -40,7 +43,7 @@ def _accumulate(x: str, name: str) -> str:
 
 
 def _folded(lanes: str) -> str:
-    """LLVM text: `%digest`, the lanes and `%nbytes` one after the other, each step a bijection."""
+    """LLVM text: `%digest`, into which the lanes and `%nbytes` are mixed one after another, each by a bijection."""
     lines = ["  %h0 = add i64 %nbytes, 1"]
     for k in range(8):
         lines += [
@@ -100,7 +103,7 @@ last:
 
 
 def _define_same_place(m: Module) -> None:
-    """Whether a tensor is where it was, of the same sizes and strides."""
+    """Whether a tensor has the same address, sizes and strides as before."""
     with m.function("tw_same_place", I64, [("watched", PTR), ("obj", PTR)], local=True) as (f, (watched, obj)):
         api = f.call(PTR, "tw_api", obj)
         with f.when(api.eq(0)):
@@ -129,7 +132,7 @@ def _define_same_place(m: Module) -> None:
 
 
 def _define_same_numbers(m: Module) -> None:
-    """Whether the watched tensors' digests are what they were."""
+    """Whether the digests of the watched tensors are the same as before."""
     with m.function("tw_same_numbers", I64, [("table", PTR)], local=True) as (f, (table,)):
         digest = table[WATCH.digest]
         with f.each(table[WATCH.count]) as i:
@@ -169,9 +172,9 @@ DIGESTS: dict[str, tuple[str, ...]] = {
     "tw_digest_avx2": ("avx2",),
     "tw_digest": (),
 }
-"""Variants of one function and the features of the processor that they need, the best first."""
+"""The variants of the digest function and the processor features that they need, the fastest first."""
 
 
 def digests(triple: str) -> list[str]:
-    """The variants for an architecture."""
+    """The variants of the digest for an architecture."""
     return [name for name, features in DIGESTS.items() if not features or triple.startswith("x86_64")]

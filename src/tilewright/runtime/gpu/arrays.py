@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from tilewright.runtime.engine import Engine
 
 CUDA, CUDA_MANAGED = 2, 13
-"""DLPack's numbers of kinds of devices whose memory NVIDIA's driver knows."""
+"""DLPack's device types whose memory NVIDIA's driver manages."""
 _NAMES = {
     **{code << 8 | bits: f"{kind}{bits}" for code, kind in ((0, "i"), (1, "u")) for bits in (8, 16, 32, 64)},
     **{2 << 8 | bits: f"f{bits}" for bits in (16, 32, 64)},
     4 << 8 | 16: "bf16",
     6 << 8 | 8: "bool",
 }
-"""Our names of types by DLPack's code and bits."""
+"""Tilewright's type names by DLPack's code and bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceArray:
-    """A dense array on the device: its address, and shape and type as NumPy's arrays have them. `owner` keeps it."""
+    """A dense array on the device: its address, with shape and type as NumPy's. `owner` keeps the memory alive."""
 
     address: int
     shape: tuple[int, ...]
@@ -53,7 +53,7 @@ class DeviceArray:
 
 
 def on_device(obj: object) -> bool:
-    """Whether an array says by DLPack that it is in a GPU's memory."""
+    """Whether an array states by DLPack that it is in a GPU's memory."""
     if isinstance(obj, np.ndarray):
         return False
     where = getattr(obj, "__dlpack_device__", None)
@@ -61,7 +61,8 @@ def on_device(obj: object) -> bool:
 
 
 def device_array(obj: Any, device: Device, where: str) -> DeviceArray:
-    """A view of an array on the device, after what makes it there. CallError for one that is not dense."""
+    """A view of an array on the device, ordered after the work that computes it. Raises CallError if it is not
+    dense."""
     if framework(obj) == "torch":
         obj = obj.detach()
     try:
@@ -100,8 +101,8 @@ def _dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def call_on_device(engine: Engine, device: Device, inputs: Sequence[Any], out: Any) -> tuple[Any, int]:
-    """A call some of whose arrays are on the device, with all checks: its result and the version that it used. New
-    outputs are PyTorch's on the device where the first input is, else NumPy's."""
+    """A call with arrays on the device, with all checks: its result and the version of the weights. New outputs are
+    PyTorch tensors on the device if the first input is there, else NumPy arrays."""
     manifest = engine.manifest
 
     def view(obj: Any, where: str, written: bool) -> Any:
@@ -166,7 +167,7 @@ def _outputs(
 
 
 def on_host(weights: Mapping[str, Any], device: Device) -> Mapping[str, Any]:
-    """Weights with copies on the host of those on the device, where they are checked."""
+    """Weights, in which arrays on the device are replaced by copies on the host, where they are checked."""
     if not isinstance(weights, Mapping) or not any(on_device(x) for x in weights.values()):
         return weights
     results: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""A program's part of a GPU: its context, memory, modules and calls, given back when nothing holds it any more."""
+"""A program's resources on a GPU: its context, memory, modules and calls, released when no object refers to them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _code() -> Library:
 
 
 class Block:
-    """A piece of device memory, with the `address` and `nbytes` that arenas have."""
+    """A piece of device memory, with the attributes `address` and `nbytes` like arenas."""
 
     __slots__ = ("_device", "address", "nbytes")
 
@@ -42,7 +42,7 @@ class Block:
         device.blocks.add(self.address)
 
     def free(self) -> None:
-        """Free the memory; nothing may use it any more."""
+        """Free the memory, which must not be in use any more."""
         if self.address in self._device.blocks:
             self._device.blocks.discard(self.address)
             with self._device.current() as d:
@@ -54,7 +54,7 @@ class Block:
 
 
 class Device:
-    """The part of a GPU that one program has. Safe to use from several threads.
+    """One program's resources on a GPU. Safe to use from several threads.
 
     Args:
         number: of the device, as the driver counts.
@@ -91,7 +91,7 @@ class Device:
 
     @contextmanager
     def current(self) -> Iterator[Driver]:
-        """Let the device's context be this thread's."""
+        """Within the context, the device's CUDA context is current in this thread."""
         self.driver.call("cuCtxPushCurrent_v2", self.context)
         try:
             yield self.driver
@@ -100,7 +100,7 @@ class Device:
 
     @property
     def run(self) -> int:
-        """The address of what stands for `tw_run`."""
+        """The address of the function that replaces `tw_run`."""
         return _code()["tw_gpu_run"]
 
     def allocate(self, nbytes: int) -> Block:
@@ -108,7 +108,7 @@ class Device:
         return Block(self, nbytes)
 
     def call_state(self) -> Memory:
-        """A new state (`CALL`) for one call in flight, with a stream of its own and no model yet."""
+        """A new state (`CALL`) for one call in flight, with a stream of its own, and without a model yet."""
         call = Memory(CALL.size)
         call[CALL.launch], call[CALL.encode] = _code()["tw_gpu_launch"], _code()["tw_gpu_encode"]
         call[CALL.driver] = self.driver.table.address
@@ -119,7 +119,7 @@ class Device:
         return call
 
     def executor(self, model: int, run: int) -> Memory:
-        """A new state (`CALL`) for an executor of the model at this address, whose entry is at `run`."""
+        """A new state (`CALL`) for an executor of the model at address `model`, whose entry is at `run`."""
         m = self.manifest
         call = self.call_state()
         size = -(-(GRAPH.words + 16 * (len(m.inputs) + len(m.outputs))) // 64) * 64
@@ -130,13 +130,12 @@ class Device:
         return call
 
     def forget_graphs(self, call: Memory) -> None:
-        """Drop the graphs of an executor that no call has: they hold addresses of its arena."""
+        """Drop the graphs of an idle executor, as they hold addresses of its old arena."""
         with self.current():
             function(_code()["tw_gpu_forget"], None, _PTR)(call.address)
 
     def repeat(self, call: Memory, graph: int, dims: int, count: int) -> None:
-        """Launch a graph `count` times without waiting; if `graph` is 0, each kernel of the program that the call was
-        made for."""
+        """Launch a graph `count` times without waiting; if `graph` is 0, launch each kernel of the program instead."""
         function(_code()["tw_gpu_repeat"], None, *[_PTR] * 3, ctypes.c_int64)(call.address, graph, dims, count)
         if call[CALL.failed]:
             raise self.error(call[CALL.failed] & 0xFFFFFFFF | call[CALL.symbol] << 32)
@@ -151,14 +150,15 @@ class Device:
         self.driver.call("cuStreamSynchronize", self.own[CALL.stream])
 
     def raise_failed(self) -> None:
-        """Raise what went wrong in launches of the program's preparations."""
+        """Raise the first error in launches of the program's preparations."""
         code, symbol = self.own[CALL.failed], self.own[CALL.symbol]
         self.own[CALL.failed] = 0
         if code:
             raise self.error(code & 0xFFFFFFFF | symbol << 32)
 
     def error(self, got: int) -> Error:
-        """The error of a call, as `tw_gpu_run` leaves it: the driver's number, and which function of the driver."""
+        """The error of a call from the word that `tw_gpu_run` returned: the driver's error number and the function that
+        failed."""
         where = f"program {self.manifest.name!r}"
         code = got & 0xFFFFFFFF
         code -= (code >> 31) << 32
@@ -175,7 +175,7 @@ class Device:
         return self.driver.error(code, symbol, log if symbol == "cuModuleLoadDataEx" else "")
 
     def forked(self) -> None:
-        """In the child of a fork: nothing of the device is there, and nothing of it may be given back."""
+        """In the child of a fork: the device is not usable here, and none of its resources may be released."""
         self._close.detach()
         for call in self._calls:
             call[CALL.gone] = 1
@@ -193,12 +193,12 @@ class Device:
         return self._close.alive
 
     def close(self) -> None:
-        """Give everything back now."""
+        """Release all resources now."""
         self._close()
 
 
 def _release(d: Driver, device: int, context: int, modules: Memory, calls: Sequence[Memory], blocks: set[int]) -> None:
-    """Give back what a program had. Errors are left alone: where a device is lost, nothing can be given back."""
+    """Release a program's resources. Errors are ignored: if the device is lost, nothing can be released."""
     d.result("cuCtxPushCurrent_v2", context)
     forget: Callable[[int], Any] = function(_code()["tw_gpu_forget"], None, _PTR)
     for call in calls:
@@ -216,7 +216,7 @@ def _release(d: Driver, device: int, context: int, modules: Memory, calls: Seque
 
 
 def _check_kind(d: Driver, device: int, manifest: Manifest) -> None:
-    """TargetError if the device is older than what the code is for."""
+    """Raise TargetError if the device is older than the code requires."""
     parts = [d.number("cuDeviceGetAttribute", ctypes.c_int(k), ctypes.c_int(device)) for k in (MAJOR, MINOR)]
     here = (parts[0] & 0xFFFFFFFF) * 10 + (parts[1] & 0xFFFFFFFF)
     wanted = int("".join(c for c in manifest.target.cpu if c.isdigit()) or 0)
@@ -228,7 +228,7 @@ def _check_kind(d: Driver, device: int, manifest: Manifest) -> None:
 
 
 def _check_program(manifest: Manifest) -> None:
-    """UnsupportedError for programs that calls on a GPU have no way for."""
+    """Raise UnsupportedError for programs that cannot be called on a GPU."""
     what = None
     if manifest.state is not None or any(i.written for i in manifest.inputs):
         what = "programs that keep caches between calls"

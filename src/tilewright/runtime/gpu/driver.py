@@ -27,7 +27,7 @@ FUNCTIONS = (
     "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventSynchronize", "cuEventElapsedTime",
     "cuGetErrorName", "cuGetErrorString",
 )  # fmt: skip
-"""Functions of the driver that are called, in the order of the table of their addresses."""
+"""The driver's functions that are used, in the order of the table of their addresses."""
 DRIVER = Struct(*FUNCTIONS)
 
 OUT_OF_MEMORY = 2
@@ -41,7 +41,7 @@ _PTR, _INT = ctypes.c_void_p, ctypes.c_int
 class Driver:
     """The library, with a table of its functions' addresses for native code.
 
-    Raises TargetError if there is no driver, if it lacks a function, or if it does not start.
+    Raises TargetError if there is no driver, if it lacks a function, or if its initialisation fails.
     """
 
     def __init__(self, name: str) -> None:
@@ -82,13 +82,13 @@ class Driver:
             raise self.error(code, symbol)
 
     def number(self, symbol: str, *arguments: Any) -> int:
-        """The number of 64 bits that a function leaves where its first argument points to."""
+        """The 64-bit number that a function writes to where its first argument points."""
         out = ctypes.c_int64(0)
         self.call(symbol, ctypes.addressof(out), *arguments)
         return out.value
 
     def error(self, code: int, symbol: str, detail: str = "") -> TargetError:
-        """The error of this number, by the driver's names, with what was called."""
+        """The error of this number with the driver's description, and the call that failed."""
         name, text = (self._text(kind, code) for kind in ("cuGetErrorName", "cuGetErrorString"))
         got = ": ".join(part for part in (name or f"error {code}", text, detail.strip()) if part)
         hint = "fewer calls at once, smaller batches or fewer models" if code == OUT_OF_MEMORY else None
@@ -102,7 +102,7 @@ class Driver:
 
 
 def library_name() -> str:
-    """The name of the driver's library: as TILEWRIGHT_CUDA says, or on this system."""
+    """The name of the driver's library: from TILEWRIGHT_CUDA, or the default of this system."""
     return flags.CUDA() or ("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 
@@ -112,7 +112,7 @@ def _driver(name: str) -> Driver:
 
 
 def driver() -> Driver:
-    """The driver, loaded when it is first asked for. TargetError where there is none."""
+    """The driver, loaded at first use. Raises TargetError if there is none."""
     return _driver(library_name())
 
 

@@ -1,13 +1,13 @@
-"""The native half of calls on a GPU, as LLVM text: what a program's launchers call, and what a call runs.
+"""The native part of calls on a GPU, as LLVM text: the functions that a program's launchers call, and that run a call.
 
 A call of a model is: copies of its inputs to the device, one launch of a graph that has all its kernels, copies of its
-outputs back, and a wait. Graphs are made of nodes, one for each launch that the program's own entry asks for. They hold
-addresses, so there is one for each layout of memory and each set of addresses of weights, in a table of some entries:
+outputs back, and a wait. A graph has a node for each launch by the program's entry. Graphs contain addresses, so there
+is one for each memory layout and set of weights' addresses, in a table of some entries:
 
     CALL      one per executor: the driver, a stream, the model, and the table of graphs
     GRAPH     one per layout and slot of weights: the executable graph, and memory of its own for inputs and outputs
 
-Weights that are exchanged lie where another slot's lay, so that updates make no graphs in the long run.
+Updated weights reuse the memory of slots, so that updates need no new graphs in the long run.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ CALL = Struct(
     "model*", "run*", "entries*", "entry_size", "next", "slots*", "gone",
 )  # fmt: skip
 """The context that launchers get, with all that one call in flight needs. `launch` and `encode` are called by the
-program's launchers; `graph` is the one that is being made, 0 where kernels are launched at once, `last` its last node.
-`failed` is the number of the first error, `symbol` which function of the driver it is of. `gone`: the process is the
-child of a fork, where the device is lost."""
+program's launchers; `graph` is the one under construction (0 while kernels are launched directly), `last` its last
+node. `failed` is the number of the first error, `symbol` the index of the driver's function that returned it. `gone`:
+the process is the child of a fork, where the device is lost."""
 GRAPH = Struct("tag", "generation", "graph", "memory", "words")
-"""`words` begin an array: of each input and output its place on the device and its bytes."""
+"""`words` is the beginning of an array: for each input and output its address on the device and its bytes."""
 MODULES = Struct("lock", "count", "room", "log*", "list")
-"""Modules of a program that were loaded: `list` begins an array of `room`. `log` is where the driver's compiler says
-what is wrong."""
+"""The loaded modules of a program: `list` is the beginning of an array of `room` entries, `log` the buffer for errors
+of the driver's compiler."""
 
 ENTRIES = 16
 """Graphs that an executor keeps."""
 LOG_BYTES = 8192
 GRID, FULL, GONE = -1, -2, -3
-"""Errors of our own: a grid that no launch can have, more modules than were counted, and the child of a fork."""
+"""Error numbers besides the driver's: a grid that exceeds the limits, more modules than expected, and the child of a
+fork."""
 ALIGN = 256
 """Bytes to a multiple of which inputs and outputs are placed on the device."""
 GRID_LIMITS = ((1 << 31) - 1, 65535, 65535)
 """Blocks of a grid in directions x, y and z, at most (CUDA C++ programming guide, "Technical specifications")."""
 STATED_BYTES = 48 << 10
-"""Bytes of shared memory of a launch from which on the driver must be asked for before."""
+"""From this many bytes of shared memory on, a launch must first raise the kernel's limit."""
 _MAX_DYNAMIC, _LOG, _LOG_SIZE = 8, 5, 6
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER and CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES."""
 _MAX_RANK = 5
@@ -61,7 +62,8 @@ def _address(f: Function, call: Value, symbol: str) -> Value:
 
 
 def _driver(f: Function, call: Value, symbol: str, *arguments: Value | tuple[str, int]) -> Value:
-    """Call a function of the driver, unless one has failed; gives whether all went well so far."""
+    """Emit a call of a driver function, which is skipped if an earlier one failed; returns whether all have
+    succeeded."""
     fine = f.var(I1, 0)
     with f.when(call[CALL.failed].eq(0)):
         code = f.call(I32, _address(f, call, symbol), *arguments)
@@ -110,8 +112,8 @@ def _load_function(m: Module) -> None:
 
 
 def _launch(m: Module) -> None:
-    """`tw_gpu_launch(call, ptx, module, name, function, sizes, arguments)`: what launchers call
-    (`codegen/ptx/launcher.py`). A node of the graph that is being made, or a launch at once."""
+    """`tw_gpu_launch(call, ptx, module, name, function, sizes, arguments)`: called by launchers
+    (`codegen/ptx/launcher.py`). Adds a node to the graph under construction, or launches directly."""
     params = [(n, PTR) for n in ("call", "ptx", "module", "name", "function", "sizes", "arguments")]
     with m.function("tw_gpu_launch", VOID, params) as (f, (call, ptx, module, name, function, sizes, arguments)):
         with f.when(call[CALL.failed].ne(0)):
@@ -148,9 +150,9 @@ def _launch(m: Module) -> None:
 
 
 def _encode(m: Module) -> None:
-    """`tw_gpu_encode(call, map, about, address)`: what launchers call for an array's tensor map: type, rank, bytes
-    of an element, five sizes and five of the box (`codegen/ptx/launcher.py`). Of an array without elements there is
-    none, as there is no launch."""
+    """`tw_gpu_encode(call, map, about, address)`: called by launchers to create an array's tensor map from `about`:
+    type, rank, bytes of an element, five sizes and five of the box (`codegen/ptx/launcher.py`). Arrays without elements
+    get none, as nothing is launched for them."""
     params = [(n, PTR) for n in ("call", "map", "about", "address")]
     with m.function("tw_gpu_encode", VOID, params) as (f, (call, out, about, array)):
         steps, boxes, ones = f.space(8 * _MAX_RANK), f.space(4 * _MAX_RANK), f.space(4 * _MAX_RANK)
@@ -170,7 +172,8 @@ def _encode(m: Module) -> None:
 
 
 def _clear(m: Module) -> None:
-    """`tw_gpu_clear(call, entry)`: give back what an entry of the table has; errors are dropped, as no call has any."""
+    """`tw_gpu_clear(call, entry)`: release the resources of a table entry; errors are ignored, as they belong to no
+    call."""
     with m.function("tw_gpu_clear", VOID, [("call", PTR), ("item", PTR)], local=True) as (f, (call, entry)):
         for field, symbol in ((GRAPH.graph, "cuGraphExecDestroy"), (GRAPH.memory, "cuMemFree_v2")):
             with f.when(entry[field].ne(0)):
@@ -186,8 +189,8 @@ def _clear(m: Module) -> None:
 
 
 def _sizes(m: Module) -> None:
-    """`tw_gpu_sizes(model, dims, entry)`: bytes of each input and output for these values of the symbols, and their
-    places one after another; gives the bytes of all. The layout has the dimensions of the outputs."""
+    """`tw_gpu_sizes(model, dims, entry)`: store the bytes and consecutive addresses of all inputs and outputs; returns
+    the bytes in all. `dims` are the symbols' values; the layout has the outputs' dimensions."""
     with m.function("tw_gpu_sizes", I64, [("model", PTR), ("dims", PTR), ("item", PTR)], local=True) as (f, values):
         model, dims, entry = values
         inputs, total = model[MODEL.inputs], f.var(I64, 0)
@@ -214,8 +217,8 @@ def _sizes(m: Module) -> None:
 
 
 def _make(m: Module) -> None:
-    """`tw_gpu_make(call, slots, dims, tag, generation)`: a graph for a layout and a set of weights, in the place of the
-    oldest one; null where the driver fails."""
+    """`tw_gpu_make(call, slots, dims, tag, generation)`: create a graph for a layout and a set of weights, replacing
+    the oldest one; null if the driver fails."""
     params = [("call", PTR), ("slots", PTR), ("dims", PTR), ("tag", I64), ("generation", I64)]
     with m.function("tw_gpu_make", PTR, params, local=True) as (f, (call, slots, dims, tag, generation)):
         model, number = call[CALL.model], call[CALL.next]
@@ -260,8 +263,8 @@ def _find(m: Module) -> None:
 
 
 def _copies(f: Function, call: Value, entry: Value, slots: Value, first: Value, count: Value, back: bool) -> None:
-    """Copy inputs to the device, or outputs from there. The driver knows by an address where it is, so that arrays may
-    be on either side."""
+    """Copy inputs to the device, or outputs back. The driver recognises addresses of either side, so that arrays may be
+    on host or device."""
     with f.each(count) as k:
         words = entry + (first + k) * 16 + GRAPH.words
         place, size, array = f.load(PTR, words), words[8], f.load(PTR, slots, (first + k) * 8)
@@ -271,8 +274,8 @@ def _copies(f: Function, call: Value, entry: Value, slots: Value, first: Value, 
 
 
 def _run(m: Module) -> None:
-    """`tw_gpu_run(slots, dims, tid, nthreads, barrier)`: stands where a CPU's program has `tw_run`, so that a call
-    finds layouts, executors and weights as on a CPU (`call.py`)."""
+    """`tw_gpu_run(slots, dims, tid, nthreads, barrier)`: replaces a CPU program's `tw_run`, so that layouts, executors
+    and weights are found as on a CPU (`call.py`)."""
     params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
     with m.function("tw_gpu_run", VOID, params) as (f, (slots, dims, _tid, _nthreads, _barrier)):
         executor = slots + -EXECUTOR.slots
@@ -306,8 +309,8 @@ def _run(m: Module) -> None:
 
 
 def _repeat(m: Module) -> None:
-    """`tw_gpu_repeat(call, graph, dims, count)`: launch a graph so often, or without one each kernel of the program, as
-    measurements do; nothing is waited for."""
+    """`tw_gpu_repeat(call, graph, dims, count)`: launch a graph `count` times, or without one each kernel of the
+    program, without waiting; for measurements."""
     params = [("call", PTR), ("graph", PTR), ("dims", PTR), ("count", I64)]
     with m.function("tw_gpu_repeat", VOID, params) as (f, (call, graph, dims, count)):
         call[CALL.failed] = 0
@@ -321,7 +324,7 @@ def _repeat(m: Module) -> None:
 
 
 def _always(f: Function, call: Value, symbol: str, *arguments: Value) -> None:
-    """Call a function of the driver whatever has failed; its error is noted if it is the first."""
+    """Emit a call of a driver function regardless of earlier errors; its error is recorded if it is the first."""
     code = f.call(I32, _address(f, call, symbol), *arguments)
     with f.when(code.ne(0)), f.when(call[CALL.failed].eq(0)):
         _fail(f, call, code.signed(I64), symbol)

@@ -20,10 +20,10 @@ class DeviceTimes:
     """Seconds of a call on the device.
 
     Attributes:
-        graph: one launch of the graph, kernels with it, where many follow each other.
+        graph: one launch of the graph with its kernels, in a sequence of many launches.
         submitted: the host's time to launch the graph.
-        launched: the host's time to launch each kernel by itself, per kernel.
-        call: a call as Python makes it, copies with it.
+        launched: the host's time to launch one kernel, without a graph.
+        call: a call from Python, including copies.
     """
 
     graph: float
@@ -64,7 +64,7 @@ def times(model: Model, *inputs: Any, repeat: int = 20, rounds: int = 5) -> Devi
 
 
 def _between(device: Device, call: Any, graph: int, dims: Any, repeat: int) -> float:
-    """Seconds of a launch by events before and after so many."""
+    """Seconds of one launch, from events before and after `repeat` launches."""
     d, stream = device.driver, call[CALL.stream]
     events = [d.number("cuEventCreate", ctypes.c_int(0)) for _ in range(2)]
     try:
@@ -90,7 +90,7 @@ def _least(function: Any, rounds: int) -> float:
 
 
 def copy_bandwidth(device: Device, nbytes: int = 1 << 28, repeat: int = 20) -> float:
-    """Bytes a second that the driver's own copy on the device, any program's, reads and writes."""
+    """Bytes a second, read and written, of the driver's own copies within the device."""
     call = device.call_state()
     stream = call[CALL.stream]
     one, two = device.allocate(nbytes), device.allocate(nbytes)

@@ -1,4 +1,4 @@
-"""The weights of a program on a GPU: slots of the device's memory, of which a control page says which one is current.
+"""The weights of a program on a GPU: slots of device memory; a control page says which one is current.
 
 A version is copied to the device, packed there by the program's own preparation, and becomes current by one store.
 Each slot keeps its memory, so that graphs which hold its addresses serve later versions, too.
@@ -42,7 +42,7 @@ class Version:
 
 
 class DeviceWeights:
-    """Publishes versions to an engine whose calls run on a GPU; the face of `LocalWeights`."""
+    """Publishes versions to an engine whose calls run on a GPU, with the methods of `LocalWeights`."""
 
     def __init__(self, engine: Engine, device: Device) -> None:
         m = engine.manifest
@@ -57,7 +57,7 @@ class DeviceWeights:
         self._followers: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._publishing = threading.Lock()
         self.updating = threading.Lock()
-        """Held while new weights are taken: one version at a time."""
+        """Held while new weights are published: one version at a time."""
 
     @property
     def control(self) -> Control:
@@ -65,7 +65,7 @@ class DeviceWeights:
 
     @property
     def current(self) -> Version:
-        """The weights that a call now would use."""
+        """The weights that a call would use now."""
         version = self._versions[self.control.current]
         assert version is not None, "weights are published before they are asked for"
         return version
@@ -76,7 +76,7 @@ class DeviceWeights:
         return Lent(now.raw, now.version)
 
     def follow(self, engine: Engine) -> None:
-        """Let another engine of the same program, made for the same control page, read these weights from now on."""
+        """Let another engine of the same program, which uses the same control page, read these weights as well."""
         with self._publishing:
             for index, version in enumerate(self._versions):
                 if version is not None:
@@ -84,7 +84,7 @@ class DeviceWeights:
             self._followers.add(engine)
 
     def adopt(self, arrays: Sequence[Array], version: int) -> None:
-        """Publish raw weights that are never written again."""
+        """Publish raw weights that are never modified again."""
         self._fixed = {p.name: a for p, a in zip(self._manifest.params, arrays, strict=True) if p.fixed}
         self._publish(tuple(arrays), version)
 
@@ -120,7 +120,7 @@ class DeviceWeights:
             self.control.flip(index)
 
     def _pack(self, raw: Sequence[Array], base: int) -> tuple[int, ...]:
-        """Bring raw weights to memory of the device and pack them there; gives the addresses of packed ones."""
+        """Copy raw weights to the device and pack them there; returns the addresses of the packed ones."""
         m, device = self._manifest, self._device
         raw_at = [base + at for at in self._raw_at]
         by_name = dict(zip((p.name for p in m.params), raw_at, strict=True))

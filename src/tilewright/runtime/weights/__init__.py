@@ -1,7 +1,7 @@
 """Weights of a program in one process: checked, packed, current by one store.
 
-    check.py    what a user hands in against what the program wants
-    packed.py   one version in memory: raw as given, packed as the program reads it
+    check.py    checks a user's weights against the program's parameters
+    packed.py   one version in memory: raw as passed in, and packed as the program reads it
     prepare.py  the program that packs
     control.py  the control page: slots, the current one, readers and their pins
     local.py    the weights of a `Model`, in its own memory

@@ -1,4 +1,4 @@
-"""The check of the user's weights against what the program wants."""
+"""Checks a user's weights against the program's parameters."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def check_weights(
     """The arrays in the parameters' order, names, shapes and types checked; WeightError listing all that is wrong.
 
     Args:
-        finite: with what is wrong, list NaN and infinity too. Where nothing else is wrong, `check_finite` looks for
-            them, when the arrays have to be read anyway.
-        ignored: names that may be there and are not looked at.
+        finite: if there are other errors, also list weights with NaN or infinity. If there are none, `check_finite`
+            tests that later, when the arrays are read anyway.
+        ignored: names that weights may contain, and whose values are not used.
         tied: those among them that must hold the same numbers as a parameter, (name, the parameter's name).
-        folded: names that may not be there, (name, what was made of that weight for good).
+        folded: names that weights must not contain, (name, explanation of how that weight was folded).
         patterns: outside of which weights must be 0.
         fixed: the arrays of parameters that are not among `params`, where patterns name such.
     """
@@ -86,7 +86,7 @@ def check_weights(
 
 
 def flattened(tree: Any, prefix: str = "", depth: int = 0) -> dict[str, Any]:
-    """Arrays in nested mappings and sequences, as libraries of JAX keep weights, by the path to each:
+    """Arrays in nested mappings and sequences, as JAX libraries store weights, by the path to each:
     "layers.0.kernel"."""
     if depth > MAX_TREE:
         raise WeightError("the tree of weights is too deep", expected=f"at most {MAX_TREE} levels")
@@ -102,13 +102,13 @@ def flattened(tree: Any, prefix: str = "", depth: int = 0) -> dict[str, Any]:
 
 
 MAX_TREE = 64
-"""Levels of a tree of weights."""
+"""The deepest nesting of a tree of weights."""
 
 
 def _add_untied(
     problems: Problems, weights: Mapping[str, Any], tied: Collection[tuple[str, str]], arrays: Mapping[str, Array]
 ) -> None:
-    """Note the second names of tied weights whose numbers are others: the program has one tensor for both."""
+    """Record tied weights whose second name has other numbers, although the program has one tensor for both."""
     for name, leader in tied:
         if name not in weights or leader not in arrays:
             continue
@@ -125,7 +125,8 @@ def _add_untied(
 
 
 def _add_outside(problems: Problems, patterns: Collection[PatternSpec], arrays: Mapping[str, Array]) -> None:
-    """Note the weights that have numbers where products leave them out: such numbers would count as 0."""
+    """Record the sparse weights that have nonzero elements outside of their pattern, which products would treat as
+    0."""
     for pattern in patterns:
         if pattern.weight not in arrays or pattern.rows not in arrays:
             continue
@@ -140,7 +141,7 @@ def _add_outside(problems: Problems, patterns: Collection[PatternSpec], arrays: 
 
 
 def _in_pattern(pattern: PatternSpec, index: Array, shape: tuple[int, ...]) -> Array:
-    """The places of a pattern's elements in the weight as a vector, each once."""
+    """The positions of a pattern's elements in the flattened weight, each once."""
     depth, columns = shape[::-1] if pattern.transposed else shape
     panels, blocks = np.nonzero((index >= 0) & (index < depth))  # the others are padding
     row = index[panels, blocks].astype(np.int64)[:, None]
@@ -159,7 +160,8 @@ def _are_equal(a: Array, b: Array) -> bool:
 
 
 def check_finite(params: Sequence[ParamSpec], arrays: Sequence[Array], some: Sequence[int] | None = None) -> None:
-    """WeightError listing the arrays that hold NaN or infinity. With `some`, if one of those has any."""
+    """Raise WeightError listing the arrays with NaN or infinity; with `some`, only if one of the arrays of these
+    numbers has any."""
     if _all_finite(arrays if some is None else [arrays[k] for k in some]):
         return
     problems = Problems()
@@ -175,7 +177,7 @@ def _add_unfit(problems: Problems, params: Sequence[ParamSpec], arrays: Sequence
 
 
 def _as_array(p: ParamSpec, weights: Mapping[str, Any], problems: Problems) -> Array | None:
-    """A weight that is no NumPy array as one; None if it is missing or cannot be one, which is noted."""
+    """A weight as NumPy array; None if it is missing or cannot be converted, which is recorded in `problems`."""
     where = f"weight {p.name!r}"
     if p.name not in weights:
         problems.add(WeightError("is missing", where=where, expected=f"{p.dtype}{list(p.shape)}"))
@@ -199,7 +201,7 @@ def _misfit(p: ParamSpec, array: Array) -> WeightError:
 
 
 def _how_to_convert(array: Array, wanted: ParamSpec) -> str | None:
-    """Learners that train in half precision have weights that only need a cast."""
+    """A hint how to cast an array, for learners that train in half precision; None if a cast is not the problem."""
     is_float = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
     if array.shape != wanted.shape or wanted.dtype != "f32" or not is_float:
         return None
@@ -207,7 +209,7 @@ def _how_to_convert(array: Array, wanted: ParamSpec) -> str | None:
 
 
 def _check_prefix(weights: Mapping[str, Any], known: Collection[str]) -> None:
-    """One error in place of two for each weight if all names are those of a wrapped module."""
+    """Raise a single error, instead of two for each weight, if all names have the prefix of a wrapped module."""
     for prefix in ("module.", "_orig_mod."):
         if weights and all(str(name).startswith(prefix) and str(name)[len(prefix) :] in known for name in weights):
             inner = prefix.rstrip(".")
@@ -219,7 +221,7 @@ def check_version(wanted: object, newest: int, *, force: bool = False) -> int:
     """The version to publish as: `wanted`, or one more than the newest if that is None. WeightError unless it grows.
 
     Args:
-        force: any number that a version can be will do.
+        force: accept any valid version number, even if it does not grow.
     """
     if wanted is None:
         return newest + 1
@@ -233,7 +235,7 @@ def check_version(wanted: object, newest: int, *, force: bool = False) -> int:
 
 
 def _all_finite(arrays: Sequence[Array]) -> bool:
-    """Whether no element is NaN or infinite. Dense f32 is looked through natively, at the speed of memory."""
+    """Whether no element is NaN or infinite; dense f32 arrays are scanned by native code at memory bandwidth."""
     dense: list[Array] = []
     others: list[Array] = []
     for array in arrays:

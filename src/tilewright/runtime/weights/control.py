@@ -8,9 +8,9 @@ It is the same in the private memory of one `Model` and in a file that the proce
     640    readers        128 each: process, since, pins of each slot, version last used, calls
 
 A slot goes FREE -> WRITING -> SEALED, becomes current, and is free again when it is neither current nor pinned. A
-reader pins the current slot in its own line, then looks again whether the slot still is current; a writer takes a
-slot that is not current, and looks for pins after that. All of this is sequentially consistent, so one of the two sees
-the other (Michael, "Hazard Pointers", 2004). A reader that finds its slot taken away has read nothing yet.
+reader pins the current slot in its own line, then looks again whether the slot still is current; a writer takes a slot
+that is not current, and looks for pins after that. All of this is sequentially consistent, so one of the two sees the
+other (Michael, "Hazard Pointers", 2004). A reader that finds its slot replaced has read nothing yet.
 
 There is one writer at a time; its lock is not in this page (`live/store/files.py`).
 """
@@ -33,9 +33,9 @@ Array = np.ndarray[Any, Any]
 ABI_VERSION = 1
 """Version of the control page's layout: all processes of a store must agree."""
 SLOTS = 8
-"""Versions of the weights that there may be at once."""
+"""The number of slots: versions of the weights that can exist at once."""
 MAX_READERS = 1024
-"""Processes that may read a store at once."""
+"""The most processes that can read a store at once."""
 NONE, SUPERSEDED = -1, -2
 FREE, WRITING, SEALED = 0, 1, 2
 
@@ -54,7 +54,7 @@ assert READER.size <= _READER_LINE and SLOT.size <= _SLOT_LINE and _SLOTS_AT + S
 @dataclass(frozen=True, slots=True)
 class SlotState:
     """The state of a slot. `published` is monotonic seconds, `wall` seconds since 1970, `spent` seconds of publishing;
-    a `checksum` of 0 is none."""
+    a `checksum` of 0 means none."""
 
     index: int
     state: int
@@ -79,12 +79,12 @@ class ReaderState:
 
 
 def control_nbytes(readers: int = MAX_READERS) -> int:
-    """Bytes of a control page for so many readers."""
+    """Bytes of a control page for this many readers."""
     return _READERS_AT + readers * _READER_LINE
 
 
 class Control:
-    """A control page in given memory: `words` are int64 and stay where they are while this object lives."""
+    """A control page in existing memory: `words` are int64 and stay in place while this object lives."""
 
     def __init__(self, words: Array, readers: int) -> None:
         from tilewright.runtime.native import native  # which is built on call.py, which reads this file
@@ -103,7 +103,7 @@ class Control:
         return control
 
     def initialize(self, nbytes: int, program: bytes) -> None:
-        """Make it a page without a version, for slots of `nbytes` and the program of this 16-byte digest."""
+        """Initialise a page without a version, for slots of `nbytes` bytes and the program with this 16-byte digest."""
         head = [ABI_VERSION, nbytes, SLOTS, self.readers, *struct.unpack("<qq", program)]
         self.words[1 : 1 + len(head)] = head
         self.words[CURRENT >> 3] = NONE
@@ -141,7 +141,7 @@ class Control:
 
     @property
     def current(self) -> int:
-        """The current slot, or NONE, SUPERSEDED, or what damage has left."""
+        """The number of the current slot, or NONE or SUPERSEDED; a damaged page may contain any number."""
         return int(self.words[CURRENT >> 3])
 
     def newest(self) -> SlotState | None:
@@ -184,19 +184,19 @@ class Control:
     # -- the reader's side -------------------------------------------------------------------------------------------
 
     def enter(self, index: int, process: int) -> None:
-        """Begin as reader `index`, whose line may hold what a dead one left."""
+        """Register as reader `index`, whose entry may contain data of a dead process."""
         at = (self.reader_address(index) - self.address) >> 3
         self.words[at : at + (READER.size >> 3)] = [process, time.monotonic_ns(), *[0] * SLOTS, 0, 0]
 
     def forget_pins(self, index: int) -> None:
-        """In the child of a fork: calls that other threads were making do not go on here."""
+        """In the child of a fork: drop the pins of other threads' calls, which do not exist here."""
         at = (self.reader_address(index) - self.address + READER.pins) >> 3
         self.words[at : at + SLOTS] = 0
 
     # -- the writer's side -------------------------------------------------------------------------------------------
 
     def take(self, preferred: Sequence[int], is_alive: Callable[[int], bool], timeout: float) -> int:
-        """A slot to write to: not current, not pinned by a reader that is alive. The first of `preferred` that is free.
+        """Reserve a slot for writing: the first of `preferred` that is not current and not pinned by a live reader.
 
         Waits up to `timeout` seconds for calls to end, then raises StoreError naming who holds them.
         """
@@ -213,7 +213,7 @@ class Control:
             time.sleep(0.0002)
 
     def seize(self, slot: int, is_alive: Callable[[int], bool]) -> bool:
-        """Take this slot if it is not current and not pinned by a reader that is alive; whether it was."""
+        """Reserve this slot if it is not current and not pinned by a live reader; returns whether that succeeded."""
         if slot == self.current or self._pinned_by(slot, is_alive) is not None:
             return False
         self.words[self._slot(slot) >> 3] = WRITING
@@ -229,20 +229,21 @@ class Control:
         return None
 
     def seal(self, slot: int, version: int, spent: float = 0.0, checksum: int = 0) -> None:
-        """Say that a slot that was taken holds a version now; its checksum may come later."""
+        """Mark a reserved slot as holding a version; its checksum may be set later."""
         at = self._slot(slot) >> 3
         self.words[at + 1 : at + 6] = [version, time.monotonic_ns(), time.time_ns(), checksum, int(spent * 1e9)]
         self.words[at] = SEALED
 
     def set_checksum(self, state: SlotState, checksum: int) -> None:
-        """Note the checksum of a slot, if it still holds what it held in `state`."""
+        """Store the checksum of a slot, if it still holds the version of `state`."""
         if self.slot(state.index) == state:
             self.words[(self._slot(state.index) + SLOT.checksum) >> 3] = checksum
 
     def flip(self, slot: int) -> None:
-        """Make a sealed slot (or NONE, SUPERSEDED) current for every later call; stores before this are seen by it."""
+        """Make a sealed slot (or NONE, SUPERSEDED) current for all later calls, which see all stores before this
+        one."""
         self._native.set(self.current_address, slot)
 
     def release(self, slot: int) -> None:
-        """Give back a slot that was taken and not sealed."""
+        """Release a slot that was reserved but not sealed."""
         self.words[self._slot(slot) >> 3] = FREE

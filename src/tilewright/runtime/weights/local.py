@@ -1,4 +1,4 @@
-"""The weights of one `Model`: slots in its own memory, which later versions use again."""
+"""The weights of one `Model`: slots in its own memory, which later versions reuse."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ _TIMEOUT_SECONDS = 60.0
 
 
 _SMALL = 16 << 10
-"""Bytes of an array up to which BLAKE2b takes no longer than some 20 microseconds."""
+"""Up to this many bytes BLAKE2b takes at most some 20 microseconds."""
 
 
 @dataclass(slots=True)
 class _Slot:
-    """A slot's memory and what is in it. `lent`: a caller holds arrays of `raw`, which must stay as they are then."""
+    """A slot's memory and its contents. `lent`: whether a caller holds arrays of `raw`, which must not be modified
+    then."""
 
     packed: Array
     raw: Array | None = None
@@ -58,14 +59,14 @@ class Lent:
 
 
 Reread = Callable[[], Mapping[str, Array]]
-"""Reads raw weights once more, by name, from where they came from."""
+"""A function that reads raw weights again, by name, from their source."""
 
 
 class LocalWeights:
-    """Publishes versions to an engine of this process. The caller sees to it that one does at a time.
+    """Publishes versions to an engine of this process. The caller must serialise publications.
 
     Args:
-        keep: keep raw weights once they are packed; else only those that calls read in place.
+        keep: whether all raw weights stay in memory once they are packed, or only those that calls read in place.
     """
 
     def __init__(self, engine: Engine, keep: bool = True) -> None:
@@ -83,10 +84,10 @@ class LocalWeights:
         _live.add(self)
 
     def forget(self) -> None:
-        """In the child of a fork: other threads publish nothing there."""
+        """In the child of a fork: forget publications of other threads, which do not exist here."""
         self._publishing = threading.Lock()
         self.updating = threading.Lock()
-        """Held while new weights are taken: one version at a time."""
+        """Held while new weights are published: one version at a time."""
 
     @property
     def control(self) -> Control:
@@ -94,14 +95,14 @@ class LocalWeights:
 
     @property
     def current(self) -> WeightSet:
-        """The weights that a call now would use."""
+        """The weights that a call would use now."""
         slot = self._slots[self.control.current]
         assert slot is not None and slot.weights is not None, "weights are published before they are asked for"
         return slot.weights
 
     def lend(self) -> Lent:
-        """The current raw weights; those that were dropped are read once more. WeightError if they cannot be, or are
-        others than those that were packed."""
+        """The current raw weights; those that were dropped are read again. Raises WeightError if that is impossible, or
+        gives other numbers than those that were packed."""
         while True:
             index = self.control.current
             slot = self._slots[index]
@@ -129,7 +130,7 @@ class LocalWeights:
         return tuple(there[k] for k in range(len(params)))
 
     def follow(self, engine: Engine) -> None:
-        """Let another engine of the same program, made for the same control page, read these weights from now on."""
+        """Let another engine of the same program, which uses the same control page, read these weights as well."""
         with self._publishing:
             for index, slot in enumerate(self._slots):
                 if slot is not None and slot.weights is not None:
@@ -137,10 +138,11 @@ class LocalWeights:
             self._followers.add(engine)
 
     def adopt(self, arrays: Sequence[Array], version: int, repeated: Reread | None = None) -> None:
-        """Publish raw weights that are never written again, without a copy; those that calls read in place are aligned.
+        """Publish raw weights that are never modified again, without copying them; those that calls read in place are
+        copied if they are not aligned.
 
         Args:
-            repeated: reads them once more, so that they need not be kept.
+            repeated: a function that reads them again, so that they need not stay in memory.
         """
         self._fixed = {p.name: a for p, a in zip(self._manifest.params, arrays, strict=True) if p.fixed}
         index = self._take()
@@ -152,8 +154,8 @@ class LocalWeights:
             self.current.drop(self._needed)
 
     def publish(self, arrays: Sequence[Array], version: int, *, finite: bool) -> None:
-        """Publish copies of arrays, those of the parameters that are not fixed. WeightError, and nothing changes, if
-        they shall be finite and are not."""
+        """Publish copies of the arrays of all parameters that are not fixed. Raises WeightError, and publishes nothing,
+        if `finite` is set and a number is not finite."""
         index = self._take()
         slot = self._slots[index]
         if slot is None:
@@ -179,7 +181,8 @@ class LocalWeights:
         self._publish(everything, version, index, bring)
 
     def _with_others(self, retained: Sequence[Array]) -> list[Array]:
-        """Memory for all parameters that are not fixed: that of those that stay, and new memory for the others."""
+        """Memory for all parameters that are not fixed: `retained` arrays for those that stay, and new memory for the
+        others."""
         dropped = [p for p, k in zip(self._params, self._numbers, strict=True) if k not in self._needed]
         stay, go = iter(retained), iter(aligned_views(dropped, aligned_bytes(raw_nbytes(dropped))))
         return [next(stay if k in self._needed else go) for k in self._numbers]
@@ -227,8 +230,8 @@ def _some(named: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
 
 
 def _digest(array: Array) -> bytes | int:
-    """The digest of an array's bytes: of a large array by native code, which is fast, of a small one by code that need
-    not be linked first."""
+    """The digest of an array's bytes, by native code for a large array; a small one is digested without linking
+    that."""
     dense = np.ascontiguousarray(array)
     if dense.nbytes <= _SMALL:
         return blake2b(dense.tobytes(), digest_size=16).digest()

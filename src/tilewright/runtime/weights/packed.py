@@ -1,4 +1,4 @@
-"""One version of weights in memory: raw as they were given, packed as the program reads them."""
+"""One version of weights in memory: raw as passed in, and packed as the program reads them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def packed_nbytes(manifest: Manifest) -> int:
 
 
 def slot_nbytes(manifest: Manifest) -> int:
-    """Bytes of all packed parameters, aliases included: what `tw_run` reads where the raw ones are not kept."""
+    """Bytes of all packed parameters, aliases included, for a slot that holds no raw weights."""
     return sum(_round(p.nbytes) for p in manifest.packed)
 
 
 def slot_offsets(manifest: Manifest) -> list[int]:
-    """Where each packed parameter lies in `slot_nbytes` of memory."""
+    """The offset of each packed parameter in a slot of `slot_nbytes` bytes."""
     return [0, *accumulate(_round(p.nbytes) for p in manifest.packed)][: len(manifest.packed)]
 
 
@@ -53,7 +53,7 @@ class WeightSet:
                 at += _round(p.nbytes)
 
     def drop(self, retained: Collection[int]) -> None:
-        """Forget the raw arrays but those of these numbers: all that is read is packed."""
+        """Drop the raw arrays, except those with these numbers, once packing has read them."""
         self.raw = tuple(a if k in retained else None for k, a in enumerate(self.raw))
         self.raw_addresses = []
 
@@ -66,19 +66,20 @@ def needed_raw(manifest: Manifest) -> frozenset[int]:
 
 
 def free_numbers(manifest: Manifest) -> dict[int, int]:
-    """For each parameter that is not fixed its position among those that are not, by its position among all
-    parameters."""
+    """For each parameter that is not fixed, from its position among all parameters to that among those that are not
+    fixed."""
     free = [k for k, p in enumerate(manifest.params) if not p.fixed]
     return {k: n for n, k in enumerate(free)}
 
 
 def raw_nbytes(params: Sequence[ParamSpec]) -> int:
-    """Bytes that `aligned_views` needs."""
+    """The bytes that `aligned_views` requires."""
     return sum(_round(p.nbytes) for p in params)
 
 
 def copy_aligned(params: Sequence[ParamSpec], arrays: Sequence[Array]) -> list[Array]:
-    """Dense read-only copies in one block of memory, each 64-byte aligned, so that the caller may change theirs."""
+    """Dense read-only copies in one block of memory, each 64-byte aligned, so that the caller may modify its own
+    arrays."""
     copies = aligned_views(params, aligned_bytes(raw_nbytes(params)))
     for copy, array in zip(copies, arrays, strict=True):
         np.copyto(copy, array)
@@ -96,7 +97,7 @@ def aligned_views(params: Sequence[ParamSpec], block: Array) -> list[Array]:
 
 
 def adopted(params: Sequence[ParamSpec], arrays: Sequence[Array]) -> list[Array]:
-    """Arrays that nothing else writes: those that are dense and 64-byte aligned as they are, copies of the others."""
+    """Arrays that no other code writes: those that are dense and 64-byte aligned are returned, others copied."""
     fit = [a.flags.c_contiguous and a.ctypes.data % ALIGNMENT == 0 for a in arrays]
     others = [k for k, retained in enumerate(fit) if not retained]
     copies = iter(copy_aligned([params[k] for k in others], [arrays[k] for k in others]))
@@ -104,8 +105,8 @@ def adopted(params: Sequence[ParamSpec], arrays: Sequence[Array]) -> list[Array]
 
 
 def readable(manifest: Manifest, arrays: Sequence[Array], private: bool) -> list[Array]:
-    """Arrays to pack from and then to drop, copied only where they are not dense; those that stay (`needed_raw`) in
-    memory of their own."""
+    """Arrays that packing can read, copied only if not dense; those that stay after packing (`needed_raw`) are copied
+    to memory of their own unless they are `private`."""
     stay = sorted(needed_raw(manifest))
     own = adopted if private else copy_aligned
     copies = dict(zip(stay, own([manifest.params[k] for k in stay], [arrays[k] for k in stay]), strict=True))
@@ -113,7 +114,7 @@ def readable(manifest: Manifest, arrays: Sequence[Array], private: bool) -> list
 
 
 def is_readable(array: Array) -> bool:
-    """Whether `tw_prepare` can read this array where it is."""
+    """Whether `tw_prepare` can read this array without a copy."""
     return array.flags.c_contiguous and array.flags.aligned
 
 

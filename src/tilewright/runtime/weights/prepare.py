@@ -1,4 +1,4 @@
-"""Running a program's `tw_prepare`: raw weights in, packed weights out."""
+"""Runs a program's `tw_prepare`, from raw weights to packed weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.support.classes import dataclass
 
 Bring = Callable[[Sequence[int]], None]
 GROUP = 2 << 20
-"""Bytes of raw weights that are loaded and then packed while the last cache still has them."""
+"""Bytes of raw weights that are loaded and then packed while they are still in the last-level cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class _Group:
 
 
 class Prepare:
-    """The prepare program of a library. One run at a time; `keep` makes it keep its temporaries for the next."""
+    """The prepare program of a library. One run at a time; with `keep`, temporaries stay allocated for the next run."""
 
     def __init__(self, manifest: Manifest, library: Library, threads: int) -> None:
         self.manifest = manifest
@@ -52,12 +52,12 @@ class Prepare:
         keep: bool = False,
         bring: Bring | None = None,
     ) -> None:
-        """Pack: addresses of raw parameters, and of the memory for packed ones, both in the manifest's order.
+        """Pack weights. `raw`, `packed`: the addresses of raw parameters and of memory for packed ones, in the
+        manifest's order.
 
         Args:
-            bring: called with the numbers of some parameters right before they are read for the first time, with each
-                once; what it does to them (copying, looking for NaN) leaves them in the cache. If it raises, packing
-                ends there.
+            bring: called once for each parameter, with the numbers of some, right before they are first read; it copies
+                or checks them, which leaves them in the cache. If it raises, packing ends.
         """
         with self._lock:
             arena, slots = self.slots(raw, packed)
@@ -75,7 +75,7 @@ class Prepare:
             raise_noted()
 
     def slots(self, raw: Sequence[int], packed: Sequence[int]) -> tuple[Array, array[int]]:
-        """Memory for temporaries, and the slot table."""
+        """Allocate temporaries and fill the slot table."""
         arena = self._arena
         if arena is None:
             sizes = [t.nbytes or 0 for t in self.manifest.prepare_temps]
@@ -85,12 +85,13 @@ class Prepare:
         return arena, array("q", [*raw, *packed, *[base + offset for offset in self._offsets], 0])
 
     def forget(self) -> None:
-        """In the child of a fork."""
+        """In the child of a fork: replace the lock, which another thread may have held."""
         self._lock = threading.Lock()
 
 
 def _groups(manifest: Manifest) -> list[_Group]:
-    """All parameters and all steps in groups of about `GROUP` bytes; what no step reads belongs to the last one."""
+    """All parameters and steps, in groups of about `GROUP` bytes; parameters that no step reads belong to the last
+    group."""
     steps = manifest.prepare_steps
     number = {p.name: k for k, p in enumerate(manifest.params)}
     slots = [*range(len(number)), *(number.get(p.alias or "", -1) for p in manifest.packed)]
