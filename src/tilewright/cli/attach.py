@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from tilewright.live.store import Actor
 
 _SAMPLE = 4096
-"""Times that are kept of each interval."""
+"""The most samples of durations that are stored for each interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The calls of an actor in some seconds. `age` is how long ago its version was published, `median` and `p99` are of
-    a call, `versions` how many different ones the calls used."""
+    """The calls of an actor in some seconds. `age`: seconds since its version was published; `median` and `p99`: of a
+    call's duration; `versions`: how many different versions the calls used."""
 
     version: int
     age: float
@@ -141,7 +141,7 @@ def _tuple(outputs: Any) -> tuple[Any, ...]:
 
 
 def _intervals(actor: Actor, arguments: list[Array], seconds: float, rate: float) -> Iterator[Interval]:
-    """Call on and on, and say after each interval how it went."""
+    """Call repeatedly, and yield the statistics of each interval."""
     clock = time.perf_counter
     last = actor.version
     while True:
@@ -168,7 +168,7 @@ def _intervals(actor: Actor, arguments: list[Array], seconds: float, rate: float
 
 
 def _watch(name: str, intervals: Iterator[Interval], json: bool) -> None:
-    """Show intervals until interrupted, which is how this ends well."""
+    """Show intervals until the user interrupts, which is the regular end."""
     try:
         if json or not out.is_terminal:
             for candidate in intervals:

@@ -44,12 +44,12 @@ from tilewright.support.errors import Error
 from tilewright.support.progress import progress
 
 _TOLERANCE = 1e-3
-"""Largest difference of two outputs, relative to their scale, that counts as equal."""
+"""The largest difference of two outputs, relative to their scale, that counts as equal."""
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 _PAUSE = 0.03
-"""Seconds between turns of contenders whose workers spin."""
+"""The pause in seconds between turns of contenders whose workers spin."""
 _STREAMS_TURN = 0.05
-"""Seconds of a turn of several streams: beginning and ending together takes them some 0.1 ms."""
+"""Seconds of a turn with several streams, whose common begin and end take some 0.1 ms."""
 
 
 def bench(
@@ -154,7 +154,7 @@ def bench(
 
 
 def _end(reports: Sequence[Mapping[str, Any]], missing: Sequence[str]) -> None:
-    """Exit with the code of what was seen, unless all is well."""
+    """Exit with the code for the results, unless all is well."""
     for name in missing:
         extra = "bench" if name == "onnxruntime" else "peers"
         hint = f"pip install 'tilewright\\[{extra}]', or --alone"
@@ -186,7 +186,7 @@ def _sweep(text: str | None) -> list[dict[str, int]]:
 
 
 def _dims(dim: list[str] | None, swept: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-    """The dimensions that the user stated; of the one that is swept its range, with its sizes as likely ones."""
+    """The dimensions that the user stated; the one of `--sweep` gets its range, with its sizes as likely ones."""
     from tilewright.ir.dim import LIKELY_COUNT
     from tilewright.ir.dim import dim as known
 
@@ -208,7 +208,7 @@ def _raced(
     duration: float | None,
     step: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """A model's races: one, or one at each size."""
+    """The races of a model: one, or one for each size of the sweep."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tilewright-bench-")))
         team = stack.enter_context(Team())
@@ -233,7 +233,7 @@ def _raced(
 
 
 def _entry(path: Path, choices: Choices, swept: Sequence[dict[str, int]], folder: Path) -> Entry:
-    """The model; one that was compiled before has the dimension of a sweep as it is."""
+    """The model as an entry; for a compiled file, the sweep must fit the dimension as it was compiled."""
     if path.suffix != ".tw" or not swept:
         return entry(path, choices, folder)
     (name,) = swept[0]
@@ -265,7 +265,7 @@ def _ratio(ours: Result, other: Result) -> float | None:
 
 
 def _contender(r: Result) -> dict[str, Any]:
-    """A result as data for JSON; a percentile that its calls are too few for is None."""
+    """A result as data for JSON; a percentile is None if there were too few calls for it."""
     calls = len(r.latencies)
     latencies = np.asarray(r.latencies)
     enough = {name: calls * (1 - q) >= 1 for name, q in PERCENTILES.items()}
@@ -284,7 +284,7 @@ def _contender(r: Result) -> dict[str, Any]:
 
 
 def compare_outputs(ours: Result, other: Result, tolerance: float = _TOLERANCE) -> list[dict[str, Any]]:
-    """Each output's largest error relative to the output's scale; empty if one of the two failed."""
+    """Each output's largest error, relative to that output's scale; empty if one of the two runs failed."""
     if ours.outputs is None or other.outputs is None:
         return []
     created, wanted = load_arrays(str(ours.outputs)), load_arrays(str(other.outputs))
@@ -328,13 +328,13 @@ def _print(reports: Sequence[Mapping[str, Any]], choices: Choices) -> None:
 
 
 def _callers(choices: Choices) -> str:
-    """Threads and streams for people."""
+    """The numbers of threads and streams, as text."""
     streams = f", {choices.streams} streams" if choices.streams > 1 else ""
     return f"{choices.threads} thread{'s' if choices.threads > 1 else ''}{streams}"
 
 
 def _verdict(report: Mapping[str, Any], rival: str) -> str:
-    """How far our outputs are from a rival's."""
+    """The difference of our outputs from a rival's, as text."""
     errors = [d["error"] for d in report["differences"] if d["rival"] == rival]
     texts = [e for e in errors if isinstance(e, str)]
     return texts[0] if texts else f"{max(errors):.1e}" if errors else ""

@@ -1,4 +1,4 @@
-"""`tilewright bench-serve`: what a server does under load, by an open-loop generator."""
+"""`tilewright bench-serve`: measure a server under load, with an open-loop generator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tilewright.serve.load import Point
 
 LOCAL = "local:"
-"""Before the path of a Unix socket for callers with shared memory."""
+"""The prefix of a Unix socket's path, for callers with shared memory."""
 
 
 def bench_serve(
@@ -100,7 +100,7 @@ def bench_serve(
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Loads that a server gets one after the other.
+    """Loads that a server gets one after another.
 
     Args:
         rates: requests a second, one for each load.
@@ -122,7 +122,7 @@ class Loads:
 
 
 def points_of(url: str, model: str, sizes: dict[str, int], loads: Loads, quiet: bool) -> list[Point]:
-    """Send a model these loads; what each of them gave."""
+    """Send a model these loads, and return the measurements of each."""
     from tilewright.serve.load import Http, Local, Target, offer, request_bytes
 
     inputs = random_of(url, model, sizes, loads.seed)
@@ -146,7 +146,7 @@ def points_of(url: str, model: str, sizes: dict[str, int], loads: Loads, quiet: 
 
 @contextmanager
 def served(path: Path, policy: str, promise: float) -> Iterator[str]:
-    """A server of a file in a process of its own, on a free port; gives its address."""
+    """Start a server for a file in a process of its own, on a free port; yields its address."""
     command = [
         sys.executable, "-m", "tilewright.cli", "serve", str(path), "--http-port", "0", "--policy", policy,
         "--promise", str(promise), "--json",
@@ -163,7 +163,7 @@ def served(path: Path, policy: str, promise: float) -> Iterator[str]:
 
 
 def random_of(url: str, model: str, dims: dict[str, int], seed: int) -> dict[str, Any]:
-    """Random inputs by what the server says of its model; open dimensions are 1."""
+    """Random inputs that fit the server's description of its model; open dimensions have size 1."""
     from tilewright.runtime.examples import random_inputs
     from tilewright.runtime.specs import InputSpec
     from tilewright.serve.client import Client
@@ -184,7 +184,7 @@ def random_of(url: str, model: str, dims: dict[str, int], seed: int) -> dict[str
 
 
 def report(points_by_policy: Mapping[str, Sequence[Point]], json: bool) -> None:
-    """Print a line for each load, of each policy."""
+    """Print a line for each load and policy."""
     shares = (0.5, 0.99, 0.999)
     lines = [(policy, point) for policy, points in points_by_policy.items() for point in points]
     if json:
@@ -208,7 +208,7 @@ def report(points_by_policy: Mapping[str, Sequence[Point]], json: bool) -> None:
 
 
 def draw(points_by_policy: Mapping[str, Sequence[Point]], promise: float, path: Path) -> None:
-    """Goodput and latencies over load as a picture."""
+    """Draw goodput and latencies over load to an image file."""
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))

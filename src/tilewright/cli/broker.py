@@ -1,4 +1,4 @@
-"""`tilewright broker`: runs what the agents of this node ask as batches."""
+"""`tilewright broker`: runs the requests of this node's agents as batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tilewright.live.broker.server import Broker, BrokerStats
 
 _REPORT_SECONDS = 1.0
-"""Seconds between two reports of what the broker does."""
+"""Seconds between two reports."""
 
 
 def broker(

@@ -1,4 +1,4 @@
-"""The commands' shared parts: exit codes, output as tables or JSON, options that several have."""
+"""Parts that several commands share: exit codes, output as tables or JSON, options."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def print_line(value: object) -> None:
 
 
 def report_error(error: Error, *, json: bool = False) -> None:
-    """Say what went wrong: on stderr for people, on stdout for machines."""
+    """Report an error: as text on stderr, or with `json` as JSON on stdout."""
     if json:
         print_json(error.to_dict())
     else:
@@ -163,18 +163,19 @@ def report_error(error: Error, *, json: bool = False) -> None:
 
 
 class UsageError(Error):
-    """A value of an option that no model and no machine makes right."""
+    """An option has an invalid value, whatever the model and machine."""
 
 
 def exit_code(error: Error) -> Exit:
-    """With which code the program ends after an error."""
+    """The exit code of the program after this error."""
     if isinstance(error, UsageError):
         return Exit.USAGE
     return Exit.MISSING if isinstance(error, MissingPackageError) else Exit.ERROR
 
 
 def refuse_unused(context: typer.Context, unused: Mapping[str, str]) -> None:
-    """Options by the names of their parameters that would do nothing here, and why: a usage error if one was given."""
+    """Raise a usage error if an option was passed that would have no effect here. `unused`: the reasons, by parameter
+    name."""
     for name, why in unused.items():
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
@@ -182,7 +183,7 @@ def refuse_unused(context: typer.Context, unused: Mapping[str, str]) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> None:
-    """Print a table: the first `left` columns to the left, the others (numbers) to the right."""
+    """Print a table: the first `left` columns are aligned left, the others (numbers) right."""
     grid = Table(title=title or None, title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD)
     for number, column in enumerate(columns):
         grid.add_column(column, justify="left" if number < left else "right", overflow="fold", no_wrap=number < left)
@@ -202,7 +203,7 @@ def facts(rows: Mapping[str, object]) -> None:
 
 
 def shape_text(dtype: str, shape: Sequence[object]) -> str:
-    """A tensor type for people: `f32[batch, 17]`."""
+    """A tensor type as text: `f32[batch, 17]`."""
     return f"{dtype}[{', '.join(map(str, shape))}]"
 
 
@@ -242,7 +243,8 @@ _RANGE = re.compile(
 
 
 def parse_ranges(texts: Sequence[str] | None) -> dict[str, int | Dim]:
-    """Dimensions as by `parse_dims`, and more: "seq=1..512@32,64" (likely 32 and 64), "h=32..640/32" (multiples)."""
+    """Dimensions like `parse_dims`, and ranges: "seq=1..512@32,64" (32 and 64 are likely), "h=32..640/32" (multiples of
+    32)."""
     from tilewright.ir.dim import dim
 
     result: dict[str, int | Dim] = {}
@@ -284,7 +286,7 @@ def parse_ragged(text: str | None) -> tuple[str, str] | None:
 
 
 def on_host(target: str | None) -> Target | None:
-    """The target that `--target` names; None where it was not given, which is the default of `tilewright.compile`."""
+    """The target that `--target` names; None without the option, which `tilewright.compile` treats as this machine."""
     from tilewright.targets.target import Target
 
     if target is None:
@@ -297,7 +299,7 @@ def on_host(target: str | None) -> Target | None:
 
 
 def accuracy(precision: str | None, fast: str | None) -> dict[str, Any]:
-    """The options that were given, as arguments of `tilewright.compile`. Raises UsageError."""
+    """The options that the user passed, as arguments of `tilewright.compile`. Raises UsageError."""
     options = {name: value for name, value in (("precision", precision), ("fast", fast)) if value is not None}
     if options:
         from tilewright.ir.selection import PRECISIONS
@@ -309,5 +311,5 @@ def accuracy(precision: str | None, fast: str | None) -> dict[str, Any]:
 
 
 def is_quiet(json: bool) -> bool:
-    """True where progress bars and remarks do not belong."""
+    """Whether progress bars and remarks must not be printed."""
     return json or not sys.stderr.isatty()

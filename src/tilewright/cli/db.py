@@ -32,7 +32,7 @@ StoreOption = Annotated[
     typer.Option("--store", "-s", metavar="FOLDER", help="The folder of records. [default: this user's]"),
 ]
 ABOUT = 60
-"""Characters of a decision's text in a table."""
+"""The most characters of a decision's text in a table."""
 
 
 @db.callback()
@@ -143,7 +143,7 @@ def show_command(
 
 
 def _named(store: Store, name: str) -> list[Named]:
-    """The records that a name says. Raises RecordError if there are none."""
+    """The records that `name` refers to. Raises RecordError if there are none."""
     from tilewright.records.database import find
 
     result = find(store, name)
@@ -376,7 +376,7 @@ def verify_command(
 
 
 def _verdict(place: Store, digest: str, record: Record, race: bool) -> dict[str, Any]:
-    """The verdict on one record, and with `race` what was done about it."""
+    """The evaluation of one record; with `race`, after timing it and storing or removing records accordingly."""
     if not race:
         from tilewright.records.check import checked
 

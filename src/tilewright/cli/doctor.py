@@ -1,4 +1,5 @@
-"""`tilewright doctor`: what machine this is, how fast it can be at all, what is installed, which plug-ins are used."""
+"""`tilewright doctor`: describes this machine, its measured ceilings, the installed packages and the plug-ins in
+use."""
 
 from __future__ import annotations
 
@@ -156,7 +157,7 @@ def _state(plugin: dict[str, Any]) -> str:
 
 
 def collect(measure: bool) -> dict[str, Any]:
-    """Everything as data for JSON."""
+    """All facts as data for JSON."""
     import llvmlite.binding as llvm
 
     import tilewright
@@ -193,8 +194,8 @@ def collect(measure: bool) -> dict[str, Any]:
 
 
 def open_doors() -> tuple[plugins.Outcome, ...]:
-    """The outcome of each plug-in once every registry has loaded its own; the report says it, so no warning is
-    given."""
+    """The outcome of each plug-in, after every registry has loaded its own. The report shows failures, so no warning is
+    printed."""
     from tilewright.compiler import graph_passes
     from tilewright.frontend import registry as frontends
     from tilewright.frontend.onnx import registry as rules
@@ -215,8 +216,9 @@ def open_doors() -> tuple[plugins.Outcome, ...]:
 
 
 def calibrate(host: machine.Machine) -> tuple[peak.Ceilings, float, float, list[str]]:
-    """Measure and store: (ceilings, seconds of a barrier among all usable threads and of handing a call to them, 0.0 if
-    there is one, what disturbed it). What was disturbed only betters what is stored; alone it is not stored."""
+    """Measure and store the ceilings; returns (ceilings, seconds of a barrier among all usable threads, seconds to hand
+    a call to them (both 0.0 with one thread), disturbances). A disturbed measurement only improves stored values, and
+    is not stored if there are none."""
     from tilewright.measure.barrier import barrier_seconds, handover_seconds
 
     measured = peak.measure_often(host)
@@ -230,7 +232,7 @@ def calibrate(host: machine.Machine) -> tuple[peak.Ceilings, float, float, list[
 
 
 def _disturbed(measured: peak.Measured, host: machine.Machine) -> list[str]:
-    """Why a measurement is not what the machine can do; nothing where it is."""
+    """The reasons why a measurement may be worse than the machine's true ceilings; empty if there are none."""
     from tilewright.targets.registry import family_of
 
     family = family_of(host.triple)

@@ -1,4 +1,4 @@
-"""Models that `tilewright bench` races: compiled once, before the race, and as ONNX files for rivals."""
+"""Models that `tilewright bench` compares: compiled once before the race, and as ONNX files for rivals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Choices:
     rivals: tuple[str, ...]
 
     def stating(self, dims: Mapping[str, int | Dim]) -> Choices:
-        """A copy with other dimensions."""
+        """A copy with these dimensions."""
         return replace(self, dims=dims)
 
 
@@ -47,8 +47,8 @@ class Entry:
 
     Args:
         name: of the model, for people.
-        ours: the compiled file; the ONNX file itself if parts of it run elsewhere.
-        theirs: the ONNX file of rivals; None: there is none, and `why`.
+        ours: the compiled file; the ONNX file itself if parts of it run in another runtime.
+        theirs: the ONNX file for rivals; None if there is none, with the reason `why`.
         inputs, symbols: of the compiled program; no inputs where the ONNX file alone declares them.
         seconds: that compiling took, None if it was compiled before or compiles in its contender.
         remark: what people should know of it.
@@ -64,7 +64,7 @@ class Entry:
     remark: str = ""
 
     def contenders(self, choices: Choices, sizes: Mapping[str, int], folder: Path, *, fixed: bool) -> list[Contender]:
-        """Ours and the rivals, on inputs with these sizes of symbols; `fixed`: no other sizes are meant."""
+        """Tilewright and the rivals, on inputs with these sizes of symbols; `fixed`: the race has no other sizes."""
         stated = {name: said for name, said in choices.dims.items() if isinstance(said, int)} | dict(sizes)
         path = folder / "inputs.npz"
         if self.inputs:
@@ -85,7 +85,7 @@ class Entry:
 
 
 def entry(path: Path, choices: Choices, folder: Path) -> Entry:
-    """The entry of a model that is compiled as by `tilewright compile`, and raises the same errors."""
+    """A model, compiled as by `tilewright compile`; raises the same errors."""
     options = choices.precision, choices.fast, choices.target
     if path.suffix == ".tw":
         model = open_model(path, choices.threads, choices.dims, *options)
@@ -110,7 +110,7 @@ def entry(path: Path, choices: Choices, folder: Path) -> Entry:
 
 
 def _falls_back(read: Named, error: Error) -> bool:
-    """Whether `tilewright.compile` would take the model in parts."""
+    """Whether `tilewright.compile` would compile the model in parts after this error."""
     if read.path.suffix != ".onnx" or read.path not in read.files:
         return False
     from tilewright.frontend.onnx.load import load
@@ -123,7 +123,7 @@ def _falls_back(read: Named, error: Error) -> bool:
 
 
 def _for_rivals(read: Named, choices: Choices, folder: Path) -> tuple[Path | None, str]:
-    """The model as an ONNX file, which others read, and what to know of it."""
+    """The model as an ONNX file that rivals can read, and a remark about it."""
     if read.path in read.files and read.path.suffix == ".onnx":
         return read.path, ""
     from tilewright.codegen.onnx import onnx_model

@@ -1,4 +1,4 @@
-"""`tilewright farm`: the tuning service, from what production runs to records that make it faster."""
+"""`tilewright farm`: the tuning service, which turns data from production into tuning records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ StateOption = Annotated[
     ),
 ]
 ABOUT = 60
-"""Characters of a decision in a table."""
+"""The most characters of a decision in a table."""
 
 
 def _state(address: str) -> State:

@@ -17,8 +17,8 @@ Array = np.ndarray[Any, Any]
 
 
 def read_inputs(texts: Sequence[str], specs: Sequence[Spec]) -> dict[str, Array]:
-    """Arrays from `NAME=FILE`, or `FILE` alone: an .npz holds several by name, another one belongs to the next input
-    in the model's order that has none."""
+    """Arrays from `NAME=FILE`, or `FILE` alone: an .npz contains several by name; any other file is for the next input,
+    in the model's order, that has none yet."""
     arrays: dict[str, Array] = {}
     problems = Problems()
     for text in texts:
@@ -44,7 +44,7 @@ def read_inputs(texts: Sequence[str], specs: Sequence[Spec]) -> dict[str, Array]
 
 
 def read_arrays(path: Path) -> Array | dict[str, Array]:
-    """The arrays of an .npy or .pb file, or by name of an .npz. CallError if it is damaged or none of these."""
+    """The arrays of an .npy or .pb file, or by name of an .npz. Raises CallError if it is damaged or none of these."""
     try:
         result = _read(path)
         for array in result.values() if isinstance(result, dict) else [result]:
@@ -59,7 +59,7 @@ _NUMBERS = {t.numpy for t in BY_NAME.values()}
 
 
 _STARTS = {".npz": (b"PK",), ".npy": (b"\x93NUMPY",)}
-"""The first bytes of files of arrays; NumPy takes others for pickles, which are not read."""
+"""The first bytes of array files; NumPy would read files that begin otherwise as pickles, which are refused."""
 
 
 def _read(path: Path) -> Array | dict[str, Array]:
@@ -87,7 +87,7 @@ def _read(path: Path) -> Array | dict[str, Array]:
 
 
 def read_weights(path: Path) -> dict[str, Array]:
-    """All tensors of a .safetensors or .npz file by name. WeightError if it is damaged or none of these."""
+    """All tensors of a .safetensors or .npz file by name. Raises WeightError if it is damaged or none of these."""
     try:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as file:

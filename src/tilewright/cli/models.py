@@ -1,5 +1,5 @@
-"""Models as the command line names them: files of several formats, compiled files, functions that give a model; and
-what is made of them. All commands that take a model take it from here."""
+"""Models named on the command line: files of several formats, compiled files, functions that return a model. All
+commands read and compile models by the functions here."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Named:
     """A model that the command line names.
 
     Args:
-        path: as it was written.
-        model, example: what `tilewright.compile` takes; the path where that is a file that it reads itself.
-        files: that are read for it, which no output may overwrite.
+        path: as the user wrote it.
+        model, example: arguments of `tilewright.compile`; `model` is the path if compile reads that file itself.
+        files: those that are read for it, which no output may overwrite.
     """
 
     path: Path
@@ -60,13 +60,14 @@ class Named:
 
     @property
     def stem(self) -> str:
-        """The name of files that are made of it: the file's name, or the function's."""
+        """The stem of names of files derived from the model: the file's stem, or the function's name."""
         return self.path.stem if self.files and self.files[0] == self.path else str(self.path).rpartition(":")[2]
 
 
 def named(path: Path) -> Named:
-    """The model of a name. Raises ModelError for a file that is not there or that holds no model, MissingPackageError
-    where reading it needs a package that is not installed, and typer.BadParameter for a function that is not there."""
+    """The model that a path or `file.py:function` refers to. Raises ModelError for a file that does not exist or that
+    holds no model, MissingPackageError where reading it needs a package that is not installed, and typer.BadParameter
+    for a function that does not exist."""
     text = str(path)
     if text.rpartition(":")[2].isidentifier() and ":" in text and not path.exists():
         place = Path(text.rpartition(":")[0])
@@ -78,15 +79,15 @@ def named(path: Path) -> Named:
 
 
 def source(path: Path) -> Named:
-    """The model of a name that must not be compiled yet."""
+    """Like `named`, but refuses files that are compiled already."""
     if path.suffix == ".tw":
         raise typer.BadParameter(f"{path} is compiled already", param_hint="MODEL")
     return named(path)
 
 
 def called_by_name(name: str) -> Any:
-    """The value that a function gives, by the name of its file or module and its own; modules are looked for in the
-    present folder, too. Raises typer.BadParameter where there is no such function, ModelError where it fails."""
+    """The result of the function that `file.py:function` or `module:function` names; modules are also looked for in the
+    current folder. Raises typer.BadParameter if there is no such function, ModelError if it fails."""
     place, _, function = name.rpartition(":")
     before = list(sys.path)
     try:
@@ -114,7 +115,7 @@ def called_by_name(name: str) -> Any:
 
 
 def _model_of(name: str, value: Any) -> tuple[Any, Any]:
-    """A function's result as a model and its example."""
+    """The model, and its example, in a function's result."""
     from tilewright.frontend.read import from_torch
     from tilewright.frontend.stablehlo import is_jax
     from tilewright.ir.graph import Graph
@@ -160,7 +161,7 @@ def compile_source(
     ragged: tuple[str, str] | None = None,
     compilers: Sequence[str] = (),
 ) -> Program:
-    """Compile a model for any target, without loading what comes out."""
+    """Compile a model for any target, without loading the result."""
     import tilewright
 
     count = flags.THREADS() if threads is None else threads
@@ -185,7 +186,7 @@ def open_model(
     fast: str | None = None,
     target: str | None = None,
 ) -> Model:
-    """Compile a model or load a compiled one, which must have been compiled with the options that are given."""
+    """Compile a model, or load a compiled one, which must have been compiled with these options."""
     import tilewright
 
     count = flags.THREADS() if threads is None else threads
@@ -208,7 +209,7 @@ def open_any(
     target: str | None,
     fallback: str,
 ) -> Model | Composite:
-    """The model that `open_model` gives, or a model of parts where the compiler lacks an operator."""
+    """The model as of `open_model`, or a composite model if the compiler lacks an operator."""
     import tilewright
 
     check_choice("fallback", fallback, ("auto", "never"), UsageError)
@@ -226,7 +227,7 @@ def open_any(
 
 
 def check_dims(dims: Mapping[str, int | Dim], symbols: Sequence[SymbolSpec], where: str) -> None:
-    """Refuse what is said of dimensions of a compiled program that it does not have, or that it cannot be told."""
+    """Raise an error for dimensions that a compiled program does not have, or whose stated sizes it does not admit."""
     known = {symbol.name for symbol in symbols}
     problems = Problems()
     for name, said in dims.items():
@@ -240,8 +241,7 @@ def check_dims(dims: Mapping[str, int | Dim], symbols: Sequence[SymbolSpec], whe
 
 
 def call_sizes(model: Runner | Composite, dims: Mapping[str, int | Dim]) -> dict[str, int]:
-    """The sizes of the symbols in a call: those that are said, else likely ones, else the least, 1 if that is not known
-    either."""
+    """The sizes of symbols in a call: those stated, else likely ones, else the least, or 1."""
     manifest = getattr(model, "manifest", None)
     sizes = {} if manifest is None else usual_sizes(manifest.symbols)
     return sizes | {name: said for name, said in dims.items() if isinstance(said, int)}
@@ -265,8 +265,8 @@ def _with_options(model: Model, path: Path, precision: str | None, fast: str | N
 
 
 def check_output(output: Path | None, inputs: Sequence[Path], option: str) -> None:
-    """Refuse a file to write, before anything is done for it: one that is read, also by another name (links), is wrong
-    usage; a folder, or a file in a folder that is not there, a CallError."""
+    """Check early whether an output file can be written. Raises typer.BadParameter for a file that is also read, even
+    under another name (links); CallError for a folder, or for a file in a folder that does not exist."""
     if output is None:
         return
     for path in inputs:
@@ -296,7 +296,7 @@ def _data_of(path: Path) -> list[Path]:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file. Raises CallError."""
+    """Write a file. Raises CallError if that fails."""
     try:
         path.write_bytes(data)
     except OSError as error:

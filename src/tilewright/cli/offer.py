@@ -1,4 +1,4 @@
-"""`tilewright offer`: a model's code and weights to the nodes that run `tilewright relay`."""
+"""`tilewright offer`: offers a model's code and weights to the nodes that run `tilewright relay`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SecretOption = Annotated[
 TrustOption = Annotated[bool, typer.Option("--trust", help="Do without secret and TLS beyond this machine.")]
 SecondsOption = Annotated[float | None, typer.Option("--seconds", min=0.0, help="End after so long.")]
 _POLL = 0.1
-"""Seconds between two looks at what a server has done."""
+"""Seconds between two checks of a server's progress."""
 
 
 def offer(
@@ -112,7 +112,7 @@ def _loop(server: WeightServer, watch: Path | None, seconds: float | None, json:
 
 
 def _state(path: Path | None) -> tuple[int, int, int] | None:
-    """A stamp that changes when a file does; None if there is none."""
+    """A stamp that changes when a file does; None if there is no file."""
     if path is None:
         return None
     try:
@@ -123,7 +123,7 @@ def _state(path: Path | None) -> tuple[int, int, int] | None:
 
 
 def read_secret(path: Path | None) -> str | None:
-    """The secret in a file, or in the environment; None if there is none."""
+    """The secret in a file, or in the environment; None if there is neither."""
     if path is None:
         return os.environ.get(SECRET) or None
     try:
@@ -133,7 +133,7 @@ def read_secret(path: Path | None) -> str | None:
 
 
 def load_pem(load: Any, path: Path) -> None:
-    """Call `load`; an error that names the file if it is not what TLS wants."""
+    """Call `load`; an error names the file if its contents are invalid for TLS."""
     try:
         load()
     except (OSError, ssl.SSLError) as error:
@@ -141,7 +141,7 @@ def load_pem(load: Any, path: Path) -> None:
 
 
 def report_line(error: Error, json: bool) -> None:
-    """Say what went wrong, and go on."""
+    """Report an error without ending the program."""
     if json:
         print_line(error.to_dict())
     else:

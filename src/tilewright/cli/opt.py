@@ -1,4 +1,4 @@
-"""`tilewright opt`: passes on the text of a graph or of loops."""
+"""`tilewright opt`: runs passes on the text of a graph or of loops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.cli.common import FastOption, PrecisionOption, TargetOption, acc
 from tilewright.support.errors import ModelError
 
 MAX_TEXT = 64 << 20
-"""Bytes of a text at most: a graph of a large model, constants included, takes some megabytes."""
+"""The most bytes of a text; a large model's graph with its constants takes some megabytes."""
 
 
 def opt(

@@ -24,7 +24,7 @@ TILEWRIGHT = "tilewright.cli.peers:tilewright"
 ONNXRUNTIME = "tilewright.cli.peers:onnxruntime"
 OPENVINO = "tilewright.cli.peers:openvino"
 RIVALS = {"onnxruntime": ONNXRUNTIME, "openvino": OPENVINO}
-"""By the names of their packages."""
+"""The functions that run a rival, by the rival's package name."""
 
 Call = Callable[[], object]
 
@@ -39,11 +39,11 @@ def tilewright(
     options: Mapping[str, Any] | None = None,
     target: str | None = None,
 ) -> Prepared:
-    """A compiled file, or an ONNX file of which only parts are compiled, called with its inputs in order, new outputs
-    each time. Each of several streams is one of the model's.
+    """Prepare calls of a compiled file, or of an ONNX file of which only parts are compiled, with positional inputs and
+    new outputs. Several streams use `Model.stream`.
 
     Args:
-        compile_seconds: that compiling took elsewhere.
+        compile_seconds: the seconds that compiling took in another process.
         dims, options, target: of `tw.compile`, for an ONNX file.
     """
     import tilewright as tw
@@ -66,8 +66,8 @@ def tilewright(
 
 
 def onnxruntime(path: str, inputs: str, threads: int = 1, streams: int = 1) -> Prepared:
-    """`InferenceSession.run` with default optimisation, `threads` intra-op threads, new outputs each time; several
-    streams call one session."""
+    """Prepare calls of `InferenceSession.run` with default optimisation, `threads` intra-op threads and new outputs;
+    several streams call one session."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -87,11 +87,11 @@ def onnxruntime(path: str, inputs: str, threads: int = 1, streams: int = 1) -> P
 
 
 def openvino(path: str, inputs: str, threads: int = 1, streams: int = 1, fixed: bool = True) -> Prepared:
-    """A request of OpenVINO's CPU plugin in f32, with its latency settings for one stream and as many streams as are
-    asked for else; nothing is pinned, because contenders take turns on the same cores.
+    """Prepare calls of OpenVINO's CPU plug-in in f32, with its latency settings for one stream, or with `streams`
+    streams; threads are not pinned, because contenders take turns on the same cores.
 
     Args:
-        fixed: the shapes are made those of the inputs; else dimensions stay open.
+        fixed: compile for the shapes of the inputs; else dimensions stay open.
     """
     import openvino as ov
     import openvino.properties as properties
@@ -127,13 +127,13 @@ def openvino(path: str, inputs: str, threads: int = 1, streams: int = 1, fixed: 
 
 
 def _name(port: Any, arrays: Mapping[str, Array]) -> str:
-    """The name among the arrays of a port that has several names."""
+    """The one of a port's several names that occurs among the arrays."""
     names: list[str] = [name for name in port.names if name in arrays]
     return names[0]
 
 
 class Streams:
-    """Concurrent callers, each with a thread of its own that stays for all calls."""
+    """Concurrent callers, each with a thread of its own that lives for all calls."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self._calls = calls
@@ -141,8 +141,8 @@ class Streams:
         self._barrier = Barrier(len(calls))
 
     def run(self, count: int) -> tuple[float, list[float]]:
-        """Each caller calls so often: the seconds of a call (of all together, by how many they were), and those of each
-        single call."""
+        """Let each caller make `count` calls. Returns the seconds for a call (total time divided by the calls of all
+        callers), and the seconds of each call."""
         if self._pool is None:
             ticks = [_ticks(self._calls[0], count)]
         else:
@@ -157,7 +157,7 @@ class Streams:
 
 
 def _ticks(call: Call, count: int) -> list[float]:
-    """The clock before the first call and after each: one look at it a call."""
+    """The time before the first call and after each call."""
     clock = time.perf_counter
     ticks = [clock()]
     for _ in range(count):
@@ -183,7 +183,7 @@ def declared_inputs(path: str, dims: Mapping[str, int], seed: int) -> dict[str, 
 
 
 def _arrays(path: str, specs: Sequence[Any]) -> dict[str, Array]:
-    """The inputs in a file, of the types that a model says: the file has none that NumPy does not have."""
+    """The inputs in a file, converted to the model's types where NumPy files lack these."""
     arrays = load_arrays(path)
     return {s.name: arrays[s.name].astype(BY_NAME[s.dtype].numpy, copy=False) for s in specs if s.name in arrays}
 

@@ -1,5 +1,5 @@
-"""Pictures: of `tilewright profile`, kernels under the machine's roofline, and one call's threads, waits and memory; of
-`tilewright bench`, times and throughput over sizes."""
+"""Images: `tilewright profile` draws kernels under the machine's roofline, and one call's threads, waits and memory;
+`tilewright bench` draws times and throughput over sizes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from tilewright.runtime.trace_events import Timeline
 
 _NAMED = 8
-"""Kernels with a name and a colour of their own, those that take longest."""
+"""How many kernels, those that take longest, have a label and a colour of their own."""
 _OTHERS, _WAITS = "#8a9099", "#e4e4e4"
 
 
 def check(path: Path | None) -> None:
-    """Refuse a picture before anything is measured for it: its name, or a library that is not there."""
+    """Check early whether an image can be written: its suffix is supported, and the plotting library installed."""
     if path is None:
         return
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
@@ -54,8 +54,8 @@ def save(path: Path, title: str, kernels: Sequence[Kernel], timeline: Timeline, 
 
 
 def save_sweep(path: Path, reports: Sequence[Mapping[str, Any]], title: str) -> None:
-    """Write the picture of races at several sizes: a call's median time and 99th percentile, and how many samples go
-    through in a second, over the size. Raises CallError if the file cannot be written."""
+    """Write the picture of races at several sizes: the median and 99th percentile of a call's time, and samples a
+    second, over the size. Raises CallError if the file cannot be written."""
     from matplotlib import pyplot
 
     figure, (times, rates) = pyplot.subplots(1, 2, figsize=(13, 5.5), layout="constrained")
@@ -98,7 +98,7 @@ def write(figure: Any, path: Path) -> None:
 
 
 def _colours(kernels: Sequence[Kernel]) -> dict[str, Any]:
-    """By the labels of those that take longest."""
+    """The colours of the kernels that take longest, by label."""
     from matplotlib import colormaps
 
     longest = sorted(kernels, key=lambda k: -k.seconds)

@@ -1,4 +1,4 @@
-"""`tilewright plan-serving`: how many cores models need so that each keeps its promise, and what each core does."""
+"""`tilewright plan-serving`: how many cores models need to keep their latency promises, and what each core computes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def plan_serving(
 
 
 def read(path: Path, headroom: float, *, quiet: bool) -> list[Demand]:
-    """The demands that a file states. Raises one error that lists all problems of the file."""
+    """The demands in a file. Raises one error that lists all problems of the file."""
     from tilewright.serve.packing.plan import Demand
 
     try:
@@ -92,7 +92,8 @@ def _is_point(rows: Any, ms: Any) -> bool:
 
 
 def _times(name: str, said: Mapping[str, Any], folder: Path, quiet: bool) -> tuple[Callable[[int], float], int]:
-    """Seconds of a batch, and its most rows: of a model that is timed here, or of the points that are given."""
+    """A function from rows to seconds of a batch, and the most rows: of a model that is timed here, or from the file's
+    points."""
     from tilewright.serve.batching.estimates import Estimates
     from tilewright.serve.opening import Source, open_source
 
@@ -111,7 +112,7 @@ def _times(name: str, said: Mapping[str, Any], folder: Path, quiet: bool) -> tup
 
 
 def _between(points: Mapping[int, float], rows: int) -> float:
-    """A line through the points on both sides; in proportion outside of them."""
+    """Linear interpolation between the neighbouring points; in proportion to rows outside of them."""
     below = [n for n in points if n <= rows]
     above = [n for n in points if n >= rows]
     if not below or not above:
@@ -123,7 +124,7 @@ def _between(points: Mapping[int, float], rows: int) -> float:
 
 
 def _rising(estimates: Any) -> Callable[[int], float]:
-    """Times that never fall with the rows, as noise makes them do."""
+    """The estimates made monotonic, as times must not fall with rows, which noise may cause."""
     times: list[float] = [0.0]
 
     def time(rows: int) -> float:

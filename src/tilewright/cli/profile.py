@@ -1,4 +1,4 @@
-"""`tilewright profile`: where the time of calls goes, kernel by kernel, beside what the machine could do at best."""
+"""`tilewright profile`: the time of each kernel in calls, compared with the machine's limits."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     from tilewright.targets.target import Target
 
 SETTLING_CALLS = 64
-"""Ordinary calls before any is timed: they warm the caches, and find out how many threads are fastest."""
+"""Ordinary calls before any is timed: they warm the caches and end the trials of thread numbers."""
 TRACED_CALLS = 5
-"""Calls of a timeline at most."""
+"""The most calls in a timeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel over all calls of the trace: seconds in all, its share, rates where the work is known, the least time
-    that the machine could take for that work by the time that it took, what decides that least time, and the share of
-    the threads' time that they waited for each other."""
+    """A kernel over all calls of the trace: its seconds, its share, its rates if its work is known, the ratio of the
+    machine's least time for this work (roofline) to the measured time, what bounds that least time, and the share of
+    threads' time spent waiting for each other."""
 
     label: str
     kernel: str
@@ -69,7 +69,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Calls with the same sizes: median seconds of one, threads that it used, bytes of temporaries."""
+    """Calls with the same sizes: the median seconds of one, threads used, bytes of temporaries."""
 
     symbols: dict[str, int]
     calls: int
@@ -177,7 +177,7 @@ def parse_trace(texts: Sequence[str] | None) -> list[dict[str, int]]:
 
 
 def _measured(model: Model, dims: dict[str, int], count: int, calls: int, seed: int) -> tuple[Shape, Profile, Timeline]:
-    """Calls with these sizes: timed whole, by kernel and as a timeline."""
+    """Time calls with these sizes: as a whole, by kernel, and as a timeline."""
     created = random_inputs(model.inputs, dims, seed)
     inputs = [created[spec.name] for spec in model.inputs]
     for _ in range(SETTLING_CALLS):
@@ -207,7 +207,8 @@ def summary(result: Sequence[tuple[Shape, Profile, Timeline]], machine: Target) 
 
 
 def _over_calls(parts: Sequence[tuple[int, KernelTime, int, float]], total: float, machine: Target) -> Kernel:
-    """One kernel; for each shape: calls, what was measured of one, its threads, and the share of waits."""
+    """The summary of one kernel; `parts` has for each shape: number of calls, time in one, threads, and share of
+    waits."""
     seconds = sum(n * k.seconds for n, k, _, _ in parts) or 1e-12
     least: dict[str, float] = {}
     for n, k, threads, _ in parts:
@@ -230,14 +231,14 @@ def _over_calls(parts: Sequence[tuple[int, KernelTime, int, float]], total: floa
 
 
 def _mean(parts: Sequence[tuple[float, float | None]]) -> float | None:
-    """The mean of (seconds, rate) over the time; None if a rate is not known."""
+    """The mean rate, weighted by time, of (seconds, rate) pairs; None if a rate is unknown."""
     known = [(seconds, rate) for seconds, rate in parts if rate is not None]
     total = sum(seconds for seconds, _ in known)
     return sum(seconds * rate for seconds, rate in known) / total if len(known) == len(parts) and total else None
 
 
 def roofline(machine: Target, threads: int) -> Roofline:
-    """The rates that so many cores reach at best, in 32-bit floats; each has its own first two levels of cache."""
+    """The rates that `threads` cores reach at best, in 32-bit floats; each core has its own first two cache levels."""
     hertz = machine.frequency * 1e9
     cores = min(threads, machine.cores)
     memory = machine.memory_bandwidth if cores == 1 else machine.memory_total or cores * machine.memory_bandwidth

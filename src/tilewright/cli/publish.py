@@ -1,4 +1,4 @@
-"""`tilewright publish`: weights into a node's store, once."""
+"""`tilewright publish`: publishes weights to a node's store, once."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def publish(
 
 
 def _first(publisher: Publisher) -> bool:
-    """Whether opening the publisher made the store, or a new structure of it, with the model's weights."""
+    """Whether opening the publisher created the store, or a new structure in it, with the model's weights."""
     return bool(publisher.stats()["published"])
 
 

@@ -1,4 +1,4 @@
-"""`tilewright relay`: keeps a store of this node at the newest weights of a learner."""
+"""`tilewright relay`: keeps a store of this node up to date with a learner's weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tilewright.live.transport.relay import Relay
 
 _POLL = 0.05
-"""Seconds between two looks at what a relay has done."""
+"""Seconds between two checks of a relay's progress."""
 
 
 def relay(
@@ -77,7 +77,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _follow(working: Relay, until: int | None, seconds: float | None, json: bool) -> bool:
-    """Show each version that arrives; gives whether `until` was reached, if that was asked for."""
+    """Show each version that arrives; returns whether `until` was reached, or was None."""
     deadline = None if seconds is None else time.monotonic() + seconds
     published, error = 0, None
     while True:

@@ -108,7 +108,7 @@ def run(
 
 
 def check_sizes(dims: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-    """Refuse sizes that are others than those of the inputs that are given."""
+    """Raise an error for stated sizes that differ from those of the input files."""
     problems = Problems()
     for name, size in sizes.items():
         if isinstance(said := dims.get(name), int) and said != size:
@@ -117,7 +117,7 @@ def check_sizes(dims: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
 
 
 def _npz(path: Path | None) -> Path | None:
-    """The file that NumPy writes."""
+    """The file name that NumPy writes for this path, which ends with .npz."""
     return path if path is None or path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
 
 
@@ -129,7 +129,7 @@ def _save(path: Path, arrays: dict[str, Array]) -> None:
 
 
 def compare(result: dict[str, Array], expect: Path, rtol: float) -> list[dict[str, Any]]:
-    """Each expected output: its largest error relative to the largest magnitude expected."""
+    """For each expected output, its largest error relative to the largest expected magnitude."""
     wanted = read_arrays(expect)
     if not isinstance(wanted, dict):
         raise CallError("holds no outputs by name", where=str(expect), expected="an .npz file")
@@ -137,7 +137,7 @@ def compare(result: dict[str, Array], expect: Path, rtol: float) -> list[dict[st
 
 
 def difference(name: str, result: Array | None, wanted: Array, rtol: float) -> dict[str, Any]:
-    """One output against the one that was expected, as data for JSON."""
+    """One output compared with the expected one, as data for JSON."""
     if result is None or result.shape != wanted.shape:
         got = "no such output" if result is None else f"shape {result.shape} in place of {wanted.shape}"
         return {"output": name, "equal": False, "error": got}
@@ -153,7 +153,7 @@ def difference(name: str, result: Array | None, wanted: Array, rtol: float) -> d
 
 
 def input_sizes(specs: Any, arrays: dict[str, Array]) -> dict[str, int]:
-    """Symbols whose value the given arrays tell."""
+    """The values of symbols that the shapes of these arrays determine."""
     sizes: dict[str, int] = {}
     for spec in specs:
         array = arrays.get(spec.name)
@@ -163,7 +163,7 @@ def input_sizes(specs: Any, arrays: dict[str, Array]) -> dict[str, int]:
 
 
 def _as_array(value: Any) -> Array:
-    """An output; a sequence, or nothing, as an array of objects."""
+    """An output as an array; a sequence or None becomes an array of objects."""
     if isinstance(value, list) or value is None:
         array = np.empty(len(value or ()), object)
         array[:] = value or []

@@ -27,7 +27,7 @@ DataOption = Annotated[
 
 
 def with_samples(model: Named, data: Path, dims: Mapping[str, int | Dim]) -> tuple[Imported, Iterator[dict[str, Any]]]:
-    """A model that is read, and the samples of a file, divided into calls. Raises CallError where they do not fit."""
+    """Import a model, and divide the samples of a file into calls. Raises CallError if they do not fit."""
     from tilewright.frontend.read import import_model
     from tilewright.ops.rooms import is_room
     from tilewright.quantization.samples import rows_of

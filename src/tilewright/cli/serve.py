@@ -1,4 +1,4 @@
-"""`tilewright serve`: models to any client of the Open Inference Protocol."""
+"""`tilewright serve`: serves models to clients of the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def serve(
 
 
 def _grpc_port(count: int | None) -> int | None:
-    """The port of gRPC: none where it is not installed, unless it was asked for."""
+    """The port of gRPC; None if it is not installed, unless the user stated a port."""
     try:
         import grpc  # noqa: F401
     except ImportError:
@@ -182,7 +182,8 @@ def _report(url: str, read: Config, json: bool, grpc_port: int | None = None) ->
 
 
 def _is_offer(models: list[Path], *old: object) -> bool:
-    """Whether the command line is that of `tilewright offer`: a name and a model, or an option that only it has."""
+    """Whether the arguments are those of `tilewright offer`, this command's old meaning: a name and a model, or an
+    option that only that command has."""
     return any(old) or (len(models) == 2 and not models[0].suffix and not models[0].exists() and models[1].exists())
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tilewright.plans.framework.space import Setting
 
 RUNNERS_UP = 3
-"""Settings that are shown beside the one that was taken."""
+"""How many candidates are shown besides the chosen one."""
 
 
 def show(
@@ -139,7 +139,7 @@ def pass_rows(records: Sequence[PassRecord]) -> list[PassRow]:
 
 @contextlib.contextmanager
 def _listing(wanted: bool) -> Iterator[list[Decision]]:
-    """The decisions that are made inside, if they are wanted."""
+    """Collect the decisions made within the context, if wanted."""
     if not wanted:
         yield []
         return
@@ -150,12 +150,12 @@ def _listing(wanted: bool) -> Iterator[list[Decision]]:
 
 
 def _passes(wanted: bool) -> AbstractContextManager[list[PassRecord]]:
-    """The passes that run inside, if they are wanted."""
+    """Collect the passes that run within the context, if wanted."""
     return listing_passes() if wanted else nullcontext([])
 
 
 def _lines(d: Decision) -> Iterator[str]:
-    """A decision for people."""
+    """A decision as lines of text."""
     yield f"{d.key.kind} of {d.key.text}"
     yield f"  key {d.key.digest}, {len(d.space)} setting{'s' if len(d.space) != 1 else ''}, by {d.why}"
     yield f"  taken: {_setting(d.selected, d.estimate)}"

@@ -1,4 +1,4 @@
-"""`tilewright tune`: other settings of a model's decisions are timed, and those that verifiably win are kept."""
+"""`tilewright tune`: times other settings of a model's decisions, and stores those that are verifiably faster."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def tune(
 
 @contextmanager
 def _shown(title: str, json: bool) -> Iterator[Callable[[Progress], None]]:
-    """A display of the run's progress: lines of JSON, a bar on a terminal, or nothing."""
+    """Display the run's progress: as lines of JSON, as a bar on a terminal, or not at all."""
     if json:
         yield lambda p: print_line(progress_line(p))
         return
@@ -110,7 +110,8 @@ def _shown(title: str, json: bool) -> Iterator[Callable[[Progress], None]]:
     from rich.text import Text
 
     class Left(rich.ProgressColumn):
-        """How long the search may go on, by the clock: a race may take longer than the time between two steps."""
+        """The remaining time of the search by the clock, as a race may take longer than the time between two progress
+        steps."""
 
         def render(self, task: rich.Task) -> Text:
             return Text(left_text(task.fields["end"] - time.monotonic()))
@@ -129,14 +130,14 @@ def _shown(title: str, json: bool) -> Iterator[Callable[[Progress], None]]:
 
 
 def left_text(seconds: float) -> str:
-    """How long a search may go on: 12.3 -> "12 s left"; nothing without a limit."""
+    """The remaining time as text: 12.3 -> "12 s left"; "" without a limit."""
     if math.isinf(seconds):
         return ""
     return f"{seconds:.0f} s left" if seconds > 0 else "time is up"
 
 
 def _note(p: Progress) -> str:
-    """The text beside the bar: what is verified, what is timed."""
+    """The text beside the bar: the number of verified settings, and what is being timed."""
     gain = f"verified {p.gain:.3f} times faster" if p.gain > 1.0 else "nothing verified yet"
     return f"{gain}  {p.level}: {p.next}"
 

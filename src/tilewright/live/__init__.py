@@ -1,1 +1,1 @@
-"""Live weights, above the runtime: a node's store, transport between nodes, agents as one batch."""
+"""Live weights, on top of the runtime: a node's weight store, transport between nodes, and batching of agents."""

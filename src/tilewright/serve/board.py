@@ -1,7 +1,7 @@
 """Messages between the processes of one server: each has a page of shared memory, which it alone writes.
 
-A page has two halves. A writer fills the one that is older, so that a process that is killed while it writes leaves
-what it wrote before; a reader takes the newer half that is whole.
+A page has two halves. A writer fills the older one, so that its previous message survives if it is killed while
+writing; a reader uses the newer half whose checksum is right.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HEAD = struct.Struct("<QII")
 
 
 class Board:
-    """Pages that forks of this process share.
+    """Pages of memory shared with forks of this process.
 
     Args:
         size: bytes of a half, which take memory once they are written; a value whose JSON is longer is refused.
@@ -28,7 +28,7 @@ class Board:
         self._memory = mmap.mmap(-1, 2 * pages * size)
 
     def write(self, page: int, value: Any) -> bool:
-        """Put a value that JSON can have on a page; False if there is too little room."""
+        """Write a JSON value to a page; False if there is too little space."""
         data = json.dumps(value, separators=(",", ":")).encode()
         if len(data) > self._size - _HEAD.size:
             return False
@@ -51,7 +51,7 @@ class Board:
         return None
 
     def clear(self, page: int) -> None:
-        """Empty a page whose writer has ended."""
+        """Clear a page whose writer has ended."""
         for half in (0, 1):
             _HEAD.pack_into(self._memory, self._at(page, half), 0, 0, 0)
 

@@ -1,7 +1,7 @@
-"""The models and versions that there are, and which of them answers a request that names no version.
+"""The served models and their versions, and the choice of the version for a request that names none.
 
-The newest version answers, unless a canary takes a share of the requests: then its answers are watched, and when it
-fails or misses its promise more often than the version before it, all requests go back there by themselves.
+The newest version answers, unless a canary gets a share of the requests: its answers are watched, and if it fails or
+misses its promise more often than the version before it, all requests go back to that one automatically.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tilewright.serve.errors import ServeError
 from tilewright.serve.models import Served, missing
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-"""The names of models: they come into paths and logs."""
+"""Valid names of models, which occur in paths and logs."""
 _ENOUGH = 50
 """Requests of a canary before it is evaluated."""
 _WORSE = 0.02
-"""By how much more of its requests a canary may fail or miss their promise."""
+"""How much larger the canary's share of failed or late requests may be than that of the version before."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,8 @@ class Catalogue:
         return sorted(self._models)
 
     def add(self, served: Served, share: float = 1.0) -> Served | None:
-        """Serve a version from now on, and return what was served under its name and number before, if anything was.
+        """Serve a version from now on; returns the version that it replaces, with the same name and number, if there is
+        one.
 
         Args:
             share: of requests without a version; below 1, it is a canary beside the version that had all of them.
@@ -99,7 +100,7 @@ class Catalogue:
         return gone
 
     def get(self, name: str, version: str = "") -> Served:
-        """The version of this number; without a number the one that answers most requests."""
+        """The version with this number; without a number, the one that answers most requests."""
         versions = self._models.get(name)
         if versions is None:
             raise missing(name)
@@ -110,8 +111,8 @@ class Catalogue:
         return versions.by_name[version]
 
     def choose(self, name: str, version: str = "") -> Served:
-        """The version that answers a request: the one that it names; without a name the canary for the canary's share
-        of requests, and the version before it for the others."""
+        """The version that answers a request: the one that it names; or else the canary for its share of requests, and
+        the version before it for the others."""
         versions = self._models.get(name)
         if version or versions is None or versions.canary is None or versions.canary.abandoned:
             return self.get(name, version)
@@ -130,7 +131,7 @@ class Catalogue:
         return self._models[name].canary if name in self._models else None
 
     def promote(self, name: str) -> None:
-        """Let a canary have all requests that name no version."""
+        """Let a canary answer all requests that name no version."""
         versions = self._models.get(name)
         if versions is None or versions.canary is None:
             raise ServeError("has no canary", where=f"model {name[:100]!r}")
@@ -150,7 +151,7 @@ class Catalogue:
 
 
 def _badness(served: Served) -> tuple[float, int]:
-    """The share of requests that the server failed or that missed their promise, and how many there were."""
+    """The share of requests that failed in the server or missed their promise, and the number of requests."""
     s = served.statistics
     bad = s.missed + sum(s.dropped.values()) + sum(n for status, n in s.failed.items() if status >= 500)
     total = s.success.count + sum(s.dropped.values()) + sum(n for status, n in s.failed.items() if status >= 500)
@@ -162,7 +163,7 @@ def _order(version: str) -> tuple[int, int, str]:
 
 
 def check_name(name: str) -> str:
-    """A model's name, or ServeError."""
+    """A valid model name. Raises ServeError for others."""
     if not NAME.fullmatch(name):
         raise ServeError("is no name of a model", expected=NAME.pattern, got=repr(name)[:100])
     return name

@@ -1,4 +1,4 @@
-"""`tw.client`: asks a server of the Open Inference Protocol over HTTP. Needs the standard library and NumPy.
+"""`tw.client`: a client of the Open Inference Protocol over HTTP, which only needs the standard library and NumPy.
 
 client = tw.client.Client("http://localhost:8000")
 outputs = client.infer("policy", {"obs": obs}, timeout=0.02)
@@ -27,7 +27,7 @@ _STATUS = {status.http: status for status in Status}
 
 @dataclass(frozen=True, slots=True)
 class Outputs(Mapping[str, Array]):
-    """The arrays that a model gave, by name; and who computed them."""
+    """The output arrays of a model, by name, with the model's version and that of its weights."""
 
     arrays: dict[str, Array]
     model_version: str = ""
@@ -45,12 +45,12 @@ class Outputs(Mapping[str, Array]):
 
 
 class Client:
-    """A server, asked by any number of threads; each has a connection of its own.
+    """A client of one server for any number of threads, each of which has its own connection.
 
     Args:
         url: "http://host:port", "https://host:port", or "unix:/path" for HTTP over a Unix socket.
         token: a bearer token.
-        timeout: seconds that an answer may take, or ServeError.
+        timeout: seconds that an answer may take before ServeError is raised.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Client:
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
-        """Whether the server takes requests."""
+        """Whether the server accepts requests."""
         try:
             return self._ask("GET", "/v2/health/ready")[0] == 200
         except ServeError:
@@ -99,15 +99,15 @@ class Client:
         priority: int = 0,
         id: str = "",
     ) -> Outputs:
-        """Ask a model.
+        """Request an inference.
 
         Args:
             inputs: arrays by name.
-            outputs: names of those that are wanted; None for all.
-            timeout: seconds in which the answer is of use; the model's promise if None.
+            outputs: the names of the outputs to return; None for all.
+            timeout: seconds in which the answer is needed; None: the model's promise.
             priority: 1 comes first; 0 is the server's default.
 
-        Raises ServeError with the server's words; its `status` is DROPPED where the deadline could not be met.
+        Raises ServeError with the server's message; its `status` is DROPPED if the deadline could not be met.
         """
         head, tail = binary_request(inputs, outputs=outputs, timeout=timeout, priority=priority, id=id)
         headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
@@ -128,7 +128,8 @@ class Client:
     def _ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes, int | None]:
-        """Status, body, and where its JSON ends. A connection that the server has closed meanwhile is opened again."""
+        """Send a request. Returns the status, the body, and the length of its JSON. If the server has closed the
+        connection, a new one is opened."""
         for attempt in (0, 1):
             connection, fresh = self._connection()
             try:
@@ -181,7 +182,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class _Connection(http.client.HTTPConnection):
-    """HTTP over TCP that sends small packets at once."""
+    """HTTP over TCP without delay for small packets (TCP_NODELAY)."""
 
     def connect(self) -> None:
         super().connect()

@@ -1,8 +1,6 @@
 """Exchange between the workers of a server, on the pages of a board: each worker reads the statistics of the others,
-and the supervisor says which models there are.
-
-Page 0 is the supervisor's: the models, and the statistics of workers that have ended. Page k is the k-th place's.
-"""
+and the supervisor announces the models. Page 0 belongs to the supervisor: the models, and the statistics of workers
+that have ended. Page k belongs to the k-th worker."""
 
 from __future__ import annotations
 
@@ -23,18 +21,18 @@ _SOURCE = ("name", "version", "store", "promise", "max_batch", "threads", "share
 
 
 def told(sources: Iterable[Source]) -> list[dict[str, Any]]:
-    """Sources as a page has them."""
+    """Sources as JSON data for a page."""
     return [{name: value for name, value in asdict(s).items() if name in _SOURCE} for s in sources]
 
 
 def gathered(core: Core) -> dict[str, Any]:
-    """A process' numbers as a page has them."""
+    """The statistics of a process as JSON data for a page."""
     models = [[s.name, s.version, core.backlog(s), s.statistics.to_json()] for s in core.catalogue]
     return {"in_flight": core.in_flight, "models": models}
 
 
 def added(past: Mapping[str, Any] | None, page: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The numbers of workers that have ended, with those of one more."""
+    """The accumulated statistics of workers that have ended, plus those of one more."""
     totals: dict[tuple[str, str], Statistics] = {}
     for part in (past, page):
         for name, version, _, numbers in (part or {}).get("models", ()):
@@ -43,11 +41,11 @@ def added(past: Mapping[str, Any] | None, page: Mapping[str, Any] | None) -> dic
 
 
 class Colleagues:
-    """One worker's side.
+    """A worker's view of the board.
 
     Args:
         places: pages of workers.
-        mine: the own one.
+        mine: this worker's page.
     """
 
     def __init__(self, board: Board, places: int, mine: int, sources: Sequence[Source]) -> None:
@@ -62,11 +60,11 @@ class Colleagues:
         return [page for page in pages if page]
 
     def in_flight(self) -> int:
-        """Requests under way in other processes."""
+        """The number of requests in progress in other processes."""
         return sum(page["in_flight"] for page in self._others())
 
     def statistics(self, own: Served) -> tuple[Statistics, int]:
-        """A model's numbers in all processes, and how many requests wait in others."""
+        """A model's statistics over all processes, and the number of requests that wait in others."""
         total, waits = Statistics(), 0
         total.add(own.statistics.to_json())
         for page in self._others():
@@ -77,14 +75,14 @@ class Colleagues:
         return total, waits
 
     def tell(self, core: Core) -> None:
-        """Put the own numbers on the board."""
+        """Write this process's statistics to the board."""
         fits = self._board.write(self._mine, gathered(core))
         if not fits and self._fitted:
             self.on_trouble("statistics of so many models do not fit: other workers go on with older ones")
         self._fitted = fits
 
     async def sweep(self, core: Core) -> None:
-        """Tell the own numbers; attach models that are new, and leave those that have gone."""
+        """Write this process's statistics; attach to new models, and detach from removed ones."""
         self.tell(core)
         sources = (self._board.read(0) or {}).get("sources")
         if sources is None or sources == self._known:

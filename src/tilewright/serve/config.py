@@ -1,4 +1,4 @@
-"""A server's configuration as a file: TOML, checked as a whole before anything is opened.
+"""Reads a server's configuration from a TOML file, which is checked as a whole before any socket is opened.
 
 http_port = 8000
 grpc_port = 8001
@@ -38,7 +38,7 @@ _TABLES = ("limits", "tokens", "models")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The content of a file."""
+    """The contents of a configuration file."""
 
     settings: Settings
     sources: tuple[Source, ...]
@@ -48,7 +48,7 @@ class Config:
 
 
 def read(path: Path) -> Config:
-    """The configuration in a file. One ServeError that lists everything that is wrong."""
+    """Read a configuration file. Raises one ServeError that lists all errors in it."""
     try:
         table = tomllib.loads(path.read_text())
     except OSError as error:
@@ -59,7 +59,7 @@ def read(path: Path) -> Config:
 
 
 class _Reader:
-    """Reads tables, and collects what is wrong."""
+    """Reads tables of TOML, and collects errors."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -97,7 +97,8 @@ class _Reader:
         return Config(Settings(**settings), tuple(sources), workers, log, paths.get("dir"))
 
     def _tls(self, paths: Mapping[str, Path]) -> dict[str, Any]:
-        """The settings of TLS, whose files are read. Without a certificate, TLS would be off."""
+        """The settings of TLS; reads its files. Without a certificate it is an error to state others, as TLS would be
+        off."""
         if "certificate" not in paths:
             for name in ("key", "clients"):
                 if name in paths:

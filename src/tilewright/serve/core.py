@@ -1,8 +1,8 @@
-"""The server after all protocols: requests come in, batches go to lanes, answers come out.
+"""The part of the server that all protocols share: it gets requests, computes batches on lanes, and returns answers.
 
-`Core.infer` is called on the thread of an asyncio loop. A model that takes microseconds is computed there and then:
-handing it to another thread would take a hundred times as long. Anything longer goes to a lane, which is a thread; the
-GIL is free while it computes.
+`Core.infer` is called on the thread of an asyncio loop. A batch that takes microseconds is computed directly on that
+thread: handing it to another one would take a hundred times as long. Anything longer goes to a lane, which is a thread;
+the GIL is free while it computes.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tilewright.serve.statistics import Statistics
 from tilewright.serve.tensors import Array
 
 INLINE_SECONDS = 100e-6
-"""The time that a batch may take on the loop's own thread, which meanwhile reads no request."""
+"""The longest batch, in seconds, that is computed on the loop's own thread, which reads no requests meanwhile."""
 _RESERVE = 0.1
-"""The part of a timeout that is kept for the network and for a loop that reads other requests."""
+"""The fraction of a timeout that is reserved for the network and for the loop's other work."""
 _OBSERVED = 8
-"""One batch in so many on the loop's thread corrects the estimates."""
+"""One in so many batches on the loop's thread is timed to correct the estimates."""
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A request on its way."""
+    """A request in progress."""
 
     request: Request
     served: Served
@@ -66,7 +66,7 @@ POLICIES = ("deadline", "aimd")
 
 
 def check_policy(name: str) -> str:
-    """The name of a policy, or ServeError."""
+    """A valid name of a policy. Raises ServeError for others."""
     if name not in POLICIES:
         raise ServeError("is no policy", expected=" or ".join(POLICIES), got=repr(name)[:40])
     return name
@@ -80,7 +80,8 @@ class Others(Protocol):
 
 
 class Core:
-    """Models, and the lanes that compute them. Everything but `close` is called on one loop's thread."""
+    """The served models and the lanes that compute them. All methods but `close` are called on the thread of one
+    loop."""
 
     def __init__(self, options: Options = Options()) -> None:
         self.options = options
@@ -100,12 +101,12 @@ class Core:
     # -- models --------------------------------------------------------------------------------------------------------
 
     def add(self, served: Served, share: float = 1.0) -> None:
-        """Serve a version; requests that wait for the one whose place it takes are computed by that one."""
+        """Serve a version; requests that wait for the version that it replaces are computed by the new one."""
         self.catalogue.add(served, share)
         self._dispatcher.queues[served] = self._queue(served)
 
     def remove(self, name: str, version: str = "") -> None:
-        """Stop serving; what waits is still computed."""
+        """Stop serving a model or version; waiting requests are still computed."""
         self.catalogue.remove(name, version)
 
     def _queue(self, served: Served) -> Queue:
@@ -114,7 +115,7 @@ class Core:
         return DeadlineQueue(served.estimates, served.promise, served.max_batch)
 
     def totals(self, served: Served) -> tuple[Statistics, int]:
-        """A model's numbers in all processes of the server, and how many requests wait for it."""
+        """A model's statistics over all processes of the server, and the number of waiting requests."""
         if self.colleagues is None:
             return served.statistics, self.backlog(served)
         statistics, waiting = self.colleagues.statistics(served)
@@ -122,11 +123,11 @@ class Core:
 
     @property
     def under_way(self) -> int:
-        """Requests under way in all processes of the server."""
+        """The number of requests in progress in all processes of the server."""
         return self.in_flight + (0 if self.colleagues is None else self.colleagues.in_flight())
 
     def backlog(self, served: Served) -> int:
-        """Requests that wait for a model in this process."""
+        """The number of requests that wait for a model in this process."""
         queue = self._dispatcher.queues.get(served)
         return 0 if queue is None else len(queue)
 
@@ -167,7 +168,7 @@ class Core:
         self._pump()
 
     def _reserve(self, timeout: float) -> float:
-        """Seconds of a timeout that go by where batches do not see it: until the loop has read the request, and until
+        """The seconds of a timeout that pass outside of queue and batch: until the loop has read the request, and until
         it has written the answer."""
         return min(_RESERVE * timeout + 3 * self._lag, timeout / 2) if timeout < math.inf else 0.0
 
@@ -192,7 +193,7 @@ class Core:
         began: float,
         end: float,
     ) -> None:
-        """Send a result on.
+        """Return a result to the request's caller.
 
         Args:
             own, rows: of the request, and of the batch that it was part of.
@@ -217,7 +218,7 @@ class Core:
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Give every free lane a batch."""
+        """Start a batch on every free lane."""
         while True:
             start, dropped = self._dispatcher.next(time.monotonic())
             for _, job in dropped:
@@ -233,7 +234,7 @@ class Core:
             self._threads.submit(self._compute, self._loop, served, start)
 
     def _compute(self, loop: asyncio.AbstractEventLoop, served: Served, start: Start) -> None:
-        """On a lane's thread."""
+        """Compute a batch, on a lane's thread."""
         began = time.monotonic()
         pending = [job.payload for job in start.batch.jobs]
         results = computed(served, [p.arrays for p in pending], any(p.request.shared for p in pending))
@@ -263,7 +264,7 @@ class Core:
             self._empty.set()
 
     async def drain(self, seconds: float) -> bool:
-        """Take no more requests, and wait until all that there are have been answered; False if they were not."""
+        """Refuse new requests, and wait until all in progress are answered; False if that took more than `seconds`."""
         self.accepting = False
         if self.in_flight:
             self._empty.clear()
@@ -285,8 +286,8 @@ def _dropped(what: str) -> ServeError:
 def computed(
     served: Served, requests: Sequence[list[Array]], shared: bool = False
 ) -> list[tuple[Any, int] | ServeError]:
-    """The outputs of each request and the version of its weights; errors for those that fail. Requests that make no
-    batch together are computed by themselves.
+    """The outputs of each request and the version of its weights; errors for those that fail. Requests that cannot form
+    a batch are computed one by one.
 
     Args:
         shared: whether clients can still write to the inputs.
@@ -301,7 +302,7 @@ def computed(
 
 
 def _copies(arrays: list[Array]) -> list[Array]:
-    """Arrays in memory that no client can write."""
+    """Copies of arrays, in memory that no client can write."""
     return [array.copy() for array in arrays]
 
 
@@ -315,7 +316,7 @@ def _alone(served: Served, arrays: list[Array]) -> tuple[Any, int] | ServeError:
 
 
 def together(served: Served, rows: Rows, requests: Sequence[list[Array]]) -> list[tuple[Any, int] | ServeError]:
-    """Requests as one batch: copies of their inputs after each other, their parts of the outputs."""
+    """Compute requests as one batch: their inputs are concatenated, and the outputs split."""
     counts = [arrays[0].shape[rows.inputs[0]] for arrays in requests]
     batch = [served.gathered(k, axis, [arrays[k] for arrays in requests]) for k, axis in enumerate(rows.inputs)]
     result, version = served.call(batch)

@@ -1,4 +1,4 @@
-"""The dashboard: one static page that draws what `/dashboard/data` says, once a second."""
+"""The dashboard: a static page that draws the data of `/dashboard/data` once a second."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _finite(value: float) -> float | None:
 
 @cache
 def page() -> bytes:
-    """The page, which loads nothing else."""
+    """The HTML page, which loads no other resources but its data."""
     return (Path(__file__).parent / "dashboard.html").read_bytes()
 
 

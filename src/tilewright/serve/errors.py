@@ -9,7 +9,7 @@ from tilewright.support.errors import Details, Error
 
 
 class Status(Enum):
-    """A reason: the status of HTTP, and the name of gRPC's code."""
+    """The reasons of refusals: HTTP's status and the name of gRPC's code."""
 
     INVALID = 400, "INVALID_ARGUMENT"
     UNAUTHENTICATED = 401, "UNAUTHENTICATED"

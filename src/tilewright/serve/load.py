@@ -25,7 +25,7 @@ from tilewright.serve.protocol.frames import LENGTH, MAX_MESSAGE, REPLY
 from tilewright.serve.tensors import Array, binary_request
 
 MEMORY = 1 << 20
-"""Bytes that a connection with shared memory has for its outputs, at the least."""
+"""The least bytes that a connection with shared memory reserves for outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Point:
 
 
 def request_bytes(url: str, model: str, inputs: Mapping[str, Array], timeout: float | None) -> bytes:
-    """A whole request for an inference, with binary tensors."""
+    """The bytes of a complete inference request over HTTP, with binary tensors."""
     parts = urlsplit(url)
     head, tail = binary_request(inputs, timeout=timeout)
     body = head + tail
@@ -70,7 +70,7 @@ def request_bytes(url: str, model: str, inputs: Mapping[str, Array], timeout: fl
 
 @dataclass(slots=True)
 class _Run:
-    """A run under way."""
+    """The state of a run."""
 
     waiting: deque[float] = field(default_factory=deque)
     idle: list[_Connection] = field(default_factory=list)
@@ -116,7 +116,7 @@ class _Connection(asyncio.Protocol):
 
 
 class _HttpConnection(_Connection):
-    """A connection whose answers are HTTP's."""
+    """A connection that speaks HTTP."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -159,7 +159,7 @@ class Target(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """A server's address, and the whole request that is sent to it (`request_bytes`)."""
+    """A server's address, and the bytes of the request that is sent to it (`request_bytes`)."""
 
     url: str
     data: bytes
@@ -173,8 +173,8 @@ class Http:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A server of this machine, by the path of its Unix socket: tensors stand in shared memory, where each connection
-    writes them once."""
+    """A server on this machine, by the path of its Unix socket: tensors are in shared memory, where each connection
+    writes its inputs once."""
 
     path: str
     model: str
@@ -199,7 +199,7 @@ async def offer(
     connections: int = 64,
     seed: int = 0,
 ) -> Point:
-    """Send requests at this rate and count what comes back.
+    """Send requests at this rate, and measure the answers.
 
     Args:
         burst: how many leave together, on average.
@@ -231,7 +231,8 @@ async def offer(
 
 
 async def _until(time: float) -> None:
-    """Wait for a time, to some microseconds: timers of loops are coarse, so the last part is spent asking again."""
+    """Wait until a time, accurate to some microseconds: since the loop's timers are coarse, the end of the wait polls
+    the clock."""
     while (left := time - monotonic()) > 0:
         await asyncio.sleep(left - 0.001 if left > 0.002 else 0)
 

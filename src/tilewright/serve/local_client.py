@@ -29,13 +29,13 @@ from tilewright.serve.protocol.frames import (
 from tilewright.serve.tensors import Array, datatype_of, numpy_dtype
 
 _KNOWN = 64
-"""Forms of calls that a client keeps."""
+"""The most call signatures that a client stores."""
 _NUMBER = struct.Struct("<Q")
 
 
 class LocalModel:
-    """A model of a server of this machine, called like a function of arrays. Not for several threads at once; a call
-    that is interrupted ends the session.
+    """A model of a server of this machine, called like a function of arrays. Only one thread may use it at a time; an
+    interrupted call ends the session.
 
         policy = tw.client.local("/run/serve.sock", "policy")
         action, value = policy(obs)
@@ -75,7 +75,7 @@ class LocalModel:
         self.weights_version = 0
 
     def __call__(self, *inputs: Any, timeout: float = 0.0, priority: int = 0) -> Any:
-        """The output, or a tuple of them. ServeError as `Client.infer` raises it."""
+        """Returns the output, or a tuple of outputs. Raises ServeError as `Client.infer` does."""
         message = self.message(inputs, timeout, priority)
         try:
             self._send(message)
@@ -86,7 +86,7 @@ class LocalModel:
         return self._results(answer)
 
     def message(self, inputs: Sequence[Any], timeout: float = 0.0, priority: int = 0) -> bytes:
-        """Write the inputs of a call to the memory; the bytes that ask the server to compute it."""
+        """Write the inputs of a call to the shared memory; returns the message that requests the call."""
         if len(inputs) != len(self._in):
             raise ServeError("wrong number of inputs", expected=len(self._in), got=len(inputs), where=self._where)
         arrays = [array if type(array) is np.ndarray else np.asarray(array) for array in inputs]
@@ -104,7 +104,8 @@ class LocalModel:
         return LENGTH.pack(_NUMBER.size + len(told)) + _NUMBER.pack(self._number) + told
 
     def detach(self) -> socket.socket:
-        """The session's socket, for a caller that sends messages by itself; this object keeps the memory alone."""
+        """The session's socket, for a caller that sends messages itself; this object then only keeps the memory
+        alive."""
         detached = socket.socket(fileno=self._socket.detach())
         detached.setblocking(False)
         return detached
@@ -116,7 +117,7 @@ class LocalModel:
             raise ServeError(f"the server does not answer: {error}", Status.UNAVAILABLE, where=self._where) from None
 
     def _form(self, arrays: Sequence[Array], timeout: float, priority: int) -> tuple[list[Array], bytes]:
-        """Views of the memory for these inputs, and what the server is told of them after the number."""
+        """Views of the shared memory for these inputs, and the part of the message after the call's number."""
         parts, views, at = [], [], 0
         for spec, dtype, array in zip(self.inputs, self._in, arrays, strict=True):
             where = f"input {spec['name']!r}"
@@ -145,7 +146,7 @@ class LocalModel:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _outputs(self, told: bytes, outputs: int) -> list[Array]:
-        """Views of the memory where the outputs lie."""
+        """Views of the shared memory at the outputs' positions, which the reply `told` states."""
         at, views = 0, []
         for dtype in self._out[:outputs]:
             offset, rank, _ = TENSOR.unpack_from(told, at)
@@ -166,7 +167,7 @@ class LocalModel:
         return data[LENGTH.size :]
 
     def _some(self) -> bytes:
-        """The next bytes from the server, up to 8192."""
+        """Receive up to 8192 bytes from the server."""
         try:
             data = self._socket.recv(8192)
         except OSError as error:

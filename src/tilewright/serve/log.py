@@ -16,10 +16,10 @@ _TRACE = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class AccessLog:
-    """Writes lines to a file; of several processes each line stays whole.
+    """Writes lines to a file; lines of several processes do not mix.
 
     Args:
-        file: that lines are appended to.
+        file: the file to append to.
     """
 
     def __init__(self, file: IO[str]) -> None:
@@ -28,7 +28,7 @@ class AccessLog:
         self._prefix = f"{os.getpid():x}"
 
     def __call__(self, asked: Asked, reply: Reply) -> None:
-        """Write the line of a request of HTTP."""
+        """Log an HTTP request."""
         sizes = len(asked.body), len(reply.body)
         self.write(asked.headers, asked.method[:20], asked.path[:300], reply.status, asked.arrival, sizes)
 
@@ -46,7 +46,7 @@ class AccessLog:
         Args:
             status: HTTP's number, or the name of gRPC's code.
             arrival: on the monotonic clock.
-            sizes: bytes that came, and bytes that went.
+            sizes: bytes received and sent.
         """
         identity = headers.get("x-request-id", "")[:100] or f"{self._prefix}-{next(self._numbers)}"
         trace = headers.get("traceparent", "")
@@ -65,7 +65,7 @@ class AccessLog:
         self._file.write(json.dumps(line) + "\n")
 
     def flush(self) -> None:
-        """Write out what waits in the buffer."""
+        """Flush the buffer to the file."""
         self._file.flush()
 
 

@@ -1,4 +1,4 @@
-"""`/metrics`: what Prometheus reads, made from the statistics that there are when it asks."""
+"""`/metrics`: the page that Prometheus reads, generated from the current statistics at each request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LABELS = ("model", "version")
 
 
 class _Collector:
-    """Reads the core's statistics."""
+    """Collects the core's statistics for Prometheus."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -66,14 +66,14 @@ class _Collector:
 
 
 class Metrics:
-    """The page of a core."""
+    """The metrics page of a core."""
 
     def __init__(self, core: Core) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Collector(core))
 
     def page(self) -> bytes:
-        """In the text form of Prometheus."""
+        """The page in Prometheus's text format."""
         return generate_latest(self._registry)
 
 

@@ -1,4 +1,4 @@
-"""Models that are served: a program, what requests to it must look like, and how its rows become batches."""
+"""Served models: a program, checks of its requests, and how rows of requests form batches."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tilewright.serve.tensors import DATATYPES, Array, datatype_of
 from tilewright.support.errors import BrokerError, CallError
 
 MAX_BATCH = 64
-"""Rows of a batch, unless another number is asked for."""
+"""The default limit on the rows of a batch."""
 _KNOWN = 256
-"""Forms of inputs that are kept as checked."""
+"""The most input signatures that are stored as checked."""
 _GATHERED_BYTES = 64 << 20
-"""Bytes of the largest batch whose buffer is kept."""
+"""The largest batch, in bytes, whose buffer is reused."""
 _WARM_SECONDS = 0.25
-"""How long a model that is loaded is timed."""
+"""Seconds for which a newly loaded model is timed."""
 _PEAK, _BANDWIDTH, _STEP = 40e9, 10e9, 0.5e-6
-"""Operations and bytes in a second, and seconds of a call of a kernel: a core of about 2020. Only ratios count, as what
-runs corrects them."""
+"""Operations a second, bytes a second, and seconds to call a kernel, of a core of about 2020. Only ratios matter, since
+measurements correct the estimates."""
 
 
 class Runnable(Protocol):
@@ -75,7 +75,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where requests meet in a batch: the axis of each input and each output."""
+    """The axes of inputs and outputs along which requests are batched."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -83,8 +83,8 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Interface:
-    """The inputs and outputs that requests are checked against, read once for each program: a store may switch to
-    another one."""
+    """The inputs and outputs against which requests are checked, read once for each program, as a store may switch to
+    another."""
 
     key: object
     inputs: tuple[InputSpec, ...]
@@ -94,7 +94,7 @@ class _Interface:
     symbols: Mapping[str, SymbolSpec]
     rows: Rows | None
     known: dict[tuple[tuple[np.dtype[Any], tuple[int, ...]], ...], int] = field(default_factory=dict)
-    """Rows by the element types and shapes of inputs that have been checked."""
+    """The number of rows, by element types and shapes of inputs that have been checked."""
 
 
 class Served:
@@ -142,7 +142,7 @@ class Served:
 
     @property
     def rows(self) -> Rows | None:
-        """Where requests meet in a batch; None if they cannot."""
+        """The axes along which requests are batched; None if they cannot be."""
         return self.interface.rows
 
     @property
@@ -174,8 +174,8 @@ class Served:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def bind(self, request: Request) -> tuple[list[Array], int]:
-        """The inputs in the order of a call, checked, and how many rows of a batch they are (1 where there is none).
-        ServeError saying what does not fit."""
+        """The checked inputs in the order of a call, and their number of rows (1 if the model cannot be batched).
+        Raises ServeError for inputs that do not fit."""
         interface = self.interface
         inputs = request.inputs
         try:
@@ -203,7 +203,7 @@ class Served:
         return named if wanted is None else {name: named[name] for name in wanted}
 
     def check_outputs(self, wanted: tuple[str, ...] | None) -> None:
-        """ServeError for an output that the model does not have."""
+        """Raise ServeError for an output that the model does not have."""
         if wanted is None:
             return
         known = self.interface.results
@@ -214,15 +214,16 @@ class Served:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def call(self, arrays: Sequence[Array]) -> tuple[Any, int]:
-        """Outputs and the version of the weights. ServeError where the values do not fit the model."""
+        """The outputs of a call, and the version of the weights. Raises ServeError if the arrays do not fit the
+        model."""
         try:
             return self.runner.versioned(*arrays)
         except CallError as error:
             raise ServeError(error.what, where=error.where, expected=error.expected, got=error.got) from None
 
     def gathered(self, k: int, axis: int, arrays: Sequence[Array]) -> Array:
-        """Parts of input `k` after each other along an axis. A thread's batches lie in one buffer, one after another:
-        memory that is new each time costs as much as the copying."""
+        """Input `k` of several requests concatenated along an axis. Each thread reuses one buffer, as allocating new
+        memory costs as much as copying."""
         first, rows = arrays[0], sum(array.shape[axis] for array in arrays)
         nbytes = first.nbytes // max(1, first.shape[axis]) * self.max_batch
         if axis or rows > self.max_batch or first.dtype.hasobject or nbytes > _GATHERED_BYTES:
@@ -234,7 +235,7 @@ class Served:
         return np.concatenate(arrays, out=buffer[:rows])
 
     def warm(self, seconds: float = _WARM_SECONDS) -> None:
-        """Time some batches, so that the first estimates are this machine's."""
+        """Time some batches, so that the first estimates are valid for this machine."""
         stop = time.perf_counter() + seconds
         sizes = self.estimates.sizes if self.rows is not None else [1]
         for size in sizes:
@@ -253,7 +254,7 @@ class Served:
         return time.perf_counter() - start
 
     def example(self, rows: int) -> list[Array]:
-        """Zeros for a batch of so many rows."""
+        """Inputs of zeros with `rows` rows."""
         symbols = {name: max(s.lo, s.multiple, 1) for name, s in self.interface.symbols.items()}
         arrays = []
         for k, spec in enumerate(self.interface.inputs):
@@ -269,7 +270,8 @@ class Served:
 
 
 def prior(runner: Runnable) -> Callable[[int], float]:
-    """Seconds of a batch by the counts in a program's manifest; proportional to the rows where it has none."""
+    """A function that estimates a batch's seconds from the counts in a program's manifest; proportional to the rows if
+    it has none."""
     manifest = getattr(runner, "manifest", None)
     steps = () if manifest is None else manifest.run_steps
 
@@ -289,7 +291,7 @@ def prior(runner: Runnable) -> Callable[[int], float]:
 
 
 def _rows(runner: Runner, max_batch: int) -> Rows | None:
-    """Where requests meet in a batch, if the answer to each row is its own."""
+    """The axes along which requests are batched, if each row's result does not depend on other rows; else None."""
     try:
         spec = ring_spec(runner.manifest, 1, 1, max_batch)
         check_rows(runner, spec, max_batch)
@@ -303,7 +305,7 @@ def _open(shape: Sequence[int | str]) -> tuple[int, ...]:
 
 
 def _checked(interface: _Interface, arrays: Sequence[Array]) -> int:
-    """How many rows of a batch the inputs are; 1 where there is none. ServeError for what does not fit."""
+    """The number of rows of the inputs; 1 if the model cannot be batched. Raises ServeError if they do not fit."""
     sizes: dict[str, int] = {}
     for spec, array in zip(interface.inputs, arrays, strict=True):
         _fit(array, spec, sizes)
@@ -316,7 +318,8 @@ def _checked(interface: _Interface, arrays: Sequence[Array]) -> int:
 
 
 def _fit(array: Array, spec: InputSpec, sizes: dict[str, int]) -> None:
-    """ServeError unless an array has an input's element type and shape; `sizes` of symbols are noted."""
+    """Raise ServeError unless an array has an input's element type and shape; records the values of symbols in
+    `sizes`."""
     where = f"input {spec.name!r}"
     datatype = DATATYPES[spec.dtype]
     if datatype_of(array.dtype) != datatype:
@@ -335,7 +338,7 @@ def _text(interface: _Interface) -> str:
 
 
 def missing(name: str, version: str = "") -> ServeError:
-    """The error that there is no such model."""
+    """The error for an unknown model."""
     what = f"no model {name[:100]!r} is served" + (f" in version {version[:40]!r}" if version else "")
     return ServeError(what, Status.NOT_FOUND)
 

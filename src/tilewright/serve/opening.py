@@ -1,4 +1,4 @@
-"""Models of files and of stores, made ready to be served."""
+"""Opens models from files and stores for serving."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUFFIXES = (".onnx", ".tw")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a version of a model comes from.
+    """The origin of a model's version.
 
     Args:
         path: a file; None: a weight store of this name.
@@ -38,12 +38,12 @@ class Source:
 
 
 def open_source(source: Source) -> Served:
-    """Compile, load or attach, and time the first batches. Raises what these raise."""
+    """Compile, load or attach to a model, and time its first batches. Raises the errors of these steps."""
     return served(source, load(source))
 
 
 def load(source: Source) -> Runnable:
-    """The runnable that a source's calls go to. Raises what compiling, loading and attaching raise."""
+    """The object that a source's calls go to. Raises the errors of compiling, loading and attaching."""
     if source.path is None:
         return tilewright.attach(source.store, source.threads, timeout=5.0)
     if source.path.suffix == ".tw":
@@ -53,7 +53,7 @@ def load(source: Source) -> Runnable:
 
 
 def served(source: Source, runner: Runnable) -> Served:
-    """A runner as the version of a source, timed."""
+    """A runner as a served version, after timing its first batches."""
     created = Served(
         source.name, source.version, runner,
         promise=source.promise, max_batch=source.max_batch, source=str(source.path or source.store),
@@ -63,14 +63,14 @@ def served(source: Source, runner: Runnable) -> Served:
 
 
 def of_file(path: Path, **options: Any) -> Source:
-    """A file as a source: the model's name is its stem. ServeError for other files."""
+    """The source for a file, whose stem is the model's name. Raises ServeError for other kinds of files."""
     if path.suffix not in SUFFIXES:
         raise ServeError("is no model", where=str(path), expected=" or ".join(SUFFIXES))
     return Source(check_name(path.stem), path=path, **options)
 
 
 def in_folder(folder: Path, **options: Any) -> Iterator[Source]:
-    """Models of a folder: files, `NAME.onnx`; and folders of versions, `NAME/1/model.onnx`, as Triton has them."""
+    """The models of a folder: files `NAME.onnx`, and folders of versions, `NAME/1/model.onnx`, as Triton has them."""
     if not folder.is_dir():
         raise ServeError("there is no such folder", where=str(folder))
     for path in sorted(folder.iterdir()):

@@ -35,7 +35,7 @@ from tilewright.support.digest import blake2b
 from tilewright.support.errors import MissingPackageError, StoreError
 
 _TIMEOUT_SECONDS = 60.0
-"""How long a replica waits for the node's first one to publish."""
+"""Seconds that a replica waits for the node's first one to publish."""
 
 
 class Replica:
@@ -66,7 +66,7 @@ class Replica:
         self._core.add(self._served)
 
     def _attached(self, model: str | bytes | None, store: str | None, threads: int) -> Runner:
-        """An actor of the node's store; the first replica of the node makes that."""
+        """Attach an actor to the node's store, which the first replica of the node creates."""
         if store is not None:
             return tilewright.attach(store, threads, timeout=_TIMEOUT_SECONDS)
         if model is None:
@@ -86,7 +86,7 @@ class Replica:
     async def infer(
         self, inputs: Mapping[str, Any], *, timeout: float | None = None, priority: int = 0
     ) -> dict[str, Any]:
-        """Outputs by name. ServeError where the request is refused."""
+        """Compute outputs by name. Raises ServeError if the request is refused."""
         request = Request(self._served.name, inputs, time.monotonic(), timeout=timeout, priority=priority)
         return dict((await self._answer(request)).outputs)
 
@@ -104,7 +104,8 @@ class Replica:
         return result
 
     async def __call__(self, request: Any) -> Any:
-        """Arrays by name, from a handle; or a request of HTTP with a body of the Open Inference Protocol."""
+        """Called with arrays by name from a handle, or with an HTTP request whose body is of the Open Inference
+        Protocol."""
         if isinstance(request, Mapping):
             return await self.infer(request)
         from starlette.responses import Response
@@ -120,7 +121,7 @@ class Replica:
         return Response(answer, 200, extra, kind)
 
     def statistics(self) -> dict[str, Any]:
-        """Counts of this replica, and whether it made the node's store."""
+        """This replica's statistics, and whether it created the node's store."""
         s = self._served.statistics
         return {
             "answered": s.success.count, "executions": s.executions, "dropped": dict(s.dropped),
@@ -128,7 +129,7 @@ class Replica:
         }  # fmt: skip
 
     def check_health(self) -> None:
-        """Raises where the store is gone."""
+        """Raise an error if the store is gone."""
         _ = self._served.weights_version
 
 
@@ -155,8 +156,9 @@ def deployment(
     lanes: int = 1,
     **options: Any,
 ) -> Any:
-    """A deployment of Ray Serve, to be bound and run. `options` are Ray's own: `num_replicas`, `autoscaling_config`,
-    `ray_actor_options`, `max_ongoing_requests` and others. Raises MissingPackageError without Ray Serve."""
+    """Create a deployment of Ray Serve, to be bound and run. `options` are Ray's own: `num_replicas`,
+    `autoscaling_config`, `ray_actor_options`, `max_ongoing_requests` and others. Raises MissingPackageError without Ray
+    Serve."""
     try:
         from ray import serve
     except ImportError:
@@ -180,7 +182,7 @@ class _Bound:
         return _Bound(self.deployment.options(**options), self._arguments)
 
     def bind(self) -> Any:
-        """The application that `serve.run` takes."""
+        """The application for `serve.run`."""
         return self.deployment.bind(**self._arguments)
 
 

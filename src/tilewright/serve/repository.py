@@ -32,7 +32,7 @@ class Repository:
         return list(in_folder(self._folder, **self._options))
 
     def index(self, ready: bool = False) -> list[dict[str, str]]:
-        """Each version and its state."""
+        """The name, version and state of each model; with `ready`, only of those that are served."""
         there = {(s.name, s.version): s for s in self.sources()}
         rows = []
         for key in sorted({*there, *(served.key for served in self._core.catalogue)}):
@@ -44,7 +44,7 @@ class Repository:
         return rows
 
     async def load(self, name: str) -> None:
-        """Load all versions of a model, or load them again. ServeError where there are none, or one fails."""
+        """Load, or reload, all versions of a model. Raises ServeError if there are none, or one fails."""
         loop = asyncio.get_running_loop()
         sources = [s for s in self.sources() if s.name == name]
         if not sources:

@@ -15,11 +15,11 @@ class Request:
     """An inference that a client asks for.
 
     Args:
-        model, version: whom it asks; "" is the version that the server chooses.
+        model, version: those that shall compute it; "" lets the server choose the version.
         inputs: by name.
-        outputs: names of those that are wanted; None for all.
-        id: what the answer repeats.
-        timeout: seconds from `arrival` in which an answer is of use; None: the model's promise.
+        outputs: the names of the outputs to return; None for all.
+        id: an identifier that the answer repeats.
+        timeout: seconds from `arrival` in which the answer is needed; None: the model's promise.
         priority: of two requests the one with the larger number comes first.
         arrival: seconds of `time.monotonic`.
         traceparent: W3C's header, for the log.
@@ -61,7 +61,7 @@ class Answer:
 
 
 Done = Callable[[Answer | ServeError], None]
-"""The function that is called with the answer, once, on the thread of the server's loop."""
+"""A function that gets the answer, called once on the thread of the server's loop."""
 
 
 __all__ = ["Answer", "Done", "Request"]

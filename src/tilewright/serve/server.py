@@ -1,4 +1,4 @@
-"""A server in one process: an event loop, its sockets, and the core after them."""
+"""A server in one process: an event loop, its sockets, and the core that computes requests."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from tilewright.support.errors import Error
 _SWEEP_SECONDS = 0.5
 _BACKLOG = 1024
 _SWITCH_SECONDS = 100e-6
-"""How long a lane waits for the interpreter while the loop reads requests: 5 ms, as Python has it, is longer than most
-batches."""
+"""The interpreter's switch interval in seconds, for which a lane may wait while the loop reads requests: Python's
+default, 5 ms, is longer than most batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Settings:
         shared_memory: whether clients may register shared memory of this machine.
         metrics: whether there are /metrics and /dashboard.
         access_log: a file that gets a line of JSON for each request of HTTP and of gRPC.
-        sockets: that listen already, in place of `http_port`.
-        drain: seconds that requests have to end once the server is told to.
+        sockets: listening sockets to use in place of `http_port`.
+        drain: seconds that requests have to finish once the server is stopped.
         spin: seconds after a request in which the process asks for the next one again and again, in place of sleeping.
             It saves the time of waking up, and costs the core.
     """
@@ -119,14 +119,14 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where HTTP is spoken."""
+        """The URL of HTTP."""
         kind = "http" if self.settings.certificate is None else "https"
         return f"{kind}://{self.settings.host}:{self.http_port}"
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def run(self, signals: bool = True) -> None:
-        """Serve until `stop`, or SIGTERM or SIGINT if `signals`; then answer what has come, and end."""
+        """Serve until `stop`, or SIGTERM or SIGINT if `signals`; then answer pending requests, and return."""
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         if self.settings.spin:
@@ -196,7 +196,7 @@ class Server:
                 self._log.flush()
 
     async def _look(self) -> None:
-        """Open what is new in the watched folder, on a thread; what is served stays until it is there."""
+        """Open new models of the watched folder, on a thread; old versions are served until the new ones are ready."""
         if self.watcher is None:
             return
         assert self._loop is not None
@@ -223,7 +223,7 @@ class Server:
         self.core.close()
 
     def stop(self) -> None:
-        """End the server; from any thread."""
+        """Stop the server; may be called on any thread."""
         if self._loop is not None and self._stop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 self._loop.call_soon_threadsafe(self._stop.set)
@@ -231,7 +231,7 @@ class Server:
     # -- on a thread ---------------------------------------------------------------------------------------------------
 
     def start(self) -> Server:
-        """Serve on a thread of its own; gives back once requests are taken. Raises what starting raises."""
+        """Serve on a thread of its own; returns once requests are accepted. Raises the errors of starting."""
         self._thread = threading.Thread(target=self._run_thread, name="serve", daemon=True)
         self._thread.start()
         self._started.wait()
@@ -248,7 +248,7 @@ class Server:
             self._started.set()
 
     def call(self, function: Any, *arguments: Any) -> Any:
-        """Call a function on the server's loop, from another thread, and give what it gives."""
+        """Call a function on the server's loop from another thread, and return its result."""
         assert self._loop is not None
 
         async def there() -> Any:
@@ -257,7 +257,7 @@ class Server:
         return asyncio.run_coroutine_threadsafe(there(), self._loop).result()
 
     def close(self) -> None:
-        """Stop, and wait for the end."""
+        """Stop, and wait until the server has ended."""
         self.stop()
         if self._thread is not None:
             self._thread.join()
@@ -271,7 +271,7 @@ class Server:
 
 
 def _own_process() -> None:
-    """Settings of a process that does nothing but serve."""
+    """Settings for a process that only serves."""
     gc.collect()
     gc.freeze()  # else each full collection looks through all of the compiler again
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -286,7 +286,7 @@ class _Spinner:
         self._spins = False
 
     def request(self) -> None:
-        """A request has come."""
+        """Note that a request has arrived."""
         self._until = time.monotonic() + self._seconds
         if not self._spins:
             self._spins = True
@@ -299,7 +299,7 @@ class _Spinner:
 
 
 def run(server: Server, signals: bool = True) -> None:
-    """Run a server on a new loop: uvloop's where there is one."""
+    """Run a server on a new event loop, that of uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -310,7 +310,7 @@ def run(server: Server, signals: bool = True) -> None:
 
 
 def tls_context(certificate: Path, key: Path | None = None, clients: Path | None = None) -> ssl.SSLContext:
-    """TLS with a certificate; `clients`: certificates that clients must show (mTLS). ServeError."""
+    """A TLS context with a certificate; `clients`: certificates that clients must present (mTLS). Raises ServeError."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key)

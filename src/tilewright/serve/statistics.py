@@ -1,4 +1,4 @@
-"""Counts and times of one model's requests, cheap enough to keep for every one of them."""
+"""Statistics of one model's requests: counts and times, cheap enough to update for every request."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _PER_OCTAVE = 8
-"""Buckets of a factor of two: a quantile is right to nine percent."""
+"""Buckets for each factor of two, so that quantiles have errors of at most 9 %."""
 _MIN_SECONDS = 1e-6
 _BUCKETS = 30 * _PER_OCTAVE
-"""Up to 2**30 microseconds, 18 minutes."""
+"""The number of buckets, up to 2**30 microseconds, 18 minutes."""
 
 
 class Histogram:
-    """Seconds in buckets of constant relative width (HdrHistogram's idea)."""
+    """A histogram of seconds with buckets of constant relative width (as HdrHistogram)."""
 
     __slots__ = ("_counts", "count", "total")
 
@@ -36,14 +36,14 @@ class Histogram:
         return [[[k, n] for k, n in enumerate(self._counts) if n], self.total]
 
     def merge(self, numbers: Sequence[Any]) -> None:
-        """Add what another one has counted."""
+        """Add the counts of another histogram (`to_json`)."""
         for k, number in numbers[0]:
             self._counts[k] += number
             self.count += number
         self.total += numbers[1]
 
     def quantile(self, share: float) -> float:
-        """The upper end of the bucket that holds this share of all; NaN if there are none."""
+        """The upper end of the bucket in which this quantile lies; NaN if there are no counts."""
         if not self.count:
             return math.nan
         left = math.ceil(share * self.count)
@@ -54,7 +54,7 @@ class Histogram:
         return math.inf
 
     def cumulative(self, bounds: tuple[float, ...]) -> Iterator[tuple[float, int]]:
-        """For each bound, how many were no larger, as Prometheus has it."""
+        """For each bound, the number of values up to it, as Prometheus's cumulative buckets."""
         total, k = 0, 0
         for bound in bounds:
             end = int(math.log2(bound / _MIN_SECONDS) * _PER_OCTAVE)
@@ -64,7 +64,7 @@ class Histogram:
 
 
 class Duration:
-    """A count and the sum of its nanoseconds."""
+    """A count, and a sum of nanoseconds."""
 
     __slots__ = ("count", "ns")
 
@@ -86,14 +86,14 @@ class Statistics:
         self.failed: Counter[int] = Counter()
         self.batches: dict[int, Duration] = {}
         self.missed = 0
-        """Answers that came after their deadline."""
+        """The number of answers after their deadline."""
         self.rows = 0
         self.executions = 0
         self.latency = Histogram()
         self.last = 0.0
 
     def answered(self, rows: int, queue: float, compute: float, total: float, missed: bool) -> None:
-        """A request was answered."""
+        """Record an answered request."""
         for duration, seconds in ((self.success, total), (self.queue, queue), (self.compute, compute)):
             duration.count += 1
             duration.ns += int(seconds * 1e9)
@@ -103,7 +103,7 @@ class Statistics:
         self.last = time.time()
 
     def executed(self, rows: int, seconds: float) -> None:
-        """A batch was computed."""
+        """Record a computed batch."""
         self.executions += 1
         duration = self.batches.get(rows)
         if duration is None:
@@ -111,7 +111,7 @@ class Statistics:
         duration.add(seconds)
 
     def to_json(self) -> dict[str, Any]:
-        """All numbers, as a mapping that JSON can hold."""
+        """All numbers as JSON data."""
         return {
             "durations": [[d.count, d.ns] for d in self._durations()],
             "dropped": dict(self.dropped),
@@ -123,7 +123,7 @@ class Statistics:
         }
 
     def add(self, numbers: Mapping[str, Any]) -> None:
-        """Add what another process has counted (`to_json`)."""
+        """Add the statistics of another process (`to_json`)."""
         for duration, (count, ns) in zip(self._durations(), numbers["durations"], strict=True):
             duration.count += count
             duration.ns += ns
@@ -144,7 +144,7 @@ class Statistics:
         return self.success, self.fail, self.queue, self.compute
 
     def refused(self, status: int, reason: str, seconds: float) -> None:
-        """A request was answered with an error."""
+        """Record a request that was answered with an error."""
         self.fail.add(seconds)
         if reason:
             self.dropped[reason] += 1

@@ -1,7 +1,7 @@
-"""Tensors as the Open Inference Protocol has them: names of element types, JSON data, raw bytes.
+"""Tensors in the Open Inference Protocol: names of element types, JSON data, raw bytes.
 
-Raw bytes are little-endian and row-major. Elements of BYTES are each four bytes of length (little-endian) and so many
-bytes, as the protocol's binary extension has them. Needs NumPy alone, and `ml_dtypes` where there is BF16.
+Raw bytes are little-endian and row-major. Elements of BYTES are each four bytes of length (little-endian) followed by
+that many bytes, as in the protocol's binary extension. Needs NumPy alone, and `ml_dtypes` for BF16.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ DATATYPES = {
     "bf16": "BF16",
     "string": "BYTES",
 }
-"""The protocol's names by those of `ir.dtype`. "string" is of inputs that hold texts, which no compiled program has."""
+"""The protocol's type names by those of `ir.dtype`. "string" is only used by Python functions, not by compiled
+programs."""
 NAMES = {datatype: name for name, datatype in DATATYPES.items()}
 _KINDS = {"b": "BOOL", "O": "BYTES", "S": "BYTES", "U": "BYTES"}
 _NUMPY: dict[str, np.dtype[Any]] = {
@@ -52,7 +53,7 @@ _BY_DTYPE = {dtype: datatype for datatype, dtype in _NUMPY.items()}
 
 
 def numpy_dtype(datatype: str) -> np.dtype[Any]:
-    """NumPy's type of a datatype. ServeError for a name that the protocol does not have."""
+    """NumPy's type of a datatype. Raises ServeError for an unknown name."""
     known = _NUMPY.get(datatype)
     if known is None:
         if datatype != "BF16":
@@ -64,7 +65,7 @@ def numpy_dtype(datatype: str) -> np.dtype[Any]:
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
-    """The protocol's name of NumPy's type. ServeError where it has none."""
+    """The protocol's name of NumPy's type. Raises ServeError if it has none."""
     known = _BY_DTYPE.get(dtype) or _KINDS.get(dtype.kind) or ("BF16" if dtype.name == "bfloat16" else None)
     if known is None:
         raise ServeError("the protocol has no such element type", got=dtype)
@@ -89,7 +90,7 @@ def count(shape: object, where: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """How raw bytes of a fixed size are read as an array."""
+    """How to read raw bytes of a fixed size as an array."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -105,7 +106,7 @@ class Raw:
         return Raw(dtype, tuple(shape), elements, elements * dtype.itemsize)
 
     def read(self, data: bytes | memoryview, at: int = 0) -> Array:
-        """The array at a place of some bytes, which hold it; it shares them where it can."""
+        """The array at offset `at` of `data`, as a view if its alignment permits."""
         if not self.elements:
             return np.zeros(self.shape, self.dtype)
         if self.dtype == np.bool_:
@@ -116,7 +117,7 @@ class Raw:
 
 
 def from_raw(data: bytes | memoryview, datatype: str, shape: Sequence[int], where: str) -> Array:
-    """An array over raw bytes, which it shares where it can."""
+    """An array from raw bytes, as a view if possible."""
     if datatype == "BYTES":
         return _texts_from(data, count(shape, where), where).reshape(shape)
     raw = Raw.of(datatype, shape, where)
@@ -136,8 +137,8 @@ def binary_request(
     """An inference with binary tensors: the JSON of its head, and the bytes that follow it.
 
     Args:
-        outputs: those that are asked for; None: all.
-        timeout: seconds in which it must be answered; None: as long as the model promises.
+        outputs: the outputs to return; None for all.
+        timeout: seconds in which it must be answered; None: the model's promise.
         priority: 1 comes first; 0 is the server's default.
     """
     arrays = {name: np.asarray(value) for name, value in inputs.items()}
@@ -198,7 +199,8 @@ def _as_bytes(element: Any) -> bytes:
 
 
 def from_json(data: object, datatype: str, shape: Sequence[int], where: str) -> Array:
-    """An array of JSON's numbers, flat or nested as the shape is. Numbers must be what the datatype can hold."""
+    """An array from JSON numbers, flat or nested like the shape. Raises ServeError for numbers that the datatype cannot
+    hold."""
     elements = count(shape, where)
     dtype = numpy_dtype(datatype)
     flat = _flat(data, where)
@@ -217,7 +219,7 @@ def from_json(data: object, datatype: str, shape: Sequence[int], where: str) -> 
 
 
 def to_json(array: Array, where: str) -> list[Any]:
-    """The elements of an array in a flat list. ServeError where JSON has no form for one: NaN, infinity."""
+    """The elements of an array in a flat list. Raises ServeError for NaN and infinity, which JSON lacks."""
     if array.dtype.kind in "OSU":
         return [_decoded(e, where) for e in array.reshape(-1).tolist()]
     if array.dtype.kind not in "biuf" or (array.dtype.itemsize == 2 and array.dtype.kind == "f"):
@@ -230,7 +232,7 @@ def to_json(array: Array, where: str) -> list[Any]:
 
 
 def _flat(data: object, where: str) -> list[Any]:
-    """A nested list without its nesting, which must be regular no deeper than `MAX_RANK`."""
+    """A nested list flattened; its nesting must be regular, and at most `MAX_RANK` deep."""
     if not isinstance(data, list):
         raise ServeError("data is no list", where=where, got=_brief(data))
     for _ in range(MAX_RANK):
@@ -270,7 +272,7 @@ def _decoded(element: Any, where: str) -> str:
 
 
 def _brief(value: object) -> str:
-    """A hostile value, in few characters."""
+    """An untrusted value as short text for messages."""
     return (
         f"{type(value).__name__} of {len(value)}" if isinstance(value, (list, tuple, dict, str)) else repr(value)[:60]
     )

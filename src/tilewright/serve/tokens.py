@@ -1,4 +1,4 @@
-"""Bearer tokens (RFC 6750) and what each may do."""
+"""Bearer tokens (RFC 6750) and their permissions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Scope(Enum):
 
 
 class Tokens:
-    """Tokens and their scopes; none at all means that anyone may do anything that is served.
+    """Tokens and their scopes. Without any tokens, every client may do everything that is served.
 
     Args:
-        tokens: scopes by token. ServeError for a token that could be guessed, or an unknown scope.
-        scopes: that there are.
+        tokens: scopes by token. Raises ServeError for a token that could be guessed, or an unknown scope.
+        scopes: all valid scopes.
     """
 
     def __init__(self, tokens: Mapping[str, Iterable[str]] | None = None, scopes: type[Enum] = Scope) -> None:
@@ -45,7 +45,7 @@ class Tokens:
         return bool(self._tokens)
 
     def check(self, authorization: str | None, scope: Enum) -> None:
-        """ServeError unless a header's token has the scope. Takes the same time whatever the token is."""
+        """Raise ServeError unless the header's token has the scope. Takes the same time for any token."""
         if not self._tokens:
             return
         kind, _, token = (authorization or "").partition(" ")

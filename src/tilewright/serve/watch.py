@@ -1,4 +1,4 @@
-"""A folder of models that is looked at again and again: what is new or changed is opened, what has gone is unloaded."""
+"""Watches a folder of models: new or changed ones are opened, removed ones unloaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Mark = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes: versions to open, and names with versions that have gone."""
+    """The changes: versions to open, and names with versions that were removed."""
 
     opened: Sequence[Source]
     gone: Sequence[tuple[str, str]]
@@ -25,10 +25,10 @@ class Changes:
 
 
 class Watcher:
-    """Models of a folder and how their files were when they were last seen.
+    """The models of a folder, with the state of their files when last checked.
 
-    A file counts once it has been the same twice, so that one that is still being written is left alone; a writer that
-    renames a finished file into place is seen at once all the same, one look later.
+    A file is opened once two checks in a row find it unchanged, so that a file that is still being written is not; this
+    delays a file that is renamed into place by one check.
 
     Args:
         options: of all models, as `Source` takes them.
@@ -40,13 +40,13 @@ class Watcher:
         self._before: dict[tuple[str, str], _Mark] = {}
 
     def accept(self) -> list[Source]:
-        """All that is there now, as known from here on."""
+        """Mark all current models as known, and return them."""
         sources, marks = self._look()
         self._known, self._before = dict(marks), dict(marks)
         return sources
 
     def changes(self) -> Changes:
-        """The differences from what is known, which is then updated."""
+        """The differences from the known state, which is then updated."""
         sources, marks = self._look()
         steady = {key: mark for key, mark in marks.items() if self._before.get(key) == mark}
         opened = [s for s in sources if (key := (s.name, s.version)) in steady and self._known.get(key) != steady[key]]

@@ -1,9 +1,8 @@
-"""Several processes that serve the same models from one copy of their weights, and are one server to who asks for its
-statistics.
+"""Several processes that serve the same models from one copy of their weights, and report common statistics.
 
 The supervisor opens each model once and publishes it in a weight store; workers are forks that attach. Each worker has
-a listening socket of its own on the same port (SO_REUSEPORT), which the supervisor keeps open: when a worker dies, its
-place's backlog waits for the next one, and only what it had in its hands is lost.
+a listening socket of its own on the same port (SO_REUSEPORT), which the supervisor keeps open: when a worker dies, the
+backlog of its socket waits for its successor, and only the requests that it had read are lost.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from tilewright.support.errors import Error
 _POLL_SECONDS = 0.02
 _WATCH_SECONDS = 1.0
 _MAX_EARLY = 5
-"""The server ends after this number of workers in a row that died before they served."""
+"""The number of workers in a row that may die before serving; then the server ends."""
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
 class _Place:
-    """A worker's place: its page of the board, its socket, and who has it."""
+    """A worker's place: its page of the board, its socket, and its current process."""
 
     page: int
     sockets: Sequence[socket.socket]
@@ -49,7 +48,7 @@ class _Place:
 
 
 class Supervisor:
-    """Starts workers, and starts those again that die.
+    """Starts workers, and restarts those that die.
 
     Args:
         settings: of each worker. Its HTTP port is shared by all.
@@ -71,11 +70,11 @@ class Supervisor:
 
     @property
     def processes(self) -> list[int]:
-        """The workers that run."""
+        """The process numbers of the running workers."""
         return [place.process for place in self._places if place.process]
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT; then let the workers answer what they have, and end."""
+        """Serve until SIGTERM or SIGINT; then let the workers answer pending requests, and end."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         try:
@@ -96,7 +95,7 @@ class Supervisor:
     # -- models --------------------------------------------------------------------------------------------------------
 
     def _publish(self, source: Source) -> Source:
-        """A model of a file in a store; workers attach to that."""
+        """Publish a file's model in a store; returns the source for workers, which attach to that."""
         if source.path is None:
             return source
         key = (source.name, source.version)
@@ -113,7 +112,7 @@ class Supervisor:
         return replace(source, path=None, store=name)
 
     def _changes(self) -> None:
-        """Publish what has changed in the folder: workers turn to it between two calls."""
+        """Publish the changes of the folder; workers switch to new versions between two calls."""
         if self._watcher is None:
             return
         changes = self._watcher.changes()
@@ -130,7 +129,7 @@ class Supervisor:
             self._tell()
 
     def _tell(self) -> None:
-        """Tell the workers which models there are, and what those that have ended have counted."""
+        """Write the models, and the statistics of workers that have ended, to the board."""
         self._board.write(0, {"sources": told(self._sources), "past": self._past})
 
     # -- processes -----------------------------------------------------------------------------------------------------
@@ -161,7 +160,7 @@ class Supervisor:
             self._work(place, parent)
 
     def _work(self, place: _Place, parent: int) -> None:
-        """In a worker: never returns."""
+        """Run a worker in this (forked) process; never returns."""
         code = 1
         try:
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,6 +1,6 @@
-"""Agents batched on a node: processes hand observations over shared memory, and one runs them as a batch.
+"""Batching of a node's agents: processes pass observations through shared memory, and one process runs them as a batch.
 
-    native.py   what an agent does with a request, and the loop that serves batches, as native code
+    native.py   an agent's requests, and the loop that serves batches, as native code
     ring.py     the file that they share
     fit.py      whether a model can be batched over agents
     server.py   `Broker`

@@ -1,4 +1,4 @@
-"""An agent's engine: the arguments of a call go to a slot of a ring, and the answers come from there."""
+"""An agent's engine: the inputs of a call go to its slot of a ring, and the outputs come from there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tilewright.runtime.layout import Memory
 from tilewright.runtime.specs import TargetSpec
 
 POLL_SECONDS = 0.002
-"""Seconds between two attempts of a call that finds its agent, or the broker, busy."""
+"""Seconds between two attempts of a call while its agent, or the broker, is busy."""
 
 
 class Unanswered(Exception):
@@ -67,7 +67,7 @@ class AgentEngine(Engine):
         self._give()
 
     def leave(self) -> None:
-        """Use no slot any more; calls of other threads end first."""
+        """Give up the slot; calls of other threads end first."""
         self._take()
         self._client[CLIENT.slot] = 0
         self._give()
@@ -84,7 +84,8 @@ class AgentEngine(Engine):
         self._native.set(self._client.address + CLIENT.busy, 0)
 
     def call(self, arrays: Sequence[Array], dims: tuple[int, ...]) -> int:
-        """Ask on checked arrays, inputs then outputs; gives the version. Unanswered if the broker does not."""
+        """Send a request with checked arrays, inputs then outputs; returns the version. Raises Unanswered if the broker
+        does not answer."""
         addresses = np.array([a.ctypes.data for a in arrays] + [0], np.int64)
         values = np.array([*dims, 0], np.int64)
         deadline = time.monotonic() + self._timeout
@@ -103,7 +104,7 @@ class AgentEngine(Engine):
 
 
 def _shapes_callback(spec: RingSpec) -> Any:
-    """`tw_shapes` for a ring: the outputs' dims for so many rows."""
+    """`tw_shapes` for a ring: a native function that computes the outputs' dimensions from the number of rows."""
 
     def shapes(dims: int, out: int) -> None:
         rows = ctypes.c_int64.from_address(dims).value

@@ -1,4 +1,4 @@
-"""The code of an agent's call: inputs into its slot, ask, sleep, outputs out of it."""
+"""Native code of an agent's call: write the inputs to its slot, send the request, sleep, read the outputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _F_OFD_GETLK, _F_UNLCK = 36, 2
 
 
 def _post(m: Module) -> None:
-    """Ask: the inputs are in the slot. Wakes the server if it sleeps and now has as many requests as it wants."""
+    """Send a request whose inputs are in the slot. Wakes the server if it sleeps and now has as many requests as it
+    waits for."""
     with m.function("tw_post", VOID, [("client", PTR), ("rows", I64)], local=True) as (f, (client, rows)):
         header, slot = client[CLIENT.header], client[CLIENT.slot]
         slot[SLOT.rows] = rows
@@ -51,7 +52,7 @@ def _cancel(f: Function, slot: Value, outcome: int) -> None:
 
 
 def _served(m: Module) -> None:
-    """Whether a process serves the ring: it holds the lock on its first byte."""
+    """Whether a process serves the ring, that is, holds the lock on its first byte."""
     with m.function("tw_served", I1, [("client", PTR)], local=True) as (f, (client,)):
         wanted = client[CLIENT.lock]
         lock = f.space(32)
@@ -64,7 +65,7 @@ def _served(m: Module) -> None:
 
 
 def _await(m: Module) -> None:
-    """Sleep until the answer is there; gives how it ended. The request is taken back if it ends badly, where it can."""
+    """Sleep until the answer arrives; returns the call's status. If it fails, the request is withdrawn if possible."""
     with m.function("tw_await", I64, [("client", PTR)], local=True) as (f, (client,)):
         header, slot = client[CLIENT.header], client[CLIENT.slot]
         answer, mask = client[CLIENT.answer], client[CLIENT.mask]
@@ -99,7 +100,7 @@ def _await(m: Module) -> None:
 
 
 def _exchange(m: Module) -> None:
-    """`tw_execute` of an agent: arguments have been checked. `model.run` holds the agent's CLIENT."""
+    """An agent's `tw_execute`, for arguments that have been checked. `model.run` is the address of its CLIENT."""
     with m.function("tw_exchange", I64, [("model", PTR), ("layout", PTR), ("io", PTR)]) as (f, (model, layout, io)):
         client = model[MODEL.run]
         rows = layout[LAYOUT.dims]

@@ -14,7 +14,7 @@ from tilewright.runtime.runner import Runner
 
 
 class Batcher:
-    """Serves a ring with a model, a thread for each lane. `moved` is set when the model's weights are elsewhere now."""
+    """Serves a ring with a model, a thread for each lane. `moved` is set when the model's weights were moved."""
 
     def __init__(
         self, ring: Ring, model: Runner, max_batch: int, max_wait: float, lanes: int, moved: threading.Event
@@ -64,20 +64,20 @@ class Batcher:
             self._moved.set()
 
     def stop(self) -> None:
-        """End the threads once their batches are done."""
+        """End the threads after their current batches."""
         self._stop(self._server.address)
         for thread in self.threads:
             thread.join()
         self.threads = []
 
     def counts(self) -> list[int]:
-        """Requests, rows, batches, nanoseconds."""
+        """The numbers of requests, rows, batches, and nanoseconds of computing."""
         fields = (LANE.all_requests, LANE.all_rows, LANE.batches, LANE.busy_ns)
         return [sum(lane[field] for lane in self._lanes) for field in fields]
 
 
 def copy_table(spec: RingSpec) -> Memory:
-    """COPY for every tensor."""
+    """The struct COPY of every tensor."""
     table = Memory(COPY.size * len(spec.tensors))
     for k, (t, offset) in enumerate(zip(spec.tensors, spec.offsets[:-1], strict=True)):
         table.write(k * COPY.size, [offset, t.row_bytes, t.outer, t.inner])

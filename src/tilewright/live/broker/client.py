@@ -1,4 +1,4 @@
-"""`BrokerClient`: an agent whose calls a broker answers."""
+"""`BrokerClient`: an agent whose calls a broker computes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewright.runtime.runner import Runner
 from tilewright.support.errors import BrokerError, StoreError
 
 _LOOK_SECONDS = 0.1
-"""Seconds between two looks for a broker."""
+"""Seconds between two attempts to reach a broker."""
 _PAUSE_SECONDS = 0.05
 """The longest pause, in seconds, between two attempts to reach a broker."""
 _HINT = "start one: tilewright broker NAME"
@@ -34,14 +34,13 @@ class BrokerClient(Runner):
         action, value = agent(obs)                       # obs: [rows, ...], any number of rows up to `agent.rows`
         outputs, version = agent.versioned(obs)
 
-    An agent has one request in flight: calls of several threads go one after the other, so give each thread its own.
+    An agent has one request in flight, so that calls of several threads are serialised; use one agent for each thread.
 
     Args:
         name: of the broker.
         timeout: seconds to wait for the broker to appear.
-        call_timeout: seconds that a call may take; a broker that goes and comes back in that time is waited for.
-        fallback: where no broker answers, call an own `Actor` of the store instead of raising, and go back to the
-            broker when there is one.
+        call_timeout: seconds that a call may take; a broker may restart within that time.
+        fallback: while no broker answers, use an `Actor` of the store instead of raising an error.
         directory: of stores, as for `Publisher`.
 
     Raises BrokerError if there is no broker, it has no place left, or it does not answer.
@@ -100,7 +99,7 @@ class BrokerClient(Runner):
                 return self._own_actor().versioned(*inputs, out=out)
 
     def _end(self, agent: AgentEngine | None, status: int) -> None:
-        """Draw the consequences of a call without an answer."""
+        """Handle a call that got no answer: leave a broker that has gone, or raise."""
         if status == FAILED:
             raise BrokerError("the batch could not be run", where=self._where) from None
         self._leave(agent)
@@ -118,7 +117,7 @@ class BrokerClient(Runner):
     # -- coming and going ----------------------------------------------------------------------------------------------
 
     def _find(self, deadline: float) -> None:
-        """Be attached to a living broker, or raise BrokerError at the deadline."""
+        """Attach to a running broker; raises BrokerError at the deadline."""
         pause = POLL_SECONDS
         while True:
             try:
@@ -131,7 +130,7 @@ class BrokerClient(Runner):
             pause = min(1.5 * pause, _PAUSE_SECONDS)  # many who look all the time would keep it from starting
 
     def _look(self) -> bool:
-        """Whether there is a broker (again); looks now and then."""
+        """Whether a broker could be reached; tries so only now and then."""
         with self._lock:
             now = time.monotonic()
             if self._ring is None and now < self._next_look:
@@ -164,7 +163,7 @@ class BrokerClient(Runner):
                 self._start(agent)
 
     def _leave(self, agent: AgentEngine | None) -> None:
-        """Give the slot up. One whose request could not be taken back stays as it is until the broker frees it."""
+        """Give up the slot. If its request could not be withdrawn, it stays in use until the broker frees it."""
         with self._lock:
             ring = self._ring
             if ring is None or agent is None or agent is not self._agent:
@@ -176,13 +175,13 @@ class BrokerClient(Runner):
             self._ring, self._slot = None, -1
 
     def close(self) -> None:
-        """Return the agent's place to the broker. Later calls raise."""
+        """Release the agent's slot. Later calls raise."""
         with self._lock:
             self._closed, self._fallback = True, False
             self._leave(self._agent)
 
     def forget(self) -> None:
-        """Drop the place in the child of a fork: it belongs to the parent, and the child's next call takes another."""
+        """In the child of a fork: forget the slot, which belongs to the parent; the child's next call gets another."""
         self._lock = threading.RLock()
         if self._ring is not None:
             self._ring.close()
@@ -200,12 +199,12 @@ class BrokerClient(Runner):
 
     @property
     def rows(self) -> int | None:
-        """The most rows of a call; None while there is no broker."""
+        """The most rows of a call; None while no broker is reached."""
         return self._ring.spec.rows if self._ring is not None else None
 
     @property
     def is_attached(self) -> bool:
-        """Whether this agent has a place at a broker. Without one, each call looks for a broker, or falls back."""
+        """Whether this agent has a slot at a broker. Without one, each call looks for a broker, or falls back."""
         return self._ring is not None
 
     def __repr__(self) -> str:
@@ -230,7 +229,7 @@ def _open_served(path: Path) -> Ring:
 
 
 def _take_slot(ring: Ring) -> int:
-    """A slot of one's own, told by a lock."""
+    """Reserve a free slot, by locking its byte."""
     for k in ring.indices():
         if not lock_reader(ring.fd, 1 + k):
             continue

@@ -1,4 +1,4 @@
-"""Whether a model can be batched over agents, and what its ring looks like then."""
+"""Checks whether a model can be batched over agents, and computes the layout of its ring."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tilewright.support.errors import BrokerError, Problems
 MAX_LANES = 32
 """Batches that a broker may compute at the same time."""
 _TOLERANCE = 1e-2
-"""Rows that do not look at each other differ by roundings alone, which are a thousand times smaller."""
+"""The tolerance for rows of a batch. Independent rows only differ by rounding, which is a thousand times smaller."""
 
 
 def ring_spec(manifest: Manifest, agents: int, rows: int, max_batch: int) -> RingSpec:
-    """The ring for a program; BrokerError listing all that keeps it from being batched."""
+    """The ring for a program. Raises BrokerError, which lists everything that prevents batching."""
     where = f"program {manifest.name!r}"
     if len(manifest.symbols) != 1:
         names = [s.name for s in manifest.symbols]
@@ -54,11 +54,9 @@ def ring_spec(manifest: Manifest, agents: int, rows: int, max_batch: int) -> Rin
 
 
 def check_rows(model: Runner, spec: RingSpec, max_batch: int) -> None:
-    """Run a few rows together and each alone: BrokerError unless a row's answer is its own and has the stated shape.
-
-    Integer inputs other than bytes are zeros, as they may be indices into tables; integer outputs are not compared, as
-    the best of nearly equal ones may be either.
-    """
+    """Run a few rows together and each alone. Raises BrokerError unless each row's result is the same and has the
+    stated shape. Integer inputs other than bytes are zeros, as they may be indices into tables; integer outputs are not
+    compared, as an argmax may differ by rounding."""
     count = min(3, max_batch)
     for n in {count, max_batch}:
         outputs = model.empty_outputs(*[np.zeros(shape_of(t, n), BY_NAME[t.dtype].numpy) for t in spec.inputs])
@@ -101,7 +99,7 @@ def _agree(a: Array, b: Array) -> bool:
 
 
 def check_options(max_batch: int, max_wait: float, agents: int, rows: int, lanes: int) -> None:
-    """BrokerError listing the options of a broker that cannot be had."""
+    """Raise BrokerError, which lists invalid options of a broker."""
     problems = Problems()
     for name, value, most in (
         ("max_batch", max_batch, MAX_ROWS), ("agents", agents, MAX_SLOTS), ("rows", rows, MAX_ROWS),

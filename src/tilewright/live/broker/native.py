@@ -1,4 +1,4 @@
-"""The broker's native code, put together and linked."""
+"""The broker's native code, assembled and linked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def broker_text() -> str:
 
 @cache
 def broker_code() -> Library:
-    """The broker's code, linked when it is first asked for; never unloaded."""
+    """The broker's code, linked at first use and never unloaded."""
     imports = {"tw_call": native().linked["tw_call"]}
     exports = ["tw_exchange", "tw_serve", "tw_stop"]
     library = Library({"broker": compile_text(broker_text)}, exports, imports)

@@ -5,8 +5,8 @@
     slots_at      slot 0, slot 1, ...: state, then each input and each output for the most rows of a request
 
 It lies in the weight store's folder, `<root>/<name>/broker`, for its owner alone (0600), and its memory is allocated
-before use, so that a full file system is an error and not a signal. Who lives is told by locks that the system drops
-when a process ends, on a byte of the file each: byte 0 is the server's, byte 1 + k that of the agent in slot k.
+before use, so that a full file system is an error and not a signal. Each process holds a lock on one byte of the file,
+which the system drops when the process ends: byte 0 is the server's, byte 1 + k that of the agent in slot k.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ ABI_VERSION = 1
 """Version of a ring's layout in memory: client and server must agree."""
 FILE, LOCK_FILE = BROKER
 MAX_ROWS = 4096
-"""Rows of a batch, and of one request."""
+"""The most rows of a batch, and of one request."""
 _MAGIC = int.from_bytes(b"TWRING\x1a\x01", "little")
 _PAGE = 4096
 """Bytes of a page."""
 _MAX_TEXT = 1 << 20
-"""Bytes of a ring's description of its inputs and outputs."""
+"""The most bytes of a ring's description of its inputs and outputs."""
 _MAX_BYTES = 1 << 36
-"""Bytes of a ring, and of one array in it."""
+"""The most bytes of a ring, and of one array in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +56,17 @@ class RingTensor:
 
     @property
     def axis(self) -> int:
-        """Where the batch is."""
+        """The position of the batch dimension."""
         return next(k for k, d in enumerate(self.shape) if isinstance(d, str))
 
     @property
     def outer(self) -> int:
-        """Elements before the batch axis."""
+        """The number of elements before the batch axis."""
         return prod(d for d in self.shape[: self.axis] if isinstance(d, int))
 
     @property
     def inner(self) -> int:
-        """Bytes of one row in one of the outer places."""
+        """Bytes of one row for one index of the outer dimensions."""
         return prod(d for d in self.shape[self.axis + 1 :] if isinstance(d, int)) * BY_NAME[self.dtype].itemsize
 
     @property
@@ -77,7 +77,7 @@ class RingTensor:
 
 @dataclass(frozen=True, slots=True)
 class RingSpec:
-    """The facts that an agent must know: the tensors, how many agents, and how many rows a request may have."""
+    """The description of a ring that agents read: the tensors, the number of agents, and the most rows of a request."""
 
     name: str
     structure_key: str
@@ -92,7 +92,7 @@ class RingSpec:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where each tensor lies in a slot."""
+        """The offset of each tensor in a slot."""
         at, result = SLOT_DATA, []
         for t in self.tensors:
             result.append(at)
@@ -101,7 +101,8 @@ class RingSpec:
 
     @property
     def slot_size(self) -> int:
-        """An odd number of cache lines: states at equal distances of a power of two would share a set of the cache."""
+        """The bytes of a slot, an odd number of cache lines: with a power of two, the states of all slots would share a
+        set of the cache."""
         return (self.offsets[-1] // 64 | 1) * 64
 
     @property
@@ -133,7 +134,7 @@ class RingSpec:
         )
 
     def check(self, where: str) -> None:
-        """BrokerError unless the sizes can be computed with and are within bounds; the rest is the manifest's check."""
+        """Raise BrokerError unless sizes are valid and within bounds; the manifest's check does the rest."""
         problems = Problems()
         for kind, tensors in (("input", self.inputs), ("output", self.outputs)):
             for t in tensors:
@@ -172,7 +173,7 @@ class Ring:
 
     @classmethod
     def create(cls, path: Path, spec: RingSpec) -> Ring:
-        """A new ring under a name of its own, its server's byte locked; `publish` gives it its place."""
+        """Create a new ring under a temporary name, with the server's byte locked; `publish` moves it to its path."""
         temporary = path.with_name(f"{NEW}{path.name}")
         with suppress(FileNotFoundError):
             temporary.unlink()
@@ -196,13 +197,13 @@ class Ring:
             raise
 
     def publish(self, path: Path) -> None:
-        """Take the place of whatever ring was there."""
+        """Replace the ring at this path."""
         os.rename(self.path, path)
         self.path = path
 
     @classmethod
     def open(cls, path: Path) -> Ring:
-        """The ring at a path; FileNotFoundError if there is none, BrokerError if it is not one."""
+        """The ring at a path; Raises FileNotFoundError if there is none, BrokerError if it is invalid."""
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             return cls(path, fd, _read_spec(fd, str(path)))
@@ -211,7 +212,7 @@ class Ring:
             raise
 
     def close(self) -> None:
-        """Drop the locks. The mapping goes with the last reference."""
+        """Release the locks. The memory is unmapped when the last reference goes."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -238,7 +239,7 @@ class Ring:
 
     @property
     def closed(self) -> bool:
-        """Whether another ring has taken its place."""
+        """Whether another ring has replaced this one."""
         return self.word(HEADER.closed) != 0
 
     @property
@@ -251,12 +252,12 @@ class Ring:
 
     @property
     def is_served(self) -> bool:
-        """Whether a broker holds it."""
+        """Whether a broker serves it."""
         return self.fd >= 0 and is_locked(self.fd, 0)
 
     def signal_places(self, index: int) -> tuple[int, int, int, int]:
-        """The places of a slot's signals: its word of ready bits and its bit there, its group of answers and its mask
-        there."""
+        """The positions of a slot's signals: its word of ready bits and its bit in that; its answer word and its mask
+        in that."""
         return index >> 6, 1 << (index & 63), index // GROUP_SLOTS, 1 << (index % GROUP_SLOTS)
 
     def indices(self) -> Iterator[int]:
@@ -290,7 +291,7 @@ def shape_of(tensor: RingTensor, rows: int) -> tuple[int, ...]:
 
 
 def unlock_byte(file: int, byte: int) -> None:
-    """Give back what `lock_reader` locked."""
+    """Release the lock of `lock_reader`."""
     fcntl.fcntl(file, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, byte, 1, 0))
 
 

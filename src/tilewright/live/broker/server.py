@@ -1,4 +1,4 @@
-"""`Broker`: the process of a node that runs its agents' observations in batches."""
+"""`Broker`: the process of a node that computes its agents' requests in batches."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import BrokerError, Error
 
 _KEEPER_SECONDS = 0.05
-"""Seconds between two looks for agents that have died."""
+"""Seconds between two checks for agents that have died."""
 _live: weakref.WeakSet[Broker] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStats:
-    """The work of a broker since it was started. `busy` is seconds of all lanes together, of `elapsed` seconds."""
+    """A broker's counts since its start. `busy`: seconds of computing of all lanes together, within `elapsed`
+    seconds."""
 
     agents: int
     requests: int
@@ -46,14 +47,14 @@ class BrokerStats:
 
 
 class Broker:
-    """Runs a model on batches of what the agents of this machine ask.
+    """Runs a model on batches of requests from the agents of this machine.
 
         with tw.Broker("policy", max_batch=32, max_wait=200e-6) as broker:
             broker.serve()                      # until it is interrupted; `start()` returns at once
 
-    An agent is a `BrokerClient`. A batch starts when every agent that can ask has asked (or each lane's share of them),
-    when `max_batch` rows are there, or when the first request has waited `max_wait`. Every row of an answer is of one
-    whole version of the weights, which agents can ask for.
+    An agent is a `BrokerClient`. A batch starts when every active agent has sent a request (or each lane's share of
+    them), when there are `max_batch` rows, or when the first request has waited `max_wait`. All rows of an answer are
+    computed with one version of the weights, which agents can read.
 
     Args:
         name: the weight store whose weights are served, and where agents find the broker.
@@ -63,12 +64,12 @@ class Broker:
         agents: most agents at once.
         rows: most rows of a request.
         lanes: batches in flight at once, each on a thread of its own; None: one for every four cores, two at least.
-        threads: that a store's model is run with; a given `model` has its own.
+        threads: for a store's model; a `model` argument has its own.
         directory: of stores, as for `Publisher`.
-        wait: seconds to stand by for another broker of this name to go.
+        wait: seconds to wait for another broker of this name to end.
         timeout: seconds to wait for the store to exist.
 
-    Raises BrokerError if another broker has the name, the model cannot be batched, or there is no room for the ring.
+    Raises BrokerError if another broker has the name, the model cannot be batched, or there is no memory for the ring.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class Broker:
         self.check()
 
     def join(self, timeout: float) -> bool:
-        """Wait until the broker ends, at most `timeout` seconds; gives whether it has ended."""
+        """Wait until the broker ends, for at most `timeout` seconds; returns whether it has ended."""
         return self._stopping.wait(timeout)
 
     @property
@@ -148,12 +149,12 @@ class Broker:
         return self._keeper is not None and not self._stopping.is_set()
 
     def check(self) -> None:
-        """Raise the exception that has ended the broker; return if it still serves or was ended by `close`."""
+        """Raise the exception that has ended the broker; return if it still serves, or was ended by `close`."""
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """Finish what runs and go. Agents that wait learn it within some milliseconds."""
+        """Finish the current batches and stop. Waiting agents notice within some milliseconds."""
         self._stopping.set()
         if self._keeper is not None:
             self._keeper.join()
@@ -179,7 +180,7 @@ class Broker:
         self.close()
 
     def stats(self) -> BrokerStats:
-        """The work since the start."""
+        """The counts since the start."""
         done = [a + b for a, b in zip(self._past, self._batcher.counts(), strict=True)]
         agents = self._ring.word(HEADER.attached)
         return BrokerStats(agents, done[0], done[1], done[2], done[3] * 1e-9, time.monotonic() - self._started)
@@ -187,7 +188,7 @@ class Broker:
     # -- the ring ------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Take over the ring that is there if it fits, else put a new one in its place."""
+        """Take over an existing ring if it fits, else replace it by a new one."""
         model = self._model
         spec = ring_spec(model.manifest, self._agents, self._rows, self.max_batch)
         check_rows(model, spec, self.max_batch)
@@ -209,7 +210,7 @@ class Broker:
         self._recount()
 
     def _keep(self) -> None:
-        """Free dead agents' slots, follow the weights where they move."""
+        """Free the slots of dead agents, and follow moved weights."""
         while not self._stopping.wait(_KEEPER_SECONDS):
             self._recount()
             try:
@@ -257,7 +258,7 @@ class Broker:
         ring.words[HEADER.attached >> 3] = attached
 
     def forget(self) -> None:
-        """In the child of a fork: the parent serves."""
+        """In the child of a fork: do not serve, as the parent does."""
         self._stopping.set()
         self._keeper, self._state = None, threading.Lock()
         if self._lock_fd >= 0:
@@ -268,13 +269,13 @@ class Broker:
 
 
 def retire(ring: Ring) -> None:
-    """Tell the agents of a ring that another one has taken its place."""
+    """Tell the agents of a ring that another one has replaced it."""
     ring.words[HEADER.closed >> 3] = 1
     ring.close()
 
 
 def _resume(ring: Ring) -> None:
-    """Take over a ring: what its last server had begun is asked again."""
+    """Take over a ring: requests that its last server had begun are made ready again."""
     ring.words[BELL.asleep >> 3] = 0
     for k in ring.indices():
         native().swap(ring.slot(k) + SLOT.state, CLAIMED, READY)
@@ -297,7 +298,7 @@ def _usual_lanes() -> int:
 
 
 def _elect(path: Path, wait: float) -> int:
-    """Be the only broker of this name; gives the descriptor that holds the lock."""
+    """Become the only broker of this name; returns the descriptor that holds the lock."""
     fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + wait
     while True:

@@ -27,13 +27,13 @@ from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Modul
 from tilewright.runtime.call import MODEL, OK, SUPERSEDED
 
 _EVERY = (1 << 31) - 1
-"""Sleepers to wake: all."""
+"""The number of sleepers to wake: all."""
 _RETRIES = 1000
-"""Attempts at a call whose memory has to grow first."""
+"""Attempts of a call whose memory has to be enlarged first."""
 
 
 def _collector_lock(m: Module) -> None:
-    """One lane at a time collects. 0 free, 1 taken, 2 taken and awaited."""
+    """A lock, so that one lane at a time collects. 0: free, 1: locked, 2: locked with waiters."""
     with m.function("tw_collector_take", VOID, [("lock", PTR)], local=True) as (f, (lock,)):
         with f.when(f.swap_if(lock, 0, 1, I32)):
             f.ret()
@@ -48,11 +48,11 @@ def _collector_lock(m: Module) -> None:
 
 
 def _target(m: Module) -> None:
-    """How many requests start a batch: each lane's share of the agents that are at it, all of them that can ask, or
-    what fills a batch.
+    """How many requests start a batch: the least of a lane's share of the active agents, of the agents that can send
+    one now, and of the requests that fill a batch.
 
-    `seen` has the time of each agent's last answer, or IN_FLIGHT. One that has not asked for a few waits is not at it:
-    it steps a long episode, and waiting for it would be in vain.
+    `seen` has the time of each agent's last answer, or IN_FLIGHT. An agent that has sent none for some multiples of the
+    wait is not active (it steps a long episode), and is not waited for.
     """
     with m.function("tw_target", I64, [("server", PTR), ("time", I64)], local=True) as (f, (server, time)):
         seen, active = server[SERVER.seen], f.var(I64, 0)
@@ -70,7 +70,7 @@ def _target(m: Module) -> None:
 
 
 def _gather_time(m: Module) -> None:
-    """`tw_collect`: sleep until a batch shall start; 0 if the server shall stop."""
+    """`tw_collect`: sleep until a batch shall start; returns 0 if the server shall stop."""
     with m.function("tw_collect", I1, [("server", PTR)], local=True) as (f, (server,)):
         header = server[SERVER.header]
         max_wait = server[SERVER.max_wait_ns]
@@ -102,7 +102,7 @@ def _gather_time(m: Module) -> None:
 
 
 def _claim(m: Module) -> None:
-    """Take what is ready, as far as a batch has room, going on after the slot where the last one ended."""
+    """Claim ready requests as far as a batch has space, beginning after the last slot of the previous batch."""
     with m.function("tw_claim_slot", I1, [("lane", PTR), ("index", I64)], local=True) as (f, (lane, index)):
         # Gives 0 if the batch has no room for it.
         server = lane[LANE.server]
@@ -161,7 +161,8 @@ def _claim(m: Module) -> None:
 
 
 def _move(m: Module) -> None:
-    """`tw_gather`, `tw_scatter`: a tensor of the batch from the slots, or to them. Rows lie along an inner axis."""
+    """`tw_gather`, `tw_scatter`: copy a tensor of the batch from the slots, or to them. The rows may be an inner
+    dimension."""
     params = [("lane", PTR), ("copy", PTR), ("batch", PTR)]
     for name, gather in (("tw_gather", True), ("tw_scatter", False)):
         with m.function(name, VOID, params, local=True) as (f, (lane, entry, batch)):
@@ -179,7 +180,7 @@ def _move(m: Module) -> None:
 
 
 def _run_batch(m: Module) -> None:
-    """Run the model on the claimed requests; gives its status. The version is in the last word of `io` then."""
+    """Run the model on the claimed requests; returns its status. Afterwards the last word of `io` is the version."""
     with m.function("tw_run_batch", I64, [("lane", PTR)], local=True) as (f, (lane,)):
         server = lane[LANE.server]
         inputs, outputs = server[SERVER.inputs], server[SERVER.outputs]
@@ -216,7 +217,7 @@ def _run_batch(m: Module) -> None:
 
 
 def _answer(m: Module) -> None:
-    """Say that the batch is done, and wake who sleeps: one system call for 32 slots."""
+    """Mark the requests as done and wake their agents: one system call for every 32 slots."""
     with m.function("tw_answer", VOID, [("lane", PTR), ("status", I64)], local=True) as (f, (lane, status)):
         server = lane[LANE.server]
         arguments = server[SERVER.inputs] + server[SERVER.outputs]
@@ -271,8 +272,8 @@ def _count(f: Function, lane: Value, start: Value) -> None:
 
 
 def _serve(m: Module) -> None:
-    """`tw_serve(lane)`: collect, run, answer, until the server shall stop (OK) or has to look where the weights are
-    now (SUPERSEDED). Touches no Python object."""
+    """`tw_serve(lane)`: collect, run, answer, until the server shall stop (OK) or the weights have moved (SUPERSEDED).
+    Uses no Python objects."""
     with m.function("tw_serve", I64, [("lane", PTR)]) as (f, (lane,)):
         server = lane[LANE.server]
         lock = server + SERVER.collector

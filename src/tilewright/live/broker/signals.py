@@ -9,7 +9,7 @@ from tilewright.runtime.threads import SYS_FUTEX
 
 _WAIT_BITSET, _WAKE_BITSET = 9, 10
 ALL = 0xFFFFFFFF
-"""The mask of everybody who sleeps on a word."""
+"""The mask of all sleepers on a word."""
 EINTR, ETIMEDOUT = 4, 110
 
 
@@ -44,7 +44,8 @@ def _futex_number() -> int:
 
 
 def define_sleeping(m: Module) -> None:
-    """`tw_sleep`: wait while the word is `value`, until a time or a wake-up by `mask`; gives 0 or what ended it."""
+    """`tw_sleep`: wait while the word is `value`, until a time or a wake-up by `mask`; returns 0, or the reason for the
+    end."""
     params = [("word", PTR), ("value", I64), ("until", I64), ("mask", I64)]
     with m.function("tw_sleep", I64, params, local=True) as (f, (word, value, until, mask)):
         spec = f.space(16)

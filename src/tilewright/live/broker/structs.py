@@ -1,13 +1,13 @@
 """The native structs that an agent and its broker share, and those of each.
 
 What is shared (`HEADER`, `SLOT`) lies in the ring's file (`ring.py`); `CLIENT`, `SERVER` and `LANE` are private to a
-process. An agent owns its slot, the server owns all that decides where it reads and writes: of a slot it believes only
-the state and, once it has been checked, the number of rows.
+process. An agent owns its slot; the server trusts of it only the state and, once checked, the number of rows, so that
+no agent decides where the server reads and writes.
 
     state of a slot   FREE --attach--> IDLE --request--> READY --server--> CLAIMED --server--> DONE --agent--> IDLE
 
-`ready` has a bit for every slot that asks: an agent sets it, the server takes it away, so that collecting a batch costs
-a word and not a walk over the slots. A bit whose slot is not READY is a request that was taken back, and is ignored.
+`ready` has a bit for every slot with a request: an agent sets it and the server clears it, so that collecting a batch
+reads one word instead of all slots. A bit whose slot is not READY is a withdrawn request, and is ignored.
 
 Waiting is sleeping (futexes): agents outnumber cores. A server that waits says for how many requests it is worth waking
 (`wake_at`), and the agent that makes the number full wakes it; the server wakes all agents of a batch by one call of
@@ -19,9 +19,9 @@ from __future__ import annotations
 from tilewright.runtime.layout import Struct
 
 MAX_SLOTS = 256
-"""Agents of a ring."""
+"""The most agents of a ring."""
 GROUP_SLOTS = 32
-"""Agents that one word wakes: bits of a futex's mask."""
+"""The agents that one word can wake: bits of a futex's mask."""
 WORDS, GROUPS = MAX_SLOTS // 64, MAX_SLOTS // GROUP_SLOTS
 
 FREE, IDLE, READY, CLAIMED, DONE = range(5)
@@ -30,13 +30,14 @@ FREE, IDLE, READY, CLAIMED, DONE = range(5)
 BUSY, LOST, TIMED_OUT, INTERRUPTED, FAILED, DETACHED = 11, 12, 13, 14, 15, 16
 
 TICK_NS = 20_000_000
-"""How often an agent that sleeps looks whether the broker still lives."""
+"""The interval, in nanoseconds, at which a sleeping agent checks whether the broker still lives."""
 PAUSE_NS = 100_000_000
-"""How often an agent that is still waiting comes up for signals, which may have arrived while it was not asleep."""
+"""The interval, in nanoseconds, at which a waiting agent returns to Python to handle signals, which may have arrived
+while it was not asleep."""
 IDLE_NS = 100_000_000
-"""How long a server sleeps at most."""
+"""The longest sleep of a server in nanoseconds."""
 IN_FLIGHT = 1 << 62
-"""Stands for the time of an agent's last answer while its request is computed."""
+"""In place of the time of an agent's last answer: its request is being computed."""
 
 # The ring's first page. Each part that others write has cache lines of its own.
 HEADER = Struct("magic", "abi", "size", "text_size", "closed", "pid", "epoch", "attached")
@@ -52,7 +53,7 @@ CLIENT = Struct(
     "busy", "header*", "slot*", "word", "bit", "answer*", "mask", "rows", "timeout_ns", "ring", "lock*",
     "inputs", "outputs", "table*",
 )  # fmt: skip
-"""`ring` is the file, `lock` a `struct flock` that asks for the server's byte, `table` has COPY for every tensor."""
+"""`ring` is the file, `lock` a `struct flock` that queries the server's byte, `table` has COPY for every tensor."""
 COPY = Struct("offset", "row_bytes", "outer", "inner")
 SERVER = Struct(
     "stop", "collector", "inflight", "cursor", "last_requests", "last_rows",
@@ -62,5 +63,6 @@ SERVER = Struct(
 LANE = Struct(
     "server*", "requests", "rows", "io*", "claimed*", "buffers*", "batches", "all_requests", "all_rows", "busy_ns"
 )
-"""`requests` and `rows` are those of the present batch; `claimed` has CLAIM for each, `buffers` the batch's tensors."""
+"""`requests` and `rows` are those of the current batch; `claimed` has CLAIM for each request, `buffers` the batch's
+tensors."""
 CLAIM = Struct("slot*", "index", "rows", "first")

@@ -4,8 +4,8 @@
     segment.py    packed weights that processes share
     epoch.py      all versions of one structure, opened
     sums.py       checksums of what lies in a store
-    publisher.py  `Publisher`: the one who writes
-    actor.py      `Actor`: one of many who read
+    publisher.py  `Publisher`: the process that writes
+    actor.py      `Actor`: one of the processes that read
     inventory.py  what `tilewright store` shows and sweeps
 
 Nothing here imports the compiler. docs/store.md has the design.

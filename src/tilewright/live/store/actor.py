@@ -1,5 +1,4 @@
-"""`Actor`: a policy whose weights another process publishes. Made by `attach`; needs no compiler and compiles
-nothing."""
+"""`Actor`: a policy whose weights another process publishes; created by `attach`, without the compiler."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from tilewright.support.errors import ArtifactError, CompileError, StoreError
 
 _live: weakref.WeakSet[Actor] = weakref.WeakSet()
 _POLL_SECONDS = 0.0005
-"""Seconds between two looks for a newer version while one is waited for."""
+"""Seconds between two checks for a newer version while one is awaited."""
 
 
 class Actor(Runner):
@@ -33,8 +32,8 @@ class Actor(Runner):
         (action, value), version = actor.versioned(obs)
 
     Each call uses one version as a whole: the one that is newest when it begins. Weights are read where the publisher
-    packed them; nothing is copied, and no call ever waits for a publisher. When a new structure is published the next
-    call uses it; `inputs` and `outputs` tell what it wants.
+    packed them, without a copy, and no call waits for a publisher. When a new structure is published, the next call
+    uses it; `inputs` and `outputs` describe its arguments.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class Actor(Runner):
     # -- where the weights are ---------------------------------------------------------------------------------------
 
     def _find(self, timeout: float) -> Epoch:
-        """Open the current epoch, waiting for one to appear."""
+        """Open the current epoch; waits up to `timeout` seconds for one to appear."""
         deadline = time.monotonic() + timeout
         while True:
             path = files.current_epoch(self._folder)
@@ -106,7 +105,7 @@ class Actor(Runner):
         self._start(engine)
 
     def _follow(self) -> None:
-        """The control page names no slot: go where the store's link points, if that is elsewhere."""
+        """The control page names no slot: open the epoch that the store's link points to, if it is another one."""
         with self._moving:
             self._check_open()
             now = self._epoch.control.current
@@ -125,18 +124,18 @@ class Actor(Runner):
 
     @property
     def version(self) -> int:
-        """The version that a call now would use."""
+        """The version that a call would use now."""
         return self._newest().version
 
     @property
     def age(self) -> float:
-        """Seconds since that version was published."""
+        """Seconds since the current version was published."""
         return time.monotonic() - self._newest().published
 
     def wait(self, version: int | None = None, timeout: float | None = None) -> bool:
-        """Wait for a version of at least this number; for one that is newer than the present one if None.
+        """Wait for a version of at least this number; if None, for one newer than the current one.
 
-        Gives whether it came within `timeout` seconds.
+        Returns whether it came within `timeout` seconds.
         """
         wanted = self.version + 1 if version is None else version
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -159,7 +158,7 @@ class Actor(Runner):
 
     @property
     def program(self) -> Program:
-        """The store's program without weights: a `Publisher` made of it goes on with the store."""
+        """The store's program without weights, from which a new `Publisher` can continue the store."""
         return self._epoch.program
 
     @property
@@ -168,7 +167,7 @@ class Actor(Runner):
         return self._folder
 
     def close(self) -> None:
-        """Detach. Later calls are errors."""
+        """Detach from the store. Later calls raise errors."""
         with self._moving:
             if not self._open:
                 return
@@ -218,7 +217,7 @@ class Actor(Runner):
 def attach(
     name: str, threads: int = 1, *, timeout: float = 0.0, directory: str | os.PathLike[str] | None = None
 ) -> Actor:
-    """Attach to a store that a `Publisher` of this node made.
+    """Attach to a store that a `Publisher` of this node has created.
 
     Args:
         threads: of a call, the caller's included.

@@ -1,4 +1,4 @@
-"""An epoch that is open: its program, its control page and its slots, for the publisher or for one reader."""
+"""An open epoch: its program, its control page and its slots, for the publisher or for one reader."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Epoch:
 
     Args:
         path: its folder.
-        program: what is in `program.tw`.
+        program: the contents of `program.tw`.
         digest: 16 bytes of that file's digest.
     """
 
@@ -48,7 +48,7 @@ class Epoch:
 
     @classmethod
     def create(cls, path: Path, program: Program, mode: int) -> Epoch:
-        """Make a new one in an empty folder: it has no version yet. StoreError if there is no room."""
+        """Create a new epoch, without a version yet, in an empty folder. Raises StoreError if there is no memory."""
         nbytes = slot_nbytes(program.manifest)
         try:
             artifact.write(path / "program.tw", program, 0, code_only=True)
@@ -73,7 +73,7 @@ class Epoch:
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = False) -> Epoch:
-        """One that is installed. FileNotFoundError if it has gone in the meantime, StoreError if it is damaged."""
+        """Open an installed epoch. Raises FileNotFoundError if it has been removed, StoreError if it is damaged."""
         look_for_support(path / "support")
         digest = _file_digest(path)
         try:
@@ -89,11 +89,11 @@ class Epoch:
         return cls(path, program, digest, control, segments)
 
     def moved(self, path: Path) -> None:
-        """Follow the folder to its new name."""
+        """Record the folder's new path."""
         self.path, self.segments.path = path, path / "segments"
 
     def addresses(self, slot: int) -> list[int]:
-        """Where the packed parameters of a slot are."""
+        """The addresses of the packed parameters in a slot."""
         entry = self._addresses.get(slot)
         if entry is None:
             base = self.segments.slot_address(slot)
@@ -103,7 +103,7 @@ class Epoch:
     # -- readers -------------------------------------------------------------------------------------------------------
 
     def enter(self) -> int:
-        """Become one of the readers; gives which."""
+        """Register as a reader; returns its number."""
         for index in range(MAX_READERS):
             if lock_reader(self._locks, index):
                 self.control.enter(index, os.getpid())
@@ -112,18 +112,18 @@ class Epoch:
         raise StoreError(f"{MAX_READERS} readers are attached already", where=str(self.path))
 
     def reenter(self) -> int:
-        """In the child of a fork: become a reader of its own. The parent's entry and lock stay the parent's."""
+        """In the child of a fork: register as a reader of its own; the parent's entry and lock stay the parent's."""
         mine = os.open(f"/proc/self/fd/{self._locks}", os.O_RDWR | os.O_CLOEXEC)
         os.close(self._locks)
         self._locks = mine
         return self.enter()
 
     def is_alive(self, index: int) -> bool:
-        """Whether a process is reader `index`."""
+        """Whether the process of reader `index` is alive."""
         return index == self._reader or is_locked(self._locks, index)
 
     def close(self) -> None:
-        """Stop being a reader or the publisher. Mapped memory goes when nothing refers to it any more."""
+        """Stop being a reader or the publisher. Memory is unmapped when no object refers to it any more."""
         if self._locks >= 0:
             os.close(self._locks)
             self._locks = -1
@@ -131,12 +131,12 @@ class Epoch:
 
     @property
     def deleted(self) -> bool:
-        """Whether another process has deleted the files, without a word to the readers."""
+        """Whether another process has deleted the files without telling the readers."""
         return self._locks >= 0 and os.fstat(self._locks).st_nlink == 0
 
 
 def digest_of(program: Program) -> bytes:
-    """16 bytes that two programs share if they are the same but for their weights."""
+    """A 16-byte digest of a program without its weights."""
     h = blake2b(digest_size=16)
     for part in artifact.encode(program, 0, code_only=True):
         h.update(memoryview(part))  # type: ignore[arg-type]
@@ -144,5 +144,5 @@ def digest_of(program: Program) -> bytes:
 
 
 def _file_digest(path: Path) -> bytes:
-    """The `digest_of` an epoch's program, read from its file."""
+    """`digest_of` for an epoch's program, read from its file."""
     return blake2b(read_file(path / "program.tw"), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""A store's files: where they are, who may open them, and the locks that tell the living from the dead.
+"""A store's files: their paths, their permissions, and the locks that show which processes are alive.
 
     <root>/<name>/              0700
         lock                    held (flock) by the publisher; its process number is the text
@@ -10,8 +10,8 @@
             control             the control page; each reader holds a lock on one byte of it
             segments            the slots, one after another
 
-The root is a folder of `tmpfs` that belongs to the user alone: who can write there can make actors run code. Locks are
-those of open files (`F_OFD_SETLK`, `flock`): the kernel drops them when their holder dies, however it dies.
+The root is a folder in `tmpfs` that only the user can write to: a process that writes there can make actors run code.
+Locks belong to open files (`F_OFD_SETLK`, `flock`): the kernel drops them when their holder dies in any way.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def store_root(directory: str | os.PathLike[str] | None = None) -> Path:
 
 
 def store_folder(name: str, directory: str | os.PathLike[str] | None = None) -> Path:
-    """The folder of a store that exists or not. StoreError for a name that cannot be one."""
+    """The folder of a store, which may not exist. Raises StoreError for an invalid name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         expected = "up to 128 letters, digits and _.@+=:-, a letter, digit or _ first"
         raise StoreError("not a name for a store", where=f"store {str(name)[:60]!r}", expected=expected)
@@ -50,7 +50,8 @@ def store_folder(name: str, directory: str | os.PathLike[str] | None = None) -> 
 
 
 def check_owner(path: Path) -> None:
-    """StoreError unless a folder is one, is ours, and no other user may write to it (but a group that we let)."""
+    """Raise StoreError unless a path is a folder, belongs to this user, and no other user (outside of an allowed group)
+    may write to it."""
     try:
         result = os.lstat(path)
     except OSError as error:
@@ -67,7 +68,7 @@ def check_owner(path: Path) -> None:
 
 
 def make_folder(path: Path, mode: int) -> None:
-    """A folder of ours with the access that files of `mode` need; its parent too."""
+    """Create a folder, and its parent, with the permissions that files of `mode` require."""
     try:
         for folder in (path.parent, path):
             with contextlib.suppress(FileExistsError):
@@ -80,7 +81,7 @@ def make_folder(path: Path, mode: int) -> None:
 
 
 def folder_mode(mode: int) -> int:
-    """The access to a folder whose files have `mode`: searching where reading is allowed."""
+    """The permissions of a folder whose files have `mode`: search permission wherever there is read permission."""
     return mode | (mode & 0o444) >> 2
 
 
@@ -88,7 +89,8 @@ def folder_mode(mode: int) -> int:
 
 
 def lock_publisher(folder: Path, mode: int, wait: float) -> int:
-    """Become the store's publisher: a file that is open and locked. Waits `wait` seconds for another to go."""
+    """Become the store's publisher; returns an open, locked file. Waits up to `wait` seconds for another publisher to
+    end."""
     path = folder / "lock"
     deadline = time.monotonic() + wait
     while True:
@@ -131,8 +133,8 @@ def _is_file(file: int, path: Path) -> bool:
 
 @contextlib.contextmanager
 def if_unowned(folder: Path, lock: str = "lock") -> Iterator[bool]:
-    """Try to take the lock of a store's publisher (or another `lock`) for the time of the context; gives whether it was
-    free. While the context holds the lock, no publisher can start."""
+    """Try to hold the lock of a store's publisher (or another `lock`) during the context; yields whether it was free.
+    While it is held, no publisher can start."""
     try:
         file = os.open(folder / lock, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -148,7 +150,7 @@ def if_unowned(folder: Path, lock: str = "lock") -> Iterator[bool]:
 
 
 def publisher_process(folder: Path) -> int | None:
-    """The process that publishes to a store now; None if there is none."""
+    """The process number of a store's current publisher; None if there is none."""
     with if_unowned(folder) as unowned:
         if unowned:
             return None
@@ -162,7 +164,7 @@ FLOCK = struct.Struct("hhqqi4x")
 
 
 def lock_reader(file: int, index: int) -> bool:
-    """Lock byte `index` for this open file; whether no other process had it."""
+    """Lock byte `index` for this open file; returns whether no other process holds it."""
     try:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, index, 1, 0))
     except OSError as error:
@@ -182,7 +184,7 @@ def is_locked(file: int, index: int) -> bool:
 
 
 def current_epoch(folder: Path) -> Path | None:
-    """The epoch that is in use; None if there is no store, or no version in it yet."""
+    """The folder of the current epoch; None if there is no store, or no version in it yet."""
     try:
         target = os.readlink(folder / "current")
     except (FileNotFoundError, NotADirectoryError):
@@ -195,7 +197,7 @@ def current_epoch(folder: Path) -> Path | None:
 
 
 def new_epoch(folder: Path, mode: int) -> Path:
-    """A folder to build an epoch in, which `install_epoch` puts in its place."""
+    """Create a folder for building an epoch, which `install_epoch` then installs."""
     import tempfile  # here, as `shutil` below: actors start faster without them
 
     path = Path(tempfile.mkdtemp(prefix=NEW, dir=folder))
@@ -204,7 +206,7 @@ def new_epoch(folder: Path, mode: int) -> Path:
 
 
 def install_epoch(folder: Path, built: Path) -> Path:
-    """Give a complete epoch the next number and make it the current one. After an error it is what it was."""
+    """Give a complete epoch the next number and make it current. After an error, the old one is still current."""
     name = f"{max((int(p.name) for p in epochs(folder)), default=0) + 1:08d}"
     link = folder / f"{NEW}link"
     with contextlib.suppress(FileNotFoundError):
@@ -222,7 +224,7 @@ def install_epoch(folder: Path, built: Path) -> Path:
 
 
 def is_store(folder: Path) -> bool:
-    """Whether a folder is a store, or a broker's alone: what stands in it is ours, a lock included."""
+    """Whether a folder is a store, or a broker's folder, of this user."""
     try:
         names = os.listdir(folder)
         lock = os.lstat(folder / next(n for n in ("lock", BROKER[1]) if n in names))
@@ -233,19 +235,19 @@ def is_store(folder: Path) -> bool:
 
 
 def epochs(folder: Path) -> list[Path]:
-    """All epochs that are installed, the current one and superseded ones."""
+    """All installed epochs, the current one and superseded ones."""
     return sorted(p for p in folder.iterdir() if EPOCH.fullmatch(p.name))
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """The files that dead publishers left: epochs begun and not installed, and superseded ones."""
+    """Remains of dead publishers: unfinished epochs, and superseded ones."""
     current = current_epoch(folder)
     begun = [p for p in folder.iterdir() if p.name.startswith(NEW)]
     return sorted(p for p in [*begun, *epochs(folder)] if p != current)
 
 
 def read_file(path: Path) -> bytes:
-    """All of a file. StoreError for anything else in its place: a link may lead to what has no end."""
+    """All bytes of a file. Raises StoreError if it is not a regular file, such as a link to an endless device."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         result = os.fstat(file)
@@ -258,7 +260,7 @@ def read_file(path: Path) -> bytes:
 
 
 def nbytes_of(path: Path) -> int:
-    """Bytes of memory that a file takes, or all in a folder."""
+    """Bytes of memory that a file, or all files in a folder, use."""
     total = 0
     for candidate in [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Looking at stores from outside, and sweeping those that nothing uses any more."""
+"""Inspects stores from outside, and removes unused ones."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _STATES = {SEALED: "sealed", WRITING: "being written"}
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
-    """A store.
+    """The state of a store.
 
     Attributes:
         publisher: the process that publishes to it; None if there is none.
         problem: why it cannot be used; None if it can.
         version: the newest; -1 if there is none.
-        age: seconds since that was published.
+        age: seconds since that version was published.
         nbytes: memory that it takes.
-        leftovers: folders in it that dead publishers left.
-        details: what `Publisher.stats` gives.
+        leftovers: folders in it that remain from dead publishers.
+        details: as of `Publisher.stats`.
     """
 
     name: str
@@ -61,7 +61,7 @@ def _look(name: str, directory: str | os.PathLike[str] | None) -> list[StoreInfo
 
 
 def info(name: str, directory: str | os.PathLike[str] | None = None, *, verify: bool = False) -> StoreInfo:
-    """One store. StoreError if there is none.
+    """The state of one store. Raises StoreError if there is none.
 
     Args:
         verify: compare the newest version with its checksum.
@@ -100,7 +100,7 @@ def attached(epoch: Epoch) -> list[ReaderState]:
 
 
 def _mistrust(epoch: Epoch, newest: SlotState) -> str | None:
-    """Why the newest version cannot be trusted."""
+    """The reason why the newest version cannot be trusted; None if it can."""
     whole = is_whole(epoch, newest.index)
     if whole is None:
         return f"version {newest.version} has no checksum: its publisher died within milliseconds of publishing it"
@@ -155,11 +155,11 @@ class Swept:
 def sweep(
     directory: str | os.PathLike[str] | None = None, name: str | None = None, *, dry: bool = False
 ) -> list[Swept]:
-    """Remove stores that have no publisher, no readers and no broker, and what dead publishers left in the others.
+    """Remove stores that have no publisher, no readers and no broker, and remains of dead publishers in the others.
 
     Args:
-        name: look at this store alone.
-        dry: only say what would go.
+        name: only check this store.
+        dry: only list what would be removed.
     """
     root = files.store_root(directory)
     if not root.is_dir():
@@ -176,7 +176,7 @@ def sweep(
 
 
 def _sweep(folder: Path, dry: bool) -> list[Swept]:
-    """Sweep a store that has no publisher and gets none meanwhile."""
+    """Sweep a store that has no publisher, while no publisher can start."""
     with files.if_unowned(folder, files.BROKER[1]) as without_broker:
         used = not without_broker or any(_has_readers(path) for path in files.epochs(folder))
     if used:

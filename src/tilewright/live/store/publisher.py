@@ -1,4 +1,4 @@
-"""`Publisher`: the one process of a node that puts new weights where all its actors read them."""
+"""`Publisher`: the process of a node that writes new weights to where all of its actors read them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import StoreError
 
 _TIMEOUT_SECONDS = 30.0
-"""Seconds that a version waits for a slot which no call holds."""
+"""Seconds that a publication waits for a slot that no call uses."""
 _live: weakref.WeakSet[Publisher] = weakref.WeakSet()
 
 
@@ -55,20 +55,20 @@ class Publisher:
         pub = tw.Publisher("policy", model)
         pub.publish(module.state_dict(), version=17)
 
-    A store has one publisher at a time; the next one goes on with its versions. If the store is new, or holds another
-    structure, the model's present weights become its first version and actors move to the new structure between calls;
-    else the newest version stays until `publish` is called. Nothing is removed when the publisher ends: actors go on
-    with the last version. Any number of threads may publish.
+    A store has one publisher at a time; its successor continues with the versions. If the store is new, or has another
+    structure, the model's current weights become its first version, and actors switch to the new structure between
+    calls; else the newest version stays until `publish` is called. When the publisher ends, nothing is removed: actors
+    go on with the last version. Any number of threads may publish.
 
     Args:
         name: of the store.
-        model: a `Model`, or a `Program`; one without weights makes a store when it is first published to.
+        model: a `Model`, or a `Program`; for one without weights, the first `publish` creates the store.
         directory: of all stores; TILEWRIGHT_STORE_DIR or /dev/shm/tilewright-<user number> if None.
-        wait: seconds to stand by while another process is the publisher.
+        wait: seconds to wait while another process is the publisher.
         mode: access to the files: 0o600, or 0o660 for the actors of a group.
         threads: that pack the weights.
 
-    Raises StoreError if another publisher has the store, or there is no room.
+    Raises StoreError if another process is the publisher, or there is no memory.
     """
 
     def __init__(
@@ -116,14 +116,14 @@ class Publisher:
     def publish(
         self, weights: Mapping[str, Any], version: int | None = None, *, force: bool = False, finite: bool = True
     ) -> int:
-        """Make weights current for every later call of every actor; gives their version.
+        """Make weights current for every later call of every actor; returns their version.
 
-        They are checked, packed into a slot that nothing reads, and then become current at once: a call uses one
-        version as a whole. If anything is wrong nothing has changed. Tensors of a GPU are copied to the CPU first.
+        They are checked, packed into an unused slot, and then become current at once: a call uses a single version.
+        After an error nothing has changed. Tensors on a GPU are copied to the CPU first.
 
         Args:
             weights: all of them by name, as `state_dict()` gives them; NumPy or PyTorch arrays.
-            version: a number larger than the newest; one more if None.
+            version: a number larger than the newest; that plus 1 if None.
             force: accept any version, so that self-play may go back to an older one.
             finite: refuse NaN and infinity.
 
@@ -152,7 +152,7 @@ class Publisher:
             return chosen
 
     def _begin(self, new: _New) -> None:
-        """A new epoch with its first version; actors of an older one are told to move."""
+        """Create a new epoch with its first version, and tell actors of the old one to move."""
         older = files.leftovers(self.folder) + [p for p in [files.current_epoch(self.folder)] if p]
         built = files.new_epoch(self.folder, self._mode)
         epoch = None
@@ -192,7 +192,7 @@ class Publisher:
                     control.release(idle)
 
     def _fill(self, epoch: Epoch, slot: int, new: _New) -> None:
-        """Pack into a slot. Raw weights are read where they are if their memory allows."""
+        """Pack weights into a slot. Raw weights are read in place if their layout permits."""
         staged = self._staged([k for k, array in enumerate(new.arrays) if not is_readable(array)])
         arguments = iter([staged.get(k, array) for k, array in enumerate(new.arrays)] if staged else new.arrays)
         raw = native().addresses([self._fixed[p.name] if p.fixed else next(arguments) for p in self._manifest.params])
@@ -211,7 +211,7 @@ class Publisher:
         self._prepare(raw, packed, keep=True, bring=bring)
 
     def _staged(self, moved: Sequence[int]) -> dict[int, Array]:
-        """Memory that `tw_prepare` can read for copies of these parameters."""
+        """Memory, readable by `tw_prepare`, for copies of these parameters."""
         if not moved:
             return {}
         if self._staging is None:
@@ -221,7 +221,8 @@ class Publisher:
     # -- taking over -------------------------------------------------------------------------------------------------
 
     def _continue(self) -> None:
-        """Go on with what an earlier publisher left, if it is this program's; remove what a dead one left."""
+        """Continue with an earlier publisher's epoch, if it has this program; remove the remains of a dead
+        publisher."""
         current = files.current_epoch(self.folder)
         for path in files.leftovers(self.folder):
             retire(path)
@@ -270,8 +271,8 @@ class Publisher:
         return Program(self._manifest, self._program.objects, self._fixed)
 
     def stats(self) -> dict[str, Any]:
-        """The store as it is now, as data for JSON: versions, the time that publishing took, readers and how far they
-        are.
+        """The current state of the store as JSON data: versions, times of publishing, readers and the versions that
+        they use.
 
         `readers` lists process, calls, the version of the last call, and how many versions old that is.
         """
@@ -282,7 +283,7 @@ class Publisher:
         return known | (describe_epoch(self._epoch) if self._epoch is not None else {"readers": []})
 
     def close(self, *, remove: bool = False) -> None:
-        """Stop being the publisher. The newest version stays for the actors, unless `remove` is set."""
+        """Stop being the publisher. The newest version stays for actors, unless `remove` is set."""
         if os.getpid() == self._process:
             self._sums.wait()
         with self._lock:
@@ -322,7 +323,7 @@ class Publisher:
 
 
 def _parts(model: Model | Program) -> tuple[Program, Mapping[str, Any] | None, int]:
-    """The program, its weights if it has them, and their version."""
+    """A model's program, its weights if it has them, and their version."""
     if isinstance(model, Model):
         return model.program, model.weights, model.version
     if not isinstance(model, Program):
@@ -334,7 +335,8 @@ def _parts(model: Model | Program) -> tuple[Program, Mapping[str, Any] | None, i
 
 
 def _aliases(manifest: Manifest) -> dict[int, list[tuple[int, int]]]:
-    """By the number of a raw parameter that is read as it is: packed parameters that are it, and their bytes."""
+    """For each raw parameter that is read in place (by number), the packed parameters that alias it, and their
+    bytes."""
     number = {p.name: k for k, p in enumerate(manifest.params)}
     result: dict[int, list[tuple[int, int]]] = {}
     for k, packed in enumerate(manifest.packed):
@@ -344,15 +346,15 @@ def _aliases(manifest: Manifest) -> dict[int, list[tuple[int, int]]]:
 
 
 def retire(path: Path) -> None:
-    """Tell the readers of an epoch of the store that it has ended, and remove its file. Readers keep the memory that
-    they have mapped."""
+    """Tell the readers of an epoch that it has ended, and remove its files. The memory that readers have mapped
+    stays."""
     with contextlib.suppress(StoreError, OSError):
         open_control(path / "control").flip(SUPERSEDED)
     files.remove(path)
 
 
 def remove_store(folder: Path) -> None:
-    """Remove a store whose lock the caller holds; its readers are told."""
+    """Remove a store whose lock the caller holds, and tell its readers."""
     files.remove(folder / "current")  # first, so that no process attaches any more
     for path in files.epochs(folder):
         retire(path)

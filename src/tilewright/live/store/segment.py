@@ -1,8 +1,8 @@
 """Memory that processes share, as mapped files: an epoch's control page and its slots of packed weights.
 
-Slots of 2 MB and more stand on huge pages where the kernel has some to give. An actor that takes turns with others on a
-processor finds its address translations gone each time; with pages of 4 KB it would look up thousands in a call, which
-in a virtual machine takes longer than reading the weights.
+Slots of 2 MB and more use huge pages if the kernel has some. An actor that shares a core with others loses its address
+translations at each switch; with pages of 4 KB it would reload thousands in a call, which in a virtual machine takes
+longer than reading the weights.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
 _MADV_COLLAPSE = 25  # Linux 6.1: heeds no setting of transparent huge pages, tmpfs' included
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate
 IDLE = 16
-"""Versions after which a slot that none of them used gives its memory back."""
+"""A slot that was not used for so many versions releases its memory."""
 
 
 def open_control(path: Path, *, create: bool = False, mode: int = 0o600) -> Control:
-    """Map a control page, which readers too write to (their pins). StoreError if the file is not of its size."""
+    """Map a control page, writable for readers too (their pins). Raises StoreError if the file has another size."""
     mapped = _map(path, control_nbytes(), _PAGE, writable=True, create=create, mode=mode)
     return Control(mapped.view(np.int64), MAX_READERS)
 
@@ -42,10 +42,9 @@ def open_control(path: Path, *, create: bool = False, mode: int = 0o600) -> Cont
 class Segments:
     """The slots of an epoch. A publisher maps them to write; readers cannot.
 
-    A slot takes memory when it is reserved, and gives it back when it has not been used for `IDLE` versions: more than
-    two are in use only while older versions are being read. Outside `writing` the publisher's mapping is read-only too,
-    so that no stray store of the process that it lives in (a learner with its libraries) changes what actors compute
-    with.
+    A slot's memory is allocated when it is first used, and released when it has not been used for `IDLE` versions: more
+    than two are in use only while older versions are being read. Outside of `writing` the publisher's mapping is
+    read-only too, so that no stray write in its process (a learner with its libraries) can change the weights.
 
     Args:
         nbytes: of one slot.
@@ -60,8 +59,8 @@ class Segments:
         # By slot that may have memory, as an earlier publisher may have left some in any: versions since it was used.
         self._idle = dict.fromkeys(range(SLOTS), 0)
         self.order = list(range(SLOTS))
-        """Slots in the order in which to use them. Those that have memory come first: two take turns, and others serve
-        only while older versions are being read."""
+        """Slots in order of preference. Those with memory come first: usually two alternate, and others are only used
+        while older versions are being read."""
         self._file = -1
         self._bytes = _map(path, SLOTS * self.stride, page, writable=writable, create=create, mode=mode)
         self.address: int = self._bytes.ctypes.data
@@ -79,7 +78,7 @@ class Segments:
 
     @contextlib.contextmanager
     def writing(self, slot: int) -> Iterator[None]:
-        """A block in which a slot may be written to. StoreError if there is no room for it."""
+        """Within the context, a slot may be written. Raises StoreError if there is no memory for it."""
         self._reserve(slot)
         start = slot * self.stride
         self._protect(start, self.stride, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -106,14 +105,14 @@ class Segments:
             _libc().madvise(self.address + slot * self.stride, self.stride, _MADV_COLLAPSE)
 
     def used(self, slot: int) -> list[int]:
-        """Note that a version was written to a slot; gives the slots that have been idle for long."""
+        """Record that a version was written to a slot; returns the slots that have been idle for `IDLE` versions."""
         for k in self._idle:
             self._idle[k] += 1
         self._idle[slot] = 0
         return [k for k, versions in self._idle.items() if versions >= IDLE]
 
     def give_back(self, slot: int) -> None:
-        """Give back the memory of a slot that nothing reads or will read before it is written again."""
+        """Release the memory of a slot that no process reads, or will read before it is written again."""
         del self._idle[slot]
         if _libc().fallocate(self._file, _PUNCH_HOLE | _KEEP_SIZE, slot * self.stride, self.stride) == 0:
             self._reserved.discard(slot)
@@ -127,14 +126,14 @@ class Segments:
             raise StoreError(f"mprotect failed: {os.strerror(ctypes.get_errno())}", where=str(self.path))
 
     def close_file(self) -> None:
-        """Let go of the file; what is mapped stays."""
+        """Close the file; its mappings stay."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 def is_full(error: OSError) -> bool:
-    """Whether an error says that there is no room."""
+    """Whether an error means that memory is exhausted."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
 
@@ -147,7 +146,7 @@ def no_room(path: Path, nbytes: int) -> StoreError:
 
 
 def _map(path: Path, nbytes: int, align: int, *, writable: bool, create: bool, mode: int) -> Array:
-    """The bytes of a file of just this size, mapped at a multiple of `align` for as long as the array lives."""
+    """The bytes of a file of exactly this size, mapped at a multiple of `align` for as long as the array lives."""
     flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
     file = os.open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0), mode)
     try:
@@ -165,7 +164,7 @@ def _map(path: Path, nbytes: int, align: int, *, writable: bool, create: bool, m
 
 
 def _mapped(file: int, nbytes: int, align: int, protection: int) -> Array:
-    """Map a file over the aligned part of addresses that are reserved first."""
+    """Map a file at the aligned part of an address range that is reserved first."""
     libc, room = _libc(), nbytes + align - _PAGE
     reserved = libc.mmap(None, room, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0)
     if reserved == ctypes.c_void_p(-1).value:

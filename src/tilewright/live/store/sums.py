@@ -1,4 +1,5 @@
-"""Checksums of versions, taken after a publish: the learner does not wait while its weights are read once more."""
+"""Checksums of versions, computed after publishing, so that the learner does not wait while its weights are read
+again."""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ from tilewright.runtime.native import native
 from tilewright.runtime.weights.control import SlotState
 
 AT_ONCE = 1 << 20
-"""Bytes up to which summing takes less than waking a thread."""
+"""Up to this many bytes, computing the checksum takes less time than waking a thread."""
 IDLE_SECONDS = 1.0
-"""Seconds without a version after which the thread ends; the next version starts another."""
+"""Seconds without a version after which the thread ends; the next version starts a new one."""
 WAIT_SECONDS = 2.0
-"""Seconds that a reader waits for the checksum of a version that was published just now."""
+"""Seconds that a reader waits for the checksum of a version that was just published."""
 
 
 class Sums:
-    """Takes the checksums of an owner's versions, those of large ones in a thread of its own.
+    """Computes the checksums of published versions, those of large ones in a thread.
 
-    Where versions come faster than they can be read, older ones go without. The newest gets its checksum, unless the
-    process dies within milliseconds of publishing it.
+    If versions are published faster than they can be read, older ones get no checksum. The newest always gets one,
+    unless the process dies within milliseconds of publishing it.
 
     Args:
         lock: which the owner holds while it writes to a slot.
@@ -37,12 +38,12 @@ class Sums:
         self._busy = False
 
     def at_once(self, epoch: Epoch, slot: int) -> int:
-        """The checksum of a slot that is small; 0 of others, which are to be added when they are sealed."""
+        """The checksum of a small slot; 0 for others, which the caller passes to `add` after sealing."""
         memory = epoch.segments
         return int(native().checksum(memory.slot_address(slot), memory.nbytes)) if memory.nbytes <= AT_ONCE else 0
 
     def add(self, epoch: Epoch, slot: int) -> None:
-        """Sum up what was published in a slot just now. The caller holds the lock."""
+        """Queue the checksum of a slot that was just published. The caller holds the lock."""
         job = (epoch, epoch.control.slot(slot), epoch.segments.view(slot))
         with self._changed:
             self._next = job
@@ -55,7 +56,7 @@ class Sums:
                     self._thread = self._next = None
 
     def wait(self) -> None:
-        """Until nothing is left to do. The caller does not hold the lock."""
+        """Wait until no checksum is pending. The caller does not hold the lock."""
         with self._changed:
             self._changed.wait_for(lambda: self._next is None and not self._busy)
 

@@ -3,7 +3,7 @@
     source.py     `Source`: the one interface, "the newest update newer than this one"
     relay.py      `relay`: a node's agent, which pulls from a source and publishes into the node's store
     serve.py      `serve_weights`: the learner's side over TCP
-    feed.py       what a learner offers under one name, for any number of nodes
+    feed.py       the program and weights that a learner offers under one name, to any number of nodes
     structure.py  a program as it travels, and the layout of its weights
     blob.py       bytes in chunks, digested once, received across broken connections
     wire.py       frames, tags, deadlines

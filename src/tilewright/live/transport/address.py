@@ -14,7 +14,7 @@ EXPECTED = "tcp://HOST:PORT/NAME, such as tcp://learner:7070/policy"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where weights are served and under which name."""
+    """The host and port of a server of weights, and the name of the weights."""
 
     host: str
     port: int
@@ -26,7 +26,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """`tcp://host:port/name`; TransportError if it is not one."""
+    """Parse `tcp://host:port/name`. Raises TransportError for other texts."""
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
@@ -39,7 +39,7 @@ def parse_address(text: str) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or numeric address is this machine and no other can reach it."""
+    """Whether a host name or numeric address can only be reached from this machine."""
     if host == "localhost":
         return True
     try:

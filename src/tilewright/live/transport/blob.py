@@ -1,4 +1,4 @@
-"""Many bytes that travel in chunks: digested once for all callers, and received piece by piece across connections."""
+"""Large byte strings that travel in chunks: digested once for all receivers, and resumed across connections."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tilewright.runtime.layout import aligned_bytes
 
 NO_ID = bytes(16)
 _SMALL = 64 << 10
-"""Bytes up to which digesting takes less than telling another thread."""
+"""Up to this many bytes, computing a digest takes less time than passing it to another thread."""
 
 
 class Blob:
-    """Bytes that are sent, to any number of nodes. They must not change while the blob lives.
+    """Bytes to be sent to any number of nodes, which must not change while the blob lives.
 
-    Its `id` is random, so that a node that comes back with a part of it can tell whether it still is the same.
+    Its `id` is random, so that a node that resumes a transfer can tell whether it is the same blob.
     """
 
     def __init__(self, data: bytes | Array) -> None:
@@ -34,7 +34,7 @@ class Blob:
         self._lock = threading.Lock()
 
     def begin(self, workers: Executor) -> None:
-        """Let all chunks be digested, in order and ahead of who sends them; only the first call does anything."""
+        """Start digesting all chunks in order, ahead of sending; later calls do nothing."""
         with self._lock:
             if not self._digests:
                 self._digests = [digested(workers, self.chunk(k)) for k in range(self.chunks)]
@@ -48,12 +48,12 @@ class Blob:
         return self._digests[index].result()
 
     def root(self) -> bytes:
-        """The digest of the whole."""
+        """The digest of the whole blob."""
         return root_of(self.nbytes, [self.chunk_digest(k) for k in range(self.chunks)])
 
 
 class Partial:
-    """A blob that is being received: whole chunks only, in order, each checked on arrival."""
+    """A blob while it is received: whole chunks in order, each checked on arrival."""
 
     def __init__(self, blob_id: bytes, nbytes: int, memory: Array | None = None) -> None:
         self.id = blob_id
@@ -63,20 +63,20 @@ class Partial:
 
     @property
     def done(self) -> int:
-        """How many chunks have arrived."""
+        """The number of chunks that have arrived."""
         return len(self._digests)
 
     @property
     def chunks(self) -> int:
-        """How many chunks it has when it is whole."""
+        """The total number of chunks."""
         return chunk_count(self.nbytes)
 
     def view(self, index: int) -> memoryview:
-        """Where a chunk's bytes go."""
+        """The memory for a chunk."""
         return self.memory.data[index * CHUNK : min((index + 1) * CHUNK, self.nbytes)]
 
     def add(self, chunk_digest: bytes) -> None:
-        """Note that the next chunk has arrived, with its digest."""
+        """Record that the next chunk, with this digest, has arrived."""
         self._digests.append(chunk_digest)
 
     def root(self) -> bytes:
@@ -85,7 +85,7 @@ class Partial:
 
 
 def digested(workers: Executor, data: memoryview) -> Future[bytes]:
-    """The digest of a chunk, made by a worker; at once where that is less work than telling one."""
+    """A future of a chunk's digest, computed by a worker; computed at once if that is less work."""
     if len(data) > _SMALL:
         with contextlib.suppress(RuntimeError):  # the interpreter ends, and its workers have
             return workers.submit(digest, data)
@@ -105,7 +105,7 @@ def root_of(nbytes: int, digests: list[bytes]) -> bytes:
 
 
 def reusable(memory: Array | None, nbytes: int) -> Array:
-    """Memory of exactly this size: the one given if it is, else new."""
+    """Memory of exactly this size: `memory` if it has that size, else new."""
     if memory is not None and memory.nbytes == nbytes:
         return memory
     fresh: Array = aligned_bytes(nbytes)[:nbytes]

@@ -1,9 +1,10 @@
-"""Messages of any length over a connection, one for one: what a service of a port answers.
+"""Calls of services over a connection: each message, of any length, gets one answer.
 
     CALL     node     bytes of the message (8); the message follows in DATA, a chunk each
     ANSWER   server   the same
 
-A length is compared with a limit before memory is taken, and each chunk must be there within the connection's timeout.
+A length is compared with a limit before memory is allocated, and each chunk must arrive within the connection's
+timeout.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ def receive_message(channel: Channel, kind: Kind, limit: int, wait: float = 0.0)
 
 
 class Caller:
-    """A node's end of a service.
+    """A node's client of a service.
 
     Args:
-        address: where it is.
+        address: of the service.
         secret, tls: as of the server's port.
         timeout: seconds for connecting, and for each frame.
         limit: bytes that an answer may have.
@@ -85,7 +86,8 @@ class Caller:
             raise
 
     def call(self, message: bytes | Array, wait: float) -> Array:
-        """The answer to a message, which may begin after so many seconds; TransportError if there is none."""
+        """Send a message and return its answer, which may begin up to `wait` seconds later. Raises TransportError if
+        there is none."""
         send_message(self._channel, Kind.CALL, message)
         return receive_message(self._channel, Kind.ANSWER, self._limit, wait)
 

@@ -1,4 +1,4 @@
-"""The node's side over TCP: fetches updates, goes on where a lost connection stopped, believes nothing unchecked."""
+"""The node's side over TCP: fetches updates, resumes interrupted transfers, and trusts no unchecked data."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DIGESTERS = 2
 """Threads that digest chunks while others arrive."""
 
 CODE_LIMIT = 256 << 20
-"""Default bound on the bytes of a program."""
+"""The default limit on the bytes of a program."""
 
 
 def opened(address: Address, timeout: float) -> tuple[Channel, bool]:
-    """A connection to an address, and whether that is this machine's own; LostError if there is none."""
+    """A connection to an address, and whether that is this machine's own; Raises LostError if it fails."""
     where = str(address)
     try:
         sock = socket.create_connection((address.host, address.port), timeout)
@@ -44,9 +44,9 @@ class TcpSource:
     """Updates from a learner's `Server`.
 
     Args:
-        address: where.
-        secret: what the server knows too.
-        tls: a context for clients; it proves the server's name unless it says not to.
+        address: of the server.
+        secret: shared with the server.
+        tls: a context for clients; it verifies the server's name unless configured otherwise.
         trust: run code from a server that nothing authenticates.
         code_limit: bytes that a program may have.
         timeout: seconds for connecting, and for each frame.
@@ -106,7 +106,7 @@ class TcpSource:
             self._channel.forget()
 
     def stats(self) -> dict[str, int]:
-        """Connections made, bytes, whole updates, whole programs, transfers that went on where they had stopped."""
+        """Counts of connections, bytes, complete updates, complete programs, and resumed transfers."""
         channel = self._channel
         received = self._stats["bytes_received"] + (channel.received if channel else 0)
         return {**self._stats, "bytes_received": received}
@@ -130,7 +130,7 @@ class TcpSource:
 
     @property
     def _authentic(self) -> bool:
-        """Whether the server has shown who it is, or need not."""
+        """Whether the server has authenticated itself, or need not do so."""
         proved = self._tls is not None and self._tls.verify_mode == ssl.CERT_REQUIRED and self._tls.check_hostname
         return self._secret is not None or proved or self._loopback or self._trust
 
@@ -198,7 +198,7 @@ class TcpSource:
         return Update(offer.mark, offer.version, have, image, offer.finite)
 
     def _resumed(self, channel: Channel, offer: Offer, part: Partial | None) -> Partial | None:
-        """The part that the server continues; None if it begins anew."""
+        """The partial blob that the server continues; None if it starts from the beginning."""
         if offer.start == 0:
             return None
         if part is None or (part.id, part.nbytes, part.done) != (offer.blob, offer.nbytes, offer.start):
@@ -227,7 +227,7 @@ class TcpSource:
 
 
 def _take_chunk(part: Partial, waiting: deque[tuple[Future[bytes], Callable[[bytes], None]]]) -> None:
-    """Take the chunk that has been waiting longest, if its tag fits."""
+    """Complete the chunk that has been waiting longest for its digest, if its tag is right."""
     try:
         result, accept = waiting.popleft()
         accept(result.result())

@@ -23,15 +23,15 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import TransportError
 
 MAX_IMAGES = 4
-"""How many versions are kept for nodes that are still fetching them."""
+"""The most versions that are stored for nodes that are still fetching them."""
 
 _GLANCE = 0.5
-"""Seconds after which one who waits for a version looks whether the feed still lives."""
+"""Seconds between two checks, while waiting for a version, whether the feed is still open."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """One publish: a structure with its file, an image of weights, and what they are called."""
+    """One publication: a structure with its file, an image of weights, and their version."""
 
     mark: Mark
     version: int
@@ -43,15 +43,16 @@ class Snapshot:
 
 
 Served = Model | Publisher | Program
-"""The objects that a learner may offer: a model with its weights, a publisher that serves this node too, a program."""
+"""The objects that a learner may offer: a model with its weights, a program, or a publisher, which serves this node as
+well."""
 
 
 class Feed:
     """The newest snapshot of one name. One thread publishes at a time, any number read.
 
-    Weights are copied once, into an image that all connections send from. While nodes fetch, at most `MAX_IMAGES`
-    versions are kept: a node that comes when so many are being fetched gets the newest of those. So slow nodes cost a
-    bounded amount of memory, and never keep others waiting.
+    Weights are copied once, into an image from which all connections send. At most `MAX_IMAGES` versions that nodes are
+    fetching are stored; when that many are being fetched, a new node gets the newest of those. So slow nodes cost a
+    bounded amount of memory, and never delay others.
     """
 
     def __init__(self, name: str, model: Served) -> None:
@@ -76,7 +77,7 @@ class Feed:
     def publish(
         self, weights: Mapping[str, Any], version: int | None = None, *, force: bool = False, finite: bool = True
     ) -> int:
-        """Offer new weights; gives their version. WeightError, and nothing changes, if they do not fit."""
+        """Offer new weights; returns their version. Raises WeightError, and changes nothing, if they do not fit."""
         with self._publishing:
             if self._publisher is not None:
                 version = self._publisher.publish(weights, version, force=force, finite=finite)
@@ -86,7 +87,8 @@ class Feed:
             return chosen
 
     def replace(self, model: Served, version: int | None = None, *, force: bool = False) -> int:
-        """Offer another program with its weights; gives their version. With a publisher: with those published next."""
+        """Offer another program with its weights; returns their version. A publisher's weights are those that it
+        publishes next."""
         program, weights, _, publisher = _parts(model)
         with self._publishing:
             before = self._structure, self._code
@@ -134,13 +136,13 @@ class Feed:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wake up all who wait; there will be nothing new."""
+        """Wake up all waiting threads; no further version will come."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def forget(self) -> None:
-        """In the child of a fork: what other threads held or did is not here; nothing can be published."""
+        """In the child of a fork: locks and threads of the parent do not exist here; publishing is disabled."""
         self._changed, self._publishing = threading.Condition(), threading.Lock()
         self._fetched.clear()
         self._closed = True
@@ -149,10 +151,11 @@ class Feed:
 
     @contextmanager
     def newer(self, after: Mark | None, wait: float, wanted: Callable[[], bool]) -> Iterator[Snapshot | None]:
-        """The newest snapshot after `after`, kept as it is while the body runs; None if there is none within `wait`.
+        """The newest snapshot after `after`, which stays valid during the context; None if none comes within `wait`
+        seconds.
 
         Args:
-            wanted: asked now and then while waiting; False ends it.
+            wanted: called now and then while waiting; False ends the wait.
         """
         result = self._take(after, time.monotonic() + wait, wanted)
         try:
@@ -196,13 +199,13 @@ class Feed:
         return self._structure
 
     def images(self) -> int:
-        """How many versions are in memory."""
+        """How many versions are stored."""
         with self._changed:
             return len({*self._fetched, *([self._newest] if self._newest else [])})
 
 
 def _parts(model: Served) -> tuple[Program, Mapping[str, Any] | None, int, Publisher | None]:
-    """The program, its weights if they are to be had, their version, and the publisher if it is one."""
+    """The program, its weights if available, their version, and the publisher if it is one."""
     match model:
         case Publisher():
             return model.program, None, model.version, model

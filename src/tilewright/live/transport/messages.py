@@ -1,4 +1,4 @@
-"""The bodies of WANT and OFFER: fixed fields, little-endian, no lengths inside that could lie."""
+"""The bodies of WANT and OFFER: little-endian structs of fixed fields, without inner lengths that could be wrong."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ OFFER_BYTES = _OFFER.size
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A publish: which run of the source, and its number there. Versions are labels; what is newer, this says.
+    """The order of publications: the run of the source, and the publication's number in it. (Versions are only labels.)
 
-    A source that was restarted is another run, and whatever it has is newer.
+    A restarted source is a new run, all publications of which are newer.
     """
 
     run: bytes
@@ -42,11 +42,11 @@ class What(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """The newest weights after `after`, within `wait` seconds.
+    """A request for the newest weights after `after`, within `wait` seconds.
 
     Args:
         structure: the program that the node has; code is sent if the newest weights are for another one.
-        code, weights: a blob that the node has a part of, and how many of its chunks.
+        code, weights: a blob of which the node has a part, and the number of chunks that it has.
     """
 
     after: Mark | None
@@ -75,7 +75,7 @@ class Offer:
     """A blob that follows in chunks.
 
     Args:
-        structure: the program that this is, or that the weights are for.
+        structure: the program itself, or the one that the weights are for.
         blob: its id, and `nbytes` its size.
         start: the first chunk that is sent; the node has those before it.
         finite: the weights are known to hold no NaN and no infinity.

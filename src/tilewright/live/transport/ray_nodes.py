@@ -27,14 +27,15 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import TransportError
 
 _SECONDS = 10.0
-"""Seconds that an answer of another Ray actor may take beyond what it was asked to wait."""
+"""Seconds that another Ray actor may take for an answer beyond the wait that was requested."""
 _LOOK_FOR_NODES = 5.0
-"""Seconds between two looks for nodes that have joined."""
+"""Seconds between two checks for nodes that have joined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """An entry of the board: a publish, its bytes as references. Lists keep Ray from fetching what they hold."""
+    """An entry of the board: a publication, with its bytes as Ray references. They are in lists so that Ray does not
+    fetch them."""
 
     run: bytes
     number: int
@@ -50,20 +51,20 @@ class Posted:
 
 
 class Board:
-    """The newest publish, for agents that ask. A Ray actor; its methods run in one event loop."""
+    """Holds the newest publication, for agents that request it. A Ray actor, whose methods run in one event loop."""
 
     def __init__(self) -> None:
         self._newest: Posted | None = None
         self._changed = asyncio.Event()
 
     async def post(self, posted: Posted) -> None:
-        """Hang up a newer one."""
+        """Replace the entry by a newer one."""
         self._newest = posted
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def newer(self, after: Mark | None, wait: float) -> Posted | None:
-        """The newest publish after `after`; None if none comes within `wait` seconds."""
+        """The newest publication after `after`; None if none comes within `wait` seconds."""
         deadline = time.monotonic() + wait
         while True:
             posted, changed = self._newest, self._changed
@@ -125,7 +126,7 @@ class RaySource:
 
 
 class Agent:
-    """One node's relay. A Ray actor, pinned to the node."""
+    """One node's relay, as a Ray actor that is pinned to the node."""
 
     def __init__(self, board: Any, name: str, directory: str | None, threads: int, mode: int) -> None:
         source = RaySource(board, f"weights {name!r} over Ray")
@@ -136,16 +137,16 @@ class Agent:
         return {**self._relay.stats(), "process": os.getpid(), "store": str(self._relay.folder)}
 
     def wait(self, number: int, timeout: float) -> bool:
-        """Wait until this publish, or a later one, is in the node's store."""
+        """Wait until this publication, or a later one, is in the node's store."""
         return self._relay.wait_mark(number, timeout)
 
     def close(self) -> None:
-        """End; the node's store keeps its last version."""
+        """Stop relaying; the node's store keeps its last version."""
         self._relay.close()
 
 
 class RayWeights:
-    """A learner's weights for all nodes of a Ray cluster. Made by `ray_weights`."""
+    """Publishes a learner's weights to all nodes of a Ray cluster; created by `ray_weights`."""
 
     def __init__(
         self,
@@ -172,9 +173,9 @@ class RayWeights:
     def publish(
         self, weights: Mapping[str, Any], version: int | None = None, *, force: bool = False, finite: bool = True
     ) -> int:
-        """Offer new weights to all nodes; gives their version. They are in the object store when this returns.
+        """Offer new weights to all nodes; returns their version. They are in the object store when this returns.
 
-        Nodes fetch the newest: versions that come faster than they can take are left out.
+        Nodes fetch the newest version and skip older ones if they are too slow.
 
         Args:
             weights: all of them by name, as `state_dict()` gives them.
@@ -210,7 +211,7 @@ class RayWeights:
         self._ray.get(self._board.post.remote(posted))
 
     def refresh(self) -> list[str]:
-        """Give each node that has come since an agent; gives the ids of the nodes that have one.
+        """Start agents on nodes that have joined; returns the ids of all nodes with an agent.
 
         `publish` does this every few seconds. An agent whose process dies is started again by Ray.
         """
@@ -236,7 +237,7 @@ class RayWeights:
         return self._feed.version
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the stores of all nodes have the newest version; gives whether they got it in time."""
+        """Wait until the stores of all nodes have the newest version; returns whether that happened in time."""
         seconds = 1e9 if timeout is None else timeout
         number = self._feed.published
         answers = [agent.wait.remote(number, seconds) for agent in self._agents.values()]
@@ -246,8 +247,8 @@ class RayWeights:
             return False
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """The statistics of each node's relay, by the node's id: see `Relay.stats`. A node that does not answer is left
-        out."""
+        """The statistics of each node's relay, by the node's id: see `Relay.stats`. Nodes that do not answer are
+        omitted."""
         asked = {node: agent.stats.remote() for node, agent in self._agents.items()}
         result = {}
         for node, answer in asked.items():
@@ -258,7 +259,7 @@ class RayWeights:
         return result
 
     def close(self) -> None:
-        """End the agents and the board. The stores of the nodes keep their last version."""
+        """End the agents and the board. The nodes' stores keep their last version."""
         self._feed.close()
         ends = [agent.close.remote() for agent in self._agents.values()]
         self._ray.wait(ends, num_returns=len(ends), timeout=_SECONDS) if ends else None
@@ -291,8 +292,8 @@ def ray_weights(
         weights.publish(module.state_dict(), version=17)
         actor = tw.attach("policy", timeout=60)           # in rollout workers, on any node
 
-    The model's present weights are offered at once. What this gives must live as long as weights shall travel: its
-    actors end with it or with the job.
+    The model's current weights are offered at once. The returned object must live as long as weights are published: its
+    actors end with it, or with the job.
 
     Args:
         name: of the store on each node.

@@ -1,4 +1,4 @@
-"""`relay`: keeps a store of this node at the newest weights of a source, so that its actors need only `attach`."""
+"""`relay`: keeps a store of this node up to date with a source of weights, so that its actors only need `attach`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MAX_LOST = 2.0
 _MAX_REFUSED = 15.0
 """Longest pause, in seconds, before a server that refused is tried again."""
 _STANDBY = 0.2
-"""Seconds between two attempts to take over from another relay of the node."""
+"""Seconds between two attempts to replace another relay of the node."""
 
 _live: weakref.WeakSet[Relay] = weakref.WeakSet()
 
@@ -40,9 +40,9 @@ _live: weakref.WeakSet[Relay] = weakref.WeakSet()
 class Relay:
     """Fetches updates from a source and publishes them into a store of this node, in a thread of its own.
 
-    Weights come once to the node and are packed once, whatever the number of actors. Of several relays for one store
-    one works and the others stand by. What goes wrong is logged, kept in `error`, and tried again; the store keeps its
-    last version meanwhile. A source that goes back to an older version is followed.
+    Weights are sent to the node once and packed once, whatever the number of actors. Of several relays for one store,
+    one works and the others stand by. Failures are logged, stored in `error`, and retried; the store keeps its last
+    version meanwhile. A source may go back to an older version.
 
     Args:
         source: where updates come from.
@@ -85,7 +85,7 @@ class Relay:
     # -- the user's side ---------------------------------------------------------------------------------------------
 
     def start(self) -> Relay:
-        """Start relaying in a thread of its own; gives this relay."""
+        """Start relaying in a thread of its own; returns this relay."""
         self._thread.start()
         return self
 
@@ -95,14 +95,14 @@ class Relay:
         return self._version
 
     def wait(self, version: int | None = None, timeout: float | None = None) -> bool:
-        """Wait until at least this version, or any if None, is in the store; gives whether it came in time."""
+        """Wait until at least this version (any if None) is in the store; returns whether it came in time."""
         wanted = 0 if version is None else version
         with self._news:
             self._news.wait_for(lambda: self._version >= wanted or self._stop.is_set(), timeout)
             return self._version >= wanted
 
     def wait_mark(self, number: int, timeout: float | None = None) -> bool:
-        """Wait until the source's publish of this number, or a later one, is in the store."""
+        """Wait until the source's publication of this number, or a later one, is in the store."""
         with self._news:
             self._news.wait_for(lambda: self._number() >= number or self._stop.is_set(), timeout)
             return self._number() >= number
@@ -116,7 +116,7 @@ class Relay:
         return self._folder
 
     def stats(self) -> dict[str, Any]:
-        """Version, how much was published, what the source counts, and the last error as text."""
+        """The version, the number of publications, the source's counts, and the last error as text."""
         return {
             "name": self.name,
             "version": self._version,
@@ -129,7 +129,7 @@ class Relay:
         }
 
     def close(self) -> None:
-        """Stop relaying. The store keeps the version that it has."""
+        """Stop relaying. The store keeps its version."""
         self._stop.set()
         self._source.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -149,7 +149,7 @@ class Relay:
     # -- the work ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Work in this thread until `close` is called from another."""
+        """Relay in this thread until `close` is called from another one."""
         failures = received = 0
         try:
             while not self._stop.is_set():
@@ -173,7 +173,8 @@ class Relay:
             self._end()
 
     def _step(self) -> None:
-        """Fetch one update and publish it. An update that could not be published is kept, and not fetched again."""
+        """Fetch one update and publish it. An update that could not be published is retried without fetching it
+        again."""
         if self._pending is None:
             if self._structure is None:
                 self._structure = self._stored_structure()
@@ -206,7 +207,7 @@ class Relay:
         log.debug("%r: version %d", self.name, update.version)
 
     def _stored_structure(self) -> Structure | None:
-        """The program that the store has from an earlier relay: it need not be fetched again."""
+        """The program that the store has from an earlier relay, so that it need not be fetched."""
         path = files.current_epoch(self._folder)
         if path is None:
             return None
@@ -228,7 +229,7 @@ class Relay:
     # -- of several relays, one works --------------------------------------------------------------------------------
 
     def _elected(self) -> bool:
-        """Whether this is the one that works; else waits a while."""
+        """Whether this relay is the active one for the store; if not, waits a while."""
         if self._lock_file >= 0:
             return True
         try:
@@ -250,7 +251,7 @@ class Relay:
             self._lock_file = -1
 
     def forget(self) -> None:
-        """In the child of a fork: the parent's thread goes on with the work."""
+        """In the child of a fork: do nothing, as the parent's thread goes on relaying."""
         self._stop.set()
         self._news = threading.Condition()
         if self._lock_file >= 0:
@@ -262,7 +263,7 @@ class Relay:
 
 
 def _lock(folder: Path, mode: int) -> int | None:
-    """Lock the file beside a store that says that a relay works; None if another one does."""
+    """Lock the file that marks a store's active relay; None if another relay holds it."""
     files.make_folder(folder, mode)
     file = os.open(folder.parent / f".{folder.name}.relay", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     try:
@@ -274,7 +275,7 @@ def _lock(folder: Path, mode: int) -> int | None:
 
 
 def backoff(tries: int, most: float) -> float:
-    """Seconds to wait after so many failures in a row: 0.05 and doubling, spread by the clock's last digits."""
+    """Seconds to wait after this many failures in a row: 0.05 and doubling, with some random spread."""
     spread = 0.75 + 0.5 * (time.monotonic_ns() % 1000) / 1000
     return min(most, 0.05 * float(2 ** min(tries, 20))) * spread
 
@@ -292,28 +293,28 @@ def relay(
     code_limit: int = CODE_LIMIT,
     timeout: float = 10.0,
 ) -> Relay:
-    """Keep a store of this node at the newest weights that a learner serves.
+    """Keep a store of this node up to date with the weights that a learner serves.
 
         relay = tw.relay("tcp://learner:7070/policy", secret=secret)      # once on each node, or in each process
         actor = tw.attach("policy", timeout=60)
 
-    It works in a thread of this process until it is closed. One of all processes of the node that call this does the
-    work, another takes over when that one ends.
+    It works in a thread of this process until it is closed. If several processes of the node call this, one does the
+    work, and another takes over when that one ends.
 
     Args:
         address: tcp://host:port/name.
         name: of the store; that of the address if None.
-        secret: what the learner gave to `serve_weights`.
+        secret: the learner's argument of `serve_weights`.
         tls: a context that verifies the learner's certificate.
-        trust: run code from a learner that nothing authenticates: neither secret, nor TLS, nor being on this machine.
+        trust: run code from a learner that is not authenticated by a secret, by TLS, or by being on this machine.
         directory: of all stores; TILEWRIGHT_STORE_DIR or /dev/shm/tilewright-<user number> if None.
         threads: that pack the weights.
         mode: access to the store's files: 0o600, or 0o660 for the actors of a group.
-        code_limit: bytes that a program may have.
+        code_limit: the most bytes of a program.
         timeout: seconds for connecting, and for each frame.
 
-    Raises TransportError for an address or a secret that cannot be one. What fails later is logged to
-    `tilewright.transport` and found in `relay.error`.
+    Raises TransportError for an invalid address or secret. Later failures are logged to `tilewright.transport` and
+    stored in `relay.error`.
     """
     where = parse_address(address)
     source = TcpSource(

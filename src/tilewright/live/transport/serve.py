@@ -1,4 +1,4 @@
-"""`serve_weights`: from a learner to the nodes over TCP."""
+"""`serve_weights`: sends a learner's weights to nodes over TCP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.live.transport.server import Server
 
 
 class WeightServer:
-    """A learner's weights under one name at a port. Made by `serve_weights`."""
+    """A learner's weights, served under one name at a port; created by `serve_weights`."""
 
     def __init__(self, name: str, model: Served, server: Server, owned: bool) -> None:
         self.name = name
@@ -23,10 +23,10 @@ class WeightServer:
     def publish(
         self, weights: Mapping[str, Any], version: int | None = None, *, force: bool = False, finite: bool = True
     ) -> int:
-        """Offer new weights to all nodes; gives their version. Returns when they are copied, not when nodes have them.
+        """Offer new weights to all nodes; returns their version once they are copied, not when nodes have them.
 
-        Nodes fetch the newest: versions that come faster than the network takes them are left out. If the server was
-        made with a `Publisher`, they are published on this node first.
+        Nodes fetch the newest version and skip older ones if the network is too slow. If the server was created with a
+        `Publisher`, they are published on this node first.
 
         Args:
             weights: all of them by name, as `state_dict()` gives them.
@@ -41,7 +41,7 @@ class WeightServer:
     def replace(self, model: Served, version: int | None = None, *, force: bool = False) -> int:
         """Offer another program with its weights: nodes fetch its code once, actors move to it between calls.
 
-        A `Publisher` in its place is one whose weights are published next: nodes move then.
+        If `model` is a `Publisher`, nodes move when it next publishes weights.
         """
         return self._feed.replace(model, version, force=force)
 
@@ -67,7 +67,7 @@ class WeightServer:
         return self._server
 
     def stats(self) -> dict[str, int]:
-        """Versions published and kept in memory, connections, bytes sent."""
+        """Counts: versions published and stored, connections, bytes sent."""
         feed = {"version": self._feed.version, "published": self._feed.published, "images": self._feed.images()}
         return feed | self._server.stats()
 
@@ -109,15 +109,15 @@ def serve_weights(
     The model's present weights are offered at once.
 
     Args:
-        name: what nodes ask for.
+        name: by which nodes request the weights.
         model: a `Model`; or a `Publisher`, for a learner whose own node has actors too: `publish` then serves both.
         host, port: where to listen: 0.0.0.0 for all of this machine's networks; port 0 takes a free one.
         secret: at least 16 random bytes that nodes must know too.
-        tls: a context for servers. With it what is sent cannot be read on the way.
+        tls: a context for servers, which encrypts the connection.
         trust: listen beyond this machine without secret and TLS: anybody may then read the weights.
         connections: how many nodes may be connected.
         timeout: seconds that a node may take for a handshake and for each frame.
-        server: serve at the port of this one (`other.server`), whose options are then those that count.
+        server: serve at the port of this server (`other.server`), with its options.
 
     Raises TransportError if it cannot listen there.
     """

@@ -29,13 +29,13 @@ _live: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
 class Service(Protocol):
-    """A service that a server offers under a name besides weights: it answers messages of nodes (`calls.py`)."""
+    """Another service that a server offers under a name: it answers messages of nodes (`calls.py`)."""
 
     @property
     def name(self) -> str: ...
 
     def answer(self, channel: Channel) -> None:
-        """Receive a message of a connection, and answer it; TransportError ends the connection."""
+        """Receive and answer one message of a connection; a TransportError ends the connection."""
         ...
 
     def close(self) -> None: ...
@@ -46,7 +46,7 @@ class Service(Protocol):
 
 
 class Server:
-    """Listens, lets nodes in, and sends each what it wants. One thread for each connection.
+    """Listens for nodes, and sends each the updates that it requests, with one thread for each connection.
 
     Args:
         host, port: where to listen; port 0 takes a free one.
@@ -94,7 +94,7 @@ class Server:
             self._feeds[feed.name] = feed
 
     def remove(self, name: str) -> None:
-        """Serve a feed no longer; nodes that fetch it are sent away."""
+        """Stop serving a feed; connections of nodes that fetch it are closed."""
         with self._lock:
             feed = self._feeds.pop(name, None)
             channels = [c for c, served in self._channels.items() if served == name]
@@ -173,7 +173,7 @@ class Server:
         return sum(name is not None for name in self._channels.values())
 
     def _attend(self, channel: Channel) -> None:
-        """One connection, from the handshake to its end."""
+        """Serve one connection from the handshake to its end."""
         peer = channel.peer
         try:
             if self._tls is not None:
@@ -236,7 +236,7 @@ class Server:
             self._stats[what] += 1
 
     def forget(self) -> None:
-        """In the child of a fork: no client connects here, so give up what the parent's peers would wait for."""
+        """In the child of a fork: close the descriptors of the parent's connections."""
         self._closed = True
         self._lock = threading.Lock()
         self._listener.close()

@@ -1,4 +1,4 @@
-"""How a connection begins: both sides give a number used once, and show that they know the secret.
+"""The handshake of a connection: both sides send a nonce, and prove that they know the secret.
 
     node -> server   hello: magic, protocol, keyed or not, nonce (32)
     server -> node   hello: the same with the server's nonce
@@ -7,8 +7,8 @@
 
 The session's keys, one for each direction, are BLAKE2b of both hellos under the secret. Nonces of both sides are in
 them, so nothing recorded in one session means anything in another. Without a secret the keys follow from the hellos
-alone: tags then find damage, not malice. The secret never travels; what does travel allows to try guesses at it, so it
-should be long and random. Nothing here is secret from who listens: for that, use TLS.
+alone: tags then detect damage, not attacks. The secret itself is never sent, but an eavesdropper can test guesses, so
+that it should be long and random. The data is not encrypted: for that, use TLS.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ MAGIC = b"TWEIGHTS"
 PROTOCOL = 1
 """Version of the protocol: both ends must agree."""
 MIN_SECRET = 16
-"""Bytes that a shared secret has at least."""
+"""The least bytes of a shared secret."""
 
 _HELLO = struct.Struct("<8sHH32s")
 _MAX_NAME = 128
-"""Bytes of a store's name."""
+"""The most bytes of a store's name."""
 _MAX_REASON = 512
-"""Bytes of the reason for a refusal."""
+"""The most bytes of the reason for a refusal."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _PERSON = b"tw-transport-1"
-"""The text with which BLAKE2 is personalised, so that no digest of another protocol is ours."""
+"""BLAKE2's personalisation, so that digests of other protocols are never valid here."""
 
 
 def secret_bytes(secret: str | bytes | None) -> bytes | None:
-    """A secret as the protocol uses it; TransportError if it is too short to be one."""
+    """A secret as bytes. Raises TransportError if it is too short."""
     if secret is None:
         return None
     raw = secret.encode() if isinstance(secret, str) else bytes(secret)
@@ -53,7 +53,7 @@ def secret_bytes(secret: str | bytes | None) -> bytes | None:
 
 
 def check_name(name: str) -> str:
-    """The name of what is served; TransportError if it is none."""
+    """A valid name of weights or a service. Raises TransportError for others."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise TransportError("bad name", expected="letters, digits, '.', '_' and '-'", got=repr(name)[:80])
     return name
@@ -79,10 +79,10 @@ def join(channel: Channel, secret: bytes | None, name: str) -> None:
 
 
 def authenticate(channel: Channel, secret: bytes | None, refusal: Callable[[str], str | None]) -> str:
-    """The server's side: the name that a node asks for, after both have proved themselves.
+    """The server's side: the name that a node requests, after both sides have authenticated themselves.
 
     Args:
-        refusal: why a name is refused, or None.
+        refusal: a function that returns why a name is refused, or None.
     """
     theirs = _read_hello(channel)
     if theirs[: len(MAGIC)] != MAGIC:
@@ -107,7 +107,7 @@ def authenticate(channel: Channel, secret: bytes | None, refusal: Callable[[str]
 
 
 def printable(data: bytes, limit: int = 200) -> str:
-    """Foreign bytes as text that can stand in one line of a log."""
+    """Untrusted bytes as printable text for one line of a log."""
     text = data[: 4 * limit].decode("utf-8", "replace")
     return "".join(c if c.isprintable() else "?" for c in text)[:limit]
 

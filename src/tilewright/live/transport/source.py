@@ -1,4 +1,4 @@
-"""The one interface of all transports: a source hands a node the newest update newer than the one it has."""
+"""The interface of all transports: a source passes a node the newest update after the one that it has."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Update:
     """Weights that have arrived whole, and have been checked against what was sent.
 
     Args:
-        mark: what to ask with for the next one.
-        version: what the learner calls them.
+        mark: identifies it in the request for the next one.
+        version: the learner's label.
         structure: the program that they are for.
-        image: the weights as `structure.weights` reads them; it may change with the next call of the source.
-        finite: the learner refused NaN and infinity in them.
+        image: the weights as `structure.weights` reads them; the next call of the source may overwrite it.
+        finite: whether the learner has checked that none is NaN or infinite.
     """
 
     mark: Mark
@@ -29,7 +29,7 @@ class Update:
 
 
 class Source(Protocol):
-    """Where a node's weights come from. It is used by one thread; `close` may come from any."""
+    """The source of a node's weights, which one thread uses; `close` may be called on any thread."""
 
     def newer(self, after: Mark | None, structure: Structure | None, wait: float) -> Update | None:
         """The newest update newer than `after`; None if none came within `wait` seconds.
@@ -38,13 +38,13 @@ class Source(Protocol):
             after: the mark of the update that the node has.
             structure: the program that it has; another one is fetched only where it is needed.
 
-        Raises TransportError if it cannot be got now (what has arrived so far is kept for the next call), and
-        ArtifactError if the program that it needs cannot run here.
+        Raises TransportError if it cannot be fetched now (the next call resumes the transfer), and ArtifactError if its
+        program cannot run here.
         """
         ...
 
     def close(self) -> None:
-        """End; a call that waits fails with a TransportError."""
+        """Close the source; a waiting call raises TransportError."""
         ...
 
     def stats(self) -> dict[str, int]:

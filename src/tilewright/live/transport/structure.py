@@ -1,4 +1,4 @@
-"""A program as it travels: a `.tw` file with code and constants, without weights and texts."""
+"""A program without weights as it is sent: a `.tw` file with code and constants."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Structure:
     """A program whose weights come separately.
 
     Args:
-        program: its `weights` are the model's constants alone.
+        program: its `weights` only contain the model's constants.
         id: the digest of the file, 32 bytes: equal programs for equal machines have equal ones.
-        params: the weights that are wanted.
-        layout: where they stand in an image.
+        params: the weights that it requires.
+        layout: their positions in an image.
     """
 
     program: Program
@@ -31,19 +31,20 @@ class Structure:
     layout: image.Layout
 
     def weights(self, memory: memoryview, where: str) -> dict[str, Array]:
-        """Views of the weights in an image of exactly this structure's layout; HostileError if it is another."""
+        """Views of the weights in an image of exactly this structure's layout; Raises HostileError for another
+        layout."""
         head = self.layout.head
         if len(memory) != self.layout.nbytes or memory[: len(head)] != head:
             raise HostileError("the weights are not those that the program wants", where=where)
         return image.unpack(self.params, memory)
 
     def with_weights(self, weights: Mapping[str, Any]) -> Program:
-        """The whole program."""
+        """The program completed with weights."""
         return Program(self.program.manifest, self.program.objects, {**self.program.weights, **weights})
 
 
 def encode(program: Program) -> tuple[Structure, bytes]:
-    """The part of a program that travels, and its file."""
+    """The structure of a program, and its file."""
     constants = {p.name: program.weights[p.name] for p in program.manifest.params if p.fixed}
     bare = Program(program.manifest, program.objects, constants)
     data = b"".join(bytes(part) for part in artifact.encode(bare, 0, code_only=True))
@@ -53,7 +54,7 @@ def encode(program: Program) -> tuple[Structure, bytes]:
 def decode(data: memoryview, where: str) -> Structure:
     """The structure in a file's bytes, which must not change later.
 
-    ArtifactError if they are none, or if this machine cannot run the code.
+    Raises ArtifactError if they are invalid, or if this machine cannot run the code.
     """
     program, _ = artifact.decode(data, where, code_only=True)
     check_target(program.manifest.target, f"program {program.manifest.name!r} from {where}")

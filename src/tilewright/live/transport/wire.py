@@ -6,9 +6,9 @@
     21   the body
 
 The tag is BLAKE2b, keyed with a key of this session and direction, over the frame's number, its length and kind, and
-the BLAKE2b digest of the body. So no frame can be forged, changed, left out, repeated, or played into another session
-by who does not know the secret. Bodies are digested apart from the tag so that a chunk of weights that goes to many
-nodes is digested once. A length is compared with what the reader allows before anything is allocated.
+the BLAKE2b digest of the body. So an attacker without the secret cannot forge, change, omit, repeat or replay a frame.
+The digest of the body is separate from the tag so that a chunk of weights for many nodes is digested once. A length is
+compared with the reader's limit before memory is allocated.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Kind(IntEnum):
 
 
 class LostError(TransportError):
-    """The connection broke or the peer fell silent. Trying again may help, and goes on where it stopped."""
+    """The connection broke, or the peer fell silent. A retry may help, and resumes the transfer."""
 
 
 class HostileError(TransportError):
-    """The peer does what the protocol forbids: damaged, forged or foreign frames, lengths that cannot be."""
+    """The peer violates the protocol: damaged, forged or foreign frames, or impossible lengths."""
 
 
 class RefusedError(TransportError):
-    """The peer answers, and says no; or this side must not take what it offers."""
+    """The peer refuses the request; or this side must not accept what it offers."""
 
 
 def digest(data: bytes | bytearray | memoryview) -> bytes:
@@ -70,7 +70,7 @@ class Channel:
     Args:
         sock: connected; its timeout is set here.
         peer: the other side, for messages.
-        timeout: seconds that one frame may take, and that the peer may be silent where it should speak.
+        timeout: seconds that one frame may take, and that the peer may be silent while it is its turn.
     """
 
     def __init__(self, sock: socket.socket, peer: str, timeout: float) -> None:
@@ -86,7 +86,7 @@ class Channel:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def start_tls(self, context: ssl.SSLContext, host: str | None = None) -> None:
-        """Speak TLS from here on: as the server, or as a client of `host`. RefusedError if the two cannot agree."""
+        """Use TLS from here on, as the server, or as a client of `host`. Raises RefusedError if the handshake fails."""
         try:
             self._sock.settimeout(self._timeout)
             self._sock = context.wrap_socket(self._sock, server_side=host is None, server_hostname=host)
@@ -115,7 +115,7 @@ class Channel:
         """The next frame.
 
         Args:
-            limits: which kinds may come now, and how many bytes each may have.
+            limits: the kinds that are allowed now, with the most bytes of each.
             wait: seconds that the peer may take before it begins, beyond the timeout.
         """
         length, kind, tag = self._head(limits, wait)
@@ -128,8 +128,8 @@ class Channel:
     def read_into(self, kind: Kind, memory: memoryview) -> Callable[[bytes], None]:
         """Read a frame of this kind and exactly this size into memory.
 
-        What stands there may be anything until the function that this gives has accepted its digest: it raises
-        HostileError if the tag does not fit. So frames can be digested while the next ones arrive.
+        The contents must not be used until the returned function has accepted their digest: it raises HostileError if
+        the tag does not match. So frames can be digested while the next ones arrive.
         """
         length, _, tag = self._head({kind: len(memory)}, 0.0)
         if length != len(memory):
@@ -164,7 +164,7 @@ class Channel:
     # -- bytes -------------------------------------------------------------------------------------------------------
 
     def write(self, *parts: bytes | memoryview) -> None:
-        """Send bytes; LostError if the peer does not take them in time."""
+        """Send bytes. Raises LostError if the peer does not accept them in time."""
         left = [memoryview(part) for part in parts if len(part)]
         if isinstance(self._sock, ssl.SSLSocket) and len(left) > 1:
             left = [memoryview(b"".join(left))]  # small parts would be a packet each
@@ -180,7 +180,8 @@ class Channel:
                     left[0] = left[0][count:]
 
     def read(self, memory: memoryview, wait: float = 0.0) -> None:
-        """Fill memory; LostError if the peer closes or takes too long. `wait`: extra seconds for the first byte."""
+        """Fill memory. Raises LostError if the peer closes or takes too long. `wait`: extra seconds for the first
+        byte."""
         deadline = time.monotonic() + self._timeout + wait
         at = 0
         with _lost(self.peer):
@@ -195,7 +196,7 @@ class Channel:
                 self.received += count
 
     def idle(self) -> bool:
-        """Whether the peer is there and silent, as far as can be told at once."""
+        """Whether the peer is connected and has sent nothing, as far as can be told without waiting."""
         try:
             self._sock.settimeout(0)
             # What is read here is out of turn, so that nothing is lost by reading it.
@@ -213,13 +214,13 @@ class Channel:
         self._sock.settimeout(left)
 
     def close(self) -> None:
-        """End the connection; a thread that is reading or writing gets a LostError."""
+        """Close the connection; a thread that is reading or writing gets a LostError."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
     def forget(self) -> None:
-        """In the child of a fork: give up the descriptor, the parent's connection goes on."""
+        """In the child of a fork: close the descriptor without ending the parent's connection."""
         self._sock.close()
 
 

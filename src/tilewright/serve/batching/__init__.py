@@ -1,1 +1,1 @@
-"""The choice of requests that make a batch, and of those that are dropped: `policy.py` and `dispatcher.py`."""
+"""The choice of requests that form a batch, and of those that are dropped: `policy.py` and `dispatcher.py`."""

@@ -1,4 +1,5 @@
-"""Several models on some lanes (cores): which model's queue a free lane takes from. As pure as `policy.py`."""
+"""Several models on some lanes (cores): the choice of the model whose queue a free lane serves. Like `policy.py`, this
+code knows no threads or clocks."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class Start:
 
 
 class Dispatcher:
-    """Queues by model, and when each lane will be free. No lane is idle while a job waits."""
+    """Queues by model, and the time at which each lane will be free. No lane is idle while a job waits."""
 
     def __init__(self, lanes: int) -> None:
         self.queues: dict[Hashable, Queue] = {}
@@ -28,11 +29,11 @@ class Dispatcher:
 
     @property
     def idle(self) -> int:
-        """Lanes that are free."""
+        """The number of free lanes."""
         return len(self._free)
 
     def arrive(self, model: Hashable, job: Job, now: float) -> bool:
-        """Take a job, or refuse it because it could not be done in time."""
+        """Enqueue a job; False if it is refused because it could not be done in time."""
         lanes = len(self._until)
         start = now if self._free else max(now, min(self._until))
         others = sum(
@@ -43,8 +44,8 @@ class Dispatcher:
         return self.queues[model].accept(job, now, start + others / lanes, lanes)
 
     def next(self, now: float) -> tuple[Start | None, list[tuple[Hashable, Job]]]:
-        """The batch for a free lane: of the model whose first job is the most urgent. Jobs that can no longer be done
-        in time are dropped, and returned as well."""
+        """The next batch for a free lane, from the model whose first job is most urgent; and the jobs that are dropped
+        because they can no longer be done in time."""
         dropped: list[tuple[Hashable, Job]] = []
         while self._free:
             waiting = [(head, name) for name, queue in self.queues.items() if (head := queue.head()) is not None]
@@ -59,12 +60,11 @@ class Dispatcher:
         return None, dropped
 
     def expect(self, start: Start, seconds: float) -> None:
-        """Note that a batch which began is estimated to take so many seconds."""
+        """Record that a batch that has begun is estimated to take `seconds`."""
         self._until[start.lane] = start.began + seconds
 
     def finished(self, start: Start, now: float) -> None:
-        """Note that a batch ended at the time `now`: its lane is free again, and its duration corrects the estimates of
-        its queue."""
+        """Record that a batch ended at `now`: its lane is free, and its duration corrects the queue's estimates."""
         self._free.append(start.lane)
         queue = self.queues.get(start.model)
         if queue is not None:

@@ -1,7 +1,7 @@
-"""How long a batch takes: the compiler's counts on a machine's roofline, corrected by what batches really took.
+"""Estimates of a batch's duration: the compiler's counts on a machine's roofline, corrected by measured durations.
 
-The counts of operations and bytes in a program's manifest give the form of the curve over batch sizes before anything
-has run; each batch that runs corrects it where it was. Execution times of compiled programs vary by percents, which is
+The counts of operations and bytes in a program's manifest give the form of the curve over batch sizes before any batch
+has run; each batch that runs corrects it at its size. Execution times of compiled programs vary by percents, which is
 what makes deadlines plannable (Clockwork, OSDI 2020).
 """
 
@@ -11,14 +11,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 _FORGET = 0.1
-"""Weight of a new observation against all before it."""
+"""The weight of a new observation relative to all earlier ones."""
 _MIN_MARGIN, _MAX_MARGIN = 0.05, 0.5
 _OUTLIER = 4.0
-"""A batch that took so many times the estimate was interrupted by something else: it counts as that many."""
+"""A batch that takes more than this many times its estimate was interrupted by other work: its duration is cut to
+that."""
 
 
 class Estimates:
-    """Seconds by the number of rows.
+    """Estimated seconds of a batch by its number of rows.
 
     Args:
         most: rows of a batch.
@@ -50,22 +51,22 @@ class Estimates:
 
     @property
     def margin(self) -> float:
-        """By what part of the estimate a batch may take longer: twice the mean error that was seen."""
+        """The relative margin by which a batch may exceed its estimate: twice the mean error so far."""
         return min(max(2 * self._error, _MIN_MARGIN), _MAX_MARGIN)
 
     def least(self, rows: int) -> float:
-        """Seconds that a batch takes at the best, by the least that any has taken."""
+        """The estimate of a batch's best case, from the shortest duration observed."""
         return 0.0 if not self._count else self.seconds(rows) * self._least / max(self._ratios(rows), 1e-12)
 
     def _ratios(self, rows: int) -> float:
         return self._factor(min(bisect_left(self.sizes, rows), len(self.sizes) - 1))
 
     def bound(self, rows: int) -> float:
-        """Seconds within which a batch is done, most of the time: the estimate and the margin."""
+        """Seconds within which a batch usually ends: the estimate plus the margin."""
         return self.seconds(rows) * (1 + self.margin)
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Learn from a batch that took so long."""
+        """Learn from a batch that took `seconds`."""
         expected = self.seconds(rows)
         if self._count:
             seconds = min(seconds, expected * _OUTLIER)
@@ -85,8 +86,8 @@ class Estimates:
         return self._ratio[k] if self._seen[k] else self._common
 
     def best(self, limit: float) -> int:
-        """The batch size with the most rows in a second among those whose bound is within `limit` seconds; 1 if none
-        is. Of sizes within three hundredths of each other, the smallest."""
+        """The batch size with the highest throughput among those whose bound is at most `limit` seconds; 1 if there is
+        none. Of sizes within 3 % of each other, the smallest."""
         chosen, rate = 1, 0.0
         for rows in sorted({*self.sizes, *(3 * n // 4 for n in self.sizes if n > 2)}):
             if self.bound(rows) > limit:
@@ -96,7 +97,7 @@ class Estimates:
         return chosen
 
     def table(self) -> list[tuple[int, float]]:
-        """Batch sizes and their seconds, for people."""
+        """Batch sizes and their estimated seconds, for display."""
         return [(rows, self.seconds(rows)) for rows in self.sizes]
 
 

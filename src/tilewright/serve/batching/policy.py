@@ -1,5 +1,6 @@
-"""The choice of waiting jobs that become the next batch, and of those that are dropped. Nothing here knows of threads,
-sockets or clocks: every function is told what time it is, so that a simulation runs the very code that serves.
+"""The choice of waiting jobs that become the next batch, and of those that are dropped. The code uses no threads,
+sockets or clocks: every function gets the current time as an argument, so that a simulation runs the same code as the
+server.
 
 `DeadlineQueue` is what the server uses:
 
@@ -7,9 +8,9 @@ sockets or clocks: every function is told what time it is, so that a simulation 
   caller may ask elsewhere at once (Clockwork).
 - Jobs wait in the order of priority, then of deadline.
 - A free lane takes the largest batch whose estimate, with the margin, fits the slack of all its jobs (Nexus). It never
-  waits for more.
-- What can no longer be done in time is dropped before it costs a lane anything, and so is a job that leaves time for a
-  small batch only while a full one waits: under overload such jobs would take the lane's time from many (Nexus's early
+  waits for further jobs.
+- A job that can no longer be done in time is dropped before it costs a lane anything, and so is a job that would force
+  a small batch while a full one waits: under overload such jobs would take the lane's time from many (Nexus's early
   drop).
 
 `AimdQueue` is the comparison: Clipper's, which knows no estimates and searches for the batch size.
@@ -27,12 +28,12 @@ from tilewright.serve.batching.estimates import Estimates
 
 _PROBE_SECONDS = 0.1
 _PERIOD = 16
-"""Batches between two choices of the batch size that is aimed at."""
+"""Batches between two updates of the target batch size."""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Work that waits.
+    """A waiting request.
 
     Args:
         rows: of the batch that it takes.
@@ -53,38 +54,38 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Jobs that one call computes."""
+    """Jobs that one call computes together."""
 
     jobs: Sequence[Job]
     rows: int
 
 
 class Queue(Protocol):
-    """Jobs of one model that wait."""
+    """The waiting jobs of one model."""
 
     def accept(self, job: Job, now: float, start: float, lanes: int) -> bool:
-        """Take a job, or refuse it: `start` is when a lane will be free."""
+        """Enqueue a job, or return False to refuse it; `start` is the time at which a lane will be free."""
 
     def take(self, now: float) -> tuple[Batch | None, list[Job]]:
         """The next batch for a lane that is free, and jobs that are dropped."""
 
     def finished(self, rows: int, seconds: float, met: bool) -> None:
-        """A batch took so long, and its jobs met their deadlines or not."""
+        """Record that a batch took `seconds`, and whether its jobs met their deadlines."""
 
     def backlog(self) -> float:
-        """Seconds of work that waits."""
+        """Seconds of work in the queue."""
 
     def head(self) -> tuple[int, float, float] | None:
-        """The order of the job that comes next."""
+        """The sorting key of the next job; None if the queue is empty."""
 
     def remove(self, job: Job) -> bool:
-        """Forget a job whose caller has gone; False if it does not wait."""
+        """Remove a job whose caller has gone; False if it is not in the queue."""
 
     def __len__(self) -> int: ...
 
 
 class DeadlineQueue:
-    """Jobs by deadline, batches by estimates.
+    """Jobs ordered by deadline, and batches by estimates.
 
     Args:
         estimates: of the model's batches.
@@ -107,7 +108,7 @@ class DeadlineQueue:
 
     @property
     def target(self) -> int:
-        """The batch size with the most rows in a second that leaves half of the promise for waiting."""
+        """The batch size with the highest throughput that leaves half of the promise for waiting."""
         if not self._target:
             self._target = self.estimates.best(self.promise / 2)
         return self._target
@@ -126,8 +127,9 @@ class DeadlineQueue:
         return True
 
     def _probes(self, job: Job, now: float, idle: bool) -> bool:
-        """Whether to try a job whose estimate says no: else an estimate that something else has made too large would
-        refuse all jobs, and nothing would run that could correct it. Ten a second are tried, on lanes that are idle."""
+        """Whether to run a job although its estimate exceeds its deadline: an estimate that some disturbance has made
+        too large would otherwise refuse all jobs, and none would run that could correct it. Ten a second are tried, on
+        idle lanes."""
         hopeless = job.deadline - now < self.estimates.least(job.rows)
         if not idle or hopeless or now - self._probed < _PROBE_SECONDS:
             return False
@@ -152,7 +154,8 @@ class DeadlineQueue:
         return (Batch(batch, rows) if batch else None), dropped
 
     def _window(self, now: float, first: int) -> tuple[int, int]:
-        """The largest batch that begins with this job and keeps all deadlines in it: its end, and its rows."""
+        """The largest batch that begins with job `first` and keeps all deadlines in it: the end of its jobs, and its
+        rows."""
         rows, deadline, end = 0, float("inf"), first
         for job in self._jobs[first : first + self.max_batch]:
             deadline = min(deadline, job.deadline)
@@ -189,8 +192,8 @@ class DeadlineQueue:
 
 
 class AimdQueue:
-    """Clipper's adaptive batching (NSDI 2017): jobs in the order they came, a batch size that grows by one while
-    promises are kept and shrinks by a tenth when one is broken. Nothing is refused or dropped."""
+    """Clipper's adaptive batching (NSDI 2017): jobs in order of arrival, with a batch size that grows by one while
+    promises are kept and shrinks by a tenth when one is broken. No job is refused or dropped."""
 
     def __init__(self, promise: float, max_batch: int) -> None:
         self.promise = promise

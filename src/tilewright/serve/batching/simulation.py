@@ -1,6 +1,7 @@
-"""A discrete-event simulation of arrivals, queues and lanes: the code that serves, on a clock that only counts.
+"""A discrete-event simulation of arrivals, queues and lanes, which runs the server's own policies with a simulated
+clock.
 
-Used by tests of the policies, by `tilewright plan-serving`, and to see what a policy would do before it does it.
+It serves tests of the policies, `tilewright plan-serving`, and comparisons of policies.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Load:
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of one model's requests. `latencies` are of those that were answered."""
+    """The results of one model's requests. `latencies`: of those that were answered."""
 
     met: int = 0
     missed: int = 0
@@ -45,13 +46,13 @@ class Outcome:
         return self.met + self.missed + self.refused
 
     def quantile(self, share: float) -> float:
-        """Seconds within which this share of the answers came."""
+        """The latency that this share of the answers does not exceed, in seconds."""
         ordered = sorted(self.latencies)
         return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else float("nan")
 
 
 def arrivals(load: Load, seconds: float, source: random.Random) -> Iterator[float]:
-    """Times of requests: a Poisson process of bursts of geometric size."""
+    """Random times of requests: a Poisson process of bursts of geometric size."""
     now = 0.0
     while True:
         now += source.expovariate(load.rate / load.burst)
@@ -71,7 +72,7 @@ def simulate(
     seconds: float = 10.0,
     seed: int = 0,
 ) -> dict[Hashable, Outcome]:
-    """Serve these loads for so many seconds.
+    """Simulate serving these loads for `seconds` seconds.
 
     Args:
         cost: the true seconds of a batch, which the queues do not know.

@@ -1,11 +1,11 @@
 """The models that share a core: Nexus's squishy bin packing (Shen et al., SOSP 2019, section 6.1).
 
-A core goes round: in each cycle of d seconds it computes one batch of each of its models, large enough for the requests
-that came in a cycle. A request waits for a cycle at most and then for its batch, so that a promise L holds where
+A core works in cycles of d seconds, in each of which it computes one batch of each of its models, large enough for the
+requests of one cycle. A request waits for at most a cycle and then for its batch, so that a promise L holds if
 
     d + time(batch) <= L,   batch >= rate * d,   and the times of all batches of the core are d together at most.
 
-Models whose rate fills whole cores get those first, with the batch that has 2 * time(batch) <= L; what is left of each
+Models whose rate fills whole cores get those first, with the batch that has 2 * time(batch) <= L; the rest of each rate
 is packed. Up to `EXACT` models are packed by a search that is exact, more of them by best fit.
 """
 
@@ -23,7 +23,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A model and what is asked of it.
+    """A model with its rate of requests and its promise.
 
     Args:
         rate: requests a second.
@@ -41,7 +41,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A model's part of a core's cycle: its batch, the seconds that takes, and the requests a second that it serves."""
+    """A model's part of a core's cycle: its batch, the batch's seconds, and the rate of requests that it serves."""
 
     name: str
     batch: int
@@ -51,7 +51,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """A core's cycle and what it computes in it, in this order."""
+    """A core's cycle, with the batches that it computes, in order."""
 
     cycle: float
     slots: tuple[Slot, ...]
@@ -63,7 +63,7 @@ class Core:
 
 
 def plan(demands: Sequence[Demand]) -> list[Core]:
-    """Cores for all demands, few of them. ServeError for a promise that no core can keep."""
+    """A small number of cores that serve all demands. Raises ServeError for a promise that no core can keep."""
     cores: list[Core] = []
     rest: list[Demand] = []
     for demand in demands:
@@ -98,7 +98,7 @@ def violations(cores: Sequence[Core], demands: Sequence[Demand]) -> list[str]:
 
 
 def _saturated(demand: Demand) -> tuple[list[Core], Demand | None]:
-    """Cores that one model fills, and what is left of its rate."""
+    """The cores that one model fills by itself, and the demand that remains."""
     if not (demand.rate > 0 and demand.promise > 0):
         raise ServeError("wants a rate and a promise above 0", where=f"model {demand.name!r}")
     batch = _largest(demand.most, lambda b: 2 * demand.time(b) <= demand.promise)
@@ -126,9 +126,11 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
 
 
 def share(demands: Sequence[Demand]) -> Core | None:
-    """One core for all of these, with the cycle that leaves it the most time; None if no cycle keeps all promises.
+    """One core that serves all of these demands, with the cycle that leaves most time free; None if no cycle keeps all
+    promises.
 
-    Batches grow in steps, so that only the longest cycle of each step, and the longest that a promise allows, count.
+    The batch sizes are step functions of the cycle, so that only the longest cycle of each step, and the longest that a
+    promise allows, are tried.
     """
     best: Core | None = None
     for cycle in _cycles(demands):
@@ -157,7 +159,7 @@ def _cycles(demands: Sequence[Demand]) -> Iterator[float]:
 
 
 def _best_fit(demands: Sequence[Demand]) -> list[Core]:
-    """Nexus's heuristic: in the order of how much of a core they need, each to the core that becomes the fullest."""
+    """Nexus's heuristic: assign models, in order of their load, each to the core that becomes fullest."""
     alone = {d.name: _alone(d) for d in demands}
     groups: list[tuple[list[Demand], Core]] = []
     for d in sorted(demands, key=lambda d: -alone[d.name].occupied):

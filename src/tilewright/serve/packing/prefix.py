@@ -1,7 +1,8 @@
-"""Models that begin alike as one model: what they share is computed once (Nexus's prefix sharing, SOSP 2019, 6.3).
+"""Merges models with a common prefix into one model that computes the prefix once (Nexus's prefix sharing, SOSP 2019,
+6.3).
 
-Nodes are the same if operator, attributes and inputs are; weights, if their bytes are. So a trunk that several heads
-were trained on is recognised whatever its values are called, and models that share nothing are put side by side.
+Nodes are equal if operator, attributes and inputs are; weights, if their bytes are. So a trunk shared by several heads
+is recognised whatever the names of its values, and models that share nothing are put side by side.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tilewright.support.digest import blake2b
 def merge(models: Mapping[str, onnx.ModelProto]) -> onnx.ModelProto:
     """One model with the inputs of all, by their names, and the outputs of each as `MODEL/OUTPUT`.
 
-    ServeError where inputs of one name differ, where operator sets differ, or for functions, which are not looked into.
+    Raises ServeError if inputs of one name differ, if operator sets differ, or for models with functions.
     """
     if not models:
         raise ServeError("there are no models to merge")
@@ -40,7 +41,7 @@ def merge(models: Mapping[str, onnx.ModelProto]) -> onnx.ModelProto:
 
 
 class _Maker:
-    """Adds graphs to one graph, each value once."""
+    """Merges graphs into one, in which equal values occur once."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._graph = graph

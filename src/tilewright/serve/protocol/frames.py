@@ -1,4 +1,5 @@
-"""Messages between a server and callers of its machine: fixed structs after a length (`local.py` has their order)."""
+"""Messages between a server and callers on its machine: fixed structs after a length (`local.py` states their
+order)."""
 
 from __future__ import annotations
 
@@ -11,18 +12,19 @@ from tilewright.serve.errors import ServeError
 
 LENGTH = struct.Struct("<I")
 CALL = struct.Struct("<QdiIQQ")
-"""Number, seconds of the timeout (0: the promise), priority, count of inputs, offset and size of the outputs' room."""
+"""Number, seconds of the timeout (0: the promise), priority, number of inputs, offset and size of the memory for
+outputs."""
 REPLY = struct.Struct("<QIIq")
-"""Number, status of HTTP, count of outputs, version of the weights."""
+"""Number, HTTP's status, number of outputs, version of the weights."""
 TENSOR = struct.Struct("<QII")
-"""Offset, rank, and for outputs the number of the datatype's name in the hello; then the sizes."""
+"""Offset, rank, and for outputs the index of the datatype's name in the hello; the sizes follow."""
 MAX_MESSAGE = 1 << 16
 ALIGNMENT = 64
 F_ADD_SEALS, F_GET_SEALS, F_SEAL_SHRINK = 1033, 1034, 2
 
 
 def json_object(message: bytes) -> Mapping[str, Any]:
-    """A message that is a JSON object. ServeError."""
+    """Parse a message as a JSON object. Raises ServeError."""
     try:
         value = json.loads(message)
     except (ValueError, RecursionError):

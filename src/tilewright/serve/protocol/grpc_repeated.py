@@ -1,6 +1,6 @@
-"""Messages of gRPC that clients send again and again: one with the same bytes before its raw contents as an earlier one
-is read where these stand, and an answer is written as bytes. Protocol buffers take longer for both than a small model.
-"""
+"""Fast paths for repeated gRPC messages: a request whose bytes before the raw contents equal an earlier one's is read
+at known positions, and an answer is written directly as bytes. Protocol buffers take longer for both than a small
+model."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tilewright.serve.tensors import Raw, datatype_of, to_raw
 
 pb: Any = inference_pb2
 _KNOWN, _KEY, _FORM_BYTES = 256, 12, 4096
-"""Forms, and frames of answers, that are kept; bytes at the beginning of a message that find its form; bytes of a form
-at most."""
+"""The most forms and answer frames that are stored; the first bytes of a message that identify its form; the most bytes
+of a form."""
 _RAW_INPUT, _RAW_OUTPUT, _ID = b"\x3a", b"\x32", b"\x1a"
 """Tags of protocol buffers: ModelInferRequest.raw_input_contents, ModelInferResponse.raw_output_contents and id."""
 
@@ -42,7 +42,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A message of a known form."""
+    """A message whose form is known."""
 
     form: Form
     data: bytes
@@ -84,7 +84,7 @@ class Forms:
         return Repeated(form, data)
 
     def learn(self, data: bytes, message: Any, request: Request, inputs: Sequence[tuple[str, Raw]]) -> None:
-        """Remember the form of a message.
+        """Store the form of a message.
 
         Args:
             request: of the message, with the timeout of its parameters.
@@ -115,7 +115,8 @@ class Forms:
 
 
 def _is_whole(head: bytes) -> bool:
-    """Whether bytes are a message by themselves, without raw contents: then what follows them are fields, too."""
+    """Whether bytes are a message by themselves, without raw contents; then the bytes after them may be further
+    fields."""
     try:
         return not pb.ModelInferRequest.FromString(head).raw_input_contents
     except DecodeError:

@@ -38,13 +38,13 @@ _KINDS = {f"TYPE_{name}": k for k, name in enumerate(
 )}  # fmt: skip
 
 _KNOWN, _KNOWN_BYTES = 256, 512
-"""Declarations of inputs, and frames of answers, that are kept; of inputs, those of so many bytes at most."""
+"""The most input declarations and answer frames that are stored; the most bytes of a stored declaration."""
 
 Context = Any
 
 
 class Service:
-    """The methods, by their names in the protocol."""
+    """The methods of the gRPC service, by their names in the protocol."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -168,7 +168,7 @@ class Service:
             self._site.tokens.check(_metadata(context).get("authorization"), scope)
 
     def _begin(self, request: Request) -> Answer | Awaitable[Answer]:
-        """The answer, where it is computed at once, or what to wait for. ServeError."""
+        """The answer if it is computed at once, or an awaitable for it. Raises ServeError."""
         results: list[Answer | ServeError] = []
         waiting: asyncio.Future[Answer] | None = None
 
@@ -202,12 +202,12 @@ def _text(error: ServeError) -> str:
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 _Wanted = dict[str, tuple[str, int, int]]
-"""Outputs that go into shared memory: region, offset, size."""
+"""Outputs that are written to shared memory: region, offset, size."""
 _NOTHING: _Wanted = {}
 
 
 def request_of(message: Any, context: Context | None, regions: Regions | None) -> tuple[Request, _Wanted]:
-    """A request of a message, and which outputs go into shared memory. ServeError."""
+    """Convert a message to a request, and the outputs that are written to shared memory. Raises ServeError."""
     arrival = time.monotonic()
     if len(message.inputs) > MAX_TENSORS or len(message.outputs) > MAX_TENSORS:
         raise ServeError("too many tensors", expected=f"at most {MAX_TENSORS}")
@@ -283,8 +283,8 @@ def _next(raw: Iterator[bytes], name: str) -> bytes:
 
 @lru_cache(_KNOWN)
 def _declared(text: bytes) -> tuple[str, Raw | None]:
-    """The name of an input in these bytes, and how its raw contents are read; None where that depends on more. A client
-    sends the same bytes again and again, and asking a message for its fields takes longer."""
+    """The name of the input that these bytes declare, and how its raw contents are read; None if that depends on more
+    than the bytes. The result is cached, as clients repeat the same bytes and reading a message's fields is slower."""
     entry = pb.ModelInferRequest.InferInputTensor.FromString(text)
     if entry.parameters or entry.datatype == "BYTES" or entry.datatype not in NAMES:
         return entry.name, None
@@ -292,7 +292,7 @@ def _declared(text: bytes) -> tuple[str, Raw | None]:
 
 
 def _unusual_input(entry: Any, raw: Any, regions: Regions | None) -> Array:
-    """An array of shared memory, of texts, or of typed contents."""
+    """An input array from shared memory, of texts, or of typed contents."""
     where = f"input {entry.name[:60]!r}"
     shape = list(entry.shape)
     parameters = _parameters(entry.parameters) if entry.parameters else {}
@@ -317,7 +317,7 @@ def _typed(values: list[Any], datatype: str, shape: list[int], where: str) -> Ar
 
 
 def response_of(answer: Answer, wanted: _Wanted, regions: Regions | None) -> Any:
-    """An answer of which some outputs go into shared memory, as a message."""
+    """An answer as a message; some of its outputs are written to shared memory."""
     message = pb.ModelInferResponse.FromString(answer_bytes(answer))
     del message.raw_output_contents[:]
     for entry, array in zip(message.outputs, answer.outputs.values(), strict=True):
@@ -338,11 +338,11 @@ def response_of(answer: Answer, wanted: _Wanted, regions: Regions | None) -> Any
 
 Method = Callable[[Any, Any], Awaitable[Any]]
 Log = Callable[[Mapping[str, str], str, str, str, float, tuple[int, int]], None]
-"""`AccessLog.write`."""
+"""A function with the signature of `AccessLog.write`."""
 
 
 def _answering(method: Method, log: Log | None) -> Method:
-    """A method whose ServeErrors become gRPC's codes."""
+    """Wrap a method so that its ServeErrors become gRPC's status codes."""
 
     @wraps(method)
     async def call(request: Any, context: Context) -> Any:
@@ -357,7 +357,7 @@ def _answering(method: Method, log: Log | None) -> Method:
 
 
 def _logged(name: str, call: Method, log: Log) -> Method:
-    """A method whose requests get a line in the access log."""
+    """Wrap a method so that each request is logged."""
 
     async def logged(request: Any, context: Context) -> Any:
         arrival, status, out = time.monotonic(), "OK", 0
@@ -376,7 +376,7 @@ def _logged(name: str, call: Method, log: Log) -> Method:
 
 
 def _code(context: Context, error: BaseException) -> str:
-    """The name of the code that a call ended with, by an error."""
+    """The name of the status code with which an error ends a call."""
     code = context.code()
     if code:
         return str(getattr(code, "name", code))
@@ -386,7 +386,7 @@ def _code(context: Context, error: BaseException) -> str:
 def _streaming(
     method: Callable[[Any, Any], AsyncIterator[Any]], log: Log | None
 ) -> Callable[[Any, Any], AsyncIterator[Any]]:
-    """The method for streams, which get one line in the access log when they end."""
+    """Wrap the streaming method so that each stream is logged when it ends."""
 
     @wraps(method)
     async def call(requests: Any, context: Context) -> AsyncIterator[Any]:
@@ -409,7 +409,7 @@ def _streaming(
 
 
 def _parsed(kind: Any, data: bytes) -> Any:
-    """A message, or the error that its bytes are none: gRPC itself would say that the server has failed."""
+    """A parsed message; a ServeError if the bytes are invalid, as gRPC itself would report a failure of the server."""
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -417,7 +417,7 @@ def _parsed(kind: Any, data: bytes) -> Any:
 
 
 def _inference(forms: Forms, data: bytes) -> Any:
-    """A request for an inference: of a known form, as a message, or the error that it is none."""
+    """Read an inference request: by a known form, or as a message. Returns an error if it is invalid."""
     known = forms.find(data)
     if known is not None:
         return known
@@ -428,7 +428,7 @@ def _inference(forms: Forms, data: bytes) -> Any:
 
 
 def _learn(forms: Forms, data: bytes, message: Any) -> None:
-    """Keep the form of a message, if raw contents of a fixed size are all that changes, and nothing is unusual."""
+    """Store the form of a message, if only raw contents of a fixed size vary and it has no unusual fields."""
     try:
         inputs = [
             _declared(e.SerializeToString()) if e.ByteSize() <= _KNOWN_BYTES else ("", None) for e in message.inputs
@@ -443,7 +443,7 @@ def _learn(forms: Forms, data: bytes, message: Any) -> None:
 
 
 def _serialized(answer: Any) -> bytes:
-    """The bytes of a message, or bytes that are one already."""
+    """A message as bytes; bytes are returned unchanged."""
     return answer if isinstance(answer, bytes) else bytes(answer.SerializeToString())
 
 
@@ -478,10 +478,10 @@ def make(
     """A server that has not started, and its port. Called on the loop.
 
     Args:
-        message: bytes of a request at most.
-        in_flight: requests at once.
+        message: the most bytes of a request.
+        in_flight: the most requests at once.
         clients: certificates that clients must show.
-        log: of requests.
+        log: the access log; None for none.
     """
     options = [
         ("grpc.so_reuseport", 1),

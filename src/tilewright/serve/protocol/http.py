@@ -1,6 +1,6 @@
-"""HTTP/1.1 on an asyncio protocol: httptools parses, limits are kept here.
+"""HTTP/1.1 on an asyncio protocol: httptools parses, and the limits are enforced here.
 
-Requests of a connection are answered in their order. While one is being computed no further one is parsed, so that a
+Requests of a connection are answered in order. While one is computed, none of its successors is parsed, so that a
 client that sends without reading cannot fill the memory.
 """
 
@@ -25,7 +25,7 @@ from tilewright.serve.protocol.routes import Asked, Reply, Send, refusal
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one client of the server.
+    """Limits on what a client may send.
 
     Args:
         body, header: bytes of a request; the header's include the path.
@@ -46,9 +46,10 @@ class Limits:
 
 
 READ_BYTES = 64 << 10
-"""Bytes that are read at once of a request whose size is not known."""
+"""Bytes that are read at once while a request's size is unknown."""
 LARGE = 32 << 10
-"""Bytes from which on a request like the one before it is read to where its tensors will stay."""
+"""From this many bytes on, a request with the same header as the last one is read directly into the memory of its
+tensors."""
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _HEADS = {
     (status.value, kind): f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: "
@@ -59,7 +60,7 @@ MAX_PIPELINED = 64
 _FRAMING = frozenset(("transfer-encoding", "content-encoding", "expect", "upgrade"))
 Log = Callable[[Asked, Reply], None]
 Answering = Callable[[Asked, Send], None]
-"""Answers a request, now or later: whatever it holds, `send` is called once, on the loop's thread."""
+"""A function that answers a request, now or later: it always calls `send` once, on the loop's thread."""
 
 
 class Connections:
@@ -74,12 +75,12 @@ class Connections:
         return HttpProtocol(self)
 
     def close_idle(self) -> None:
-        """Close connections that wait for a request, and the others once they have their answer."""
+        """Close idle connections at once, and others after their answer."""
         for protocol in list(self.open):
             protocol.close_when_idle()
 
     def sweep(self) -> None:
-        """Close connections whose client is too slow; called now and then."""
+        """Close connections whose client is too slow; called periodically."""
         now = time.monotonic()
         for protocol in list(self.open):
             protocol.check_time(now)
@@ -87,8 +88,8 @@ class Connections:
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """The request that came last, whole and by itself: clients send the same header again and again, and it needs no
-    second parsing.
+    """The last request, if it was received whole and by itself: clients repeat the same header, which then need not be
+    parsed again.
 
     Args:
         size: bytes of the header and the body.
@@ -102,8 +103,8 @@ class _Last:
 
 
 class _Large:
-    """A request that is expected to have the same header as the one before it, while it comes: the system copies it
-    to one buffer, over which the arrays of its tensors will lie.
+    """A request while it is received that probably has the same header as the one before it: it is read into one
+    buffer, of which its tensors will be views.
 
     Args:
         last: the one before it.
@@ -117,7 +118,7 @@ class _Large:
         self.view = np.empty(start + last.size, np.uint8).data[start:]  # tensors begin at multiples of 16
 
     def received(self, count: int) -> bool:
-        """Count bytes that have come; whether all of them may still be such a request."""
+        """Count received bytes; returns whether the request may still have the same header."""
         before, self.filled = self.filled, self.filled + count
         size = len(self.last.head)
         return before >= size or self.view[: min(self.filled, size)] == self.last.head[: self.filled]
@@ -149,7 +150,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._begin()
 
     def _begin(self) -> None:
-        """Forget the request that was read last."""
+        """Forget the last request."""
         self._url = b""
         self._headers: dict[str, str] = {}
         self._header_bytes = self._lines = 0
@@ -222,8 +223,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self._fail(ServeError("this is no HTTP"))
 
     def _repeatable(self, data: bytes, size: int) -> _Last | None:
-        """The request of so many bytes that began with these, if one with the same header says the same but for its
-        body."""
+        """The last request, if the one that begins with `data` and has `size` bytes has the same header; else None."""
         head = data[: data.find(b"\r\n\r\n") + 4]
         headers = self._headers
         framed = headers.get("content-length") == str(size - len(head)) and not _FRAMING.intersection(headers)
@@ -295,7 +295,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._all.answer(asked, lambda reply: self._reply(asked, reply, keep))
 
     def _wait(self, asked: Asked, keep: bool) -> None:
-        """A request that came before the answer to the one before it."""
+        """Queue a request that arrived before the previous answer was sent."""
         if len(self._waiting) >= MAX_PIPELINED:
             raise ServeError("too many requests without reading their answers", Status.DROPPED)
         self._waiting.append((asked, keep))
@@ -318,7 +318,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._resume)
 
     def _resume(self) -> None:
-        """Begin the next request, or read again."""
+        """Start the next queued request, or continue reading."""
         if self._transport is None or self._busy:
             return
         if self._waiting:
@@ -350,7 +350,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self._transport.writelines((head.encode("latin-1"), reply.body))
 
     def _fail(self, error: ServeError) -> None:
-        """Answer what cannot be read, and close; what came before it is answered first."""
+        """Answer an unreadable request with an error, after the requests before it, and close the connection."""
         self._refused = True
         if self._transport is None or self._transport.is_closing():
             return
@@ -364,7 +364,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def check_time(self, now: float) -> None:
-        """Close the connection if its client has had its time."""
+        """Close the connection if its client has exceeded a time limit."""
         if now < self._deadline or self._transport is None:
             return
         if self._header_bytes and not self._busy:
@@ -375,7 +375,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self._transport.close()
 
     def close_when_idle(self) -> None:
-        """Close now, or after the answer that is due."""
+        """Close the connection now, or after the pending answer."""
         self._closing = True
         if not self._busy and self._transport is not None:
             self._transport.close()
@@ -386,7 +386,7 @@ def _too_large(limit: int) -> ServeError:
 
 
 def decompressed(body: bytes, encoding: str, limit: int) -> bytes:
-    """A body that was sent with gzip or deflate. ServeError if it is damaged, or larger than the limit."""
+    """A body decompressed by gzip or deflate. Raises ServeError if it is damaged, or larger than the limit."""
     if encoding not in ("gzip", "deflate"):
         raise ServeError("the encoding is not known", expected="gzip, deflate or identity", got=encoding[:40])
     try:

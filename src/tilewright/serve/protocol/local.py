@@ -1,4 +1,4 @@
-"""Callers of this machine: a Unix socket that carries some words, and shared memory that carries the tensors.
+"""Requests from callers on this machine: a Unix socket carries short messages, and shared memory the tensors.
 
 A client sends the file of a memory (`memfd_create`) along with its first message; it must be sealed against shrinking,
 so that no client can take away memory that the server reads. Messages are fixed structs after a length:
@@ -48,14 +48,14 @@ from tilewright.serve.tokens import Scope
 
 MAX_MEMORY = 1 << 32
 _PART = 8192
-"""Bytes that are read at once: a buffer that is much larger takes longer to be had than to be filled."""
+"""Bytes that are read at once: allocating a much larger buffer would take longer than filling it."""
 _KNOWN = 64
-"""Forms of calls that a session keeps."""
+"""The most call signatures that a session stores."""
 _NUMBER = struct.Struct("<Q")
 
 
 class LocalServer:
-    """Listens at a path, for the owner of the process alone."""
+    """A server at a path, which only processes of its owner can reach."""
 
     def __init__(self, site: Site, path: str) -> None:
         self._site, self._path = site, path
@@ -63,7 +63,7 @@ class LocalServer:
         self._open: set[_Session] = set()
 
     def start(self) -> None:
-        """Listen on the running loop. ServeError where the path cannot be used."""
+        """Listen on the running loop. Raises ServeError if the path cannot be used."""
         with contextlib.suppress(FileNotFoundError):
             if not os.path.exists(self._path) or _is_dead(self._path):
                 os.unlink(self._path)
@@ -98,7 +98,7 @@ class LocalServer:
 
 
 def _is_dead(path: str) -> bool:
-    """Whether nothing listens at a path any more."""
+    """Whether no process listens at a path any more."""
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         probe.connect(path)
@@ -121,7 +121,7 @@ class _Form:
     """A call without its number, parsed: clients call repeatedly with arrays of the same shapes.
 
     Args:
-        inputs: names, views of the client's memory, and whether these are bytes that stand for booleans.
+        inputs: names, views of the client's memory, and whether these are bytes to be read as booleans.
         offset, room: where outputs go.
     """
 
@@ -134,14 +134,14 @@ class _Form:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where the outputs of a call go: views of the client's memory, and what the client is told after the head."""
+    """The positions of a call's outputs: views of the client's memory, and the part of the reply that states them."""
 
     outputs: Sequence[Array]
     told: bytes
 
 
 class _Session:
-    """One client and the model that it asks."""
+    """The session of one client, which calls one model."""
 
     def __init__(self, site: Site, connection: socket.socket, every: set[_Session]) -> None:
         self._site, self._socket, self._all = site, connection, every
@@ -195,7 +195,7 @@ class _Session:
                 self._call(message)
 
     def _send(self, message: bytes) -> None:
-        """Send at once: answers are small, and a client that does not read them is cut off."""
+        """Send a message at once; a client that does not read its answers, which are small, is disconnected."""
         try:
             data = LENGTH.pack(len(message)) + message
             if self._socket.send(data) != len(data):
@@ -303,7 +303,7 @@ class _Session:
         return REPLY.pack(number, 200, len(places.outputs), answer.weights_version) + places.told
 
     def _place(self, outputs: Mapping[str, Array], form: _Form) -> _Places:
-        """Room for outputs in the client's memory, one after the other. ServeError if there is too little."""
+        """Allocate outputs in the client's memory, one after another. Raises ServeError if there is too little."""
         assert self._memory is not None
         offset, end = form.offset, min(form.offset + form.room, len(self._memory))
         views, told = [], []
@@ -317,7 +317,7 @@ class _Session:
 
 
 def _keep(known: dict[Any, Any], key: object, value: object) -> None:
-    """Remember something, of not too many such things."""
+    """Store an entry in a cache of limited size."""
     if len(known) >= _KNOWN:
         known.clear()
     known[key] = value
@@ -334,7 +334,7 @@ def _unpack(form: struct.Struct, message: bytes, at: int) -> tuple[Any, ...]:
 
 
 def _mapped(files: Sequence[int]) -> Array:
-    """A client's memory. ServeError unless it is one file that cannot shrink any more."""
+    """Map a client's memory. Raises ServeError unless it is a single file that is sealed against shrinking."""
     if len(files) != 1:
         raise ServeError("a file of memory is wanted", expected="one", got=len(files))
     try:

@@ -1,4 +1,4 @@
-"""Shared memory that clients of this machine register by name (Triton's extension), off unless it is asked for.
+"""Shared memory that clients on this machine register by name (Triton's extension); off by default.
 
 A key names a file of POSIX shared memory, `/NAME`; other paths are refused. Regions are read and written by `pread` and
 `pwrite`, never mapped: a client that truncates its file gets an error, where a mapping would end the server.
@@ -29,10 +29,10 @@ class Region:
 
 
 class Regions:
-    """Regions by name.
+    """The registered regions by name.
 
     Args:
-        folder: where shared memory stands.
+        folder: the folder of shared memory files.
     """
 
     def __init__(self, folder: str = "/dev/shm") -> None:
@@ -40,7 +40,7 @@ class Regions:
         self._regions: dict[str, Region] = {}
 
     def register(self, name: str, key: str, offset: int, size: int) -> None:
-        """Open a region. ServeError for a name that is taken, a key that is no name, or a file that is too small."""
+        """Open a region. Raises ServeError for a name in use, an invalid key, or a file that is too small."""
         where = f"region {name[:60]!r}"
         if name in self._regions:
             raise ServeError("is registered already", where=where)
@@ -68,7 +68,7 @@ class Regions:
             os.close(self._regions.pop(key).file)
 
     def status(self, name: str = "") -> list[Region]:
-        """The regions that there are. ServeError for a name that is not registered."""
+        """The registered regions. Raises ServeError for a name that is not registered."""
         return [self._get(name)] if name else list(self._regions.values())
 
     def read(self, name: str, offset: int, size: int) -> bytes:
@@ -80,7 +80,7 @@ class Regions:
         return data
 
     def write(self, name: str, offset: int, size: int, data: bytes, where: str) -> int:
-        """Write an output's bytes; gives how many."""
+        """Write an output's bytes; returns their number."""
         region = self._within(name, offset, size)
         if len(data) > size:
             raise ServeError("does not fit its shared memory", where=where, expected=f"{len(data)} bytes", got=size)

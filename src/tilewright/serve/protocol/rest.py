@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over HTTP: bodies in, bodies out. Nothing here reads a socket.
+"""The bodies of the Open Inference Protocol over HTTP, parsed and written; this module uses no sockets.
 
 Binary tensors are Triton's extension: JSON, then raw bytes, with `Inference-Header-Content-Length` saying where the
 JSON ends and `binary_data_size` how long each tensor is.
@@ -24,13 +24,13 @@ from tilewright.serve.tensors import Array, Raw, datatype_of, from_json, from_ra
 JSON_LENGTH = "inference-header-content-length"
 MAX_TENSORS = 256
 _KNOWN, _KNOWN_BYTES = 256, 4096
-"""Heads of requests, and of answers, that are kept; of requests, those with so many bytes at most."""
+"""The most heads of requests and answers that are cached; the most bytes of a request's cached head."""
 _MAX_DEPTH_ERRORS = (ValueError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How an output is wanted."""
+    """The form in which a client wants an output."""
 
     name: str
     binary: bool
@@ -39,7 +39,7 @@ class Output:
 
 @dataclass(slots=True)
 class Parsed:
-    """A request, and in which form its answer is wanted.
+    """A request, and the form in which the client wants the answer.
 
     Args:
         binary: whether outputs that are not named are wanted as raw bytes.
@@ -53,7 +53,7 @@ class Parsed:
 
 
 def parse_json(body: bytes | memoryview) -> Any:
-    """JSON as RFC 8259 has it: no NaN, no infinity. ServeError."""
+    """Parse JSON as in RFC 8259, without NaN and infinity. Raises ServeError."""
     try:
         return json.loads(str(body, "utf-8"), parse_constant=_constant)
     except _MAX_DEPTH_ERRORS as error:
@@ -94,7 +94,7 @@ def parse_infer(
     arrival: float,
     regions: Regions | None = None,
 ) -> Parsed:
-    """A request for an inference. ServeError saying what is wrong with it."""
+    """Parse an inference request. Raises ServeError that says what is wrong with it."""
     length = _json_length(headers.get(JSON_LENGTH), len(body))
     text = bytes(body[:length])
     head = _known_head(text) if length < len(body) and length <= _KNOWN_BYTES else _head(text)
@@ -135,11 +135,11 @@ def _head(text: bytes) -> _Head:
 
 
 _known_head = lru_cache(_KNOWN)(_head)
-"""A client that sends raw bytes sends the same JSON before them again and again."""
+"""`_head` with a cache: clients that send raw bytes repeat the same JSON before them."""
 
 
 def _all_raw(entries: Sequence[Mapping[str, Any]]) -> Sequence[tuple[str, Raw]] | None:
-    """How each input is read, if all of them are raw bytes of a fixed size."""
+    """How each input is read, if all are raw bytes of a fixed size; else None."""
     raw = []
     for entry in entries:
         parameters, (name, where, datatype, shape) = _declared(entry)
@@ -179,7 +179,7 @@ def _inputs(head: _Head, body: bytes | memoryview, length: int, regions: Regions
 
 
 def timeout_of(parameters: Mapping[str, Any]) -> float | None:
-    """Seconds that a client gives: the parameter `timeout` in microseconds, as Triton has it."""
+    """The seconds that a client states: Triton's parameter `timeout` is in microseconds."""
     supplied = parameters.get("timeout")
     if supplied is None:
         return None
@@ -189,7 +189,7 @@ def timeout_of(parameters: Mapping[str, Any]) -> float | None:
 
 
 def priority_of(parameters: Mapping[str, Any]) -> int:
-    """The parameter `priority`: as for Triton, 1 comes first, and 0 is the default, which is last but one."""
+    """The parameter `priority`, as in Triton: 1 is the highest, and 0 means the default, which is the last but one."""
     supplied = parameters.get("priority", 0)
     if not isinstance(supplied, int) or isinstance(supplied, bool) or not 0 <= supplied < 1 << 32:
         raise ServeError("is no priority", where="parameters.priority", expected="0 to 2**32 - 1")
@@ -241,7 +241,7 @@ def _name(entry: Mapping[str, Any]) -> str:
 
 
 def _declared(entry: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, str, str, list[Any]]]:
-    """An input's parameters; its name, the name in errors, its datatype and its shape, which is not checked."""
+    """An input's parameters; and its name, its name in errors, its datatype and its unchecked shape."""
     name = _name(entry)
     where = f"input {name[:60]!r}"
     datatype, shape = entry.get("datatype"), entry.get("shape")
@@ -251,7 +251,7 @@ def _declared(entry: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, s
 
 
 def _input(entry: Mapping[str, Any], raw: memoryview, regions: Regions | None) -> tuple[str, Array, int]:
-    """An input's name and array, and how many of the raw bytes are its own."""
+    """An input's name and array, and the number of raw bytes that belong to it."""
     parameters, (name, where, datatype, shape) = _declared(entry)
     if "shared_memory_region" in parameters:
         region, offset, size = _region(parameters, where)
@@ -293,7 +293,7 @@ def _regions(regions: Regions | None) -> Regions:
 
 
 def answer_body(answer: Answer, parsed: Parsed, regions: Regions | None = None) -> tuple[bytes, int | None]:
-    """The body of an answer; and where its JSON ends, if raw bytes follow."""
+    """The body of an answer, and the length of its JSON if raw bytes follow."""
     if not parsed.raw_outputs:
         entries, tail = _entries(answer, parsed, regions)
         text = _identified(_answer_head(answer.model, answer.version, answer.weights_version, entries), answer.id)
@@ -316,7 +316,7 @@ def _answer_head(model: str, version: str, weights_version: int, entries: Sequen
 def _raw_head(
     model: str, version: str, weights_version: int, outputs: Sequence[tuple[str, np.dtype[Any], Sequence[int], int]]
 ) -> bytes:
-    """The JSON before raw bytes: name, element type, shape and bytes of each output say all of it."""
+    """The JSON before raw bytes, which follows from the name, element type, shape and bytes of each output."""
     entries = [
         {"name": name, "datatype": datatype_of(dtype), "shape": shape, "parameters": {"binary_data_size": size}}
         for name, dtype, shape, size in outputs
@@ -325,12 +325,12 @@ def _raw_head(
 
 
 def _identified(text: bytes, identity: str) -> bytes:
-    """An object's JSON with an id before all else."""
+    """The text of a JSON object with an id inserted as its first member."""
     return b'{"id":' + json.dumps(identity).encode() + b"," + text[1:] if identity else text
 
 
 def _entries(answer: Answer, parsed: Parsed, regions: Regions | None) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """Outputs each in the form that is wanted, and the raw bytes of those that are wanted so."""
+    """The JSON entries of outputs, in the form that the client wants, and the raw bytes of binary ones."""
     wanted = {o.name: o for o in parsed.outputs}
     entries, tail = [], []
     for name, array in answer.outputs.items():
@@ -359,7 +359,7 @@ def error_body(error: ServeError) -> bytes:
 
 
 def arrival() -> float:
-    """Now, on the clock that deadlines are on."""
+    """The current time of the clock that deadlines use."""
     return time.monotonic()
 
 

@@ -1,4 +1,4 @@
-"""The server's answers at each path: the protocol, its extensions, and pages for those who operate the server."""
+"""The server's answers at each path: the protocol, its extensions, and pages for operators."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ Send = Callable[[Reply], None]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """All that one server answers with.
+    """The objects that one server answers requests from.
 
     Args:
         regions, repository: None where they are not served.
-        metrics, dashboard: give the page; None where there is none.
+        metrics, dashboard: functions that return the page; None for none.
     """
 
     core: Core
@@ -78,7 +78,7 @@ class Asked:
 
 
 def answer(site: Site, asked: Asked, send: Send) -> None:
-    """Answer a request, now or later. Whatever it holds, `send` is called once."""
+    """Answer a request, now or later; always calls `send` once."""
     try:
         _route(site, asked, send)
     except ServeError as error:
@@ -109,7 +109,7 @@ def _route(site: Site, asked: Asked, send: Send) -> None:
 
 
 def _load(repository: Repository, name: str, asked: Asked, send: Send) -> None:
-    """Load a model, which takes as long as compiling it does."""
+    """Load a model, which may compile it, and answer when that is done."""
     if _body(asked).get("parameters"):
         raise ServeError("models are loaded as they are in the folder: parameters are refused")
 
@@ -134,14 +134,14 @@ def _body(asked: Asked) -> dict[str, Any]:
 
 
 def repository_of(site: Site) -> Repository:
-    """The site's model repository. ServeError where it is not served."""
+    """The site's model repository. Raises ServeError if there is none."""
     if site.repository is None:
         raise ServeError("the model repository is not served here", Status.FORBIDDEN, hint="--repository")
     return site.repository
 
 
 def regions_of(site: Site) -> Regions:
-    """The site's shared memory. ServeError where it is not served."""
+    """The site's shared memory. Raises ServeError if it is not enabled."""
     if site.regions is None:
         raise ServeError("shared memory is not served here", Status.FORBIDDEN, hint="--shared-memory")
     return site.regions
@@ -332,7 +332,7 @@ def json_reply(value: object, status: int = 200) -> Reply:
 
 
 def need(asked: Asked, method: str) -> None:
-    """Refuse a request of another method."""
+    """Raise ServeError for a request with another method."""
     if asked.method != method and not (method == "GET" and asked.method == "HEAD"):
         raise ServeError(f"wants {method}", Status.WRONG_METHOD, where=asked.path[:200], got=asked.method[:20])
 
