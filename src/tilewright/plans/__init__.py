@@ -1,5 +1,5 @@
-"""Plans: parameterised schedules, one folder for each kind of computation; of those that fit, `plan` takes the one with
-the best estimate."""
+"""Plans: parameterised schedules, one folder for each kind of computation; `plan` chooses the one with the best
+estimate among those that fit."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ PLANS: tuple[Plan, ...] = (
     rows.PLAN,
     sketch.PLAN,
 )
-"""All that fit compete by their estimates, those of algorithms' folders among them (`extended`)."""
+"""All plans of this package. Those that fit a function, and those of algorithms' folders (`extended`), compete by
+estimates."""
 
 
 def named(name: str) -> Plan:
@@ -72,7 +73,7 @@ def named(name: str) -> Plan:
 
 
 def plans_for(target: Target) -> tuple[Plan, ...]:
-    """The plans that a machine's functions are scheduled by."""
+    """The plans by which functions for a target are scheduled."""
     return extended(PLANS) if target.gpu is None else (unscheduled.PLAN, *_gpu_plans())
 
 
@@ -84,8 +85,7 @@ def _gpu_plans() -> tuple[Plan, ...]:
 
 def plan(func: PrimFunc, target: Target) -> Planned:
     """Schedule an unscheduled function with the plan and knobs of the best estimate, among those whose schedules do no
-    more work than they should (or with those that are forced). One of several versions is scheduled version by
-    version."""
+    excess work (or with forced ones). A function with several versions is scheduled version by version."""
     *special, (_, general) = versions_of(func)
     planned = _plan(general, target)
     others = ((c, replace(_plan(f, target), symbols=func.symbols)) for c, f in reversed(special) if c is not None)
@@ -93,7 +93,7 @@ def plan(func: PrimFunc, target: Target) -> Planned:
 
 
 def _plan(func: PrimFunc, target: Target) -> Planned:
-    """The plan of a function of one version."""
+    """Schedule a function without versions; see `plan`."""
     structure = analyse(func)
     choices = candidates(structure, target)
     chosen = _decide(lambda: key_of_function(func, target), choices)
@@ -108,8 +108,8 @@ def _plan(func: PrimFunc, target: Target) -> Planned:
 
 
 def runs_alone(about: Callable[[], Key], func: PrimFunc, chosen: Candidate, target: Target) -> bool:
-    """Whether one thread runs a function: so little is to be done, whatever the symbols are, that sharing it among
-    threads is estimated to take longer, or the machine has a single one and no memory for code that shares."""
+    """Whether a single thread runs a function: its work is so little, for all values of the symbols, that sharing it is
+    estimated to take longer, or the machine has one thread and no memory for code that shares work."""
     if target.isa.compact:
         return True
     if func.symbols or target.gpu is not None:
@@ -124,25 +124,27 @@ def runs_alone(about: Callable[[], Key], func: PrimFunc, chosen: Candidate, targ
 
 
 def waiting(target: Target) -> float:
-    """Cycles that it takes a call's threads to wait for each other at the end of what they share."""
+    """The cycles that the threads of a call wait for each other at the end of shared work."""
     return BARRIERS * target.barrier * (1 - 1 / target.threads)
 
 
 def estimate(func: PrimFunc, target: Target) -> float:
-    """Cycles of one core for a function without symbols by the best candidate, which is not scheduled."""
+    """Cycles of one core for a function without symbols by the estimate of the best candidate; nothing is scheduled."""
     return candidates(analyse(func), target)[0].cycles
 
 
 def shared_cycles(cycles: float, target: Target) -> float:
-    """How long threads take for what takes a core so many cycles: one of them where it is little, else all."""
+    """The cycles that the threads of a call need for work that takes one core `cycles`: by one thread if it is little,
+    else by all."""
     return cycles if cycles < BARRIERS * target.barrier else cycles / target.threads + waiting(target)
 
 
 def _first_lawful(
     structure: Structure, trials: Sequence[Candidate], target: Target
 ) -> tuple[Schedule, Candidate, tuple[Rejected, ...], Structure]:
-    """The first candidate whose schedule does the work that was ordered (`plans/framework/work.py`), the one that does
-    least if none of them does, those that were rejected before it, and the function as that candidate states it."""
+    """Schedule candidates until one does no excess work (`plans/framework/work.py`); if all do, choose the one with the
+    least. Returns its schedule, it, the rejected candidates, and the structure of the function as that candidate states
+    it."""
     rejected: list[Rejected] = []
     schedules: list[tuple[Schedule, Structure]] = []
     unfit: list[ScheduleError] = []  # symbolic sizes may hide the bounds that a candidate's primitives need
@@ -172,7 +174,8 @@ def _first_lawful(
 def scheduled_by(
     selected: Plan, structure: Structure, candidate: Candidate, target: Target
 ) -> tuple[Schedule, Structure]:
-    """The function scheduled by a candidate of a plan, whatever it is estimated to take, and as that one states it."""
+    """The function scheduled by a candidate of the plan `selected`, whatever its estimate, and the structure of the
+    function as the candidate states it."""
     schedule, stated = Schedule(structure.func), structure
     if selected.restated is not None:
         schedule.implement(selected.restated.name, **{size: candidate.knob(size) for size in selected.restated.sizes})
@@ -182,7 +185,7 @@ def scheduled_by(
 
 
 def others_than(tried: Sequence[Candidate], candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The best candidate of each plan that none of those that are tried is of."""
+    """The best candidate of each plan that has no candidate among `tried`."""
     plans = {c.plan for c in tried}
     first: dict[str, Candidate] = {}
     for c in candidates:
@@ -192,12 +195,13 @@ def others_than(tried: Sequence[Candidate], candidates: Sequence[Candidate]) -> 
 
 
 TRIALS = 8
-"""Candidates that are scheduled, of whatever plan, before the one that does least is taken."""
+"""The number of best candidates that are scheduled, of any plan, before the one with the least excess work is
+chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The decision about a function or a variant of it; `forced` is empty where it is the best estimate's."""
+    """The decision about a function or a variant of it; `forced` is empty if the best estimate decided."""
 
     decision: Scheduled
     forced: str
@@ -225,7 +229,7 @@ def _decided(func: PrimFunc, target: Target, where: Values) -> tuple[Chosen, ...
 
 
 def _threads(func: PrimFunc, selected: Candidate, target: Target) -> Iterator[Chosen]:
-    """The decision whether threads share a function, where it is one."""
+    """The decision whether threads share a function, if there is such a decision."""
     if target.threads == 1 or func.symbols:
         return
     about = key_of_function(func, target, "threads")
@@ -235,8 +239,8 @@ def _threads(func: PrimFunc, selected: Candidate, target: Target) -> Iterator[Ch
 
 
 def may_differ(func: PrimFunc, target: Target) -> bool:
-    """Whether a function, or a variant of it, may be scheduled otherwise than by the best estimate: decisions are
-    listed, some are forced, or a record is about it."""
+    """Whether a function, or a variant of it, may be scheduled by another candidate than the best-estimated one:
+    decisions are listed, some are forced, or a record exists."""
     context = current()
     if context is None:
         return False
@@ -248,7 +252,7 @@ def may_differ(func: PrimFunc, target: Target) -> bool:
 
 
 def _names(func: PrimFunc, target: Target) -> Iterator[str]:
-    """The names of the decisions about a function and its variants by whatever plan."""
+    """The names of all possible decisions about a function and its variants, by any plan."""
     for _, version in versions_of(func):
         yield from _names_of_version(version, target)
 
@@ -295,7 +299,7 @@ def _choices(structure: Structure, target: Target) -> list[Candidate]:
 
 
 MAX_KNOWN = 1024
-"""Functions whose settings are remembered."""
+"""The largest number of functions whose candidates are remembered."""
 _known: dict[tuple[str, Target, str, tuple[Plan, ...]], list[Candidate]] = {}
 _lock = threading.Lock()
 
@@ -311,11 +315,12 @@ def _ranked(fitting: list[Plan], structure: Structure, target: Target) -> list[C
 
 
 ANYTHING = (elementwise.PLAN.name, rows.PLAN.name, sketch.PLAN.name)
-"""Plans for whatever comes. Schedules by rules compete with the others of them, where no plan for a kind fits."""
+"""The names of general plans. If no plan for a special kind fits, sketches (schedules by rules) compete with the
+others."""
 
 
 def _offered(fitting: list[Plan]) -> list[Plan]:
-    """The competing plans among those that fit; TILEWRIGHT_SKETCHES says whether sketches do."""
+    """The plans that compete, among those that fit; TILEWRIGHT_SKETCHES says whether sketches take part."""
     asked = flags.SKETCHES()
     if asked == "alone" and sketch.PLAN in fitting:
         return [sketch.PLAN]

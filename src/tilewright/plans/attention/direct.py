@@ -1,4 +1,4 @@
-"""Attention of few rows, which read keys and values where they are: panels would not pay for themselves.
+"""Attention of few query rows, which read keys and values in place, since packing them into panels would not pay.
 
     for block of keys:                                       scores: dot products along the depth
         for tile of rows:
@@ -9,7 +9,7 @@
         for some vectors of its depth, tile of rows:
             sums[row, lane] += scores[row, key] * v[key, lane]
 
-A key, or a value, is fetched once and found in the first cache by all tiles of rows but the first.
+The first tile of rows fetches a key or a value; all other tiles read it from the first-level cache.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from tilewright.ops.loopnest import Nest
 from tilewright.plans.attention.rows import AttentionRows
 
 CACHED_BLOCK = 32
-"""Values of a block that all tiles of rows, and all vectors of the depth, take from the first cache."""
+"""The number of values of a block that all tiles of rows, and all vectors of the depth, read from the first-level
+cache."""
 
 
 class DirectLoops:
-    """The statements for tiles of `together` rows, one where their number is not known, each with `keys` keys at once;
-    there are `most` rows at most."""
+    """Emits the statements for tiles of `together` rows (1 if the number of rows is unknown), with `keys` keys at once;
+    there are at most `most` rows."""
 
     def __init__(self, task: AttentionRows, together: int, keys: int, most: Expr) -> None:
         self.task, self.nest, self.width = task, task.nest, task.tile.width
         self.together, self.keys, self.most = together, keys, most
 
     def head(self, b: Expr, h: Expr, g: Expr) -> None:
-        """All rows of one head."""
+        """Emit the statements for all rows of one head."""
         nest, task = self.nest, self.task
         with (
             nest.allocate("scores", task.type, (self.most, task.most_panels * self.width)) as scores,
@@ -47,7 +48,8 @@ class DirectLoops:
             self.values(scores, state, b, h, g)
 
     def tiles(self) -> Iterator[tuple[Expr, int]]:
-        """The first row of each tile and its number of rows: tiles of equal height in a loop, then one of the rest."""
+        """The first row and the number of rows of each tile: tiles of equal height in a loop, then one with the
+        remaining rows."""
         whole, rest = self.task.rows // self.together, (as_int(self.task.rows) or 0) % self.together
         with self.nest.loop("t", whole) as t:
             yield t * self.together, self.together
@@ -55,7 +57,7 @@ class DirectLoops:
             yield whole * self.together, rest
 
     def elements(self, *extents: int) -> AbstractContextManager[tuple[Expr, ...]]:
-        """The loops over accumulators, of which each is a vector."""
+        """The loops over accumulators, each of which is a vector."""
         return _elements(self.nest, extents, self.width)
 
     def scores(self, scores: Buffer, b: Expr, h: Expr, g: Expr) -> None:
@@ -83,7 +85,7 @@ class DirectLoops:
     def products(
         self, scores: Buffer, b: Expr, h: Expr, g: Expr, i: Expr, rows: int, start: Expr, j: Expr, keys: int, past: bool
     ) -> None:
-        """The scores of rows from the i-th on with keys from the j-th of a segment on."""
+        """Emit the scores of `rows` rows from the i-th on with `keys` keys from the j-th of a segment on."""
         nest, task, width = self.nest, self.task, self.width
         parts = task.depth // width
         with (
@@ -108,12 +110,13 @@ class DirectLoops:
                 nest.store(scores, (i + r, start + j + k), task.score(dots[r, k], b, h, i + r, start + j + k))
 
     def product(self, b: Expr, h: Expr, g: Expr, i: Expr, j: Expr, d: Expr, at: tuple[Expr, ...], past: bool) -> Expr:
-        """An element of q times one of k: of a row and a key after the i-th and the j-th, of a lane after depth d."""
+        """The product of an element of q and one of k: `at` is (row after the i-th, key after the j-th, lane after
+        depth d)."""
         r, k, x = at
         return self.task.load(self.task.q, 0, b, i + r, h, d + x) * self.task.read(1, b, j + k, g, d + x, past)
 
     def values(self, scores: Buffer, state: Buffer, b: Expr, h: Expr, g: Expr) -> None:
-        """Scores times values, into y."""
+        """Emit the product of scores and values, stored to y."""
         nest, task, width = self.nest, self.task, self.width
         vectors = ceildiv(task.out_depth, width)
         with nest.allocate("sums", task.type, (self.most, vectors * width)) as sums:
@@ -133,8 +136,8 @@ class DirectLoops:
     def block(
         self, sums: Buffer, scores: Buffer, b: Expr, g: Expr, start: Expr, j: Expr, count: Expr, past: bool
     ) -> None:
-        """Add `count` keys' values, from the j-th of a segment on: as many vectors of them at once as there are keys in
-        a block of scores, which both have one accumulator a row."""
+        """Add `count` keys' values, from the j-th of a segment on: with as many vectors at once as a block of scores
+        has keys, since both need one accumulator per row."""
         vectors = as_int(ceildiv(self.task.out_depth, self.width))
         assert vectors is not None
         wide = -(-vectors // -(-vectors // self.keys))
@@ -161,7 +164,8 @@ class DirectLoops:
         count: Expr,
         past: bool,
     ) -> None:
-        """Add some vectors of these values, from depth d on, to the sums of some rows."""
+        """Emit the addition of `vectors` vectors, from depth d on, of these values times scores, to the sums of some
+        rows."""
         nest, task, width = self.nest, self.task, self.width
         with nest.allocate("acc", task.type, (vectors, rows, width)) as acc:
             with self.elements(vectors, rows) as (c, r, x):

@@ -1,4 +1,5 @@
-"""The factors of attention's two products, as tiles of rows take them: one by one, or in pairs for a dot instruction.
+"""The factors of attention's two products, in the forms in which tiles of rows multiply them: single, or paired for a
+dot instruction.
 
     single    kt[panel, d, lane] = k;                 scores[row, lanes] += q[row, d] * kt[panel, d, lanes]
               vp[chunk, j, lane] = v;                 y[row, lanes] += p[row, j] * vp[chunk, j, lanes]
@@ -6,8 +7,8 @@
     paired    kt[panel, d / 2, lane, :] = bf16(k);    scores[row, lanes] += dot(q2[row, d : d + 2], kt[d / 2, lanes, :])
               vp[chunk, j / 2, lane, :] = bf16(v);    y[row, lanes] += dot(p2[row, j : j + 2], vp[j / 2, lanes, :])
 
-Panels are made once a head. Paired rows, q2 = bf16(q), are made once for a block of tiles; p2 = bf16(exp(scores - top))
-are summed before they are rounded, and the softmax is in f32.
+Panels are packed once per head. Paired rows, q2 = bf16(q), are computed once for a block of tiles; p2 = bf16(exp(scores
+- top)) are summed before they are rounded, and the softmax is in f32.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ ONE = const(1)
 
 
 def clear(nest: Nest, acc: Buffer) -> None:
-    """Let sums begin at zero."""
+    """Emit zeros into the accumulators `acc`."""
     rows, width = acc.shape
     with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
         nest.store(acc, (r, x), 0.0)
 
 
 class Factors(Protocol):
-    """How factors lie and are multiplied.
+    """A form of factors in memory, with the statements that multiply them.
 
     dtype            the element type of panels
-    kind             of loops over a tile's rows: unrolled where sums are in vector registers
+    kind             of the loops over a tile's rows: unrolled if sums are in vector registers
     panel            the shape of a panel of keys (operand 1) or values (2) that is summed over `count`
-    held             memory for the rows' factors, for the statements inside
-    take             what is done with the queries of `here` tiles from tile `first` on before they are multiplied
-    pack             the panels of a head
-    keep             put a probability (before it is divided by the sum) where its score was
-    score_products   the rows of tile `t`, from row `first` on, times a panel of keys, put into `acc`
-    value_products   the probabilities of tile `t` times `keys` values of a panel from `key` on, put into `acc`, or
-                     added to it if there are `earlier` ones
+    held             allocates memory for the rows' factors, for the statements inside
+    take             emits the preparation of the queries of `here` tiles from tile `first` on
+    pack             emits the packing of a head's panels
+    keep             emits the store of a probability (before the division by the sum) in place of its score
+    score_products   emits the rows of tile `t`, from row `first` on, times a panel of keys, stored in `acc`
+    value_products   emits the probabilities of tile `t` times `keys` values of a panel from `key` on, stored in `acc`,
+                     or added to it if `earlier` products are there
     value            an element of a panel of values
     """
 
@@ -238,7 +239,7 @@ class PairedFactors:
     def _products(
         self, acc: Buffer, left: Buffer, t: Expr, panels: Buffer, panel: Expr, first: Expr, count: Expr
     ) -> None:
-        """`acc` += the rows of a tile times `count` groups of a panel, from group `first` on."""
+        """Emit `acc` += the rows of a tile times `count` groups of a panel, from group `first` on."""
         nest, (lanes, group) = self.nest, (self.dot.lanes, self.dot.group)
         with (
             nest.loop("k", count, copies=self.tile.steps) as k,

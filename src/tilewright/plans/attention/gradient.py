@@ -1,7 +1,7 @@
 """Attention's gradient: five products and a softmax, a block of rows at a time (`gradient_loops.py`).
 
-What is summed over rows, the gradients of keys and values, is held beside the keys of a head while blocks of its rows
-pass by; no sequence of primitives makes that of the operator's stages.
+The gradients of keys and values are sums over rows. They are kept in cache with the keys of a head while blocks of its
+rows are processed; no sequence of schedule primitives produces such loops from the operator's stages.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from tilewright.schedule.state import refuse
 from tilewright.targets.target import Target
 
 SLOPES = 6.0
-"""Operations of a score beside the softmax's: the sum of what was sent, the share, the slope."""
+"""Operations per score besides the softmax's: the sum over the incoming gradient, the probability's gradient, the
+slope."""
 
 
 def operands(structure: Structure) -> tuple[Operands, Results] | None:
-    """The parameters by what they are, if the function computes attention's gradient and nothing else; `y` is the
-    gradient of the result."""
+    """The parameters by their roles, if the function computes attention's gradient and nothing else; `y` is the
+    gradient of the result. None for other functions."""
     result = structure.operator(ATTENTION_GRADIENT)
     if result is None or len(result.stages) != len(structure.stages):
         return None
@@ -56,9 +57,9 @@ def operands(structure: Structure) -> tuple[Operands, Results] | None:
 
 
 SIZES = ("rows", "width", "tiles", "steps", "side")
-"""The sizes of a tile that are chosen; rows of scores are whole, so that there is no block of keys."""
+"""The names of a tile's sizes that are knobs. Rows of scores are held whole, so that there are no blocks of keys."""
 INPUTS = ("queries", "keys", "values", "flows", "mask")
-"""The operands, as their stages are called."""
+"""The names of the operator's input stages."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -75,7 +76,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def sizes_of(result: Operands) -> tuple[Sizes, int]:
-    """The sizes that the tiles depend on, and the number of heads of keys in all batch entries."""
+    """(the sizes that tiles depend on, the number of heads of keys in all batch entries)."""
     q, k, v = (
         tuple(b.shape[a] for a in ORDERS[o])
         for b, o in zip((result.q, result.k, result.v), result.attrs.order, strict=False)
@@ -93,7 +94,7 @@ def sizes_of(result: Operands) -> tuple[Sizes, int]:
 
 
 def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
-    """Tiles that fit the registers, and blocks of rows whose scores, twice, fit the second-level cache."""
+    """Tiles that fit the registers, and blocks of rows whose two arrays of scores fit the second-level cache."""
     lanes = target.lanes(sizes.itemsize)
     known, keys = as_int(sizes.rows), max(values_of(sizes.keys, LENGTHS))
     for vectors in VECTORS:
@@ -106,7 +107,7 @@ def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
 
 
 def cost(tile: Tile, sizes: Sizes, groups: int, target: Target) -> Cost:
-    """The estimated cycles of all heads; of symbolic rows and keys the mean over likely numbers of them."""
+    """The estimated cycles of all heads; for symbolic rows and keys the mean over likely numbers."""
     rows, keys = values_of(sizes.rows, LENGTHS), values_of(sizes.keys, LENGTHS)
     counts = [(rows[k % len(rows)], keys[k % len(keys)]) for k in range(max(len(rows), len(keys)))]
     total = Cost()
@@ -119,7 +120,8 @@ def cost(tile: Tile, sizes: Sizes, groups: int, target: Target) -> Cost:
 
 
 def _products(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost:
-    """The rows of one head: two products with panels of keys, one with keys, two over rows, and the softmax."""
+    """The cost of the rows of one head: two products with panels of keys, one with keys, two over rows, and the
+    softmax."""
     lanes, itemsize = target.lanes(sizes.itemsize), sizes.itemsize
     tall, tall_keys = max(1, min(tile.rows, rows)), max(1, min(tile.rows, keys))
     count, key_count = ceil(rows / tall), ceil(keys / tall_keys)
@@ -145,7 +147,8 @@ def _products(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) ->
 
 
 def _panels(tile: Tile, keys: int, sizes: Sizes, target: Target) -> Cost:
-    """Panels of keys and values, turned in squares or element by element, the copy of keys, and their gradients."""
+    """The cost of a head's panels of keys and values, transposed in squares or by elements, the copy of keys, and their
+    gradients."""
     lanes, costs = target.lanes(sizes.itemsize), target.costs.arithmetic
     size = keys * (sizes.depth + sizes.out_depth)
     vectors = keys * (ceil(sizes.depth / lanes) + ceil(sizes.out_depth / lanes))
@@ -161,7 +164,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
-    """The loops in the place of the stages."""
+    """A function with the loops of `gradient_loops.py` in place of the operator's stages."""
     result = operands(analyse(func))
     if result is None:
         raise refuse(func, "the routine 'attention_gradient' computes attention's gradient, and nothing beside")

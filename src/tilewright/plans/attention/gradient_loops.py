@@ -1,18 +1,18 @@
-"""The loops of attention's gradient: for a block of rows, scores and what flows to them, held in the caches.
+"""The loops of attention's gradient: a block of rows of scores and of their gradients is held in the caches.
 
     for batch and head of keys:                              threads
-        kb[j, d] = k;  kt[panel, d, lane], vt[panel, d, lane]        panels of keys and values, turned
+        kb[j, d] = k;  kt[panel, d, lane], vt[panel, d, lane]        panels of keys and values, transposed
         for query head of these keys, for block of rows:
             scores = q kt * scale + mask;  sent = g vt       tiles of rows x width in registers
             row by row: p = softmax(scores)                  in the scores' place
-                        s = scale * p (sent - sum p sent)    in the place of what was sent
+                        s = scale * p (sent - sum p sent)    in the place of `sent`
             dq = s kb                                        tiles of rows x width
             dk += s' q;  dv += p' g                          tiles of keys x width, summed over the block's rows
         dk, dv go to their places
 
-Where one block has all rows that meet a head of keys, the sums of keys go from the registers to their places. Rows of
-a last tile that is not full are the last row once more, which is neither summed nor stored; keys of one are past the
-last key, and their sums are not stored.
+If one block has all rows for a head of keys, the sums of keys go directly from registers to the results. A last tile of
+rows that is not full repeats the last row, which is neither summed nor stored; in a last tile of keys the sums past the
+last key are not stored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Where the gradients go, ordered as their operands, or side by side in one array (see the type rule)."""
+    """The buffers of the gradients, in the order of the operands, or one buffer with all side by side (see the type
+    rule)."""
 
     attrs: AttentionGradientAttrs
     dq: Buffer
@@ -43,7 +44,7 @@ class Results:
     dv: Buffer
 
     def place(self, operand: int, b: Expr, s: Expr, h: Expr, d: Expr, rows: Expr, depth: Expr) -> tuple[Expr, ...]:
-        """Where an element of the gradient of an operand stands that has so many rows of a depth."""
+        """The indices of element (b, s, h, d) of the gradient of an operand with `rows` rows of `depth` elements."""
         attrs, point = self.attrs, (b, s, h, d)
         if not attrs.joined:
             return tuple(point[k] for k in ORDERS[attrs.order[operand]])
@@ -87,11 +88,11 @@ class GradientLoops:
         self.tall_keys = self.tile.rows if keys is None else max(1, min(self.tile.rows, keys))
         self.chunks, self.out_chunks = (ceildiv(d, self.width) for d in (task.depth, task.out_depth))
         self.room = ceildiv(task.keys, self.tall_keys) * self.tall_keys
-        """Keys of whole tiles."""
+        """The number of keys, rounded up to whole tiles."""
         self.block = task.held * self.tall
-        """Rows of a block."""
+        """The number of rows in a block."""
         self.single = task.heads == task.groups and prove(task.rows <= self.block)
-        """Whether a head of keys meets one block of rows alone."""
+        """Whether all rows for a head of keys are in one block."""
 
     @contextmanager
     def memory(self) -> Iterator[None]:
@@ -143,7 +144,7 @@ class GradientLoops:
                     nest.store(result, self.place(operand, b, j, g, d), cast(sums[j, d], result.dtype))
 
     def place(self, operand: int, b: Expr, s: Expr, h: Expr, d: Expr) -> tuple[Expr, ...]:
-        """The place in memory of element (b, s, h, d) of the gradient of an operand."""
+        """The indices of element (b, s, h, d) of the gradient of an operand."""
         return self.results.place(operand, b, s, h, d, self.task.rows, self.task.depth)
 
     def pack(self, b: Expr, g: Expr) -> None:
@@ -214,7 +215,7 @@ class GradientLoops:
         into: Buffer,
         scored: tuple[Expr, Expr, Expr] | None,
     ) -> None:
-        """Rows times panels; as scores of head and row if `scored`."""
+        """Emit rows times panels; if `scored` (batch, head, first row), with scale and mask as scores."""
         nest, task, width, tall = self.nest, self.task, self.width, self.tall
         with (
             nest.loop("p", task.panels) as p,
@@ -241,7 +242,7 @@ class GradientLoops:
                         nest.store(into, at, select(j < task.keys, value, task.low))
 
     def slopes(self, r: Expr, b: Expr, h: Expr, first: Expr) -> None:
-        """The softmax of a row in its scores' place, and what flows to the scores in the place of what was sent."""
+        """Emit the softmax of a row in place of its scores, and the gradient of its scores in place of `sent`."""
         nest, task, width, kind = self.nest, self.task, self.width, self.task.type
         scores, sent = self.scores, self.sent
         with (
@@ -285,7 +286,7 @@ class GradientLoops:
                 nest.store(sent, at, self.moved(value, b, h, first + r, minimum(p * width + x, task.keys - 1)))
 
     def moved(self, value: Expr, b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
-        """Zero where a number stands in a score's place."""
+        """`value`, or zero where the mask replaces a score by a finite number."""
         mask, fill = self.task.mask, self.task.attrs.fill
         if mask is None or mask.dtype is not boolean or isinf(fill):
             return value

@@ -9,8 +9,8 @@
                 o = o * exp(m_old - m) + scores vp           calculation for softmax"
             y = o / l
 
-Few rows (decoding) would not pay for packing (`direct.py`). Rows of a last tile that is not full overlap the tile
-before it: both write the same values.
+For few rows (decoding) packing would not pay (`direct.py`). A last tile that is not full overlaps the tile before it:
+both write the same values.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tilewright.plans.attention.rows import AttentionRows, Span, Tile
 from tilewright.schedule.dot_intrinsics import Dot, named_dot
 
 F32_ROWS = 4
-"""Rows of a tile of a head whose numbers have no pieces."""
+"""The number of rows of a tile for heads whose numbers cannot be split into pieces."""
 DIRECT_KEYS = 4
-"""Keys of a block for a single row, where tiles are made for any number of rows."""
+"""The number of keys of a block for a single row, if tiles are chosen for any number of rows."""
 
 
 def attention_loops(name: str, operands: Operands, params: Sequence[Buffer], tile: Tile) -> PrimFunc:
@@ -55,7 +55,7 @@ def attention_loops(name: str, operands: Operands, params: Sequence[Buffer], til
 
 
 def factors_of(rows: AttentionRows, dot: Dot | None) -> Factors:
-    """The factors that an instruction multiplies."""
+    """The form of factors for a dot instruction, or without one."""
     if dot is None:
         return OrdinaryFactors(rows)
     return PairedFactors(rows, dot) if dot.rows == 1 else MatrixFactors(rows, dot)
@@ -63,7 +63,8 @@ def factors_of(rows: AttentionRows, dot: Dot | None) -> Factors:
 
 @contextmanager
 def heads(nest: Nest, operands: Operands) -> Iterator[tuple[Expr, Expr, Expr, Span | None]]:
-    """The parallel loop over batch entries, or packed sequences, and heads: entry, head, its keys' head, its rows."""
+    """The parallel loop over batch entries, or packed sequences, and heads: yields (entry, head, head of its keys, rows
+    of the sequence or None)."""
     attrs, starts = operands.attrs, operands.starts
     batch, rows = (operands.q.shape[k] for k in ORDERS[attrs.order[0]][:2])
     each = attrs.heads // attrs.groups
@@ -90,19 +91,19 @@ def heads(nest: Nest, operands: Operands) -> Iterator[tuple[Expr, Expr, Expr, Sp
 
 
 def within(e: Expr, lo: Expr, hi: Expr) -> Expr:
-    """The number that a caller passes, clamped to its range."""
+    """`e`, a number that a caller passes, clamped to `lo`..`hi`."""
     return minimum(maximum(e, lo), hi)
 
 
 class AttentionLoops:
-    """The statements of attention, built of a row's arithmetic and the way in which factors are multiplied."""
+    """Emits the statements of attention, from the arithmetic of a row and a form of factors."""
 
     def __init__(self, task: AttentionRows, factors: Factors) -> None:
         self.task, self.factors = task, factors
         self.nest, self.tile = task.nest, task.tile
 
     def head(self, b: Expr, h: Expr, g: Expr) -> None:
-        """All rows of one head."""
+        """Emit the statements for all rows of one head."""
         nest, task, known = self.nest, self.task, as_int(self.task.rows) is not None
         if not self.tile.tiles:
             DirectLoops(task, task.tile_rows if known else 1, self.tile.steps, task.all_rows).head(b, h, g)
@@ -145,7 +146,7 @@ class AttentionLoops:
     def scores(
         self, kt: Buffer, scores: Buffer, b: Expr, h: Expr, first: Expr, here: Expr, panel: Expr, panels: Expr
     ) -> None:
-        """The scores of `here` tiles from tile `first` on with `panels` panels of keys from `panel` on."""
+        """Emit the scores of `here` tiles from tile `first` on with `panels` panels of keys from `panel` on."""
         nest, width, rows = self.nest, self.tile.width, self.task.tile_rows
         with (
             nest.loop("p", panels) as p,
@@ -179,7 +180,7 @@ class AttentionLoops:
         key: Expr,
         keys: Expr,
     ) -> None:
-        """Scores times `keys` values from `key` on: into y, or into o with what was there scaled."""
+        """Emit scores times `keys` values from `key` on: stored to y, or added to o, whose old content is scaled."""
         nest, width, rows = self.nest, self.tile.width, self.task.tile_rows
         with (
             nest.loop("c", vp.shape[0]) as c,
@@ -237,7 +238,7 @@ class AttentionLoops:
             )
 
     def replace_rows(self, vp: Buffer, state: Buffer, o: Buffer, here: Expr) -> None:
-        """Rows without a sum get the substitute for every probability."""
+        """Emit, for rows whose sum of probabilities is zero, the result with the substitute for every probability."""
         nest, width = self.nest, self.tile.width
         assert self.task.substitute is not None
         with (

@@ -4,9 +4,9 @@ pieces of f32 (`ops/lowered/split.py`).
     kt[panel, piece, d / 2, lane, :] = pieces of k;    scores[rows, lanes] = sum of q2[piece, rows, d] kt[.., d, lanes]
     vp[chunk, piece, j / 2, lane, :] = pieces of v;    y[rows, lanes] = sum of p2[piece, rows, j] vp[.., j, lanes]
 
-Zeros fill what the depth, and the last keys, leave of a register. Pieces of queries are made for a block of tiles,
-those of probabilities where the softmax puts them, so that none is read again for it. All registers of sums of a tile
-take each step of all terms, in an order in which one side's pieces stay where they are.
+Zeros fill registers past the depth and the last keys. Pieces of queries are computed for a block of tiles; the softmax
+stores probabilities directly as pieces. Each step multiplies all terms for all accumulators of a tile, in an order in
+which one side's pieces stay in their registers.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tilewright.schedule.tile_intrinsics import STORE, ZERO
 
 ONE = const(1)
 SINGLE = (((0, 0),),)
-"""The terms of a product of rounded factors, by passes over the depth: one pass with one term."""
+"""The terms of a product of rounded factors, for each pass over the depth: one pass with one term."""
 
 
 class MatrixFactors:
-    """Factors in registers of matrices; a tile's rows and width, and blocks of keys, fill registers. `terms`: those of
-    scores and of values, where factors are pieces."""
+    """Factors in matrix registers; a tile's rows and width, and blocks of keys, fill registers. `terms`: the numbers of
+    terms of scores and of values, if factors are pieces."""
 
     q2: Buffer
     p2: Buffer
@@ -52,11 +52,11 @@ class MatrixFactors:
 
     @property
     def depth(self) -> Expr:
-        """The depth of whole registers."""
+        """The depth rounded up to whole registers."""
         return self.whole(self.rows.depth)
 
     def whole(self, count: Expr) -> Expr:
-        """The products of a sum, in whole registers."""
+        """`count`, the number of products of a sum, rounded up to whole registers."""
         return ceildiv(count, self.dot.depth) * self.dot.depth
 
     def panel(self, operand: int, count: Expr) -> tuple[Expr | int, ...]:
@@ -135,7 +135,7 @@ class MatrixFactors:
         return sum(wide[1:], wide[0])
 
     def _put(self, into: Buffer, which: int, value: Expr, where: Callable[[int], tuple[Expr | int, ...]]) -> None:
-        """Store an element's pieces."""
+        """Emit the store of an element's pieces."""
         count = self.counts[which]
         for piece, part in enumerate(pieces_of(value, count) if count > 1 else [cast(value, self.dtype)]):
             self.nest.store(into, where(piece), part)
@@ -143,7 +143,7 @@ class MatrixFactors:
     def _products(
         self, acc: Buffer, which: int, rows: tuple[Buffer, Expr], panels: tuple[Buffer, Expr], start: Expr, count: Expr
     ) -> None:
-        """`acc` = the rows of a tile times `count` numbers of each sum, from number `start` of the panel on."""
+        """Emit `acc` = the rows of a tile times `count` numbers of each sum, from number `start` of the panel on."""
         nest, dot, f32 = self.nest, self.dot, self.rows.type
         (left, t), (right, panel) = rows, panels
         tall, wide = self.rows.tile_rows // dot.rows, self.tile.width // dot.lanes
@@ -170,12 +170,12 @@ class MatrixFactors:
 
 @contextmanager
 def has_pieces(rows: AttentionRows, b: Expr, h: Expr, g: Expr) -> Iterator[Expr]:
-    """Whether a head's products may be of pieces, of the greatest magnitudes of its queries, keys and values. These
-    pass over NaN, whose pieces are NaN."""
+    """Emit code that computes whether a head's products may use pieces, from the largest magnitudes of its queries,
+    keys and values. NaN is ignored there: its pieces are NaN."""
     nest, width = rows.nest, rows.tile.width
 
     def most(name: str, count: Expr, depth: Expr, element: Callable[[Expr, Expr], Expr]) -> Expr:
-        """Put the greatest magnitude of a tensor into its element of `greatest`."""
+        """Emit code that stores the largest magnitude of a tensor in its element of `greatest`, which is returned."""
         with nest.allocate("part", rows.type, (width,)) as part:
             with nest.loop("x", width, kind="vectorized") as x:
                 nest.store(part, (x,), 0.0)

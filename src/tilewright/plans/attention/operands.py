@@ -13,8 +13,8 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """The parameters of a function by what they are to the operator (see its type rule), and its attributes; `scale`
-    and `substitute` are elements, or numbers."""
+    """The parameters of a function by their roles for the operator (see its type rule), and its attributes; `scale` and
+    `substitute` are elements, or numbers."""
 
     attrs: AttentionAttrs
     q: Buffer
@@ -30,7 +30,8 @@ class Operands:
 
 
 def operands(structure: Structure) -> Operands | None:
-    """The operands if the function computes attention and nothing else: each has a stage, by whose name it is known."""
+    """The operands, found by the names of the operator's stages, if the function computes attention and nothing else;
+    else None."""
     result = structure.operator(ATTENTION)
     if result is None:
         return None
@@ -61,7 +62,7 @@ def operands(structure: Structure) -> Operands | None:
 
 
 def _number(stage: Stage) -> Const | None:
-    """The number that a stage computes which is a constant of one element."""
+    """The number that a stage computes, if it is a constant of one element."""
     if stage.origin is None or stage.origin.op != "constant":
         return None
     values = [s.value for s in walk(stage.block.body) if isinstance(s, Store)]

@@ -7,10 +7,10 @@
             scores = exp(scores - top)                       row by row; for many keys block by block
             y = scores vp / total
 
-Where sizes are numbers, in whole vectors, and whole rows of scores are held this is a schedule of the stages
-(`schedule.py`). Elsewhere it is a routine (`loops.py`): of blocks of keys, for which the softmax is kept up to date, no
-sequence of primitives makes it. The routine has few rows, which read keys and values where they are, panels that are
-filled up, and factors in pairs, too.
+If sizes are known, in whole vectors, and whole rows of scores are held, this is a schedule of the stages
+(`schedule.py`). Otherwise it is a routine (`loops.py`): no sequence of primitives produces an online softmax over
+blocks of keys. The routine also supports few rows that read keys and values in place, padded panels, and paired
+factors.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def sizes(result: Operands) -> Sizes:
-    """The sizes that the tiles depend on."""
+    """The sizes that tiles of attention depend on."""
     q, k, v = (
         tuple(b.shape[a] for a in ORDERS[o])
         for b, o in zip((result.q, result.k, result.v), result.attrs.order, strict=False)
@@ -79,14 +79,14 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def added(structure: Structure, candidate: Candidate, target: Target) -> tuple[Added, ...]:
-    """Heads that share keys and values pack them each."""
+    """The work that the schedule adds on purpose: each head that shares keys and values packs them again."""
     result = operands(structure)
     assert result is not None
     return packed_anew(structure, result)
 
 
 def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
-    """The loops in the place of the stages."""
+    """A function with the loops of the routine in place of the operator's stages."""
     result = operands(analyse(func))
     if result is None:
         raise refuse(func, "the routine 'attention' computes attention as its operator states it, and nothing beside")
@@ -114,4 +114,5 @@ def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
 
 ROUTINE = register(Routine("attention", tuple(f.name for f in fields(Tile)), build, none=("tiles",)))
 PLAN = Plan("attention", fits, candidates, apply, added=added, refines=("rows",))
-"""The estimate of rows leaves out that scores of all rows go to memory and come back."""
+"""Attention is preferred to the plan of rows, whose estimate leaves out that scores of all rows go to memory and
+back."""

@@ -16,12 +16,13 @@ from tilewright.plans.attention.operands import Operands
 from tilewright.support.classes import dataclass
 
 Keep = Callable[[Buffer, tuple[Expr, ...], Expr], None]
-"""Puts a probability (the third) where its score was."""
+"""A function (buffer, indices of a score, probability) that emits the store of the probability in place of the
+score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The rows of one sequence among those of several."""
+    """The rows of one of several packed sequences."""
 
     first: Expr
     length: Expr
@@ -29,10 +30,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """`rows` x `width` accumulators; `keys` whose scores are held at once (a multiple of width); `tiles` of rows that
-    share a pass over them, or 0 where `rows` read keys and values where they are, `steps` keys at once; `steps` of a
-    product in one iteration of its loop; `side` of the squares of keys that registers turn on their way into a panel,
-    which divides `width` and the depth (1: element by element)."""
+    """The sizes of a tile of attention.
+
+    `rows` x `width` accumulators; `keys` is the number of keys whose scores are held at once, a multiple of `width`;
+    `tiles` of rows share a pass over these keys. If `tiles` is 0, `rows` read keys and values in place, `steps` keys at
+    once. `steps`: unrolled steps of a product. `side`: of the squares in which registers transpose keys on their way
+    into a panel, a divisor of `width` and the depth (1: by elements).
+    """
 
     rows: int
     width: int
@@ -43,8 +47,7 @@ class Tile:
 
 
 class AttentionRows:
-    """The statements of one row: its scores, their softmax, its part of the result. `nest` is where its statements
-    go."""
+    """Emits the statements of one row: its scores, their softmax, its part of the result. They are added to `nest`."""
 
     def __init__(self, nest: Nest, operands: Operands, tile: Tile, span: Span | None) -> None:
         self.nest, self.attrs, self.tile = nest, operands.attrs, tile
@@ -59,9 +62,9 @@ class AttentionRows:
         self.earlier = const(0) if past_k is None else past_k.shape[2]
         self.keys = self.earlier + self.dims(k, 1)[1]
         self.room = self.keys
-        """Keys for which there is memory."""
+        """The number of keys for which there is memory."""
         self.all_rows = self.rows
-        """Rows of all sequences."""
+        """The number of rows of all sequences."""
         if span is not None:
             self.rows = self.keys = span.length
         _, _, self.out_depth = self.dims(self.v, 2)
@@ -85,7 +88,7 @@ class AttentionRows:
         self.low = const(float("-inf"), self.type)
 
     def dims(self, buffer: Buffer, operand: int) -> tuple[Expr, Expr, Expr]:
-        """Batch, sequence and depth of an operand."""
+        """The extents of an operand: (batch, sequence, depth)."""
         b, s, _, d = (buffer.shape[k] for k in ORDERS[self.attrs.order[operand]])
         return b, s, d
 
@@ -96,7 +99,7 @@ class AttentionRows:
         return tuple(point[k] for k in ORDERS[self.attrs.order[operand]])
 
     def read(self, operand: int, b: Expr, j: Expr, g: Expr, d: Expr, past: bool) -> Expr:
-        """An element of the keys or values (operand 1 or 2): of those given, or of the cache before them."""
+        """An element of the keys or values (operand 1 or 2): of the operand, or with `past` of the cache before it."""
         if not past:
             return self.load(self.k if operand == 1 else self.v, operand, b, j, g, d)
         buffer = self.past[operand]
@@ -104,21 +107,21 @@ class AttentionRows:
         return cast(buffer[b + self.attrs.past_first, g, j, d], self.type)
 
     def key_or_value(self, operand: int, b: Expr, j: Expr, g: Expr, d: Expr) -> Expr:
-        """An element of the keys or values (operand 1 or 2), of the last one past it: what comes of that is not used,
-        and an index that is clipped takes a tenth of the time of a load under a condition."""
+        """An element of the keys or values (operand 1 or 2); past the last key, the last one. Results for such keys are
+        unused, and a clipped index takes a tenth of the time of a load under a condition."""
         new = self.read(operand, b, minimum(j, self.keys - 1) - self.earlier, g, d, False)
         return select(j < self.earlier, self.read(operand, b, j, g, d, True), new) if self.past else new
 
     def column(self, d: Expr) -> Expr:
-        """A column of the values, the last one past it."""
+        """A column number of the values, clipped to the last one."""
         return d if self.whole else minimum(d, self.out_depth - 1)
 
     def row(self, tile: Expr, r: Expr) -> Expr:
-        """Row r of a tile; the last tile ends with the last row."""
+        """The number of row r of a tile; the last tile ends with the last row."""
         return minimum(tile * self.tile_rows, self.rows - self.tile_rows) + r
 
     def segments(self) -> tuple[tuple[bool, Expr, Expr], ...]:
-        """(in the cache, first key, number of keys)."""
+        """For each segment of keys (whether it is in the cache, its first key, its number of keys)."""
         new = (False, self.earlier, self.keys - self.earlier)
         return ((True, const(0), self.earlier), new) if self.past else (new,)
 
@@ -126,7 +129,8 @@ class AttentionRows:
         return const(value, self.type)
 
     def score(self, raw: Expr, b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
-        """A product of q and k to what the softmax takes; minus infinity past the keys and where none may be seen."""
+        """A product of q and k with scale and mask applied; minus infinity past the last key and where keys are
+        hidden."""
         value = raw
         factor = self.number(self.attrs.scale)
         if self.scale is not None:
@@ -152,14 +156,14 @@ class AttentionRows:
         return cast(buffer[self.at(operand, b, s, h, d)], self.type)
 
     def quotient(self, value: Expr, total: Expr) -> Expr:
-        """value / total, zero where there are no keys at all."""
+        """value / total, or zero if there are no keys at all."""
         value = value * (self.number(1.0) / total)
         if self.attrs.guard:
             value = guarded(self.attrs, total, value, self.number(0.0))
         return value if prove(self.keys > 0) else select(self.keys > 0, value, self.number(0.0))
 
     def finish(self, value: Expr, total: Expr, b: Expr, i: Expr, h: Expr, d: Expr, whole: bool) -> None:
-        """y = value / total."""
+        """Emit y = value / total."""
         value = self.quotient(value, total)
         with nullcontext() if whole else self.nest.when(d < self.out_depth):
             self.nest.store(self.y, self.at(3, b, i, h, d), cast(value, self.y.dtype))
@@ -174,7 +178,7 @@ class AttentionRows:
         keep: Keep,
         first: bool,
     ) -> None:
-        """scores = exp(scores - top) for one row, put where `keep` says. The state's entries: 0 the greatest score so
+        """Emit scores = exp(scores - top) for one row, stored by `keep`. The state's entries: 0 the greatest score so
         far, 1 the sum of the exponentials so far, 2 the factor for what was summed before."""
         nest, width = self.nest, self.tile.width
         lead = at[:-1]

@@ -1,4 +1,4 @@
-"""The schedule of attention's stages where whole rows of scores are held: sizes are numbers, the keys not too many.
+"""The schedule of attention's stages if whole rows of scores are held: for known sizes and not too many keys.
 
 for batch and head:                                             parallel
     keys[panel, d, lane], values[chunk, j, lane]                panels of a tile's width
@@ -31,13 +31,13 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 STORED = ("scores", "scaled", "top", "weights", "total", "result", "y")
-"""The stages that are stored, beside the panels of keys and values; the others are computed where they are read."""
+"""The stages with buffers, besides the panels of keys and values; the others are inlined."""
 
 
 def is_scheduled(result: Operands, structure: Structure, tile: Tile, target: Target) -> bool:
-    """Whether a tile is one of this schedule: sizes are numbers, panels are packed, a block of keys has all of them,
-    and vectors are whole. What a vector leaves is cut into powers of two, in which products take longer than in a panel
-    that is filled up."""
+    """Whether this schedule supports a tile: sizes are known, panels are packed, a block has all keys, and vectors are
+    whole. A partial vector would be split into powers of two, whose products take longer than those of a padded
+    panel."""
     rows, keys = (extent_of(structure, "scores", k) for k in (2, 3))
     columns = extent_of(structure, "result", 3)
     if (
@@ -59,8 +59,7 @@ def lanes_of(structure: Structure, target: Target) -> int:
 
 
 def stage_of(structure: Structure, name: str) -> Stage:
-    """A stage of the operator. In the function it may have another name: one that an argument or a symbol has is
-    taken."""
+    """A stage of the operator. Its block has another name in the function if an argument or a symbol has that name."""
     attention = structure.operator(ATTENTION)
     assert attention is not None
     return attention.stage(name)
@@ -72,21 +71,21 @@ def extent_of(structure: Structure, stage: str, dimension: int) -> int | None:
 
 
 def panels(structure: Structure) -> tuple[Stage, Stage]:
-    """The stages that are packed: keys and values, with those of a cache before them if there is one."""
+    """The stages that are packed: keys and values, including those of a cache if there is one."""
     names = {stage.origin.stage for stage in structure.stages if stage.origin is not None}
     prefix = "all_" if "all_keys" in names else ""
     return stage_of(structure, f"{prefix}keys"), stage_of(structure, f"{prefix}values")
 
 
 def packed_anew(structure: Structure, result: Operands) -> tuple[Added, ...]:
-    """Heads that share keys and values pack them each."""
+    """The added work of packing: each head that shares keys and values packs them again."""
     each = result.attrs.heads // result.attrs.groups
     points = {stage.name: prod(number(it.extent) for it in stage.spatial) for stage in panels(structure)}
     return tuple(Added(name, "each panel", each * n) for name, n in points.items() if each > 1)
 
 
 def schedule(s: Schedule, structure: Structure, candidate: Operands, tile: Tile, target: Target) -> None:
-    """The primitives."""
+    """Apply the primitives of the schedule."""
     retained = (*(stage_of(structure, name) for name in STORED), *panels(structure))
     inline_all(s, structure, tuple(stage for stage in structure.stages if stage not in retained))
     scores, scaled, top, weights, total, result, y = (s.block(stage.name) for stage in retained[: len(STORED)])
@@ -126,7 +125,7 @@ def output(s: Schedule, y: BlockRef, result: Operands, tile: Tile, count: int) -
 
 
 def register_tile(s: Schedule, block: BlockRef, tile: Tile) -> None:
-    """A product whose sums stay in registers, in `tile.steps` steps an iteration."""
+    """Keep the sums of a product in registers, with `tile.steps` steps in an iteration."""
     s.set_scope(block, "local")
     row, lane, step = s.loops(block)[-3:]
     s.reorder(step, row, lane)
@@ -139,8 +138,8 @@ def register_tile(s: Schedule, block: BlockRef, tile: Tile) -> None:
 
 
 def softmax(s: Schedule, structure: Structure, blocks: tuple[BlockRef, BlockRef, BlockRef], target: Target) -> None:
-    """Row by row, in vectors along the keys; the exponentials are summed as they are made. `blocks`: the largest score,
-    the exponentials, their sum."""
+    """Schedule the softmax row by row, in vectors along the keys; exponentials are summed as they are computed.
+    `blocks`: the largest score, the exponentials, their sum."""
     lanes = lanes_of(structure, target)
     top, weights, total = blocks
     row, keys = s.loops(weights)[-2:]
@@ -155,8 +154,8 @@ def softmax(s: Schedule, structure: Structure, blocks: tuple[BlockRef, BlockRef,
 
 
 def pack(s: Schedule, packed: tuple[Stage, Stage], scores: BlockRef, head: LoopRef, tile: Tile) -> None:
-    """The panels of a head: keys beside each other for one element of their depth, which registers turn square by
-    square, and values as rows of a chunk."""
+    """Schedule the panels of a head: keys side by side for each element of their depth, transposed in registers square
+    by square, and values as rows of a chunk."""
     rows, values = (s.block(stage.name) for stage in packed)
     width, side = tile.width, tile.side
     keys = rows if side == 1 else s.cache_read(scores, packed[0].writes[0].name, "global")

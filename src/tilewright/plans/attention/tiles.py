@@ -1,4 +1,4 @@
-"""Tiles of attention for a machine, with what they are estimated to take.
+"""Tiles of attention for a target, with their estimated cycles.
 
 Two products alternate with a softmax over a block of scores. The register tile is two vectors wide where that costs
 nothing, so that narrow heads waste few lanes, and as tall as the registers allow; the block of scores stays in a
@@ -26,22 +26,22 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 MAX_KEYS = 1024
-"""Keys up to which a row of scores is held whole; beyond that, and where nothing bounds their number, blocks of
-`BLOCKS`."""
+"""The largest number of keys of which a row of scores is held whole; for more, or if nothing bounds their number, there
+are blocks of `BLOCKS`."""
 
 BLOCKS = (512, 256, 1024)
 MAX_ROWS = 12
 MAX_TILES = 32
 VECTORS = (2, 3, 4, 1)
-"""Widths of a register tile, the preferred one first where several are estimated to be equally fast."""
+"""The widths of a register tile in vectors, the preferred one first if estimates are equal."""
 LENGTHS = (16, 48, 128, 384)
-"""Rows, and keys, at which a symbolic number of them is estimated."""
+"""The numbers of rows, and of keys, at which symbolic ones are estimated."""
 MAX_DIRECT = 32
-"""Rows up to which keys and values may be read where they are."""
+"""The largest number of rows that may read keys and values in place."""
 GROUP = 8
-"""Rows up to which they are read there together."""
+"""The largest number of rows that are multiplied together with keys and values read in place."""
 SOFTMAX = 6.0
-"""Operations of a score beside the exponential: the mask and the scale, the comparison, two additions."""
+"""Operations per score besides the exponential: the mask and the scale, the comparison, two additions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Sizes:
 
 
 def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
-    """Tiles that fit the registers and the caches, the preferred ones first."""
+    """The tiles that fit the registers and the caches, the preferred ones first."""
     if sizes.dot is not None:
         yield from matrix_tiles(sizes, sizes.dot, target)
         return
@@ -88,7 +88,7 @@ def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
 
 
 def matrix_tiles(sizes: Sizes, dot: Dot, target: Target) -> Iterator[Tile]:
-    """Tiles of whole registers of matrices: four of sums, or two where rows fill no more."""
+    """Tiles of whole matrix registers: with four accumulators, or two if the rows fill no more."""
     known, width = as_int(sizes.rows), 2 * dot.lanes
     _, most = Analyzer().bounds(sizes.keys)
     whole = -(-most // width) * width if most is not None else 0
@@ -100,21 +100,21 @@ def matrix_tiles(sizes: Sizes, dot: Dot, target: Target) -> Iterator[Tile]:
 
 
 def keys_at_once(rows: int, lanes: int, target: Target) -> int:
-    """How many keys that are not packed `rows` rows multiply with at once. It is a power of two of at most as many keys
-    as a vector has lanes, as the sums of different keys are folded into one vector, and the sums of all rows and keys
-    take at most three quarters of the registers."""
+    """How many unpacked keys `rows` rows are multiplied with at once: a power of two. It is at most the lanes of a
+    vector, into which the sums of different keys are folded; the sums of all rows and keys take at most three quarters
+    of the registers."""
     fitting = [n for n in (1, 2, 4, 8, 16) if n <= lanes and 4 * n * rows <= 3 * target.registers]
     return max(fitting, default=1)
 
 
 def square(sizes: Sizes, target: Target) -> int:
-    """The side of the squares by which keys are transposed in registers; 1 where no square divides their depth."""
+    """The side of the squares by which keys are transposed in registers; 1 if no such side divides their depth."""
     sides = [n for n in SIDES if n <= target.lanes(sizes.itemsize) and sizes.depth % n == 0]
     return sides[0] if sides and sizes.itemsize == 4 and sizes.lanes == 1 else 1
 
 
 def heights(rows: int | None, vectors: int, target: Target) -> list[int]:
-    """Heights of a register tile, the tallest first."""
+    """The heights of a register tile that are considered, the tallest first."""
     tallest = max(2, min(MAX_ROWS, (target.registers - vectors - 1) // vectors))
     if rows is not None:
         tallest = min(tallest, rows)
@@ -168,8 +168,8 @@ def cost(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost
 
 
 def _in_matrices(tile: Tile, count: int, keys: int, sizes: Sizes, dot: Dot, target: Target) -> Cost:
-    """Both products of `count` tiles of one head in registers of matrices, with pieces of rows, keys, values and
-    probabilities."""
+    """The cost of both products of `count` tiles of one head in matrix registers, with the splitting of rows, keys,
+    values and probabilities into pieces."""
     costs, rows, lanes = target.costs.matrices, count * tile.rows, target.lanes(sizes.itemsize)
     terms = sizes.terms or (1, 1)
     tall, wide = tile.rows // dot.rows, tile.width // dot.lanes
@@ -189,8 +189,8 @@ def _in_matrices(tile: Tile, count: int, keys: int, sizes: Sizes, dot: Dot, targ
 
 
 def _direct(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost:
-    """Both products of one head, where keys and values are read where they are, `tile.rows` rows with `tile.steps` keys
-    at once."""
+    """The cost of both products of one head with keys and values in place, `tile.rows` rows with `tile.steps` keys at
+    once."""
     lanes, costs = target.lanes(sizes.itemsize), target.costs.arithmetic
     scores, together, at_once = rows * keys, min(tile.rows, rows), tile.steps
     depth, out_depth = (ceil(d / lanes) for d in (sizes.depth, sizes.out_depth))

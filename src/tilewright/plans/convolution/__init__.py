@@ -1,1 +1,1 @@
-"""Convolutions that multiply: direct by strips, 1x1 over pixels, depthwise, grouped and volumes, transposed."""
+"""Plans of convolutions: direct by strips, 1x1 over pixels, depthwise, grouped and volumes, transposed, gradients."""

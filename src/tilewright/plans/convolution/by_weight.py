@@ -1,15 +1,15 @@
 """Gradients of convolutions by their weights: a register tile of weights, summed over the pixels of some images.
 
-    for images:                                         so many that what they have stays in the second level of cache
+    for images:                                         so many that their data stay in the second level of cache
         for group of wide blocks, narrow block, taps, tile of narrow channels:
             tile[rows, vectors, lanes] = 0              registers
             for image, line, column:
                 tile[r, v, :] += narrow[pixel + tap, r] * wide[v, pixel, :]
             out[...] += tile
 
-Rows are channels of a block. Of a narrow operand that is not blocked they are taps, of a window of one pixel channels.
-Both operands are read as they lie, so nothing is packed. Sums of one tile are in the order of pixels, whatever the
-threads: results are the same bits.
+The rows of a tile are channels of a block. If the narrow operand is not blocked, they are taps, or channels for 1x1
+windows. Both operands are read in place, without packing. A tile sums in the order of pixels for any number of threads,
+so that results are bit-equal.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def problem(structure: Structure) -> WeightsProblem:
-    """The problem that is computed, as the estimate knows it."""
+    """The problem that the function computes, as the estimate describes it."""
     (anchor,) = structure.stages
     wide, narrow, lines, columns, inner, lanes = (as_int(it.extent) or 1 for it in anchor.spatial)
     images, *pixels = (it.extent for it in anchor.reduce)
@@ -85,8 +85,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 def tile_weights(
     s: Schedule, out: BlockRef, candidate: Candidate, images: LoopRef | None, target: Target
 ) -> tuple[list[LoopRef], int]:
-    """Block the loops over weights; those around a tile, and how many are inside. With several chunks of images these
-    are outermost, or inside the groups that threads share."""
+    """Block the loops over weights. Returns the loops around a tile, and how many are inside. With several chunks of
+    images, the loops over these are outermost, or inside the groups that threads share."""
     wide, blocks, lines, columns, inner, lane = s.loops(out)[:6]
     group, vector = s.split(wide, factor=candidate.knob("vectors"))
     line, line_row = s.split(lines, factor=candidate.knob("lines"))
@@ -108,7 +108,7 @@ def tile_weights(
 
 
 def sum_pixels(s: Schedule, block: BlockRef, candidate: Candidate) -> None:
-    """The register tile: images and pixels outside, rows inside them, vectors innermost."""
+    """Schedule the sums of a register tile: images and pixels outside, rows inside them, vectors innermost."""
     own = own_loops(s, block)
     reduce = [loop for it, loop in own if it.kind == "reduce"]
     *others, lane = [loop for it, loop in own if it.kind == "spatial"]

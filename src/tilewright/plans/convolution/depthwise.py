@@ -7,8 +7,8 @@
                 tile[v] += x[line + kh, v + kw] * w[kh, kw]
             out[...] = epilogue(tile)                   bias, residual, activation
 
-The padding is a condition on the input's indices. Loops are split where it holds (`transform/loops/partition.py`), so
-nothing padded is ever stored and inside the image nothing is tested.
+Padding is a condition on the input's indices. Loops are split where it holds (`transform/loops/partition.py`), so that
+padded data are never stored and nothing is tested inside the image.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 MAX_TAPS = 9
-"""Multiply-adds of one output vector that are spelled out; a longer window keeps a loop over its lines."""
+"""The largest number of multiply-adds of one output vector that are unrolled; a longer window keeps a loop over its
+lines."""
 
 MAX_COLUMNS = 8
 
 FMAS = 2.0
-"""Multiply-adds a cycle of the core that estimates are made for; others differ by their ratio."""
+"""Multiply-adds per cycle of the core that estimates assume; other cores differ by their ratio."""
 
 MAX_TILES = 3
-"""Column tiles of a line that are spelled out, so that each knows where it leaves the image; of more, only the first
-and the last do."""
+"""The largest number of column tiles of a line that are unrolled, so that each knows where it leaves the image; of
+more, only the first and the last do."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """One contraction in which both operands and the result run along the lanes of one vector of channels (several)."""
+    """Whether a function has one contraction, in which both operands and the result have the lanes of one vector of
+    channels (or several) as last dimension."""
     if len(structure.anchors) != 1 or any(st.role == "reduction" for st in structure.stages):
         return False
     (anchor,) = structure.anchors
@@ -80,8 +82,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def most_columns(anchor: Stage, target: Target) -> int:
-    """The most columns of a tile; where reads are made first, of one whose sums, inputs and weights of a line of the
-    window, and a product, fit the registers."""
+    """The largest number of columns in a tile. If operands are read before products start, the sums, and the inputs and
+    weights of a line of the window, must fit the registers."""
     if not target.isa.reads_first:
         return MAX_COLUMNS
     taps = as_int(anchor.reduce[-1].extent) or 1
@@ -89,9 +91,9 @@ def most_columns(anchor: Stage, target: Target) -> int:
 
 
 def cycles(anchor: Stage, columns: int, width: int, target: Target) -> float:
-    """Estimated cycles of a line of `width` output vectors, with `FMAS` multiply-adds a cycle: loads of the input that
-    neighbours share, multiply-adds, and weights loaded again for each tile when they do not fit into the registers
-    beside it."""
+    """Estimated cycles of a line of `width` output vectors, with `FMAS` multiply-adds a cycle: loads of the input,
+    which neighbours share, multiply-adds, and loads of the weights for each tile if the registers cannot hold them
+    too."""
     taps = prod(as_int(it.extent) or 1 for it in anchor.reduce)
     total = 0.0
     for size in (columns,) * (width // columns) + ((width % columns,) if width % columns else ()):

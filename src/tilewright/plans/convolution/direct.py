@@ -48,19 +48,22 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 BODY = 64
-"""Products (vector multiply-adds) that the innermost loop's body holds at least, where the reduction is that long."""
+"""The least number of vector multiply-adds in the innermost loop's body, if the reduction is that long."""
 MAX_BODY = 512
-"""Products of a body at most: thousands leave the first cache for instructions, and take four to nine times as long."""
+"""The largest number of vector multiply-adds in a body: thousands exceed the first-level instruction cache, and take
+four to nine times as long."""
 SHARING_LEAST = 2
-"""Tiles that prefetch the next panel together."""
+"""The least number of tiles that prefetch the next panel together."""
 FEWEST_LINES = 4
-"""Lines that a tile prefetches at a time: its share is rounded up."""
+"""The least number of lines that a tile prefetches at a time: its share is rounded up."""
 PREFETCHING = range(2, 9)
-"""Numbers of panels that prefetch the next strip of pixels: prefetching takes one panel longer than it gains."""
+"""The numbers of panels with which the next strip of pixels is prefetched: with more, prefetching costs more than it
+gains."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """A convolution over blocked channels, or over an unblocked input, with nothing after it that is reduced."""
+    """Whether a function is a convolution over blocked channels, or over an unblocked input, without a reduction after
+    it."""
     return structure.operator(CONV_BLOCKED) is not None and fits_panels(structure)
 
 
@@ -79,7 +82,7 @@ def _knobs(blocking: Blocking) -> tuple[tuple[str, int], ...]:
 
 
 def is_flat(anchor: Stage) -> bool:
-    """Whether the pixels of the whole map are one dimension."""
+    """Whether the pixels of the whole map are one dimension of the product."""
     conv = anchor.attributes(CONV_BLOCKED)
     return conv is not None and conv.flat
 
@@ -91,7 +94,7 @@ def _attributes(anchor: Stage) -> ConvBlockedAttrs:
 
 
 def shapes(structure: Structure) -> tuple[DirectProblem, ...]:
-    """The problems that are computed, one for each number of images that is to be considered."""
+    """The problems of a function, one for each number of images to consider."""
     (anchor,) = structure.anchors
     weights, loads = packed_operand(anchor), factors(anchor.block)
     assert weights is not None and loads is not None
@@ -127,15 +130,16 @@ def _sides(structure: Structure, anchor: Stage) -> list[Expr]:
 
 
 def _copied(structure: Structure, anchor: Stage) -> tuple[Stage, ...]:
-    """The input is copied first, strip by strip. All pixels of a map in their order are read where they are."""
+    """The stages before the product, whose result is copied strip by strip; none if the pixels of a map are read in
+    place."""
     before, conv = structure.before(anchor), _attributes(anchor)
     alone = len(before) == 1 and before[0].name == "sample"
     return () if alone and conv.strides == (1, 1) and not any(conv.pads) else before
 
 
 def column_stride(anchor: Stage, width: int, window: tuple[int, int]) -> int:
-    """The distance in a line of the input of what neighbouring pixels of the output read. What a window of one pixel
-    reads of a flat map was sampled before."""
+    """The distance, in a line of the input, between the pixels that neighbouring output pixels read. Of flat maps with
+    1x1 windows, the pixels that are read were extracted before, so that it is 1."""
     sampled = is_flat(anchor) and window == (1, 1)
     return 1 if sampled or width == 1 else _attributes(anchor).strides[1]
 
@@ -154,15 +158,15 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def sampled_line(structure: Structure, anchor: Stage) -> int:
-    """Pixels of a line of the output, where what is copied of NCHW maps first is all that it reads; 0 elsewhere."""
+    """The pixels of an output line, if a copy extracts from NCHW maps only the pixels that are read; else 0."""
     ordinary = len(anchor.reduce) == 3
     return as_int(_sides(structure, anchor)[1]) or 0 if ordinary and is_flat(anchor) else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """A convolution whose output is in blocks: its product, what the register tile is written to, and the loops over
-    images, strips, panels, and tiles of a strip."""
+    """A convolution scheduled with blocked output: the block of its product, the block that reads the register tile,
+    and the loops over images, strips, panels, and tiles of a strip."""
 
     block: BlockRef
     out: BlockRef
@@ -181,9 +185,9 @@ def in_blocks(
     pitch: int = 0,
     result: Stage | None = None,
 ) -> Blocked:
-    """Block the output, with all that is after the product in one stage and all that is before it in another. Lines
-    that follow one another in the product, at a distance of `pitch` pixels, are tiled as one. `result` is the stage
-    that has the product's sums, where these are first in another order."""
+    """Block the loops of the output; stages after the product are inlined into one, and those before it into another.
+    Lines that follow one another in the product, at a distance of `pitch` pixels, are tiled as one. `result` is the
+    stage with the product's sums, if these are first in another order."""
     anchor = result or structure.anchors[0]
     epilogue, ordinary = contiguous_output(structure, anchor)
     inline_all(s, structure, prologue[:-1])
@@ -197,8 +201,8 @@ def in_blocks(
 
 
 def finish(s: Schedule, blocked: Blocked, prologue: tuple[Stage, ...], target: Target, line: int = 0) -> None:
-    """Write tiles in vectors, do what is before the product strip by strip or all at once, by lines of so many pixels
-    if their number is given, and share among threads."""
+    """Vectorise tiles, place the stages before the product strip by strip or all at once (in lines of `line` pixels, if
+    not 0), and parallelise."""
     unroll_tile(s, blocked.out, 3)
     shared = [blocked.image, blocked.strip, blocked.panel]
     if prologue and (extent(s, blocked.strip) != 1 or (extent(s, blocked.image) or 1) >= ENOUGH_STRIPS):
@@ -253,7 +257,8 @@ def tile_ordinary(
 
 
 def _joined(s: Schedule, lines: LoopRef, columns: LoopRef, pitch: int) -> LoopRef:
-    """One loop over the pixels of all lines, of `pitch` each, whose last ones are none of the map."""
+    """Fuse the loops over lines and columns into one over the pixels of all lines, of `pitch` each; pixels past a
+    line's end are not in the map."""
     rest, column = s.split(columns, factor=pitch)
     return s.fuse(lines, rest, column)
 
@@ -282,7 +287,7 @@ def sum_by_parts(s: Schedule, anchor: Stage, block: BlockRef, panel: LoopRef, ca
 
 
 def whole_tiles(structure: Structure, candidate: Candidate) -> int:
-    """Register tiles of a strip that have all their rows; 1 if that is not known."""
+    """The number of full register tiles in a strip; 1 if that is not known."""
     (anchor,) = structure.anchors
     height, width = map(as_int, _sides(structure, anchor))
     if height is None or width is None:
@@ -296,8 +301,8 @@ def whole_tiles(structure: Structure, candidate: Candidate) -> int:
 def register_tile(
     s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, tiles: int, target: Target
 ) -> None:
-    """Reduce into registers: rows outside columns, so that a pixel is used at once for all its columns and needs one
-    register; or the other way round where that needs fewer."""
+    """Schedule the reduction into registers: loops over rows outside those over columns, so that a pixel needs one
+    register for all its columns; or in the reverse order if that needs fewer registers."""
     s.set_scope(block, "local")
     own = own_loops(s, block)
     spatial = [loop for it, loop in own if it.kind == "spatial"][-len(anchor.spatial) :]
@@ -322,11 +327,10 @@ def register_tile(
 
 
 def is_by_columns(anchor: Stage, candidate: Candidate, target: Target) -> bool:
-    """Whether a tile goes through the windows of an unblocked input by columns first. It must where neighbouring
-    pixels of a line read the same elements, at different columns of their windows. Where windows do not meet, as those
-    of patches, both orders do while a panel and a tile's lines stay in the first level. Where they do not, lines
-    would leave it before their next element is read, and weights, which lie along the windows' lines, are read at
-    strides that hardware does not follow."""
+    """Whether a tile loops over the columns of an unblocked input's windows first. This is needed if neighbouring
+    pixels of a line read the same elements at different columns of their windows. If windows do not overlap, as those
+    of patches, both orders do, unless lines would leave the first-level cache before their next element is read, and
+    weights, which lie along the windows' lines, would be read at strides that hardware prefetchers do not follow."""
     if len(anchor.reduce) == 4:
         return False
     channels, height, width = (as_int(it.extent) or 1 for it in anchor.reduce)
@@ -341,7 +345,7 @@ def is_by_columns(anchor: Stage, candidate: Candidate, target: Target) -> bool:
 def prefetch_operands(
     s: Schedule, anchor: Stage, reduce: list[LoopRef], candidate: Candidate, tiles: int, target: Target
 ) -> None:
-    """Prefetch the weights that come next, where they do not stay in the second level of cache, or the pixels."""
+    """Prefetch the next weights, if they do not stay in the second level of cache, or the next pixels."""
     weights, loads = packed_operand(anchor), factors(anchor.block)
     long = [loop for loop in reduce if extent(s, loop) != 1]
     if weights is None or loads is None or not long:
@@ -355,9 +359,9 @@ def prefetch_operands(
 def prefetch_weights(
     s: Schedule, weights: Load, reduce: list[LoopRef], long: list[LoopRef], tiles: int, target: Target
 ) -> None:
-    """The tiles that use a panel (of a block of channels) prefetch the next one, each its share; a tile alone
-    prefetches its own a little ahead: all of it, at each step, on cores that follow one stream too slowly by
-    themselves, else a few lines once for each channel of its blocks, for hints would be in the way of what it reads."""
+    """Let the tiles that use a panel (of a block of channels) prefetch the next one, each a share. A single tile
+    prefetches its own panel shortly before it is read: each step all of its lines on cores that follow one stream too
+    slowly in hardware, else a few lines for each channel block, so that the prefetches do not delay loads."""
     asked, prefetch = buffer_names([weights.buffer]), target.costs.prefetching
     step = (as_int(weights.buffer.shape[-1]) or 1) * weights.buffer.dtype.itemsize
     outer = [loop for loop in long if loop != reduce[-1]]
@@ -371,7 +375,7 @@ def prefetch_weights(
     panel = prod(_size(s, loop) for loop in reduce) * step
 
     def share(loop: LoopRef) -> float:
-        """The lines that one iteration prefetches."""
+        """The number of lines that one iteration of a loop prefetches."""
         inside = prod(_size(s, inner) for inner in reduce[reduce.index(loop) + 1 :]) * step
         return inside / (tiles * target.caches.line)
 
@@ -384,9 +388,9 @@ def prefetch_weights(
 def prefetch_pixels(
     s: Schedule, weights: Load, x: Load, channels: LoopRef, candidate: Candidate, target: Target
 ) -> None:
-    """Tiles prefetch the pixels of the same tile in the next strip, panels in turn a part of them. Channels lie at a
-    distance of one map, a few lines of each: hardware does not follow, and the first panel of a strip waits for every
-    block. With many panels that is a small part of the time."""
+    """Let tiles prefetch the pixels of the same tile in the next strip, each panel a part. A strip reads a few lines of
+    each channel's map, which hardware does not follow, so that the first panel would wait for every channel block. With
+    many panels that is a small part of the time."""
     rows, strip = candidate.knob("rows"), candidate.knob("strip")
     panels = as_int(weights.buffer.shape[0]) or 1
     inside = x.buffer not in s.func.params
@@ -400,9 +404,10 @@ def prefetch_pixels(
 
 
 def unroll_steps(s: Schedule, reduce: list[LoopRef], products: int) -> None:
-    """Unroll the innermost loops of the reduction, of which a step has so many products, for a body of `BODY` of them.
+    """Unroll the innermost loops of the reduction, with `products` multiply-adds in a step, for a body of `BODY` of
+    them.
 
-    A loop of a few short steps inside others is left by a mispredicted branch too often.
+    A loop of a few short steps inside other loops would mispredict its exit too often.
     """
     for loop in reversed(reduce):
         steps = extent(s, loop)
@@ -415,21 +420,21 @@ def unroll_steps(s: Schedule, reduce: list[LoopRef], products: int) -> None:
 
 
 def body_steps(steps: int, products: int) -> int:
-    """How many of a loop's steps, of so many products each, make a body of `BODY` products; a divisor of `steps`. Fewer
-    where no divisor makes one of `BODY` to `MAX_BODY`, as of a large prime number of steps."""
+    """How many of a loop's steps, of `products` multiply-adds each, make a body of at least `BODY`: a divisor of
+    `steps`. Fewer if no divisor gives one of `BODY` to `MAX_BODY`, as for a large prime number of steps."""
     divisors = [d for d in range(1, steps + 1) if steps % d == 0 and (d == 1 or d * products <= MAX_BODY)]
     return next((d for d in divisors if d * products >= BODY), divisors[-1])
 
 
 def in_lines(s: Schedule, block: BlockRef, line: int) -> None:
-    """A block's last loop in two, over lines of so many pixels and over those of a line, if it goes over whole ones."""
+    """Split a block's last loop into lines of `line` pixels, if it goes over whole lines."""
     pixels = s.loops(block)[-1]
     if line and (extent(s, pixels) or 1) % line == 0:
         s.split(pixels, factor=line)
 
 
 def place_prologue(s: Schedule, stage: Stage, strip: LoopRef, target: Target, line: int = 0) -> None:
-    """Padding and pointwise work on the input is done for a strip at a time."""
+    """Compute padding and pointwise work on the input for a strip at a time."""
     block = s.block(stage.name)
     s.compute_at(block, strip)
     in_lines(s, block, line)
@@ -442,4 +447,4 @@ def place_prologue(s: Schedule, stage: Stage, strip: LoopRef, target: Target, li
 
 
 PLAN = Plan("convolution", fits, candidates, apply)
-"""Direct convolution, in one plan for all windows and strides."""
+"""The plan of direct convolutions, for all windows and strides."""

@@ -33,11 +33,11 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 MAX_PANELS = 4
-"""Panels of a register tile."""
+"""The largest number of panels in a register tile."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """A convolution by an instruction of the target, with nothing after it that is reduced."""
+    """Whether a function is a convolution by a dot instruction of the target, without a reduction after it."""
     if structure.operator(CONV_DOT) is None or len(structure.anchors) != 1:
         return False
     (anchor,) = structure.anchors
@@ -75,7 +75,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def _line(anchor: Stage, rows: int, wide: int, width: int, dot: Dot, target: Target) -> float:
-    """Estimated cycles of the tiles of a line, of a group of panels."""
+    """Estimated cycles of the tiles of a line, for `wide` panels."""
     steps = prod(as_int(it.extent) or 1 for it in anchor.reduce[:-1])
     whole, rest = divmod(width, rows)
     cycles = whole * tile_cycles(rows, wide, steps, dot, target)
@@ -83,7 +83,7 @@ def _line(anchor: Stage, rows: int, wide: int, width: int, dot: Dot, target: Tar
 
 
 def strips(height: int, images: float, target: Target, *, copied: bool) -> list[int]:
-    """All lines, or parts for threads to share."""
+    """The numbers of lines per strip to consider: all lines, or parts for threads to share."""
     if target.threads == 1:
         return [WHOLE]
     parts = [n for n in PARTS if n <= height and (not copied or images * n >= ENOUGH_STRIPS)]
@@ -102,7 +102,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def _register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, dot: Dot, target: Target) -> None:
-    """Sums in registers: a group of a pixel's channels is used at once for all its panels."""
+    """Schedule sums in registers: each group of a pixel's channels is used for all panels at once."""
     s.set_scope(block, "local")
     own = own_loops(s, block)
     _, panel, *pixels, lane = [loop for it, loop in own if it.kind == "spatial"][-len(anchor.spatial) :]

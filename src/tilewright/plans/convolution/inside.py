@@ -1,4 +1,4 @@
-"""How much of a padded convolution there is to compute: taps that leave the image are left out by its loops."""
+"""The share of a padded convolution's multiply-adds that is computed: loops skip taps outside the image."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tilewright.plans.framework.analysis import Stage, factors
 
 
 def share_inside(anchor: Stage) -> float:
-    """The share of all pairs of places and taps whose tap lies in the image: of each dimension that an iterator of the
-    result and one of the reduction walk together. Symbolic dimensions count whole."""
+    """The share of all (output position, tap) pairs whose tap lies inside the image: a product over the dimensions in
+    which an iterator of the result and one of the reduction are added. Symbolic dimensions count as inside."""
     return prod(
         _inside(index, size, anchor)
         for load in factors(anchor.block) or ()

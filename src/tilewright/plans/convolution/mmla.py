@@ -66,7 +66,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def tiles(couples: int, panels: int, conv: ConvMmlaAttrs, target: Target) -> list[tuple[int, int]]:
-    """Couples of pixels and panels of the tiles that fit registers, of whole blocks of the result and of one group."""
+    """(pairs of pixels, panels) of the tiles that fit registers, with whole blocks of the result and of one group."""
     return [
         (tall, wide)
         for tall, wide in product_tiles(couples, panels, target)
@@ -75,15 +75,15 @@ def tiles(couples: int, panels: int, conv: ConvMmlaAttrs, target: Target) -> lis
 
 
 def panel_multiple(filters: int, block: int) -> int:
-    """To a multiple of how many panels filters are rounded up, for tiles of whole blocks of the result: of six where
-    they nearly are, else of four."""
+    """The multiple to which the number of panels is rounded up, so that tiles have whole blocks of the result: six if
+    that adds few panels, else four or less."""
     least, panels = -(-block // SIDE), -(-filters // SIDE)
     wide = (m for m in (MAX_SIDE, 4) if m % least == 0 and m <= panels and -panels % m <= panels * MAX_WASTE)
     return next(wide, least)
 
 
 def _line(tall: int, wide: int, couples: int, steps: int, dot: Dot, target: Target) -> float:
-    """Estimated cycles of the tiles of a line, of a group of panels."""
+    """Estimated cycles of the tiles of a line, for a group of panels."""
     whole, rest = divmod(couples, tall)
     cycles = whole * tile_cycles(tall, wide, steps, dot, target)
     return cycles + (tile_cycles(rest, wide, steps, dot, target) if rest else 0.0)
@@ -93,8 +93,8 @@ def _line(tall: int, wide: int, couples: int, steps: int, dot: Dot, target: Targ
 def convolution_cycles(
     conv: ConvMmlaAttrs, lines: int, columns: int, window: int, panels: int, dot: Dot, target: Target
 ) -> float | None:
-    """Estimated cycles of a convolution to so many lines and columns by the best tile, with the copy of its input; None
-    if no tile fits."""
+    """Estimated cycles, including the copy of the input, of a convolution to `lines` x `columns` pixels by the best
+    tile; None if no tile fits."""
     couples, blocks = -(-columns // SIDE), -(-conv.depth // dot.group)
     shapes = tiles(couples, panels, conv, target)
     if not shapes:

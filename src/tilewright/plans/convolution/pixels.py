@@ -8,10 +8,10 @@
                 tile[f, :] += w[panel, channel, f] * x'[channel, :]
             out[...] = epilogue(tile)                   bias, residual, activation
 
-For groups whose channels fill no blocks, and wherever maps are in NCHW on both sides (`transform/layout/pixels.py`): no
-layout is converted, and lanes are wasted only at the end of a map. A run is copied where enough panels read it, or
-where its channels would take too many pages; sampled pixels (strides) always are, and floats of 16 bits, which the copy
-widens.
+This plan serves groups whose channels fill no blocks, and layers with NCHW maps on both sides
+(`transform/layout/pixels.py`): no layout is converted, and lanes are wasted only at the end of a map. A run is copied
+if enough panels read it, or if its channels would touch too many pages; strided pixels, and 16-bit floats, which the
+copy widens, are always copied.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ MAX_VECTORS = 12
 
 @dataclass(frozen=True, slots=True)
 class PixelProblem:
-    """One image and group of a convolution with windows of one pixel: `filters` outputs of each of `pixels`, from
-    `depth` channels."""
+    """A 1x1 convolution for one image and one group: `filters` outputs for each of `pixels`, from `depth` channels."""
 
     filters: int
     pixels: int
@@ -80,7 +79,7 @@ def shape_of(structure: Structure) -> PixelProblem:
 
 
 def estimates(shape: PixelProblem, width: int, target: Target) -> list[tuple[int, bool, Cost]]:
-    """Vectors of a tile, whether runs are copied, and the cost, for panels of `width` filters."""
+    """(vectors of a tile, whether runs are copied, cost) of each setting for panels of `width` filters."""
     lanes, result = target.lanes(4), []
     for vectors in range(1, MAX_VECTORS + 1):
         if vectors > 1 and (
@@ -93,15 +92,16 @@ def estimates(shape: PixelProblem, width: int, target: Target) -> list[tuple[int
 
 def registers(filters: int, vectors: int, target: Target) -> int:
     """How many vector registers a tile of `filters` x `vectors` takes: the accumulators, the pixels of a step (a single
-    filter reads them from memory), and one weight. Targets that read a step's operands first hold all of them."""
+    filter reads them from memory), and one weight. On targets that read a step's operands before its products, it
+    includes all of them."""
     if target.isa.reads_first:
         return whole_step(filters, vectors)
     return filters * vectors + (vectors if filters > 1 else 0) + 1
 
 
 def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target: Target) -> Cost:
-    """The estimated cost of one image and group. A last vector of few lanes is computed as several shorter ones. A run
-    that reads more than the first level of cache holds reads from the second."""
+    """The estimated cost of one image and group. A partial last vector is computed as several shorter ones. A run with
+    more data than the first level of cache holds is read from the second."""
     lanes, panels = target.lanes(4), -(-shape.filters // width)
     costs, traffic, caches = target.costs.arithmetic, target.costs.traffic, target.caches
     run, loads = 4 * shape.depth * vectors * lanes, costs.loads_per_cycle
@@ -135,7 +135,7 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
 
 
 def scattered(shape: PixelProblem, target: Target) -> float:
-    """Cycles of a line of maps whose rows are read a piece at a time from beyond the second level."""
+    """Cycles to load a cache line of maps whose rows are read in short pieces from beyond the second level."""
     traffic = target.costs.traffic
     return traffic.scattered_line if shape.depth <= traffic.followed_rows else traffic.scattered_line_unfollowed
 
@@ -146,16 +146,15 @@ def touched(pixels: int, target: Target) -> float:
 
 
 def room(shape: PixelProblem, target: Target) -> float:
-    """The number of maps of which a run stays in the second level of cache: maps of the same size may all start in the
-    same few sets. Where pages begin in the cache is anywhere: within a page they collide, pages lie as chance wants."""
+    """The number of maps of which a run stays in the second level of cache. Within a page, maps of the same size may
+    all start in the same few sets; the pages themselves are assumed to lie anywhere."""
     ways, page = target.caches.l2_ways, target.caches.page
     pages = target.l2 // ways // page
     return target.costs.traffic.retained_sets * ways * pages * (page // gcd(4 * shape.pixels, page))
 
 
 def panels(shape: PixelProblem, target: Target) -> list[tuple[float, int]]:
-    """The widths of panels with the least cycles of an image and group, the best first; the last panel may have filters
-    of zeros."""
+    """(cycles, width) of panels, for one image and group, the best first. The last panel may have filters of zeros."""
     most = min(shape.filters, target.registers)
     fitting = [n for n in range(1, most + 1) if n == 1 or registers(n, 1, target) <= target.registers]
     return sorted(
@@ -165,12 +164,12 @@ def panels(shape: PixelProblem, target: Target) -> list[tuple[float, int]]:
 
 
 UNEVEN = 1.1
-"""Time of panels that the filters do not fill, by the estimate: what the last one leaves out is code of its own (64 to
-107, 216 to 31 and 300 to 50 channels; Zen 5, 28 November 2026)."""
+"""The factor on the estimated time if the filters do not fill the last panel, which then has separate code (64 to 107,
+216 to 31 and 300 to 50 channels; Zen 5, 28 November 2026)."""
 
 
 def panel_of(structure: Structure) -> int:
-    """The width of the weights' panels."""
+    """The width of the weights' panels, in filters."""
     anchor = structure.anchors[0]
     loads = factors(anchor.block)
     assert loads is not None
@@ -224,10 +223,9 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def runs_together(shape: PixelProblem, candidate: Candidate, size: int, target: Target) -> int:
-    """How many runs of `size` pixels a panel of filters takes before the next panel does: one, but where the maps of
-    all filters lie in the same few sets of the first level. What is prefetched of a map would leave it before the panel
-    comes back, if it wrote no more than a tile's few lines of each; so it writes some lines more, as transpositions do
-    of their rows."""
+    """How many runs of `size` pixels a panel processes before the next panel: one, unless the maps of all filters lie
+    in the same few sets of the first level. There, lines of results would be evicted before the panel writes their next
+    part, if it wrote only a tile's few lines at a time; so it writes more, as transpositions do."""
     if shape.filters <= max(candidate.knob("filters"), row_limit(4 * shape.pixels, target)):
         return 1
     lines = 4 * target.costs.copies.lines_together
@@ -235,8 +233,8 @@ def runs_together(shape: PixelProblem, candidate: Candidate, size: int, target: 
 
 
 def copy_run(s: Schedule, maps: Stage, source: Buffer, run: LoopRef, size: int, target: Target) -> None:
-    """Copy what a run of `size` pixels reads of its source, and prefetch what the next one will: too many lines of the
-    map, each in a page of its own, for the hardware to see where they lead."""
+    """Copy the data that a run of `size` pixels reads from its source, and prefetch those of the next run: lines of
+    many pages, which hardware prefetchers do not follow."""
     copy = s.block(maps.name)
     s.compute_at(copy, run)
     *_, channels, pixels = s.loops(copy)
@@ -246,7 +244,7 @@ def copy_run(s: Schedule, maps: Stage, source: Buffer, run: LoopRef, size: int, 
 
 
 def prefetch(source: Buffer, size: int, target: Target) -> Prefetch:
-    """Prefetch the part of a channel that the next run reads, `size` elements of it, while this one is read."""
+    """A note to prefetch, while a channel's part of this run is read, the `size` elements that the next run reads."""
     nbytes = size * source.dtype.itemsize
     return Prefetch(buffer_names((source,)), nbytes, lines=-(-nbytes // target.caches.line))
 
@@ -257,13 +255,13 @@ def beyond_l2(shape: PixelProblem, target: Target) -> bool:
 
 
 HIDING = 4
-"""Filters of a panel from which on it prefetches the next run from the last level of cache, as all do from memory: less
-work hides no instructions (sides of 64 to 300: one filter 1.0 to 1.29 times as long with prefetches, four 0.9 to 1.06;
-Zen 4, 28 November 2026, docs/decisions/nchw-pixels.md)."""
+"""The least number of filters in a panel for which the next run is prefetched from the last level of cache (from memory
+it always is): less work cannot hide the instructions (sides of 64 to 300: one filter 1.0 to 1.29 times as long with
+prefetches, four 0.9 to 1.06; Zen 4, 28 November 2026, docs/decisions/nchw-pixels.md)."""
 
 
 def prefetches(shape: PixelProblem, filters: int, target: Target) -> bool:
-    """Whether panels of so many filters prefetch the next run."""
+    """Whether panels of `filters` filters prefetch the next run."""
     beyond = 4 * shape.depth * shape.pixels > target.costs.traffic.resident_l3 * target.l3
     return beyond_l2(shape, target) and (filters >= HIDING or beyond)
 

@@ -1,4 +1,4 @@
-"""Convolutions by instructions that multiply matrices in registers of their own: 16 pixels of a line are rows.
+"""Convolutions in matrix registers: 16 pixels of a line are the rows of a matrix.
 
 x' = the padded input, channels side by side, the columns of each phase together
 for image, strip of lines, panels:                             parallel
@@ -59,11 +59,12 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 LONGEST = 64
-"""Bytes of a vector that is copied, at most."""
+"""The largest number of bytes in a vector that is copied."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """A convolution over a map of known size, with nothing after it that is reduced."""
+    """Whether a function is a convolution in matrix registers over a map of known size, without a reduction after
+    it."""
     if structure.operator(CONV_TILES) is None and structure.operator(CONV_PIECES) is None:
         return False
     if len(structure.anchors) != 1:
@@ -106,8 +107,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def _product_cost(structure: Structure, tall: int, wide: int, dot: Dot, target: Target) -> Cost:
-    """The cost of the product by so many registers at once. Each group of panels reads all pixels of an image, each
-    tile the weights of its group; the first tile of a group waits for weights that come from far."""
+    """The cost of the product with tiles of `tall` x `wide` registers. Each group of panels reads all pixels of an
+    image, each tile reads the weights of its group; the first tile of a group waits for weights from distant levels."""
     (anchor,), (conv, pixels), weights = structure.anchors, _pixels(structure), _weights(structure)
     *windows, steps = (as_int(it.extent) or 1 for it in anchor.reduce[:-1])
     terms = terms_of(anchor)
@@ -133,9 +134,10 @@ def _weights(structure: Structure) -> Buffer:
 
 
 def crosses_lines(conv: ConvTilesAttrs, size: Sequence[int], window: Sequence[int]) -> bool:
-    """Whether a flat product may take fewer registers than one by lines: not where a line is whole registers. There the
-    pixels that a tile must not write would be a condition on those that it computes, which has to be all. Nor where the
-    pads are wider than the window reaches: a line's last pixels would be the next one's first."""
+    """Whether a flat product, over pixels of all lines in order, may need fewer registers than one line by line. Not if
+    lines are whole registers: there the excluded pixels at line ends would become a condition on computing whole
+    registers. Nor if pads are wider than the window reaches: the last pixels of a line would be the first of the
+    next."""
     pixels = pixels_of(conv, size, window)
     return pixels.pitch % conv.rows != 0 and pixels.across.shared <= pixels.across.reach
 
@@ -143,8 +145,8 @@ def crosses_lines(conv: ConvTilesAttrs, size: Sequence[int], window: Sequence[in
 def convolution_cycles(
     conv: ConvTilesAttrs, x: Sequence[int], window: Sequence[int], depth: int, tile: Dot, target: Target, terms: int = 1
 ) -> float:
-    """Estimated cycles of a convolution of blocked `x[ceil(C/b), H, W, b]` by weights of such a window and depth, of a
-    group or gathered, with the copy of its input."""
+    """Estimated cycles, including the copy of the input, of a convolution of blocked `x[ceil(C/b), H, W, b]` by weights
+    with this window and depth, of a group or gathered."""
     blocks, *size, block = x
     if conv.gathered:
         window = [-(-conv.gathered[0] // conv.gathered[2]), 1]
@@ -159,9 +161,8 @@ def convolution_cycles(
 
 
 def gatherings(attrs: ConvAttrs, window: Sequence[int], channels: int, tile: Dot) -> Iterator[Ints]:
-    """(window, lines, columns) that may lie side by side in the depth: as many lines as from one of the output's to
-    the next, or a multiple, so that the next ones are those of another line of the output; or all. The depth is filled
-    by columns."""
+    """(window, lines, columns) that may lie side by side in the depth: a multiple of the stride as number of lines, so
+    that the following lines are those of another output line, or all lines. Columns fill up the depth."""
     (kh, kw), stride, dilation = window, attrs.strides[0], attrs.dilations[0]
     if channels % tile.depth == 0 or kh * kw == 1:
         return
@@ -171,18 +172,18 @@ def gatherings(attrs: ConvAttrs, window: Sequence[int], channels: int, tile: Dot
 
 
 def gathering(window: Sequence[int], lines: int, channels: int, tile: Dot) -> Ints:
-    """The window, and so many lines of it and columns that fill the depth."""
+    """(height and width of the window, `lines`, the number of columns that fills the depth with these lines)."""
     (kh, kw), own = window, lines * channels
     return kh, kw, lines, (own * kw + -own * kw % tile.depth) // own
 
 
 PIECE = 2
-"""Vectors whose copies take as long as making one of a piece."""
+"""The time of computing a vector of pieces, in copies of a vector."""
 
 
 def neighbours(conv: ConvTilesAttrs, blocks: int, block: int) -> int:
-    """Numbers that lie side by side in the input and in its copy, in a vector: a block of channels, or several pixels
-    that are gathered."""
+    """The number of neighbouring elements that input and copy have in common, within a vector: a block of channels, or
+    several gathered pixels."""
     if not conv.gathered or blocks > 1 or conv.dilations[1] > 1:
         return block
     return gcd(conv.gathered[-1] * block, LONGEST)
@@ -215,8 +216,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def _prefetched(s: Schedule, structure: Structure, candidate: Candidate, dot: Dot, target: Target) -> Prefetch | None:
-    """A prefetch of weights that are not in a near cache, where only one tile reads a panel: each step prefetches the
-    lines that later steps read."""
+    """A prefetch of weights that come from a distant level, if only one tile reads each panel: a step prefetches the
+    lines of later steps. None if there is nothing to prefetch."""
     weights, (conv, pixels) = _weights(structure), _pixels(structure)
     from_memory = level(working_set(nbytes_of(weights), s.func.notes, target), target) in SHARED_LEVELS
     if (
@@ -230,12 +231,12 @@ def _prefetched(s: Schedule, structure: Structure, candidate: Candidate, dot: Do
 
 
 def _source(structure: Structure) -> Buffer:
-    """The blocked input."""
+    """The buffer with the blocked input."""
     return next(b for b in structure.before(structure.anchors[0])[-1].reads if len(b.shape) == 5)
 
 
 def _pixels(structure: Structure) -> tuple[ConvTilesAttrs, Pixels]:
-    """The operator's attributes, and how its pixels follow one another."""
+    """The operator's attributes, and the order of its pixels."""
     (anchor,), buffers = structure.anchors, (_source(structure), _weights(structure))
     conv = anchor.attributes(CONV_TILES) or anchor.attributes(CONV_PIECES)
     assert conv is not None
@@ -244,7 +245,8 @@ def _pixels(structure: Structure) -> tuple[ConvTilesAttrs, Pixels]:
 
 
 def _copy_blocks(s: Schedule, copied: BlockRef, structure: Structure, *, parallel: bool) -> None:
-    """The input is copied a block of channels at a time: what stands side by side there, and is written in order."""
+    """Schedule the copy of the input by blocks of channels: elements that are neighbours in the input, written in
+    order."""
     conv, pixels = _pixels(structure)
     *others, pixel, channel = s.loops(copied)
     if terms_of(structure.anchors[0]) > 1:

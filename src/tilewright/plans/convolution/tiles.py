@@ -2,8 +2,8 @@
 
     compute   steps of the register tiles: multiply-adds, loads or latency, whichever is longest; the last tile of a
               line (of a strip, if pixels are flat) may have fewer rows, the last panel idle lanes
-    memory    what each tile reads from beyond the first level (weights and input that do not stay there), what each
-              strip reads of all weights, and the input itself once
+    memory    reads of each tile from beyond the first level (weights and input that do not stay there), reads of
+              all weights by each strip, and one read of the input
     overhead  starting, finishing and accumulating tiles; copying the input where it is padded or sampled
 
 Stages overlap as `plans/framework/cost.py` says.
@@ -25,23 +25,23 @@ from tilewright.targets.target import Target
 
 MAX_ROWS = 14
 MAX_FLAT_ROWS = 8
-"""Rows whose addresses have a register each."""
+"""The largest number of rows in a flat tile: each needs a register for its address."""
 MAX_FLAT_PIXELS = 1024
 ENOUGH_STRIPS = 8
-"""Strips (of all images) that share well among a few threads."""
+"""A number of strips, of all images, that a few threads share well."""
 SYMBOLIC_SIZE = 28
-"""The number for which a symbolic height or width is taken."""
+"""The height or width that is assumed for symbolic ones."""
 COPIED_LINES = 8
-"""Lines of a symbolic map that are padded together, at most: eight lines under a window of three read ten lines of the
-input; each by itself they read 24."""
+"""The largest number of lines of a symbolic map that are padded together: eight lines under a window of three read ten
+lines of the input; one by one they read 24."""
 PARTS = (2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160)
-"""Numbers of strips that are considered: a few of each size."""
+"""The numbers of strips that are considered."""
 WHOLE = 1 << 20
-"""A strip of all pixels, a block of all channels."""
+"""A value that means all: a strip of all pixels, a block of all channels."""
 
 
 def side(extent: Expr) -> int:
-    """A side of a map, as a number: of a symbolic one the middle one of its likely values."""
+    """The extent of a map's side as a number: for a symbolic one the middle one of its likely values."""
     known = as_int(extent)
     if known is not None:
         return known or SYMBOLIC_SIZE
@@ -50,8 +50,8 @@ def side(extent: Expr) -> int:
 
 
 def share_of(sides: Iterable[Expr]) -> float:
-    """The share of the map, over which candidates of all plans are estimated, that they count: a symbolic side is
-    `SYMBOL` to them."""
+    """A factor from this module's estimates to those of other plans: symbolic sides count as `SYMBOL` there, as `side`
+    here."""
     return prod(SYMBOL / side(d) for d in sides if as_int(d) is None)
 
 
@@ -65,7 +65,7 @@ class DirectProblem:
     filters      output channels
     source       bytes of one image's input
     copied       whether the input is padded, sampled or converted first
-    known        whether maps have this size always, or are estimated at it
+    known        whether the size is constant, rather than an assumption for symbols
     """
 
     images: int
@@ -82,7 +82,7 @@ class DirectProblem:
 
     @property
     def steps(self) -> int:
-        """How many multiply-adds one output element takes: input channels times the elements of the window."""
+        """The multiply-adds per output element: input channels times elements of the window."""
         return self.channels * self.window[0] * self.window[1]
 
     @property
@@ -92,8 +92,8 @@ class DirectProblem:
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """A register tile of `rows` pixels x `width` filters; `strip` lines (pixels if `flat`) whose input is used for all
-    panels in turn; `channels` blocks of input channels whose products are summed before others are begun."""
+    """A register tile of `rows` pixels x `width` filters. A `strip` of lines (of pixels if `flat`) is used for all
+    panels in turn; products of `channels` blocks of input channels are summed before those of the next blocks."""
 
     rows: int
     width: int
@@ -108,7 +108,7 @@ def ranked(
 ) -> tuple[tuple[float, Blocking], ...]:
     """The best blocking for each width of panels and each flatness, with its cycles an image, the best first.
 
-    `shapes` are those that a layer is called with.
+    `shapes` are the problems that a layer is called with.
     """
     results = []
     for vectors in range(1, 5):
@@ -144,7 +144,7 @@ def blockings(shapes: tuple[DirectProblem, ...], width: int, flat: bool, target:
 
 
 def _legal(shape: DirectProblem, width: int, flat: bool, target: Target) -> Iterator[list[Blocking]]:
-    """Blockings, those that differ in their channels alone together."""
+    """The blockings to consider, in groups that differ in their channels alone."""
     vectors = max(1, width // target.lanes(4))
     most = shape.height * shape.width if flat else shape.width
     blocks = _channel_blocks(shape, width, target)
@@ -158,8 +158,9 @@ def _legal(shape: DirectProblem, width: int, flat: bool, target: Target) -> Iter
 
 
 def _strips(shape: DirectProblem, rows: int, flat: bool, target: Target) -> list[int]:
-    """Strips of about equal size; where the input is copied, one or enough for a few threads. Of a number of lines that
-    is not known single ones, and a few where they are copied: what windows share is so copied once for all of them."""
+    """Sizes of strips, about equal in each division; if the input is copied, one strip or enough for a few threads. For
+    an unknown number of lines, single lines, and a few if they are copied, so that overlapping windows share the
+    copy."""
     if not flat and not shape.known:
         return [_short_lines(shape, target) if shape.copied else 1]
     whole = shape.height * shape.width if flat else shape.height
@@ -182,8 +183,8 @@ def _strips(shape: DirectProblem, rows: int, flat: bool, target: Target) -> list
 
 
 def _short_lines(shape: DirectProblem, target: Target) -> int:
-    """Lines of which the input is copied together, `COPIED_LINES` at most: a quarter of the second level, and enough
-    strips for a few threads."""
+    """The number of lines whose input is copied together, at most `COPIED_LINES`: their data take a quarter of the
+    second level, and there are enough strips for a few threads."""
     line = 4 * shape.channels * shape.stride * ((shape.width - 1) * shape.stride + shape.window[1])
     return max(1, min(COPIED_LINES, ceil(shape.height / ENOUGH_STRIPS), target.l2 // 4 // line))
 
@@ -201,25 +202,25 @@ def _channel_blocks(shape: DirectProblem, width: int, target: Target) -> list[in
 
 
 def estimate(shape: DirectProblem, blocking: Blocking, target: Target) -> Cost:
-    """Cycles of all images: of one core, and of what others miss while threads share unequally."""
+    """The cost of all images: the cycles of one core, plus the waiting of other threads if shares are unequal."""
     tiling = _tiling(shape, blocking, target)
     return _an_image(shape, blocking, tiling, target) * _shared(shape, tiling, target)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tiling:
-    """The tiles that a blocking makes of one image, and their traffic, whatever it does with the channels.
+    """The tiles of one image by a blocking, and their traffic, independent of its blocks of channels.
 
-    panels    of filters
-    strips    of the map
+    panels    the number of panels of filters
+    strips    the number of strips of the map
     tiles     register tiles as (rows, how many)
-    number    register tiles
+    number    the number of register tiles
     step      cycles of one step of the reduction in all tiles
     panel     bytes of the weights of a panel
     strip     bytes of the input of a strip
     window    bytes of the input under a tile
     level     bytes a cycle of the level that a strip is read from
-    pixels    how many times the time of reading pixels counts
+    pixels    a factor on the time of reading pixels
     memory    cycles in which all strips read all weights
     source    cycles in which the input arrives
     copy      cycles of copying the input
@@ -278,7 +279,7 @@ def _tiling(shape: DirectProblem, blocking: Blocking, target: Target) -> _Tiling
 
 
 def _shared(shape: DirectProblem, tiling: _Tiling, target: Target) -> float:
-    """All images by one of them, where threads share them."""
+    """The time of all images relative to that of one, if threads share them."""
     # A copied strip serves all its panels.
     once = shape.copied and (tiling.strips > 1 or shape.images >= ENOUGH_STRIPS)
     return shape.images * sharing(shape.images * tiling.strips * (1 if once else tiling.panels), target)
@@ -312,7 +313,7 @@ def _an_image(shape: DirectProblem, blocking: Blocking, tiling: _Tiling, target:
 
 
 def _tiles(shape: DirectProblem, blocking: Blocking) -> tuple[int, list[tuple[int, int]], float]:
-    """The tiles of one image: strips, register tiles as (rows, how many), lines of a strip."""
+    """(strips, register tiles as (rows, how many), lines of a strip) of one image."""
     pixels = shape.height * shape.width
     if not blocking.flat:
         lines = min(blocking.strip, shape.height)
@@ -329,8 +330,8 @@ def _tiles(shape: DirectProblem, blocking: Blocking) -> tuple[int, list[tuple[in
 
 
 def registers(rows: int, vectors: int, target: Target) -> int:
-    """Vector registers of a tile: accumulators, the shorter side, one of the longer side; where a step's reads are made
-    first, both sides and a product."""
+    """Vector registers of a tile: accumulators, the operands of the shorter side, and one of the longer side; on
+    targets that read a step's operands before its products, those of both sides and a product."""
     if target.isa.reads_first:
         return whole_step(rows, vectors)
     return rows * vectors + min(rows, vectors) + 1
@@ -339,8 +340,8 @@ def registers(rows: int, vectors: int, target: Target) -> int:
 def tile_steps(rows: int, vectors: int, target: Target, *, operands: bool = False) -> float:
     """Cycles of one step of the reduction in a tile of `rows` x `vectors`.
 
-    `operands`: a pixel that one vector alone is multiplied with is an operand of that multiply-add in memory, where
-    instructions have such operands, and no load of its own.
+    `operands`: with one vector, a pixel is read by the multiply-add itself, without a load, if instructions have memory
+    operands.
     """
     loads = rows + vectors
     ports = max(1.0, target.l1_bandwidth / (target.vector_bits / 8))

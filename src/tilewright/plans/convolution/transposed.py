@@ -29,7 +29,7 @@ from tilewright.targets.target import Target
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """A transposed convolution with pointwise work after it."""
+    """Whether a function is a transposed convolution with pointwise work after it."""
     conv = structure.operator(CONV_TRANSPOSED)
     if conv is None or any(st.role == "reduction" for st in structure.stages):
         return False
@@ -62,7 +62,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def taps_there(structure: Structure) -> float:
-    """The share of all phases' taps that the window has: of 3 taps with a stride of 2 one phase has two and one one."""
+    """The share of the taps, rounded up to equal phases, that the window has: with 3 taps and a stride of 2, one phase
+    has two taps and the other one, which is 3 of 4."""
     conv = structure.operator(CONV_TRANSPOSED)
     assert conv is not None
     sizes = zip(conv.attrs.window, conv.attrs.strides, strict=True)

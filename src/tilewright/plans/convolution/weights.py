@@ -1,4 +1,4 @@
-"""Gradients of convolutions by their weights, summed over pixels: analytic estimates, in cycles of one core."""
+"""Estimates for gradients of convolutions by their weights, which sum over pixels: in cycles of one core."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 MAX_VECTORS = 4
-"""Vectors of lanes, a side of a register tile of weights."""
+"""The largest number of vectors of wide channels in a register tile of weights."""
 ASSUMED_IMAGES = 32
-"""Images at which a symbolic number of them is estimated."""
+"""The number of images that is assumed for a symbolic one."""
 LONGEST = 4096
-"""Products of a sum in registers; such sums are added in memory."""
+"""The largest number of products that are summed in registers; longer sums are added in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsProblem:
-    """The sums of a gradient of weights: `pixels` of the result's gradient of each of `images` (None: any number), for
-    `wide` blocks of `lanes` channels, `narrow` blocks of `inner`, and `taps` of lines and columns; `image_bytes` are
-    those of both operands of an image."""
+    """The sums of a gradient of weights: `pixels` of the result's gradient for each of `images` (None: any number), for
+    `wide` blocks of `lanes` channels, `narrow` blocks of `inner` channels, and `taps` (lines, columns). `image_bytes`
+    are those of both operands for an image."""
 
     images: int | None
     pixels: int
@@ -42,8 +42,8 @@ class WeightsProblem:
 
 @dataclass(frozen=True, slots=True)
 class WeightsWay:
-    """Vectors of the wide operand, channels of the narrow one, lines and columns of the window that a register tile
-    has; images that are summed at once."""
+    """The sizes of a register tile: vectors of the wide operand, channels of the narrow one, lines and columns of the
+    window; and the number of images that are summed at once."""
 
     vectors: int
     channels: int
@@ -57,13 +57,13 @@ class WeightsWay:
 
     @property
     def rows(self) -> int:
-        """Accumulators of each vector."""
+        """The number of accumulators for each vector."""
         return self.channels * self.lines * self.columns
 
 
 @lru_cache(maxsize=1024)
 def ranked(problem: WeightsProblem, target: Target) -> tuple[tuple[Cost, WeightsWay], ...]:
-    """The ways to go by with their costs, the best first."""
+    """The settings with their costs, the best first."""
     results = [(estimate(problem, way, target), way) for way in ways(problem, target)]
     return tuple(sorted(results, key=lambda option: option[0].cycles))
 
@@ -78,7 +78,7 @@ def ways(problem: WeightsProblem, target: Target) -> Iterator[WeightsWay]:
 
 
 def row_tiles(problem: WeightsProblem) -> list[tuple[int, int, int]]:
-    """Narrow channels, lines and columns of the window that a tile has."""
+    """(narrow channels, lines, columns of the window) of the tiles to consider."""
     blocks, (lines, columns), inner = problem.narrow, problem.taps, problem.inner
     if inner > 1:
         return [(d, 1, 1) for d in range(1, inner + 1) if inner % d == 0]

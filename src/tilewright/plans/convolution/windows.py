@@ -29,7 +29,8 @@ from tilewright.targets.target import Target
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """A convolution without stored padding and with nothing before it, pointwise work after."""
+    """Whether a function is a convolution without stored padding, with nothing before it and pointwise work after
+    it."""
     conv = structure.operator(CONV_WINDOWS)
     if conv is None or any(st.role == "reduction" for st in structure.stages):
         return False

@@ -1,9 +1,9 @@
 """The advice of tuning records about a decision, and whether it is followed.
 
-Who keeps records is above plans; `decide` asks an `Advisor`. A record about exactly this decision on this class of
-machines is followed where its setting is legal here and either this compiler measured it against the one that the
-estimates prefer, or the estimates stand by it. No record about anything else is, however near: that is a seed for a
-search, not an answer.
+Records are managed in a layer above plans; `decide` queries an `Advisor`. A record about exactly this decision on this
+class of machines is followed if its setting is legal here and either this compiler measured it against the setting that
+estimates prefer, or its estimate is close to the best. Records about similar decisions are never followed: they are
+seeds for a search.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tilewright.runtime.recorded import RecordUse
 from tilewright.support.classes import dataclass
 
 CREDIBLE = 1.15
-"""An unverified setting may be estimated to take so many times as long as the best: more than estimates err by for
-settings that are near the best (benchmarks/results/audit.md), less than what is lost where nothing was understood."""
+"""The factor by which the estimate of an unverified setting may exceed the best one: more than the error of estimates
+among good settings (benchmarks/results/audit.md), less than the loss by settings that no estimate explains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class Advice:
 
     Args:
         record: its digest.
-        setting: the label that it recommends.
-        measured: the labels that it was compared with.
-        space: digest of the labels that there were.
-        current: whether this very compiler measured it.
+        setting: the label of the setting that it recommends.
+        measured: the labels of the settings that were measured.
+        space: a digest of the labels that were legal then.
+        current: whether this version of the compiler measured it.
     """
 
     record: str
@@ -44,26 +44,26 @@ class Advisor(Protocol):
 
     @property
     def stamp(self) -> str:
-        """A text that changes whenever an answer may change; empty where that cannot be told."""
+        """A text that changes whenever an answer may change; "" if that is not known."""
 
     def advise(self, decision: str) -> tuple[Advice, ...]:
-        """The records about a decision, by its key's name, those that count most first."""
+        """The records about the decision with this key name, the most relevant first."""
 
 
 def answer(advices: Sequence[Advice]) -> str:
-    """The records that a compile was told of, on which it depends."""
+    """The digests of records that a decision was advised by, as text; compiled programs depend on it."""
     return " ".join(a.record for a in advices)
 
 
 def follow(
     decision: str, advices: Sequence[Advice], labels: Sequence[str], estimates: Callable[[], Sequence[float]]
 ) -> tuple[int | None, RecordUse]:
-    """The place in `labels` of the setting to take, None where no advice is sound, and what became of the record.
+    """(index in `labels` of the setting to choose, or None if no advice is sound; the outcome for the record).
 
     Args:
         advices: at least one; those measured among the same settings go first.
         labels: of the settings, the preferred one first.
-        estimates: of them, asked where the measurements do not say enough.
+        estimates: returns their estimates, called if measurements do not suffice.
     """
     here = space_digest(labels)
     refused: RecordUse | None = None
@@ -80,7 +80,7 @@ def follow(
 def _evaluated(
     advice: Advice, labels: Sequence[str], estimates: Callable[[], Sequence[float]]
 ) -> tuple[int | None, str, str]:
-    """The place of an advice's setting if it is sound, its state and why."""
+    """(index of an advice's setting if it is sound, state, reason)."""
     if advice.setting not in labels:
         return None, "unusable", "not among the settings here"
     place = labels.index(advice.setting)

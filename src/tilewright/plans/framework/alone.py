@@ -1,4 +1,4 @@
-"""Kernels under SMALL barriers of work are planned for one thread: sharing them does not pay."""
+"""Plan kernels with less than SMALL barriers of work for one thread, since sharing them does not pay."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from tilewright.targets.target import Target
 T = TypeVar("T")
 
 SMALL = 20.0
-"""Layers that one thread is estimated to finish in so many barriers are planned for one. Two threads save 4 % of them
-in the mean, and nothing after a pause (`bench_threads --random`); a plan that others can share may cost half as much
-again."""
+"""The work, in times of a barrier, below which a layer is planned for one thread. Two threads save 4 % of the time of
+such layers in the mean, and nothing after a pause (`bench_threads --random`); a plan that threads can share may cost
+half as much again."""
 
 
 def alone_if_small(rank: Callable[[Target], Sequence[T]], cycles: Callable[[T], float], target: Target) -> Sequence[T]:
-    """Choices for a layer, the best first: as the threads of a call share it or, where there is little to do, as one
-    thread does it.
+    """The choices for a layer, the best first: for all threads of a call or, if there is little work, for one thread.
 
     Args:
-        rank: the choices for a machine, the best first.
-        cycles: what a choice is estimated to take, in cycles of one core and of those that others miss meanwhile.
+        rank: returns the choices for a target, the best first.
+        cycles: returns the estimate of a choice, in cycles of one core plus the idle cycles of others.
     """
     shared, small = rank(target), SMALL * target.barrier
     if target.threads == 1 or not shared or cycles(shared[0]) >= small * target.threads:

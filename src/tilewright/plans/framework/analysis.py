@@ -34,11 +34,11 @@ class Stage:
 
     @property
     def origin(self) -> Origin | None:
-        """The operator of the graph of which this is a stage."""
+        """The note about the graph operator that this stage is a part of."""
         return find(self.block.notes, Origin)
 
     def attributes(self, op: OpDef[A]) -> A | None:
-        """The operator's attributes, if this is a stage of such an operator."""
+        """The operator's attributes, if this is a stage of operator `op`; else None."""
         origin = self.origin
         if origin is None or origin.op != op.name or not isinstance(origin.attrs, op.attrs):
             return None
@@ -55,13 +55,13 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Operator(Generic[A]):
-    """An operator of the graph as it stands in a function: its attributes, and its stages in order."""
+    """A graph operator in a function: its attributes, and its stages in order."""
 
     attrs: A
     stages: tuple[Stage, ...]
 
     def stage(self, name: str) -> Stage:
-        """The stage that the operator's tensor expression calls so."""
+        """The stage with this name in the operator's tensor expression."""
         return next(s for s in self.stages if s.origin is not None and s.origin.stage == name)
 
 
@@ -76,8 +76,8 @@ class Structure:
         return next(s for s in self.stages if s.name == name)
 
     def operator(self, op: OpDef[A]) -> Operator[A] | None:
-        """The operator, if the function computes it: what plans ask to know what a function is about. Where there are
-        several of it the first one. Functions that users wrote have no operators."""
+        """The first such operator that the function computes; None if there is none, as in functions that users wrote.
+        Plans recognise functions by this."""
         attrs = next((result for s in self.stages if (result := s.attributes(op)) is not None), None)
         return None if attrs is None else Operator(attrs, tuple(s for s in self.stages if s.attributes(op) == attrs))
 
@@ -88,7 +88,7 @@ class Structure:
         return tuple(s for s in self.stages if s is not stage and any(b in s.reads for b in stage.writes))
 
     def before(self, stage: Stage) -> tuple[Stage, ...]:
-        """Everything `stage` depends on, in order."""
+        """All stages that `stage` depends on, in order."""
         members: set[str] = set()
         work = [stage]
         while work:
@@ -99,7 +99,7 @@ class Structure:
         return tuple(s for s in self.stages if s.name in members)
 
     def after(self, stage: Stage) -> tuple[Stage, ...]:
-        """Everything that depends on `stage`, in order."""
+        """All stages that depend on `stage`, in order."""
         members: set[str] = set()
         work = [stage]
         while work:
@@ -137,8 +137,7 @@ def _stage(block: Block) -> Stage:
 
 
 def factors(block: Block) -> tuple[Load, Load] | None:
-    """The two loads a, b of `C[...] = C[...] + a * b`, casts and a condition looked through; None if the body is
-    something else."""
+    """The two loads a, b of `C[...] = C[...] + a * b`, casts and a condition looked through; None for other bodies."""
     store = block.body.then if isinstance(block.body, If) and block.body.orelse is None else block.body
     if not isinstance(store, Store):
         return None

@@ -20,15 +20,15 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 BARRIERS = 1.0
-"""Kernels estimated to take less than so many barriers are for one thread. Two threads save half of the time at most,
-but estimates of the smallest kernels are low: they leave out what is paid once a call."""
+"""The work, in times of a barrier, below which one thread runs a kernel. Two threads save half of the time at most, but
+estimates of the smallest kernels are too low: they leave out the fixed costs of a call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A setting of a plan's knobs and what the whole kernel is estimated to take, by stages, in cycles of one core.
+    """A setting of a plan's knobs with the estimated cost of the whole kernel, by stages, in cycles of one core.
 
-    A symbolic extent counts as `SYMBOL` (`plans/framework/cost.py`), so that candidates of all plans compare.
+    A symbolic extent counts as `SYMBOL` (`plans/framework/cost.py`), so that candidates of all plans are comparable.
     """
 
     knobs: tuple[tuple[str, int], ...]
@@ -48,23 +48,23 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """Plan and knobs as text, "contraction rows=6,width=16": by it a decision can be forced."""
+        """Plan and knobs as text, "contraction rows=6,width=16", by which a decision can be forced."""
         return self.setting.label
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A way to schedule.
+    """A parameterised schedule for one kind of computation.
 
     fits        whether the plan can schedule a function of this structure
     candidates  settings of the knobs, the best estimate first; of equal estimates the preferred one
-    apply       the primitives, recorded in the schedule's trace
-    cases       values of symbols for which a version of its own is worth its code
-    added       what a setting computes more often than once, on purpose
+    apply       applies the primitives, which the schedule's trace records
+    cases       values of symbols for which a separate version is worth its code
+    added       the work that a setting repeats on purpose
     restated    the routine that states an operator anew in parts of other sizes, which are knobs of the plan
-                (`plans/framework/restate.py`); `apply` is given what it makes
-    refines     names of plans that this one is preferred to, whatever the estimates, where both fit: those whose
-                estimates leave out what makes the difference
+                (`plans/framework/restate.py`); `apply` gets its result
+    refines     names of plans to which this one is preferred for any estimates, if both fit, because their
+                estimates leave out the difference
     """
 
     name: str
@@ -79,7 +79,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A candidate whose schedule does more work than was ordered: so many times of it, and the block that adds most."""
+    """A candidate whose schedule does excess work: its factor, and the block that adds most."""
 
     candidate: Candidate
     excess: float
@@ -92,9 +92,12 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A scheduled function with the decision that led to it; `variants` are its versions where conditions on its
-    symbols hold, of which the last ones are asked first. `alone`: one thread runs it, for sharing so little takes
-    longer. `symbols` are the symbols as its callers know them, where it was estimated at other likely values."""
+    """A scheduled function with the decision that led to it.
+
+    variants  (condition on symbols, version) pairs, of which the last ones are tested first
+    alone     whether one thread runs the function, because sharing so little work would take longer
+    symbols   the symbols as callers know them, if the function was estimated at other likely values
+    """
 
     schedule: Schedule
     chosen: Candidate
@@ -113,15 +116,14 @@ class Planned:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """For a log: candidates that were rejected, and what was lost of the chosen one because a primitive was
-        refused; those of the variants too."""
+        """For a log: the rejected candidates, and the refused primitives of the chosen one; also of the variants."""
         own = (f"rejected {rejected}" for rejected in self.rejected)
         variants = (text for _, planned in self.variants for text in planned.remarks)
         return (*own, *self.schedule.refused, *variants)
 
     @property
     def func(self) -> PrimFunc:
-        """The scheduled function, which chooses among the variants."""
+        """The scheduled function, which selects among the variants."""
         func = self.schedule.func
         if self.alone:
             func = replace(func, notes=with_note(func.notes, SingleThread()))
@@ -131,7 +133,7 @@ class Planned:
         return with_symbols(func, {s: known[s.name] for s in func.symbols if known.get(s.name, s) is not s})
 
     def describe(self) -> str:
-        """Plan, knobs, estimated time by stage and what bounds it, and the runners-up."""
+        """Plan, knobs, estimated time by stage, the limiting stage, and the runners-up, as text."""
         lines = [f"plan {self.chosen.label}  {_stages(self.chosen.cost, self.target)}"]
         others = [c for c in self.others if c.cost != self.chosen.cost]
         lines += [f"  runner-up: {c.label}  {_stages(c.cost, self.target)}" for c in others[:3]]

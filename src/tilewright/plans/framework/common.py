@@ -16,33 +16,33 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 ENOUGH = 16
-"""Iterations of a parallel loop that a few threads can share."""
+"""The least number of iterations of a parallel loop that a few threads share well."""
 IDLE = 32
-"""One in so many iterations may be missing in the shares of some threads."""
+"""In a well-shared loop, at most one in so many iterations may be missing from some threads' shares."""
 
 
 def inline_all(s: Schedule, structure: Structure, stages: tuple[Stage, ...]) -> None:
-    """Inline every spatial stage among `stages` that is no output into its readers."""
+    """Inline every spatial stage among `stages`, except outputs, into its readers."""
     for stage in stages:
         if stage.role == "spatial" and not structure.is_output(stage):
             s.compute_inline(s.block(stage.name))
 
 
 def extent(s: Schedule, loop: LoopRef) -> int | None:
-    """A loop's extent if it is a number."""
+    """A loop's extent if it is a known number, else None."""
     return s.extent(loop)
 
 
 def whole_extent(s: Schedule, loop: LoopRef) -> Expr:
-    """A loop's extent, whatever it is."""
+    """A loop's extent as an expression."""
     entry = s.get(loop)
     assert isinstance(entry, For)
     return entry.extent
 
 
 def short_vectors(extent: Expr, lanes: int, vectors: int = 4) -> int:
-    """Elements of so many vectors, or of as many as a symbolic extent can have; of a part of one if it never fills
-    one."""
+    """The elements of `vectors` vectors, or of as many as a symbolic extent can fill; a part of one vector if the
+    extent never fills one."""
     most = bounds(extent, {}).hi
     if most is None or most > lanes:
         return lanes * (vectors if most is None else min(vectors, -(-most // lanes)))
@@ -57,7 +57,7 @@ def own_loops(s: Schedule, ref: BlockRef) -> list[tuple[BlockIter, LoopRef]]:
 
 
 def lanes_of(stage: Stage, target: Target) -> int:
-    """Lanes of the widest element type that the stage works on, what it only reads places from aside."""
+    """The lanes of a vector of the widest element type that the stage computes with; loads in indices do not count."""
     widest = max((b.dtype.itemsize for b in stage.writes), default=4)
     for stmt in walk(stage.block.body):
         if isinstance(stmt, Store):
@@ -67,13 +67,13 @@ def lanes_of(stage: Stage, target: Target) -> int:
 
 
 def buffer_names(buffers: Iterable[Buffer]) -> tuple[BufferName, ...]:
-    """The buffers as notes name them."""
+    """The names of buffers, as notes refer to them."""
     return tuple(BufferName(b.name) for b in buffers)
 
 
 def prefetch_inputs(s: Schedule, ref: BlockRef, width: int, target: Target) -> None:
-    """Let the loop around a spatial block's vectors, `width` elements each time, prefetch the inputs that it reads from
-    beyond the second level of cache, if it computes much meanwhile: a light loop is so far ahead by itself."""
+    """Let the loop around a spatial block's vectors, of `width` elements per iteration, prefetch inputs from beyond the
+    second level of cache, if its arithmetic is long: in a short body, out-of-order execution reads far enough ahead."""
     block = s.get(ref)
     assert isinstance(block, Block)
     if instructions(block) < target.costs.prefetching.lookahead_operations:
@@ -89,17 +89,15 @@ def prefetch_inputs(s: Schedule, ref: BlockRef, width: int, target: Target) -> N
 
 
 def stream_outputs(s: Schedule, block: BlockRef, loop: LoopRef, target: Target, beside: Collection[str] = ()) -> None:
-    """Let a vectorised loop write past the caches what `streams` says shall go there. `beside`: the names of blocks
-    that follow in the same iteration and read there what was written, which they have in registers
-    (`codegen/llvm/stream.py`)."""
+    """Use streaming stores in a vectorised loop if `streams` says so. `beside`: the names of blocks that follow in the
+    same iteration and read the written values, which are still in registers (`codegen/llvm/stream.py`)."""
     if streams(s, block, target, beside):
         s.annotate(loop, Streaming())
 
 
 def streams(s: Schedule, block: BlockRef, target: Target, beside: Collection[str] = ()) -> bool:
-    """Whether what a block writes is an output to be written past the caches: one that would fill half of the last one
-    (with an input as large, little of it would still be there for a reader), or any where the function says so
-    (`PastCaches`)."""
+    """Whether a block writes an output with streaming stores: one that would fill half of the last cache (with an input
+    as large, little of it would remain there for a reader), or any if the function has the note `PastCaches`."""
     others = [b for b in walk(s.func.body) if isinstance(b, Block) and b.name not in beside]
     read = {load.buffer for b in others for stmt in walk(b) for load in own_loads(stmt)}
     for stmt in walk(s.get(block)):
@@ -112,7 +110,8 @@ def streams(s: Schedule, block: BlockRef, target: Target, beside: Collection[str
 
 
 def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, *, parallel: bool = True) -> None:
-    """A spatial block's own loops: outermost in parallel, innermost in vectors with a masked or shorter tail."""
+    """Schedule a spatial block's own loops: outermost in parallel, innermost in vectors with a masked or shorter
+    tail."""
     loops = list(s.loops(block))
     if not loops:
         return
@@ -134,7 +133,7 @@ def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, 
 
 
 def reads_tables(s: Schedule, ref: BlockRef) -> bool:
-    """Whether a block reads elements where tables of numbers say so for its innermost iterator."""
+    """Whether a block reads elements at indices that come from a table, looked up by its innermost iterator."""
     block = s.get(ref)
     assert isinstance(block, Block)
     last = block.iters[-1].var
@@ -166,7 +165,7 @@ def parallelize(s: Schedule, loops: list[LoopRef]) -> LoopRef | None:
 
 
 def shares_well(iterations: int) -> bool:
-    """Whether two or four threads get about equal shares."""
+    """Whether two or four threads get about equal shares of the iterations."""
     missing = max(-iterations % threads for threads in (2, 4))
     return iterations >= ENOUGH and missing <= iterations // IDLE
 

@@ -1,6 +1,6 @@
 """Estimated time of a kernel, in cycles of one core: a roofline with a few stages, on the target's ceilings.
 
-How a plan uses it: it says for each setting of its knobs how much work there is and where the data come from,
+A plan states for each setting of its knobs how much work there is and where the data come from,
 
     inner = Cost(compute=fma_cycles(products, lanes, target),    multiply-adds the tile executes
                  load=load_cycles(bytes_loaded, target),         register loads, all hits in the first level
@@ -11,9 +11,9 @@ How a plan uses it: it says for each setting of its knobs how much work there is
 
 and sorts its candidates by `cycles`. Stages of one `Cost` overlap: the longest counts, and `EXPOSED` of what comes from
 beyond the first level or, if that is longer, of the work beside it, for prefetching does not hide all. Phases that run
-one after another are added, which keeps both the stages' sums and the total. `roofline` is an estimate
-of any function without knowing its schedule. All sizes are bytes; a working set is what is touched again and again
-between two uses of the same byte, so it says which level holds the byte.
+one after another are added, which keeps both the stages' sums and the total. `roofline` estimates any function without
+its schedule. All sizes are bytes; a working set is all data accessed between two uses of the same byte, so it
+determines which level holds the byte.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 EXPOSED = 0.3
-"""The share of a transfer from beyond the first level that work beside it does not hide."""
+"""The share of a transfer from beyond the first level that simultaneous work does not hide."""
 SYMBOL = 8
-"""The number for which a symbolic extent is taken where nothing better is known."""
+"""The number that a symbolic extent counts as if nothing better is known."""
 
 FUNCTIONS = {row.name: row.weight for row in SCALAR_FUNCTIONS.values() if row.weight} | {"pow": 100.0, "fmod": 12.0}
-"""Functions that are written out, as about so many multiply-adds: half of their operations, for there are units beside
-those that multiply (`pow` computes in f64); where there are none `function` of the machine says so. Other operations
-take one, or what the machine says of its slow instructions."""
+"""For each function that is expanded its cost in multiply-adds: half of its operations, since other units work beside
+the multipliers (`pow` computes in f64). On machines without such units the cost `function` corrects this. Other
+operations count as one, or as the machine's costs of slow instructions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Cycles by stage: arithmetic, loads into registers, stores, transfers from beyond the first level of cache;
-    `overhead` is what overlaps with nothing."""
+    `overhead` overlaps with nothing."""
 
     compute: float = 0.0
     load: float = 0.0
@@ -68,7 +68,7 @@ class Cost:
         return "overhead" if self.overhead > self.stages[longest] else longest
 
     def __or__(self, other: Cost) -> Cost:
-        """Both at once, overlapping."""
+        """The cost of two phases at the same time, which overlap."""
         return Cost(
             self.compute + other.compute,
             self.load + other.load,
@@ -78,7 +78,7 @@ class Cost:
         )
 
     def __add__(self, other: Cost) -> Cost:
-        """One after the other: `cycles` add."""
+        """The cost of two phases one after the other: `cycles` are added."""
         both = self | other
         lost = self.cycles + other.cycles - both.cycles
         return Cost(both.compute, both.load, both.store, both.memory, both.overhead + lost)
@@ -93,8 +93,8 @@ class Cost:
 
 
 def sharing(parts: int, target: Target) -> float:
-    """How many times an equal share of the work the longest one is, where the threads of a call share so many equal
-    parts: three parts are two rounds of two threads, which could do four."""
+    """The longest share of a thread relative to an equal share, if the threads of a call share `parts` equal parts:
+    three parts are two rounds of two threads, which could do four."""
     return ceil(parts / target.threads) * target.threads / parts
 
 
@@ -114,8 +114,8 @@ def store_cycles(nbytes: float, target: Target) -> float:
 
 
 def level(working_set: float, target: Target) -> str:
-    """Where data live of which `working_set` bytes are in use: "l1", "l2", "l3" or "memory". A level is full before its
-    last byte: other data pass through, and what shares it takes its part."""
+    """The level that holds `working_set` bytes of data: "l1", "l2", "l3" or "memory". Less than its size counts, since
+    other data pass through, and other users share it."""
     return LEVELS[_level(working_set, target)]
 
 
@@ -134,7 +134,7 @@ def bandwidth(working_set: float, target: Target) -> float:
 
 LEVELS = ("l1", "l2", "l3", "memory")
 SHARED_LEVELS = LEVELS[2:]
-"""The levels that are no core's own."""
+"""The levels of memory that cores share."""
 
 
 def _level(working_set: float, target: Target) -> int:
@@ -148,29 +148,30 @@ def _level(working_set: float, target: Target) -> int:
 
 
 def weights_level(weights: float, target: Target) -> SharedLevel | None:
-    """Where each call finds the weights of a whole program, so many bytes of them; None: in the core's own caches."""
+    """The level from which each call reads the weights of a whole program, `weights` bytes; None: from the core's own
+    caches."""
     if from_memory(weights, target):
         return "memory"
     return "l3" if level(weights, target) in SHARED_LEVELS else None
 
 
 def working_set(weights: float, notes: Sequence[Note], target: Target) -> float:
-    """Bytes that decide from where a function's weights come: their own, or more where those of the program around them
-    drive them out of nearer levels before the next call (`NonresidentWeights` among the function's notes)."""
+    """The bytes that determine the level from which a function's weights come: their own, or more if other weights of
+    the program evict them from nearer levels before the next call (`NonresidentWeights` among the function's notes)."""
     note = find(notes, NonresidentWeights)
     return weights if note is None else max(weights, beyond(note.level, target))
 
 
 def beyond(away: SharedLevel | None, target: Target) -> float:
-    """Bytes of a working set that no level nearer than `away` holds."""
+    """The least size of a working set that no level nearer than `away` holds."""
     if away is None:
         return 0.0
     return inf if away == "memory" else target.costs.traffic.resident_l2 * target.l2 + 1.0
 
 
 def from_memory(weights: float, target: Target) -> bool:
-    """Whether each call reads its weights from memory, so many bytes of them: the next call finds no more in the last
-    cache than fit there."""
+    """Whether each call reads its `weights` bytes of weights from memory, because they exceed the last level of
+    cache."""
     return weights > target.costs.traffic.next_call_l3 * target.l3
 
 
@@ -187,7 +188,7 @@ def write_cycles(nbytes: float, working_set: float, target: Target) -> float:
 
 
 def number(e: Expr, symbol: int = SYMBOL) -> int:
-    """An extent as a number: the constant of a minimum with one, `symbol` for what is not known."""
+    """An extent as a number: `symbol` if it is not known, the constant of a minimum with a constant."""
     known = as_int(e)
     if known is None and isinstance(e, Op) and e.name == "min":
         return min(number(part, symbol) for part in e.args)
@@ -199,7 +200,8 @@ def nbytes_of(buffer: Buffer, symbol: int = SYMBOL) -> int:
 
 
 def weight(value: Expr, target: Target) -> float:
-    """Operations of an expression in multiply-adds; those of indices are left out, a product that is added is free."""
+    """The cost of an expression in multiply-adds. Operations in indices are left out, and a product that is added is
+    free."""
     results = list(_operations(value))
     free = {
         part
@@ -214,26 +216,27 @@ def weight(value: Expr, target: Target) -> float:
 
 
 def operations(value: Expr, target: Target) -> float:
-    """All operations of an expression in multiply-adds: on integers, conversions, and products that are added, too."""
+    """The cost of all operations of an expression in multiply-adds, including integer ones, conversions, and added
+    products."""
     return _multiply_adds([e.name for e in _operations(value)], target)
 
 
 def _multiply_adds(names: Sequence[str], target: Target) -> float:
-    """Operations by name, each in the multiply-adds that it takes."""
+    """The total cost of operations in multiply-adds, from their names."""
     costs = target.costs.arithmetic
     slow = {"div": costs.divide, "sqrt": costs.square_root, "rsqrt": costs.reciprocal_root}
     return sum(costs.function * FUNCTIONS[n] if n in FUNCTIONS else slow.get(n, 1.0) for n in names)
 
 
 def instructions(block: Block) -> float:
-    """Instructions of floating point for one element: functions count what they weigh, all else counts one. This is
-    what computing an element again costs, and what takes registers beside it."""
+    """Instructions of floating point for one element: functions count by their cost, other operations as one. This is
+    the cost of recomputing an element, and a measure of the registers that it needs."""
     results = [e for stmt in walk(block.body) if isinstance(stmt, Store) for e in _operations(stmt.value)]
     return sum(FUNCTIONS.get(e.name, 1.0) for e in results if e.dtype.is_float)
 
 
 def _operations(value: Expr) -> Iterator[Op]:
-    """The distinct operators of an expression, those of indices left out."""
+    """The distinct operators of an expression, without those in indices."""
     seen: set[Expr] = set()
     stack = [value]
     while stack:
@@ -247,11 +250,11 @@ def _operations(value: Expr) -> Iterator[Op]:
 
 
 def roofline(structure: Structure, target: Target, symbol: int = SYMBOL, *, expanded: bool = False) -> Cost:
-    """The approximate cycles of a good schedule of the function: all operations in full vectors, what pointwise stages
-    read through the first level, all parameters once through the level that holds them together.
+    """The approximate cycles of a good schedule of the function: all operations in full vectors, loads of pointwise
+    stages from the first level, and all parameters once from the level that holds them together.
 
-    A symbolic extent counts as `symbol`. What is loaded of a parameter is counted, where that is less than all of it: a
-    slice, what data select from a table. `expanded`: constant matrices are written out as straight-line code.
+    A symbolic extent counts as `symbol`. If only a part of a parameter is loaded (a slice, or rows of a table that data
+    select), the part counts. `expanded`: constant matrices are straight-line code.
     """
     func = structure.func
     written = {b for stage in structure.stages for b in stage.writes}
@@ -278,8 +281,8 @@ def least(structure: Structure, target: Target, symbol: int = SYMBOL) -> Cost:
     """An approximate lower bound of the cycles of any schedule of the function: its longest stage alone, since others
     may hide after it.
 
-    Counted are multiply-adds in full vectors, constant matrices written out, half of other operations (there are units
-    beside those that multiply), and each parameter once through the level that would hold it alone.
+    This counts multiply-adds in full vectors, with constant matrices as straight-line code, half of other operations
+    (other units work beside the multipliers), and each parameter once from the level that would hold it alone.
     """
     func, products = structure.func, {b for stage in structure.anchors for b in stage.writes}
     written: set[Buffer] = set()
@@ -301,9 +304,9 @@ def least(structure: Structure, target: Target, symbol: int = SYMBOL) -> Cost:
 
 
 def surrounding(structure: Structure, anchor: Stage, target: Target, symbol: int = SYMBOL) -> Cost:
-    """The cycles of the stages before and after a contraction, one after another: their operations with constant
-    matrices written out, what reductions and outputs store, what these load. An ordinary epilogue of two operations is
-    part of the contraction's own estimate."""
+    """The cycles of the stages before and after a contraction, one after another: their operations, with constant
+    matrices as straight-line code, and the stores and loads of reductions and outputs. An ordinary epilogue of two
+    operations is part of the contraction's estimate."""
     after, total = structure.after(anchor), Cost()
     for stage in structure.stages:
         if stage is not anchor:
@@ -315,15 +318,15 @@ def surrounding(structure: Structure, anchor: Stage, target: Target, symbol: int
 
 
 def outside(structure: Structure, own: Sequence[Stage], target: Target, symbol: int = SYMBOL) -> Cost:
-    """The cycles of the stages that are none of an operator's own: pointwise work on what it reads, and on its
-    result."""
+    """The cycles of the stages outside an operator's `own`: pointwise work on its inputs and on its result."""
     names = {stage.name for stage in own}
     others = [stage for stage in structure.stages if stage.name not in names]
     return sum((cost for stage in others for cost in stage_costs(structure, stage, target, symbol)), Cost())
 
 
 def stage_costs(structure: Structure, stage: Stage, target: Target, symbol: int = SYMBOL) -> Iterator[Cost]:
-    """The cost of each store of a stage: the operations of its value, and the registers that it keeps."""
+    """The cost of each store of a stage: the operations of its value, and the memory traffic of elements that are
+    stored."""
     retained = stage.block.is_reduction or structure.is_output(stage)
     for store, times in stores(structure.func.body, symbol):
         if store.buffer not in stage.writes:
@@ -337,18 +340,19 @@ def stage_costs(structure: Structure, stage: Stage, target: Target, symbol: int 
 
 
 ORDINARY = 2.0
-"""Operations for an element that a product's own estimate has in it: adding a bias and storing."""
+"""The operations per element that a product's own estimate includes: adding a bias and storing."""
 BESIDE = 0.5
-"""The share of operations that are no multiply-adds which does not hide after others."""
+"""The share of operations other than multiply-adds that multiply-adds do not hide."""
 WRITTEN_OUT = 0.5
-"""Operations of straight-line code for an entry, not zero, of a constant matrix: `arith/straight.py` shares sums,"""
+"""The operations of straight-line code per nonzero entry of a constant matrix, since `arith/straight.py` shares
+sums."""
 WRITTEN_OUT_LARGE = 0.2
-"""and for an entry of one of more than `LARGE` entries, which are Fourier's."""
+"""The figure `WRITTEN_OUT` for matrices of more than `LARGE` entries, which are Fourier's."""
 LARGE = 100
 
 
 def written_out(value: Expr) -> float:
-    """The share of a sum's multiply-adds that remains when the constant matrix in it, if there is one, is expanded."""
+    """The share of a sum's multiply-adds that remains if its constant matrix, if there is one, is expanded."""
     tables = [e.args[1:] for e in walk_expr(value) if isinstance(e, Op) and e.name == "lookup"]
     if not tables:
         return 1.0

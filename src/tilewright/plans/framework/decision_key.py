@@ -1,8 +1,8 @@
 """Keys of decisions: what is decided, by content alone.
 
 A key is made of the kind of decision, the operators with their types and attributes, and the class of the target. It
-does not depend on names, on the rest of the model or on its options, so that the same layer in another model has the
-same, and what one model learned serves the next.
+does not depend on names, on the rest of the model or on its options, so that an equal layer in another model has the
+same key, and measurements for one model serve others.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 SURROUNDINGS = (NonresidentWeights, MayAlias, PastCaches)
-"""Notes on a function that the model around it decides: no part of what the function is."""
+"""Notes on a function that depend on the surrounding model, and are no part of the function's identity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     """The identity of a decision: the kind of decision, a digest of the content, and the content itself: a function, or
-    operators as a graph whose inputs are all that they read."""
+    operators as a graph whose inputs are all values that they read."""
 
     kind: str
     digest: str
@@ -41,7 +41,7 @@ class Key:
 
     @property
     def text(self) -> str:
-        """The content for people."""
+        """The content as text, for people."""
         match self.program:
             case PrimFunc():
                 return _function_text(self.program)
@@ -52,12 +52,12 @@ class Key:
 
 
 def target_class(target: Target) -> str:
-    """The machines and calls that share decisions: the same class of machines, as many threads."""
+    """A text for the machines and calls that share decisions: the class of the machine and the number of threads."""
     return f"{target.kind} threads={target.threads}"
 
 
 def key_of_nodes(kind: str, nodes: Sequence[Node], target: Target) -> Key:
-    """The key of a decision about operators of the graph: one, or some that feed each other."""
+    """The key of a decision about one operator of the graph, or some that feed each other."""
     produced = {v for node in nodes for v in node.outputs}
     inputs = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v not in produced)
     graph = Graph("", tuple(inputs), (), tuple(nodes), nodes[-1].outputs)
@@ -65,7 +65,7 @@ def key_of_nodes(kind: str, nodes: Sequence[Node], target: Target) -> Key:
 
 
 def key_of_function(func: PrimFunc, target: Target, kind: str = "plan") -> Key:
-    """The key of a decision about a function: how it is scheduled, or another one."""
+    """The key of a decision about a function: its schedule, or another decision of this kind."""
     notes = tuple(note for note in func.notes if not isinstance(note, SURROUNDINGS))
     return key_of_program(kind, replace(func, notes=notes), target_class(target))
 
@@ -82,8 +82,8 @@ def _function_text(func: PrimFunc) -> str:
 
 
 def _operators(func: PrimFunc) -> Iterator[str]:
-    """A description of the function for people: the operators of its blocks one after another, the names of those that
-    have none."""
+    """A description of the function for people: the operators of its blocks in order, or the names of blocks without
+    one."""
     before: Origin | None = None
     for block in walk(func.body):
         if isinstance(block, Block):
@@ -94,7 +94,7 @@ def _operators(func: PrimFunc) -> Iterator[str]:
 
 
 class _Words:
-    """Operators as text, with symbols named by their order."""
+    """Writes operators as text, with symbols named by their order of appearance."""
 
     def __init__(self) -> None:
         self.symbols: dict[Var, Expr] = {}

@@ -1,8 +1,8 @@
 """Decisions of a compile: what was decided, among what, and how to force another choice.
 
 Every choice by an estimate goes through `decide`: which algorithm a convolution takes, how weights are packed, whether
-a kernel changes layouts itself, how it is scheduled. It takes what is preferred unless the caller of the compiler
-forces something else:
+a kernel changes layouts itself, how it is scheduled. It chooses the preferred option unless the caller of the compiler
+forces another one:
 
     with deciding() as record:                                what is there to decide?
         tw.compile(model)
@@ -12,8 +12,8 @@ forces something else:
         tw.compile(model)
 
 A forced compile is cached like any other: what is forced is part of the program's key. While decisions are listed,
-programs are made anew, for a cached one decides nothing. What is not forced may be known from tuning records
-(`plans/framework/advice.py`), if the compile has an advisor.
+programs are compiled anew, since a cached one makes no decisions. Decisions that are not forced may follow tuning
+records (`plans/framework/advice.py`), if the compile has an advisor.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Decision:
 
     Args:
         key: what was decided.
-        space: among which settings, the preferred one first.
-        estimates: of each of them, in cycles of one core for all of what the key names (a call, or an image where the
-            number of images is not known); 0.0 where a rule decides and nothing is estimated.
-        selected: which setting the program has.
+        space: the settings that were possible, the preferred one first.
+        estimates: of each setting, in cycles of one core for everything that the key names (a call, or an image if the
+            number of images is not known); 0.0 if a rule decides without estimates.
+        selected: the index of the setting in the program.
         why: "estimate", "rule", "record" or "forced".
     """
 
@@ -82,8 +82,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """One decision about a kernel: its key's name, and the values of symbols for which the kernel runs what it decides
-    (none: for all that have no decision of their own)."""
+    """One decision about a kernel's schedule: the name of its key, and the values of symbols for which it applies
+    (none: for all values without a decision of their own)."""
 
     name: str
     where: tuple[tuple[str, int], ...] = ()
@@ -91,11 +91,11 @@ class Scheduled:
 
 @dataclass(slots=True)
 class Context:
-    """The settings that are forced, by the key's name, and the decisions so far (nothing if decisions are not listed).
+    """The state of decisions in a compile: settings that are forced, by key name, and decisions so far if these are
+    listed.
 
-    `kernels` has the decisions about each kernel's schedule by the kernel's symbol.
-    `advisor` is asked about the rest. `asked` are the answers by the key's name, "" where there is no record, and
-    `uses` what became of those that there are.
+    `kernels` has, for each kernel's symbol, the decisions about its schedule. `advisor` is queried about decisions that
+    are not forced. `asked` are its answers by key name ("": there is no record), `uses` the outcomes for its records.
     """
 
     forced: Mapping[str, str]
@@ -108,7 +108,7 @@ class Context:
     uses: dict[str, RecordUse] = field(default_factory=dict)
 
     def ask(self, name: str) -> tuple[Advice, ...]:
-        """The answer of records about a decision."""
+        """The records about the decision with this key name."""
         if self.advisor is None or name in self.forced:
             return ()
         advices = self.advisor.advise(name)
@@ -116,7 +116,7 @@ class Context:
         return advices
 
     def unused(self) -> tuple[str, ...]:
-        """Forced keys about which nothing was decided."""
+        """The forced keys for which no decision was made."""
         return tuple(name for name in self.forced if name not in self.met)
 
 
@@ -148,8 +148,8 @@ def forcing(forced: Mapping[str, str]) -> AbstractContextManager[Context]:
 
 @contextmanager
 def advised(advisor: Advisor | None, listing: bool = False) -> Iterator[Context | None]:
-    """A context in which `advisor` is asked about what is not forced, inside the one that there is; None where that is
-    no other than without.
+    """A context, nested in the current one, in which `advisor` is queried about decisions that are not forced. If there
+    is no advisor and no listing, the current context, which may be None.
 
     Args:
         listing: list decisions, as `deciding` does.
@@ -166,7 +166,7 @@ def advised(advisor: Advisor | None, listing: bool = False) -> Iterator[Context 
 
 @contextmanager
 def listed() -> Iterator[Context]:
-    """A context in which decisions are listed, otherwise like the one that there is."""
+    """A context in which decisions are listed; otherwise it equals the current one."""
     outer = _current.get()
     inner = Context({}, True) if outer is None else replace(outer, listing=True)  # what was decided is shared
     with _within(inner):
@@ -179,12 +179,12 @@ def decide(
     setting: Callable[[T], Setting],
     estimate: Callable[[T], float] = lambda _: 0.0,
 ) -> T:
-    """One of `options`, which are in order of preference: the first, or the one whose setting is forced.
+    """The chosen one of `options`, which are in order of preference: the first, or the one that is forced or recorded.
 
     Args:
-        key: asked only while decisions are listed or forced, as are the others.
-        setting: of an option; no two have the same.
-        estimate: of an option, in cycles. Left out where a rule states the order.
+        key: returns the key; called only if decisions are listed or forced, as are the others.
+        setting: maps an option to its setting; no two options have the same.
+        estimate: maps an option to its cycles. Left out if a rule states the order.
     """
     record = _current.get()
     if record is None:
@@ -215,7 +215,7 @@ def _selected(
     labels: list[str],
     estimates: Callable[[], Sequence[float]],
 ) -> tuple[int, str]:
-    """The place of what is forced or recorded, and why it is taken; the first, and nothing, where neither is."""
+    """(index of the forced or recorded setting, "forced" or "record"); (0, "") if there is none."""
     if label is not None:
         if label not in labels:
             raise ScheduleError("no such setting", where=about.name, expected=", ".join(labels), got=repr(label))
@@ -228,47 +228,47 @@ def _selected(
 
 
 def cheapest(key: Callable[[], Key], estimates: Mapping[str, float]) -> str:
-    """The alternative of the least estimate, or the one that is forced."""
+    """The name of the alternative with the least estimate, or the forced one."""
     ordered = sorted(estimates, key=lambda kind: estimates[kind])
     return decide(key, ordered, Setting, lambda kind: estimates[kind])
 
 
 def listing() -> bool:
-    """Whether decisions are listed: then everything is decided anew."""
+    """Whether decisions are listed, so that everything is decided anew."""
     record = _current.get()
     return record is not None and record.listing
 
 
 def scheduled(symbol: str, decisions: tuple[Scheduled, ...]) -> None:
-    """Note, while decisions are listed, which of them made a kernel."""
+    """Note, if decisions are listed, which of them led to a kernel's schedule."""
     record = _current.get()
     if record is not None and record.listing:
         record.kernels[symbol] = decisions
 
 
 def forced_settings() -> dict[str, str]:
-    """The settings that are forced: the key's name -> the setting's label. It is a part of cache keys."""
+    """The forced settings: the key's name -> the setting's label. They are a part of cache keys."""
     record = _current.get()
     return {} if record is None else dict(record.forced)
 
 
 def effective_settings() -> dict[str, str]:
-    """The settings that are forced, and those that records decided so far: forcing them repeats the decisions."""
+    """The forced settings and those that records decided so far: forcing them repeats all decisions."""
     record = _current.get()
     return {} if record is None else dict(record.forced) | selected_of(record.uses.values())
 
 
 def selected_of(uses: Iterable[RecordUse]) -> dict[str, str]:
-    """The settings that were taken from records: the key's name -> the setting's label."""
+    """The settings that records decided: the key's name -> the setting's label."""
     return {use.decision: use.setting for use in uses if use.state != "unusable"}
 
 
 def recorded() -> tuple[RecordUse, ...]:
-    """The outcomes so far of decisions about which there are records."""
+    """The outcomes so far of decisions for which there are records."""
     record = _current.get()
     return () if record is None else tuple(record.uses.values())
 
 
 def current() -> Context | None:
-    """The context of the compile; None where all is decided by estimates and no decisions are listed."""
+    """The current context of decisions; None if estimates decide everything and no decisions are listed."""
     return _current.get()

@@ -1,12 +1,12 @@
-"""The time of loops that come without blocks (`ops/loopnest.py`): recurrences, sorts, running sums. No plan schedules
-them, so that what they do is what is written.
+"""Estimates of functions that are written as loops without blocks (`ops/loopnest.py`): recurrences, sorts, running
+sums. No plan schedules them, so that the loops run as written.
 
     for s in 0..71:                                    71 times what is inside
       for k in 0..9:
         for lane in vectorized 0..16: acc[lane] += w[k, lane] * h[k]      a vector at a time
-      if better(x[s], worst): ...                      data decide: `DECIDED` of the times
+      if better(x[s], worst): ...                      a condition on data: `DECIDED` of the times
 
-A parameter that is read again and again comes each time from the level that holds all of them together.
+Each read of a parameter comes from the level that holds all parameters together.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 DECIDED = 0.2
-"""How often what stands under a condition on data happens, where nothing is known of them."""
+"""The assumed share of times that the body of a condition on data runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """An expression that is computed `times`, each time for so many lanes, and the buffer that its value is kept in.
-    `copies`: the loops written out around it, whose bodies share what does not depend on them."""
+    """An expression that is computed `times` times, each for `lanes` lanes, and the buffer that its value is stored in.
+    `copies`: the unrolled loops around it, whose copies share loads that do not depend on them."""
 
     value: Expr
     times: float
@@ -38,7 +38,7 @@ class _Done:
     stored: Buffer | None = None
 
     def loaded(self, load: Load) -> float:
-        """How often a load of its value is executed."""
+        """How often a load in its value is executed."""
         used = {v for index in load.indices for v in variables(index)}
         return self.times / prod(extent for var, extent in self.copies.items() if var not in used)
 
@@ -67,7 +67,7 @@ def nest(func: PrimFunc, target: Target) -> Cost:
 
 @dataclass(slots=True)
 class _Walk:
-    """A walk through statements. `sizes`: what variables and local scalars are, on average or at most."""
+    """A walk through statements. `sizes`: the values of variables and local scalars, on average or at most."""
 
     target: Target
     sizes: dict[Var | Buffer, float] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class _Walk:
     def done(
         self, stmt: Stmt, times: float = 1.0, lanes: int = 1, copies: Mapping[Var, float] | None = None
     ) -> Iterator[_Done]:
-        """All that is computed."""
+        """All expressions that a statement computes, with how often."""
         copies = copies or {}
         match stmt:
             case For():
@@ -125,7 +125,7 @@ class _Walk:
 
 
 def _operations(value: Expr, target: Target) -> float:
-    """Instructions of a value, functions as what they weigh; those of indices are left out."""
+    """The instructions of a value, with functions by their cost; those in indices are left out."""
     members = {e for e in walk_expr(value) if isinstance(e, Op)}
     inside = {e for load in walk_expr(value) if isinstance(load, Load) for i in load.indices for e in walk_expr(i)}
     function = target.costs.arithmetic.function

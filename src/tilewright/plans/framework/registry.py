@@ -1,4 +1,4 @@
-"""Further plans: those of algorithms' folders, those that a program registers, and those that plug-ins bring."""
+"""Further plans: those of algorithms' folders, those that a program registers, and those of plug-ins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _extra: list[Plan] = []
 
 
 def register(plan: Plan) -> Plan:
-    """Let `plan` schedule what it fits. Raises PluginError if another one that was registered has its name."""
+    """Register a plan for all functions that it fits. Raises PluginError if a registered plan has the same name."""
     plugins.check_new("plan", [plan.name], [p.name for p in _extra])
     plugins.count(*_code(plan))
     _extra.append(plan)
@@ -21,7 +21,7 @@ def register(plan: Plan) -> Plan:
 
 
 def unregister(name: str) -> None:
-    """Forget a plan that was registered."""
+    """Remove a registered plan."""
     (plan,) = (p for p in _extra if p.name == name)
     _extra.remove(plan)
     plugins.discount(*_code(plan))
@@ -32,8 +32,8 @@ def _code(plan: Plan) -> tuple[Callable[..., Any], ...]:
 
 
 def extended(plans: Sequence[Plan]) -> tuple[Plan, ...]:
-    """Plans from outside, these, and those of algorithms' folders: of equal estimates the first is taken, and who
-    registers a plan wants it."""
+    """Registered plans and those of plug-ins, then `plans`, then those of algorithms' folders: if estimates are equal
+    the first is chosen, so that registered plans are preferred."""
     folders = tuple(p for m in modules("tilewright.algorithms", "plan") for p in m.PLANS)
 
     def accept(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:

@@ -4,9 +4,9 @@
     ...                                         ->    ...
     block conv(...): y[...] = result[...]             block conv(...): y[...] = result[...]
 
-An operator's tensor expression says what is computed, part by part where its parts share work; how large they are best
-is for a plan to say. What it asks for is what the operator itself states for another size: the same stages over the
-same axes with other extents, so that names stay. No other stage is touched.
+An operator's tensor expression may compute its result in parts, inside which work is shared; a plan chooses their size.
+The operator restated for another size has the same stages over the same axes with other extents, so that names stay.
+Stages of other operators do not change.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ A = TypeVar("A", bound=Attrs)
 def restate(
     structure: Structure, operator: Operator[A], inputs: Sequence[Buffer], expression: Callable[..., Tensor]
 ) -> PrimFunc:
-    """The function with an operator of it computed by another expression over the same inputs.
+    """The function with one operator computed by another tensor expression over the same inputs.
 
     Args:
         inputs: the buffers that the operator reads.
-        expression: of placeholders for them, what the operator's last stage writes.
+        expression: maps placeholders for these to the tensor that the operator's last stage writes.
 
-    Raises ScheduleError if the expression has other stages, or others of their axes.
+    Raises ScheduleError if the expression has other stages, or other axes in one.
     """
     func, old = structure.func, [stage.block for stage in operator.stages]
     (out,) = operator.stages[-1].writes
@@ -72,7 +72,7 @@ def _form(block: Block) -> tuple[str, ...]:
 
 
 def _named_as(old: Stmt, new: Stmt) -> Stmt:
-    """A nest with the names and notes of another one of the same form."""
+    """The nest `new` with the names and notes of the nest `old`, which has the same form."""
     loops = zip(*([s for s in walk(nest) if isinstance(s, For)] for nest in (new, old)), strict=True)
     iters = zip(_block(new).iters, _block(old).iters, strict=True)
     named = {a.var: a.var.renamed(b.var.name) for pairs in (loops, iters) for a, b in pairs}

@@ -1,4 +1,4 @@
-"""The space that a decision chooses from: settings, the knobs that they turn, and which settings lie beside each other.
+"""The space that a decision chooses from: settings, their knobs, and which settings are neighbours.
 
 A space is the list of its legal settings, the preferred one first. Its knobs are read off that list: a combination of
 values that is not in it violates a constraint of the plan or layout that made the list.
@@ -19,20 +19,21 @@ _LABEL = re.compile(r"(?P<kind>[a-z][a-z0-9_ ]*?)(?: (?P<knobs>[a-z]+=-?\d+(?:,[
 
 
 def space_digest(labels: Iterable[str]) -> str:
-    """A digest of the settings that a decision is taken among, in whatever order."""
+    """A digest of the settings of a decision that does not depend on their order."""
     return digest(sorted(labels))
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One way to decide: `kind` is the alternative ("direct", "winograd", a plan's name), `knobs` are its sizes."""
+    """One option of a decision: `kind` is the alternative ("direct", "winograd", a plan's name), `knobs` are its
+    sizes."""
 
     kind: str
     knobs: tuple[tuple[str, int], ...] = ()
 
     @property
     def label(self) -> str:
-        """The setting as text, "winograd tile=4,rows=2": by it decisions are forced and recorded."""
+        """The setting as text, "winograd tile=4,rows=2", by which decisions are forced and recorded."""
         knobs = ",".join(f"{name}={value}" for name, value in self.knobs)
         return f"{self.kind} {knobs}" if knobs else self.kind
 
@@ -47,7 +48,7 @@ class Setting:
 
     @classmethod
     def of(cls, algorithm: Algorithm) -> Setting:
-        """An algorithm as one way to decide; its sizes are the knobs."""
+        """The setting that stands for an algorithm; its sizes are the knobs."""
         values = ((f.name, getattr(algorithm, f.name)) for f in fields(algorithm))
         return cls(algorithm.name, tuple((name, value) for name, value in values if isinstance(value, int)))
 
@@ -57,7 +58,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One size that an alternative has, with the values that occur, from the smallest to the largest."""
+    """A size of an alternative, with the values that occur in the space, in ascending order."""
 
     name: str
     values: tuple[int, ...]
@@ -99,10 +100,10 @@ class Space:
         return tuple(Knob(name, tuple(sorted(candidate))) for name, candidate in values.items())
 
     def neighbours(self, setting: Setting) -> tuple[Setting, ...]:
-        """The settings beside one: for each of its knobs and each direction the legal setting with the knob's next
-        value that agrees with it in most of the others, and of each other alternative the preferred setting.
+        """The neighbours of a setting: for each of its knobs and each direction the legal setting with the knob's next
+        value that agrees in most other knobs, and the preferred setting of each other alternative.
 
-        Knobs depend on each other (a strip is whole tiles), so that one alone can often not be turned.
+        Knobs depend on each other (a strip is whole tiles), so that often no legal setting differs in one knob alone.
         """
         result: dict[Setting, None] = {}
         mine = [s for s in self.settings if s.kind == setting.kind]

@@ -1,8 +1,8 @@
-"""The numbers at which a symbolic dimension is estimated: batches of every size alike, none of them chosen because it
-is measured.
+"""The numbers at which a symbolic dimension is estimated: batches of all sizes count equally, and none is chosen
+because benchmarks measure it.
 
-An estimate needs numbers. Batches are taken to be spread evenly over their logarithms, so the numbers are a geometric
-sequence; rounded, they are multiples of no one tile, so that the rows that a tile leaves over count as well.
+An estimate needs numbers. The logarithms of batches are assumed to be evenly distributed, so the numbers are a
+geometric sequence. Rounded, they have no common divisor, so that partial tiles count as well.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from tilewright.ir.expr import Expr, Var, as_int, const
 from tilewright.ir.rewrite import substitute, variables
 
 FEWEST = 3
-"""Numbers at which a range with both ends is estimated, at least."""
+"""The least number of values at which a bounded range is estimated."""
 MAX_VALUES = 5
-"""Up to so many values of a symbol all of them are estimated."""
+"""The largest number of values of a symbol all of which are estimated."""
 
 
 def geometric(most: int, count: int) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ def values_of(extent: Expr, usual: Sequence[int]) -> tuple[int, ...]:
 
 
 def listed_values_of(extent: Expr) -> tuple[int, ...]:
-    """All values of an extent, if it is of one symbol that has few; none elsewhere."""
+    """All values of an extent that depends on one symbol with few values; () otherwise."""
     symbols = variables(extent)
     symbol = symbols[0] if len(symbols) == 1 else None
     if symbol is None or symbol.hi is None:
@@ -68,8 +68,8 @@ def maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
 
 
 def sides_of(extent: Expr) -> tuple[int, ...]:
-    """Numbers of equal weight at which a height or width is estimated: as `values_of`, but of a longer range that has
-    both ends the middles of its thirds. Maps of one pixel are in a range because they were not excluded."""
+    """Numbers of equal weight at which a height or width is estimated: as `values_of`, but for a longer bounded range
+    the middles of its thirds, since its lower end, such as maps of one pixel, is rarely meant."""
     lo, hi = Analyzer().bounds(extent)
     symbols = variables(extent)
     if not symbols or hi is None or all(s.likely for s in symbols):
@@ -81,7 +81,7 @@ def sides_of(extent: Expr) -> tuple[int, ...]:
 
 
 def instances_of(extents: Iterable[Expr]) -> tuple[dict[Var, Expr], ...]:
-    """Values of the symbols in extents at which maps are estimated, of equal weight; one without any if all are
+    """Values of the symbols in extents at which maps are estimated, of equal weight; a single {} if all extents are
     known."""
     symbols = list(dict.fromkeys(v for e in extents for v in variables(e)))
     sides = {s: sides_of(s) for s in symbols}
@@ -90,8 +90,8 @@ def instances_of(extents: Iterable[Expr]) -> tuple[dict[Var, Expr], ...]:
 
 
 def small_maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
-    """Sizes of maps below all that `maps_of` has of a range: what is best for most sizes need not suit them, and
-    something else may be taken there. None where sizes are known, or likely values."""
+    """Sizes of maps below all of `maps_of` for a range: another choice than for most sizes may be best for them. () if
+    sizes or likely values are known."""
     rows, columns = small_sides_of(height), small_sides_of(width)
     count = max(len(rows), len(columns))
     rows, columns = (small or sides_of(side)[:1] for small, side in ((rows, height), (columns, width)))
@@ -99,8 +99,7 @@ def small_maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
 
 
 def small_sides_of(extent: Expr) -> tuple[int, ...]:
-    """Numbers between the lower end of a range and the least at which it is estimated, each the same multiple of the
-    one before."""
+    """Sizes, in geometric sequence, between the lower end of a range and the least size at which it is estimated."""
     lo, hi = Analyzer().bounds(extent)
     symbols = variables(extent)
     if not symbols or hi is None or all(s.likely for s in symbols):
@@ -111,8 +110,8 @@ def small_sides_of(extent: Expr) -> tuple[int, ...]:
 
 
 def estimated_at(symbol: Var) -> tuple[int, ...]:
-    """Values at which a height or width is estimated if it is a symbol: the likely ones; of a range also small ones.
-    Nothing if the symbol has no upper end."""
+    """The values at which a symbolic height or width is estimated: the likely ones, or those of its range, including
+    small ones; () if the symbol has no upper bound."""
     if symbol.likely or symbol.hi is None:
         return symbol.likely
     by = symbol.multiple
@@ -122,23 +121,24 @@ def estimated_at(symbol: Var) -> tuple[int, ...]:
 
 
 def at(extent: Expr, symbols: Sequence[Var], place: int) -> int:
-    """An extent where each symbol has the likely value at one place of its list, from the start again at its end."""
+    """An extent with each symbol replaced by its likely value number `place`, counted modulo the length of its list."""
     return where(extent, {s: const(s.likely[place % len(s.likely)]) for s in symbols})
 
 
 def where(extent: Expr, numbers: Mapping[Var, Expr]) -> int:
-    """An extent where symbols have these values."""
+    """An extent with these values of symbols, as a number."""
     return max(1, as_int(simplify(substitute(extent, numbers))) or 1)
 
 
 SYMBOLIC_ROWS = geometric(96, 6)
-"""Row counts at which a symbolic number of rows is estimated: 1, 2, 6, 15, 39, 96; being slow at any of them counts
-alike. By the estimates, in the mean over all batches from 2 to 128, these choose tiles as near to each batch's best as
-4, 30 and 64, which the benchmarks measure, or nearer, on Zen 4, AVX2, AVX-512 and Neoverse V1.
-"""
+"""The numbers at which a symbolic number of rows is estimated, with equal weights: 1, 2, 6, 15, 39, 96. In the mean
+over all batches from 2 to 128, tiles chosen by these are estimated to be as near to each batch's best as tiles chosen
+by 4, 30 and 64, which the benchmarks measure, or nearer, on Zen 4, AVX2, AVX-512 and Neoverse V1."""
 LONG_ROWS = SYMBOLIC_ROWS[1:]
-"""Batches by which settings for several rows are chosen: one row has a version of its own."""
+"""The batches by which settings for several rows are chosen: a single row has a separate version."""
 SYMBOLIC_SIDES = (7, 28, 112)
-"""Heights and widths of maps, of which nothing is known: those of deep, middle and first layers of image networks."""
+"""The heights and widths that are assumed for unknown maps: those of deep, middle and first layers of image
+networks."""
 SYMBOLIC_IMAGES = geometric(25, 3)
-"""Batches of images: 1, 5, 25. Convolutions have much work in one already, so that a few batches tell enough."""
+"""The numbers of images that are assumed for an unknown one: 1, 5, 25. One image is enough work already, so that few
+suffice."""

@@ -1,9 +1,9 @@
 """Register tiles of contractions: how many rows by how many columns stay in registers, by an analytic estimate.
 
 A step of the reduction costs the tile's multiply-adds, its loads, or the latency of one multiply-add, whichever is
-longest; a tile costs its steps, an epilogue, and a little for the loop around it. Rows and columns that do not divide
-leave a smaller last tile (rows) or wasted lanes (columns). One full-width multiply-add a cycle is counted, whatever the
-core starts; only ratios matter.
+longest; a tile costs its steps, an epilogue, and a little for the loop around it. Rows and columns that are no multiple
+of the tile leave a smaller last tile (rows) or wasted lanes (columns). Estimates assume one full-width multiply-add per
+cycle on every core; only ratios matter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class RegisterTile:
 
 
 def conv_tile(key: Callable[[], Key], out: Sequence[Expr], channels: int, target: Target) -> RegisterTile:
-    """The tile for a blocked convolution: rows are output columns of one line, `channels` the output channels."""
+    """The tile for a blocked convolution: its rows are output columns of one line, its width covers the output
+    `channels`."""
     width = as_int(out[3])
     counts = (max(1, width),) if width is not None else (14, 28, 56)
     ranked = _ranked(counts, channels, 256, target, 14, 14)
@@ -41,13 +42,13 @@ def conv_tile(key: Callable[[], Key], out: Sequence[Expr], channels: int, target
 
 
 def whole_step(rows: int, vectors: int) -> int:
-    """Vector registers of a tile all of whose operands are read before the first product: accumulators, operands, and a
-    product that is not added yet."""
+    """The vector registers of a tile if a step's operands are all read before its first product: accumulators,
+    operands, and one product."""
     return rows * vectors + rows + vectors + 1
 
 
 def row_limit(stride: int, target: Target) -> int:
-    """How many rows `stride` bytes apart can stand in the first-level cache at once, with room for the panel.
+    """How many rows, `stride` bytes apart, can be in the first-level cache at the same time, with room for the panel.
 
     Rows whose distance is a multiple of the size of a cache way all fall into the same sets.
     """
@@ -61,7 +62,7 @@ def row_limit(stride: int, target: Target) -> int:
 def _ranked(
     counts: tuple[int, ...], columns: int, depth: int, target: Target, most: int, limit: int
 ) -> tuple[tuple[float, RegisterTile], ...]:
-    """The best tile of each width with its cycles a row, the best first."""
+    """(cycles per row, tile): the best tile of each width, the best first."""
     lanes = target.lanes(4)
     candidates = [
         RegisterTile(rows, vectors * lanes)

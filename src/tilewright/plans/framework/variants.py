@@ -1,11 +1,11 @@
-"""Variants of a function: a version of its own for some values of its symbols, chosen when it is called.
+"""Variants of a function: separate versions for some values of its symbols, selected when the function is called.
 
     func f(x: f32[n, 64], ...) {            func f(x: f32[n, 64], ...) {
       for i in 0..n { ... }          ->       if n == 1 { ...; a schedule for one row }
     }                                         else { for i in 0..n { ... } }
                                             }
 
-Each version is planned as if it were a function of its own, so that one row may have another tile than many.
+Each version is planned as a separate function, so that one row may have another tile than many.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tilewright.support.classes import dataclass
 Values = Mapping[Var, int]
 
 MIN_SIZES = 2
-"""Sizes at which a version is estimated, at least."""
+"""The least number of sizes at which a version is estimated."""
 
 
 @register
@@ -54,7 +54,7 @@ class Versions(FuncNote):
 
 
 def specialize(func: PrimFunc, values: Values) -> PrimFunc:
-    """The unscheduled function for these values of its symbols: their numbers stand in shapes and extents."""
+    """The unscheduled function with symbols replaced by these values in shapes and extents."""
     return with_symbols(func, {symbol: const(value) for symbol, value in values.items()})
 
 
@@ -64,7 +64,7 @@ def condition_of(values: Values) -> Expr:
 
 
 def with_symbols(func: PrimFunc, numbers: Mapping[Var, Expr]) -> PrimFunc:
-    """The function with something else in the place of its symbols, in shapes, extents and attributes too."""
+    """The function with its symbols replaced by these expressions in shapes, extents and attributes."""
     if not numbers:
         return func
     smaller = {
@@ -97,7 +97,8 @@ def dispatch(condition: Expr, special: PrimFunc, general: PrimFunc) -> PrimFunc:
 
 
 def by_size(versions: Sequence[tuple[Expr | None, PrimFunc]]) -> PrimFunc:
-    """One unscheduled function of several over the same parameters, the last of them without a condition."""
+    """One unscheduled function made of several over the same parameters, each with its condition; the last one has
+    none."""
     (_, func), *before = reversed(versions)
     for condition, special in before:
         assert condition is not None, "one version has no condition, which is the last one"
@@ -106,8 +107,8 @@ def by_size(versions: Sequence[tuple[Expr | None, PrimFunc]]) -> PrimFunc:
 
 
 def versions_of(func: PrimFunc) -> tuple[tuple[Expr | None, PrimFunc], ...]:
-    """The versions of an unscheduled function, each as a function of its own that is estimated at the sizes at which it
-    is taken; the last one, which may be the function itself, is for all others."""
+    """(condition, version) pairs of an unscheduled function, each a separate function that is estimated at sizes where
+    it is selected; the last one, which may be the function itself, has no condition."""
     note = find(func.notes, Versions)
     if note is None:
         return ((None, func),)
@@ -126,15 +127,15 @@ def versions_of(func: PrimFunc) -> tuple[tuple[Expr | None, PrimFunc], ...]:
 
 
 def _part(func: PrimFunc, body: Stmt) -> PrimFunc:
-    """The function with this body, and with the buffers that are used there."""
+    """The function with `body`, and with the buffers that are used there."""
     used = set(buffers_in(body))
     return replace(func, body=body, buffers=tuple(b for b in func.buffers if b in used))
 
 
 def evaluated_where(func: PrimFunc, conditions: Sequence[Expr]) -> PrimFunc:
-    """The function, to be estimated at those of its symbols' values at which all conditions hold; as it is if values of
-    symbols are not known, or if the conditions hold at less than two: what suits one size alone need not fit
-    another."""
+    """The function, marked to be estimated at those values of its symbols at which all conditions hold; unchanged if
+    their values are not known, or if less than two remain, since the best choice for a single size need not fit
+    others."""
     known = {s: values for s in func.symbols if (values := estimated_at(s))}
     symbols = list(known)
     if not {v for c in conditions for v in variables(c)} <= known.keys():
@@ -155,7 +156,7 @@ def evaluated_where(func: PrimFunc, conditions: Sequence[Expr]) -> PrimFunc:
 
 
 def _fresh(body: Stmt, used_names: set[str]) -> Stmt:
-    """`body` with fresh names for loops, blocks and their iterators: it may stand beside what it was copied from."""
+    """`body` with fresh names for loops, blocks and iterators, so that it may stand beside the original."""
     renamed: dict[Var, Var] = {}
     for s in walk(body):
         bound = [s.var] if isinstance(s, For | Let) else [it.var for it in s.iters] if isinstance(s, Block) else []

@@ -1,11 +1,12 @@
-"""The law of work: a scheduled function does no more than the plan ordered. Counted without running it.
+"""The law of work: a scheduled function does no more operations than its plan stated. They are counted without running
+it.
 
-A block of a schedule runs at every point of the loops around it where its predicate holds; ordered are the points of
-its domain. What runs more often is computed again: because tiles overlap, because they overhang and nothing clips them,
-or because a region was inferred too large. A plan states the first two (`Added`); what is left above `MAX_EXCESS` is an
-error of the schedule, and its candidate is rejected (`plans/__init__.py`).
+A block of a schedule runs at every point of its enclosing loops where its predicate holds; needed are the points of its
+domain. A block runs more often if tiles overlap, if they overhang without being clipped, or if a region was inferred
+too large. A plan states work of the first two kinds (`Added`); an excess above `MAX_EXCESS` is an error of the
+schedule, and its candidate is rejected (`plans/__init__.py`).
 
-Points are counted exactly where few loops share a condition, else all of them count. Symbols count as `SAMPLE`.
+Points are counted exactly if few loops share a condition; else all count. Symbols count as `SAMPLE`.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from tilewright.schedule.state import conjuncts
 from tilewright.support.classes import dataclass
 
 MAX_EXCESS = 1.1
-"""Times the ordered operations that a schedule may perform. Tiles of a few rows overhang by so much at most where the
-plan could have chosen others."""
+"""The operations that a schedule may perform, relative to those that are needed or stated. Overhanging tiles of a few
+rows stay below it if the plan could have chosen others."""
 
 FREE = frozenset({"cast", "bitcast", "select", "neg", "abs"})
-"""Operators that count as nothing."""
+"""Operators that do not count."""
 
 SAMPLE = 251
-"""The number that a symbol counts as, rounded up to its multiple and kept in its range: no size of a tile divides
-it."""
+"""The number that a symbol counts as, rounded up to the symbol's multiple and clipped to its range: no size of a tile
+divides it."""
 
 LARGEST = 1 << 20
-"""Points of loops under common conditions that are looked at one by one; where there are more, all of them count."""
+"""The largest number of points of loops with common conditions that are tested one by one; of more, all count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The work that a plan adds on purpose to a stage: it runs at up to so many points of its domain, each one time or
+    """The work that a plan adds on purpose to a stage: it runs at up to `points` points of its domain, each one time or
     more."""
 
     stage: str
@@ -52,7 +53,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """One block of a scheduled function: operations of a point, points of its domain, points at which it runs."""
+    """A block of a scheduled function: operations per point, points of its domain, points at which it runs."""
 
     block: str
     operations: int
@@ -62,27 +63,27 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All blocks of a scheduled function, with what the plan says that it adds."""
+    """All blocks of a scheduled function, and the work that its plan adds on purpose."""
 
     efforts: tuple[Effort, ...]
     added: tuple[Added, ...] = ()
 
     @property
     def excess(self) -> float:
-        """Operations performed for each one that is ordered or stated; 1 where there are none."""
+        """The operations that are performed, relative to those that are needed or stated; 1 if there are none."""
         stated = {a.stage: a.points for a in self.added}
         allowed = sum(e.operations * max(e.ordered, stated.get(e.block, 0)) for e in self.efforts)
         return sum(e.operations * e.performed for e in self.efforts) / allowed if allowed else 1.0
 
     @property
     def worst(self) -> Effort:
-        """The block that adds most."""
+        """The block with the largest excess."""
         return max(self.efforts, key=lambda e: e.operations * (e.performed - e.ordered))
 
 
 def work_of(func: PrimFunc, added: tuple[Added, ...] = ()) -> Work:
-    """The work of a scheduled function. In one of copies alone each element of an output counts as an operation: tiles
-    that are copied to registers may overhang."""
+    """The work of a scheduled function. If it only copies, each element of an output counts as an operation, and not
+    those of tiles in registers, which may overhang."""
     values: dict[Var, Expr] = {s: const(_sample(s)) for s in func.symbols}
     places = list(_blocks(func.body))
     each = [sum(map(_operations, walk(block.body))) for block, _, _ in places]
@@ -98,8 +99,7 @@ def work_of(func: PrimFunc, added: tuple[Added, ...] = ()) -> Work:
 
 
 def operations_of(e: Expr, *, floats: bool = False) -> int:
-    """Operators in a value, each distinct one once, those inside indices left out; with `floats` those on
-    floating-point values alone."""
+    """The number of distinct operators in a value, without those in indices; with `floats` only those on floats."""
     indices = {part for node in walk_expr(e) if isinstance(node, Load) for i in node.indices for part in walk_expr(i)}
     return sum(
         isinstance(node, Op)
@@ -133,7 +133,7 @@ def _size(extent: Expr, values: Mapping[Var, Expr]) -> int:
 
 
 Place = tuple[Block, tuple[For, ...], tuple[Expr, ...]]
-"""A block, the loops around it and the conditions under which it runs."""
+"""A block, the loops around it, and the conditions under which it runs."""
 
 
 def _blocks(stmt: Stmt, loops: tuple[For, ...] = (), conditions: tuple[Expr, ...] = ()) -> Iterator[Place]:
@@ -152,7 +152,8 @@ def _blocks(stmt: Stmt, loops: tuple[For, ...] = (), conditions: tuple[Expr, ...
 
 
 def points(loops: Sequence[For], conditions: Sequence[Expr], values: Mapping[Var, Expr]) -> int:
-    """At how many points of the loops all conditions hold. Loops that share no condition are counted separately."""
+    """The number of points of the loops at which all conditions hold. Loops that share no condition are counted
+    separately."""
     extents: dict[Var, int] = {}
     for loop in loops:
         enclosing = {v: const(n) for v, n in extents.items()}
@@ -166,7 +167,7 @@ def points(loops: Sequence[For], conditions: Sequence[Expr], values: Mapping[Var
 
 
 def _groups(extents: Mapping[Var, int], conditions: Sequence[Expr]) -> list[tuple[set[Var], tuple[Expr, ...]]]:
-    """Conditions that share loops, with these."""
+    """(loop variables, conditions) groups: conditions that share variables are in one group."""
     groups: list[tuple[set[Var], tuple[Expr, ...]]] = []
     for c in dict.fromkeys(conditions):
         own = {v for v in variables(c) if v in extents}
@@ -178,7 +179,8 @@ def _groups(extents: Mapping[Var, int], conditions: Sequence[Expr]) -> list[tupl
 
 @lru_cache(maxsize=1 << 12)
 def _holding(extents: tuple[tuple[Var, int], ...], conditions: tuple[Expr, ...]) -> int:
-    """Points at which all conditions hold: of all of them where these are too many, or not over loops alone."""
+    """The number of points at which all conditions hold; the number of all points if they are too many to test, or if a
+    condition depends on more than loop variables."""
     shape = tuple(n for _, n in extents)
     inside: set[Expr] = {v for v, _ in extents}
     known = all(

@@ -1,7 +1,7 @@
-"""Attention on a GPU as one kernel, which never holds more than a block's rows of some keys' scores, whether sizes are
-numbers or symbols. `attention_loops.py` has the loops.
+"""Attention on a GPU as one kernel, for known and symbolic sizes, which holds scores of a block's rows and a few keys
+only. `attention_loops.py` has the loops.
 
-Products are `mma.sync`; f32 are rounded to TF32, and shares of types of 16 bits to that type.
+Products are `mma.sync`; f32 is rounded to TF32, and probabilities of 16-bit types to that type.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ from tilewright.targets.gpu import Gpu
 from tilewright.targets.target import Target
 
 WARPS = (8, 4, 2, 1)
-"""Warps of a block, each with 16 rows."""
+"""The numbers of warps of a block that are tried, each with 16 rows."""
 KEYS = (64, 32, 16)
-"""Keys of a step."""
+"""The numbers of keys of a step that are tried."""
 MAX_DEPTH = 256
-"""Columns of values up to which a thread has their sums in registers."""
+"""The largest number of columns of values for which a thread has their sums in registers."""
 OTHER_REGISTERS = 108
-"""Registers of a thread beside sums, scores and shares: ptxas took up to 104 for sm_80."""
+"""The registers of a thread besides sums, scores and probabilities: ptxas took up to 104 for sm_80."""
 STEP_SHARE = 0.25
-"""The share of a step of 64 keys that exchanging and scaling take, whatever its keys; estimated, not measured."""
+"""The time for exchanging and scaling in a step, as a share of a step with 64 keys, for any number of keys; estimated,
+not measured."""
 
 
 def build(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
-    """The loops in the place of the stages. Raises ScheduleError for what is not attention, or has more to it."""
+    """A function with the loops of attention in place of the operator's stages. Raises ScheduleError for functions that
+    are not attention, or compute more."""
     result = operands(analyse(func))
     if result is None or not _is_supported(result):
         raise refuse(func, "the routine 'gpu attention' computes attention as its operator states it")
@@ -54,7 +56,7 @@ ROUTINE = register(Routine("gpu attention", ("warps", "keys"), build))
 
 
 def _depths(o: Operands) -> tuple[int | None, int | None]:
-    """The depths of both products."""
+    """The depths of both products, None for symbolic ones."""
     depth, out = (
         as_int(b.shape[ORDERS[x][3]]) for b, x in zip((o.q, o.v), (o.attrs.order[0], o.attrs.order[2]), strict=True)
     )
@@ -62,7 +64,8 @@ def _depths(o: Operands) -> tuple[int | None, int | None]:
 
 
 def _is_supported(o: Operands) -> bool:
-    """Whether the loops have all that an attention has: neither packed sequences nor a share for rows without keys."""
+    """Whether the loops support an attention: without packed sequences and without a substitute for rows without
+    keys."""
     depth, out = _depths(o)
     known = depth is not None and out is not None and max(depth, out) <= MAX_DEPTH
     return known and o.q.dtype in MMA_HELD and o.substitute is None and o.starts is None and o.attrs.dot is None
@@ -74,7 +77,8 @@ def _fits(structure: Structure, target: Target) -> bool:
 
 
 def _candidates(structure: Structure, target: Target) -> list[Candidate]:
-    """Blocks by the steps of the busiest multiprocessor, and by how many of them it holds at once."""
+    """The settings, with estimates by the steps of the busiest multiprocessor and by how many blocks it holds at
+    once."""
     o, gpu = operands(structure), target.gpu
     assert o is not None and gpu is not None
     results = (_candidate(o, target, gpu, warps, keys) for warps in WARPS for keys in KEYS)
@@ -108,7 +112,7 @@ def _candidate(o: Operands, target: Target, gpu: Gpu, warps: int, each: int) -> 
 
 
 WAITED = 800.0
-"""Cycles of a step of one warp in which it waits for instructions before; estimated, not measured."""
+"""The cycles of one warp's step in which it waits for earlier instructions; estimated, not measured."""
 
 
 def _apply(s: Schedule, _structure: Structure, chosen: Candidate, _target: Target) -> None:

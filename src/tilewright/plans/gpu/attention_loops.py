@@ -1,6 +1,6 @@
 """The loops of attention on a GPU (`attention.py` has the plan): a block has some rows of a head, each warp 16 of them,
-and goes over the keys with the softmax of what it has seen (Milakov and Gimelshein 2018, "Online normalizer
-calculation for softmax"; Dao 2023, "FlashAttention-2", algorithm 1).
+and loops over the keys with an online softmax (Milakov and Gimelshein 2018, "Online normalizer calculation for
+softmax"; Dao 2023, "FlashAttention-2", algorithm 1).
 
 for head, rows:     threads copy Q[rows, depth] to shared memory
     for keys:       threads copy K[keys, depth] and V[depth, keys], while the step before is computed
@@ -9,8 +9,8 @@ for head, rows:     threads copy Q[rows, depth] to shared memory
                             o += exp(scores - top) V                whose first factor stays in registers
     threads:        y = o / total
 
-Lanes 4g to 4g + 3 of a warp have rows g and g + 8 together (`schedule/mma_intrinsics.py`), whose greatest score they
-exchange; each adds its own part of the total, and they add these at the end.
+Lanes 4g to 4g + 3 of a warp share rows g and g + 8 (`schedule/mma_intrinsics.py`). They exchange the greatest scores;
+each sums a part of the total, and the parts are added at the end.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.gpu import COPY_BYTES
 
 ROWS = 16
-"""Rows of a warp."""
+"""The rows of a warp."""
 STAGES = 2
-"""Tiles of keys and of values that take turns."""
+"""The number of tiles of keys, and of values, that are used in turns."""
 CORE = 8
-"""Lines of a core matrix, and columns of a product's sums."""
+"""The lines of a core matrix, and the columns of a fragment of sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Values in shared memory, whose columns are lines and whose keys are depth: core matrices that lie across, in
-    which, of f32, even keys come before odd ones.
+    """The layout of attention's values in shared memory: columns are lines and keys are depth, in transposed core
+    matrices. For f32, even keys come before odd ones in these.
 
     [stage, column // 8, key // 8, key % 8 // 2, key % 2, column % 8]      types of 16 bits
     [stage, column // 8, key // 8, key % 2, key % 8 // 2, column % 8]      f32
@@ -72,7 +72,8 @@ class Values:
         return stage, line // CORE, k // CORE, *(pair[::-1] if self.buffer.dtype is f32 else pair), line % CORE
 
     def region(self, stage: Expr, column: Expr, group: Expr, within: Expr) -> Region:
-        """The operand of a product of held rows: two columns from `within` on of the eight of number `column`."""
+        """The operand of a product with probabilities in registers: two columns from `within` on of the eight in group
+        `column`."""
         one, zero, two, four = const(1), const(0), const(2), const(QUAD)
         groups, inner = (one, (two, four)) if self.buffer.dtype is f32 else (two, (four, two))
         middle = tuple((zero, n) for n in inner)
@@ -80,7 +81,7 @@ class Values:
 
 
 class AttentionTiles:
-    """The loops of one attention: `warps` of a block, `keys` of a step."""
+    """Builds the loops of one attention with `warps` warps in a block and `keys` keys in a step."""
 
     def __init__(self, operands: Operands, params: Sequence[Buffer], sizes: Mapping[str, int], names: set[str]) -> None:
         self.names = names
@@ -120,7 +121,7 @@ class AttentionTiles:
         return self.buffers[-1]
 
     def own(self, name: str, t: DType, *shape: int) -> Buffer:
-        """Registers of each thread."""
+        """A buffer in registers, with this shape for each thread."""
         self.buffers.append(Buffer(self.new(name).name, t, tuple(map(const, (self.warps, WARP, *shape))), "local"))
         return self.buffers[-1]
 
@@ -133,7 +134,7 @@ class AttentionTiles:
         return For(self.y, batch * self.attrs.heads, body, "thread", "blockIdx.y")
 
     def by_threads(self, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
-        """The steps of all threads, given the numbers of warp and lane."""
+        """The loops over all threads of a block around `body(warp, lane)`."""
         lane = self.new("lane")
         if self.warps == 1:
             return For(lane, const(WARP), body(const(0), lane), "thread", "threadIdx.x")
@@ -145,7 +146,7 @@ class AttentionTiles:
 
     @property
     def count(self) -> Expr:
-        """Steps of a block: over all keys, or up to the last one that its last row sees."""
+        """The number of steps of a block: over all keys, or up to the last key that its last row sees."""
         keys = self.rows.keys
         if self.attrs.causal:
             last = minimum((self.x + 1) * self.tall, self.rows.rows)
@@ -153,7 +154,8 @@ class AttentionTiles:
         return ceildiv(keys, self.each)
 
     def steps(self) -> list[Stmt]:
-        """Copies of the next keys while some are computed. A block's part of Q comes with its first ones."""
+        """The steps of a block, pipelined: copies of the next keys run while some are computed. The block's part of Q
+        is copied first."""
         zero, step = const(0), self.new("step")
         queries, later = self.copier.copied(self.side(0, self.x * self.tall), zero, zero), step + 1
         first = seq([queries, *self.copies(zero, zero)])
@@ -166,7 +168,7 @@ class AttentionTiles:
         return [begun, For(step, self.count, seq(body))]
 
     def copies(self, step: Expr, stage: Expr) -> list[Stmt]:
-        """The loops that bring keys and values of a step."""
+        """The loops that copy the keys and values of a step."""
         zero = const(0)
         return [
             self.copier.copied(self.side(1, step * self.each), zero, stage),
@@ -174,7 +176,8 @@ class AttentionTiles:
         ]
 
     def side(self, operand: int, first: Expr) -> Side:
-        """The copies of queries, keys or values (operands 0 to 2). Of values columns are lines, and keys are depth."""
+        """The description of the copies of queries, keys or values (operands 0 to 2). For values, columns are lines and
+        keys are depth."""
         across = operand == 2
         depth = self.out_depth if across else self.depth
         width = COPY_BYTES // self.dtype.itemsize
@@ -203,12 +206,12 @@ class AttentionTiles:
     # A warp's steps
 
     def over(self, body: Callable[[Expr, Expr, Expr], Stmt], fragments: int) -> Stmt:
-        """The work on each sum of a thread, by the numbers of fragment, row and column."""
+        """Loops over all sums of a thread around `body(fragment, row, column)`."""
         unrolled = self.copier.unrolled
         return unrolled("j", fragments, lambda j: unrolled("r", 2, lambda r: unrolled("c", 2, lambda c: body(j, r, c))))
 
     def of_rows(self, body: Callable[[Expr], Stmt]) -> Stmt:
-        """The work on each of a thread's two rows."""
+        """Loops over a thread's two rows around `body(row)`."""
         return self.copier.unrolled("r", 2, body)
 
     def cleared(self, warp: Expr, lane: Expr) -> Stmt:
@@ -219,7 +222,7 @@ class AttentionTiles:
         return seq([state, self.over(lambda j, r, c: Store(self.o, (warp, lane, j, r, c), zero), self.wide)])
 
     def row(self, warp: Expr, lane: Expr, r: Expr) -> Expr:
-        """The row of a head that a thread's row `r` is."""
+        """The row of the head that row `r` of a thread is."""
         return self.x * self.tall + warp * ROWS + r * CORE + lane // QUAD
 
     def computed(self, step: Expr, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
@@ -235,7 +238,7 @@ class AttentionTiles:
         )
 
     def multiplied(self, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """Products of a warp's rows with the step's keys."""
+        """The products of a warp's rows with the step's keys, summed into scores."""
         deep, zero = DEPTH[self.dtype], const(0.0, f32)
         groups = deep * self.dtype.itemsize // COPY_BYTES
         unrolled, fragments = self.copier.unrolled, self.each // CORE
@@ -251,12 +254,12 @@ class AttentionTiles:
         return seq([cleared, products])
 
     def sums(self, buffer: Buffer, warp: Expr, lane: Expr, j: Expr) -> Region:
-        """A thread's sums of a fragment."""
+        """The region of a thread's sums in fragment `j`."""
         one, zero, two = const(1), const(0), const(2)
         return Region(buffer, ((warp, one), (lane, one), (j, one), (zero, two), (zero, two)))
 
     def seen(self, step: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """Scores with scale and mask; minus infinity where there is no key."""
+        """The scores with scale and mask applied; minus infinity past the last key."""
         rows, keys, exact = self.rows, self.rows.keys, prove(equal(self.rows.keys % self.each, 0))
 
         def one(j: Expr, r: Expr, c: Expr) -> Stmt:
@@ -271,7 +274,8 @@ class AttentionTiles:
         return self.over(one, self.each // CORE)
 
     def softmax(self, warp: Expr, lane: Expr) -> list[Stmt]:
-        """Shares of the values, not divided yet, and what was summed before times what makes it comparable."""
+        """The running softmax of a step: probabilities without the division, and earlier sums scaled to the new
+        maximum."""
         fragments, one = self.each // CORE, const(1)
         exp = partial(call, "exp_nonpositive")
 
@@ -324,7 +328,7 @@ class AttentionTiles:
         ]
 
     def weighted(self, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """Products of a warp's shares with the step's values."""
+        """The products of a warp's probabilities with the step's values, added to the result's sums."""
         groups = DEPTH[self.dtype] // CORE
         one, zero, two, unrolled = const(1), const(0), const(2), self.copier.unrolled
 
@@ -338,7 +342,7 @@ class AttentionTiles:
         return unrolled("k", steps, lambda k: unrolled("d", self.wide, lambda d: fragment(k, d)))
 
     def finished(self, warp: Expr, lane: Expr) -> Stmt:
-        """The quotients."""
+        """The divisions by the total, and the stores of the results."""
         one, rows = const(1), self.rows
 
         def summed(r: Expr) -> Stmt:

@@ -1,4 +1,4 @@
-"""Steps that plans for GPUs share: estimates of time, and stages that are computed where they are read."""
+"""Steps that plans for GPUs share: estimates of time, and the inlining of stages."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from tilewright.support.errors import ScheduleError
 from tilewright.targets.target import Target
 
 THREADS = 256
-"""Threads of a block of pointwise work: eight warps, of which a multiprocessor holds eight blocks."""
+"""The threads of a block of pointwise work: eight warps; a multiprocessor holds eight such blocks."""
 
 
 def traffic_cost(structure: Structure, target: Target, times: float = 1.0) -> Cost:
-    """The cost of reading and writing all parameters so many times: cycles at the bandwidth of all multiprocessors."""
+    """The cost of reading or writing all parameters `times` times: cycles at the bandwidth of all multiprocessors."""
     nbytes = sum(nbytes_of(b, SYMBOL) for b in structure.func.params)
     return Cost(memory=times * nbytes / (target.memory_bandwidth * target.cores))
 
 
 def candidate(structure: Structure, target: Target, times: float = 1.0, **knobs: int) -> Candidate:
-    """A setting whose estimate is so many times the traffic of the parameters."""
+    """A setting whose estimate is `times` times the traffic of the parameters."""
     return Candidate(tuple(knobs.items()), traffic_cost(structure, target, times))
 
 
 def inline(s: Schedule, structure: Structure, stage: Stage) -> bool:
-    """Compute a stage where it is read; False if it stays, as an output does and what `compute_inline` refuses."""
+    """Inline a stage into its readers. Returns False if it stays: an output, or a stage that `compute_inline`
+    refuses."""
     if stage.role != "spatial" or structure.is_output(stage):
         return False
     try:
@@ -40,12 +41,12 @@ def inline(s: Schedule, structure: Structure, stage: Stage) -> bool:
 
 
 def points(block: Block) -> int:
-    """Elements that a block computes; symbols count as `SYMBOL`."""
+    """The number of elements that a block computes; symbols count as `SYMBOL`."""
     return prod(as_int(it.extent) or SYMBOL for it in block.iters if it.kind == "spatial")
 
 
 def steps(block: Block) -> int:
-    """Terms of each sum of a block; symbols count as `SYMBOL`."""
+    """The number of terms of each sum of a block; symbols count as `SYMBOL`."""
     return prod(as_int(it.extent) or SYMBOL for it in block.iters if it.kind != "spatial")
 
 

@@ -1,9 +1,10 @@
-"""Contractions as products of matrices: which iterators are rows, columns, depth and batch, and what is multiplied.
+"""Contractions as products of matrices: which iterators are rows, columns, depth and batch, and which values are
+multiplied.
 
 y[n, f, h, w] += x[n, c, h + i, w + j] * weight[f, c, i, j]     rows f, columns (n, h, w), depth (c, i, j)
 
-The columns are those iterators of one factor among which the last of the result is, so that a warp's sums lie next to
-each other in memory. Iterators of both factors are the batch.
+The columns are the iterators of that factor which has the last iterator of the result, so that a warp's sums are
+adjacent in memory. Iterators of both factors are the batch.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """One of the factors: its value by the block's iterators, its type in memory, and the iterator along which its
-    elements follow each other there (None: along no single one, or its value is computed)."""
+    """A factor of a contraction: its value in terms of the block's iterators, its type in memory, and the iterator
+    along which its elements are contiguous there (None: there is no such iterator, or the value is computed)."""
 
     value: Expr
     dtype: DType
@@ -43,7 +44,7 @@ class Contraction:
 
     @property
     def dtype(self) -> DType:
-        """The type that is multiplied."""
+        """The element type of the factors."""
         return self.a.dtype
 
 
@@ -98,7 +99,7 @@ def _factor(e: Expr, sums: Buffer) -> Factor | None:
 
 
 def _along(value: Expr) -> Var | None:
-    """The iterator that a value's loads have as their last index, alone or with a constant beside it."""
+    """The variable that is the last index of a value's loads, alone or with a constant added; None if there is none."""
     last = {x.indices[-1] for x in loads(value) if x.indices and x.dtype is value.dtype}
     if len(last) != 1:
         return None

@@ -1,6 +1,5 @@
-"""Copies of a factor's tile to shared memory by the threads of a block: 16 bytes at once where its elements lie so in
-memory, which go on while the threads do other things where there are several stages; zeros where it has no elements.
-"""
+"""Copies of a factor's tile to shared memory by the threads of a block: 16 bytes at once if the elements are
+contiguous, asynchronously if there are several stages; zeros outside of the factor."""
 
 from __future__ import annotations
 
@@ -15,15 +14,15 @@ from tilewright.schedule.mma_intrinsics import COPY_ASYNC, COPY_ONE_ASYNC
 from tilewright.support.classes import dataclass
 
 UNROLLED = 4
-"""Copies of a thread that are unrolled."""
+"""The number of copies of a thread that are unrolled."""
 
 
 class Place(Protocol):
-    """How tiles lie in shared memory."""
+    """A layout of tiles in shared memory."""
 
     @property
     def buffer(self) -> Buffer:
-        """The memory of all stages' tiles."""
+        """The shared memory with the tiles of all stages."""
         ...
 
     def place(self, stage: Expr, line: Expr, k: Expr) -> tuple[Expr, ...]:
@@ -33,16 +32,16 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A factor with what its copies need.
+    """The description of the copies of a factor.
 
     Args:
-        value: an element, by line and depth in units of what is moved at once, and its number there.
-        limit, depth: how many lines and how much depth there is.
+        value: maps (line and depth, in units of a copy; number within a copy) to the element.
+        limit, depth: the numbers of lines and of elements of depth in the factor.
         first: the first line of the block's tile.
-        count, deep: lines and depth of a tile.
-        moving: how it is moved to shared memory.
-        shared: where the tiles are.
-        deeper: single elements follow each other in memory along their depth.
+        count, deep: the lines and the depth of a tile.
+        moving: how it is copied to shared memory.
+        shared: the layout of its tiles.
+        deeper: whether elements that are copied one by one are contiguous along the depth.
     """
 
     value: Callable[[Expr, Expr, Expr], Expr]
@@ -58,7 +57,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Copier:
-    """The threads that copy: `new` names variables, `by_threads` makes the loops of `threads` of them."""
+    """Builds copies: `new` creates variables, `by_threads` the loops over `threads` threads."""
 
     new: Callable[[str], Var]
     by_threads: Callable[[Callable[[Expr, Expr], Stmt]], Stmt]
@@ -66,8 +65,8 @@ class Copier:
     stages: int
 
     def copied(self, side: Side, whole: Expr, stage: Expr) -> Stmt:
-        """The loops that fill a tile of a stage with the step `whole` of the depth: eight neighbours bring the eight
-        lines of a core matrix, or, of single elements, what is next to each other in memory."""
+        """The loops that fill a tile of a stage with the step `whole` of the depth: eight neighbouring threads copy the
+        eight lines of a core matrix or, if elements are copied one by one, adjacent elements."""
         total = side.count * side.deep // side.moving.width
         rounds = max(1, ceil(total / self.threads))
 
@@ -86,7 +85,8 @@ class Copier:
         return self.by_threads(bring)
 
     def rounds(self, count: int, body: Callable[[Expr], Stmt]) -> Stmt:
-        """A thread's work that is done so often, partly unrolled: more would take registers for addresses."""
+        """A loop over the `count` copies of a thread, partly unrolled: full unrolling would take registers for
+        addresses."""
         each = gcd(count, UNROLLED)
         if each == count:
             return self.unrolled("q", count, body) if count > 1 else body(const(0))
@@ -94,12 +94,13 @@ class Copier:
         return For(turn, const(count // each), self.unrolled("q", each, lambda q: body(turn * each + q)))
 
     def unrolled(self, name: str, extent: int, body: Callable[[Expr], Stmt]) -> Stmt:
-        """A loop whose iterations are written one after the other."""
+        """An unrolled loop."""
         var = self.new(name)
         return For(var, const(extent), body(var), "unrolled")
 
     def assigned(self, side: Side, e: Expr) -> tuple[Expr, Expr, int, int]:
-        """The work of the thread of number `e`: the line and the depth in the tile, in units of so many of them."""
+        """The first (line, depth) in the tile of copy number `e`, each in units of a copy, and the sizes of these
+        units."""
         moving, depth = side.moving, side.deep
         width = moving.width
         if moving.across:
@@ -113,8 +114,8 @@ class Copier:
         return e % side.count, e // side.count, 1, 1
 
     def moved(self, side: Side, source: tuple[Var, Var], target: tuple[Expr, Expr], stage: Expr) -> Stmt:
-        """Elements of a factor to shared memory, or zeros where they are not inside of the factor. `source`
-        and `target` are line and depth in the factor and in the tile, in units of what is moved at once."""
+        """Emit a copy of elements of a factor to shared memory, or of zeros outside of the factor. `source` and
+        `target` are (line, depth) in the factor and in the tile, in units of a copy."""
         width, across = side.moving.width, side.moving.across
         zero, buffer = const(0, side.shared.buffer.dtype), side.shared.buffer
         line, deep = (target[0] * width, target[1]) if across else (target[0], target[1] * width)
@@ -134,7 +135,7 @@ class Copier:
         return _under(inside, stored, cleared)
 
     def moved_one(self, side: Side, source: tuple[Var, Var], place: tuple[Expr, ...], inside: Expr) -> Stmt:
-        """A single element, by a copy that goes on, if it can."""
+        """Emit the copy of a single element, asynchronous if possible."""
         buffer = side.shared.buffer
         value, zero = side.value(*source, const(0)), const(0, buffer.dtype)
         pair = loaded(value) if self.stages > 1 and side.moving.under_way else None
@@ -147,8 +148,7 @@ class Copier:
         return _under(all_of([inside, condition]), copy, Store(buffer, place, zero))
 
     def moved_async(self, read: Expr, place: tuple[Expr, ...], first: Expr, side: Side, cleared: Stmt) -> Stmt:
-        """A copy of 16 bytes that goes on while the thread does other things, from one of several arrays if the value
-        is selected."""
+        """Emit an asynchronous copy of 16 bytes, from one of several arrays if the value is a select."""
         if isinstance(read, Op):
             assert read.name == "select", read
             condition, then, otherwise = read.args
@@ -166,7 +166,7 @@ class Copier:
         return Intrinsic(COPY_ASYNC[side.shared.buffer.dtype].name, (to,), (from_,))
 
     def within(self, side: Side, line: Expr, deep: Expr) -> Iterator[Expr]:
-        """Conditions for elements to be inside of the factor, those that may fail."""
+        """The conditions that elements are inside of the factor, without those that always hold."""
         width, across = side.moving.width, side.moving.across
         known, depth = as_int(side.limit), as_int(side.depth)
         if known is None or known % side.count:
@@ -176,11 +176,11 @@ class Copier:
 
 
 SIZE = 8
-"""Lines of a core matrix."""
+"""The number of lines in a core matrix."""
 
 
 def _condition_of(value: Expr) -> tuple[Expr, Expr]:
-    """The condition under which a value is not zero, if it says one, and the value then."""
+    """(condition, value) of `select(condition, value, 0)`; (true, value) of other values."""
     return loaded(value) or (const(True), value)
 
 

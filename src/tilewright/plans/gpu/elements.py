@@ -1,5 +1,5 @@
-"""Each element of a stage a thread: a routine, since indices of several dimensions, joined and split again, are beyond
-what `bind` proves.
+"""One thread for each element of a stage. This is a routine, since `bind` cannot prove indices of several dimensions
+that are joined and split again.
 
 for n in 0..B { for f in 0..32 { for y in 0..20 { for k in 0..9 { block conv(...) } } } }
 ->
@@ -24,7 +24,7 @@ WARP = 32
 
 
 def elements(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
-    """The function with a kernel for each stage. Raises ScheduleError for loops that are no stages."""
+    """The function with a kernel for each stage. Raises ScheduleError if its loops are not nests of one block each."""
     names = set(names_of(func))
     nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
     return func.with_body(seq(nest_of(func, nest, sizes["threads"], names) for nest in nests))
@@ -71,7 +71,7 @@ def nest_of(func: PrimFunc, nest: Stmt, threads: int, names: set[str]) -> Stmt:
 
 
 def places_of(element: Expr, extents: Sequence[Expr]) -> list[Expr]:
-    """The index in each dimension of an element by its number, row by row."""
+    """The index in each dimension of the element with number `element` in row-major order."""
     results: list[Expr] = []
     inside: Expr = const(1)
     for k, extent in reversed(list(enumerate(extents))):

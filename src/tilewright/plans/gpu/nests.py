@@ -1,7 +1,7 @@
-"""Whatever comes, on a GPU: each stage is a kernel, an element of it a thread, and the thread does its whole sum.
+"""The general plan for a GPU: each stage is a kernel with a thread for each element, which computes its whole sum.
 
-Stages without sums are computed where they are read if that repeats little. It is right for all functions and fast for
-few: other plans are preferred where they fit.
+Stages without sums are inlined if that repeats little work. The plan is correct for all functions and fast for few:
+other plans are preferred if they fit.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 REPEATED = 4
-"""How often a stage's elements may be computed again to spare memory for them."""
+"""How many times the elements of an inlined stage may be computed, to save memory for them."""
 
 COPIES = frozenset({"pad", "transpose", "reshape", "cast", "slice", "concat", "expand", "identity"})
-"""Operators whose elements cost nothing to be read again."""
+"""Operators that cost nothing to be repeated."""
 
 
 def _fits(structure: Structure, _target: Target) -> bool:
@@ -36,7 +36,8 @@ def _apply(s: Schedule, structure: Structure, candidate: Candidate, _target: Tar
 
 
 def cheap(structure: Structure, stage: Stage) -> bool:
-    """Whether each element of a stage is read a few times at most, or costs nothing."""
+    """Whether inlining a stage costs little: its elements are read at most `REPEATED` times in the mean, or are mere
+    copies."""
     if stage.origin is not None and (stage.origin.op in COPIES or stage.origin.stage in COPIES):
         return True
     readers = structure.consumers(stage)

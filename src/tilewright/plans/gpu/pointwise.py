@@ -1,4 +1,4 @@
-"""Pointwise work on a GPU: what is between is computed where it is read, and each thread has some neighbours.
+"""Pointwise work on a GPU: intermediate stages are inlined, and each thread computes some neighbouring elements.
 
 A thread moves 16 bytes at once where all accesses are to neighbours in memory.
 """

@@ -4,12 +4,12 @@ for y, x in tiles: for k in steps:      threads copy A[rows, depth] and B[column
                                         warps:  sums[rows, columns] += A[rows, depth] B[columns, depth]
                    threads:             result[...] = relu(sums[...] + bias[...])
 
-Where copies are of 16 bytes, they go on while tiles are multiplied (`cp.async`): there are several tiles of each
-factor, one a stage, and the barrier before a step waits for its copies alone. It also says that all have multiplied the
-step before, whose tiles the next copies are written to.
+Copies of 16 bytes are asynchronous (`cp.async`) and run while tiles are multiplied: there are several tiles of each
+factor, one per stage, and the barrier before a step waits for that step's copies only. After it, all threads have
+multiplied the step before, whose tiles the next copies overwrite.
 
 for k in 0..S - 1:  copy step k
-for k in steps:     barrier: step k is there, those of the S - 2 steps after it may be under way
+for k in steps:     barrier: step k is there, copies of the S - 2 steps after it may still run
                     copy step k + S - 1 to the tiles of step k - 1;  multiply step k
 """
 
@@ -40,14 +40,14 @@ from tilewright.plans.gpu.width import neighbours
 from tilewright.schedule.mma_intrinsics import COPY_TILE, DEPTH, MMA, SUMS, WIDE, WIDE_TILE
 
 BY_TILES = 2
-"""The value of `together` of products whose factors come in whole tiles, by copies that one thread begins."""
+"""The value of `together` for products whose factors are copied in whole tiles, by copies that one thread starts."""
 
 PAIR = 2
-"""Neighbours of a row of a fragment that a thread has the sums of."""
+"""The number of neighbouring sums of a fragment's row that a thread has."""
 
 
 class Product:
-    """The loops of one product."""
+    """Builds the loops of one product."""
 
     def __init__(self, c: Contraction, epilogue: Block | None, sizes: Mapping[str, int], names: set[str]) -> None:
         self.c = c
@@ -79,7 +79,7 @@ class Product:
     def side(
         self, name: str, f: Factor, lines: tuple[BlockIter, ...], limit: Expr, first: Expr, count: int
     ) -> tuple[Side, Shared]:
-        """A factor's copies, and where its tiles are."""
+        """(description of a factor's copies, layout of its tiles)."""
         moving = moving_of(f, lines, self.c)
         shape = shape_of(f.dtype, self.stages, count, self.tile.depth, moving.across)
         shared = Shared(self.buffer(name, "shared", shape, f.dtype), moving.across)
@@ -111,13 +111,14 @@ class Product:
         return body
 
     def steps(self) -> list[Stmt]:
-        """Copies and products, one after the other."""
+        """The loops over steps with copies and products one after the other."""
         step = self.new("step")
         zero = const(0)
         return [For(step, self.count, seq([*self.copies(step, zero), self.by_threads(partial(self.multiplied, zero))]))]
 
     def pipelined(self) -> list[Stmt]:
-        """Copies of later steps while one is multiplied, in tiles that take turns."""
+        """The loops over steps in which copies of later steps run while one is multiplied, in tiles that are used in
+        turns."""
         early = self.stages - 1
         barrier = Barrier("block", self.stages - 2)
         first = self.new("first")
@@ -133,22 +134,22 @@ class Product:
 
     @property
     def count(self) -> Expr:
-        """Steps of depth of a block."""
+        """The number of steps of depth of a block."""
         return ceil_div(self.k, self.tile.depth) // self.splits
 
     @property
     def split(self) -> Expr:
-        """The part of the depth that a block adds."""
+        """The number of the part of the depth that a block sums."""
         return self.z % self.splits
 
     def partial_sums(self) -> Buffer:
-        """Memory for the sums of each part of the depth."""
+        """The buffer for the sums of each part of the depth."""
         shape = (const(self.splits), *self.c.result.buffer.shape)
         return Buffer(self.new("partial").name, self.c.result.buffer.dtype, shape)
 
     def there_is(self, step: Expr, body: Stmt) -> Stmt:
-        """`body`, under the condition that there is a step of this number. A known number of steps is at least that of
-        the stages, which need no condition."""
+        """`body`, under the condition that step `step` exists. It is left out for constants: a known number of steps is
+        at least the number of stages."""
         condition = const(True) if isinstance(step, Var) and as_int(self.count) is not None else step < self.count
         return body if is_const(condition, True) else If(condition, body)
 
@@ -172,14 +173,14 @@ class Product:
     # Copies to shared memory
 
     def copies(self, step: Expr, stage: Expr) -> list[Stmt]:
-        """The loops that fill both tiles of a stage."""
+        """The loops that copy both tiles of a stage."""
         whole = self.split * self.count + step
         if self.by_tiles:
             return [self.by_threads(partial(self.tile_copies, whole, stage))]
         return [self.copier.copied(side, whole, stage) for side in (self.a, self.b)]
 
     def tile_copies(self, whole: Expr, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """The copies of both tiles, which the first thread begins."""
+        """The copies of both tiles, which the first thread starts."""
         c, tile = self.c, self.tile
         sides = (
             (c.a, c.rows, self.m, self.y * tile.rows, tile.rows, self.a_lines),
@@ -191,7 +192,7 @@ class Product:
         self, whole: Expr, stage: Expr, f: Factor, own: tuple[BlockIter, ...], limit: Expr, first: Expr, count: int,
         lines: Lines,
     ) -> Stmt:  # fmt: skip
-        """The copy of a factor's tile."""
+        """The asynchronous copy of a factor's whole tile."""
         known = as_int(limit)
         there = const(count) if known is not None and known % count == 0 else minimum(limit - first, count)
         places = self.at(self.c.batch, self.z // self.splits) | {it.var: const(0) for it in (*own, *self.c.depth)}
@@ -208,7 +209,7 @@ class Product:
         return Intrinsic(COPY_TILE[f.dtype, count].name, (lines.whole(stage),), (source,))
 
     def value(self, f: Factor, own: tuple[BlockIter, ...], moving: Moving, line: Expr, deep: Expr, lane: Expr) -> Expr:
-        """A factor at a line and a depth, in units of what is moved at once, of which it is element `lane`."""
+        """The element `lane` of a factor's copy at a line and a depth, both in units of a copy."""
         width = moving.width
         lines, depth = list(own), list(self.c.depth)
         grouped = (lines if moving.across else depth) if width > 1 else []
@@ -220,7 +221,7 @@ class Product:
         return substitute(f.value, places)
 
     def at(self, iters: Sequence[BlockIter], number: Expr) -> dict[Var, Expr]:
-        """The iterators of a point by its number among theirs."""
+        """The value of each iterator at point `number` in the row-major order of `iters`."""
         return dict(zip((it.var for it in iters), places_of(number, [it.extent for it in iters]), strict=True))
 
     # Products
@@ -268,14 +269,14 @@ class Product:
         return self.copier.unrolled("i", tile.high, fragments) if tile.high > 1 else fragments(const(0))
 
     def own(self, warp: Expr, lane: Expr, i: Expr, j: tuple[Expr, Expr], two: Expr) -> Region:
-        """A thread's sums of one fragment of rows, of some of columns."""
+        """The region of a thread's sums in fragment `i` of rows and some fragments of columns."""
         one, zero = const(1), const(0)
         return Region(self.sums, ((warp, one), (lane, one), (i, one), j, (zero, two), (zero, two)))
 
     # Results
 
     def finished(self, warp: Expr, lane: Expr) -> Stmt:
-        """The stores of all results, two neighbours at once where they lie so and all else that is read does."""
+        """The stores of all results, two at once if results and all other operands are contiguous."""
         tile, width = self.tile, self.neighbours
         known_m, known_n = as_int(self.m), as_int(self.n)
         first = self.new("n")
@@ -305,7 +306,7 @@ class Product:
 
     @property
     def neighbours(self) -> int:
-        """How many results of a thread, of the two that it has of a row, are stored at once."""
+        """How many of a thread's two neighbouring results are stored at once: 1 or 2."""
         own = [it for it in self.c.columns if as_int(it.extent) != 1]
         index = self.c.result.indices[-1]
         if len(own) != 1 or index is not own[0].var or (as_int(self.n) or 1) % PAIR:
@@ -315,7 +316,7 @@ class Product:
         return PAIR if neighbours(self.epilogue) % PAIR == 0 else 1
 
     def result(self, total: Expr, m: Expr, n: Expr) -> Stmt:
-        """The store of one sum, or of what follows of it."""
+        """The store of one sum, or of its epilogue."""
         c = self.c
         own = self.at(c.batch, self.z // self.splits) | self.at(c.rows, m) | self.at(c.columns, n)
         if self.partial is not None:

@@ -1,10 +1,10 @@
-"""Tiles of products on GPUs: which warp has which sums, and how a factor's tile lies in shared memory.
+"""Tiles of products on GPUs: the sums of each warp, and the layout of a factor's tile in shared memory.
 
-A factor's tile is made of core matrices, 8 lines of 16 bytes that follow each other, which is what `ldmatrix` and
-`wgmma` read and eight threads write at once without meeting in a bank:
+A factor's tile consists of core matrices, 8 contiguous lines of 16 bytes, as `ldmatrix` and `wgmma` read them; eight
+threads write one at once without a bank conflict:
 
-    [stage, group of depth, line // 8, line % 8, within the group]       elements of depth follow each other in memory
-    [stage, line // 8, depth // 8, depth % 8, line % 8]                  lines do ("across"; types of 16 bits)
+    [stage, group of depth, line // 8, line % 8, within the group]       elements of depth are contiguous in memory
+    [stage, line // 8, depth // 8, depth % 8, line % 8]                  lines are ("across"; 16-bit types)
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tilewright.targets.gpu import COPY_BYTES
 
 WARP = 32
 ROW_BYTES = 64
-"""Bytes of depth of a step of products of single warps: two instructions."""
+"""The bytes of depth in a step of products by single warps: two instructions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Sizes of a tile: rows and columns of a block, of its warps, and elements of depth of a step. `together`: four
-    warps multiply together (`wgmma`), each 16 of 64 rows."""
+    """The sizes of a tile: rows and columns of a block and of each warp, and elements of depth in a step. `together`:
+    four warps multiply together (`wgmma`), each 16 of 64 rows."""
 
     rows: int
     columns: int
@@ -43,12 +43,12 @@ class Tile:
 
     @property
     def high(self) -> int:
-        """Fragments of 16 rows of a warp."""
+        """The number of fragments of 16 rows in a warp."""
         return self.rows // (16 * self.row_warps)
 
     @property
     def wide(self) -> int:
-        """Fragments of 8 columns of a warp."""
+        """The number of fragments of 8 columns in a warp."""
         return self.columns // (8 * self.column_warps)
 
     def row(self, warp: Expr, i: Expr) -> Expr:
@@ -69,7 +69,7 @@ def depth_of(t: DType, together: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A factor's tiles in shared memory, one a stage."""
+    """The layout of a factor's tiles in shared memory, one per stage."""
 
     buffer: Buffer
     across: bool
@@ -84,8 +84,8 @@ class Shared:
     def region(
         self, stage: Expr, first: Expr, count: int, within: Expr, lines: int, group: Expr, groups: int
     ) -> Region:
-        """A part of the tile: of `count` times eight lines, which begin at 8 * `first`, `lines` that begin at `within`
-        in each eight; `groups` of depth."""
+        """A part of a tile: in each of `count` groups of eight lines, from group `first` on, `lines` lines from
+        `within` on; with `groups` groups of depth from `group` on."""
         one, eights, own = const(1), (first, const(count)), (within, const(lines))
         deep = (group, const(groups))
         if self.across:
@@ -95,7 +95,7 @@ class Shared:
 
 
 def shape_of(t: DType, stages: int, lines: int, depth: int, across: bool) -> tuple[int, ...]:
-    """The shape of such a buffer."""
+    """The shape of a `Shared` buffer with tiles of `lines` x `depth`."""
     if across:
         return stages, lines // 8, depth // 8, 8, 8
     each = group_of(t)
@@ -104,8 +104,8 @@ def shape_of(t: DType, stages: int, lines: int, depth: int, across: bool) -> tup
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """How threads copy a factor: how many elements at once, whether these follow each other along the lines, and
-    whether the copies go on while a thread does other things, as those of 4 and of 16 bytes can."""
+    """How threads copy a factor: the number of elements at once, whether these are contiguous along the lines (rather
+    than the depth), and whether copies are asynchronous, which those of 4 and of 16 bytes can be."""
 
     width: int
     across: bool = False
@@ -113,8 +113,8 @@ class Moving:
 
 
 def moving_of(f: Factor, lines: tuple[BlockIter, ...], c: Contraction) -> Moving:
-    """16 bytes at once where a factor is a load whose elements follow each other along its depth, or, of types of 16
-    bits, along its lines, at multiples of 16 bytes; else one element at once."""
+    """16 bytes at once if a factor is a load whose elements are contiguous along its depth or, for 16-bit types, along
+    its lines, at aligned addresses; else one element at once."""
     width = COPY_BYTES // f.dtype.itemsize
     if _follows(f, c.depth[-1], width):
         return Moving(width)
@@ -124,7 +124,7 @@ def moving_of(f: Factor, lines: tuple[BlockIter, ...], c: Contraction) -> Moving
 
 
 def loaded(value: Expr) -> tuple[Expr, Load] | None:
-    """A value as a load under a condition, and zero else; None for others."""
+    """(condition, load) of a value that is a load under a condition and zero otherwise; None for other values."""
     match value:
         case Load():
             return const(True), value
@@ -134,8 +134,8 @@ def loaded(value: Expr) -> tuple[Expr, Load] | None:
 
 
 def _follows(f: Factor, it: BlockIter, width: int) -> bool:
-    """Whether a factor's elements follow each other in memory along an iterator, in whole groups of `width`, each of
-    which is there or is not (beside a padded map)."""
+    """Whether a factor's elements are contiguous along an iterator, in whole groups of `width`, each of which is
+    entirely inside or outside of the condition (as beside a padded map)."""
     extent, pair = as_int(it.extent), loaded(f.value)
     if pair is None or not pair[1].indices or extent is None or extent % width:
         return False
@@ -151,32 +151,32 @@ def _within(var: Var, exprs: Iterable[Expr]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A factor's tiles as lines of 128 bytes of depth, one a stage, as copies of whole tiles bring them:
+    """The layout of a factor's tiles, one per stage, that copies of whole tiles produce: lines of 128 bytes of depth,
     [stage, line // 8, line % 8, group of depth, within the group]. In memory groups are swizzled
     (`codegen/ptx/tensor_maps.py`)."""
 
     buffer: Buffer
 
     def region(self, stage: Expr, first: Expr, count: int, within: Expr, lines: int) -> Region:
-        """`lines` that begin at `within` in each of `count` eights of lines, which begin at 8 * `first`."""
+        """In each of `count` groups of eight lines, from group `first` on, `lines` lines from `within` on."""
         one, zero, each = const(1), const(0), group_of(self.buffer.dtype)
         deep = ((zero, const(STEP // COPY_BYTES)), (zero, const(each)))
         return Region(self.buffer, ((stage, one), (first, const(count)), (within, const(lines)), *deep))
 
     def whole(self, stage: Expr) -> Region:
-        """The tile of a stage."""
+        """The region of a stage's whole tile."""
         inner = tuple((const(0), n) for n in self.buffer.shape[1:])
         return Region(self.buffer, ((stage, const(1)), *inner))
 
 
 def lines_shape(t: DType, stages: int, lines: int) -> tuple[int, ...]:
-    """The shape of such a buffer."""
+    """The shape of a `Lines` buffer."""
     return stages, lines // 8, 8, STEP // COPY_BYTES, group_of(t)
 
 
 def by_tiles(f: Factor, lines: tuple[BlockIter, ...], c: Contraction) -> bool:
-    """Whether copies of whole tiles bring a factor: a load whose last index is the depth, of whole steps, and one other
-    its lines; the rest are of the batch, or numbers."""
+    """Whether a factor can be copied in whole tiles: it is a load whose last index is the depth, in whole steps, and
+    one other index its lines; the other indices belong to the batch, or are constants."""
     value, mine = f.value, [it for it in lines if as_int(it.extent) != 1]
     deep = [it for it in c.depth if as_int(it.extent) != 1]
     if not isinstance(value, Load) or len(mine) != 1 or len(deep) != 1 or not 2 <= len(value.indices) <= MAX_RANK:
@@ -191,11 +191,11 @@ def by_tiles(f: Factor, lines: tuple[BlockIter, ...], c: Contraction) -> bool:
 
 
 MAX_RANK = 5
-"""Dimensions of an array that tiles are copied of, at most."""
+"""The largest number of dimensions of an array from which tiles are copied."""
 
 
 def steps_of(c: Contraction, depth: int) -> int | None:
-    """How many steps of `depth` elements a contraction takes; None where its depth is symbolic."""
+    """The number of steps of `depth` elements of a contraction; None if its depth is symbolic."""
     known = as_int(extent_of(c.depth))
     return None if known is None else -(-known // depth)
 

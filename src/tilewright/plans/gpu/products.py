@@ -1,10 +1,10 @@
-"""Products of matrices on a GPU: a block a tile of the result, whose factors its threads copy to shared memory, and
-warps that multiply fragments of them (`mma.sync`), or four warps together (`wgmma`, where a GPU has it). Convolutions
-are products whose factors are computed where they are copied (implicit products). Whole tiles of arrays are copied by
-the tensor memory accelerator where four warps multiply them (`BY_TILES`), and what follows pointwise is done on
-the sums in registers. `product_loops.py` has the loops.
+"""Matrix products on a GPU. A block computes a tile of the result: its threads copy the factors to shared memory, and
+its warps multiply fragments of them (`mma.sync`), or four warps together (`wgmma`, if the GPU has it). Convolutions are
+products whose factors are computed while they are copied (implicit products). The tensor memory accelerator copies
+whole tiles of arrays if four warps multiply them (`BY_TILES`), and a pointwise epilogue is applied to the sums in
+registers. `product_loops.py` has the loops.
 
-f32 are rounded to TF32, 10 bits of mantissa (`wgmma` cuts them off), and sums are of f32.
+f32 is rounded to TF32, 10 bits of mantissa (`wgmma` truncates), and sums are in f32.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from tilewright.targets.gpu import Gpu
 from tilewright.targets.target import Target
 
 SYMBOL = 256
-"""A symbolic extent counts as so many rows."""
+"""The number that a symbolic extent counts as."""
 STAGES = 4
-"""Tiles of each factor that take turns, at most."""
+"""The largest number of tiles of each factor that are used in turns."""
 
 TILES = ((128, 128, 2, 4), (128, 64, 4, 2), (64, 64, 2, 2), (32, 64, 1, 2), (16, 64, 1, 4), (64, 16, 4, 1))
-"""Rows and columns of a tile, and of warps that share it."""
+"""(rows, columns) of a tile, and the number of warps along each."""
 WIDE_TILES = ((128, 256, 8, 1), (128, 128, 8, 1), (64, 256, 4, 2), (64, 128, 4, 1), (64, 64, 4, 1))
-"""Rows and columns of a tile, and of warps that share it and multiply by fours."""
+"""(rows, columns) of a tile, and the number of warps along each, for warps that multiply by fours."""
 
 
 def build(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
-    """The function whose first contraction is a product of tiles; other stages give each element a thread. Raises
-    ScheduleError for one without a contraction."""
+    """The function with its first contraction as a product by tiles; other stages have a thread for each element.
+    Raises ScheduleError if there is no contraction."""
     nests = list(func.body.stmts if isinstance(func.body, Seq) else (func.body,))
     names = set(names_of(func))
     for k, nest in enumerate(nests):
@@ -71,7 +71,8 @@ def build(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
 
 
 def added(c: Contraction, nest: Stmt, partial: Buffer) -> Stmt:
-    """The nest that follows a product, or the product's own, with the sum of all parts in the place of its sums."""
+    """The nest of a product's epilogue, or of the product itself, with the sum over `partial`, the sums of all parts of
+    the depth, in place of the product's sums."""
     while isinstance(nest, For):
         nest = nest.body
     assert isinstance(nest, Block) and isinstance(nest.body, Store)
@@ -91,14 +92,15 @@ def added(c: Contraction, nest: Stmt, partial: Buffer) -> Stmt:
 
 
 def contraction_of(nest: Stmt) -> Contraction | None:
-    """The contraction that a nest of loops is."""
+    """The contraction that a nest of loops computes; None if it is none."""
     while isinstance(nest, For):
         nest = nest.body
     return contraction(nest) if isinstance(nest, Block) else None
 
 
 def epilogue_of(c: Contraction, nest: Stmt, func: PrimFunc) -> Block | None:
-    """The pointwise block that a nest is, if it reads each sum once, at its own element, and nothing else does."""
+    """The pointwise block in a nest, if it reads each sum once, at the element that it writes, and no other block reads
+    sums."""
     while isinstance(nest, For):
         nest = nest.body
     if not isinstance(nest, Block) or nest.is_reduction or not isinstance(nest.body, Store):
@@ -117,7 +119,7 @@ def epilogue_of(c: Contraction, nest: Stmt, func: PrimFunc) -> Block | None:
 
 
 def _read_by(func: PrimFunc, but: set[str]) -> set[Buffer]:
-    """The buffers that blocks other than these read."""
+    """The buffers that blocks other than those named `but` read."""
     results: set[Buffer] = set()
     for s in walk(func.body):
         if isinstance(s, Block) and s.name not in but:
@@ -128,16 +130,16 @@ def _read_by(func: PrimFunc, but: set[str]) -> set[Buffer]:
 
 
 def _splits(c: Contraction, depth: int) -> list[int]:
-    """The numbers of parts of the depth, with equally many steps each, two at least. Where a size is a symbol, tiles
-    may be many, and memory for all parts large, so that there is one part."""
+    """The numbers of parts into which the depth may be split, with equally many steps each, at least two. If a size is
+    a symbol, there is one part only, since there may be many tiles, and much memory for all parts."""
     sizes = (as_int(extent_of(x)) for x in (c.rows, c.columns, c.batch))
     steps = None if None in sizes else steps_of(c, depth)
     return [s for s in SPLITS if s == 1 or (steps is not None and steps % s == 0 and steps // s >= 2)]
 
 
 def stages_of(c: Contraction, depth: int, splits: int = 1) -> int:
-    """How many tiles of each factor take turns: several where copies can go on while one is multiplied, as many as
-    a block has steps at most."""
+    """How many tiles of each factor are used in turns: several if copies are asynchronous, but not more than a block
+    has steps."""
     whole = steps_of(c, depth)
     steps = None if whole is None else whole // splits
     wide = any(moving_of(f, lines, c).under_way for f, lines in ((c.a, c.rows), (c.b, c.columns)))
@@ -164,8 +166,8 @@ def _fits(structure: Structure, target: Target) -> bool:
 
 
 def _candidates(structure: Structure, target: Target) -> list[Candidate]:
-    """Tiles by how many products the busiest multiprocessor adds, by what it reads, and by how many blocks it holds at
-    once, of which one multiplies while another begins or ends."""
+    """The settings, with estimates by the products and the reads of the busiest multiprocessor, and by how many blocks
+    it holds at once, of which one multiplies while another begins or ends."""
     c, gpu = _anchor(structure), target.gpu
     assert c is not None and gpu is not None
     wide = WIDE_TILES if any(unit.a is c.dtype for unit in gpu.wide) else ()
@@ -182,7 +184,7 @@ def _candidates(structure: Structure, target: Target) -> list[Candidate]:
 def _candidate(
     c: Contraction, target: Target, gpu: Gpu, tile: tuple[int, int, int, int], together: int, splits: int
 ) -> Candidate | None:
-    """A tile with its estimate; None where not even one block fits."""
+    """A setting with its estimate; None if not even one block fits a multiprocessor."""
     m, n, k, batch = (number(extent_of(x), SYMBOL) for x in (c.rows, c.columns, c.depth, c.batch))
     rows, columns, row_warps, column_warps = tile
     blocks = ceil(m / rows) * ceil(n / columns) * max(1, batch) * splits
@@ -209,16 +211,17 @@ def _candidate(
 
 
 MULTIPLIED = 1024
-"""Products of TF32 that a multiprocessor adds in a cycle (H100 whitepaper: 495 TFLOP/s without sparsity)."""
+"""The products of TF32 that a multiprocessor adds per cycle (H100 whitepaper: 495 TFLOP/s without sparsity)."""
 SINGLE_WARPS = 0.6
-"""The share of that which single warps reach on a GPU whose warps multiply by fours: 0.63 of the peak on average
-("Dissecting the NVIDIA Hopper architecture", 2024, section on `mma` and `wgmma`), less what loads of fragments take."""
+"""The share of `MULTIPLIED` that single warps reach on a GPU whose warps can multiply by fours: 0.63 of the peak on
+average ("Dissecting the NVIDIA Hopper architecture", 2024, section on `mma` and `wgmma`), less the time of loading
+fragments."""
 OTHER_REGISTERS = 72
 """Registers of a thread beside its sums, for addresses and fragments: ptxas took up to 84 more than sums for sm_90."""
 SPLITS = (1, 2, 4, 8)
-"""Parts of the depth that different blocks add, where tiles alone are too few for all multiprocessors."""
+"""The numbers of parts of the depth that different blocks sum, if tiles alone are too few for all multiprocessors."""
 ANOTHER_KERNEL = 2500.0
-"""Cycles that a kernel after another one in a graph takes by itself: about 1.4 us; estimated, not measured."""
+"""The cycles that an additional kernel in a graph costs: about 1.4 us; estimated, not measured."""
 OVERHEAD = 1500.0
 """Cycles of a block's start, first loads and last stores; estimated, not measured."""
 
@@ -233,7 +236,7 @@ def _apply(s: Schedule, structure: Structure, candidate: Candidate, _target: Tar
 
 
 def _added(structure: Structure, candidate: Candidate, _target: Target) -> tuple[Added, ...]:
-    """Threads of the last block that have no element, in the kernel that adds parts of sums."""
+    """The work that the kernel which adds parts of sums adds: threads of its last block without an element."""
     if candidate.knob("splits") == 1:
         return ()
     return tuple(Added(s.name, "whole tiles", -(-points(s.block) // THREADS) * THREADS) for s in structure.stages)

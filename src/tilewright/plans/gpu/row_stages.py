@@ -2,8 +2,8 @@
 
 top[r] = max c: x[r, c]   e[r, c] = exp(x[r, c] - top[r])   total[r] = sum c: e[r, c]   y[r, c] = e[r, c] / total[r]
 
-The first reduction says what rows (its elements) and columns (what it reduces) are; buffers carry this on to the other
-stages. A stage has all columns or none.
+The first reduction determines rows (its results) and columns (its reduced dimensions); buffers between stages carry
+this to the other stages. A stage has all columns or none.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from tilewright.ir.rewrite import loads
 from tilewright.support.classes import dataclass
 
 COMBINING = ("add", "max", "min", "mul", "larger")
-"""Operators of reductions whose parts lanes combine."""
+"""The operators of reductions whose partial results lanes can combine."""
 
 Label = tuple[str, int]
-"""("row", k) or ("column", k)."""
+"""A dimension of rows or columns: ("row", k) or ("column", k)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowStage:
-    """A stage by rows and columns: its iterators' labels (none for one of extent 1), and for a reduction the operator
-    and what it combines."""
+    """A stage in terms of rows and columns: the labels of its iterators (none for extent 1), and for a reduction the
+    operator and the value that it combines."""
 
     block: Block
     labels: Mapping[Var, Label]
@@ -76,7 +76,7 @@ def rows_of(blocks: Sequence[Block]) -> Rows | None:
 
 
 def _spread(blocks: Sequence[Block], labels: dict[Var, Label], extents: Mapping[Label, Expr]) -> bool:
-    """Carry labels over buffers from block to block; False for a contradiction."""
+    """Propagate labels through buffers from block to block; False if there is a contradiction."""
     written = {b.body.buffer: b for b in blocks if isinstance(b.body, Store)}
     dims: dict[tuple[Buffer, int], Label] = {}
     own = {it.var: it.extent for b in blocks for it in b.iters}
@@ -100,8 +100,9 @@ def _spread(blocks: Sequence[Block], labels: dict[Var, Label], extents: Mapping[
 
 
 def _assumed(blocks: Sequence[Block], labels: Mapping[Var, Label], extents: Mapping[Label, Expr]) -> dict[Var, Label]:
-    """Labels for the first block whose iterators no buffer between blocks connects with labelled ones: what it has not,
-    in order, if extents are equal. Any are right of which `_spread` finds no contradiction."""
+    """Labels for the first block with an unlabelled iterator that no buffer connects with labelled ones: the labels
+    that the block lacks, in order, if extents are equal. They are an assumption, which `_spread` checks for
+    contradictions."""
     for b in blocks:
         iters = [it for it in b.iters if as_int(it.extent) != 1]
         open_ = [it for it in iters if it.var not in labels]

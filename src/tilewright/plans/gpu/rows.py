@@ -1,4 +1,5 @@
-"""Rows on a GPU: a warp or a block of warps a row, which it reads in vectors and keeps in registers.
+"""Reductions over rows on a GPU: a warp or a block of warps for each row, which it reads in vectors and keeps in
+registers.
 
 for block: for each stage in order:
     reduction                threads reduce their own elements, a warp its lanes, a block its warps (shared memory)
@@ -32,17 +33,17 @@ from tilewright.targets.target import Target
 
 WARP = 32
 SHORT = 1024
-"""Columns up to which a row is one warp's."""
+"""The largest number of columns for which a single warp processes a row."""
 WARPS = 8
-"""Warps of a block, each with a row of its own, where rows are short."""
+"""The number of warps of a block, each with its own row, if rows are short."""
 ROW_WARPS = 16
-"""Warps of a block with one row."""
+"""The number of warps of a block that processes one row."""
 HELD = 64
-"""Elements that a thread may keep of all stages, in registers."""
+"""The largest number of elements, of all stages, that a thread keeps in registers."""
 
 
 def build(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
-    """The function by rows. Raises ScheduleError for one whose stages have no common rows."""
+    """A function that processes its stages row by row. Raises ScheduleError if they have no common rows."""
     rows = rows_of(_blocks(func))
     if rows is None:
         raise refuse(func, "the stages have no common rows")
@@ -51,7 +52,7 @@ def build(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
 
 
 def _blocks(func: PrimFunc) -> list[Block]:
-    """The blocks of a function whose nests are one each; none where they are not."""
+    """The blocks of a function, if each nest has one; () otherwise."""
     results = []
     for nest in func.body.stmts if isinstance(func.body, Seq) else (func.body,):
         while isinstance(nest, For):
@@ -63,7 +64,7 @@ def _blocks(func: PrimFunc) -> list[Block]:
 
 
 class _Builder:
-    """The loops of one function. `warps` of a block, of which `each` share a row."""
+    """Builds the loops of one function with `warps` warps in a block, of which `each` share a row."""
 
     def __init__(self, func: PrimFunc, rows: Rows, warps: int, each: int, width: int) -> None:
         self.func = func
@@ -83,7 +84,7 @@ class _Builder:
         return Var(name)
 
     def buffer(self, name: str, t: DType, *shape: int, scope: str = "local") -> Buffer:
-        """A buffer with an element, or some, of each thread, or one that threads share."""
+        """A buffer in registers with this shape for each thread or, of another scope, one that threads share."""
         own = (self.warps, WARP) if scope == "local" else ()
         result = Buffer(self.new(name).name, t, tuple(map(const, (*own, *shape))), scope)  # type: ignore[arg-type]
         self.buffers.append(result)
@@ -104,8 +105,8 @@ class _Builder:
         return [self.elements(stage) if stage.columns else self.of_rows(stage)]
 
     def by_threads(self, body: Callable[[Expr, Expr, Expr, Expr], Stmt], *, whole: bool = False) -> Stmt:
-        """The steps of all threads, given warp, lane, row, and number in the row. Rows that there are not are left out;
-        `whole`: nothing is."""
+        """Loops over all threads around `body(warp, lane, row, number of the thread in the row)`. Rows past the last
+        are skipped unless `whole`."""
         warp, lane, row, own = (self.new(n) for n in ("warp", "lane", "row", "own"))
         share, known = self.warps // self.each, as_int(self.count)
         at = self.block if share == 1 else self.block * share + warp // self.each
@@ -118,7 +119,7 @@ class _Builder:
         return For(warp, const(self.warps), inner, "thread", "threadIdx.y")
 
     def elements_of(self, own: Expr, body: Callable[[Expr, Expr, Expr], Stmt], kind: str) -> Stmt:
-        """The work of a thread on each of its elements: `body` is given its numbers there, and its column."""
+        """Loops over the elements of a thread around `body(group, element in the group, column)`."""
         part, v = self.new("part"), self.new("v")
         group = self.new("group")
         column = group if self.width == 1 else group * self.width + v
@@ -131,7 +132,7 @@ class _Builder:
         return For(part, const(self.parts), inner, "unrolled")
 
     def places(self, stage: RowStage, row: Expr, column: Expr | None) -> dict[Var, Expr]:
-        """The iterators of a stage at a row and a column."""
+        """The values of a stage's iterators at a row and a column."""
         rows = dict(enumerate(places_of(row, self.rows.rows)))
         extents = list(self.rows.columns)
         columns: dict[int, Expr] = {}
@@ -143,7 +144,7 @@ class _Builder:
         return where
 
     def value(self, e: Expr, places: Mapping[Var, Expr], warp: Expr, lane: Expr, part: Expr, v: Expr) -> Expr:
-        """A value at a place, with what earlier stages left in registers."""
+        """`e` with iterators replaced by `places`, and with loads of earlier stages' results from registers."""
 
         def on(x: Expr) -> Expr | None:
             if not isinstance(x, Load) or x.buffer not in self.held:
@@ -199,7 +200,7 @@ class _Builder:
         return result
 
     def written(self, stage: RowStage, places: Mapping[Var, Expr], mine: Expr, value: Expr) -> list[Stmt]:
-        """The store of a row's value, by the first thread of the row, if it is an output."""
+        """The store of a row's value by the row's first thread, if the stage is an output."""
         store = stage.store
         if not self.is_output(store.buffer):
             return []
@@ -243,7 +244,7 @@ class _Builder:
         return steps
 
     def of_warps(self, operator: str, t: DType, lanes_of: Buffer, total: Buffer, least: Expr) -> list[Stmt]:
-        """Steps that combine the results of a block's warps."""
+        """Statements that combine the results of a block's warps."""
         shared = self.buffer(f"{total.name}_warps", t, self.warps, scope="shared")
 
         def shown(warp: Expr, lane: Expr, _row: Expr, _mine: Expr) -> Stmt:
@@ -280,13 +281,13 @@ def _fits(structure: Structure, _target: Target) -> bool:
 
 
 def _is_product(block: Block) -> bool:
-    """Whether a block is a product of matrices, of more than a vector."""
+    """Whether a block is a product of two matrices, rather than with a vector."""
     c = contraction(block)
     return c is not None and min(number(extent_of(x), UNKNOWN) for x in (c.rows, c.columns)) > VECTORS
 
 
 VECTORS = 2
-"""Rows or columns up to which a product is one of vectors, each sum a row."""
+"""The largest number of rows or columns of a product that counts as one with vectors, whose sums are rows."""
 UNKNOWN = 1 << 20
 
 
@@ -303,7 +304,7 @@ def _candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def _contiguous(rows: Rows) -> bool:
-    """Whether the last column iterator is the last index of what stages store and read by columns."""
+    """Whether the last column iterator is the last index of all column-wise accesses."""
     last = ("column", len(rows.columns) - 1)
     for s in rows.stages:
         if s.columns and not s.operator:

@@ -1,4 +1,4 @@
-"""How many neighbours in memory a thread may have."""
+"""The number of neighbouring elements that a thread may process."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tilewright.ir.loops import Block, Store
 from tilewright.ir.rewrite import exprs_of, loads, variables, walk
 
 WIDTH = 16
-"""Bytes that a thread moves at once."""
+"""The number of bytes that a thread moves at once."""
 
 
 def neighbours(block: Block) -> int:
-    """How many elements one thread may have: 16 bytes of the widest type, if all accesses along the last iterator are
-    to neighbours, or to one element, and its extent is a multiple."""
+    """How many elements a thread may process at once: 16 bytes of the widest type, if all accesses along the last
+    iterator are contiguous or constant, and its extent is a multiple; else 1."""
     spatial = [it for it in block.iters if it.kind == "spatial"]
     extent = as_int(spatial[-1].extent) if spatial else None
     if extent is None:
@@ -31,7 +31,7 @@ def neighbours(block: Block) -> int:
 
 
 def _along(indices: tuple[Expr, ...], var: Var) -> bool:
-    """Whether an access goes to neighbours as `var` grows, or stays."""
+    """Whether an access is contiguous or constant as `var` grows."""
     return all(var not in variables(i) for i in indices[:-1]) and (
         not indices or var not in variables(indices[-1]) or indices[-1] is var
     )

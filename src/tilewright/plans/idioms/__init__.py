@@ -1,1 +1,1 @@
-"""Ways to schedule that several kinds of computation use: panels, changes of layout, reductions, transposes."""
+"""Schedules that several plans share: panels, changes of layout, reductions, transposes."""

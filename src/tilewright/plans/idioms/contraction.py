@@ -1,4 +1,4 @@
-"""A register tile of a contraction: its sums in registers inside the loops of its result, rows by vectors."""
+"""Schedule a contraction with its sums in registers, inside the loops of its result: rows by vectors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def tile_contraction(
     s: Schedule, anchor: Stage, block: BlockRef, order: Sequence[LoopRef]
 ) -> tuple[BlockRef, Sequence[LoopRef], tuple[LoopRef, LoopRef, LoopRef]]:
     """Compute a contraction inside the loops `order` of its result, a register tile of spatial loops (images, panel,
-    ..., row, lane) in the loops of the reduction. Gives the block of the initial values, these loops, and
-    those of the tile: rows, vectors, lanes."""
+    ..., row, lane) in the loops of the reduction. Returns the block of the initial values, the loops of the reduction,
+    and those of the tile: rows, vectors, lanes."""
     s.compute_at(block, order[-1])
     s.set_scope(block, "local")
     own = s.loops(block)[len(order) :]
@@ -25,7 +25,7 @@ def tile_contraction(
 
 
 def unroll_tiles(s: Schedule, stages: Iterable[BlockRef], depth: int) -> None:
-    """Write out the rows and vectors of stages inside of so many loops."""
+    """Unroll the loops over rows and vectors of stages inside of `depth` outer loops."""
     for stage in stages:
         *enclosing, vector = s.loops(stage)[depth:][-3:]
         for loop in enclosing:

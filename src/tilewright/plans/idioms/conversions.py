@@ -1,11 +1,11 @@
-"""Changes of layout inside a convolution's kernel: tiles through registers where maps are copied, and where they have
-just been computed.
+"""Changes of layout inside a convolution's kernel: tiles are transposed in registers when maps are copied into strips,
+and when results have just been computed.
 
     for v in steps of 16:                              a strip's copy of NCHW lines
         for c in unrolled 0..16: for p in vectorized 0..16: tile[c, p] = x[c, v + p], 0 where that is padding
         for p in unrolled 0..16: for c in vectorized 0..16: strip[v + p, c] = tile[c, p]
 
-    for v in steps of 16:                              NCHW output from lines that are still near
+    for v in steps of 16:                              NCHW output from lines that are still in cache
         for p in unrolled 0..16: for c in vectorized 0..16: tile[p, c] = y[v + p, c]
         for c in unrolled 0..16: for p in vectorized 0..16: out[c, v + p] = tile[p, c]
 """
@@ -21,7 +21,7 @@ from tilewright.targets.target import Target
 
 
 def contiguous_output(structure: Structure, anchor: Stage) -> tuple[tuple[Stage, ...], Stage | None]:
-    """The stages after an anchor, in blocks, and the stage that writes NCHW maps from it, if there is one."""
+    """(the stages after an anchor that are blocked, the stage that writes NCHW maps from them or None)."""
     *epilogue, last = structure.after(anchor) or (anchor,)
     if last is anchor:
         return (), None
@@ -31,14 +31,15 @@ def contiguous_output(structure: Structure, anchor: Stage) -> tuple[tuple[Stage,
 
 
 def read_contiguous(s: Schedule, strip: BlockRef) -> tuple[BlockRef, BlockRef]:
-    """Split a copy of NCHW lines into one to tiles in registers and one from there, which is returned last."""
+    """Split a copy of NCHW lines into a copy to tiles in registers and one from these tiles; returns both blocks."""
     copy = s.cache_write(strip, "local")
     s.transform_layout(strip, lambda *at: (*at[:-2], at[-1], at[-2]), _written(s, strip))
     return strip, copy
 
 
 def transpose_in(s: Schedule, tile: BlockRef, copy: BlockRef, target: Target) -> None:
-    """Lines into a strip: the two blocks of `read_contiguous`, of which `copy` stands where it shall be."""
+    """Schedule the transposition of lines into a strip; `tile` and `copy` are the blocks of `read_contiguous`, and
+    `copy` is already in its place."""
     pixel, lane = s.loops(copy)[-2:]
     second_loops, pixel = s.split(pixel, factor=target.lanes(4))
     s.compute_at(tile, second_loops)
@@ -52,7 +53,8 @@ def transpose_in(s: Schedule, tile: BlockRef, copy: BlockRef, target: Target) ->
 def transpose_out(
     s: Schedule, ordinary: BlockRef, blocked: BlockRef, channel: LoopRef, pixel: LoopRef, target: Target
 ) -> None:
-    """NCHW output from blocked lines; `channel` is the loop over a block of them, inside `pixel`, that of a line."""
+    """Schedule the transposition of blocked lines to NCHW output; `channel` is the loop over a block of channels,
+    inside `pixel`, the loop over a line."""
     second_loops, pixel = s.split(pixel, factor=target.lanes(4))
     s.reorder(second_loops, channel, pixel)
     tile = s.cache_read(ordinary, _written(s, blocked), "local")

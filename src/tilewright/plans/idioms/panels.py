@@ -14,7 +14,8 @@ from tilewright.targets.target import Target
 
 
 def fits_panels(structure: Structure) -> bool:
-    """One contraction whose weights are panels: the last dimension of an operand is the panel's width."""
+    """Whether a function has one contraction whose weights are in panels: the last dimension of an operand is the
+    panel's width."""
     if len(structure.anchors) != 1 or panel_width(structure.anchors[0]) is None:
         return False
     (anchor,) = structure.anchors
@@ -31,7 +32,7 @@ def panel_width(anchor: Stage) -> int | None:
 
 
 def packed_operand(anchor: Stage) -> Load | None:
-    """The factor indexed by no spatial iterators but the columns' (and not by rows)."""
+    """The factor that is indexed by the columns' iterator, and by no iterator of rows; None if no operand is packed."""
     loads = factors(anchor.block)
     if loads is None or not anchor.spatial:
         return None
@@ -55,7 +56,8 @@ def weight_iters(anchor: Stage) -> tuple[BlockIter, ...]:
 
 
 def row_iter(anchor: Stage) -> BlockIter | None:
-    """The iterator whose values share the weights: the innermost one that does not index them and is not one."""
+    """The innermost iterator that does not index the weights and has more than one iteration: its values share the
+    weights."""
     mine = weight_iters(anchor)
     rows = [it for it in anchor.spatial if it not in mine]
     wide = [it for it in rows if as_int(it.extent) != 1]
@@ -65,7 +67,7 @@ def row_iter(anchor: Stage) -> BlockIter | None:
 def schedule_prologue(
     s: Schedule, structure: Structure, prologue: tuple[Stage, ...], target: Target, *, parallel: bool = True
 ) -> None:
-    """Padding and pointwise work on the input is done once, before; only the last stage of it is materialised."""
+    """Compute padding and pointwise work on the input once, before the main loops; only its last stage has a buffer."""
     if not prologue:
         return
     inline_all(s, structure, prologue[:-1])
@@ -74,7 +76,7 @@ def schedule_prologue(
 
 
 def unroll_tile(s: Schedule, block: BlockRef, count: int) -> None:
-    """The innermost `count` loops: the last in vectors, the others unrolled."""
+    """Schedule the innermost `count` loops: the last vectorized, the others unrolled."""
     loops = s.loops(block)[-count:] if count else []
     for loop in loops[:-1]:
         s.unroll(loop)

@@ -1,4 +1,4 @@
-"""How one reduction stage is spread over vectors.
+"""Schedules of one reduction stage in vectors.
 
 A reduction along a contiguous dimension keeps several vectors of partial results and folds their lanes once, at the
 end; a reduction whose kept dimension is contiguous has a vector of results side by side.
@@ -21,22 +21,22 @@ from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
 
 WINDOW = 64
-"""Taps up to which the reduction of a window is written out."""
+"""The largest number of taps for which the reduction of a window is unrolled."""
 
 LONG = 64
-"""Vectors from which on a reduction keeps eight partial results: enough to hide an addition's latency."""
+"""The least number of vectors for which a reduction keeps eight partial results: these hide an addition's latency."""
 
 UNROLLED = 4
-"""Steps of a row up to which they are written out where nothing else is done with it: a core that mispredicts the end
-of so short a loop loses more than the row takes (the roots of the sums of 48 to 56 squares, of 31,000 in all: 3.3 us,
-written out 1.2; Zen 5, 27 November 2026)."""
+"""The largest number of steps of a row that are unrolled if the kernel does nothing else with the row: to mispredict
+the end of so short a loop costs more than the row (roots of sums of 48 to 56 squares, 31,000 squares in all: 3.3 us,
+unrolled 1.2; Zen 5, 27 November 2026)."""
 
 MAX_OPERATIONS = 8
-"""Operations of an element up to which eight vectors of them stay in registers."""
+"""The largest number of operations per element for which eight vectors stay in registers."""
 
 
 def steps(index: Expr, var: Var) -> int | None:
-    """How far an index moves when `var` grows by one; None if that is not constant."""
+    """By how much an index grows when `var` grows by one; None if that is not constant."""
     if var not in variables(index):
         return 0
     form = linear(index)
@@ -45,8 +45,8 @@ def steps(index: Expr, var: Var) -> int | None:
 
 
 def lane_stride(stage: Stage, var: Var) -> int | None:
-    """The largest stride in memory with which `var` walks through what the stage reads, in its loads' last indices;
-    None if it moves any other index."""
+    """The largest stride, in elements, of the stage's loads when `var` grows by one, if it occurs in their last indices
+    only; else None."""
     largest = 0
     for stmt in walk(stage.block.body):
         if isinstance(stmt, Store):
@@ -59,7 +59,7 @@ def lane_stride(stage: Stage, var: Var) -> int | None:
 
 
 def is_window(stage: Stage) -> bool:
-    """True for a reduction over a few taps, as in pooling."""
+    """Whether a stage is a reduction over a few taps, as in pooling."""
     taps = 1
     for it in stage.reduce:
         taps *= as_int(it.extent) or WINDOW + 1
@@ -67,8 +67,9 @@ def is_window(stage: Stage) -> bool:
 
 
 def partial_vectors(length: int, lanes: int, *, outer: bool = False) -> int:
-    """Vectors of partial results for a reduction over `length` elements. `outer`: as part of a longer one, so that a
-    short piece with a sum for each element costs no loop and waits for no addition but that of the piece before."""
+    """The number of vectors of partial results for a reduction over `length` elements. `outer`: it is part of a longer
+    one; then a short piece has a partial result for each element, which needs no loop, and waits only for the addition
+    of the previous piece."""
     if outer and length <= 8 * lanes:
         return -(-length // lanes)
     vectors = length // lanes
@@ -76,7 +77,7 @@ def partial_vectors(length: int, lanes: int, *, outer: bool = False) -> int:
 
 
 def joined(s: Schedule, stage: Stage, reduce: list[LoopRef]) -> list[LoopRef]:
-    """The innermost reduction loops fused, as far as together they walk through memory without gaps."""
+    """The reduction loops with the innermost ones fused, as far as these together access memory contiguously."""
     names = [it.var for it in stage.reduce]
     result = list(reduce)
     if len(result) != len(names):
@@ -88,7 +89,8 @@ def joined(s: Schedule, stage: Stage, reduce: list[LoopRef]) -> list[LoopRef]:
 
 
 def _continue(stage: Stage, outer: Var, inner: Var) -> bool:
-    """True if a step of `outer` is as long as all of `inner`: whole neighbouring dimensions of all that is read."""
+    """Whether one step of `outer` equals the whole range of `inner` in all loads: they are whole neighbouring
+    dimensions."""
     for stmt in walk(stage.block.body):
         if isinstance(stmt, Store):
             for load in loads(stmt.value):
@@ -114,8 +116,8 @@ def reduce_lanes(
     *,
     short: bool = False,
 ) -> None:
-    """Reduce along a contiguous dimension, into so many vectors if that is said. `row`: a loop over rows, whose lanes
-    are folded together. `short`: a few steps are written out."""
+    """Reduce along a contiguous dimension into `vectors` vectors of partial results (None: a default). `row`: a loop
+    over rows whose lanes are folded together. `short`: a few steps are unrolled."""
     reduce = joined(s, stage, reduce)
     inner = reduce[-1]
     length = extent(s, inner)
@@ -160,7 +162,7 @@ def reduce_lanes(
 
 
 def fold_lanes(s: Schedule, block: BlockRef, lane: LoopRef) -> None:
-    """Fold partial results that stand side by side: in vectors, but for reducers of the user's, one by one."""
+    """Fold adjacent partial results: in vectors, but one by one for reducers that the user defined."""
     entry = s.get(block)
     if isinstance(entry, Block) and reduction_update(entry) is not None:
         s.vectorize(lane)
@@ -169,7 +171,7 @@ def fold_lanes(s: Schedule, block: BlockRef, lane: LoopRef) -> None:
 def reduce_columns(
     s: Schedule, block: BlockRef, reduce: list[LoopRef], lane: LoopRef, lanes: int, together: int
 ) -> None:
-    """Reduce a contiguous dimension's elements side by side, `together` steps of the innermost reduction at once where
+    """Reduce with the results contiguous in vectors; `together` steps of the innermost reduction are done at once if
     the results are too many for registers."""
     width = extent(s, lane)
     if (width is not None and width <= 8 * lanes) or together <= 1:
@@ -193,7 +195,7 @@ def reduce_columns(
 
 
 def reduce_window(s: Schedule, block: BlockRef, reduce: list[LoopRef], lane: LoopRef, lanes: int) -> None:
-    """A window: its taps written out, results side by side, a few vectors of them at a time where lines are long."""
+    """Reduce a window with its taps unrolled and the results in vectors, a few vectors at a time on long lines."""
     width = extent(s, lane)
     if width is None or width > 8 * lanes:
         chunk, lane = s.split(lane, factor=short_vectors(whole_extent(s, lane), lanes))

@@ -1,11 +1,11 @@
 """Transpositions: packing weights into panels, changing layouts.
 
-No dimension is contiguous on both sides. Where there are enough elements both ways, square tiles go through registers
-(`transpose_tiles`). What one iterator walks may be several dimensions of the source, which then are taken as one:
+No dimension is contiguous on both sides. If both dimensions are long enough, square tiles are transposed in registers
+(`transpose_tiles`). One iterator may run over several dimensions of the source, which then are treated as one:
 
     rows[panel, place, lane] = w[panel * 16 + lane, place // 3 // 3, place // 3 % 3, place % 3]     down: place
 
-Otherwise the source is walked along its contiguous dimensions, inside a box of the destination that stays in cache
+Otherwise loops run along the source's contiguous dimensions, inside a box of the destination that stays in cache
 (`transpose_boxes`).
 """
 
@@ -30,28 +30,29 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 SHUFFLED = 4
-"""The longest step along a destination that is loaded in whole vectors, of which elements are picked."""
+"""The largest stride along the destination at which whole vectors are loaded and elements selected from them."""
 GATHERED = 8
-"""The shortest step for which tiles of less than a vector are faster than gathering a whole one."""
+"""The least stride for which tiles smaller than a vector are faster than gathering a whole one."""
 SIDES = (16, 8, 4)
-"""Rows and columns of a tile of 32-bit elements, the first that fits."""
+"""The sides of a tile of 32-bit elements, in order of preference."""
 FEWEST = 3
-"""Rows of a tile at least: of two, LLVM keeps the tile in memory. Element by element, 4x18x32x2 to 2x4x32x18 takes 1.6
-us for 4.0, 8x100x64x2 18 to 39 for 90; of three rows a tile is 1.1 to 1.9 times as fast (Zen 4, 28 November 2026)."""
+"""The least number of rows of a tile: LLVM keeps tiles of two in memory. Copied by elements, 4x18x32x2 to 2x4x32x18
+takes 1.6 us instead of 4.0, 8x100x64x2 18 to 39 instead of 90; tiles of three rows are 1.1 to 1.9 times as fast as
+elements (Zen 4, 28 November 2026)."""
 SHORT = 16
-"""Bytes of a row of tiles of smaller elements."""
+"""The bytes of a row of tiles of elements that are smaller than 32 bits."""
 
 # -- tiles through registers -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class TileAxes:
-    """The iterators that are contiguous in the sources (`down`) and in the destination (`along`), and the names of the
-    sources, each with the first of the dimensions that `down` walks as one. A tile's last rows may be missing: where no
-    smaller tile is full, half of one and `FEWEST` are enough.
+    """The axes of a transposition in registers: the iterators that are contiguous in the sources (`down`) and in the
+    destination (`along`), and the names of the sources, each with the first of the dimensions that `down` runs over as
+    one. A tile may be partial: if no smaller tile is full, half of its rows, and at least `FEWEST`, are enough.
 
-    `run`: whether neighbouring tiles go on in the sources; not where `down` goes from block to block of channels.
-    `lanes`: the side of a tile, less than a vector where a dimension is short.
+    `run`: whether neighbouring tiles are contiguous in the sources; false if `down` runs from block to block of
+    channels. `lanes`: the side of a tile, less than a vector if a dimension is short.
     """
 
     down: str
@@ -67,11 +68,11 @@ def loops_by_name(s: Schedule, block: BlockRef) -> dict[str, LoopRef]:
 
 
 def tile_axes(s: Schedule, block: BlockRef, target: Target) -> TileAxes | None:
-    """The axes and sizes of a transposition in registers, the largest tiles that fit; None for anything else, shorter
-    dimensions than a tile has sides, and elements of more than 32 bits.
+    """The axes and sizes of a transposition in registers, with the largest tiles that fit; None for other blocks,
+    dimensions shorter than a tile, and elements of more than 32 bits.
 
-    The block may compute with what it reads, and read more that is contiguous along the destination or the same for all
-    of it (the scale of a channel).
+    The block may compute with the elements, and read other operands that are contiguous or constant along the
+    destination (such as the scale of a channel).
     """
     stage = s.get(block)
     assert isinstance(stage, Block)
@@ -87,7 +88,8 @@ def tile_axes(s: Schedule, block: BlockRef, target: Target) -> TileAxes | None:
 
 
 def _tiles_of(stage: Block, sizes: Mapping[str, int | None], lanes: int, rows: int, *, whole: bool) -> TileAxes | None:
-    """The axes of tiles of `lanes` x `lanes`, with at least so many rows; `whole`: these are whole vectors."""
+    """The axes of tiles of `lanes` x `lanes`, of which at least `rows` rows are used; `whole`: `lanes` is a whole
+    vector."""
     store = stage.body
     assert isinstance(store, Store)
     iters = {it.var.name: it for it in stage.iters if sizes[it.var.name] != 1}
@@ -114,17 +116,18 @@ def _tiles_of(stage: Block, sizes: Mapping[str, int | None], lanes: int, rows: i
 
 
 def _follows(load: Load, along: Var) -> bool:
-    """Whether a load is contiguous along the destination, or the same for all of a row."""
+    """Whether a load is contiguous along the destination, or constant along its rows."""
     return _step(load, along) in (0, 1)
 
 
 def _step(load: Load, along: Var) -> int | None:
-    """How many elements a load moves for each of `along`; None if not always as many."""
+    """The stride of a load, in elements, for each step of `along`; None if it is not constant."""
     return steps(flat(load.indices, load.buffer.shape, 0), along)
 
 
 def scattered_loads(s: Schedule, block: BlockRef) -> int:
-    """How many of a block's loads jump along the destination; steps of a few elements are shuffles."""
+    """How many of a block's loads are strided along the destination; strides of a few elements do not count, as
+    shuffles serve them."""
     stage = s.get(block)
     assert isinstance(stage, Block)
     if not isinstance(stage.body, Store) or not stage.body.indices:
@@ -137,8 +140,8 @@ def scattered_loads(s: Schedule, block: BlockRef) -> int:
 
 
 def colliding_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> float:
-    """How many cache lines a transposition in registers waits for, because the rows of a tile that it reads or writes
-    lie at a distance at which they share the sets of the first level of cache."""
+    """How many cache lines a transposition in registers waits for because the rows of a tile, in source or destination,
+    share sets of the first level of cache."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     sizes = {it.var.name: it for it in stage.iters}
@@ -154,15 +157,16 @@ def colliding_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target
 
 
 def _share_sets(rows: int, pitch: int, target: Target) -> bool:
-    """Whether so many rows, `pitch` bytes apart, are more than the sets hold that their lines fall into, in the first
-    level of cache."""
+    """Whether `rows` rows, `pitch` bytes apart, exceed the ways of the sets of the first-level cache that their lines
+    fall into."""
     ways = target.caches.l1_ways
     way = target.l1 // ways
     return pitch > 0 and rows > ways * (way // gcd(pitch, way))
 
 
 def _tiles_separately(stage: Block, axes: TileAxes, target: Target) -> int:
-    """How many tiles, as many as read a line of the sources or fewer, write rows that do not share sets."""
+    """How many tiles along a row may be written together so that their rows do not share sets: those that read one line
+    of the sources, or fewer."""
     assert isinstance(stage.body, Store)
     tiles = target.caches.line // stage.body.buffer.dtype.itemsize // axes.lanes
     while tiles > 1 and _share_sets(tiles * axes.lanes, _row_pitch(stage, axes.down), target):
@@ -171,7 +175,7 @@ def _tiles_separately(stage: Block, axes: TileAxes, target: Target) -> int:
 
 
 def _row_pitch(stage: Block, down: str) -> int:
-    """Bytes between the rows of the destination that iterator `down` walks over; 0 if they are not always as many."""
+    """The bytes between neighbouring rows of the destination along iterator `down`; 0 if they vary."""
     assert isinstance(stage.body, Store)
     buffer = stage.body.buffer
     var = next(it.var for it in stage.iters if it.var.name == down)
@@ -179,8 +183,8 @@ def _row_pitch(stage: Block, down: str) -> int:
 
 
 def split_stores(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> float:
-    """Vectors of a transposition in registers that are stored across two lines, each in another row than the one
-    before, because the destination's rows begin anywhere in a line."""
+    """How many vectors of a transposition in registers are stored across two cache lines, because the destination's
+    rows are not aligned to lines and successive vectors are in different rows."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     buffer, line = stage.body.buffer, target.caches.line
@@ -196,8 +200,8 @@ def split_stores(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -
 def _across(
     load: Load, along: Var, iters: Mapping[str, BlockIter], sizes: Mapping[str, int | None], lanes: int, rows: int
 ) -> TileAxes | None:
-    """The axes of a load that goes across the destination: `along` moves it from row to row, one row each, and `down`
-    has at least `rows` elements."""
+    """The axes of a load across the destination's rows: each step of `along` moves it to the next row, and `down`,
+    which is contiguous in it, has at least `rows` elements. None for other loads."""
     holding = [k for k, i in enumerate(load.indices) if along in variables(i)]
     if len(holding) != 1 or linear(load.indices[holding[0]]).coefficient(along) != 1:
         return None
@@ -225,7 +229,7 @@ def _stays(index: Expr, down: Var, lanes: int) -> bool:
 
 
 def flat(indices: Sequence[Expr], shape: Sequence[Expr], first: int) -> Expr:
-    """The place of an element within the dimensions from `first` on."""
+    """The index of an element within the dimensions from `first` on, taken as one."""
     place: Expr = const(0)
     for index, size in zip(indices[first:], shape[first:], strict=True):
         place = place * size + index
@@ -233,7 +237,8 @@ def flat(indices: Sequence[Expr], shape: Sequence[Expr], first: int) -> Expr:
 
 
 def contiguous_run(index: Expr, iters: Mapping[str, BlockIter], sizes: Mapping[str, int | None]) -> list[str]:
-    """The iterators of `outer * 16 + inner`, the one of unit stride first; as far as each continues the last."""
+    """The iterators of an index such as `outer * 16 + inner`, the one of stride 1 first, as far as they are
+    contiguous."""
     form = linear(index)
     run: list[str] = []
     stride = 1
@@ -247,8 +252,8 @@ def contiguous_run(index: Expr, iters: Mapping[str, BlockIter], sizes: Mapping[s
 
 
 def shuffle_cycles(elements: float, target: Target, side: int | None = None) -> float:
-    """Cycles of the shuffles that transpose so many elements in registers, in tiles of `side` rows (None: of a vector):
-    each vector takes part in one for each doubling of its lanes."""
+    """The cycles of shuffles to transpose `elements` elements in registers, in tiles of `side` rows (None: as many as a
+    vector has lanes): each vector takes part in log2 of its lanes shuffles."""
     lanes = side or target.lanes(4)
     return fma_cycles(elements * log2(lanes), lanes, target)
 
@@ -262,11 +267,11 @@ def transpose_tiles(
         for a in unrolled 0..8: for d in vectorized 0..8: tile[a, d] = x[.., along + a, .., down + d]
         for d in unrolled 0..8: for a in vectorized 0..8: y[.., down + d, .., along + a] = tile[a, d]
 
-    Returns the outer loops, which threads may share. Without `lines`, for a destination in cache, tiles go down first.
-    Where `down` goes from block to block of channels, all of the destination's rows of a block are written before the
-    next, which are as many streams as a tile has rows. Short rows of a destination beyond the second level of cache are
-    written whole before the next ones: a pass over all of them for each tile of a row would come back to each page.
-    Rows that are shorter than a line are written some lines of them at a time, by as many tiles as do not share sets.
+    Returns the outer loops, which threads may share. Without `lines`, for a destination in cache, the loop over `down`
+    is inside. If `down` runs from block to block of channels, all rows of a block in the destination are written before
+    those of the next, so that there are as many streams as a tile has rows. In a destination beyond the second level of
+    cache, short rows are completed before the next ones, since one pass per tile of a row would return to each page. Of
+    rows shorter than a line, several lines are written at a time, by as many tiles as do not share sets.
     """
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
@@ -327,7 +332,7 @@ def transpose_tiles(
 
 
 def _fill_tile(s: Schedule, block: BlockRef, source: str, enclosing: LoopRef) -> None:
-    """Read a tile of a source into registers inside of a loop."""
+    """Schedule the read of a tile of a source into registers, inside of a loop."""
     cache = s.cache_read(block, source, "local")
     s.compute_at(cache, enclosing)
     filling = s.loops(cache)
@@ -342,10 +347,10 @@ def _fill_tile(s: Schedule, block: BlockRef, source: str, enclosing: LoopRef) ->
 
 
 def _rows_of_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> tuple[str, int] | None:
-    """The iterator over rows of the destination that are short, and how many of them, which divide all, are some lines.
-    A line that is written in parts has left the first level before its rest comes where a tile's rows share sets; and
-    so has what is prefetched after too few lines, so there they are at least twice as many if that divides, and rows
-    of a whole line and more are taken together too. None where the destination stays there, or nothing divides."""
+    """(iterator over short rows of the destination, how many of them make a few cache lines: a divisor of all). If a
+    tile's rows share sets, a line that is written in parts leaves the first level before it is complete, and prefetched
+    lines leave it too; so there the number of rows is at least doubled if that divides, and rows of a line and more are
+    combined too. None if the destination stays in the first level, or no number divides."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     buffer, extents = stage.body.buffer, {it.var: as_int(it.extent) for it in stage.iters}
@@ -367,8 +372,8 @@ def _rows_of_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target)
 
 
 def _writes_whole_rows(s: Schedule, block: BlockRef, axes: TileAxes, tiles: int | None, target: Target) -> bool:
-    """Whether all `tiles` along a row of the destination are written before the next rows: a few, where the rows that
-    a pass would walk over do not stay in the second level of cache."""
+    """Whether all `tiles` along a row of the destination are written before the next rows: if they are few, and the
+    rows do not stay in the second level of cache."""
     if tiles is None or not 1 < tiles <= 4 * target.costs.copies.lines_together:
         return False
     stage = s.get(block)
@@ -378,7 +383,7 @@ def _writes_whole_rows(s: Schedule, block: BlockRef, axes: TileAxes, tiles: int 
 
 
 def flatten(s: Schedule, block: BlockRef, axes: TileAxes) -> None:
-    """Take the dimensions of each source that `down` walks as one: the same places in memory."""
+    """Reshape each source so that the dimensions that `down` runs over are one."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     for source, first in axes.sources:
@@ -393,15 +398,15 @@ def flatten(s: Schedule, block: BlockRef, axes: TileAxes) -> None:
 
 
 def is_staged(s: Schedule, block: BlockRef, axes: TileAxes) -> bool:
-    """Whether `transpose_staged` can take a transposition: what goes down is an index of the destination by itself."""
+    """Whether `transpose_staged` can take a transposition: `down` is alone an index of the destination."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     return axes.down in [i.name for i in stage.body.indices if isinstance(i, Var)]
 
 
 def transpose_staged(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> None:
-    """Tiles into a box in the first level of cache, which is then written in whole lines, as stores past the caches
-    want:
+    """Transpose tiles into a box in the first level of cache, which is then written in whole lines, for streaming
+    stores:
 
     for ...: for along_far, down_far:                     threads
         for along, down in tiles: box[down, along] = x[.., along, .., down]
@@ -434,12 +439,13 @@ def transpose_staged(s: Schedule, block: BlockRef, axes: TileAxes, target: Targe
 
 
 def panel_pieces(s: Schedule, block: BlockRef, target: Target) -> bool:
-    """Where rows of the source go to panels piece by piece: some rows at a time, so that both sides are long runs.
+    """Schedule a block that moves pieces of the source's rows to panels: some rows at a time, so that both sides are
+    long runs.
 
     for rows, panel: for k in 0..32: for lane in vectorized 0..16:
         packed[panel, rows + k, lane] = w[rows + k, panel * 16 + lane]
 
-    What the next panels read of the rows is prefetched. False, with nothing done, for any other block.
+    The parts of rows for the next panels are prefetched. Returns False, without a change, for other blocks.
     """
     stage = s.get(block)
     assert isinstance(stage, Block)
@@ -471,13 +477,13 @@ def panel_pieces(s: Schedule, block: BlockRef, target: Target) -> bool:
 
 
 def panel_groups(s: Schedule, block: BlockRef, target: Target) -> bool:
-    """Where groups of neighbours along the depth go to panels, as dot instructions want them: a step's groups, one for
-    each lane, as one vector.
+    """Schedule a block that moves groups along the depth to panels for dot instructions: a step's groups, one for each
+    lane, as one vector.
 
     for rows, panel: for k in 0..32: for f in vectorized 0..32:
         packed[panel, rows + k, f // 2, f % 2] = w[2 * (rows + k) + f % 2, panel * 16 + f // 2]
 
-    False, with nothing done, for any other block.
+    Returns False, without a change, for other blocks.
     """
     stage = s.get(block)
     assert isinstance(stage, Block)
@@ -540,10 +546,10 @@ def source_order(s: Schedule, block: BlockRef) -> list[str]:
 
 
 def transpose_boxes(s: Schedule, block: BlockRef, strip: list[str], target: Target) -> None:
-    """The loops of `strip` innermost, those of large boxes cut into pieces; all others around them, in threads.
+    """Put the loops of `strip` innermost, split so that boxes stay small; all others are around them, in threads.
 
-    A box has a run of some lines of the destination, in a few rows of it: their lines stay in the first level of cache
-    until they are full, though they may all fall into the same few sets.
+    A box covers a few lines in a few rows of the destination. These lines stay in the first level of cache until they
+    are full, even if they all fall into the same few sets.
     """
     by_name = loops_by_name(s, block)
     outer = [loop for name, loop in by_name.items() if name not in strip]
@@ -563,8 +569,8 @@ def transpose_boxes(s: Schedule, block: BlockRef, strip: list[str], target: Targ
 
 
 def _box_sides(s: Schedule, block: BlockRef, strip: list[str], target: Target) -> dict[str, int]:
-    """How long the pieces of a box's loops are, in the order of `strip`: those that go along the destination make a run
-    of some lines together, the others a few rows."""
+    """The extents of a box's loops, in the order of `strip`: those along the destination's rows together make some
+    cache lines, the others a few rows."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     place, itemsize = flat(stage.body.indices, stage.body.buffer.shape, 0), stage.body.buffer.dtype.itemsize
@@ -582,6 +588,6 @@ def _box_sides(s: Schedule, block: BlockRef, strip: list[str], target: Target) -
 
 
 BOX_LINES = 2
-"""Lines of the destination in a run of a box."""
+"""The number of cache lines of the destination in a row of a box."""
 BOX_ROWS = 4
-"""Rows of a box in each of several directions."""
+"""The number of rows of a box in each direction."""

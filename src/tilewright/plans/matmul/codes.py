@@ -1,4 +1,5 @@
-"""Products of few rows with weights that are codes of 4 or 8 bits, decoded in registers (`ops/lowered/codes.py`).
+"""Products of few rows with weights stored as codes of 4 or 8 bits, which are decoded in registers
+(`ops/lowered/codes.py`).
 
 sums = sums of groups of each row                       once
 for panel group, row tile:                              parallel
@@ -27,16 +28,17 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 DECODING = 2.5
-"""Instructions that decode a vector of codes of 4 bits, for each vector of them: half a load that widens, a mask or a
-shift, a conversion. A book of numbers is one more, and on machines without permutations of sixteen numbers many."""
+"""The instructions per vector to decode 4-bit codes: half a widening load, a mask or shift, and a conversion. A book
+needs one more, and many more on machines without permutations of sixteen numbers."""
 BYTES = 1.5
-"""Instructions that decode a vector of codes of 8 bits: a load that widens, a conversion."""
+"""The instructions per vector to decode 8-bit codes: a widening load, and a conversion."""
 STEPS = 4
-"""Steps of a group's sum that are written out."""
+"""The number of steps of a group's sum that are unrolled."""
 
 
 def stages(structure: Structure) -> tuple[Stage | None, Stage, Stage] | None:
-    """The sums of groups, which there are where something is taken off, products with codes, and what adds these."""
+    """(sums of groups of the rows, if offsets are subtracted, else None; products with codes; the sum of these
+    products); None for other functions."""
     # Names have numbers after them where a function has several versions.
     by_name = {stage.name.rstrip("_0123456789"): stage for stage in structure.stages}
     parts, total = by_name.get("parts"), by_name.get("matmul")
@@ -44,7 +46,7 @@ def stages(structure: Structure) -> tuple[Stage | None, Stage, Stage] | None:
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """One such product, with pointwise work after it."""
+    """Whether a function is one product with coded weights, with pointwise work after it."""
     if structure.operator(MATMUL_CODES) is None:
         return False
     result = stages(structure)
@@ -79,7 +81,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def _decoding(parts: Stage, depth: int) -> float:
-    """Instructions that decode a vector of codes."""
+    """The instructions per vector to decode the codes."""
     codes = [b for b in parts.reads if b.dtype.bits == 8]
     paired = any((as_int(b.shape[1]) or depth) < depth for b in codes)
     return DECODING if paired else BYTES
@@ -115,7 +117,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def cases(structure: Structure, target: Target) -> list[Values]:
-    """One row of a symbolic number has no other row to share a decoded weight with."""
+    """One row of a symbolic number gets a separate version: it shares a decoded weight with no other row."""
     result = stages(structure)
     symbols = variables(result[2].spatial[-2].extent) if result is not None else frozenset()
     if len(symbols) != 1:
@@ -125,4 +127,4 @@ def cases(structure: Structure, target: Target) -> list[Values]:
 
 
 PLAN = Plan("codes", fits, candidates, apply, cases=cases)
-"""Products of few rows with weights that are codes."""
+"""The plan of products of few rows with weights stored as codes."""

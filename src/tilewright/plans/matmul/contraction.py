@@ -6,8 +6,8 @@
             tile[r, :] += a[r] * w[panel, :]            rows unrolled, width in vectors
         out[...] = epilogue(tile)                       bias, residual, activation
 
-Weights come in panels (`ops/lowered/packed.py`), so the innermost loop reads them as one stream. Few rows take
-activations in the weights' part as they are, rows of columns: packing them would cost more than it gains.
+Weights come in panels (`ops/lowered/packed.py`), so the innermost loop reads them as one stream. With few rows, a right
+operand that is computed is read as unpacked rows: packing it would cost more than it gains.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 VERSIONED_ROWS = (2, 3)
-"""Rows that may have a version of their own: of more, one panel of two vectors keeps multiply-adds busy."""
+"""Numbers of rows that may have a separate version: with more, one panel of two vectors keeps the multipliers busy."""
 SHORT_GAIN = 1.08
-"""How many times as fast they must be in it, by estimate, to be worth its code,"""
+"""The estimated gain from which on such a version is worth its code, as a factor,"""
 SHORT_CYCLES = 500
-"""and how many cycles they must gain, for each version takes some 30 ms to compile."""
+"""The estimated gain from which on such a version is worth its code, in cycles: each takes some 30 ms to compile."""
 
 
 @register
@@ -93,8 +93,8 @@ class Defer(LoopNote):
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """One contraction over packed weights that reduces one dimension (those with windows:
-    `plans/convolution/direct.py`), and what follows it has its dimensions."""
+    """Whether a function has one contraction over packed weights that reduces one dimension (those with windows:
+    `plans/convolution/direct.py`), followed by stages of the same dimensions."""
     if not fits_panels(structure) or len(structure.anchors[0].reduce) != 1:
         return False
     (anchor,) = structure.anchors
@@ -142,7 +142,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def product_of(anchor: Stage, rows: int, notes: Sequence[Note], target: Target) -> Product:
-    """The product of a stage, of so many rows, in a function with these notes."""
+    """The problem of a product stage with `rows` rows, in a function with these notes."""
     own = prod(number(it.extent) for it in anchor.spatial[:-1] if it in weight_iters(anchor))
     columns, depth = (as_int(it.extent) or 64 for it in (anchor.spatial[-1], anchor.reduce[0]))
     itemsize, passing = anchor.writes[0].dtype.itemsize, working_set(0.0, notes, target)
@@ -150,12 +150,14 @@ def product_of(anchor: Stage, rows: int, notes: Sequence[Note], target: Target) 
 
 
 def without_one(counts: tuple[int, ...], rows: int | None) -> tuple[int, ...]:
-    """Without the one row of a symbolic number, for which there is a version of its own."""
+    """The row counts without 1 if the number of rows is symbolic (`rows` is None), since one row has a separate
+    version."""
     return counts if rows is not None else tuple(n for n in counts if n > 1) or (2,)
 
 
 def switches(strip: int, following: int, sharing: int) -> Iterator[tuple[tuple[str, int], ...]]:
-    """Strips and prefetching as a rule says, then without one of them: they are not estimated, a rule chooses them."""
+    """The settings of strips and prefetching that a rule chooses, then those without one of them; no estimate compares
+    these."""
     yield ("strip", strip), ("ahead", following), ("sharing", sharing)
     if strip:
         yield ("strip", 0), ("ahead", following), ("sharing", 0)
@@ -166,13 +168,13 @@ def switches(strip: int, following: int, sharing: int) -> Iterator[tuple[tuple[s
 
 
 def has_contiguous_rows(anchor: Stage) -> bool:
-    """Whether the weights are rows as they lie, not packed into panels."""
+    """Whether the weights are unpacked rows rather than panels."""
     weights = packed_operand(anchor)
     return weights is not None and weights.indices[-1] is anchor.spatial[-1].var
 
 
 def widths(anchor: Stage, rows: int | None, target: Target) -> list[int]:
-    """The width of the weights' panels; some to choose from if the weights are rows that are not packed."""
+    """The width of the weights' panels; several to choose from if the weights are unpacked rows."""
     weights = packed_operand(anchor)
     assert weights is not None
     width, lanes = as_int(weights.buffer.shape[-1]), lanes_of(anchor, target)
@@ -183,8 +185,9 @@ def widths(anchor: Stage, rows: int | None, target: Target) -> list[int]:
 
 
 def cases(structure: Structure, target: Target) -> list[Values]:
-    """One row of a symbolic number is a matrix-vector product, which wants a tile of its own. So do two or three
-    whose multiply-adds wait for each other in a tile of one panel."""
+    """The numbers of a symbolic number of rows that get separate versions: one row is a matrix-vector product with
+    another best tile. So have two or three rows if their multiply-adds would wait for each other in a tile of one
+    panel."""
     anchor = structure.anchors[0]
     row = row_iter(anchor)
     symbols = () if row is None else variables(row.extent)
@@ -198,8 +201,8 @@ def cases(structure: Structure, target: Target) -> list[Values]:
 
 
 def gains(anchor: Stage, rows: int, target: Target) -> bool:
-    """Whether so many rows are estimated to take much less in a tile of several panels than in one, which the last rows
-    of a symbolic number have."""
+    """Whether `rows` rows are estimated to be much faster in a tile of several panels than in one of a single panel, as
+    the remainder of a symbolic number of rows has."""
     (width, *_) = widths(anchor, None, target)
     sizes = (
         as_int(anchor.spatial[-1].extent) or 64,
@@ -260,9 +263,9 @@ def tile_output(
 
 
 def prefetch_outputs(s: Schedule, anchor: Stage, out: BlockRef, tile: LoopRef, target: Target) -> None:
-    """Let a tile of rows prefetch, before its products, the lines that it writes after them, and those of a
-    residual, where all that the kernel touches is more than the second level holds: they come from beyond it by now, a
-    few from each row, which nothing follows."""
+    """Let a tile of rows prefetch, before its products, the lines that it writes after them, and those of a residual,
+    if the data of the kernel exceed the second level. Then these lines come from beyond it, a few from each row, which
+    hardware prefetchers do not follow."""
     block = s.get(out)
     assert isinstance(block, Block)
     wide = {b: None for b in block_buffers(block) if b in s.func.params and len(b.shape) > 1}
@@ -279,7 +282,8 @@ def block_buffers(block: Block) -> list[Buffer]:
 
 
 def split_rows(s: Schedule, row: LoopRef, candidate: Candidate) -> tuple[LoopRef, ...]:
-    """(strip, tile, row in the tile), or without the strip if there is one only."""
+    """Split the loop over rows into (strip, tile, row in the tile), or (tile, row in the tile) if there is one
+    strip."""
     rows, strip = candidate.knob("rows"), candidate.knob("strip")
     return s.split(row, factors=(None, strip // rows, rows) if strip else (None, rows))
 
@@ -287,7 +291,8 @@ def split_rows(s: Schedule, row: LoopRef, candidate: Candidate) -> tuple[LoopRef
 def tile_block(
     s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, target: Target, chains: int = 1
 ) -> None:
-    """The register tile: reduction outside, rows inside it, columns innermost; `chains` sums of each element."""
+    """Schedule the register tile: reduction outside, rows inside it, columns innermost, with `chains` partial sums of
+    each element."""
     *own, reduce = s.loops(block)[-len(anchor.spatial) - 1 :]
     # Rows outside columns: a row's value is then used at once for all its columns and needs one register.
     inner = [loop for loop in own if extent(s, loop) != 1]
@@ -308,8 +313,8 @@ def tile_block(
 
 
 def in_chains(s: Schedule, block: BlockRef, reduce: LoopRef, chains: int) -> tuple[BlockRef, LoopRef, LoopRef]:
-    """Sum every so-many-th step of the reduction by itself, and those sums after it. Returns the block of the former
-    with its loops over steps and over these sums."""
+    """Split the sum of a reduction into `chains` sums, each of every `chains`-th step, which are added at the end.
+    Returns the block of the partial sums with its loops over steps and over these sums."""
     steps, chain = s.split(reduce, factor=chains)
     part = s.rfactor(block, chain)
     s.set_scope(part, "local")
@@ -324,8 +329,8 @@ def in_chains(s: Schedule, block: BlockRef, reduce: LoopRef, chains: int) -> tup
 def prefetch_panel(
     s: Schedule, anchor: Stage, reduce: LoopRef, copies: int, candidate: Candidate, target: Target
 ) -> tuple[LoopRef, LoopRef]:
-    """Let a tile prefetch its panel a little ahead, or its rows their part of the next one: a few lines every
-    `copies` steps, if these divide the reduction. Returns the reduction's outer and inner loop, maybe the same one."""
+    """Let a tile prefetch its panel shortly before it is read, or a part of the next panel: a few lines every `copies`
+    steps, if these divide the reduction. Returns the reduction's outer and inner loop, which may be the same."""
     weights, row, depth = packed_operand(anchor), row_iter(anchor), extent(s, reduce)
     rows, width, prefetch, sharing = (candidate.knob(name) for name in ("rows", "width", "ahead", "sharing"))
     if weights is None or row is None or as_int(weights.buffer.shape[-1]) != width:
@@ -356,5 +361,6 @@ def prefetch_panel(
 
 
 PLAN = Plan("contraction", fits, candidates, apply, cases, refines=("rows",))
-"""Both plans of one row are bound by memory, and their estimates do not compare: that of rows leaves out that a single
-stream does not draw all of the bandwidth, this one that narrow weights take less of it."""
+"""The plan is preferred to that of rows: with one row both are bound by memory, and their estimates are not comparable.
+That of rows ignores that a single stream does not use all of the bandwidth, this one that narrow weights need less of
+it."""

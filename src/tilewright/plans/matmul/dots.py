@@ -6,7 +6,7 @@
             tile[r, p, :] += dot(a[r, k, :], w[p, k, :, :])        rows and panels unrolled
         out[...] = epilogue(tile)
 
-Weights come as `pack_dot` makes them: panels as wide as the instruction, groups of the depth side by side.
+Weights are packed by `pack_dot`: panels as wide as the instruction, groups of the depth side by side.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 MAX_WASTE = 0.03
-"""The share of panels of zeros that is accepted for wider tiles."""
+"""The largest share of panels of zeros that is accepted for wider tiles."""
 
 
 def operands(anchor: Stage) -> tuple[Load, Load] | None:
-    """(rows, packed weights) of a product whose weights end in (lane, group member); None if it is another."""
+    """(rows, packed weights) of a product whose weights end in (lane, group member); None for other products."""
     loads = factors(anchor.block)
     if loads is None or not anchor.spatial or len(anchor.reduce) < 2:
         return None
@@ -54,7 +54,7 @@ def _is_lane(index: Expr, column: Var) -> bool:
 
 
 def instruction(anchor: Stage, target: Target) -> Dot | None:
-    """The dot instruction that a product is packed for."""
+    """The dot instruction for which a product's weights are packed; None if there is none."""
     result = operands(anchor)
     if result is None:
         return None
@@ -65,7 +65,8 @@ def instruction(anchor: Stage, target: Target) -> Dot | None:
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """One product that a dot instruction of the target computes, nothing before it, pointwise work after."""
+    """Whether a function is one product that a dot instruction of the target computes, with nothing before it and
+    pointwise work after."""
     if len(structure.anchors) != 1:
         return False
     (anchor,) = structure.anchors
@@ -80,7 +81,7 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def row_iter(anchor: Stage) -> BlockIter | None:
-    """The innermost iterator that shares the weights, one of more than one iteration if there is any."""
+    """The innermost iterator whose values share the weights, preferably one with more than one iteration."""
     result = operands(anchor)
     assert result is not None
     shared = [it for it in anchor.spatial[:-1] if it not in uses(result[1], anchor.spatial)]
@@ -113,7 +114,7 @@ def product_cycles(rows: int, depth: int, columns: int, dot: Dot, target: Target
 
 
 def _tiles(rows: int, panels: int, target: Target) -> Iterator[tuple[int, int]]:
-    """Rows and panels of the tiles that fit registers."""
+    """(rows, panels) of the tiles that fit registers."""
     for tall in range(1, min(MAX_ROWS, rows) + 1):
         for wide in range(1, min(8 if tall == 1 else 4, panels) + 1):
             # An instruction cannot do a part of a panel.
@@ -122,17 +123,17 @@ def _tiles(rows: int, panels: int, target: Target) -> Iterator[tuple[int, int]]:
 
 
 OPEN_PANELS = 2
-"""To a multiple of how many panels columns are rounded up whose number is known only at a call."""
+"""The multiple to which the number of panels is rounded up if the number of columns is known only at a call."""
 
 
 def panel_multiple(columns: int, lanes: int) -> int:
-    """To a multiple of how many panels the weights are rounded up, so that tiles of several panels divide them."""
+    """The multiple to which the number of panels is rounded up, so that tiles of several panels divide it."""
     panels = -(-columns // lanes)
     return next(m for m in (12, 6, 4, 2, 1) if m == 1 or -panels % m <= panels * MAX_WASTE)
 
 
 def _cycles(tall: int, wide: int, rows: int, panels: int, steps: int, dot: Dot, target: Target) -> float:
-    """Estimated cycles of rows x panels tiles of tall x wide accumulators."""
+    """Estimated cycles of a product of `rows` x `panels` accumulators in tiles of `tall` x `wide`."""
 
     def tile(m: int, p: int) -> float:
         return tile_cycles(m, p, steps, dot, target)
@@ -147,7 +148,7 @@ def _cycles(tall: int, wide: int, rows: int, panels: int, steps: int, dot: Dot, 
 
 
 def tile_cycles(rows: int, panels: int, steps: int, dot: Dot, target: Target) -> float:
-    """Estimated cycles of a tile of rows x panels accumulators over so many groups of the depth."""
+    """Estimated cycles of a tile of `rows` x `panels` accumulators over `steps` groups of the depth."""
     costs = target.costs.arithmetic
     loads = (rows + 2 * panels) / costs.loads_per_cycle
     dots = rows * panels * dot.cost / target.fma_per_cycle
@@ -188,7 +189,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 def tile_loops(
     s: Schedule, anchor: Stage, out: BlockRef, candidate: Candidate, dot: Dot
 ) -> tuple[list[LoopRef], int, int]:
-    """The output's loops in tiles. Returns the outer ones, how many are inside, and how many threads may share."""
+    """Tile the loops of the output. Returns its outer loops, how many loops are inside, and how many threads may
+    share."""
     row = row_iter(anchor)
     *others, column = s.loops(out)
     panel, inside, lane = s.split(column, factors=(None, candidate.knob("panels"), dot.lanes))
@@ -212,4 +214,5 @@ def tile_loops(
 
 
 PLAN = Plan("dots", fits, candidates, apply, refines=("rows",))
-"""The estimate of rows leaves out that narrow factors are widened first, which the instruction does by itself."""
+"""The plan is preferred to that of rows, whose estimate ignores that narrow factors have to be widened without the
+instruction."""

@@ -1,10 +1,10 @@
-"""Epilogues of products that compute much: what they are estimated to take, after a tile or between the next one's
-products (`transform/loops/defer.py`).
+"""Estimates of costly epilogues of products, after a tile or between the products of the next one
+(`transform/loops/defer.py`).
 
-Functions whose coefficients come from tables in registers (`transform/math/tables.py`) keep the unit that
-permutes, and those that add and compare, about as long as those that multiply. Between products only the last count,
-which is half of it; but a tile goes through memory then, and its successor's registers must leave some for the
-function.
+Functions whose coefficients come from tables in registers (`transform/math/tables.py`) occupy the unit for
+permutations, and those for additions and comparisons, about as long as the multipliers. Between products only the
+multipliers count, which is half of the time; but then a tile goes through memory, and the next tile must leave
+registers for the function.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tilewright.plans.matmul.tiles import MatmulTile, Product
 from tilewright.targets.target import Target
 
 AT_WORK = 6
-"""Registers that a function takes."""
+"""The number of registers that a function needs."""
 
 
 def epilogue_work(structure: Structure, anchor: Stage, target: Target) -> float:
-    """Operations for an element of a product after it, in multiply-adds, beyond those of a simple epilogue."""
+    """The operations per element of a product's epilogue, in multiply-adds, beyond those of a simple epilogue."""
     stores = [s for stage in structure.after(anchor) for s in walk(stage.block.body) if isinstance(s, Store)]
     return max(0.0, sum(weight(s.value, target) for s in stores) - ORDINARY)
 
 
 def epilogue(tile: MatmulTile, product: Product, work: float, target: Target, *, defer: bool) -> Cost:
-    """The cycles that a product's epilogue takes beyond a simple one's, of so much work for an element."""
+    """The cycles of a product's epilogue beyond a simple one, for `work` multiply-adds per element."""
     vectors = max(1, tile.width // target.lanes(product.itemsize))
     panels = -(-product.columns // tile.width)
     each = work * panels * vectors / target.fma_per_cycle
@@ -40,8 +40,8 @@ def epilogue(tile: MatmulTile, product: Product, work: float, target: Target, *,
 
 
 def can_defer(anchor: Stage, tile: MatmulTile, work: float, target: Target) -> bool:
-    """Whether a tile's epilogue may wait for the next one: one of functions in f32 that have tables in
-    registers, and registers for both."""
+    """Whether a tile's epilogue may be deferred: its functions are in f32 with register tables, and there are registers
+    for both."""
     tables = bool(target.isa.tables) and anchor.writes[0].dtype is f32
     vectors = tile.width // target.lanes(f32.itemsize)
     state = tile.rows * vectors + vectors + target.registers // target.costs.arithmetic.registers_a_spare + AT_WORK

@@ -29,14 +29,14 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 MAX_WASTE = 0.1
-"""The share of panels of zeros that is accepted for wider tiles."""
+"""The largest share of panels of zeros that is accepted for wider tiles."""
 
 MAX_SIDE = 6
-"""Pairs, or panels, of a tile at most."""
+"""The largest number of pairs, or of panels, in a tile."""
 
 
 def instruction(anchor: Stage, target: Target) -> Dot | None:
-    """The instruction that a product's weights are packed for."""
+    """The instruction for which a product's weights are packed; None if there is none."""
     loads = factors(anchor.block)
     if loads is None:
         return None
@@ -46,7 +46,7 @@ def instruction(anchor: Stage, target: Target) -> Dot | None:
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """A product in pairs, with pointwise work before it and after."""
+    """Whether a function is a product in pairs, with pointwise work before and after it."""
     if structure.operator(MATMUL_MMLA) is None or len(structure.anchors) != 1:
         return False
     (anchor,) = structure.anchors
@@ -90,15 +90,16 @@ def panel_multiple(columns: int) -> int:
 
 
 def _cycles(tall: int, wide: int, pairs: int, panels: int, steps: int, dot: Dot, target: Target) -> float:
-    """Estimated cycles of a product of so many pairs of rows and panels, by tiles of tall x wide vectors of sums."""
+    """Estimated cycles of a product of `pairs` pairs of rows and `panels` panels, by tiles of `tall` x `wide` vectors
+    of sums."""
     whole, rest = divmod(pairs, tall)
     each = whole * tile_cycles(tall, wide, steps, dot, target)
     return panels / wide * (each + (tile_cycles(rest, wide, steps, dot, target) if rest else 0.0))
 
 
 def tile_cycles(tall: int, wide: int, steps: int, dot: Dot, target: Target) -> float:
-    """Estimated cycles of a tile over so many groups of the depth: its products, loads and sums, which are moved to
-    the order of rows after."""
+    """Estimated cycles of a tile over `steps` groups of the depth: its products, its loads, and reordering its sums to
+    rows."""
     costs = target.costs.arithmetic
     loads = (tall + 2 * wide) / costs.loads_per_cycle
     step = max(tall * wide * dot.cost / target.fma_per_cycle, loads, costs.dot_latency)
@@ -107,7 +108,8 @@ def tile_cycles(tall: int, wide: int, steps: int, dot: Dot, target: Target) -> f
 
 @lru_cache(maxsize=4096)
 def product_cycles(rows: int, depth: int, columns: int, dot: Dot, target: Target) -> float:
-    """Estimated cycles of a product by the best tile, and of its rows' copy in pairs, a load and a store a group."""
+    """Estimated cycles of a product by the best tile, and of the copy of its rows to pairs, a load and a store per
+    group."""
     pairs, panels, steps = -(-rows // SIDE), -(-columns // SIDE), -(-depth // dot.group)
     panels += -panels % panel_multiple(columns)
     shapes = product_tiles(pairs, panels, target)
@@ -137,7 +139,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def square_tile(s: Schedule, anchor: Stage, block: BlockRef, rows: BlockRef, tile: LoopRef, dot: Dot) -> None:
-    """The sums of a tile, and what has them in the order of rows, in registers: a step of the reduction is one
+    """Keep the sums of a tile, and their copy in the order of rows, in registers; a step of the reduction is one
     instruction for each two rows and columns."""
     for stage in (rows, block):
         s.compute_at(stage, tile)
@@ -156,7 +158,7 @@ def square_tile(s: Schedule, anchor: Stage, block: BlockRef, rows: BlockRef, til
 
 
 def _in_vectors(s: Schedule, stage: BlockRef, count: int, lanes: int) -> None:
-    """The innermost `count` loops of a stage unrolled, the last one in vectors of so many lanes."""
+    """Unroll the innermost `count` loops of a stage, the last one in vectors of `lanes` lanes."""
     *before, columns = list(s.loops(stage))[-count:]
     if (extent(s, columns) or 0) > lanes:
         several, columns = s.split(columns, factor=lanes)

@@ -6,8 +6,8 @@ for panel group, row tile:                                  parallel
         tile[r, p, :] += x[r, index[p, j]] * values[p, j, :]       or, of windows, x[r, index[p, j] + place[p, j, :]]
     out[...] = epilogue(tile)
 
-Panels beside each other are sums that do not wait for each other. Narrower blocks with many rows are multiplied
-transposed, which is a product of rows picked by an index: sketches and contractions schedule those.
+Several panels are independent sums, which hide latency. Narrower blocks with many rows are multiplied transposed, which
+is a product of rows picked by an index: sketches and contractions schedule those.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 LATENCY = 4.0
-"""Cycles that a multiply-add takes until the next one can use its sum."""
+"""The cycles from a multiply-add to the next one that can use its sum."""
 REGISTERS = 32
-"""Registers from which on sums of several columns fit."""
+"""The least number of registers for which sums of several columns fit."""
 LINE = 1.0
-"""Cycles until a line is there that the second cache has. Tiles of 2, 4, 8 and 12 columns by two vectors of a sparse
+"""The cycles to load a cache line from the second level. Tiles of 2, 4, 8 and 12 columns by two vectors of a sparse
 product of 32 rows take 3.6, 3.0, 2.4 and 2.4 cycles an element, estimated 4.0, 3.5, 2.8, 2.5 (3072 x 768, 70 % zeros,
 Zen 5, 30 November 2026)."""
 STEPS = 2
-"""Blocks of a panel that are written out."""
+"""The number of blocks of a panel that are unrolled."""
 
 
 def _total(structure: Structure) -> Stage | None:
@@ -51,15 +51,15 @@ def _by_window(total: Stage) -> bool:
 
 
 def _width(total: Stage) -> int:
-    """Columns of a panel."""
+    """The number of columns in a panel."""
     blocks = {b.shape for b in total.reads if b.dtype.is_int and len(b.shape) == 2}
     values = (b for b in total.reads if len(b.shape) == 3 and b.dtype.is_float and b.shape[:2] in blocks)
     return next((as_int(b.shape[2]) or 0 for b in values), 0)
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """A product with sparse weights, not transposed, whose blocks are whole vectors and whose columns fill panels, with
-    pointwise work after it and none before."""
+    """Whether a function is a product with sparse weights, not transposed, with blocks of whole vectors and columns
+    that fill panels, pointwise work after it and none before."""
     total = _total(structure)
     if total is None or structure.before(total):
         return False
@@ -114,19 +114,20 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 PLAN = Plan("sparse", fits, candidates, apply)
-"""Products with sparse weights in blocks of whole vectors."""
+"""The plan of products with sparse weights in blocks of whole vectors."""
 
 
 def _columns(structure: Structure) -> Stage | None:
-    """The sums of a transposed product of single elements."""
+    """The stage of the sums in a transposed product with single elements as blocks; None for other functions."""
     reductions = [st for st in structure.stages if st.block.is_reduction]
     blocks = reductions[0].attributes(SPARSE_MATMUL) if len(reductions) == 1 else None
     return reductions[0] if blocks is not None and blocks.transposed else None
 
 
 def takes_columns(structure: Structure, target: Target) -> bool:
-    """One transposed product of single elements with rows in whole vectors, and pointwise work after it, where
-    registers hold the sums of several columns (16 of AVX2 are too few: 0.95 times as fast as contractions)."""
+    """Whether a function is one transposed product with single elements as blocks and rows in whole vectors, with
+    pointwise work after it, and registers can hold the sums of several columns (the 16 of AVX2 are too few: 0.95 times
+    as fast as contractions)."""
     total = _columns(structure)
     if total is None or structure.before(total) or _width(total) != 1 or target.registers < REGISTERS:
         return False
@@ -136,7 +137,7 @@ def takes_columns(structure: Structure, target: Target) -> bool:
 
 
 def columns_candidates(structure: Structure, target: Target) -> list[Candidate]:
-    """Columns beside each other, and vectors of rows of each."""
+    """The settings: the number of columns in a tile, and of vectors of rows for each."""
     total = _columns(structure)
     assert total is not None
     lanes, columns = lanes_of(total, target), as_int(total.spatial[-2].extent) or 1
@@ -159,7 +160,8 @@ def columns_candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def apply_columns(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
-    """Tiles of some columns by vectors of rows; the rows of a tile stay in the second cache for all columns."""
+    """Schedule tiles of some columns by vectors of rows; the rows of a tile stay in the second-level cache for all
+    columns."""
     total = _columns(structure)
     assert total is not None
     epilogue, lanes = structure.after(total), lanes_of(total, target)
@@ -182,4 +184,4 @@ def apply_columns(s: Schedule, structure: Structure, candidate: Candidate, targe
 
 
 COLUMNS = Plan("sparse columns", takes_columns, columns_candidates, apply_columns)
-"""Transposed products with sparse weights of single elements."""
+"""The plan of transposed products with sparse weights of single elements."""

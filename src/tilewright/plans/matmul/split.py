@@ -11,10 +11,10 @@ from tilewright.targets.target import Target
 
 
 def split_cost(product: Product, terms: int, weights: int, tile: Dot, target: Target) -> Cost:
-    """The product in registers of matrices and the passes over its rows before it: one that finds their largest
-    magnitudes, one that makes pieces of them.
+    """The cost of the product in matrix registers and of two passes over its rows before it: for their largest
+    magnitudes, and for splitting them into pieces.
 
-    `weights`: bytes of all weights of the model as they are in f32, which say where those of this product come from.
+    `weights`: the bytes of all weights of the model in f32, which determine the level of memory that they come from.
     """
     costs, pieces = target.costs.matrices, count_of(terms)
     rows, depth, columns = product.rows, product.depth, product.columns
@@ -27,8 +27,8 @@ def split_cost(product: Product, terms: int, weights: int, tile: Dot, target: Ta
 
 
 def split_both_cost(product: Product, times: int, terms: int, tile: Dot, target: Target) -> Cost:
-    """The cost of `times` products of `terms` terms whose factors both change from call to call: both factors are split
-    into pieces of bf16, and those of the second are packed in panels."""
+    """The cost of `times` products of `terms` terms whose factors are both computed: both are split into pieces of
+    bf16, and those of the second are packed in panels."""
     costs, pieces = target.costs.matrices, count_of(terms)
     rows, depth, columns = product.rows, product.depth, product.columns
     sums = registers_cycles(rows, depth, columns, tile, target, costs.stored_product_sums, terms)
@@ -39,7 +39,8 @@ def split_both_cost(product: Product, times: int, terms: int, tile: Dot, target:
 
 
 def pieces_cost(count: int, pieces: int, target: Target) -> Cost:
-    """Cost of splitting `count` numbers, which were just computed, into `pieces` each, and of finding the largest."""
+    """The cost of splitting `count` numbers, which were just computed, into `pieces` each, and of finding the largest
+    magnitude."""
     read, written = 4 * count, 2 * pieces * count
     return Cost(
         compute=fma_cycles(count * (1 + OPERATIONS * pieces), target.lanes(4), target),
@@ -51,18 +52,18 @@ def pieces_cost(count: int, pieces: int, target: Target) -> Cost:
 
 
 def terms_within(error: float) -> tuple[int, ...]:
-    """The numbers of terms whose products are within an error, relative to their largest output."""
+    """The numbers of terms whose products have at most this error, relative to their largest output."""
     return tuple(terms for terms in TERMS if ERRORS[terms] <= error)
 
 
 ERRORS = {3: 1e-5, 6: 1e-6}
-"""The largest error of a product by so many terms, relative to its largest output (docs/accuracy.md)."""
+"""For each number of terms the largest error of a product, relative to its largest output (docs/accuracy.md)."""
 
 KERNELS = 3
-"""Kernels before the product: the largest number of each row, that of all rows, the pieces. Each is assumed to begin as
-slowly as one that configures registers of matrices; this is not measured."""
+"""The number of kernels before the product: for the largest magnitude of each row, that of all rows, the pieces. Each
+is assumed to start as slowly as one that configures matrix registers; this is not measured."""
 
 OPERATIONS = 4
-"""Vector operations for a piece: it is rounded, widened, subtracted from the number, stored as half a vector."""
+"""The vector operations per piece: it is rounded, widened, subtracted from the number, and stored as half a vector."""
 
 __all__ = ["pieces_cost", "split_cost", "terms_within"]

@@ -1,8 +1,8 @@
-"""Matrix products by instructions that multiply matrices in registers of their own.
+"""Matrix products in matrix registers (AMX).
 
-x' = rows with zeros after them                                   where they are no whole registers
+x' = rows with zeros after them                                   if they do not fill whole registers
 for block of rows, outer..., panel group, row tile:                a block's rows stay in the second level
-    tile[rows, panels] = 0                                         registers of matrices
+    tile[rows, panels] = 0                                         matrix registers
     for k in the depth of a register:
         tile[r, p] += multiply(x'[r, k], w[p, k])                  rows and panels unrolled
         of pieces (`ops/lowered/split.py`): this for each term     terms unrolled, around rows and panels
@@ -44,17 +44,18 @@ from tilewright.schedule.tile_intrinsics import STORE, ZERO
 from tilewright.targets.target import Target
 
 SHAPES = ((2, 2), (1, 4), (4, 1), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
-"""Registers of sums by rows and panels: four of eight, so that two operands of each side stay in the others."""
+"""(rows, panels) of the accumulators in a tile: four of eight registers, which leaves two for the operands of each
+side."""
 
 REGISTERS = 8
 STORED = f32
-"""The type in which sums of a block of the depth are stored; i32, that of products of bytes, has the same size."""
+"""The type in which sums over a block of the depth are stored; i32, for products of bytes, has the same size."""
 BEYOND = ("l3", "memory")
-"""Levels beyond the second one."""
+"""The levels beyond the second one."""
 
 
 def instruction(anchor: Stage, target: Target) -> Dot | None:
-    """The instruction that a product's weights are packed for."""
+    """The instruction for which a product's weights are packed; None if there is none."""
     result = operands(anchor)
     if result is None:
         return None
@@ -65,7 +66,7 @@ def instruction(anchor: Stage, target: Target) -> Dot | None:
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """A product in whole registers, with pointwise work before it and after."""
+    """Whether a function is a product in whole matrix registers, with pointwise work before and after it."""
     if structure.operator(MATMUL_TILES) is None and structure.operator(MATMUL_PIECES) is None:
         return False
     if len(structure.anchors) != 1:
@@ -111,9 +112,9 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def blocks(anchor: Stage, tile: int, target: Target) -> tuple[int, ...]:
-    """Into blocks of how many rows those of a product may fall, so that every group of panels reads a block from the
-    second level; 0: they are one block. A block is whole tiles of half of that level at most, so that panels
-    pass beside them."""
+    """The numbers of rows in a block to consider, so that every group of panels reads a block from the second level; 0:
+    all rows are one block. A block has whole tiles and takes at most half of that level, so that panels fit beside
+    it."""
     rows, outer = as_int(anchor.spatial[-2].extent), prod(number(it.extent) for it in anchor.spatial[:-2])
     size = _operand_bytes(anchor, 0)
     if rows is None or outer != 1 or level(size, target) not in BEYOND:
@@ -123,9 +124,8 @@ def blocks(anchor: Stage, tile: int, target: Target) -> tuple[int, ...]:
 
 
 def depths(anchor: Stage, tall: int, wide: int, rows: int | None, dot: Dot, target: Target) -> tuple[int, ...]:
-    """Into blocks of which depth a product of several tiles of rows may fall, so that a group of panels stays in the
-    first level while tiles pass: as deep as fits it beside two tiles. Sums of all blocks are a quarter of the second
-    level at most."""
+    """The depths of a block to consider, so that a group of panels stays in the first level while several tiles of rows
+    use it: as deep as fits beside two tiles. The sums of all tiles take at most a quarter of the second level."""
     steps = as_int(anchor.reduce[-2].extent) or 1
     if rows is None or rows <= tall * dot.rows:
         return ()
@@ -142,8 +142,8 @@ def depths(anchor: Stage, tall: int, wide: int, rows: int | None, dot: Dot, targ
 
 
 def reread_cycles(anchor: Stage, block: int, groups: int, target: Target) -> float:
-    """Cycles of reading operands again from beyond the second level: rows for each group of panels but the first,
-    panels for each block of rows but the first."""
+    """Cycles of rereading operands from beyond the second level: rows for each group of panels but the first, panels
+    for each block of rows but the first."""
     rows, panels = _operand_bytes(anchor, 0), _operand_bytes(anchor, 1)
     if block:
         count = (as_int(anchor.spatial[-2].extent) or block) // block
@@ -159,16 +159,16 @@ def _operand_bytes(anchor: Stage, which: int) -> int:
 
 
 def terms_of(anchor: Stage) -> int:
-    """How many products of pieces each product is; 1 of a product of numbers as they are."""
+    """The number of products of pieces that make a product; 1 for products of unsplit numbers."""
     has_terms = find(anchor.block.notes, Origin)
     attrs = None if has_terms is None else has_terms.attrs
     return attrs.terms if isinstance(attrs, MatmulPiecesAttrs | ConvPiecesAttrs) else 1
 
 
 def tile_cycles(tall: int, wide: int, steps: int, dot: Dot, target: Target, terms: int = 1) -> float:
-    """Estimated cycles of tall x wide registers of sums over so many registers of the depth: products start one after
-    another, loads beside them, a row at a time; sums are stored a row at a time too. From one of the `terms` to the
-    next one of a pass over the depth one side's pieces stay in registers."""
+    """Estimated cycles of `tall` x `wide` accumulators over `steps` registers of the depth: products start one after
+    another, loads run beside them, row by row, and so are sums stored. Between the `terms` of one pass over the depth
+    one side's pieces stay in registers."""
     count = len(passes(terms)) if terms > 1 else 1
     loads = count * loading(tall, wide, 1, dot, target)
     loads += (terms - count) * max(tall, wide) * dot.rows / target.costs.arithmetic.loads_per_cycle
@@ -177,14 +177,14 @@ def tile_cycles(tall: int, wide: int, steps: int, dot: Dot, target: Target, term
 
 
 def loading(tall: int, wide: int, steps: int, dot: Dot, target: Target) -> float:
-    """Cycles of the loads of so many steps."""
+    """The cycles of the loads of `steps` steps."""
     together = tall + wide if tall * wide + wide < REGISTERS else tall * (1 + wide)
     return steps * together * dot.rows / target.costs.arithmetic.loads_per_cycle
 
 
 @lru_cache(maxsize=4096)
 def product_cycles(rows: int, depth: int, columns: int, tile: Dot, target: Target) -> float:
-    """Estimated cycles of a product in a kernel of its own."""
+    """Estimated cycles of a product in a separate kernel."""
     costs = target.costs.matrices
     return costs.configured + registers_cycles(rows, depth, columns, tile, target, costs.stored_product_sums)
 
@@ -192,8 +192,8 @@ def product_cycles(rows: int, depth: int, columns: int, tile: Dot, target: Targe
 def registers_cycles(
     rows: int, depth: int, columns: int, tile: Dot, target: Target, sums: float, terms: int = 1
 ) -> float:
-    """Estimated cycles of a product in whole registers, with the copy of rows that are none; `sums`: for each vector of
-    them, of what follows."""
+    """Estimated cycles of a product in whole matrix registers, including the copy of rows that do not fill them;
+    `sums`: the cycles of the epilogue for each vector of sums."""
     tiles, panels, steps = -(-rows // tile.rows), -(-columns // tile.lanes), -(-depth // tile.depth)
     shapes = [(tall, wide) for tall, wide in SHAPES if tiles % tall == 0 and panels % wide == 0]
     counts = [
@@ -233,9 +233,9 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 def _depth_blocks(
     s: Schedule, block: BlockRef, order: list[LoopRef], steps: int, rows: int, dot: Dot
 ) -> tuple[BlockRef, BlockRef, LoopRef]:
-    """Let every tile of rows take a block of the depth of a group of panels before the next one, so that these panels
-    stay in the first level. Sums of each block are stored, and added where a tile's result is made. Returns the block
-    that multiplies, the one that stores its registers and the loop over tiles of rows."""
+    """Split the depth into blocks, each of which all tiles of rows use before the next one, so that panels stay in the
+    first level. Sums over each block are stored, and added for a tile's result. Returns the block that multiplies, the
+    one that stores its registers, and the loop over tiles of rows."""
     step = [loop for it, loop in own_loops(s, block) if it.kind == "reduce"][-2]
     outer, _ = s.split(step, factor=steps)
     part = s.rfactor(block, outer)
@@ -267,10 +267,10 @@ def multiply_tiles(
     terms: int = 1,
     stored: BlockRef | None = None,
 ) -> None:
-    """Sums in registers, from which they go to memory that the stages after them read; `prefetch` is what each step of
-    the depth prefetches. Of more than one of the `terms` the reduction's loop before the depth's is over those of a
-    product of pieces: those of a pass over the depth are multiplied at each step of it. `stored`: the block that stores
-    registers, where there is one, whose loop `place` is."""
+    """Schedule sums in matrix registers, which are stored to memory for later stages; `prefetch` is the prefetch of
+    each step of the depth. With several `terms` the reduction's loop outside that of the depth is over the terms of a
+    product of pieces: the terms of one pass are multiplied at each step of the depth. `stored`: the block that stores
+    registers, if there is one; `place` is its loop."""
     dtype = anchor.writes[0].dtype
     by_depth = stored is not None
     if stored is None:
@@ -301,7 +301,7 @@ def multiply_tiles(
 
 
 def _inside(s: Schedule, block: BlockRef, place: LoopRef) -> list[LoopRef]:
-    """The loops around a block that are inside of another one."""
+    """The loops around a block that are inside of the loop `place`."""
     loops = list(s.loops(block))
     return loops[[loop.name for loop in loops].index(place.name) + 1 :]
 
@@ -313,7 +313,7 @@ def _tensorize(s: Schedule, matrices: list[LoopRef], row: LoopRef, name: str) ->
 
 
 def _matrices(s: Schedule, loops: list[LoopRef], dot: Dot) -> tuple[list[LoopRef], list[LoopRef]]:
-    """The loops over matrices, and those over a matrix's rows and columns, which are the last two dimensions."""
+    """(loops over matrices, loops over a matrix's rows and columns, which are the last two dimensions)."""
     *others, rows, columns = loops
     row, i = s.split(rows, factor=dot.rows)
     column, j = s.split(columns, factor=dot.lanes)

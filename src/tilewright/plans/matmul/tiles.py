@@ -1,11 +1,10 @@
-"""Tiles of matrix products with packed weights: what stays in registers, by an analytic estimate.
+"""Tiles of matrix products with packed weights: the sums that stay in registers, by an analytic estimate.
 
 A tile is `rows` x `panels` x `width` accumulators. A step of the reduction costs the tile's multiply-adds, its loads or
-the latency of one multiply-add, whichever is longest, beside what the weights' cache level needs to bring the
-step's bytes (`plans/framework/cost.py` says how they overlap). With few rows the weights are read once and their level
-decides;
-then several panels at once keep enough multiply-adds in flight, and are as many streams as the core follows best
-(`Target.streams`).
+the latency of one multiply-add, whichever is longest, beside what the weights' cache level needs to bring the step's
+bytes (`plans/framework/cost.py` says how they overlap). With few rows the weights are read once, and the level that
+they come from limits speed; then several panels at once keep enough multiply-adds in flight, in as many streams as the
+core follows best (`Target.streams`).
 """
 
 from __future__ import annotations
@@ -25,37 +24,39 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 MAX_ROWS = 14
-"""Rows of a tile. Where their number is symbolic, each remainder becomes a version of its own."""
+"""The largest number of rows of a tile. If their number is symbolic, each remainder becomes a separate version."""
 MAX_PANELS = 4
 MAX_VECTORS = 4
-"""Vectors of a panel."""
+"""The largest number of vectors in a panel."""
 SHORT_ROWS = 6
-"""Up to so many rows, about one tile, the weights are read once."""
+"""The largest number of rows, about one tile, for which the weights are read once."""
 SHORT_TRANSPOSED_ROWS = 14
-"""Up to so many rows of a transposed left operand the right one is read about once, too, with many registers."""
+"""The largest number of rows of a transposed left operand for which the right one is read about once, if there are many
+registers."""
 WIDE_TILE_REGISTERS = 32
-"""With fewer, a tile has a third of the products for each line of turned rows."""
+"""The least number of registers that counts as many: with fewer, a tile has a third of the products per line of
+transposed rows."""
 ADJACENT_TILES = 4
-"""Tiles of rows that make a strip for the second level of cache worth while."""
+"""The least number of row tiles that make a strip for the second level of cache worthwhile."""
 MIN_STRIPS = 16
-"""The number of strips from which a small last one costs little."""
+"""The number of strips from which on a small last one costs little."""
 SYMBOLIC_SHARING = 96
-"""Rows that prefetch a panel together where their number is unknown: of fewer each has a larger part, more
-prefetch it again."""
+"""The number of rows that is assumed to prefetch a panel together if it is unknown: fewer rows would each need a larger
+part, more rows prefetch it again."""
 BODY = 48
-"""Products (vector multiply-adds) that the body of the innermost loop holds at least,"""
+"""The least number of vector multiply-adds in the innermost loop's body, unless that is more than `MAX_STEPS` steps."""
 MAX_STEPS = 8
-"""unless it would be more steps than this."""
+"""The largest number of unrolled steps of the innermost loop."""
 CHAINS = (2, 4, 8)
-"""Sums of every second, fourth or eighth step that a tile may hold separately,"""
+"""Numbers of partial sums of each element in a tile, each over every 2nd, 4th or 8th step."""
 CHAINED = 1.05
-"""and how many times as fast it must be with them, by estimate: where weights come from the second level it is not."""
+"""The factor by which partial sums must be faster by estimate: if weights come from the second level, they are not."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatmulTile:
-    """`rows` x (`panels` x `width`) accumulators; `width` is also the width of the packed weight panels. `chains`: how
-    many of each, the sums of every so-many-th step of the reduction, which need not wait for each other."""
+    """`rows` x (`panels` x `width`) accumulators; `width` is also the width of the packed weight panels. `chains`: the
+    number of independent partial sums of each, over every `chains`-th step of the reduction."""
 
     rows: int
     width: int
@@ -65,10 +66,10 @@ class MatmulTile:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of `rows` x `depth` with `depth` x `columns`, elements of `itemsize` bytes; `count` of them, one after
-    the other, have weights of their own. `working_set`: bytes of weights that a call reads, these among them, where
-    they are more (`plans/framework/cost.py`). `unpacked`: they are rows as they lie, not packed: nothing follows a
-    panel's lines, and it arrives in the first pass of rows."""
+    """A product of `rows` x `depth` with `depth` x `columns`, elements of `itemsize` bytes; there are `count` of them,
+    one after the other, with different weights. `working_set`: the bytes of all weights that a call reads, if these are
+    more (`plans/framework/cost.py`). `unpacked`: weights are unpacked rows, whose panels hardware prefetchers do not
+    follow, so that each arrives with the first tile of rows."""
 
     rows: int
     columns: int
@@ -84,7 +85,7 @@ class Product:
         return self.depth * self.columns * self.itemsize * self.count
 
     def level(self, target: Target) -> str:
-        """Where the weights are when they are read for the first time in a call."""
+        """The level of memory that the weights come from when a call reads them first."""
         return level(max(self.weights, self.working_set), target)
 
 
@@ -100,7 +101,7 @@ def matmul_tile(
     narrow: bool = False,
 ) -> MatmulTile:
     """The tile for a product of `rows` x `depth` with `depth` x `columns` (both may be symbolic); `whole`: its panels
-    fill the columns if any do; `narrow`: they may be half a vector wide."""
+    divide the columns, if there are such panels; `narrow`: they may be half a vector wide."""
     ranked = _ranked(_sizes(rows, as_expr(columns)), max(1, depth), dtype.itemsize, target, narrow)
     known = as_int(as_expr(columns))
     if whole and known is not None:
@@ -111,14 +112,14 @@ def matmul_tile(
 def multiplies_in_place(
     rows: int | None, columns: int | None, depth: int | None, itemsize: int, target: Target, *, transposed: bool
 ) -> bool:
-    """Whether a product of operands that change with each call is best read where they lie: the right one (depth x
-    columns) without being packed and, if `transposed`, the left one (depth x rows) without being transposed.
+    """Whether a product of two computed operands best reads them in place: the right one (depth x columns) without
+    packing and, if `transposed`, the left one (depth x rows) without a transposition.
 
-    Rows of the right operand that are one panel are as good as packed. A few tiles of rows, no more rows than
-    registers, read an operand less often than packing does, however many panels it has. Turned rows, and further panels
-    after them, are walked with a stride, a line of each step; that pays while these lines do not share the sets of the
-    first level and a panel stays in the second one (on some machines all of an operand), and where a tile has products
-    enough for a line (docs/decisions/products-in-place.md).
+    If its rows are one panel wide, the right operand needs no packing. With few rows, at most as many as registers,
+    reading it in place costs less than packing, for any number of panels. Transposed rows, and further panels, are read
+    with a stride, one line per step; that pays if these lines do not share sets of the first level, a panel stays in
+    the second one (on some machines all of an operand), and a tile has enough products per line
+    (docs/decisions/products-in-place.md).
     """
     lanes = target.lanes(itemsize)
     if columns is None or (transposed and rows is None):
@@ -143,15 +144,14 @@ def multiplies_in_place(
 
 
 def has_whole_panels(rows: Expr, columns: int, depth: int, dtype: DType, target: Target) -> bool:
-    """Whether panels of some width fill the columns."""
+    """Whether there are panels whose width divides the columns."""
     ranked = _ranked(_sizes(rows, const(columns)), max(1, depth), dtype.itemsize, target, False)
     return any(columns % tile.width == 0 for _, tile in ranked)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The numbers of rows and of columns at which a product is estimated, pairwise, and which of the two are not
-    known."""
+    """The pairs (rows, columns) at which a product is estimated, and which of the two numbers are symbolic."""
 
     pairs: tuple[tuple[int, int], ...]
     symbolic: bool
@@ -169,8 +169,8 @@ def _sizes(rows: Expr, columns: Expr) -> _Sizes:
 def _ranked(
     sizes: _Sizes, depth: int, itemsize: int, target: Target, narrow: bool
 ) -> tuple[tuple[float, MatmulTile], ...]:
-    """The best tile of each width of panels with its mean cycles, ordered by the mean distance from the best of each
-    number of rows and columns: being slow at any of them counts alike."""
+    """(mean cycles, best tile) for each width of panels, ordered by the mean, over all pairs of rows and columns, of
+    the ratio to the best tile of the pair."""
     lanes = max(4, target.lanes(itemsize))
     result: dict[int, list[tuple[float, MatmulTile]]] = {}
     most = max(columns for _, columns in sizes.pairs)
@@ -196,7 +196,7 @@ def _ranked(
 
 
 def best(product: Product, target: Target) -> Cost:
-    """The estimate of the best tile over panels of any width, of one of the products."""
+    """The estimate of one of the products by the best tile, with panels of any width."""
     lanes = target.lanes(product.itemsize)
     sizes = (product.columns, product.depth, product.itemsize)
     results = [t for v in range(1, MAX_VECTORS + 1) for t in tiles(product.rows, v * lanes, *sizes, target)]
@@ -204,7 +204,7 @@ def best(product: Product, target: Target) -> Cost:
 
 
 def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int, target: Target) -> list[MatmulTile]:
-    """The tiles over panels of `width` that fit the registers; `rows` None: a symbolic number."""
+    """The tiles with panels of `width` that fit the registers; `rows` is None for a symbolic number."""
     vectors = -(-width // target.lanes(itemsize))
     most = MAX_ROWS if rows is None else min(MAX_ROWS, max(1, rows))
     limit = int(target.costs.traffic.crowded_rows * row_limit(depth * itemsize, target))
@@ -220,7 +220,8 @@ def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int,
 
 
 def in_chains(tile: MatmulTile, vectors: int, depth: int, itemsize: int, target: Target) -> Iterator[MatmulTile]:
-    """The tile with several sums of each element, where its multiply-adds wait for each other: as many as end that."""
+    """The tile with several partial sums of each element, if its multiply-adds wait for each other: with as many as
+    hide latency."""
     started = starts(tile.width * itemsize, target)
     waiting = target.costs.arithmetic.fma_latency * started
     for chains in CHAINS:
@@ -231,18 +232,18 @@ def in_chains(tile: MatmulTile, vectors: int, depth: int, itemsize: int, target:
 
 
 def starts(width: int, target: Target) -> float:
-    """Multiply-adds that start in a cycle in vectors of at most so many bytes: a core that needs both its units for a
-    vector starts twice as many of half the width."""
+    """The number of multiply-adds that start per cycle in vectors of `width` bytes: a core that combines two units for
+    a whole vector starts twice as many of half the width."""
     costs, fmas, vector = target.costs.arithmetic, target.fma_per_cycle, target.vector_bits // 8
     return min(max(1.0, vector / width) * fmas, max(costs.narrow_fma_per_cycle, fmas))
 
 
 def in_registers(tile: MatmulTile, vectors: int, target: Target) -> bool:
-    """Whether a tile's accumulators, of so many vectors a panel, stay in registers.
+    """Whether a tile's accumulators, `vectors` vectors per panel, stay in registers.
 
-    One row multiplies straight from memory; more rows share the panel's vectors in registers, and a full register file
-    leaves the next step's loads no place: the scheduler moves up more of them the more registers there are, and what it
-    has no place for are accumulators, spilled in every step.
+    One row multiplies directly from memory; more rows share the panel's vectors in registers. LLVM's scheduler moves
+    loads of the next step up, the more the more registers there are; if the register file is full, it spills
+    accumulators in every step.
     """
     if target.isa.reads_first:
         return tile.rows == 1 or whole_step(tile.rows, vectors * tile.panels) * tile.chains <= target.registers
@@ -252,8 +253,8 @@ def in_registers(tile: MatmulTile, vectors: int, target: Target) -> bool:
 
 
 def last_rows(tile: MatmulTile, itemsize: int, target: Target) -> int:
-    """The most rows of the last tile of a symbolic number of rows: one more, if registers have room for it and there
-    would be no more versions of a tile than one of MAX_ROWS has."""
+    """The largest number of rows of the last tile for a symbolic number of rows: one more than the tile's, if registers
+    hold it and there are no more versions than for a tile of MAX_ROWS."""
     vectors = -(-tile.width // target.lanes(itemsize))
     more = MatmulTile(tile.rows + 1, tile.width, tile.panels)
     return more.rows if 2 < tile.rows < MAX_ROWS - 1 and in_registers(more, vectors, target) else tile.rows
@@ -278,7 +279,7 @@ def estimate(tile: MatmulTile, product: Product, target: Target, *, symbolic: bo
 
 
 def _divided(rows: int, most: int, last: int, symbolic: bool) -> list[tuple[int, int]]:
-    """How many tiles of how many rows there are, of at most `most`, the last one of `last`
+    """(number of tiles, their rows) for tiles of at most `most` rows, the last one of at most `last`
     (`transform/loops/even.py`)."""
     whole, rest = divmod(rows, most)
     if symbolic and whole and rest == last - most == 1:
@@ -307,16 +308,16 @@ def _tile(tile: MatmulTile, product: Product, rows: int, panels: int, rate: floa
 
 
 def strip_rows(tile: MatmulTile, product: Product, target: Target, *, symbolic: bool = False) -> int:
-    """Rows that pass below all panels before the next ones do, 0 for all at once.
+    """The number of rows in a strip, which all panels use before the next strip; 0 if all rows are one.
 
-    Every panel walks over the rows of a strip again, and each tile of rows begins streams that nothing has prefetched
-    yet. Where all rows are more than the second level holds and a few tiles fit in a quarter of it, these make a
-    strip, as long as all panels stay in the last level for the next one; what is left of few strips and would be a
-    small one, for which all panels arrive once more, goes into the others. Otherwise strips are of about equal size
-    and take a quarter of the pages whose translations the second level of their buffer holds.
+    Every panel reads the rows of a strip again, and each tile of rows starts streams that nothing has prefetched. If
+    all rows exceed the second level and a few tiles fit in a quarter of it, these tiles make a strip, provided that all
+    panels stay in the last level for the next strip; rows left over after few strips are distributed to these, since a
+    small last strip would reload all panels. Otherwise strips are of about equal size and take a quarter of the pages
+    in the second-level TLB.
 
-    Of a symbolic number, `product.rows` at most, the rest is unknown. Where panels do not stay in the second
-    level, strips are then half of it: a rest of few rows, for which all panels arrive once more, is a smaller part.
+    For a symbolic number of rows, at most `product.rows`, the remainder is unknown. Then, if panels do not stay in the
+    second level, strips are half of it, so that a short last strip, which reloads all panels, costs relatively less.
     """
     row = product.depth * product.itemsize
     panels = product.columns * row
@@ -338,23 +339,23 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target, *, symbolic: 
 
 
 def _in_whole_rows(tile: MatmulTile, product: Product, target: Target) -> bool:
-    """Whether a tile's rows of the result are written whole before the next ones, where all panels stay in the first
-    level: results that do not, unless the last of few tiles has hardly any rows."""
+    """Whether the loop over panels is inside that over tiles of rows, if all panels stay in the first level: for
+    results that do not stay there, unless the last of few tiles has hardly any rows."""
     left = product.rows % tile.rows
     even = product.rows >= MIN_EVEN_TILES * tile.rows or not 0 < 2 * left < tile.rows
     return even and product.rows * product.columns * product.itemsize > 2 * target.l1
 
 
 MIN_EVEN_TILES = 8
-"""Tiles of rows from which on it does not matter how many rows the last one has."""
+"""The number of row tiles from which on the rows of the last one do not matter."""
 
 
 def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target, *, symbolic: bool = False) -> int:
-    """Rows that prefetch the next panel together, each its part; 0 if none does.
+    """The number of rows that prefetch the next panel together, each a part; 0 if none does.
 
-    Tiles of rows multiply with one panel after another, and only the first tile waits for each, if panels do not stay
-    in the second level. It need not if the tiles before it prefetch its lines, a few of them in each step: memory is
-    then busy all the time. Hardware sees a new stream in every panel and stops following it at the end of each page.
+    Tiles of rows multiply with one panel after another, and if panels do not stay in the second level, the first tile
+    waits for each. It need not wait if the tiles of the panel before prefetch its lines, a few in each step: then
+    memory is always busy. Hardware sees a new stream in every panel and stops following it at the end of each page.
     """
     is_short = product.rows < shared_panel_rows(product, target) or tile.rows == 1
     if is_short or product.level(target) not in SHARED_LEVELS or tile.panels > 1:
@@ -365,16 +366,16 @@ def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target,
 
 
 def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int:
-    """How many bytes ahead a single tile of few rows prefetches its own panel, 0 if it does not."""
+    """The distance in bytes at which a single tile of few rows prefetches its own panel; 0 if it does not."""
     return panel_distance(product, target) if tile.panels == 1 else 0
 
 
 def panel_distance(product: Product, target: Target) -> int:
-    """How many bytes ahead few rows prefetch their panel, 0 if they do not.
+    """The distance in bytes at which few rows prefetch their own panel; 0 if they do not.
 
     A panel takes longer to arrive than its products take, and to prefetch the next one would only delay it. One or two
-    rows are bound by memory alone, and what prefetches its lines takes the place of what reads them; from the last
-    level of cache, lines come about as fast as two rows are multiplied.
+    rows are limited by memory alone, and prefetches would only delay the loads; from the last level of cache, lines
+    arrive about as fast as two rows are multiplied.
     """
     prefetch = target.costs.prefetching
     match product.level(target):
@@ -388,25 +389,25 @@ def panel_distance(product: Product, target: Target) -> int:
 
 
 def shared_panel_rows(product: Product, target: Target) -> int:
-    """From how many rows on they prefetch the next panel together, by where panels come from."""
+    """The number of rows from which on they prefetch the next panel together, by the level that panels come from."""
     costs = target.costs.prefetching
     return costs.shared_panel_rows_memory if product.level(target) == "memory" else costs.shared_panel_rows_l3
 
 
 def unrolled_steps(products: int, depth: int | None) -> int:
-    """How many steps of the reduction, of so many products each, one iteration of the loop has.
+    """The number of unrolled steps of the reduction, of `products` multiply-adds each, in one iteration of the loop.
 
-    A short body ends in a taken branch every few cycles. Fetching then only just keeps up with the multiply-adds, if
-    the loop happens to lie well, and does not keep up where another thread shares the core's front end.
+    A short body ends in a taken branch every few cycles. Instruction fetch then just keeps up with the multiply-adds if
+    the loop happens to be well aligned, and does not if another thread shares the core's front end.
     """
     steps = min(MAX_STEPS, -(-BODY // max(1, products)))
     return steps if depth is None or depth >= 2 * steps else 1
 
 
 def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -> tuple[float, float]:
-    """Bytes a cycle at which a group of panels arrives in the first level of cache: for the first tile of rows, and for
-    each later one. 0.0 means that the group is in that level already. The two are equal where all tiles of rows share
-    the cost of fetching the group once."""
+    """(bytes per cycle at which a group of panels arrives in the first level of cache for the first tile of rows, the
+    same for each later one). 0.0: the group is in that level already. Both are equal if all tiles of rows share the
+    cost of fetching the group once."""
     group = product.depth * tile.width * panels * product.itemsize
     away = product.level(target) in SHARED_LEVELS
     shared = away and sharing_rows(tile, product, 0, target) > 0
@@ -433,8 +434,8 @@ def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -
 
 
 def _first_bandwidth(product: Product, panels: int, target: Target, *, shared: bool, prefetch: bool) -> float:
-    """Bandwidth at which panels arrive that are read for the first time; `shared`: tiles of the panel before prefetch
-    them; `prefetch`: a tile prefetches its own."""
+    """The bandwidth, in bytes per cycle, of panels that are read for the first time; `shared`: tiles of the panel
+    before prefetch them; `prefetch`: a tile prefetches its own."""
     traffic = target.costs.traffic
     match product.level(target):
         case "l1":

@@ -1,6 +1,7 @@
-"""Pointwise and data-moving functions: everything inlined into the outputs, vectors inside, threads outside.
+"""The plan of pointwise and data-moving functions: stages are inlined into the outputs, with vectors inside and threads
+outside.
 
-Transpositions have schedules of their own (`plans/idioms/transposes.py`).
+Transpositions have separate schedules (`plans/idioms/transposes.py`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def shuffles(structure: Structure, target: Target) -> float:
-    """Cycles of the transpositions: through registers, or element by element where there are no tiles."""
+    """The cycles of the transpositions in a function: in registers, or by elements if no tiles fit."""
     if all(len(stage.spatial) < 2 for stage in structure.stages):
         return 0.0
     s = Schedule(structure.func)

@@ -4,8 +4,8 @@
         for lane, place in tiles: rows[place, lane] = w[panel * 16 + lane, place]      through registers
         for ...: packed[panel, channels, i, j, channel, :] = rows[..., :]
 
-Filters are read in order and panels are written in whole lines, whatever the window is; a transposition straight to
-the panels would scatter either. The stages are those of `ops/lowered/packed.py`, with pointwise ones before them.
+Filters are read in order and panels are written in whole lines for every window; a direct transposition into panels
+would scatter reads or writes. The stages are those of `ops/lowered/packed.py`, with pointwise ones before them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 RUN = 64
-"""Elements of a filter that are read together, if it has so many: some lines of cache."""
+"""The number of elements of a filter that are read together, if it has so many: some cache lines."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -35,7 +35,7 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def _has_tiles(structure: Structure, target: Target) -> bool:
-    """Whether what stands before the last stage is a transposition for tiles."""
+    """Whether the stages before the last one are a transposition that tiles support."""
     s = Schedule(structure.func)
     inline_all(s, structure, structure.stages[:-2])
     return tile_axes(s, s.block(structure.stages[-2].name), target) is not None
@@ -72,7 +72,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def _channels_together(s: Schedule, channels: LoopRef, inner: list[LoopRef]) -> int | None:
-    """How many blocks of channels are transposed together; None: all of them."""
+    """The number of blocks of channels that are transposed together; None: all of them."""
     run, count = 1, s.extent(channels) or 1
     for loop in inner[:-1]:
         run *= s.extent(loop) or 1
@@ -83,4 +83,5 @@ def _channels_together(s: Schedule, channels: LoopRef, inner: list[LoopRef]) -> 
 
 
 PLAN = Plan("packing", fits, candidates, apply, refines=("elementwise",))
-"""Both estimates are rooflines, which leave out that writing straight to the panels scatters."""
+"""The plan is preferred to `elementwise`: both estimates are rooflines, which ignore that direct writes into panels
+scatter."""

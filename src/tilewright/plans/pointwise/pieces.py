@@ -1,4 +1,4 @@
-"""Pieces of f32 (`ops/lowered/split.py`): all pieces of a vector of numbers together, each from what the last one left.
+"""Pieces of f32 (`ops/lowered/split.py`): all pieces of a vector together, each from the remainder of the one before.
 
 for row:                                           parallel
     for vector of the row:
@@ -18,7 +18,7 @@ from tilewright.targets.target import Target
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """Pieces, with pointwise work on the numbers before."""
+    """Whether a function splits numbers into pieces, with pointwise work on the numbers before."""
     result = structure.operator(PIECES)
     if result is None:
         return False
@@ -27,7 +27,8 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    """The estimate counts the operations of each piece from the number on: those of the last one are all there are."""
+    """The only setting. The roofline counts the operations from the number to each piece separately; those of the last
+    piece include all others."""
     whole, last = roofline(structure, target), structure.stages[-1]
     place = _place(structure)
     count = as_int(last.spatial[place].extent) or 1
@@ -54,7 +55,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def _place(structure: Structure) -> int:
-    """The loop over pieces, of those of the last stage."""
+    """The index of the loop over pieces among the loops of the last stage."""
     result, last = structure.operator(PIECES), structure.stages[-1]
     assert result is not None
     return 0 if result.attrs.first else len(last.spatial) - 2

@@ -1,5 +1,5 @@
-"""The plan that does nothing: functions with an empty loop gain nothing, and primitives have nothing to hold on to; nor
-have they where functions from outside do the work."""
+"""The plan that changes nothing: for functions with an empty loop, which gain nothing and which primitives cannot
+transform, and for functions whose work external functions do."""
 
 from __future__ import annotations
 

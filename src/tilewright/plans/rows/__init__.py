@@ -1,1 +1,1 @@
-"""Reductions over rows and what stands around them: softmax, norms, sums."""
+"""Plans of reductions over rows and the stages around them: softmax, norms, sums."""

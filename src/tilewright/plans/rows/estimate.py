@@ -1,5 +1,5 @@
-"""The cycles that chains over rows take beyond a roofline: contractions without tiles, windows, lanes that are
-folded."""
+"""The cycles that chains of stages over rows take in addition to a roofline: contractions without tiles, windows, and
+folding of lanes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tilewright.plans.rows.stages import Rows, loads_of, slides, vector_last
 from tilewright.targets.target import Target
 
 STEPS = 4
-"""Rows added to a strip at once."""
+"""The number of rows that are added to a strip at once."""
 
 
 def products(structure: Structure, rows: Rows, target: Target) -> Cost:
-    """The cycles that contractions take beyond a roofline. No tile shares what is loaded: each multiply-add loads both
-    factors, as wide as the sum, and the sum is loaded and stored every few of them. Vectors run along the last
-    dimension of the output or, where the rows are all of it, along the reduction, if that is long enough; a single sum
-    waits for each of its additions."""
+    """The cycles that contractions take in addition to a roofline. Without a tile that shares loads, each multiply-add
+    loads both factors, and the sum is loaded and stored every few of them. Vectors run along the last dimension of the
+    output or, if all its dimensions are rows, along the reduction if that is long enough; a single sum waits for each
+    of its additions."""
     total = Cost()
     for stage in structure.anchors:
         size = stage.writes[0].dtype.itemsize
@@ -59,14 +59,15 @@ def products(structure: Structure, rows: Rows, target: Target) -> Cost:
 
 
 def _count(extent: Expr) -> int:
-    """An extent as a number: the pixels of a map whose sides are symbols count as often as in its other stages."""
+    """An extent as a number, with each symbol of a product counted separately, so that pixels of a map count as in
+    other stages."""
     if type(extent) is Op and extent.name == "mul":
         return prod(_count(part) for part in extent.args)
     return number(extent)
 
 
 def lane_of(stage: Stage, rows: Rows, lanes: int) -> BlockIter | None:
-    """The iterator that the vectors of a contraction run along; None if it is one element after another."""
+    """The iterator that the vectors of a contraction run along; None if elements are computed one by one."""
     inside = rows.strip or rows.leading < len(stage.spatial)
     if inside and vector_last(stage):
         return stage.spatial[-1]
@@ -75,8 +76,8 @@ def lane_of(stage: Stage, rows: Rows, lanes: int) -> BlockIter | None:
 
 
 def read_anew(load: Load, stage: Stage, target: Target) -> float:
-    """Cycles in which an operand comes back from beyond the first level, once for each further step of a dimension that
-    it does not have, after all of it that the loops inside walk through: maps for each filter."""
+    """The cycles to reload an operand from beyond the first level for each further step of a dimension that it does not
+    depend on, if inner loops read more of it than the first level holds: as maps are for each filter."""
     used = {v for index in load.indices for v in variables(index)}
     inside = load.buffer.dtype.itemsize * prod(_count(it.extent) for it in stage.reduce if it.var in used)
     outside, total = prod(_count(it.extent) for it in stage.spatial), 0.0
@@ -91,8 +92,8 @@ def read_anew(load: Load, stage: Stage, target: Target) -> float:
 
 
 def crowded(load: Load, stage: Stage, target: Target) -> bool:
-    """Whether a load's rows, one for each step of the reduction, lie at such a distance that they drive one another out
-    of the first level of cache before the rest of their lines is read."""
+    """Whether a load's rows, one for each step of the reduction, share sets of the first-level cache and so evict one
+    another before the rest of their lines is read."""
     if not stage.reduce:
         return False
     pitch = steps(flat(load.indices, load.buffer.shape, 0), stage.reduce[-1].var)
@@ -109,9 +110,9 @@ def scattered(load: Load, stage: Stage, lane: BlockIter) -> bool:
 
 
 def windows(structure: Structure, target: Target) -> Cost:
-    """The cycles that pooling takes beyond a roofline. Along a line each tap loads a vector, two where every other
-    element counts, and a maximum is several operations; where neither the line nor the window is contiguous, elements
-    come one by one, but for those that LLVM puts into vectors by itself."""
+    """The cycles that pooling takes in addition to a roofline. Along a line each tap loads a vector, or two for stride
+    2, and a maximum is several operations; if neither the line nor the window is contiguous, elements are loaded one by
+    one, except where LLVM vectorises."""
     total = Cost()
     for stage in structure.stages:
         if stage.role != "reduction" or len(stage.spatial) < 3 or stage in structure.anchors:
@@ -131,7 +132,8 @@ def windows(structure: Structure, target: Target) -> Cost:
 
 
 def _window_element(structure: Structure, stage: Stage, lanes: int, target: Target) -> float:
-    """Cycles of an element of windows whose line no vector follows: one by one, or in vectors along the window."""
+    """The cycles per element of windows if vectors cannot run along lines: one by one, or in vectors along the
+    window."""
     costs, length = target.costs.arithmetic, number(stage.reduce[-1].extent)
     if length >= lanes // 2:
         return (ceil(length / lanes) + costs.folded_window) / length
@@ -146,9 +148,9 @@ def is_extremum(stage: Stage) -> bool:
 
 
 def unfilled(structure: Structure, rows: Rows, strip: int, target: Target) -> Cost:
-    """The cycles that rows of a few elements take beyond a roofline, which counts full vectors: a last vector that is
-    not full takes as long as a full one, and less than half of one is computed element by element, as are means and
-    their like, of which a row has one. LLVM makes vectors of rows where there is no more than one reduction of each."""
+    """The cycles that short rows take in addition to a roofline, which counts full vectors: a partial vector takes as
+    long as a full one, and less than half of one is computed by elements, as are values such as means, of which a row
+    has one. If each row has at most one reduction, LLVM vectorises across rows."""
     total = 0.0
     if strip or not rows.leading or sum(stage.role != "spatial" for stage in structure.stages) < 2:
         return Cost()
@@ -168,8 +170,8 @@ def folds(structure: Structure, rows: Rows, strip: int, together: int, target: T
     """The cost, beyond a roofline, of reducing the lanes of each vector of partial sums to one number (folding), for
     short rows.
 
-    `together` rows fold at once, in the time of one. Where a row has one fold and is worked on alone, a core overlaps
-    `TOGETHER[0]` rows by itself.
+    `together` rows fold at once, in the time of one. If each row has one fold and rows are processed one by one,
+    out-of-order execution overlaps `TOGETHER[0]` rows.
     """
     total = Cost()
     if strip or not rows.leading:

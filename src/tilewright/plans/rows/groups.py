@@ -1,4 +1,5 @@
-"""How many rows go through the stages of a chain together (`plan.py`), and whether stages go one after the other.
+"""The number of rows that are processed together by the stages of a chain (`plan.py`), and whether stages are
+pipelined.
 
     for block in 0..32 with (pipeline = 1) {
       for r in 0..8 { part = max over steps of x[r, :]; parts[r, :] = part }        a vector of partial results a row
@@ -7,8 +8,8 @@
       ...
     }
 
-Folding the lanes of one row is a chain of shuffles that take as long as several vectors of exponentials: rows of a few
-vectors are folded some at a time (`codegen/llvm/fold.py`), longer ones by themselves.
+Folding the lanes of one row is a chain of dependent shuffles that takes as long as several vectors of exponentials:
+short rows are folded several at a time (`codegen/llvm/fold.py`), longer ones one by one.
 """
 
 from __future__ import annotations
@@ -24,38 +25,38 @@ from tilewright.plans.rows.transposed import is_transposed, transposed_together
 from tilewright.targets.target import Target
 
 TOGETHER = (8, 7, 6, 5, 4)
-"""Numbers of short rows that are worked on together: two or three take up to twice as long as one after the other
-(norms and softmaxes of 24 to 300 numbers; Zen 5, 28 November 2026)."""
+"""The numbers of short rows that may be processed together: two or three take up to twice as long as one by one (norms
+and softmaxes of 24 to 300 numbers; Zen 5, 28 November 2026)."""
 
 FEWEST_PIPELINED = 8
 MAX_PIPELINED = 256
-"""Rows through which stages go one after the other: two turns more than rows are needed."""
+"""The largest number of rows of a pipelined loop, which takes two iterations more than it has rows."""
 
 MIN_REGISTERS = 32
-"""Vector registers that a step of three stages needs: sixteen hold one stage's."""
+"""The number of vector registers that a pipelined step of three stages needs: sixteen hold one stage."""
 
 STEP_VECTORS = 4
-"""Vectors of a row that each stage works on before the next one's turn."""
+"""The number of vectors of a row that each stage processes before the next stage's turn."""
 
 LONG_ROW = 64
-"""Vectors from which on a row is long: folding its lanes takes little of its time."""
+"""The number of vectors from which on a row is long: folding its lanes takes little of its time."""
 
 OVERLAPPED = 12
-"""Vectors of a row after its only fold up to which a core goes on to the next row meanwhile: 4,000 to 160 rows of 8 to
-200 numbers by themselves take 0.5 to 0.8 of the time of eight together for a mean, 0.6 to 1.0 for a norm of the row;
-longer norms with AVX2 take up to 1.4 (Zen 5, 27 November 2026)."""
+"""The largest number of vectors of a row after its only fold for which out-of-order execution starts the next row
+meanwhile: 4,000 to 160 rows of 8 to 200 numbers, one by one, take 0.5 to 0.8 of the time of eight together for a mean,
+0.6 to 1.0 for a norm of the row; longer norms with AVX2 take up to 1.4 (Zen 5, 27 November 2026)."""
 
 SYMBOLIC_ROWS = 64
-"""Rows of a group whose number is unknown: a few hundred make several groups."""
+"""The number of rows in a group if their number is unknown: a few hundred rows make several groups."""
 
 FEWEST_TURNS = 4
-"""Groups of rows from which on it pays that stages go one after the other."""
+"""The least number of groups of rows for which pipelining pays."""
 
 
 def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) -> int:
-    """How many short rows go through all stages together; 1 if each goes by itself. The lanes of one row are folded by
-    a chain of shuffles, in which several rows take hardly longer than one. Windows that slide over a map go one by one:
-    nothing in them waits."""
+    """The number of short rows that all stages process together; 1 if rows are processed one by one. The lanes of one
+    row are folded by a chain of shuffles, which takes hardly longer for several rows. Windows that slide over a map are
+    processed one by one: nothing in them waits."""
     retained = [s for s in structure.stages if materialised(structure, s)]
     outputs = [s for s in structure.stages if structure.is_output(s)]
     folded = [s for s in retained if s.role != "spatial" and not vector_last(s)]
@@ -81,12 +82,12 @@ def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) 
 
 
 def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target) -> tuple[int, int]:
-    """Number of rows through which stages go one after the other (`transform/loops/pipeline.py`), and of those whose
-    lanes are folded together; 0 and 1 where rows are too few, too short, or too long to stay in the first level of
-    cache, and where what is left to do for a whole row takes longer than its vectors, unless that is done for several
-    rows together. What waits for memory all the time gains nothing: three rows at once are three streams.
+    """(rows of a pipelined loop (`transform/loops/pipeline.py`), rows whose lanes are folded together). (0, 1) if rows
+    are too few, too short, or too long for the first level of cache, or if scalar work per row takes longer than its
+    vectors and is not done for several rows at once. Rows that come from memory gain nothing: three rows at once are
+    three streams.
 
-    The numbers of threads decide about groups alone: what is summed in which order is the same for all of them.
+    The number of threads affects groups only, and not the order of sums.
     """
     retained = [s for s in structure.stages if materialised(structure, s)]
     outputs = [s for s in structure.stages if structure.is_output(s)]
@@ -115,22 +116,23 @@ def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target)
 
 
 def row_length(stage: Stage, leading: int) -> int:
-    """Elements of a row after so many dimensions, or iterations that make one; 0 if that is not known."""
+    """The number of elements of a row, after `leading` dimensions, or of iterations if the stage reduces; 0 if it is
+    not known."""
     return prod(as_int(it.extent) or 0 for it in stage.block.iters[leading:])
 
 
 def _folded(count: int, length: int, target: Target) -> int:
-    """The number of rows whose lanes are folded together where stages go one after the other: as many as a vector has
-    lanes if what three stages touch of them, which the first two read and the last two have between them, twice, stays
-    in the first level of cache; 1 where only a few would."""
+    """The number of rows in a pipelined loop whose lanes are folded together: as many as a vector has lanes, or half,
+    if the data of three stages (inputs of two, and intermediates, in two versions) stay in the first level of cache;
+    else 1."""
     most = min(target.l1 * 5 // 8 // (4 * length * 4), count // FEWEST_TURNS)
     lanes = target.lanes(4)
     return next((n for n in (lanes, lanes // 2) if n <= most and count % n == 0), 1)
 
 
 def _group(count: int, most: int, fold: int) -> int:
-    """The number of rows of a group, a multiple of `fold`: all `count`, if that is no more than `most`, or a divisor,
-    or else what makes groups of about the same size."""
+    """The number of rows of a group, a multiple of `fold`: all `count` if that is at most `most`, else a divisor, or
+    else a number that makes groups of about equal size."""
     if count <= most:
         return count
     divisors = [n for n in range(most, most // 4, -1) if count % n == n % fold == 0]

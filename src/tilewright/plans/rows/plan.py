@@ -6,7 +6,7 @@
         s[row] = sum over e[row, :]
         out[row, :] = e / s
 
-Where the innermost dimension is kept and an outer one reduced, a row is a strip of columns:
+If the innermost dimension is kept and an outer one reduced, a row is a strip of columns:
 
     for n, strip:                                parallel
         for k: for j in strip: m[j] = max(m[j], x[n, k, j])
@@ -59,14 +59,14 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 SPREAD = 1 << 16
-"""Elements from which on the reduction of everything is split into parts that threads share."""
+"""The least number of elements for which a reduction to one element is split into parts that threads share."""
 
 PARTS = 32
 
 SHORT_SUMS = 6
-"""Rows that are folded onto each other up to which results stay in registers, a strip of eight vectors at a time: of 2
-to 6 rows of 6,400 and 50,000 numbers 0.5 to 0.75 of the time of strips of 1,024 with AVX2, 0.83 to 1.11 with AVX-512
-(sums, means, norms, maxima; Zen 5, 27 November 2026)."""
+"""The largest number of reduced rows for which results stay in registers, a strip of eight vectors at a time: sums of 2
+to 6 rows of 6,400 and 50,000 numbers take 0.5 to 0.75 of the time of strips of 1,024 with AVX2, 0.83 to 1.11 with
+AVX-512 (sums, means, norms, maxima; Zen 5, 27 November 2026)."""
 
 
 @register
@@ -79,7 +79,7 @@ class Pipeline(LoopNote):
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """Any reduction; what reduces nothing is left to the pointwise plans."""
+    """Whether a function has a reduction; others are left to the pointwise plans."""
     return any(stage.role != "spatial" for stage in structure.stages)
 
 
@@ -100,7 +100,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def cases(structure: Structure, target: Target) -> list[Values]:
-    """One row of a symbolic number, where several go together otherwise."""
+    """One row of a symbolic number gets a separate version if several rows are otherwise processed together."""
     if candidates(structure, target)[0].knob("together") == 1:
         return []
     out = next(s for s in structure.stages if structure.is_output(s))
@@ -111,8 +111,8 @@ def cases(structure: Structure, target: Target) -> list[Values]:
 
 
 def strip_width(structure: Structure, rows: Rows, target: Target) -> int:
-    """Columns of a strip; 0 without strips. Several arrays of a strip must stay in the second-level cache; of a single
-    reduction only the results need a place."""
+    """Columns of a strip; 0 without strips. The arrays of a strip must stay in the second-level cache; for a single
+    reduction these are only the results."""
     if not rows.strip:
         return 0
     retained = [s for s in structure.stages if materialised(structure, s)]
@@ -187,8 +187,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 def prefetch_rows(
     s: Schedule, enclosing: set[str], rows: int, together: int, whole: bool, target: Target, least: int
 ) -> None:
-    """Let later passes over rows prefetch the next ones, at least so many bytes ahead, which the first pass would have
-    to wait for: step by step, or at the start of each row for the `whole` of one."""
+    """Let later passes over rows prefetch the next rows, at least `least` bytes ahead, for which the first pass would
+    otherwise wait: step by step or, if `whole`, a whole row at the start of each."""
     costs = target.costs.prefetching
     params = {b for b in s.func.params if (as_int(b.size) or 0) * b.dtype.itemsize > target.l2}
     passes: dict[Buffer, list[str]] = {}
@@ -217,8 +217,8 @@ def prefetch_rows(
 def gather(
     s: Schedule, retained: list[Stage], out: Stage, rows: int, strip: int, together: int, pipeline: int, target: Target
 ) -> list[LoopRef]:
-    """Compute every stage where the output needs it, `together` rows at once or, where stages go one after the other,
-    so many of those at once as `pipeline` says. Returns the loops around."""
+    """Compute every stage inside the row loops of the output, for `together` rows at once or, if `pipeline` is not 0,
+    in a pipelined loop over so many rows. Returns the enclosing loops."""
     block = s.block(out.name)
     lone = len(out.writes) == 1 and not vector_last(out)
     copied = out.reduce and (strip or len(retained) > 1 or lone)
@@ -249,7 +249,8 @@ def gather(
 
 
 def spread(s: Schedule, retained: list[Stage], rows: int) -> list[LoopRef]:
-    """Several outputs: every stage follows the first one, row by row. Returns the loops around."""
+    """Compute every stage of a function with several outputs inside the row loops of the first stage. Returns the
+    enclosing loops."""
     enclosing = list(s.loops(s.block(retained[0].name)))[:rows]
     for stage in retained[1:]:
         s.reverse_compute_at(s.block(stage.name), enclosing[-1])
@@ -257,7 +258,7 @@ def spread(s: Schedule, retained: list[Stage], rows: int) -> list[LoopRef]:
 
 
 def connected(structure: Structure, retained: list[Stage]) -> bool:
-    """True if every stage but the first reads what an earlier one makes."""
+    """Whether every stage but the first reads the result of an earlier one."""
     names = [st.name for st in retained]
     return all(any(b.name in names[:k] for b in structure.before(st)) for k, st in enumerate(retained) if k)
 
@@ -279,8 +280,8 @@ def one_after_another(s: Schedule, retained: list[Stage], target: Target) -> Non
 
 
 def side_by_side(s: Schedule, run: list[Stage], target: Target) -> None:
-    """Pointwise stages of one shape in the vectors of the last one, as far as it reads them, so that memory is walked
-    through once: an optimiser's means and the parameters that they move."""
+    """Compute pointwise stages of one shape in the vector loop of the last one, as far as it reads them, so that memory
+    is read once: such as an optimiser's means and the parameters that they update."""
     *others, last = run
     names = {stage.name for stage in run}
     vectorize_spatial(s, s.block(last.name), target, lanes_of(last, target))
@@ -299,8 +300,8 @@ def side_by_side(s: Schedule, run: list[Stage], target: Target) -> None:
 
 
 def share_out(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> bool:
-    """Reduce to one element in parts, as many whatever the number of threads, so that the sum is always the same one.
-    False if there is too little to share."""
+    """Reduce to one element in parts. Their number does not depend on that of threads, so that results are bit-equal.
+    Returns False if there is too little work to share."""
     reduce = joined(s, stage, own[len(stage.spatial) :])
     length = extent(s, reduce[0])
     if len(reduce) != 1 or length is None or length < SPREAD or len(stage.writes) > 1:
@@ -340,8 +341,9 @@ def schedule_inner(
     short: bool = False,
     lone: bool = False,
 ) -> None:
-    """The loops of one stage below the shared rows, of which the first `outer` are not the reduction's. `pipeline`: in
-    steps that are the same for all stages; `short`: a few steps are written out; `lone`: rows have one element."""
+    """Schedule the loops of one stage inside the shared rows; the first `outer` of `own` are not the reduction's.
+    `pipeline`: in steps that are the same for all stages; `short`: a few steps are unrolled; `lone`: rows have one
+    element."""
     if not own:
         return
     lanes = lanes_of(stage, target)
@@ -365,23 +367,23 @@ def schedule_inner(
 
 
 def folded_to_scalars(structure: Structure, retained: list[Stage], rows: int, target: Target) -> bool:
-    """Whether the lanes of rows are folded one row after the other, so that results are stored one by one. Of rows that
-    are shorter, LLVM makes vectors of rows."""
+    """Whether the lanes of rows are folded one row at a time, so that results are stored one by one. For shorter rows
+    LLVM vectorises across rows."""
     reducing = [stage for stage in retained if stage.role != "spatial"]
     short = (0 < row_length(stage, rows) < lanes_of(stage, target) // 2 for stage in reducing)
     return not any(short) and not any(is_transposed(structure, stage) for stage in retained)
 
 
 def has_function(stage: Stage) -> bool:
-    """Whether a stage has a function of many operations: where a row has one element, a vector of rows takes as long as
-    one row. Single operations are over before the vector is there, whose rows are stored and loaded one by one."""
+    """Whether a stage computes a function of many operations. If rows have one element, such a function of a vector of
+    rows takes as long as of one row; for single operations, gathering the vector would take longer."""
     values = [store.value for store in walk(stage.block.body) if isinstance(store, Store)]
     return any(isinstance(e, Op) and e.name in FUNCTIONS for value in values for e in walk_expr(value))
 
 
 def schedule_folded(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> None:
-    """The loops of one stage below a group of rows: row by row in single vectors, each row written out, or the rows
-    themselves in a vector where a row has one element."""
+    """Schedule the loops of one stage inside a group of rows: rows are unrolled, in single vectors, or the rows
+    themselves are a vector if each has one element."""
     lanes = lanes_of(stage, target)
     own = [loop for loop in own if extent(s, loop) != 1]
     if stage.role != "spatial":
@@ -400,8 +402,8 @@ def schedule_folded(s: Schedule, stage: Stage, own: list[LoopRef], target: Targe
 def vector_tail(
     s: Schedule, block: BlockRef, own: list[LoopRef], lanes: int, target: Target, *, stream: bool, most: int = 8
 ) -> None:
-    """The innermost of a spatial block's own loops in vectors, a few at a time where there are more than `most`.
-    `stream`: lines are written whole."""
+    """Vectorize the innermost of a spatial block's own loops, in pieces of a few vectors if there are more than `most`.
+    `stream`: each piece writes whole lines."""
     if not own:
         return
     inner = own[-1]

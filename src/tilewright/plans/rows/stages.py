@@ -1,4 +1,4 @@
-"""The data that the stages of a chain over rows share, and which of them are stored: see `plan.py`."""
+"""The rows that the stages of a chain share, and which stages have buffers: see `plan.py`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CHEAP_OPS = 4
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The first `leading` dimensions, and the innermost one if `strip`, are the same in all stages."""
+    """The dimensions that all stages share: the first `leading` ones, and the innermost one if `strip`."""
 
     leading: int
     strip: bool
 
 
 def shared_rows(structure: Structure) -> Rows:
-    """The dimensions that all materialised stages have in common with the output and pass on unchanged."""
+    """The dimensions that all materialised stages have in common with the output and access with unchanged indices."""
     outputs = [s for s in structure.stages if structure.is_output(s)]
     retained = [s for s in structure.stages if materialised(structure, s)]
     out = outputs[-1]
@@ -66,8 +66,8 @@ def _passed(structure: Structure, stage: Stage) -> list[bool]:
 
 
 def materialised(structure: Structure, stage: Stage) -> bool:
-    """Reductions always; spatial stages that are read by several or inside reductions and cost something; what is
-    computed from a row's results, such as a mean, and read by all of its elements; transpositions."""
+    """Whether a stage has a buffer. Reductions do; spatial stages that are read by several stages or inside reductions,
+    if they cost something; values per row, such as a mean, that all elements of the row read; and transpositions."""
     if structure.is_output(stage) or stage.role != "spatial" or is_transposed(structure, stage):
         return True
     readers = structure.consumers(stage)
@@ -79,18 +79,18 @@ def materialised(structure: Structure, stage: Stage) -> bool:
 
 
 def _once(stage: Stage, reader: Stage) -> bool:
-    """True if a reader has as many points as the stage: it reads each element once."""
+    """Whether a reader has as many points as the stage, so that it reads each element once."""
     return prove_equal(product([it.extent for it in reader.block.iters]), product([it.extent for it in stage.spatial]))
 
 
 def _spreads(stage: Stage, reader: Stage) -> bool:
-    """True if many points of `reader` read one of `stage`."""
+    """Whether many points of `reader` read one element of `stage`."""
     pairs = zip(stage.spatial, reader.spatial, strict=False)
     return any(as_int(a.extent) == 1 != as_int(b.extent) for a, b in pairs) or len(stage.spatial) < len(reader.spatial)
 
 
 def vector_last(stage: Stage) -> bool:
-    """True when the last spatial iterator is contiguous in what the stage reads, or nearly so in a window."""
+    """Whether the stage's loads are contiguous along its last spatial iterator, or of stride 2 in a window."""
     if not stage.spatial or as_int(stage.spatial[-1].extent) == 1:
         return False
     stride = lane_stride(stage, stage.spatial[-1].var)
@@ -98,13 +98,13 @@ def vector_last(stage: Stage) -> bool:
 
 
 def slides(stage: Stage) -> bool:
-    """Whether windows lie over one another or beside, in a dimension that both their places and their taps walk."""
+    """Whether windows overlap or adjoin: an index of a load is a sum of a spatial and a reduced iterator."""
     places, taps = ({it.var for it in its} for its in (stage.spatial, stage.reduce))
     indices = [i for load in loads_of(stage) for i in load.indices]
     return any(not places.isdisjoint(variables(i)) and not taps.isdisjoint(variables(i)) for i in indices)
 
 
 def loads_of(stage: Stage) -> list[Load]:
-    """The loads of a stage, its own running value left out."""
+    """The loads of a stage, without that of its accumulator."""
     results = [load for s in walk(stage.block.body) if isinstance(s, Store) for load in loads(s.value)]
     return [load for load in results if load.buffer not in stage.writes]

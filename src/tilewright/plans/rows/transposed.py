@@ -4,8 +4,8 @@
         for c_o: for tile: turned[0:16, c_o * 16 + ...] = x[n, c, h, w]   tiles through registers
         total[0:16] = sum over turned[0:16, :]; ...
 
-Were it inlined, each of the chain's passes would gather its elements one by one, from lines at a distance of a plane:
-planes of a power of two share sets of the caches, and each element costs a line.
+If the transposition were inlined, each of the chain's passes would gather elements one by one, from lines at a distance
+of a plane: if a plane is a power of two, these share sets of the caches, and each element costs a line.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 FEWEST = 4
-"""Rows of the smallest tile."""
+"""The number of rows of the smallest tile."""
 SHORTEST = 8
-"""Elements of the shortest row for which turning its tiles pays."""
+"""The number of elements of the shortest row for which transposing in tiles pays."""
 
 
 def is_transposed(structure: Structure, stage: Stage) -> bool:
-    """Whether a stage only moves elements, whose rows of whole tiles are read more than once: the source is contiguous
+    """Whether a stage is a transposition whose rows, of whole tiles, are read more than once: its source is contiguous
     along the last dimension but one."""
     store = stage.block.body
     if structure.is_output(stage) or stage.reduce or len(stage.spatial) < 2 or len(structure.consumers(stage)) < 2:
@@ -46,22 +46,21 @@ def is_transposed(structure: Structure, stage: Stage) -> bool:
 
 
 def _divisor(extent: Expr) -> int:
-    """The number by which rows are known to be divisible: itself if it is known, of a symbolic one all that is known
-    to."""
+    """A number that is known to divide an extent: the extent if it is known, else a common factor of a symbolic one."""
     known, an = as_int(extent), Analyzer()
     return an.form_divisor(an.form(extent)) if known is None else known
 
 
 def _is_from_memory(place: Expr, stage: Stage, var: Var) -> bool:
-    """Whether an index moves by more than one, always as far, when `var` grows by one: planes may have any size."""
+    """Whether an index grows by a constant stride of more than one with `var`, as from plane to plane."""
     step = simplify(substitute(place, {var: var + 1}) - place)
     return as_int(step) not in (0, 1) and all(it.var not in variables(step) for it in stage.block.iters)
 
 
 def transposed_together(retained: Sequence[Stage], transposed: Stage, leading: int, target: Target) -> int:
-    """Rows that are turned together: as many as a line has elements where they stay in half of the first level of
-    cache, else half as many in a quarter of the second, else as many of a row of places as divide it; 1 if a tile's do
-    not stay there, or if the chain's rows are other ones."""
+    """The number of rows that are transposed together: as many as a line has elements if they fit half of the first
+    level of cache, else half as many if they fit a quarter of the second, else a divisor of the rows that fits; 1 if
+    not even the rows of a tile fit, or if the chain has other rows."""
     if leading != len(transposed.spatial) - 1:
         return 1
     longest = max(prod(as_int(it.extent) or 0 for it in stage.block.iters[leading:]) for stage in retained)
@@ -74,7 +73,8 @@ def transposed_together(retained: Sequence[Stage], transposed: Stage, leading: i
 
 
 def schedule_transposed(s: Schedule, stage: Stage, target: Target) -> bool:
-    """Tiles through registers below the shared rows; False, with nothing done, where none fits."""
+    """Schedule a transposition by tiles in registers, inside the shared rows; False, without a change, if no tiles
+    fit."""
     block = s.block(stage.name)
     axes = tile_axes(s, block, target)
     if axes is None:
@@ -84,8 +84,8 @@ def schedule_transposed(s: Schedule, stage: Stage, target: Target) -> bool:
 
 
 def turning(stage: Stage, target: Target) -> Cost:
-    """The cycles that a transposition takes beyond a roofline: its shuffles, and that its tiles are written and
-    read."""
+    """The cycles that a transposition takes in addition to a roofline: its shuffles, and writing and reading its
+    tiles."""
     elements = prod(number(it.extent) for it in stage.spatial)
     moved = 4 * elements
     return Cost(shuffle_cycles(elements, target), load_cycles(moved, target), store_cycles(moved, target))

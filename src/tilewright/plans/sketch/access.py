@@ -1,6 +1,5 @@
-"""How a reduction walks through what it reads: by how many elements each iterator moves each load, and how much of a
-buffer a part of the iterations touches.
-"""
+"""The access patterns of a reduction: the stride of each load for each iterator, and how much of a buffer a part of the
+iterations reads."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One load. `moves` has for each dimension of the buffer by how much each iterator moves the index; None where that
-    is not constant, as with an index from data. An iterator that is cut into blocks, `i // 32` and `i % 32`, moves the
-    first index by a part and the second by 1, and `blocks` has the size."""
+    """A load. `moves` has for each dimension of the buffer the growth of the index with each iterator; None if that is
+    not constant, as for an index from data. An iterator that is divided into blocks, `i // 32` and `i % 32`, moves the
+    first index by 1/32 and the second by 1, and `blocks` has the size."""
 
     load: Load
     moves: tuple[Mapping[Var, Fraction] | None, ...]
@@ -45,12 +44,12 @@ class Access:
         return self.buffer.dtype.itemsize
 
     def uses(self, var: Var) -> bool:
-        """Whether the load is another one when `var` grows."""
+        """Whether the load's address depends on `var`."""
         return var in self.mentioned
 
     def stride(self, var: Var) -> int | None:
-        """By how many elements of memory `var` moves the load, inside of a block where it is cut into blocks; None if
-        that is not constant."""
+        """The stride of the load in elements when `var` grows by one (within a block, if `var` is divided into blocks);
+        None if it is not constant."""
         return self._strides.get(var, 0)
 
     def _stride(self, var: Var) -> int | None:
@@ -67,14 +66,14 @@ class Access:
         return total
 
     def permuted(self, order: Sequence[int]) -> Access:
-        """The access to this element in a copy of the buffer with permuted dimensions."""
+        """The access to this element in a copy of the buffer with its dimensions in this order."""
         buffer = replace(self.buffer, shape=tuple(self.buffer.shape[k] for k in order))
         load = Load(buffer, tuple(self.load.indices[k] for k in order))
         return Access(load, tuple(self.moves[k] for k in order), self.mentioned, self.blocks)
 
     def touched(self, extents: Mapping[Var, int], line: int) -> float:
-        """Bytes of the buffer that iterations of these extents touch, in whole lines of cache. An index that does not
-        move evenly takes as many values as the iterators that it mentions, at most."""
+        """The bytes of the buffer, in whole cache lines, that iterations of these extents read. An index without
+        constant strides is assumed to take a different value for each combination of its iterators."""
         size = self.buffer.dtype.itemsize
         values = 1
         for span in self._spans[:-1]:
@@ -86,8 +85,9 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """How many values an index takes, `size` at most. Each iterator moves it by so many parts of `denominator`; where
-    nothing moves it evenly, `uneven` are the iterators that it mentions. Estimates ask thousands of times."""
+    """The number of values that an index takes, at most `size`. Each iterator moves it by a number of
+    `denominator`-ths; for an index without constant strides, `uneven` are the iterators that it depends on.
+    Precomputed, as estimates need it thousands of times."""
 
     size: int
     steps: tuple[tuple[Var, int], ...]
@@ -111,7 +111,7 @@ def _span(index: Expr, move: Mapping[Var, Fraction] | None, size: Expr) -> _Span
 
 
 def accesses(stage: Stage) -> tuple[Access, ...]:
-    """The loads of a reduction's element, each once; its running value is none of them."""
+    """The distinct loads of a reduction's element, without that of its accumulator."""
     result: dict[Load, Access] = {}
     for stmt in walk(stage.block.body):
         if isinstance(stmt, Store):
@@ -136,7 +136,7 @@ def _access(load: Load, stage: Stage) -> Access:
 
 
 def _blocked(index: Expr, iters: list[Var]) -> tuple[str, Var, int] | None:
-    """An iterator's block or its place in it: the operation, the iterator, the size of a block."""
+    """(operation, iterator, size of a block) of an index `i // size` or `i % size`; None for other indices."""
     if not isinstance(index, Op) or index.name not in ("floordiv", "mod"):
         return None
     var, size = index.args[0], as_int(index.args[1])
@@ -144,7 +144,7 @@ def _blocked(index: Expr, iters: list[Var]) -> tuple[str, Var, int] | None:
 
 
 def _moves(index: Expr, iters: list[Var]) -> Mapping[Var, Fraction] | None:
-    """By how much each iterator moves an index; None if one of them does it otherwise."""
+    """By how much each iterator moves an index; None if some iterator's stride is not constant."""
     if loads(index):
         return None
     form = linear(index)

@@ -1,9 +1,9 @@
 """The estimated cycles of a sketch: the steps of its register tile, the folding of partial results, transpositions, and
-what moves between the levels of the memory.
+the traffic between levels of memory.
 
-What moves into a level is counted by footprints: the largest part of the loops, from inside, whose data fit a level are
-loaded once each time that the loops around it come by; loops directly around that a load does not depend on find
-its data still there.
+Traffic into a level is counted by footprints: the data of the largest set of inner loops that fit the level are loaded
+once for each iteration of the loops around; for loops directly around that a load does not depend on, its data are
+still there.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 FOLD = 1.0
-"""Operations that halve a vector of partial results: one brings the halves together, one combines them."""
+"""The operations to halve a vector of partial results: one moves a half, one combines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A load as tiles read it, transposed or not: how far the vectors' iterator moves it, and whether it is another one
-    in each step of the reduction."""
+    """A load as tiles read it, possibly transposed: its stride along the vectors' iterator, and whether its address
+    changes in each step of the reduction."""
 
     access: Access
     stride: int | None
@@ -39,7 +39,7 @@ class Reading:
     _touched: dict[tuple[int, ...], float] = field(default_factory=dict, repr=False, compare=False)
 
     def touched(self, extents: Mapping[Var, int]) -> float:
-        """Bytes that iterations of these extents touch, in whole lines of cache."""
+        """The bytes, in whole cache lines, that iterations of these extents read."""
         these = tuple([extents[v] for v in self.access.mentioned])
         entry = self._touched.get(these)
         if entry is None:
@@ -48,8 +48,7 @@ class Reading:
 
 
 class Estimator:
-    """The estimates of the sketches of one reduction. The parts that many of them share are computed once: there are
-    hundreds."""
+    """Estimates the sketches of one reduction. Parts that many sketches share are computed once: there are hundreds."""
 
     def __init__(self, stage: Stage, loads: Sequence[Access], lanes: int, target: Target) -> None:
         self.stage, self.loads, self.lanes, self.target = stage, loads, lanes, target
@@ -112,23 +111,24 @@ class Estimator:
 
 
 def _operations(stage: Stage, target: Target) -> float:
-    """The operations of a point, in multiply-adds: at least the one that reduces."""
+    """The operations per point of the iteration space, in multiply-adds: at least the one that reduces."""
     stores = [s for s in walk(stage.block.body) if isinstance(s, Store)]
     return sum(max(1.0, weight(s.value, target), _integers(s)) for s in stores)
 
 
 def _integers(store: Store) -> float:
-    """Operations on integers, which `weight` leaves out: what is combined and the combination."""
+    """The operations on integers, which `weight` does not count: those of the reduced value and the reduction
+    itself."""
     return 0.0 if store.buffer.dtype.is_float else 2.0
 
 
 def _varies(access: Access, stage: Stage) -> bool:
-    """Whether a load is another one in each step of the reduction."""
+    """Whether a load's address changes in each step of the reduction."""
     return any(access.uses(it.var) for it in stage.reduce)
 
 
 def _loaded(read: Sequence[Reading], rows: Mapping[Var, int], vectors: float) -> tuple[float, float]:
-    """Vectors that a step of a tile loads, and those whose elements are loaded one by one."""
+    """(vectors that a step of a tile loads, those of them whose elements are loaded one by one)."""
     whole = separate = 0.0
     for r in read:
         if not r.varies:
@@ -144,7 +144,7 @@ def _loaded(read: Sequence[Reading], rows: Mapping[Var, int], vectors: float) ->
 
 
 def packing(transposed: Sequence[Access], target: Target) -> Cost:
-    """Transpositions before the tiles: read once, written once, through registers."""
+    """The cost of transpositions before the tiles: a read, shuffles in registers, and a write."""
     total = Cost()
     for access in transposed:
         size = nbytes_of(access.buffer)
@@ -155,7 +155,7 @@ def packing(transposed: Sequence[Access], target: Target) -> Cost:
 
 
 def traffic(stage: Stage, read: Sequence[Reading], tiling: Tiling, lanes: int, target: Target) -> float:
-    """Cycles in which data come into the first level of cache and those after it."""
+    """The cycles of transfers into the first level of cache and the levels beyond."""
     order = loop_order(stage, tiling, lanes)
     sizes = (target.l1, target.l2, target.l3)
     rates = (target.l2_bandwidth, target.l3_bandwidth, target.memory_bandwidth)
@@ -164,7 +164,7 @@ def traffic(stage: Stage, read: Sequence[Reading], tiling: Tiling, lanes: int, t
     touched: list[list[float]] = []
 
     def whole(k: int) -> float:
-        """Bytes that the loops from `k` on touch, the innermost ones' last; of each load in `touched`."""
+        """The bytes that the loops from number `k` on read; fills in those of each load."""
         while len(touched) <= k:
             inside = _inside(order, len(touched))
             touched.append([r.touched(inside) for r in read])
@@ -181,7 +181,7 @@ def traffic(stage: Stage, read: Sequence[Reading], tiling: Tiling, lanes: int, t
 
 
 def loop_order(stage: Stage, tiling: Tiling, lanes: int) -> list[tuple[Var, int, int]]:
-    """The loops from outside to inside: iterator, iterations, and how many of its values an iteration has."""
+    """(iterator, number of iterations, values of the iterator per iteration) of each loop, from outside to inside."""
     iters = stage.block.iters
     rows = dict(tiling.rows)
     lane = tiling.lane
@@ -200,13 +200,13 @@ def loop_order(stage: Stage, tiling: Tiling, lanes: int) -> list[tuple[Var, int,
 
 
 def _inside(order: Sequence[tuple[Var, int, int]], first: int) -> dict[Var, int]:
-    """How many values of each iterator the loops from `first` on run through."""
+    """The number of values of each iterator that the loops from number `first` on cover."""
     return {v: inner * (times if k >= first else 1) for k, (v, times, inner) in enumerate(order)}
 
 
 def _times(access: Access, enclosing: Sequence[tuple[Var, int, int]]) -> int:
-    """How often a load comes into a level that keeps what the loops in these touch: with each of their iterations, but
-    for those at the end that do not use it, as it is still there."""
+    """How often a load's data are loaded into a level that holds the data of the inner loops: once for each iteration
+    of the enclosing loops, without the innermost of these that the load does not depend on."""
     used = [k for k, (v, _, _) in enumerate(enclosing) if access.uses(v)]
     return prod(times for _, times, _ in enclosing[: used[-1] + 1]) if used else 1
 

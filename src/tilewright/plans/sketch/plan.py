@@ -1,6 +1,7 @@
-"""Any reduction, by rules: what is cheap before it and all after it is inlined, one tile of it stays in registers.
+"""Schedule any reduction by rules: cheap stages before it and all stages after it are inlined, and one tile of it stays
+in registers.
 
-    copies of inputs, transposed                          if vectors would lie across them
+    copies of inputs, transposed                          if vectors would be strided in them
     for outer..., panel, rows:                            parallel over what is outermost
         tile[rows, lanes] = identity                      registers
         for reduction...:
@@ -8,7 +9,7 @@
         out[...] = epilogue(tile)
 
 Vectors along a reduced iterator have partial results instead, which are folded where a tile ends. Each step is a
-primitive of `schedule/`, so that what comes out is a trace that prints and replays.
+primitive of `schedule/`, so that the result is a trace that can be printed and replayed.
 """
 
 from __future__ import annotations
@@ -37,18 +38,20 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 MAX_SKETCHES = 48
-"""Sketches that are offered: the best estimates."""
+"""The largest number of sketches that are offered, by their estimates."""
 KINDS = 3
-"""The most settings of each kind (which iterators, what is transposed)."""
+"""The largest number of settings of each kind (choice of iterators and transpositions) that are offered."""
 CHEAP = 2.0
-"""Operations of an element before the reduction up to which it is computed again wherever it is read."""
+"""The largest number of operations per element of a stage before the reduction that is inlined and so recomputed."""
 
 OFTEN = 4
-"""Points of the reduction for each element chosen before it from which on all elements are chosen first."""
+"""The least ratio of the reduction's points to a selected element for which all elements are selected before the
+reduction."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """One reduction of one value, whose results share what is loaded, and what follows it has its dimensions."""
+    """Whether a function has one reduction of one value, whose results share loads, and is followed by stages of the
+    same dimensions."""
     anchor = reduction(structure)
     if anchor is None or not shares(anchor):
         return False
@@ -65,7 +68,7 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def shares(anchor: Stage) -> bool:
-    """Whether results share what is loaded, as in a product of matrices: what tiles in registers are for."""
+    """Whether different results share loads, as in a matrix product, so that register tiles pay."""
     loads = accesses(anchor)
     return any(not a.uses(it.var) and number(it.extent) > 1 for it in anchor.spatial for a in loads if a.mentioned)
 
@@ -122,8 +125,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def chosen_often(stage: Stage, anchor: Stage) -> bool:
-    """Whether a stage before a reduction chooses its elements, as padding does, and each is read several times: tests
-    in vectors would take longer than the reduction itself."""
+    """Whether a stage before a reduction selects elements, as padding does, and each is read several times, so that
+    inlined tests would take longer than the reduction."""
     values = [value for stmt in walk(stage.block.body) for value in exprs_of(stmt)]
     chooses = any(isinstance(e, Op) and e.name == "select" for value in values for e in walk_expr(value))
     size, points = (prod(number(it.extent) for it in st.block.iters) for st in (stage, anchor))
@@ -131,7 +134,7 @@ def chosen_often(stage: Stage, anchor: Stage) -> bool:
 
 
 def transpose(s: Schedule, anchor: Stage, block: BlockRef, access: Access, lane: int, target: Target) -> None:
-    """A copy of an input in which `lane` is contiguous, after what is reduced."""
+    """Insert a transposed copy of an input, in which `lane` is contiguous and comes after the reduced dimensions."""
     name = access.buffer.name
     if name not in {b.name for b in read_buffers(_block(s, block))}:
         return  # a stage before it was inlined
@@ -156,8 +159,8 @@ def _block(s: Schedule, ref: BlockRef) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The loops of a result: those that no tile has a part of, over tiles, inside of a tile; `whole`: tiles fill all of
-    it."""
+    """The loops of a result: outer ones without tiles, over tiles, and inside a tile; `whole`: tiles divide all
+    extents."""
 
     outer: list[LoopRef]
     over: list[LoopRef]
@@ -166,7 +169,7 @@ class Tiles:
 
 
 def split_tile(s: Schedule, anchor: Stage, loops: dict[Var, LoopRef], tiling: Tiling) -> Tiles:
-    """The loops over tiles and those inside of one, without the lane's."""
+    """Split the loops of a result into loops over tiles and inside one, except that of the lane."""
     iters = anchor.block.iters
     selected = {iters[k].var for k in (tiling.lane, *(k for k, _ in tiling.rows))}
     outer = [loop for v, loop in loops.items() if v not in selected]
@@ -180,7 +183,7 @@ def split_tile(s: Schedule, anchor: Stage, loops: dict[Var, LoopRef], tiling: Ti
 
 
 def tile_spatial(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, tiling: Tiling, target: Target) -> None:
-    """Vectors along an iterator of the result."""
+    """Schedule a sketch with vectors along an iterator of the result."""
     lane = anchor.block.iters[tiling.lane].var
     loops = dict(zip([it.var for it in anchor.spatial], s.loops(out), strict=True))
     tiles = split_tile(s, anchor, loops, tiling)
@@ -207,7 +210,7 @@ def tile_spatial(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, til
 def tile_block(
     s: Schedule, anchor: Stage, block: BlockRef, lane: Var, outside: int, tiling: Tiling, target: Target
 ) -> None:
-    """The register tile: what is reduced outside, rows inside it, lanes innermost."""
+    """Schedule the register tile: reduction outside, rows inside it, lanes innermost."""
     own = s.loops(block)[outside:]
     by_iter = dict(zip([it.var for it in anchor.block.iters], own, strict=True))
     reduce = [by_iter[it.var] for it in anchor.reduce]
@@ -229,7 +232,7 @@ def tile_block(
 
 
 def tile_folded(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, tiling: Tiling, target: Target) -> None:
-    """Vectors of partial results along a reduced iterator, folded where a tile ends."""
+    """Schedule a sketch with vectors of partial results along a reduced iterator, folded at the end of a tile."""
     iters = anchor.block.iters
     results = dict(zip([it.var for it in anchor.spatial], s.loops(out), strict=True))
     tiles = split_tile(s, anchor, results, tiling)
@@ -258,4 +261,5 @@ def tile_folded(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, tili
 
 
 PLAN = Plan("sketch", fits, candidates, apply, refines=("rows",))
-"""The estimate of rows leaves out that without a tile each operation loads what it needs."""
+"""The plan is preferred to that of rows, whose estimate ignores that without a tile each operation loads its
+operands."""

@@ -1,7 +1,7 @@
-"""The sketches of one reduction: along which iterator its vectors lie, which iterators share what is loaded, how many
-of each stay in registers, which inputs are transposed first, and in which order tiles follow each other.
+"""The sketches of one reduction: the iterator of its vectors, the iterators that share loads, how many values of each
+are in a register tile, which inputs are transposed first, and the order of the loops over tiles.
 
-Sizes are what registers hold, whatever the extents are: loops are split with tails.
+Sizes depend on registers and not on extents: loops are split with tails.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tilewright.targets.target import Target
 
 MAX_VECTORS = 4
 ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 14)
-"""Iterations of the iterator that shares a vector which a tile may have."""
+"""The numbers of iterations, in a tile, of the iterator that shares a vector."""
 SECOND = (1, 2, 3, 4)
-"""The tiles of another iterator beside it."""
+"""The numbers of iterations, in a tile, of a second such iterator."""
 SHORTEST = 2
-"""Vectors that a reduction must have for lanes along it."""
+"""The least number of vectors of a reduction for lanes along it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class Tiling:
 
     Args:
         lane: the iterator of the vectors; one that is reduced has partial results, which are folded at the end.
-        vectors: of it in a tile.
-        rows: iterators with their iterations in a tile, written out around the vectors.
-        packed: places, among the loads, of those that are transposed first, so that `lane` is contiguous.
-        swap: vectors of the lane go on inside of the loops over rows, else around them.
+        vectors: the number of vectors along it in a tile.
+        rows: (iterator, its iterations in a tile) pairs, unrolled around the vectors.
+        packed: the indices of the loads that are transposed first, so that `lane` is contiguous.
+        swap: whether the loop over the lane's vectors is inside of the loops over rows.
     """
 
     lane: int
@@ -48,7 +48,7 @@ class Tiling:
 
     @property
     def knobs(self) -> tuple[tuple[str, int], ...]:
-        """The knobs, as a setting has them: an iterator's place counts from 1, 0 is none."""
+        """The knobs of the setting: an iterator's index counts from 1, 0 is none."""
         (a, n), (b, m) = (*((axis + 1, count) for axis, count in self.rows), (0, 1), (0, 1))[:2]
         pack = sum(1 << k for k in self.packed)
         return (
@@ -64,7 +64,7 @@ class Tiling:
 
 
 def tiling_of(knobs: Sequence[tuple[str, int]]) -> Tiling:
-    """The sketch that a setting's knobs say."""
+    """The sketch of a setting with these knobs."""
     k = dict(knobs)
     rows = tuple((a - 1, n) for a, n in ((k["along"], k["rows"]), (k["beside"], k["columns"])) if a)
     packed = tuple(b for b in range(k["pack"].bit_length()) if k["pack"] >> b & 1)
@@ -86,13 +86,13 @@ def tilings(stage: Stage, loads: Sequence[Access], lanes: int, target: Target) -
 
 
 def _folds(stage: Stage, it: BlockIter, loads: Sequence[Access]) -> bool:
-    """Whether partial results along a reduced iterator are worth their folding: something is contiguous there, and
-    nothing lies across."""
+    """Whether vectors of partial results along a reduced iterator pay: some load is contiguous along it, and none is
+    strided."""
     return any(a.stride(it.var) == 1 for a in loads) and all(a.stride(it.var) in (0, 1) for a in loads)
 
 
 def _written_along(stage: Stage, it: BlockIter) -> bool:
-    """Whether results lie side by side along an iterator, which is in no other of the indices."""
+    """Whether results are contiguous along an iterator, which occurs in no other index."""
     stores = [s for s in walk(stage.block.body) if isinstance(s, Store)]
     return all(
         s.indices and s.indices[-1] is it.var and all(it.var not in variables(i) for i in s.indices[:-1])
@@ -101,7 +101,8 @@ def _written_along(stage: Stage, it: BlockIter) -> bool:
 
 
 def _packings(it: BlockIter, loads: Sequence[Access]) -> list[tuple[int, ...]]:
-    """The loads that are transposed for vectors along an iterator: none, or all that lie across it, if they can be."""
+    """The sets of loads that may be transposed for vectors along an iterator: none, or all loads that are strided along
+    it, if possible."""
     across = tuple(k for k, a in enumerate(loads) if a.stride(it.var) not in (0, 1))
     if not across:
         return [()]
@@ -110,15 +111,16 @@ def _packings(it: BlockIter, loads: Sequence[Access]) -> list[tuple[int, ...]]:
 
 
 def packs(access: Access, lane: Var) -> bool:
-    """Whether a load can be transposed so that `lane` is contiguous: it is one of the indices, and in no other."""
+    """Whether a load can be transposed so that `lane` is contiguous: `lane` alone is one of its indices, and in no
+    other."""
     places = [k for k, i in enumerate(access.load.indices) if i is lane]
     moves = [m for m in access.moves if m is None or lane in m]
     return len(places) == 1 and len(moves) == 1 and all(as_int(d) is not None for d in access.buffer.shape)
 
 
 def packed_order(access: Access, lane: Var, reduced: Sequence[Var]) -> tuple[int, ...]:
-    """The order of a buffer's dimensions in its transposed copy: what is reduced stands before the lane, which is
-    last."""
+    """The order of a buffer's dimensions in its transposed copy: the lane is last, reduced dimensions come before
+    it."""
     rank = len(access.moves)
     at = next(k for k, i in enumerate(access.load.indices) if i is lane)
     inner = [k for k in range(rank) if k != at and set(reduced) & (access.moves[k] or {}).keys()]
@@ -126,13 +128,14 @@ def packed_order(access: Access, lane: Var, reduced: Sequence[Var]) -> tuple[int
 
 
 def transposed(stage: Stage, loads: Sequence[Access], tiling: Tiling) -> list[Access]:
-    """The loads as the tiles read them, those that are transposed first from their copies."""
+    """The loads of the tiles; transposed ones read from their copies."""
     lane, reduced = stage.block.iters[tiling.lane].var, [it.var for it in stage.reduce]
     return [a.permuted(packed_order(a, lane, reduced)) if k in tiling.packed else a for k, a in enumerate(loads)]
 
 
 def _rows(stage: Stage, loads: Sequence[Access], lane: int, packed: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Up to two iterators that share loads: for each something stays as it is while it goes on."""
+    """The sets of up to two iterators that share loads: some load does not depend on them, or overlapping windows
+    do."""
     iters = stage.block.iters
     sharing = [
         k
@@ -154,7 +157,7 @@ def _rows(stage: Stage, loads: Sequence[Access], lane: int, packed: tuple[int, .
 
 
 def _slides(stage: Stage, loads: Sequence[Access], it: BlockIter) -> bool:
-    """Whether an iterator stands beside a reduced one in an index."""
+    """Whether an iterator is added to a reduced one in an index, as in a window."""
     reduced = {r.var for r in stage.reduce}
     return any(m is not None and it.var in m and reduced & m.keys() for a in loads for m in a.moves)
 
@@ -168,7 +171,7 @@ def _sizes(
     lanes: int,
     target: Target,
 ) -> Iterator[Tiling]:
-    """All sizes of one kind of tile."""
+    """All tilings with these iterators."""
     iters = stage.block.iters
     reduced = iters[lane].kind == "reduce"
     counts = [
@@ -196,8 +199,8 @@ def registers(
     rows: Sequence[tuple[int, int]],
     packed: tuple[int, ...],
 ) -> int:
-    """Registers that a step takes: the results, the vectors that several of them share, one for an element that goes
-    to all lanes, and two for what is computed."""
+    """The number of registers of a step: the results, the loaded vectors that several results share, one for a
+    broadcast element, and two for computation."""
     retained = vectors * prod(n for _, n in rows)
     shared = 0
     for k, access in enumerate(loads):

@@ -1,1 +1,1 @@
-"""Schedules for VTA: layers of 8-bit models over its memories, their sizes chosen by estimates."""
+"""Schedules for VTA: layers of 8-bit models on its memories, with sizes chosen by estimates."""

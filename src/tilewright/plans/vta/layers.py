@@ -1,8 +1,8 @@
 """Layers of 8-bit models as VTA computes them: tensor expressions over blocks of 16 channels.
 
 Activations are int8[block][y][x][16], matrices int8[row][block][16], weights int8[out][in][ky][kx][16 out][16 in],
-biases
-int32[out][16]. A result is `clip((sum + bias) >> shift, low, high)`; a caller that rounds adds half a step to the bias.
+biases int32[out][16]. A result is `clip((sum + bias) >> shift, low, high)`; for rounding the caller adds half a step to
+the bias.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ BLOCK = 16
 
 @dataclass(frozen=True, slots=True)
 class Requantised:
-    """How sums become bytes: shifted to the right, then clipped.
+    """The requantisation of sums to bytes: shifted to the right, then clipped.
 
-    shift   bits by which a sum is shifted
+    shift   the number of bits by which a sum is shifted
     low     the least result
     high    the greatest result
-    offset  what `with_offset` adds to all biases: a multiple of 256 steps of the result, which does not change its
-            byte; with it no bias is less than `floor`
+    offset  the number that `with_offset` adds to all biases: a multiple of 256 steps of the result, which does not
+            change the result's byte; with it no bias is less than `floor`
     even    whether ties are rounded to even; half a step has been added to the sums
     """
 
@@ -36,12 +36,13 @@ class Requantised:
     even: bool = False
 
     def minus_odd(self, total: Any) -> Any:
-        """-1 where a result that is rounded up is odd, else 0: with it a sum in the middle is rounded down."""
+        """-1 if a result, rounded up, is odd, else 0; added to a sum on a tie, it makes the result round down to
+        even."""
         return ((total >> self.shift) << 31) >> 31
 
     @property
     def looks_twice(self) -> bool:
-        """Whether sums are read twice."""
+        """Whether the sums are read twice, as rounding to even does."""
         return self.even and self.shift > 0
 
     def of(self, total: Any) -> Any:
@@ -51,7 +52,7 @@ class Requantised:
 
     @property
     def floor(self) -> int | None:
-        """Where there is an offset: more than any result before its byte is taken."""
+        """With an offset, a bound that is larger than any result before its byte is taken; else None."""
         return self.high + (self.offset >> self.shift) + 1 if self.offset else None
 
 
@@ -66,10 +67,10 @@ class Convolution:
         kernel: its height and width.
         stride: 1 or more.
         pads: zeros above, left, below and right.
-        phases: 2 for a transposed convolution of stride 2, whose results of each phase are a convolution of its own,
-            with `kernel` taps of each; weights then are [out][in][phase y][phase x][ky][kx][16][16], and phase r
-            reads from `(r + pad) // phases` on.
-        requantised: what becomes of the sums.
+        phases: 2 for a transposed convolution of stride 2, each of whose phases is a convolution with `kernel` taps;
+            weights then are [out][in][phase y][phase x][ky][kx][16][16], and phase r reads from
+            `(r + pad) // phases` on.
+        requantised: how sums become bytes.
     """
 
     inputs: int
@@ -86,7 +87,7 @@ class Convolution:
 
     @property
     def rows(self) -> tuple[int, int]:
-        """Height and width of the result, of one phase."""
+        """The height and width of the result, of one phase."""
         top, left, bottom, right = self.pads
         padded = self.height + top + bottom, self.width + left + right
         high, wide = ((n - k) // self.stride + 1 for n, k in zip(padded, self.kernel, strict=True))
@@ -102,8 +103,8 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The stages of a layer, for its schedule: the padded input, the sums, a copy of them where they are read twice,
-    the result; and the arguments in order."""
+    """The stages of a layer, for its schedule: the padded input, the sums, a copy of them if they are read twice, the
+    result; and the arguments in order."""
 
     arguments: tuple[Tensor, ...]
     padded: Tensor | None
@@ -117,7 +118,8 @@ def _copied(q: Requantised, sums: Tensor) -> Tensor | None:
 
 
 def _result(q: Requantised, sums: Tensor, copy: Tensor | None, bias: Tensor) -> Tensor:
-    """The result: the first index is of the bias' row, or the one before the last where rows come first."""
+    """The requantised result. The bias is indexed by the first index of the sums, or by the last but one if rows come
+    first."""
     at = 1 if len(sums.shape) == 3 else 0
 
     def element(*i: Any) -> Any:
@@ -180,7 +182,7 @@ def convolution(c: Convolution) -> Stages:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Rows times weights, with a bias; depth and columns are in blocks."""
+    """A layer that multiplies rows by weights and adds a bias; depth and columns are in blocks."""
 
     rows: int
     depth: int
@@ -206,7 +208,7 @@ def product(p: Product) -> Stages:
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """`clip((a * scales[0] + b * scales[1] + offset) >> shift)` of rows of 16."""
+    """A layer `clip((a * scales[0] + b * scales[1] + offset) >> shift)` on rows of 16."""
 
     rows: int
     scales: tuple[int, int] = (1, 1)
@@ -216,8 +218,7 @@ class Addition:
 
 @dataclass(frozen=True, slots=True)
 class MaxPool:
-    """The greatest of a window; zeros stand for what is outside, so that inputs must not be negative where there are
-    pads."""
+    """A layer of maxima over windows; padding is zeros, so that with pads inputs must not be negative."""
 
     blocks: int
     height: int
@@ -228,7 +229,7 @@ class MaxPool:
 
     @property
     def rows(self) -> tuple[int, int]:
-        """Height and width of the result."""
+        """The height and width of the result."""
         top, left, bottom, right = self.pads
         padded = self.height + top + bottom, self.width + left + right
         high, wide = ((n - k) // self.stride + 1 for n, k in zip(padded, self.kernel, strict=True))
@@ -250,7 +251,7 @@ def most_bias(c: Convolution | Product) -> int:
 def with_offset(c: L) -> L:
     """The layer with an offset added to its biases, so that each, clipped to `most_bias`, is larger than any result.
 
-    Such biases can be the first values of the sums (`codegen/vta/work.py`). Gives the layer itself where no offset fits
+    Such biases can be the first values of the sums (`codegen/vta/work.py`). Returns the layer itself if no offset fits
     into 32 bits.
     """
     q, most = c.requantised, most_bias(c)

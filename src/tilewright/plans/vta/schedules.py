@@ -1,4 +1,4 @@
-"""The schedules of VTA's layers: stages over its memories, tiles, virtual threads and loads ahead.
+"""The schedules of VTA's layers: stages in its memories, tiles, virtual threads and prefetched loads.
 
 for outputs, for lines, virtual threads, for chunks:   load inputs, load weights, vta_gemm over the tile
                                                        then bias, shift and clip in place, and store
@@ -21,16 +21,16 @@ from tilewright.support.errors import ScheduleError
 from tilewright.targets.vta.config import DEFAULT, Memory
 
 TRIED = 64
-"""Tiles that a decision is taken among."""
+"""The number of tiles, by estimate, among which a decision is made."""
 
 
 class DoesNotFit(ScheduleError):
-    """A layer of which no part fits into the memories of VTA."""
+    """Raised for a layer of which no tile fits into the memories of VTA."""
 
 
 def choose(layer: Convolution | Product, overlap: bool = True) -> Tile:
     """The tile of the best estimate, or the one that is forced or recorded. `overlap`: whether transfers may run beside
-    products. Raises DoesNotFit where none fits."""
+    products. Raises DoesNotFit if none fits."""
     shape = shape_of(layer)
     stages = convolution(layer) if isinstance(layer, Convolution) else product(layer)
     results = sorted(tiles(shape, overlap), key=lambda t: cycles(t, shape))[:TRIED]
@@ -40,7 +40,7 @@ def choose(layer: Convolution | Product, overlap: bool = True) -> Tile:
 
 
 def schedule(layer: Layer, tile: Tile | None = None) -> PrimFunc:
-    """The scheduled function of a layer; `tile` for the sizes of a product or convolution, else the chosen ones."""
+    """The scheduled function of a layer; `tile` has the sizes for a product or convolution (None: the chosen ones)."""
     match layer:
         case Convolution():
             return _contraction(convolution(layer), tile or choose(layer), layer.phases, layer.separate)
@@ -58,7 +58,7 @@ def decision_key(stages: Stages) -> Key:
 
 
 def _contraction(stages: Stages, tile: Tile, phases: int, separate: bool) -> PrimFunc:
-    """Sums of products over tiles."""
+    """The scheduled sums of products, by tiles."""
     s = te.create_schedule(stages.result)
     result, sums = s[stages.result], s[stages.sums]
     x, w, bias, _ = stages.arguments
@@ -120,7 +120,7 @@ def _spatial(stages: Stages) -> int:
 
 
 def _addition(a: Addition) -> PrimFunc:
-    """Two inputs widened into accumulators, computed in place of the first one."""
+    """The scheduled addition: two inputs are widened into accumulators, and the result replaces the first one."""
     shape = (a.rows, DEFAULT.block)
     first, second = te.placeholder(shape, "int8", name="a"), te.placeholder(shape, "int8", name="b")
     wide = [
@@ -156,7 +156,7 @@ def _addition(a: Addition) -> PrimFunc:
 
 
 def _max_pool(p: MaxPool) -> PrimFunc:
-    """Windows of widened inputs; lines of results by turns of two virtual threads."""
+    """The scheduled maxima: windows of widened inputs; two virtual threads compute lines of results in turns."""
     top, left, bottom, right = p.pads
     (high, wide), (kh, kw) = p.rows, p.kernel
     x = te.placeholder((p.blocks, p.height, p.width, DEFAULT.block), "int8", name="x")
@@ -198,7 +198,7 @@ def _max_pool(p: MaxPool) -> PrimFunc:
 
 
 def _pool_lines(p: MaxPool) -> int:
-    """Lines of results whose windows fit into half of the accumulators."""
+    """The number of result lines whose windows fit into half of the accumulators."""
     high, wide = p.rows
     width = p.width + p.pads[1] + p.pads[3]
     fitting = [

@@ -1,7 +1,7 @@
-"""Sizes of a layer's tiles on VTA: which fit into its memories, and what they are estimated to take.
+"""Sizes of a layer's tiles on VTA: which fit into its memories, and their estimated cycles.
 
-A tile is so many blocks of output channels by so many lines, summed over chunks of the input's blocks. Estimates are
-those of the cycle model (`targets/vta/timing.py`), for whole tiles in place of instructions.
+A tile is a number of blocks of output channels by a number of lines, summed over chunks of the input's blocks.
+Estimates follow the cycle model (`targets/vta/timing.py`), with whole tiles in place of instructions.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from tilewright.targets.vta.timing import DEFAULT_TIMING, Timing
 
 Weights = Literal["all", "tile", "chunk"]
 START, BIAS, END, EVEN = 1, 2, 3, 10
-"""Cycles of the ALU and the GEMM core for a row of results beside its products: cleared, bias added, shifted and
-clipped; copied, whether it is odd, and that added. Where biases are the sums' first values, nothing is cleared, and
-they come first."""
+"""Cycles of the ALU and the GEMM core for a row of results besides its products: to clear it; to add the bias; to shift
+and clip; and for rounding to even. If biases are the first values of sums, nothing is cleared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The extents that tiles are cut from: blocks of output channels, lines, rows of accumulators and of inputs in a
-    line, blocks of input channels, taps, lines of input for a line of results, and those that neighbours share; how
-    often all that is done (phases); whether each line of inputs is a transfer of its own; whether sums start with their
-    biases, and whether they are read twice."""
+    """The extents that tiles divide: blocks of output channels, lines, rows of accumulators and of inputs in a line,
+    blocks of input channels, taps, lines of input for a line of results, and those that neighbours share; the number of
+    phases; whether each line of inputs is a separate transfer; whether sums start with their biases, and whether they
+    are read twice."""
 
     outputs: int
     lines: int
@@ -45,7 +44,7 @@ class Shape:
 
 
 def shape_of(layer: Convolution | Product) -> Shape:
-    """The shape of a layer."""
+    """The extents of a layer."""
     biased, even = layer.requantised.offset > 0, layer.requantised.looks_twice
     if isinstance(layer, Product):
         return Shape(layer.columns, layer.rows, 1, 1, layer.depth, 1, 1, 0, biased=biased, even=even)
@@ -75,14 +74,14 @@ def shape_of(layer: Convolution | Product) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The knobs.
+    """The sizes of a tile, which are knobs.
 
     Args:
-        outputs, lines: of a tile.
+        outputs, lines: blocks of output channels and lines of a tile.
         chunk: blocks of input channels that are loaded at once.
-        threads: virtual threads, each with a tile of its own; 1 or 2.
-        doubled: whether inputs and weights have two places, by turns.
-        weights: whether all stay in their memory, or those of a tile's outputs, or those of a chunk.
+        threads: the number of virtual threads, each with its own tile; 1 or 2.
+        doubled: whether inputs and weights are double-buffered.
+        weights: whether all weights are in their memory at once, or those of a tile's outputs, or those of a chunk.
     """
 
     outputs: int
@@ -103,7 +102,7 @@ class Tile:
 
 
 def tiles(shape: Shape, overlap: bool = True) -> Iterator[Tile]:
-    """The tiles that fit into the memories. `overlap`: also with virtual threads and loads doubled."""
+    """The tiles that fit into the memories. `overlap`: also those with two virtual threads and double buffers."""
     for outputs in _sizes(shape.outputs):
         for lines in _sizes(shape.lines):
             for chunk in _divisors(shape.reduced):
@@ -136,8 +135,8 @@ def fits(t: Tile, s: Shape) -> bool:
 
 
 def cycles(t: Tile, s: Shape, timing: Timing = DEFAULT_TIMING) -> float:
-    """The estimated cycles of a layer: the three queues, tile by tile and chunk by chunk, in the order in which
-    they are issued; a transfer waits for what its place was read by."""
+    """The estimated cycles of a layer: the three queues, tile by tile and chunk by chunk, in the order of issue; a
+    transfer waits until the old content of its place has been read."""
     parts = _parts(t, s, timing)
     places = 2 if t.doubled else 1
     chunks, groups = s.reduced // t.chunk, ceil(ceil(s.lines / t.lines) / t.threads) * s.times
@@ -169,8 +168,8 @@ def cycles(t: Tile, s: Shape, timing: Timing = DEFAULT_TIMING) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Cycles: of the transfer of weights that are loaded before, of a chunk, its products, and of a tile's clearing,
-    its arithmetic after the products, and its store."""
+    """The cycles of a tile's parts: the transfer of weights loaded before, the load of a chunk, its products, and the
+    tile's clearing, its arithmetic after the products, and its store."""
 
     begin: float
     load: float
@@ -204,7 +203,7 @@ def _input_lines(t: Tile, s: Shape) -> int:
 
 
 def _sizes(extent: int) -> list[int]:
-    """Sizes of parts: those that divide the extent, and the least for each number of parts."""
+    """Sizes of parts to consider: the divisors of the extent, and the least size for each number of parts."""
     return sorted({*_divisors(extent), *(ceil(extent / n) for n in range(1, min(extent, 32) + 1))})
 
 
