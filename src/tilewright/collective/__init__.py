@@ -1,5 +1,5 @@
-"""Collective operations of the processes of one machine, and the backend "tilewright" of `torch.distributed`, which
-importing this registers where PyTorch is installed."""
+"""Collective operations among the processes of one machine, and the backend "tilewright" of `torch.distributed`, which
+importing this package registers if PyTorch is installed."""
 
 from __future__ import annotations
 

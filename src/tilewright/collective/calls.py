@@ -1,4 +1,4 @@
-"""Calls of ranks, as words that the others compare with theirs."""
+"""The calls of ranks, encoded as words that other ranks compare with their own."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ OPERATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operation that a rank calls, as it shows it to the others. All ranks must call the same; only the contents of
-    their arrays differ.
+    """An operation that a rank calls, in the form that it shows to the others. All ranks must make equal calls; only
+    the contents of their arrays differ.
 
     Attributes:
         root: the rank that an operation is about; -1 where there is none.
@@ -48,7 +48,7 @@ class Call:
 
     @classmethod
     def of(cls, words: Sequence[int]) -> Call:
-        """The call that a rank's words say; words are another process's and may be anything."""
+        """The call that a rank's words encode; they come from another process and may be anything."""
         operation, reduction, dtype, root, elements = words
         names, reductions, dtypes = OPERATIONS, list(REDUCTIONS), list(DTYPES)
         return cls(

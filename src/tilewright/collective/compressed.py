@@ -1,11 +1,11 @@
-"""Gradients that travel in fewer bits: f16, 8 bits, the largest ones, signs, two narrow matrices.
+"""Compressed exchange of gradients: as f16, as 8 bits, the largest ones only, signs, or two narrow matrices.
 
     reduce = tw.collective.Compressed(group, "top-k", share=0.01)            # for tw.compile_step(..., reduce=reduce)
     model.register_comm_hook(None, tw.collective.torch_hooks.hook("int8"))   # for PyTorch's DDP
 
-A method makes the mean over ranks of a vector, in place, nearly. What it drops is kept and added to the next step's
-gradients (error feedback, Karimireddy et al. 2019), so that nothing is lost, but comes later. This helps where links
-bind; between processes of a machine, where memory and cores bind, it costs time.
+A method replaces a vector by its approximate mean over ranks. The error that compression makes is stored and added to
+the next step's gradients (error feedback, Karimireddy et al. 2019), so that it is only delayed. This helps where the
+network is the bottleneck; between processes of one machine it costs time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tilewright.support.errors import CollectiveError
 
 Array = np.ndarray[Any, Any]
 BLOCK = 1024
-"""Elements that share a scale in 8 bits, or the means of signs."""
+"""Elements that share a scale in 8 bits, or the two means of signs."""
 
 
 class Exchange(Protocol):
-    """Collective operations that methods are made of; `tw.collective.Group` has them."""
+    """The collective operations that methods use; `tw.collective.Group` has them."""
 
     ranks: int
 
@@ -37,14 +37,14 @@ class Exchange(Protocol):
 
 
 class Method:
-    """One way of compressing; `mean` makes a vector the mean over ranks, nearly, and counts bytes.
+    """A compression method; `mean` replaces a vector by its approximate mean over ranks, and counts bytes.
 
     Args:
-        start: steps before the first compressed one. Gradients change most from step to step in the first ones, and so
-            lose most by coming later.
+        start: steps before the first compressed one. Early gradients change most from step to step, so that delaying
+            parts of them does most harm.
 
     Attributes:
-        sent, whole: bytes that this rank gave, and that it would have given uncompressed.
+        sent, whole: bytes that this rank has sent, and would have sent without compression.
     """
 
     def __init__(self, start: int = 0) -> None:
@@ -58,11 +58,12 @@ class Method:
 
     @property
     def ratio(self) -> float:
-        """How many times fewer bytes were sent."""
+        """The compression ratio of the bytes sent."""
         return self.whole / self.sent if self.sent else 1.0
 
     def mean(self, group: Exchange, vector: Array, key: Any) -> None:
-        """Make an f32 vector the mean of all ranks' in place. `key` names the vector from step to step."""
+        """Replace an f32 vector in place by its approximate mean over ranks. `key` identifies the vector from step to
+        step."""
         if vector.dtype != np.float32 or vector.ndim != 1:
             got = f"{vector.dtype}, {vector.ndim} dimensions"
             raise CollectiveError("this is not compressed", where="compressed", expected="f32, one dimension", got=got)
@@ -90,7 +91,7 @@ class Method:
 
 
 class Half(Method):
-    """Gradients as f16: half of the bytes. Larger numbers than 65504 are sent as that, and the difference with a later
+    """Gradients as f16, half of the bytes. Numbers beyond 65504 are clamped, and the difference is sent in a later
     step."""
 
     def _mean(self, group: Exchange, vector: Array, residual: Array, key: Any) -> None:
@@ -121,10 +122,10 @@ class Int8(Method):
 
 
 class TopK(Method):
-    """The elements of largest magnitude, and their places.
+    """The elements of largest magnitude, and their indices.
 
     Args:
-        share: of the elements that travel.
+        share: of the elements that are sent.
     """
 
     def __init__(self, share: float = 0.01, start: int = 0) -> None:
@@ -147,8 +148,9 @@ class TopK(Method):
 
 
 class Signs(Method):
-    """A bit an element, and of each `BLOCK` elements the mean of the positive and of the negative ones (Seide et al.
-    2014, who have them of each column): layers whose gradients differ in size need means of their own."""
+    """One bit for each element, and for each `BLOCK` elements the means of the positive and of the negative ones (Seide
+    et al. 2014, who use columns instead of blocks): layers with gradients of different magnitude need separate
+    means."""
 
     def _mean(self, group: Exchange, vector: Array, residual: Array, key: Any) -> None:
         vector += residual
@@ -166,13 +168,13 @@ class Signs(Method):
 
 
 def _signed(positive: Array, means: Array) -> Array:
-    """Elements by their signs, from the two means of each block, f32[2, blocks]."""
+    """Elements reconstructed from their signs and the two means of each block, f32[2, blocks]."""
     high, low = (np.repeat(side, BLOCK)[: positive.size] for side in means)
     return np.where(positive, high, low)
 
 
 class PowerSGD(Method):
-    """Two narrow matrices whose product is near the gradients as a square matrix (Vogels et al. 2019).
+    """Two narrow matrices whose product approximates the gradients, arranged as a square matrix (Vogels et al. 2019).
 
     Args:
         rank: columns of the matrices.
@@ -223,8 +225,8 @@ def method(name: str, **options: Any) -> Method:
 
 
 class Compressed:
-    """A function for `tw.compile_step(..., reduce=)`: each part of the gradients becomes the mean over a group's ranks,
-    nearly. `ratio` is how many times fewer bytes have travelled."""
+    """A function for `tw.compile_step(..., reduce=)`, which replaces each part of the gradients by its approximate mean
+    over a group's ranks. `ratio` is the compression ratio so far."""
 
     def __init__(self, group: Exchange, name: str, **options: Any) -> None:
         self.group = group

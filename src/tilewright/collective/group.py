@@ -3,10 +3,10 @@
     group = tilewright.collective.join("learners", rank=0, ranks=2)
     group.all_reduce(gradients)                     # in place, in each of the processes
 
-Each operation is an exchange: every rank shows a window of its data, all meet, and each takes what it needs of the
-others' windows; then the next window. Two windows in turn make one meeting a window enough: a rank that shows the next
-but one has met all others after they took the first. In large all-reductions of more than two ranks each reduces a
-slice, and all meet once more.
+Each operation is an exchange: every rank copies a window of its data to shared memory, all meet at a barrier, and each
+reads what it needs from the others' windows; then follows the next window. Two windows alternate, so that one barrier
+for each window suffices: a rank that reuses a window has met all others after they read it. In large all-reductions of
+more than two ranks, each rank reduces a slice, followed by one more barrier.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tilewright.runtime.layout import Memory
 from tilewright.support.errors import CollectiveError
 
 SLICE_NS = 50_000_000
-"""How long native code waits before Python looks who has died, in nanoseconds."""
+"""Nanoseconds that native code waits before Python checks whether a rank has died."""
 
 
 class Group:
@@ -65,7 +65,7 @@ class Group:
         self.ranks = ranks
         self.timeout = timeout
         self.bytes_shown = 0
-        """Bytes that this rank has shown to the others, in all."""
+        """Bytes that this rank has shown to the others in all operations."""
         self._segment = segment
         self._code = meetings()
         self._words = np.zeros(5, np.int64)
@@ -88,7 +88,7 @@ class Group:
     # -- operations ----------------------------------------------------------------------------------------------------
 
     def barrier(self) -> None:
-        """Wait until all ranks have come."""
+        """Wait until all ranks have called this."""
         self._exchange(Call("barrier"), EMPTY, lambda begin, windows: None)
 
     def all_reduce(self, array: Array, operation: str = "sum", *, dtype: str | None = None) -> Array:
@@ -142,8 +142,8 @@ class Group:
         return array
 
     def all_reduce_at(self, data: int, elements: int, dtype: str, operation: str) -> bool:
-        """`all_reduce` of elements, of a type of `DTYPES`, at an address, if that is one native call. False if not, and
-        then nothing is done: of many bytes, and of types and operations without a kernel."""
+        """`all_reduce` of elements, of a type of `DTYPES`, at an address, if one native call can do it. Otherwise, for
+        many bytes and for types and operations without a kernel, it does nothing and returns False."""
         small = self._small.find(dtype, operation, elements)
         if small is not None:
             self._reduce_small(small, data)
@@ -190,7 +190,7 @@ class Group:
         return array
 
     def broadcast(self, array: Array, root: int = 0, *, dtype: str | None = None) -> Array:
-        """The array of `root`, into those of all others."""
+        """Copy the array of `root` into the arrays of all other ranks."""
         flat, name = self._flat(array, dtype, "broadcast")
         shown = bytes_of(flat) if self.rank == root else EMPTY
 
@@ -226,7 +226,7 @@ class Group:
         return result
 
     def scatter(self, out: Array, parts: Array | None = None, root: int = 0, *, dtype: str | None = None) -> Array:
-        """Row `rank` of root's `parts`, [ranks, *out.shape], into `out`; the others give no parts."""
+        """Row `rank` of root's `parts`, [ranks, *out.shape], into `out`; the other ranks pass no parts."""
         flat, name = self._flat(out, dtype, "scatter")
         shown = EMPTY
         if self.rank == self._root(root, "scatter"):
@@ -277,9 +277,9 @@ class Group:
         return result
 
     def all_to_all(self, parts: Sequence[Array], outs: Sequence[Array], *, dtype: str | None = None) -> None:
-        """`outs[r]` becomes the part that rank r has for this one; parts may have any sizes, also none.
+        """Fill `outs[r]` with rank r's part for this rank; parts may have any sizes, including 0.
 
-        Where a part has another size than its place, the rank of the place alone gets the error.
+        If a part's size differs from that of its output, only the receiving rank gets an error.
         """
         if len(parts) != self.ranks or len(outs) != self.ranks:
             where = self._where("all_to_all")
@@ -309,7 +309,7 @@ class Group:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def send(self, array: Array, to: int, tag: int = 0) -> None:
-        """Send an array's bytes; returns when the last piece of 64 KB has its place in the box."""
+        """Send an array's bytes; returns when the last piece of 64 KB has been written to the mailbox."""
         where = self._where(f"send to rank {self._root(to, 'send')}")
         data = bytes_of(np.ascontiguousarray(array).reshape(-1))
         segment, box = self._segment, self._segment.box(self.rank, to)
@@ -350,13 +350,13 @@ class Group:
         return data
 
     def has_message(self, source: int) -> bool:
-        """Whether a piece of a message of `source` waits in the box."""
+        """Whether the mailbox holds a piece of a message from `source`."""
         segment, box = self._segment, self._segment.box(source, self.rank)
         words = segment.words
         return int(words[(box + BOX.sent) >> 3]) > int(words[(box + RECEIVED_AT) >> 3])
 
     def first_message(self, sources: Sequence[int], tag: int = 0) -> int:
-        """The rank, among several, whose message of this tag is there first."""
+        """The rank among `sources` whose message with this tag arrives first."""
         deadline = time.monotonic() + self.timeout
         where = self._where("receive from any rank")
         while True:
@@ -372,7 +372,7 @@ class Group:
             time.sleep(0.0001)
 
     def _message(self, source: int, where: str) -> tuple[int, Array]:
-        """The next message in the box: its tag and bytes."""
+        """Read the next message from the mailbox: its tag and bytes."""
         segment, box = self._segment, self._segment.box(source, self.rank)
         data: Array | None = None
         begin = tag = 0
@@ -393,10 +393,11 @@ class Group:
     def _exchange(
         self, call: Call, shown: Array, take: Callable[[int, list[Array]], None], most: int | None = None
     ) -> None:
-        """Show bytes window by window; `take(begin, windows)` takes from all ranks' windows that begin at byte `begin`.
+        """Show bytes window by window; `take(begin, windows)` reads all ranks' windows of the data from byte `begin`
+        on.
 
         Args:
-            most: bytes that the rank with the most shows, where ranks show different numbers.
+            most: the largest number of bytes that a rank shows, if numbers differ.
         """
         with self._lock:
             total = self._total(call, shown.size) if most is None else most
@@ -408,8 +409,8 @@ class Group:
             self._calls += 1
 
     def _show(self, call: Call, is_first: bool, data: int, nbytes: int) -> int:
-        """Show bytes at an address to the others and meet them; returns which windows they are in. Of the first ones,
-        all must call the same."""
+        """Show bytes at an address to the others and meet them; returns the index of the windows used. For the first
+        window of an operation, all calls are compared."""
         segment = self._segment
         if segment.file < 0:
             raise CollectiveError("the group is closed", where=self._where(call.operation))
@@ -432,7 +433,7 @@ class Group:
         return turn
 
     def _total(self, call: Call, shown: int) -> int:
-        """Bytes that the rank with the most shows, if all call this."""
+        """The largest number of bytes that a rank shows, after checking that all make this call."""
         if call.root >= 0 and call.operation in ("broadcast", "scatter"):
             rows = self.ranks if call.operation == "scatter" else 1
             return call.elements * DTYPES[call.dtype].itemsize * rows
@@ -446,7 +447,7 @@ class Group:
             self._come(call)
 
     def _come(self, call: Call) -> None:
-        """Wait on for those that have not come yet."""
+        """Continue to wait for the ranks that have not come yet."""
         segment, count = self._segment, self._count
 
         def missing() -> list[int]:
@@ -458,11 +459,11 @@ class Group:
         self._persist(attempt, missing, self._where(str(call)))
 
     def _meetings(self, rank: int) -> int:
-        """To how many meetings a rank has come; 0: it has not joined yet."""
+        """The number of meetings that a rank has reached; 0 if it has not joined yet."""
         return int(self._segment.words[(LINES_AT + rank * LINE_SIZE) >> 3])
 
     def _await(self, at: int, count: int, other: int, where: str) -> None:
-        """Wait until the word at an offset, which rank `other` raises, is at least `count`."""
+        """Wait until the word at an offset, which rank `other` increases, is at least `count`."""
         segment = self._segment
         if segment.file < 0:
             raise CollectiveError("the group is closed", where=where)
@@ -474,7 +475,8 @@ class Group:
             self._persist(attempt, lambda: [other] if int(segment.words[at >> 3]) < count else [], where)
 
     def _persist(self, attempt: Callable[[], int], missing: Callable[[], list[int]], where: str) -> None:
-        """Wait on, while those who are missing live and there is time."""
+        """Repeat an attempt to meet until it succeeds, as long as the missing ranks live and the timeout has not
+        passed."""
         deadline = time.monotonic() + self.timeout
         broken = HEADER.broken >> 3
         while attempt():
@@ -494,7 +496,7 @@ class Group:
         raise CollectiveError(what, where=where, hint="the group is broken: join another")
 
     def _agree(self, call: Call) -> None:
-        """CollectiveError on every rank unless all call the same."""
+        """Raise CollectiveError on every rank unless all make equal calls."""
         calls = [self._segment.call_words(r, self._calls & 1) for r in range(self.ranks)]
         if all(tuple(words.tolist()) == call.words for words in calls):
             return
@@ -529,17 +531,17 @@ class Group:
     # -- end -----------------------------------------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """Break the group: whatever waits in it, on any rank and in any thread, fails."""
+        """Break the group: all operations that wait in it, on any rank and in any thread, fail."""
         self._break(-1, 0)
 
     def _break(self, culprit: int, why: int) -> None:
-        """Tell the others that the group is broken, by which rank and why."""
+        """Mark the group as broken, by which rank and why."""
         if not self._segment.words[HEADER.broken >> 3]:
             self._segment.words[HEADER.broken >> 3] = self.rank + 1 | culprit + 1 << 16 | why << 32
         self._code.ring(self._segment.address)
 
     def close(self) -> None:
-        """Leave the group; what others still call with it fails."""
+        """Leave the group; later operations of the others fail."""
         self._segment.close()
 
     def __enter__(self) -> Group:
@@ -557,15 +559,15 @@ def join(
     """Become one of the `ranks` processes of a group, and wait until all have come.
 
     Args:
-        name: what all of them call it; it is free again as soon as all have come.
+        name: of the group, equal on all ranks; it may be reused as soon as all have joined.
         rank: this process's number, from 0.
         ranks: how many there are, up to 64.
         timeout: seconds to wait for the others, here and in each operation.
-        directory: where they find each other; None: where weight stores are, memory of this machine.
+        directory: where they find each other; None: that of weight stores, in shared memory.
 
     Raises:
-        CollectiveError: a rank does not come, is there twice, or expects another number of ranks.
-        StoreError: the name cannot be one, or the folder is not the user's own.
+        CollectiveError: a rank does not join, joins twice, or expects another number of ranks.
+        StoreError: the name is invalid, or the folder is not the user's own.
     """
     where = f"group {str(name)[:60]!r}"
     if not 1 <= ranks <= MAX_RANKS or not 0 <= rank < ranks:

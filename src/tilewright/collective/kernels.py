@@ -16,13 +16,13 @@ from tilewright.native.link import Library, compile_text, host_triple, missing_f
 from tilewright.support.classes import dataclass
 
 WIDTH = 32
-"""Elements that a step of the main loop reduces."""
+"""Elements that one step of the main loop reduces."""
 _X86 = ("avx2", "f16c")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How elements of a type lie in memory, and what they are reduced in; both LLVM's names."""
+    """The storage type of elements, and the type in which they are reduced, as LLVM's names."""
 
     stored: str
     computed: str
@@ -44,14 +44,14 @@ KINDS = {
     "i32": Kind("i32", "i32", 32),
     "i64": Kind("i64", "i64", 64),
 }
-"""Types that are reduced here."""
+"""The types that have native reductions."""
 _FLOATS = {"sum": "fadd", "avg": "fadd", "prod": "fmul", "min": "ole", "max": "oge"}
 _INTEGERS = {"sum": "add", "prod": "mul", "band": "and", "bor": "or", "bxor": "xor", "min": "le", "max": "ge"}
 
 
 @cache
 def is_native(dtype: str, operation: str) -> bool:
-    """Whether there is a function for this here."""
+    """Whether there is a native reduction for this type and operation."""
     kind = KINDS.get(dtype)
     if kind is None or operation not in (_FLOATS if kind.floats else _INTEGERS):
         return False
@@ -59,7 +59,7 @@ def is_native(dtype: str, operation: str) -> bool:
 
 
 def _baseline_calls() -> bool:
-    """Whether the architecture's baseline converts halves by calls of a library."""
+    """Whether the architecture's baseline converts 16-bit floats by library calls."""
     return host_triple().startswith("x86_64")
 
 
@@ -80,7 +80,7 @@ def reduction_text(dtype: str, operation: str, features: tuple[str, ...] = ()) -
 
 
 def _loop(kind: Kind, dtype: str, operation: str, width: int, start: str, name: str) -> str:
-    """A loop over steps of `width` elements: of each, a loop over ranks."""
+    """A loop over steps of `width` elements, with an inner loop over ranks."""
     following = "tail.head" if name == "main" else "tail.end"
     before = "entry" if name == "main" else "main.head"
     stored, computed = f"<{width} x {kind.stored}>", f"<{width} x {kind.computed}>"
@@ -127,7 +127,7 @@ def _splat(width: int, type_: str, value: str) -> str:
 
 
 def _widened(kind: Kind, dtype: str, width: int, value: str, to: str) -> str:
-    """Elements as they are reduced: halves as f32."""
+    """Elements converted to the type in which they are reduced."""
     stored, computed = f"<{width} x {kind.stored}>", f"<{width} x {kind.computed}>"
     if dtype == "f16":
         return f"%{to} = fpext {stored} %{value} to {computed}"
@@ -140,7 +140,8 @@ def _widened(kind: Kind, dtype: str, width: int, value: str, to: str) -> str:
 
 
 def _combined(kind: Kind, dtype: str, operation: str, computed: str, name: str) -> str:
-    """One more part: `sum` of `acc` and `v1`. Of minimum and maximum, NaN stays, as NumPy has it."""
+    """Combine the accumulator `acc` with one more part `v1` to `computed`. Minimum and maximum propagate NaN, as in
+    NumPy."""
     a, b, to = f"%{name}.acc", f"%{name}.v1", f"%{name}.sum"
     if operation not in ("min", "max"):
         word = (_FLOATS if kind.floats else _INTEGERS)[operation]
@@ -157,7 +158,7 @@ def _combined(kind: Kind, dtype: str, operation: str, computed: str, name: str) 
 
 
 def _mean(kind: Kind, operation: str, width: int, name: str) -> str:
-    """The reduction, `red`: of a mean, over the number of ranks."""
+    """The final reduction `red`: for a mean, the sum divided by the number of ranks."""
     computed = f"<{width} x {kind.computed}>"
     if operation != "avg":
         return f"%{name}.red = bitcast {computed} %{name}.acc to {computed}"
@@ -169,7 +170,7 @@ def _mean(kind: Kind, operation: str, width: int, name: str) -> str:
 
 
 def _narrowed(kind: Kind, dtype: str, width: int, name: str) -> str:
-    """The reduction as it is stored, `out`: rounded to nearest, ties to even."""
+    """The reduction converted to the storage type, `out`: rounded to nearest, ties to even."""
     stored, computed = f"<{width} x {kind.stored}>", f"<{width} x {kind.computed}>"
     red = f"%{name}.red"
     if dtype == "f16":
@@ -190,8 +191,8 @@ def _narrowed(kind: Kind, dtype: str, width: int, name: str) -> str:
 
 @cache
 def reduction_at(dtype: str, operation: str) -> int:
-    """The address of the function for a type and an operation, which `is_native`. It is never unloaded, as threads may
-    be in it while the interpreter ends."""
+    """The address of the native reduction for a type and an operation, which must be `is_native`. It is never unloaded,
+    as threads may run it while the interpreter ends."""
     library = Library({"reduce": compile_text(reduction_text(dtype, operation, _features()))}, ["tw_reduce"])
     library.keep_forever()
     return library["tw_reduce"]
@@ -199,6 +200,6 @@ def reduction_at(dtype: str, operation: str) -> int:
 
 @cache
 def reduction(dtype: str, operation: str) -> Callable[[int, int, int, int], int]:
-    """The function of `reduction_at`; addresses and counts are integers. Other threads run meanwhile."""
+    """The function of `reduction_at`; addresses and counts are integers. It releases the GIL."""
     word = ctypes.c_int64
     return ctypes.CFUNCTYPE(word, *[word] * 4)(reduction_at(dtype, operation))

@@ -1,7 +1,8 @@
-"""Native code of a meeting: each rank says how far it is, and waits until all others are as far.
+"""Native code of a meeting, which is a barrier: each rank increases its counter, and waits until all others have done
+so.
 
-A rank's line has the number of meetings that it has come to. Waiting begins with looks at the lines, goes on with looks
-between which other threads may run, and ends in sleep (a futex), since ranks can outnumber cores.
+A rank's line in shared memory holds the number of meetings that it has reached. A waiting rank first spins, then yields
+its core between reads, and finally sleeps (on a futex), since ranks can outnumber cores.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from tilewright.support.classes import dataclass
 PAGE = 4096
 HEADER = Struct("magic", "abi", "size", "ranks", "window", "broken")
 BELL = Struct("bell", "asleep", offset=128)
-"""`bell` is rung (changed) for ranks that sleep; `asleep` is the number of those."""
+"""`bell` is changed to wake ranks that sleep; `asleep` is their number."""
 LINE_SIZE = 256
-"""Bytes of a rank's line, cache lines of its own; the first word is the number of meetings that it has come to."""
+"""Bytes of a rank's line, in cache lines of its own; the first word is the number of meetings that it has reached."""
 LINES_AT = PAGE
 """Offset, in bytes, of the first rank's line."""
 
 LOOKS, YIELDS = 200, 200
-"""Looks without a pause between them, and looks between which other threads run, before a rank sleeps."""
+"""Reads without a pause, and reads between which the core is yielded, before a rank sleeps."""
 NAP_NS = 5_000_000
-"""How long a rank sleeps before it looks again, at most."""
+"""The longest sleep of a rank before it checks again, in nanoseconds."""
 OVER = 1
-"""The result of `tw_await` and `tw_meet` when the timeout ends before the other ranks came."""
+"""The result of `tw_await` and `tw_meet` if the timeout passes before the other ranks come."""
 DIFFERENT = 2
-"""The result of `tw_show` when ranks do not call the same."""
+"""The result of `tw_show` if the ranks' calls differ."""
 DIED, ABSENT = 1, 2
 """The reasons that a rank states when it breaks its group: another one has died or left, or did not come in time."""
 WORDS = 5
-"""Words of what a rank calls."""
+"""The number of words that encode a call."""
 PLACE = Struct("header*", "rank", "ranks", "timeout", "window*", "other_window", "table*", "other_table")
 """A rank as `tw_reduce` is told of it, once: addresses of the shared memory, and for each turn of the rank's window and
 of the table of all ranks' windows."""
@@ -138,7 +139,7 @@ _MEET = ("header", "rank", "ranks", "count", "timeout")
 
 @dataclass(frozen=True, slots=True)
 class Meetings:
-    """The functions of `meeting_text` for Python: addresses and counts are integers. Other threads run meanwhile."""
+    """The functions of `meeting_text` for Python, which take addresses and counts as integers and release the GIL."""
 
     meet: Callable[[int, int, int, int, int], int]
     show: Callable[[int, int, int, int, int, int, int, int, int, int], int]
@@ -150,7 +151,7 @@ class Meetings:
 
 @cache
 def meetings() -> Meetings:
-    """The linked code; it is never unloaded, since threads may wait in it while the interpreter ends."""
+    """The linked code, which is never unloaded, since threads may wait in it while the interpreter ends."""
     names = ["tw_meet", "tw_show", "tw_reduce", "tw_await", "tw_post", "tw_ring"]
     library = Library({"meeting": compile_text(meeting_text)}, names)
     library.keep_forever()
@@ -166,7 +167,7 @@ def meetings() -> Meetings:
 
 
 def broken_by(broken: int) -> str:
-    """Why a group is broken, by the word that says so."""
+    """The reason why a group is broken, from the word that encodes it."""
     by, culprit, why = (broken & 0xFFFF) - 1, (broken >> 16 & 0xFFFF) - 1, broken >> 32
     if culprit < 0 or why not in (DIED, ABSENT):
         return f"rank {by} gave the group up"

@@ -22,7 +22,7 @@ from tilewright.support.digest import blake2b
 
 NAME = "TILEWRIGHT"
 JOIN_SECONDS = 120.0
-"""How long an actor waits for the others."""
+"""Seconds that an actor waits for the others."""
 _OPERATIONS = {"SUM": "sum", "PRODUCT": "prod", "MIN": "min", "MAX": "max"}
 
 
@@ -97,7 +97,7 @@ def _operation(options: Any) -> str:
 
 
 def register() -> None:
-    """Make the backend known to Ray in this process."""
+    """Register the backend with Ray in this process."""
     register_collective_backend(NAME, RayGroup)
 
 

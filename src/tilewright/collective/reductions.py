@@ -1,5 +1,5 @@
-"""Reductions of several arrays to one: sums and their like, always in the order of the ranks, so that each machine and
-each algorithm gives equal bits.
+"""Reductions of several arrays to one, always in the order of the ranks, so that each machine and each algorithm gives
+equal bits.
 
 f16 and bf16 are summed in f32 and rounded once. Minimum and maximum keep NaN, as NumPy and PyTorch do. Sums of booleans
 are "or", products "and".
@@ -32,7 +32,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "c64": np.dtype(np.complex64),
     "c128": np.dtype(np.complex128),
 }
-"""Types of elements by name, with what NumPy keeps them in: bf16 is the upper half of an f32."""
+"""Element types by name, with the NumPy type that stores them: bf16 is stored as u16, the upper half of an f32."""
 CODES = {name: code for code, name in enumerate(DTYPES)}
 OPERATIONS: dict[str, Callable[..., Array]] = {
     "sum": np.add,
@@ -49,7 +49,7 @@ _BITWISE = ("band", "bor", "bxor")
 
 
 NATIVE_ELEMENTS = 4096
-"""Elements from which on a reduction that is not a usual one is compiled, once for this machine."""
+"""From this many elements on, a less common reduction is compiled for this machine."""
 
 
 def check_reduction(operation: str, dtype: str, where: Callable[[], str]) -> None:
@@ -78,8 +78,7 @@ def reduce_into(out: Array, parts: Sequence[Array], dtype: str, operation: str) 
 
 
 def native(dtype: str, operation: str, elements: int) -> Callable[[int, int, int, int], int] | None:
-    """The native function of a reduction; None where there is none, or where there are so few elements that calling it
-    does not pay."""
+    """The native function of a reduction; None if there is none, or if calling it does not pay for so few elements."""
     if elements < (1 if dtype[-3:] in ("f32", "f16") and operation in ("sum", "avg") else NATIVE_ELEMENTS):
         return None
     return reduction(dtype, operation) if is_native(dtype, operation) else None
@@ -94,7 +93,7 @@ def address_of(array: Array) -> int:
 
 
 def reduce_in_numpy(out: Array, parts: Sequence[Array], dtype: str, operation: str) -> None:
-    """Do what `reduce_into` does in NumPy, with the same bits as native code."""
+    """Like `reduce_into`, in NumPy, with the same bits as native code."""
     function = OPERATIONS[operation]
     narrow = dtype in ("f16", "bf16")
     if len(parts) == 2 and not narrow:
@@ -110,14 +109,14 @@ def reduce_in_numpy(out: Array, parts: Sequence[Array], dtype: str, operation: s
 
 
 def widened(part: Array, dtype: str) -> Array:
-    """An array of 16-bit floats as f32; other arrays as they are."""
+    """An array of 16-bit floats as f32; other arrays unchanged."""
     if dtype == "bf16":
         return (part.astype(np.uint32) << 16).view(np.float32)
     return part.astype(np.float32) if dtype == "f16" else part
 
 
 def narrowed(total: Array, dtype: str) -> Array:
-    """An array of f32 rounded to a type of 16 bits, to nearest and ties to even; for other types the array itself."""
+    """An f32 array rounded to a 16-bit type, to nearest and ties to even; for other types the array itself."""
     if dtype != "bf16":
         return total.astype(np.float16) if dtype == "f16" else total
     bits = total.view(np.uint32)

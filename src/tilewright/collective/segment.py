@@ -1,12 +1,12 @@
 """The memory that the ranks of a group share, and how they find each other.
 
-    header      a page: what the file is, a bell for ranks that sleep, which rank broke the group
-    lines       a line a rank: to how many meetings it has come, and what it calls (`CALL`), for two calls in turn
-    windows     two a rank: what it shows to the others of an operation's data, in turn
+    header      a page: identification, a bell for ranks that sleep, which rank broke the group
+    lines       one line for each rank: the number of meetings it has reached, and its calls (`CALL`), two in turn
+    windows     two for each rank: the data of an operation that it shows to the others, in turn
     mail        a box for each pair of ranks: one piece of a message
 
-The file is removed once all ranks have it open, so that nothing is left whatever happens to them. Each rank holds a
-lock on a byte of it, which the kernel drops when its process dies: that is how the others learn of it.
+The file is removed once all ranks have opened it, so that nothing remains if they crash. Each rank holds a lock on one
+byte of it, which the kernel drops when the process dies, so that the others notice.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ MAGIC = int.from_bytes(b"TWCOLL01", "little")
 ABI = 1
 MAX_RANKS = 64
 WINDOW = 1 << 19
-"""The fewest bytes that a rank shows at once: two windows of each of two ranks fit a second or third level of
-caches."""
+"""The least bytes that a rank shows at once: two windows for each of two ranks fit into the second or third level of
+cache."""
 MAX_WINDOW, MAX_WINDOWS = 1 << 21, 1 << 24
-"""Three ranks and more wait for each other at each window, which takes longer than what comes from beyond the caches:
-theirs are larger, as long as all of them are no more than the second number."""
+"""With three ranks and more, each window costs a barrier, which takes longer than missing the caches: their windows are
+larger, up to the first number of bytes each, and the second for all together."""
 PIECE = 1 << 16
 """Bytes of a message's piece."""
 CALL_AT, CALL_SIZE = 64, 64
-"""Where, in a rank's line, the words lie that say what it calls, and how long they are."""
+"""The offset in a rank's line of the words that encode its call, and their bytes."""
 CALL = Struct("operation", "reduction", "dtype", "root", "elements")
 BOX = Struct("sent", "nbytes", "tag")
 RECEIVED_AT = 128
@@ -77,7 +77,7 @@ class Segment:
         self._boxes_at = at + 2 * ranks * self.window
 
     def call_words(self, rank: int, turn: int) -> Array:
-        """The words of the operation that a rank calls, by the fields of `CALL`: a view, i64[5]."""
+        """The words that encode a rank's call, by the fields of `CALL`: a view, i64[5]."""
         at = LINES_AT + rank * LINE_SIZE + CALL_AT + turn * CALL_SIZE
         return self.words[at >> 3 : (at + CALL.size) >> 3]
 
@@ -90,7 +90,7 @@ class Segment:
         return self.bytes[box + BOX_HEAD : box + BOX_HEAD + PIECE]
 
     def lives(self, rank: int) -> bool:
-        """Whether a rank still holds its lock."""
+        """Whether a rank still holds its lock, and so is alive."""
         return is_locked(self.file, rank)
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Segment:
 
 
 def window_of(ranks: int) -> int:
-    """Bytes that each of so many ranks shows at once, a power of two."""
+    """The bytes that each of `ranks` ranks shows at once, a power of two."""
     if ranks < 3:
         return WINDOW
     return min(MAX_WINDOW, max(WINDOW, 1 << (MAX_WINDOWS // (2 * ranks)).bit_length() - 1))
@@ -145,14 +145,14 @@ def open_segment(
 
 
 def path_of(name: str, directory: str | os.PathLike[str] | None) -> Path:
-    """Where a group's ranks find each other."""
+    """The path of the file by which a group's ranks find each other."""
     folder = store_folder(name, directory)
     return folder.parent / "groups" / folder.name
 
 
 @contextmanager
 def _alone(file: int, path: Path, deadline: float) -> Iterator[None]:
-    """While no other process looks at a file that is just made."""
+    """Within the context, no other process accesses a file that was just created."""
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""All-reductions of so few bytes that one native call shows, meets, compares and reduces."""
+"""Small all-reductions, for which one native call shows the data, meets, compares the calls, and reduces."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from tilewright.collective.reductions import DTYPES, Array, address_of, native
 from tilewright.support.classes import dataclass
 
 DIRECT = 1 << 15
-"""Bytes up to which each of three ranks and more reduces all by itself: a slice each would cost another meeting."""
+"""With three ranks and more, up to this many bytes each rank reduces everything itself: reducing slices would cost
+another meeting."""
 KNOWN = 1024
-"""Small all-reductions that a group keeps ready."""
+"""The most small all-reductions that a group caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Small:
-    """One such call: the words, at an address, that all ranks must show, and the kernel's address."""
+    """A small all-reduction: the address of the words that all ranks must show, and the kernel's address."""
 
     call: Call
     words: Array
@@ -28,10 +29,10 @@ class Small:
 
 
 class SmallReductions:
-    """The small all-reductions that a group has seen, by type, operation and number of elements."""
+    """A cache of small all-reductions, by type, operation and number of elements."""
 
     def __init__(self, most: int) -> None:
-        """`most`: bytes of a small one."""
+        """`most`: the most bytes of a small one."""
         self._most = most
         self._known: dict[tuple[object, ...], Small] = {}
         self.get = self._known.get
@@ -42,7 +43,7 @@ class SmallReductions:
         self._known[key] = small
 
     def find(self, dtype: str, operation: str, elements: int) -> Small | None:
-        """None for large ones, for none, and for types and operations without a kernel."""
+        """The small all-reduction for these arguments; None if it is too large or empty, or has no kernel."""
         small = self.get((dtype, operation, elements))
         nbytes = elements * DTYPES[dtype].itemsize
         if small is not None or not 0 < nbytes <= self._most or native(dtype, operation, elements) is None:

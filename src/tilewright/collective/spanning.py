@@ -1,5 +1,5 @@
-"""A group of several machines: shared memory inside each, and between them a Gloo group of PyTorch's with one rank of
-each machine. No network protocol is ours."""
+"""A group over several machines: shared memory within each, and between them PyTorch's Gloo backend with one rank of
+each machine, so that this package needs no network protocol."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _OPERATIONS = {
 
 
 def this_machine() -> str:
-    """A name of the memory that processes share here: equal in those that can form a `Group`, whatever launchers say.
-    Containers of one machine have folders of their own in memory."""
+    """An identifier of this machine's shared memory, equal in all processes that can form a `Group`, whatever launchers
+    say. Containers of one machine have folders of their own in memory."""
     folder = store_root()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -44,7 +44,7 @@ class Spanning:
 
     Args:
         node: the ranks of this machine.
-        members: the ranks of each machine, of which the first one speaks to the others.
+        members: the ranks of each machine, the first of which communicates with other machines.
         store: PyTorch's, for the groups between machines.
     """
 
@@ -69,7 +69,8 @@ class Spanning:
         self._node.barrier()
 
     def all_reduce(self, array: Array, operation: str = "sum", *, dtype: str | None = None) -> Array:
-        """Reduced inside each machine, then between them by one rank of each, then spread. In place."""
+        """Reduce in place: within each machine, then between machines by one rank of each, then broadcast within each
+        machine."""
         name = dtype or next(n for n, d in DTYPES.items() if d == array.dtype and n != "bf16")
         check_reduction(operation, name, lambda: f"rank {self.rank} of {self.ranks}: all_reduce")
         inside = "sum" if operation == "avg" else operation
@@ -86,11 +87,11 @@ class Spanning:
         return array
 
     def all_reduce_at(self, data: int, elements: int, dtype: str, operation: str) -> bool:
-        """`Group.all_reduce_at`: never one native call."""
+        """Like `Group.all_reduce_at`, but always returns False, as it is never a single native call."""
         return False
 
     def _between(self, array: Array, dtype: str, operation: str) -> None:
-        """Reduce the arrays of all machines' first ranks."""
+        """Reduce the arrays of the machines' first ranks."""
         if dtype == "bool":  # a sum of booleans is "or"
             array, operation = array.view(np.uint8), {"sum": "max", "prod": "min"}.get(operation, operation)
         if array.dtype.kind == "c":
@@ -113,7 +114,7 @@ class Spanning:
         return array
 
     def broadcast(self, array: Array, root: int = 0, *, dtype: str | None = None) -> Array:
-        """To all of the root's machine, from its first rank to those of others, and to all of theirs."""
+        """Broadcast within the root's machine, from its first rank to those of other machines, and within these."""
         data = array.reshape(-1).view(np.uint8)
         machine = next(k for k, some in enumerate(self._members) if root in some)
         if machine == self._machine:
@@ -166,7 +167,7 @@ class Spanning:
         return out
 
     def all_to_all(self, parts: Sequence[Array], outs: Sequence[Array], *, dtype: str | None = None) -> None:
-        """`outs[r]` becomes the part that rank r has for this one."""
+        """Fill `outs[r]` with rank r's part for this rank."""
         sizes = self.all_gather(np.array([part.nbytes for part in parts], np.int64))
         wrong = [r for r in range(self.ranks) if sizes[r, self.rank] != outs[r].nbytes]
         data = np.zeros(int(sizes.sum(1).max()), np.uint8)

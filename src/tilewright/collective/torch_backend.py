@@ -5,9 +5,9 @@
 
     dist.init_process_group("tilewright", rank=rank, world_size=ranks, init_method=...)
 
-PyTorch 2.13 and 2.14 let Python code make a process group and no backend, so that a group is what is registered. A
-collective that is called with `async_op=False` runs in the calling thread; others run one after another in a thread of
-their own, as DDP's do while the backward pass goes on.
+In PyTorch 2.13 and 2.14, Python code can implement a process group but no backend, so that a group is registered. A
+collective that is called with `async_op=False` runs in the calling thread; others run one after another in a separate
+thread, as DDP's do during the backward pass.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     # -- collectives ---------------------------------------------------------------------------------------------------
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        """Reduce tensors in place. A small one that is waited for is reduced where it lies, without NumPy."""
+        """Reduce tensors in place. A small one that the caller waits for is reduced in its own memory, without
+        NumPy."""
         if (
             type(tensors) is list
             and len(tensors) == 1
@@ -94,7 +95,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._run(opts, several, lambda: _each(partial(self._all_reduce, opts=opts), several))
 
     def _is_reduced(self, tensor: Any, opts: Any) -> bool:
-        """Reduce a tensor if that is one native call."""
+        """Reduce a tensor if one native call can do that; returns whether it did."""
         if type(tensor) not in _TENSORS or not tensor.is_cpu or tensor.layout is not torch.strided:
             return False
         dtype, operation = _DTYPES.get(tensor.dtype), _BY_OPERATION.get(opts.reduceOp.op)
@@ -133,7 +134,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._run(opts, output_tensors, body)
 
     def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Any:
-        """Gather each input; `output_lists[rank][k]` is what a rank has for input k."""
+        """Gather each input; `output_lists[rank][k]` gets the input k of that rank."""
 
         def body() -> None:
             for k, one in enumerate(input_list):
@@ -244,7 +245,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._message("receive", source, tensors, body)
 
     def recv_anysource(self, tensors: Sequence[Any], tag: int = 0) -> Any:
-        """Receive from the rank whose message is there first. Messages of that rank with other tags wait."""
+        """Receive from the rank whose message arrives first. Messages of that rank with other tags stay queued."""
         others = [r for r in range(self.group.ranks) if r != self.group.rank]
 
         def body() -> None:
@@ -265,7 +266,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     # -- plumbing ------------------------------------------------------------------------------------------------------
 
     def _run(self, opts: Any, result: Any, body: Callable[[], Any]) -> Any:
-        """Do a collective now, or after those that still wait; returns its work."""
+        """Run a collective now, or queue it after pending ones; returns its work object."""
         if not getattr(opts, "asyncOp", False) and (self._waiting is None or self._waiting.done()):
             body()
             return _Done(result)
@@ -274,7 +275,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return _C10D._create_work_from_future(future)
 
     def _whole(self, tensor: Any, call: Callable[..., Any]) -> None:
-        """`call(array, dtype=...)` on a tensor's memory, or on a copy that is written back."""
+        """Call `call(array, dtype=...)` on a tensor's memory, or on a copy that is written back."""
         if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
             call(_array(tensor), dtype=_name(tensor))
         else:
@@ -293,7 +294,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             _write(out, row)
 
     def _reduce_scattered(self, out: Any, rows: Any, opts: Any) -> None:
-        """Reduce `rows`, which hold a part of out's size for each rank, and keep this rank's."""
+        """Reduce `rows`, which have a part of out's size for each rank, and write this rank's part to `out`."""
         rows = rows.contiguous()
         _rows(rows, self.group.ranks, out)
         operation, scaled = _scaled(rows, opts)
@@ -303,7 +304,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     # -- end -----------------------------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Leave the group, when what was begun has ended."""
+        """Leave the group after pending operations have ended."""
         for pool in (self._collectives, *self._messages.values()):
             pool.shutdown(wait=False)
         self.group.close()
@@ -313,13 +314,13 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
 
 class _Future(Future):  # type: ignore[misc]
-    """A future of PyTorch beside the one of the thread that completes it."""
+    """A PyTorch future that is completed together with the future of a thread."""
 
     python: PythonFuture[None]
 
 
 class _Work(dist._Work):  # type: ignore[misc]
-    """A message on its way."""
+    """A message in progress."""
 
     def __init__(self, future: Any, sources: Sequence[int]) -> None:
         super().__init__()
@@ -337,12 +338,12 @@ class _Work(dist._Work):  # type: ignore[misc]
         return self._future
 
     def _source_rank(self) -> int:
-        """The rank that sent the message of a `recv` from any rank; -1 of others, and before it is there."""
+        """The rank that sent the message of a `recv` from any rank; -1 for other operations, and before it arrives."""
         return self._sources[0] if self._sources else -1
 
 
 class _Done(dist._Work):  # type: ignore[misc]
-    """A collective that has ended before anyone could wait for it."""
+    """A collective that has already ended."""
 
     def __init__(self, tensors: Any) -> None:
         super().__init__()
@@ -387,7 +388,7 @@ def _each(call: Callable[[Any], None], several: Sequence[Any]) -> None:
 
 
 def _scaled(tensor: Any, opts: Any) -> tuple[str, Any]:
-    """The name of the reduction that options ask for, and the tensor: a scaled one for sums of scaled tensors."""
+    """The name of the requested reduction, and the tensor, which is scaled for sums of scaled tensors."""
     reduce_op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
     kind = getattr(reduce_op, "op", reduce_op)
     operation = _BY_OPERATION.get(kind)
@@ -408,7 +409,7 @@ def _name(tensor: Any) -> str:
 
 
 def _array(tensor: Any) -> Array:
-    """A tensor's elements, C-contiguous; its own memory where that is so already. bf16 is u16."""
+    """A tensor's elements as a C-contiguous array, a view if possible. bf16 becomes u16."""
     _name(tensor)
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         got = f"{tensor.layout} on {tensor.device}"
@@ -435,7 +436,7 @@ def _write(tensor: Any, array: Array) -> None:
 
 
 def _rows(output: Any, ranks: int, one: Any) -> list[Any]:
-    """The parts of a tensor for all ranks, each of the shape of `one`."""
+    """The parts of a tensor for all ranks, each with the shape of `one`."""
     if output.numel() != ranks * one.numel() or not output.is_contiguous():
         raise CollectiveError(
             "the tensor for all ranks must be contiguous and as large as theirs together",
@@ -447,8 +448,8 @@ def _rows(output: Any, ranks: int, one: Any) -> list[Any]:
 
 
 def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> ProcessGroup:
-    """Create the process group; PyTorch calls this function for each new one. Each rank says in PyTorch's store on
-    which machine it is; the first one of a machine makes up a name, which the others of it get."""
+    """Create the process group; PyTorch calls this function for each new one. Ranks exchange through PyTorch's store on
+    which machine they are, and the first rank of a machine chooses the name of its shared memory."""
     store.set(f"tilewright/machine/{rank}", this_machine())
     machines = [store.get(f"tilewright/machine/{r}").decode() for r in range(ranks)]
     members = [[r for r in range(ranks) if machines[r] == one] for one in dict.fromkeys(machines)]
@@ -466,7 +467,7 @@ _registering = threading.Lock()
 
 
 def register() -> None:
-    """Make the backend known to `torch.distributed`; more than once is once."""
+    """Register the backend with `torch.distributed`; repeated calls have no effect."""
     with _registering:
         if NAME not in dist.Backend.backend_list:
             dist.Backend.register_backend(NAME, create, devices=["cpu"])

@@ -1,8 +1,8 @@
-"""Communication hooks for PyTorch's DistributedDataParallel: gradients that travel compressed, over any backend.
+"""Communication hooks for PyTorch's DistributedDataParallel: compressed exchange of gradients, over any backend.
 
     model.register_comm_hook(None, tilewright.collective.torch_hooks.hook("powersgd", rank=4))
 
-Buckets are reduced one after another by a thread of an engine, while the backward pass goes on.
+Buckets are reduced one after another by an engine's thread during the backward pass.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilewright.engine import Engine, Variable
 
 
 class _Ranks:
-    """The operations of a group of `torch.distributed` on arrays."""
+    """The operations of a `torch.distributed` group on arrays."""
 
     def __init__(self, group: Any) -> None:
         self.group = group

@@ -1,4 +1,4 @@
-"""Windows of arrays: which bytes of what a rank shows go where in an array of another rank."""
+"""Windows of arrays: which bytes of a rank's window go where in an array of another rank."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ EMPTY = np.empty(0, np.uint8)
 
 
 def bytes_of(flat: Array) -> Array:
-    """A flat array as its bytes."""
+    """A view of a flat array as bytes."""
     return flat.view(np.uint8) if flat.size else EMPTY
 
 
 def elements_of(flat: Array, begin: int, window: int) -> Array:
-    """The elements of a window of so many bytes that begins at byte `begin`."""
+    """The elements of a window of `window` bytes that begins at byte `begin`."""
     return flat[begin // flat.itemsize : (begin + window) // flat.itemsize]
 
 
 def taking_rows(rows: Array) -> Callable[[int, list[Array]], None]:
-    """Takes each rank's window into its row."""
+    """A function that copies each rank's window into its row."""
     targets = [bytes_of(row) for row in rows]
 
     def take(begin: int, windows: list[Array]) -> None:
@@ -34,7 +34,8 @@ def taking_rows(rows: Array) -> Callable[[int, list[Array]], None]:
 
 
 def take_part(target: Array, first: int, begin: int, window: Array) -> None:
-    """Take what a window, which begins at byte `begin` of another rank's bytes, has of those from byte `first` on."""
+    """Copy those bytes, from byte `first` of another rank's data on, that its window starting at byte `begin`
+    contains."""
     low, high = max(begin, first), min(begin + window.size, first + target.size)
     if low < high:
         target[low - first : high - first] = window[low - begin : high - begin]

@@ -1,4 +1,4 @@
-"""How much a model may lose on other calls than those that it was measured on.
+"""A bound of the loss that a model has on calls other than those that were measured.
 
 The loss is a mean over calls, of which the samples are few: it is bounded from above by Student's distribution, one
 side, with `CONFIDENCE`. Of few samples the deviation itself is not known, and calls whose loss is great may be missing.
@@ -7,9 +7,9 @@ mean under an inverse chi-squared prior, Gelman et al., Bayesian Data Analysis, 
 
     upper = mean + t(PRIOR + n - 1) * s / sqrt(n)        s^2 = (PRIOR * mean^2 + sum of (x - mean)^2) / (PRIOR + n - 1)
 
-Relative errors are ratios of sums: what is averaged are squares of differences, and their residuals from the ratio
-are what varies (the ratio estimator: Cochran, Sampling Techniques, 6.3). The bound is of the calls' distribution as the
-samples show it: calls that are so rare that none is among the samples, it does not know.
+Relative errors are ratios of sums: squares of differences are averaged, and the variance is that of their residuals
+from the ratio (the ratio estimator: Cochran, Sampling Techniques, 6.3). The bound holds for the distribution that the
+samples represent, not for calls so rare that none is among them.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ CONFIDENCE = 0.99
 """The share of the draws of samples for which the loss of all calls is at most the bound, where losses are normal. Of
 squared errors of few numbers, which are skewed, it is 0.95 to 0.98 (`tests/quantization/test_bound.py`)."""
 PRIOR = 3
-"""Degrees of freedom with which a deviation as great as the mean counts."""
+"""The number of prior degrees of freedom, with a deviation equal to the mean."""
 SERIES = 200
-"""From so many degrees of freedom on, Student's distribution is nearly normal."""
+"""From this many degrees of freedom on, Student's distribution is approximated by an expansion about the normal one."""
 MAX_REQUEST = 1 << 20
-"""More samples than this are not asked for."""
+"""The most samples that an error message asks for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
     """The metric of a model.
 
-    metric   higher is better
+    metric   of the model; higher is better
     squares  of each sample the sum of the squares of the differences from the exact outputs, and that of the outputs;
              none where the metric is the caller's
     numbers  of each of the samples of a caller's metric, whose mean the metric is; none where it gives one number
-    fitted   these samples are the ones that the model was fitted to
+    fitted   whether the model was fitted to these very samples
     """
 
     metric: float
@@ -58,8 +58,8 @@ class Loss:
     drop       as it was measured
     upper      the loss of all calls at most, with `CONFIDENCE`; `drop` where the metric is one number
     count      samples
-    deviation  of what is averaged, and `mean` that; `power` of the mean is the loss
-    compared   False where the samples' outputs say nothing: they are integers, or all of them 0
+    deviation  of the averaged numbers, with mean `mean`; the loss is the mean to the power `power`
+    compared   False if the samples' outputs cannot be compared: they are integers, or all are 0
     """
 
     drop: float
@@ -89,7 +89,7 @@ class Loss:
         return text if more is None else f"{text}; {more} samples would halve that margin"
 
     def beyond(self, most: float) -> str:
-        """The words that say how the loss is more than `most`."""
+        """An explanation of why the loss exceeds `most`."""
         if not self.drop <= most:
             return f"by more than {most:g}"
         if not self.compared:
@@ -101,7 +101,7 @@ class Loss:
         return f"and other calls may lose up to {self.upper:.3g}, more than {most:g}{enough}"
 
     def samples_for(self, most: float) -> int | None:
-        """How many samples like these would bound the loss by `most`; None where no number does."""
+        """The number of samples like these with which the bound would be `most`; None if no number suffices."""
         if not self.count or not self.drop < most:
             return None
         low, high = 1, MAX_REQUEST
@@ -113,8 +113,8 @@ class Loss:
 
 
 def loss_of(exact: Scores, other: Scores) -> Loss:
-    """The loss of a model beside that of the exact one. Raises CallError where a caller's metric gives different
-    numbers of numbers."""
+    """The loss of a model compared with the exact one. Raises CallError if a caller's metric returns lists of different
+    lengths."""
     if exact is other:
         return Loss(0.0, 0.0)
     drop = exact.metric - other.metric
@@ -146,7 +146,7 @@ def student(confidence: float, freedom: int) -> float:
 
 
 def _within(angle: float, freedom: int) -> float:
-    """The probability of magnitudes up to the root of the degrees of freedom times the angle's tangent."""
+    """The probability that the magnitude is at most the root of the degrees of freedom times the angle's tangent."""
     odd = freedom % 2
     term = total = cos(angle) if odd else 1.0
     for k in range(2 + odd, freedom - 1, 2):

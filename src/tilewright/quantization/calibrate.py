@@ -131,14 +131,14 @@ def scales_of(
 
 
 def _heavier(feeds: Mapping[int, Feed]) -> float:
-    """By how much the tails of the inputs of floats are heavier than those of normal numbers."""
+    """How much heavier the tails of floating-point inputs are than those of normal numbers."""
     samples = [[np.asarray(feed[name]) for feed in feeds.values()] for name in next(iter(feeds.values()), {})]
     floats = [arrays for arrays in samples if arrays[0].dtype.kind == "f" and all(a.size for a in arrays)]
     return max((excess([ends_of(a) for a in arrays], max(a.size for a in arrays)) for arrays in floats), default=0.0)
 
 
 def _hull(ends: Collection[Ends]) -> tuple[float, float]:
-    """The range that holds all of these."""
+    """The range that contains all of these."""
     return min((e.low for e in ends), default=0.0), max((e.high for e in ends), default=0.0)
 
 
@@ -183,7 +183,7 @@ def errors_of(
 
 
 def renew(model: Model, weights: Mapping[str, Any]) -> None:
-    """Other weights for a model that reads some of these."""
+    """Replace the weights of a model that reads some of these."""
     model.update({spec.name: weights[spec.name] for spec in model.params}, finite=False)
 
 

@@ -1,4 +1,4 @@
-"""Two models side by side: how far their outputs are from each other, and which is faster."""
+"""Compares two models: the difference of their outputs, and their speed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tilewright.support.classes import dataclass
 ROUNDS = 21
 """Turns of each of two models that are compared."""
 TURN = 1e-3
-"""Seconds of a turn at the least."""
+"""The least seconds of a turn."""
 
 
 def squares(model: Model, feed: Feed, outputs: Mapping[str, Any]) -> tuple[float, float]:
     """The sum of the squares of all differences from a call's outputs of floats, and that of the outputs. Infinite
-    elements, as masks leave them, count for nothing where both are equal; else the first sum is no finite number."""
+    elements, as masks produce, are ignored if both are equal; otherwise the first sum is not finite."""
     difference = whole = 0.0
     for name, array in model.run(feed).items():
         exact = np.asarray(outputs[name], np.float64)
@@ -39,33 +39,33 @@ def squares(model: Model, feed: Feed, outputs: Mapping[str, Any]) -> tuple[float
 
 
 def close_scores(pairs: Sequence[tuple[float, float]], *, fitted: bool = False) -> Scores:
-    """The scores of a model whose `squares` of each sample these are: the metric is 1 less their relative error, or
-    minus infinity or not a number where infinite elements differ."""
+    """The scores of a model from its `squares` on each sample: the metric is 1 minus their relative error, or minus
+    infinity or NaN if infinite elements differ."""
     difference, whole = sum(d for d, _ in pairs), sum(w for _, w in pairs)
     metric = 1.0 - (difference / whole) ** 0.5 if whole > 0 else float(difference == 0)
     return Scores(metric, tuple(pairs), fitted=fitted)
 
 
 def closeness(model: Model, feeds: Sequence[Feed], outputs: Sequence[Mapping[str, Any]]) -> float:
-    """1 less the relative error of all outputs of floats on all samples."""
+    """1 minus the relative error of all floating-point outputs on all samples."""
     return close_scores([squares(model, feed, exact) for feed, exact in zip(feeds, outputs, strict=True)]).metric
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Seconds of calls of two models that took turns."""
+    """Durations of calls of two models that took turns."""
 
     first: tuple[float, ...]
     second: tuple[float, ...]
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """The medians."""
+        """The median durations of both models."""
         return median(self.first), median(self.second)
 
     @property
     def faster(self) -> float:
-        """How many times faster the second one is in three quarters of the pairs at least."""
+        """The factor by which the second model is faster in at least three quarters of the pairs."""
         ratios = sorted(a / b for a, b in zip(self.first, self.second, strict=True))
         return ratios[len(ratios) // 4]
 

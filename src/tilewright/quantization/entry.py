@@ -42,9 +42,9 @@ PRODUCTS: tuple[Precision, ...] = ("bf16", "int8w", "int4w")
 """Types of products that `tw.compile(precision=)` knows, which need no calibration."""
 
 PROFILED = 20
-"""Calls by which the times of layers are told."""
+"""Calls from which the times of layers are measured."""
 FASTER = 1.02
-"""How many times faster three quarters of the pairs must be at least, that `auto` takes a model."""
+"""The factor by which a model must be faster, in three quarters of the pairs, so that `auto` chooses it."""
 
 
 class QuantizedModel(Model):
@@ -138,7 +138,7 @@ def quantize(
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A model, its metric, and what a report says of it."""
+    """A model, its metric, and its entries in the report."""
 
     chosen: str
     model: Model
@@ -152,8 +152,8 @@ class _Candidate:
 
 @dataclass(slots=True)
 class _Search:
-    """One quantisation. `score` gives the metric of a model; `outputs` are those of the model in f32 on all samples, if
-    the metric compares them."""
+    """The state of one quantisation. `score` returns a model's metric; `outputs`: those of the f32 model on all
+    samples, if the metric compares them."""
 
     maker: Maker
     samples: Samples
@@ -181,7 +181,7 @@ class _Search:
         return self.reported(self.fastest([c for c in candidates if c.chosen != "fp32"]))
 
     def fastest(self, candidates: Sequence[_Candidate]) -> _Candidate:
-        """The candidate with the least time of a call, or the model in f32 if none is faster."""
+        """The candidate with the shortest call, or the f32 model if none is faster."""
         best, most = self.original, FASTER
         for candidate in candidates:
             faster = in_turns(self.original.model, candidate.model, self.samples.first).faster
@@ -195,7 +195,7 @@ class _Search:
     # --- products in another type -------------------------------------------------------------------------------------
 
     def products_in(self, precision: Precision) -> _Candidate:
-        """All products with weights in bf16, or with weights of fewer bits, if the metric holds."""
+        """All products with weights in bf16, or with weights of fewer bits, if the metric allows it."""
         model = self.maker.model(self.original.graph, precision=precision)
         scores = self.score(model)
         if self.falls(scores) and precision != "bf16":
@@ -239,7 +239,7 @@ class _Search:
         return replace(self.original, reason=self.refusal(f"in {precision}", all_of_it))
 
     def in_fp16(self) -> _Candidate:
-        """All layers with operands of 16 bits, if the metric holds."""
+        """All layers with 16-bit operands, if the metric allows it."""
         sites = sites_of(self.original.graph)
         if not sites:
             return replace(self.original, reason="no layer multiplies by weights")
@@ -298,8 +298,8 @@ class _Search:
         return _Candidate("int8" if sites else "fp32", model, scores, written, weights, (), ranges=ranges)
 
     def crossed(self, sites: Sequence[Site], names: Mapping[str, str], fits: Sequence[Fit]) -> Scores:
-        """The scores of these layers in int8, of each sample by the fit that has not seen it: one program has the
-        numbers of all fits. Of a single sample those by its own fit."""
+        """The scores of these layers in int8, each sample computed by the fit that has not seen it: one program has the
+        numbers of all fits. A single sample is computed by its own fit."""
         assert self.outputs is not None
         feeds, program = self.samples.feeds, opened(self.maker.read.graph, sites, names)
         pairs: dict[int, tuple[float, float]] = {}
@@ -315,16 +315,16 @@ class _Search:
         return close_scores([pairs[k] for k in feeds], fitted=len(fits) == 1)
 
     def falls(self, scores: Scores) -> bool:
-        """Whether the metric may fall by more than is allowed; one that is not a number does."""
+        """Whether the metric may fall by more than is allowed; NaN counts as falling."""
         return not loss_of(self.original.scores, scores).upper <= self.max_drop
 
     def refusal(self, how: str, scores: Scores) -> str:
-        """The reason why a model is not taken."""
+        """The reason why a model is not chosen."""
         loss = loss_of(self.original.scores, scores)
         return f"{how} the metric falls to {scores.metric:.6g}, {loss.beyond(self.max_drop)}"
 
     def mix(self, layers: int, scores: Scores, seconds: float) -> Mix:
-        """The report's line of a choice of layers."""
+        """The report's line for a choice of layers."""
         return Mix(layers, scores.metric, seconds, loss_of(self.original.scores, scores).upper)
 
     def reported(self, best: _Candidate) -> QuantizedModel:
@@ -356,7 +356,7 @@ class _Search:
         return QuantizedModel(program, self.maker.threads, report)
 
     def timed(self, best: _Candidate) -> tuple[LayerRow, ...]:
-        """The rows of a model with the times of the kernels that multiply, where each is of one layer."""
+        """The report's rows of a model, with the times of the kernels that multiply, if each computes one layer."""
         feed = tuple(self.samples.first[name] for name in self.maker.names)
         both = [_products(model.profile(*feed, repeat=PROFILED)) for model in (self.original.model, best.model)]
         if any(len(times) != len(best.layers) for times in both):

@@ -1,8 +1,9 @@
-"""The numbers that int8 has from samples: from all of them, and without each fold, which then measures them.
+"""The parameters of int8 models that come from samples: fitted to all samples, and to all but one fold, which then
+measures the result.
 
-Ranges, mean errors and factors of smoothing suit the samples that they come from better than others. So each sample is
-left out once (cross-fitting): a fit of the others computes it. What layers there are and which values are smoothed is
-decided once, by all samples.
+Ranges, mean errors and smoothing factors suit the samples to which they were fitted better than others. So each sample
+is left out once (cross-fitting), and evaluated with a fit to the others. Layers and smoothed values are chosen once, by
+all samples.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The numbers by one choice of samples.
+    """The parameters fitted to one choice of samples.
 
     feeds   the samples, by their numbers
     maker   the model, its values smoothed by these samples
-    scales  of all that layers read
-    errors  of each layer by itself, by its name
+    scales  of all values that layers read
+    errors  of each layer when it alone is quantised, by its name
     """
 
     feeds: Mapping[int, Feed]
@@ -49,8 +50,8 @@ def fits_of(
     outliers are moved into weights.
 
     Args:
-        products: those of two computed values are layers, too.
-        smooth: try to move outliers.
+        products: whether products of two computed values are layers, too.
+        smooth: whether to try to move outliers into weights.
     """
     sites = all_sites(maker.read.graph, products=products)
     fits = _calibrated([maker] * len(choices), choices, sites, method)

@@ -1,5 +1,5 @@
-"""Layers whose operands have 16 bits: weights are stored so, as well as what one layer hands to the next; sums are of
-f32. All that is not a layer, such as norms and softmax, is computed in f32.
+"""Layers with f16 operands: weights and values between layers are stored as f16, and sums are f32. All other operators,
+such as norms and softmax, compute in f32.
 
     y = matmul(x, w)   ->   y = matmul(cast(x), cast(w))  in f32          y = conv(x, w)   ->   y = conv(x', w')
                                                               x' = cast(cast(x, f16), f32), w' likewise
@@ -23,7 +23,7 @@ from tilewright.transform.regions.captures import builder_for
 
 
 def in_f16(graph: Graph, sites: Iterable[Site]) -> Graph:
-    """The graph with the operands of some layers in 16 bits."""
+    """The graph in which the operands of these layers are f16."""
     layers = {site.output for site in sites}
     builder = builder_for(graph)
     rounded: dict[Value, Value] = {}
@@ -47,7 +47,7 @@ def in_f16(graph: Graph, sites: Iterable[Site]) -> Graph:
 
 
 def beyond(graph: Graph, weights: Mapping[str, Any], sites: Iterable[Site]) -> list[str]:
-    """The layers whose weights are larger than f16 has numbers for, or not finite."""
+    """The layers whose weights exceed the range of f16, or are not finite."""
     sites = tuple(sites)
     exact = computed(graph, [site.weights for site in sites], weights)
     most = float(np.finfo(np.float16).max)

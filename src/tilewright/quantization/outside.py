@@ -1,7 +1,7 @@
-"""How many values of a call have no code: a further output of a quantised model, for who acts with it.
+"""An additional output of a quantised model: how many values of a call are outside of the range of codes.
 
-A policy that a learner changes leaves the ranges of its calibration some day. Its codes saturate then, and nothing else
-says so.
+A policy that a learner updates may leave the ranges of its calibration. Its codes then saturate, which only this output
+reveals.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ OUTPUT = "outside_range"
 
 
 def counted(graph: Graph, ranges: Mapping[Value, Scale], interface: Interface) -> tuple[Graph, Interface]:
-    """The graph and its interface with one output more, i32[ranges]: how many elements of each of these values lie more
-    than half a step outside of the codes' range, or are not numbers.
+    """The graph and its interface with an additional output, i32[ranges]: how many elements of each value are more than
+    half a step outside of the codes' range, or NaN.
 
-    Raises UnsupportedError for models whose last outputs the runtime reads itself.
+    Raises UnsupportedError for models with outputs that the runtime itself reads (sizes that data decides).
     """
     if interface.extents or interface.state is not None or interface.ragged is not None:
         what = "models that keep a state, pack rows, or have extents that data decides"
@@ -46,7 +46,7 @@ def counted(graph: Graph, ranges: Mapping[Value, Scale], interface: Interface) -
 
 
 def _count(builder: GraphBuilder, value: Value, scale: Scale) -> Value:
-    """How many elements of a value have no code, i32[1]."""
+    """The number of a value's elements outside of the range of codes, i32[1]."""
 
     def emit(op: str, *inputs: Value, **attrs: object) -> Value:
         return ops.emit1(builder, op, *inputs, **attrs)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A quantised graph whose weights are codes: what a file holds that other runtimes read."""
+"""A quantised graph whose weights are stored as codes, for ONNX files that other runtimes read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tilewright.transform.regions.captures import names_of
 
 
 def folded(graph: Graph, weights: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:
-    """The graph with all that depends on weights alone computed: codes and scales of quantised weights, and arrays."""
+    """The graph with everything that only depends on weights computed: codes and scales of quantised weights, and
+    arrays."""
     fixed = fixed_values(graph)
     constants = {v for n in graph.nodes if n.op == "constant" for v in n.outputs}
     reading = [n for n in graph.nodes if not all(v in fixed for v in n.outputs)]
@@ -49,7 +50,7 @@ def folded(graph: Graph, weights: Mapping[str, Any]) -> tuple[Graph, dict[str, A
 
 
 def computed(graph: Graph, values: Sequence[Value], weights: Mapping[str, Any]) -> dict[Value, Any]:
-    """Arrays of values that depend on weights alone."""
+    """The arrays of values that only depend on weights."""
     results = [v for v in values if v not in graph.params]
     alone = replace(graph, inputs=(), outputs=tuple(results))
     arrays = run_graph(replace(alone, nodes=alone.needed()), {}, weights)

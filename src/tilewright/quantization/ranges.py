@@ -1,12 +1,12 @@
 """Ranges of activations from histograms, and the scales and zero points that they give.
 
-    minmax      all that was seen
+    minmax      the range of all values
     percentile  all but one in 10,000 at either end
     mse         the range whose quantisation has the least squared error (Banner et al. 2018, by search)
     entropy     the range that keeps most of the distribution's information (Migacz, GTC 2017)
 
-Other calls go further than the samples did: where the ends of samples' ranges differ, all but `minmax` are widened to
-what few other samples pass (`widened`).
+Other calls may exceed the samples' ranges: if the ends of the samples' ranges differ, all methods but `minmax` widen
+the range so that few other samples exceed it (`widened`).
 
 Levels are asymmetric, of u8: a value is `(q - zero) * scale` and 0 is a level, as ONNX's QuantizeLinear has it.
 """
@@ -32,20 +32,20 @@ LEVELS = 256
 TAIL = 1e-4
 """The share of the values that a percentile leaves out at either end."""
 STEPS = 64
-"""Ranges that a search tries: shares of the whole range."""
+"""The number of candidate ranges: shares of the whole range."""
 INSIDE = 1 - 1e-4
-"""The probability with which the end of another call is inside of the range."""
+"""The probability that the end of another call is inside of the widened range."""
 TOP = 4
-"""The largest elements of a sample that say how heavy its tail is."""
+"""The number of largest elements of a sample from which the weight of its tail is estimated."""
 MIN_SIZE = 32
-"""The maximum of fewer elements is supposed to vary as that of so many."""
+"""The least number of elements in the estimate of how much a maximum varies."""
 PRIOR = 5
-"""The samples that the deviation of a maximum, known from the index of a tail, counts as: of two samples that index is
-a mean of eight numbers."""
+"""The number of prior samples for the deviation of a maximum that follows from the tail's index, which for two samples
+is a mean of eight numbers."""
 MAX_REACH = 20.0
-"""The logarithm of the largest factor."""
+"""The logarithm of the largest widening factor."""
 SMALLEST = float(np.finfo(np.float32).tiny) * LEVELS
-"""Ranges below this, those of constants 0 among them, get the scale 1 and are not counted in bins."""
+"""Ranges below this, such as those of constants 0, get the scale 1, and no histogram."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class Scale:
 
     @property
     def range(self) -> tuple[float, float]:
-        """The least and the greatest value that has a code."""
+        """The smallest and the largest value that has a code."""
         return (-self.zero * self.scale, (LEVELS - 1 - self.zero) * self.scale)
 
 
 def scale_of(low: float, high: float) -> Scale:
-    """The levels that span a range, which is widened to hold 0."""
+    """The scale for a range, which is widened to contain 0."""
     low, high = min(low, 0.0), max(high, 0.0)
     if high - low < SMALLEST:
         return Scale(1.0, 0)
@@ -72,9 +72,9 @@ def scale_of(low: float, high: float) -> Scale:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The least and the greatest number of a sample, and how heavy its tails are at either end: the mean logarithm of
-    the `TOP` largest magnitudes by the next one (Hill, Annals of Statistics 3, 1975), which is how far, as a logarithm,
-    the end of another such sample may be from this one."""
+    """The smallest and largest number of a sample, and the indices of both tails: the mean logarithm of the ratio of
+    the `TOP` largest magnitudes to the next one (Hill, Annals of Statistics 3, 1975), which estimates the logarithm of
+    how much the end of another sample may differ."""
 
     low: float
     high: float
@@ -82,7 +82,7 @@ class Ends:
 
 
 def ends_of(values: Any) -> Ends:
-    """The ends of an array that is not empty."""
+    """The ends of a non-empty array."""
     flat = np.asarray(values).reshape(-1)
     if flat.size <= TOP:
         return Ends(float(flat.min()), float(flat.max()))
@@ -97,18 +97,19 @@ def _tail(magnitudes: Any) -> float:
 
 
 def excess(ends: Sequence[Ends], size: int) -> float:
-    """By how much tails of samples of so many elements are heavier than those of normal numbers."""
+    """How much heavier the tails of samples with `size` elements are than those of normal numbers."""
     return float(max(0.0, *(_index(ends, side) - _normal(size) for side in (0, 1)))) if ends else 0.0
 
 
 def _index(ends: Sequence[Ends], side: int) -> float:
-    """The index of the samples' tails, less its standard error: it is a mean of so many exponential numbers."""
+    """The index of the samples' tails minus its standard error, as it is a mean of exponentially distributed
+    numbers."""
     return float(np.mean([e.tails[side] for e in ends])) * (1 - 1 / sqrt(TOP * len(ends)))
 
 
 def _normal(size: int) -> float:
-    """The index of the tail of so many normal numbers, within a tenth by simulation, from the quantile that `TOP` of
-    them exceed; that is also the deviation of their maximum by its mean."""
+    """The tail index of `size` normal numbers, within a tenth by simulation, from the quantile that `TOP` of them
+    exceed; it also is the relative deviation of their maximum."""
     quantile = NormalDist().inv_cdf(1 - (TOP + 1) / max(size, MIN_SIZE))
     return 1 / (quantile * quantile + 2)
 
@@ -144,8 +145,8 @@ def widened(scale: Scale, ends: Sequence[Ends], size: int, heavier: float = 0.0)
 
 
 class Histogram:
-    """How often values occur, in bins of one width over a range that is known before: that of the values, or a wider
-    one, `bins`, so that histograms of several choices of samples have the same bins."""
+    """A histogram with bins of equal width over a known range: that of the values, or a wider one, `bins`, so that
+    histograms of several choices of samples have common bins."""
 
     def __init__(self, low: float, high: float, bins: tuple[float, float] | None = None) -> None:
         self.low, self.high = min(low, 0.0), max(high, 0.0)
@@ -154,7 +155,7 @@ class Histogram:
         self.counts = np.zeros(BINS, np.int64)
 
     def add(self, values: Any) -> Any:
-        """Count an array's values. Gives their counts, i64[BINS], for histograms of the same bins."""
+        """Count an array's values. Returns their counts, i64[BINS], for histograms with the same bins."""
         counts = np.zeros(BINS, np.int64)
         if self.last - self.first >= SMALLEST:  # else the scale is 1
             counts = np.histogram(values, bins=BINS, range=(self.first, self.last))[0]
@@ -172,7 +173,7 @@ class Histogram:
         return self.first + (np.arange(BINS) + 0.5) * self.width
 
     def scale(self, method: Method) -> Scale:
-        """The levels that a method chooses. Raises CallError for a method that there is not."""
+        """The scale that a method chooses. Raises CallError for an unknown method."""
         match method:
             case "minmax":
                 return scale_of(self.low, self.high)
@@ -193,7 +194,7 @@ class Histogram:
         return (self.first + float(first) * self.width, self.first + (min(int(last), BINS - 1) + 1.0) * self.width)
 
     def _searched(self, loss: Any) -> Scale:
-        """The scale with the least loss among ranges that are cut at both ends in proportion, and at one end."""
+        """The scale with the least loss among ranges that are cut at both ends in proportion, or at one end."""
         if not self.counts.any():
             return scale_of(self.low, self.high)
         shares = np.linspace(1.0, 0.2, STEPS)
@@ -209,8 +210,8 @@ class Histogram:
         return float(np.dot(self.counts, (self._quantised(scale) - self.centres) ** 2))
 
     def _divergence(self, scale: Scale) -> float:
-        """Kullback and Leibler's, of the distribution cut to the range from the one that its levels can express. The
-        bin of 0, which is a level, is left out: after a ReLU it would hold most of the distribution."""
+        """The Kullback-Leibler divergence between the distribution, clipped to the range, and the one that its levels
+        can express. The bin of 0, which is a level, is omitted: after a ReLU it would hold most values."""
         low, high = scale.range
         counts = np.where(np.abs(self.centres) < self.width, 0, self.counts)
         inside = (self.centres >= low) & (self.centres <= high)
@@ -231,7 +232,7 @@ class Histogram:
 
 
 def _cuts(shares: Any, low: float, high: float) -> list[tuple[float, float]]:
-    """The shares of the least and the greatest value that are tried."""
+    """The candidate ranges, as shares of the smallest and the largest value."""
     cuts = [(float(s), float(s)) for s in shares]
     if low < 0 < high:
         cuts += [(float(s), 1.0) for s in shares[1:]] + [(1.0, float(s)) for s in shares[1:]]

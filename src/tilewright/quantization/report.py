@@ -19,7 +19,7 @@ class LayerRow:
 
     layer     its output's name
     op        "conv", "matmul" or "recurrence"
-    type      in which it multiplies now: "int8", "bf16", "fp16" or "fp32", or that of its weights: "int8w", "int4w"
+    type      of its products: "int8", "bf16", "fp16" or "fp32", or of its weights: "int8w", "int4w"
     error     what fewer bits change by themselves: root mean square of the difference by that of the output, on the
               samples that calibrated; of weights alone by that of the weights; or None
     seconds   of a call, (of the f32 model, of this one); None where a kernel computes more than this layer
@@ -36,8 +36,8 @@ class LayerRow:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """A choice of layers that was tried: how many are quantised, the metric, seconds of a call, and the loss of other
-    calls at most."""
+    """A choice of layers that was tried: how many are quantised, the metric, seconds of a call, and the bound of the
+    loss on other calls."""
 
     layers: int
     metric: float
@@ -82,17 +82,17 @@ class Report:
 
     @property
     def drop(self) -> float:
-        """How much of the metric was lost."""
+        """The loss of the metric as measured."""
         return self.metric[0] - self.metric[1]
 
     @property
     def drop_at_most(self) -> float:
-        """How much of it all calls lose at most (`quantization/bound.py`)."""
+        """The bound of the loss over all calls (`quantization/bound.py`)."""
         return self.loss.upper
 
     @property
     def speedup(self) -> float:
-        """Times faster than the f32 model."""
+        """The speedup over the f32 model."""
         return self.seconds[0] / self.seconds[1] if self.seconds[1] > 0 else 1.0
 
     def __str__(self) -> str:
@@ -129,7 +129,7 @@ class Report:
     def onnx(self) -> bytes:
         """The model as an ONNX file with QuantizeLinear and DequantizeLinear, which any runtime reads.
 
-        Raises UnsupportedError for an operator that ONNX has no words for.
+        Raises UnsupportedError for an operator that ONNX cannot express.
         """
         from tilewright.codegen.onnx import onnx_model
         from tilewright.quantization.qdq import folded

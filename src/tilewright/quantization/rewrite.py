@@ -1,17 +1,17 @@
-"""Quantisation written into a graph: what `QuantizeLinear` and `DequantizeLinear` around layers mean.
+"""Rewrites a graph with quantised layers: the arithmetic of `QuantizeLinear` and `DequantizeLinear` around them.
 
     y = conv(x, w)     ->     q = u8(round(x / s) + z)           t = max |w| of a filter / 127
                               v = i8(round(w / t))               depends on weights alone: `prepare` computes it
                               y = conv((q - z) * s, v * t)
 
-The compiler multiplies the integers (`transform/graph/quantised.py`). Weights stay parameters of f32, so that new
-ones are quantised when they arrive. All readers of a quantised value read its codes, so that it is stored once, and
-codes are moved and pooled as codes. But what a norm over rows gives, only layers read as codes:
+The compiler multiplies the integers (`transform/graph/quantised.py`). Weights stay parameters of f32, so that new ones
+are quantised when they arrive. All readers of a quantised value read its codes, so that it is stored once, and
+operators that move or pool elements work on codes. But the results of norms over rows are only read as codes by layers:
 
     n = layer_norm(x);  y = matmul(n, w) + n     ->     q = u8(round(n / s) + z);  y = matmul((q - z) * s, v * t) + n
 
-Where a transformer adds its blocks to norms of their sums, each block would round what all before it have added: of
-BERT's error that is half. The norm's kernel writes both, and takes no longer.
+In a transformer whose residual additions read the norms' results, each block would round the sum of all blocks before;
+this would be half of BERT's error. The norm's kernel writes both forms in the same time.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from tilewright.support.classes import dataclass
 from tilewright.transform.regions.captures import builder_for
 
 LEVELS = 127
-"""The greatest magnitude of a weight's code."""
+"""The largest magnitude of a weight's code."""
 SMALLEST = 2.0**-100
-"""The least magnitude that a scale of weights is made of: channels of zeros have a scale, too."""
+"""The least magnitude from which a scale of weights is computed, so that channels of zeros have a scale, too."""
 NORMS = ("layer_norm", "rms_norm")
 
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """A value as codes, and the value whose scale gives them their meaning."""
+    """The codes of a value, and the value whose scale they use."""
 
     codes: Value
     source: Value
@@ -50,7 +50,7 @@ class Codes:
 class Open:
     """A quantised graph whose scales and zero points are parameters of f32, so that one program serves any samples.
 
-    outputs  of the sites
+    outputs  the values of the sites' outputs
     params   a scale and a zero point, f32[], by the value that is quantised
     """
 
@@ -59,7 +59,7 @@ class Open:
     params: Mapping[Value, tuple[Value, Value]]
 
     def numbers(self, scales: Mapping[Value, Scale]) -> dict[str, Any]:
-        """The arrays of those parameters."""
+        """The arrays of those parameters for given scales."""
         return {
             param.name: np.asarray(number, np.float32)
             for value, params in self.params.items()
@@ -70,7 +70,7 @@ class Open:
 def quantised(
     graph: Graph, sites: Iterable[Site], scales: Mapping[Value, Scale], corrections: Mapping[str, str] | None = None
 ) -> Graph:
-    """A canonical graph with some of its sites quantised.
+    """A canonical graph in which some sites are quantised.
 
     Args:
         scales: of each site's source.
@@ -80,13 +80,13 @@ def quantised(
 
 
 def opened(graph: Graph, sites: Sequence[Site], corrections: Mapping[str, str]) -> Open:
-    """The graph of `quantised` for any scales."""
+    """Like `quantised`, but with scales and zero points as parameters."""
     writer = _Writer(graph, {s.output: s for s in sites}, corrections, None)
     return Open(writer.run(), tuple(s.output for s in sites), writer.open)
 
 
 def beside(graph: Graph, sites: Sequence[Site]) -> Open:
-    """The graph's nodes and, after them, each site quantised for any scales while its input is exact."""
+    """The graph's nodes, followed by each site quantised by itself with exact inputs, with scales as parameters."""
     writer = _Writer(graph, {}, {}, None)
     writer.builder.params.extend(graph.params)
     writer.builder.nodes.extend(graph.nodes)
@@ -102,16 +102,16 @@ class _Writer:
     sites: Mapping[Value, Site]
     corrections: Mapping[str, str]
     scales: Mapping[Value, Scale] | None
-    """None: parameters."""
+    """The scales; None if they are parameters."""
     open: dict[Value, tuple[Value, Value]] = field(init=False, default_factory=dict)
-    """The parameters: a scale and a zero point."""
+    """The parameters of a scale and a zero point, by the value that is quantised."""
     builder: GraphBuilder = field(init=False)
     codes: dict[Value, Codes] = field(init=False, default_factory=dict)
     values: dict[Value, Value] = field(init=False, default_factory=dict)
-    """The value that stands for another where it is read as numbers."""
+    """By value, the one that replaces it where numbers are read."""
     weights: dict[Value, Value] = field(init=False, default_factory=dict)
     norms: set[Value] = field(init=False)
-    """The outputs of norms over rows, and what is moved from them."""
+    """The results of norms over rows, and values that are only moved from them."""
 
     def __post_init__(self) -> None:
         self.builder = builder_for(self.graph)
@@ -165,7 +165,7 @@ class _Writer:
         self.builder.nodes.append(replace(self.builder.nodes.pop(), outputs=node.outputs))
 
     def alone(self, site: Site, producers: Mapping[Value, Node]) -> Value:
-        """A site's output where it alone is quantised."""
+        """A site's output if it alone is quantised."""
 
         def rounded(value: Value) -> Value:
             if value in site.activations:
@@ -183,7 +183,7 @@ class _Writer:
         return ops.emit(self.builder, site.node.op, x, w, *rest, attrs=site.node.attrs)[0]
 
     def read(self, value: Value) -> Value:
-        """The value that stands for another: itself, or its codes times their scale."""
+        """The value to read as numbers: the value itself, or its codes times their scale."""
         if value not in self.codes:
             return value
         if value not in self.values:
@@ -192,7 +192,7 @@ class _Writer:
         return self.values[value]
 
     def parameters(self, value: Value) -> tuple[Value, Value]:
-        """The scale and the zero point of a value that is quantised, where they are parameters."""
+        """The parameters of a quantised value's scale and zero point."""
         if value not in self.open:
             one, two = (self.builder.param(f"{value.name}.{kind}", TensorType(f32, ())) for kind in ("scale", "zero"))
             self.open[value] = (one, two)
@@ -202,7 +202,7 @@ class _Writer:
         return self.parameters(value)[0] if self.scales is None else self.number(self.scales[value].scale)
 
     def zero(self, value: Value, dtype: DType) -> Value | None:
-        """The zero point; None for 0."""
+        """The zero point as a value; None for 0."""
         if self.scales is None:
             zero = self.parameters(value)[1]
             return zero if dtype is f32 else self.emit("cast", zero, dtype=dtype)

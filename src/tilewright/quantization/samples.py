@@ -1,4 +1,4 @@
-"""Calibration samples: what callers give, as one dictionary of arrays a call."""
+"""Calibration samples: the caller's samples as one dictionary of arrays for each call."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Feed = dict[str, Any]
 """Arrays by input name."""
 
 MAX_SAMPLES = 100_000
-"""More samples than this are taken for an endless generator."""
+"""With more samples than this, the iterable is assumed to be endless."""
 FOLDS = 5
-"""The parts of the samples that are left out in turn; of fewer samples each one."""
+"""The number of folds that are left out in turn; with fewer samples, each is a fold."""
 CALLS = 8
-"""Rows of a file are cut into so many calls at least: a bound by few calls is wide."""
+"""The least number of calls into which rows of a file are divided, as a bound from few calls is wide."""
 EVERY = 4
-"""One of so many samples measures and does not train."""
+"""One in so many samples is used for measuring instead of training."""
 
 
 def feeds_of(samples: Any, names: Sequence[str]) -> tuple[Feed, ...]:
@@ -87,25 +87,25 @@ def outputs_of(model: Model, feeds: Sequence[Feed], *, compared: bool = True) ->
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Samples by their numbers, and the folds that are left out of calibration in turn, each sample in one: none of a
-    single sample, or where the metric is the caller's."""
+    """Samples by number, and folds that are left out of calibration in turn, each sample in one fold; no folds for a
+    single sample, or if the metric is the caller's."""
 
     feeds: Mapping[int, Feed]
     folds: tuple[tuple[int, ...], ...]
 
     @property
     def first(self) -> Feed:
-        """The call that times are of."""
+        """The sample with which calls are timed."""
         return self.feeds[0]
 
     @property
     def choices(self) -> list[Mapping[int, Feed]]:
-        """The samples that calibrate: all, then those outside of each fold."""
+        """The choices of samples for calibration: all samples, then all but each fold."""
         return [self.feeds, *({k: f for k, f in self.feeds.items() if k not in fold} for fold in self.folds)]
 
 
 def in_folds(feeds: Sequence[Feed], *, measured: bool) -> Samples:
-    """The samples, in folds if the metric is `measured` on them."""
+    """The samples, divided into folds if the metric is `measured` on them."""
     count = min(FOLDS, len(feeds)) if measured and len(feeds) > 1 else 0
     return Samples(dict(enumerate(feeds)), tuple(tuple(range(k, len(feeds), count)) for k in range(count)))
 
@@ -140,7 +140,7 @@ def _holds_nan(array: Any) -> bool:
 
 
 def doubts(feeds: Sequence[Feed]) -> tuple[str, ...]:
-    """Warnings about calibration samples: there is a single call, or all elements of an input are one number."""
+    """Warnings about calibration samples: there is only one call, or all elements of an input are equal."""
     texts = ["there is a single calibration sample: ranges are those of one call"] if len(feeds) == 1 else []
     for name in feeds[0]:
         arrays = [np.asarray(feed[name]) for feed in feeds if np.size(feed[name])]
@@ -162,7 +162,7 @@ def _each(samples: Any) -> Iterable[Any]:
 
 
 def _drawn(samples: Any) -> Iterator[Any]:
-    """Each sample. Raises CallError where the caller's iterable raises."""
+    """Iterate over the samples. Raises CallError if the caller's iterable raises."""
     count, each = 0, iter(_each(samples))
     while True:
         try:
@@ -177,7 +177,7 @@ def _drawn(samples: Any) -> Iterator[Any]:
 
 
 def _feed(sample: Any, names: Sequence[str]) -> Feed:
-    """The arrays of one call. Raises CallError where they are not those of the inputs."""
+    """The arrays of one call. Raises CallError if they do not match the inputs."""
     what, hint = "does not fit the model's inputs", None
     if isinstance(sample, Mapping):
         feed = {str(name): _array(value) for name, value in sample.items()}
@@ -199,7 +199,7 @@ def _feed(sample: Any, names: Sequence[str]) -> Feed:
 
 
 def _array(value: Any) -> Any:
-    """An array of NumPy with the numbers of any kind of array. Raises CallError."""
+    """A NumPy array of any kind of array. Raises CallError if that is impossible."""
     detach = getattr(value, "detach", None)
     value = detach() if callable(detach) else value
     try:
@@ -209,11 +209,11 @@ def _array(value: Any) -> Any:
 
 
 def rows_of(arrays: Mapping[str, Any], graph: Graph, names: Sequence[str], most: int = 32) -> Iterator[Feed]:
-    """Arrays whose first dimension counts samples, cut into calls: as many rows a call as the model's first dimension
-    says, where that is open up to `most` and so few that there are `CALLS` of them. What is left over is a call of its
-    own if the dimension is open.
+    """Arrays whose first dimension counts samples, divided into calls with as many rows as the model's first dimension;
+    if that is symbolic, with at most `most`, and so few that there are at least `CALLS` calls. Remaining rows form
+    another call if the dimension is symbolic.
 
-    Raises CallError where the arrays hold different numbers of rows, or fewer than a call takes.
+    Raises CallError if the arrays have different numbers of rows, or fewer than a call needs.
     """
     firsts = {name: (as_int(v.shape[0]) if v.shape else 0) for name, v in zip(names, graph.inputs, strict=True)}
     counts = {name: len(array) if np.ndim(array) else 0 for name, array in arrays.items()}

@@ -1,4 +1,4 @@
-"""The layers of a graph whose products can multiply integers, and the values that they read."""
+"""The layers of a graph that can be computed with quantised products, and the values that they read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.transform.graph.norms import keep_reduced
 from tilewright.transform.graph.scales import fold_scales
 
 MOVING = frozenset(("max_pool", "reshape", "transpose", "identity", "slice"))
-"""Operators that act on codes as on the values that they stand for: they move elements, or keep the greatest."""
+"""Operators that commute with quantisation: they move elements, or select the greatest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Site:
     """A product or convolution, or a recurrent layer's products with its state.
 
     node      of the canonical graph
-    sources   of each of the first two inputs the value whose codes it reads: the input, or what that one is moved from;
-              None for weights, and for what stays in f32
+    sources   for each of the first two inputs, the value whose codes it reads: the input, or the value from which it
+              was moved; None for weights, and for inputs that stay f32
     axis      of the weights that counts output channels; None where both factors are computed
     """
 
@@ -54,24 +54,25 @@ class Site:
 
     @property
     def channel(self) -> int:
-        """The axis of the output that counts channels."""
+        """The axis of the output that corresponds to channels."""
         return 1 if self.node.op == "conv" else self.output.type.rank - 1
 
 
 def canonical(graph: Graph) -> Graph:
-    """The graph with batch normalisation and other factors in the weights: what is quantised is what is multiplied."""
+    """The graph with batch normalisation and other factors folded into the weights, so that the weights as multiplied
+    are quantised."""
     return canonicalise(fold_scales(keep_reduced(canonicalise(graph))))
 
 
 def sites_of(graph: Graph) -> tuple[Site, ...]:
-    """The layers that multiply by weights, in order. Products of two computed values, and layers in the bodies of loops
-    and branches, are none."""
+    """The layers that multiply by weights, in order, without products of two computed values and layers in bodies of
+    loops and branches."""
     return tuple(site for site in all_sites(graph, products=False) if site.activations)
 
 
 def all_sites(graph: Graph, *, products: bool) -> tuple[Site, ...]:
-    """Layers that multiply by weights, recurrent ones, whose weights alone are quantised, and, if asked for, products
-    of two computed values, as attention has them."""
+    """Layers that multiply by weights; recurrent layers, of which only weights are quantised; and with `products`,
+    products of two computed values, as in attention."""
     fixed, producers = fixed_values(graph), graph.producers()
     sites: list[Site] = []
     for node in graph.nodes:
@@ -105,7 +106,7 @@ def _axis(node: Node) -> int | None:
 
 
 def _source(value: Value, producers: Mapping[Value, Node]) -> Value:
-    """The value before all that only moves elements."""
+    """The value before a chain of operators that only move elements."""
     while (node := producers.get(value)) is not None and node.op in MOVING and node.inputs[0] is not None:
         value = node.inputs[0]
     return value

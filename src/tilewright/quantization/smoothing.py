@@ -3,7 +3,8 @@
     y = x w    ->    y = (x / s) (s w),    s = sqrt(max |x| / max |w|) of each channel of x
 
 A channel of a transformer that is many times larger than the others takes most levels of a tensor's scale. The numbers
-s are constants of the program, from the samples: new weights keep those of the first ones.
+s are computed from the samples and the first weights, and are constants of the program, which stay when weights are
+updated.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from tilewright.support.progress import expect, tell
 from tilewright.transform.regions.captures import names_of
 
 BETTER = 0.8
-"""The share of a layer's error without smoothing below which the error with it must lie for it to be kept."""
+"""Smoothing is used for a value if it reduces the layers' error to less than this share."""
 
 Factors = dict[Value, Any]
-"""1 / s of values that products read, f32[channels]."""
+"""By value that products read, the factors 1 / s, f32[channels]."""
 
 
 def factors_of(maker: Maker, choices: Sequence[Mapping[int, Feed]], sites: Sequence[Site]) -> list[Factors]:
-    """The factors of what products read, by the greatest magnitudes of each channel, for each of several choices of
-    samples by their numbers."""
+    """The factors of values that products read, from the largest magnitudes of each channel, for each choice of
+    samples."""
     groups: dict[Value, list[Site]] = {}
     for site in sites:
         x = site.node.inputs[0]
@@ -55,7 +56,7 @@ def factors_of(maker: Maker, choices: Sequence[Mapping[int, Feed]], sites: Seque
 
 
 def _factors(groups: Mapping[Value, Sequence[Site]], most: Sequence[Any]) -> Factors:
-    """The factors by the greatest magnitudes of each value's channels and of those of all weights that read it."""
+    """The factors from the largest magnitudes of each value's channels and of the weights that multiply them."""
     result: Factors = {}
     arrays = iter(most)
     for x, members in groups.items():
@@ -67,8 +68,8 @@ def _factors(groups: Mapping[Value, Sequence[Site]], most: Sequence[Any]) -> Fac
 
 
 def smoothed(maker: Maker, choices: Sequence[Mapping[Value, Any]]) -> list[Maker]:
-    """The model with some values smoothed where products with weights read them: one graph, by each of several choices
-    of factors for the same values."""
+    """The model in which some values are smoothed where products with weights read them: one graph, with each of
+    several choices of factors for these values."""
     factors = choices[0]
     graph, read = maker.read.graph, maker.read
     builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), reserved=names_of(graph))
@@ -100,7 +101,7 @@ def smoothed(maker: Maker, choices: Sequence[Mapping[Value, Any]]) -> list[Maker
 def worth(
     factors: Factors, sites: Sequence[Site], unsmoothed: Mapping[str, LayerError], smooth: Mapping[str, LayerError]
 ) -> Factors:
-    """The factors by which the errors of the products that read a value become smaller, all together."""
+    """The factors that reduce the total error of the products which read the value."""
     before, after = dict[Value, float](), dict[Value, float]()
     for site in sites:
         x = site.node.inputs[0]
@@ -111,7 +112,7 @@ def worth(
 
 
 def _maxima(graph: Graph, groups: Mapping[Value, Sequence[Site]]) -> Graph:
-    """The greatest magnitudes of each channel of values, and of the weights of each product that reads them."""
+    """A graph that computes the largest magnitudes of each channel of values, and of the weights that multiply them."""
     builder = GraphBuilder(
         graph.name, list(graph.inputs), list(graph.params), list(graph.nodes), reserved=names_of(graph)
     )

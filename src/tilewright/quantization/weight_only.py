@@ -1,4 +1,4 @@
-"""Weights of 4 or 8 bits by layer, written into the graph: codes and scales are computed when weights arrive.
+"""Rewrites a graph with 4-bit or 8-bit weights by layer; codes and scales are computed when weights arrive.
 
 levels = clip(round(w / scale), -L, L), i8          L = 7 or 127, a scale for 32 rows of a column
 w      ~ cast(levels, f32) * scale                  which products keep as codes (`transform/layout/codes.py`)
@@ -24,11 +24,11 @@ from tilewright.transform.regions.captures import names_of
 GROUP = 32
 """Rows of a column that share a scale."""
 LEVELS = {4: 7, 8: 127}
-"""The greatest magnitude of a code, by its bits."""
+"""The largest magnitude of a code, by its bits."""
 
 
 def coded(graph: Graph, bits: Mapping[Site, int]) -> Graph:
-    """The graph with the weights of some products as codes of so many bits."""
+    """The graph in which the weights of some products are codes of `bits` bits."""
     by_node = {site.output: (site, count) for site, count in bits.items()}
     builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), reserved=names_of(graph))
     codes: dict[tuple[Value, int], Value] = {}
@@ -44,7 +44,8 @@ def coded(graph: Graph, bits: Mapping[Site, int]) -> Graph:
 
 
 def can_have(site: Site, bits: int) -> bool:
-    """Whether the weights of a layer can be codes of so many bits: of a product, in whole groups for 4."""
+    """Whether the weights of a layer can be codes of `bits` bits: it must be a product, for 4 bits with whole
+    groups."""
     return site.node.op == "matmul" and (bits == 8 or _depth(site) % GROUP == 0)
 
 
@@ -65,7 +66,8 @@ def errors(graph: Graph, weights: Mapping[str, Any], sites: Sequence[Site], bits
 
 
 def least(count: int, holds: Callable[[int], bool]) -> int | None:
-    """The least number up to `count` of which a condition holds that holds of all greater ones; None for none."""
+    """The least number up to `count` for which a condition holds, assuming that it holds for all greater ones too; None
+    if for none."""
     if not holds(count):
         return None
     low, high = 0, count

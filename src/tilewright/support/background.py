@@ -1,4 +1,4 @@
-"""A second thread for work that leaves the interpreter lock alone, such as LLVM's.
+"""A second thread for work that releases the GIL, such as LLVM's.
 
     with Background() as background:
         later = background.submit(lambda: compile_llvm(text, target))
@@ -23,15 +23,13 @@ from tilewright.support.machine import usable_cpus
 T = TypeVar("T")
 
 SWITCH_SECONDS = 0.0003
-"""How long a thread may keep the interpreter lock that another one waits for: between two calls of LLVM the second
-thread runs a few lines, and would wait 5 ms, the interpreter's own choice, for each of them."""
+"""Seconds that a thread may hold the GIL while another waits for it: between two calls of LLVM the second thread runs a
+few lines of Python, and would wait for the default of 5 ms each time."""
 
 
 class Background:
-    """The thread and its queue; leaving the block waits for what was begun and drops the rest.
-
-    Where the process may use one CPU only, or gets no thread, a job is done when it is submitted.
-    """
+    """The thread and its queue; leaving the context waits for the running job and drops the rest. If the process has
+    only one CPU, or no thread can be started, each job runs when it is submitted."""
 
     def __init__(self, cpus: float | None = None) -> None:
         self._several = (usable_cpus() if cpus is None else cpus) > 1
@@ -42,7 +40,7 @@ class Background:
         self._begun = self._done = 0
 
     def submit(self, work: Callable[[], T]) -> Callable[[], T]:
-        """Begin a job. What comes back waits for it, gives its result, or raises what it raised."""
+        """Submit a job. The returned function waits for it, and returns its result or raises its exception."""
         job = _Job(work)
         if not self._several:
             job.run()
@@ -89,7 +87,7 @@ class Background:
 
 
 class _Job(Generic[T]):
-    """One call and what became of it."""
+    """A submitted call and its result or exception."""
 
     __slots__ = ("_done", "_error", "_result", "_work")
 
@@ -118,8 +116,8 @@ class _Job(Generic[T]):
 
 
 def all_done(seconds: float = 1.0) -> bool:
-    """Wait until the jobs of this thread's blocks are done; whether they are, and no other thread is in a block. Then
-    no thread holds a lock of LLVM's or of the compiler's."""
+    """Wait until the jobs of this thread's contexts are done. True if they are, and no other thread is in such a
+    context, so that no thread holds a lock of LLVM or the compiler."""
     with _changed:
         return _changed.wait_for(
             lambda: all(owner == threading.get_ident() and b._begun == b._done for owner, b in _open), seconds
@@ -128,7 +126,7 @@ def all_done(seconds: float = 1.0) -> bool:
 
 _changed = threading.Condition()
 _open: list[tuple[int, Background]] = []
-"""The blocks that are entered, each with its thread."""
+"""The active contexts, each with its thread."""
 
 _lock = threading.Lock()
 _inside = 0
@@ -137,7 +135,7 @@ _before = 0.0
 
 @contextmanager
 def quick_switches() -> Iterator[None]:
-    """Let threads hand the interpreter lock to each other sooner; the process has its own setting back afterwards."""
+    """Within the context, threads hand over the GIL sooner; afterwards the process has its own setting again."""
     global _inside, _before
     with _lock:
         _inside += 1

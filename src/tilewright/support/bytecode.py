@@ -1,4 +1,4 @@
-"""Whether Python finds what it compiled of a package's modules, or compiles them again in every process."""
+"""Checks whether Python has cached bytecode of a package's modules, or compiles them again in every process."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def missing(package: str) -> tuple[str, ...]:
 
 
 def command(package: str) -> str:
-    """The command, for who may write there, that compiles all modules of a loaded package."""
+    """The shell command that compiles all loaded modules of a package, for a user who may write to its folder."""
     [folder] = sys.modules[package].__path__
     return shlex.join([sys.executable, "-m", "compileall", "-q", folder])

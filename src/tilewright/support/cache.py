@@ -30,12 +30,12 @@ _HEADER = len(_MAGIC) + 8 + _DIGEST
 """Bytes before an entry's content: magic, length, digest."""
 _KEY = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{2,199}")
 _PUTS_BETWEEN_SWEEPS = 512
-"""Entries that a process writes between two sweeps, which keep the cache to its size."""
+"""Entries that a process writes between two sweeps, which limit the cache's size."""
 _puts = itertools.count(os.getpid())
-"""Counts the entries that this process writes. It starts with a number that differs between processes, so that those
-which write few sweep now and then, too."""
+"""Counts the entries that this process writes. It starts with a number that differs between processes, so that
+processes with few entries also sweep now and then."""
 _STALE_SECONDS = 3600.0
-"""Age, in seconds, from which on an unfinished entry is taken to be left by a dead process."""
+"""Seconds after which an unfinished entry is considered abandoned by a dead process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class ObjectCache:
         self.limit = flags.CACHE_SIZE() if limit is None else limit
 
     def get(self, key: str) -> bytes | None:
-        """The bytes kept under `key`, or None."""
+        """The bytes stored under `key`, or None."""
         path = self._path(key)
         if not flags.CACHE():
             return None
@@ -80,7 +80,7 @@ class ObjectCache:
         return data
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep `data` under `key`, in place of what was there."""
+        """Store `data` under `key`, replacing an existing entry."""
         path = self._path(key)
         if not flags.CACHE() or len(data) + _HEADER > self.limit:
             return
@@ -102,7 +102,8 @@ class ObjectCache:
         return CacheUsage(len(sizes), sum(sizes))
 
     def sweep(self) -> None:
-        """Remove leftovers of writers that died and, over the bound, what was used longest ago, down to 9/10 of it."""
+        """Remove remains of dead writers, and, if the cache exceeds its bound, the least recently used entries down to
+        9/10 of it."""
         entries = sorted(self._entries())
         total = sum(size for _, size, _ in entries)
         goal = self.limit if total <= self.limit else self.limit * 9 // 10
@@ -118,7 +119,7 @@ class ObjectCache:
                     path.unlink()
 
     def clear(self) -> CacheUsage:
-        """Remove every entry; says what was removed."""
+        """Remove every entry; returns the removed usage."""
         before = self.usage()
         for _, _, path in self._entries():
             with contextlib.suppress(OSError):
@@ -152,7 +153,7 @@ def _inside(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
 
 
 def _is_private(folder: Path) -> bool:
-    """Entries are code that will run: a folder that strangers can write to is not used."""
+    """Whether only this user can write to a folder: entries are code that will run, so that no other folder is used."""
     info = folder.stat()
     return info.st_uid in (0, os.getuid()) and not info.st_mode & stat.S_IWOTH
 

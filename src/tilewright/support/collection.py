@@ -1,8 +1,7 @@
-"""Compiling without the cyclic garbage collector.
+"""Disables the cyclic garbage collector during compiles.
 
-A compile makes millions of small objects that live until its end and hold few cycles. Walking them over and over to
-find those took a tenth of the compile of a large network and a third of that of a small one. Reference counts free the
-rest as before.
+A compile makes millions of small objects that live until its end and hold few cycles. Traversing them repeatedly took a
+tenth of the compile of a large network and a third of that of a small one. Reference counts free the rest as before.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ R = TypeVar("R")
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """No search for cycles inside; afterwards the process has its own setting back.
+    """Within the context, the collector is off; afterwards the process has its own setting again.
 
-    Blocks may be nested, and in several threads at once: only the one that found the collector on turns it on again.
+    Contexts may be nested, and active in several threads at once: the one that turned the collector off turns it on
+    again.
     """
     result = gc.isenabled()
     gc.disable()
@@ -33,8 +33,8 @@ def without_collection() -> Iterator[None]:
 
 
 def uncollected(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, run `without_collection`. Its callers' lines stay what errors name: a frame of this file stands
-    between, and none of the standard library's, which errors would take for the user's."""
+    """Decorator that runs a function `without_collection`. It adds a stack frame of this file only, not of the standard
+    library, which errors would report as the user's line."""
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,11 +1,11 @@
-"""Independent jobs shared with forked copies of this process, for work that holds the interpreter lock.
+"""Distributes independent jobs to forked copies of this process, for work that holds the GIL.
 
     made = share(count, own, copied, processes=2)
 
 A copy inherits all that a job depends on, so that nothing has to be sent to it; its results come back as bytes. All
 processes take jobs from one queue, which is a pipe: a read of two bytes is atomic, and gives each job to one process.
-A copy that fails, dies or says nothing for long (it may have inherited a lock that another thread held) costs its
-unfinished jobs, which the caller then does itself; none is left when `share` returns or raises.
+If a copy fails, dies or is silent for long (it may have inherited a lock that another thread held), the caller does its
+unfinished jobs itself; no copy remains when `share` returns or raises.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import warnings
 from collections.abc import Callable, Iterator
 
 MAX_JOBS = 30_000
-"""Jobs whose indices fit a pipe's 64 KiB: more are not shared."""
+"""The most jobs that are shared, whose indices fit a pipe's 64 KiB."""
 MAX_SILENCE = 10.0
-"""Seconds of silence after which a copy is given up, or four times the caller's longest job if that is more."""
+"""Seconds of silence after which a copy is abandoned; or four times the caller's longest job if that is more."""
 
 _JOB = struct.Struct("<H")
 _RESULT = struct.Struct("<II")
@@ -37,7 +37,7 @@ def share(count: int, own: Callable[[int], None], copied: Callable[[int], bytes]
         copied: does a job in a copy.
         processes: how many work, this one included.
 
-    Returns what copies gave, by job. A job that is neither there nor was done by `own` has failed in its copy.
+    Returns the copies' results, by job. A job without a result that was not done by `own` has failed in its copy.
     Raises what `own` raises.
     """
     if not 0 < count <= MAX_JOBS:
@@ -68,13 +68,13 @@ def share(count: int, own: Callable[[int], None], copied: Callable[[int], bytes]
 
 
 def _queued(jobs: int) -> Iterator[int]:
-    """Jobs from the queue until it is empty."""
+    """Take jobs from the queue until it is empty."""
     while len(word := os.read(jobs, _JOB.size)) == _JOB.size:
         yield _JOB.unpack(word)[0]
 
 
 class _Copy:
-    """A forked copy, and a thread that reads what it sends."""
+    """A forked copy, and a thread that reads its results."""
 
     def __init__(self, jobs: int, work: Callable[[int], bytes]) -> None:
         source, sink = os.pipe()
@@ -107,13 +107,13 @@ class _Copy:
                 self._results[index] = data
 
     def finished(self, timeout: float) -> dict[int, bytes]:
-        """The result of the copy, when it ends or has been silent for so many seconds."""
+        """The results of the copy, once it ends or has been silent for `timeout` seconds."""
         while self._thread.is_alive() and time.monotonic() - self._heard < timeout:
             self._thread.join(0.05)
         return dict(self._results)
 
     def end(self) -> None:
-        """Make sure that it is gone."""
+        """Kill the copy if it still runs."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -121,7 +121,7 @@ class _Copy:
 
 
 def _run_copy(jobs: int, source: int, sink: int, work: Callable[[int], bytes]) -> None:
-    """All that a copy does; it does not return."""
+    """The main function of a copy; does not return."""
     try:
         os.close(source)
         with contextlib.suppress(Exception):

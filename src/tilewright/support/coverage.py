@@ -1,6 +1,6 @@
 """`Coverage`: how much of a model is compiled, in which parts the rest runs, and why.
 
-One report for all frontends: they count in their own operators and name their own nodes.
+All frontends use this report, each with its own names of operators and nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Uncompiled:
-    """A node that is not compiled: its name and operator, why not, who runs it instead, and what would help.
+    """A node that is not compiled: its name and operator, the reason, the host that runs it instead, and a hint.
 
     `where` is the line of the user's source, where that is known.
     """
@@ -30,7 +30,8 @@ class Uncompiled:
 
 @dataclass(frozen=True, slots=True)
 class PartCoverage:
-    """A part in the order in which parts run: who runs it, and its operators with their number.
+    """A part of a model: the host that runs it, and its operators with their numbers. Parts are listed in the order in
+    which they run.
 
     `state`: "compiled", or why it is not compiled yet ("at the first call, when types are known").
     """

@@ -1,5 +1,5 @@
-"""Room for expressions that are deeper than Python lets functions call each other: a chain of sixteen hyperbolic
-tangents in one kernel is 250 operations deep."""
+"""Raises Python's recursion limit for deep expressions: a chain of sixteen hyperbolic tangents in one kernel is 250
+operations deep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 FRAMES = 10_000
-"""Calls inside each other: of the deepest kernel that fusing makes a third. None of them takes C's stack."""
+"""The recursion limit, three times what the deepest fused kernel needs. Python calls do not use C's stack."""
 
 _lock = threading.Lock()
 _inside = 0
@@ -18,7 +18,7 @@ _before = 0
 
 @contextmanager
 def deep_recursion() -> Iterator[None]:
-    """Let functions call each other FRAMES deep inside; the last thread that leaves gives the limit of before back."""
+    """Within the context, the recursion limit is FRAMES; the last thread that leaves restores the old limit."""
     global _inside, _before
     with _lock:
         if not _inside:

@@ -1,4 +1,5 @@
-"""BLAKE2b, as `hashlib` has it, without loading OpenSSL, which takes an actor that attaches five milliseconds."""
+"""BLAKE2b as in `hashlib`, but without loading OpenSSL, which would cost an actor five milliseconds when it
+attaches."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Modules that are known by their place: whatever file of a package, or folder of it that has a file of a certain name,
-takes part.
-
-A list of them elsewhere would be a second file to change with each new folder.
-"""
+"""Discovers modules by their location: all files of a package, or all of its subpackages that contain a module of a
+certain name. So adding a folder requires no change elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from types import ModuleType
 @cache
 def modules(package: str, name: str) -> tuple[ModuleType, ...]:
     """The modules called `name` of all subpackages of a package, in the order of the subpackages' names; they are
-    imported now. A subpackage without such a module has no part in this."""
+    imported now. Subpackages without such a module are skipped."""
     folders = sorted(m.name for m in iter_modules(import_module(package).__path__) if m.ispkg)
     paths = (f"{package}.{folder}.{name}" for folder in folders)
     return tuple(import_module(path) for path in paths if find_spec(path) is not None)

@@ -1,4 +1,4 @@
-"""The one hierarchy of errors: every error names the thing, and all that is wrong is listed at once.
+"""The hierarchy of errors: every error names the object that it is about, and all problems are listed at once.
 
 Raise one problem directly:
 
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 _MAX_LISTED = 100
-"""Problems that one message lists."""
+"""The most problems that one message lists."""
 
 
 class Details(TypedDict, total=False):
@@ -158,23 +158,23 @@ class Error(Exception):
 
 
 class ModelError(Error):
-    """A model file or graph that cannot be read or is not well formed."""
+    """A model file or graph that cannot be read or is invalid."""
 
 
 class MissingPackageError(ModelError):
-    """Something optional that a model, or what was asked for, needs is not installed."""
+    """An optional package is not installed that a model, or a requested function, needs."""
 
 
 class UnsupportedError(ModelError):
-    """A well-formed model that uses what Tilewright does not implement (operator, attribute, dtype). `any_size`: it is
-    not implemented whatever the sizes are."""
+    """A valid model that uses a feature which Tilewright lacks (operator, attribute, dtype). `any_size`: it is lacking
+    for all sizes."""
 
     any_size = False
 
 
 class ValueNeededError(UnsupportedError):
-    """A value that decides the structure of a program and is not known when compiling. `needs` is what the importer
-    knows of it."""
+    """A value that decides the structure of a program is not known when compiling. `needs`: the importer's description
+    of it."""
 
     def __init__(self, what: str, needs: object = None, **details: Unpack[Details]) -> None:
         super().__init__(what, **details)
@@ -182,15 +182,15 @@ class ValueNeededError(UnsupportedError):
 
 
 class ShapeError(ModelError):
-    """Shapes that do not fit: ranks, dimensions, symbols. `open`: some sizes are known at the call only, where the
-    shapes may fit."""
+    """Shapes that do not fit: ranks, dimensions, symbols. `open`: whether they may fit at run time, as some sizes are
+    only known then."""
 
     open = False
 
 
 class TooSmallError(ShapeError):
-    """A symbolic dimension that may be smaller than an operation needs. `needs` is the symbol and the least size that
-    suffices, where the dimension is a symbol by itself."""
+    """A symbolic dimension may be smaller than an operation needs. `needs`: the symbol and its least sufficient size,
+    if the dimension is a single symbol."""
 
     needs: tuple[str, int] | None = None
 
@@ -267,11 +267,11 @@ class WeightError(Error):
 
 
 class RecordError(Error):
-    """A tuning record that is damaged or not consistent, or a database of them that cannot be used."""
+    """An invalid tuning record, or an unusable database of them."""
 
 
 class RecordWarning(UserWarning):
-    """A tuning record, or a place of them, is left out."""
+    """A tuning record, or a place of records, is ignored."""
 
 
 class StoreError(Error):
@@ -283,19 +283,19 @@ class CallError(Error):
 
 
 class BrokerError(Error):
-    """A broker that is not there, does not answer, or does not fit its agents."""
+    """A broker does not exist, does not answer, or does not fit its agents."""
 
 
 class TransportError(Error):
-    """Weights that do not get from one machine to another: addresses, connections, secrets, peers."""
+    """Weights cannot be transferred between machines: addresses, connections, secrets, peers."""
 
 
 class CollectiveError(Error):
-    """A collective operation that a rank does not take part in, or in which ranks do different things."""
+    """A collective operation in which a rank does not take part, or whose ranks make different calls."""
 
 
 class EngineError(Error):
-    """An operation that an engine does not take: what it reads or writes, when it waits."""
+    """An operation that an engine refuses, because of its arguments or of when it waits."""
 
 
 class CacheError(Error):
@@ -303,19 +303,19 @@ class CacheError(Error):
 
 
 class FlagError(Error):
-    """An environment flag with a value that it cannot have."""
+    """An environment flag has an invalid value."""
 
 
 class PluginError(Error):
-    """A plug-in that brings something else than its group takes, or a name that there is already."""
+    """A plug-in provides an object of the wrong kind for its group, or a name that is already in use."""
 
 
 class PluginWarning(UserWarning):
-    """A plug-in is left out, as it cannot be loaded or registered."""
+    """A plug-in is ignored, as it cannot be loaded or registered."""
 
 
 def user_line() -> str | None:
-    """The line outside of Tilewright that is being executed, as "file:line"; None if there is none."""
+    """The executing line outside of Tilewright, as "file:line"; None if there is none."""
     frame = sys._getframe(1)
     while str(frame.f_globals.get("__name__", "")).partition(".")[0] == _PACKAGE:
         if frame.f_back is None:
@@ -346,7 +346,7 @@ class Problems:
         return iter(self.errors)
 
     def add(self, problem: Error) -> None:
-        """Note a problem and go on."""
+        """Record a problem without raising it."""
         self.errors.append(problem)
 
     def raise_if_any(self, what: str | None = None, *, where: str | None = None, kind: type[Error] = Error) -> None:

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, for readers and other writers at the same time."""
+"""Writes files atomically, for readers and other writers at the same time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 UNFINISHED = ".tmp-"
-"""How the names of files begin that are being written."""
+"""The prefix of names of unfinished files."""
 
 
 def write_whole(path: Path | str, content: bytes, *, durable: bool = False) -> None:
@@ -41,9 +41,9 @@ def write_whole(path: Path | str, content: bytes, *, durable: bool = False) -> N
 
 @contextlib.contextmanager
 def replacing(path: Path | str) -> Iterator[Any]:
-    """A file to write to, which is on the disk and takes the place of what is at `path` when the context ends, with the
-    permissions of a new file. What is no file, a device or a pipe, is written to and stays, and so is an open file by
-    its number, as `/dev/stdout` is. Raises OSError, and leaves nothing after."""
+    """A context with a file to write to; at its end the file is flushed to disk and replaces `path`, with the
+    permissions of a new file. Devices and pipes, and links to open files such as `/dev/stdout`, are written directly.
+    Raises OSError, and leaves no temporary file."""
     import tempfile  # here: who only reads starts faster without it
 
     path = Path(path)
@@ -66,7 +66,7 @@ def replacing(path: Path | str) -> Iterator[Any]:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether there is something at a path that is neither a file nor a folder, or that is a link to an open file."""
+    """Whether `path` exists and is neither a regular file nor a folder, or is a link to an open file."""
     try:
         mode = path.stat().st_mode
         while path.is_symlink():

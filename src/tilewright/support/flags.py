@@ -1,7 +1,7 @@
 """Environment flags: one table, read through typed functions. `flags.DEBUG()` reads TILEWRIGHT_DEBUG now.
 
-A flag is read when it is asked for, so that a test or a caller may change it while the process runs.
-`docs/tour.md` shows this table, and a test compares the two.
+A flag is read at each use, so that a test or a caller may change it while the process runs. `docs/tour.md` shows this
+table, and a test compares the two.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ _listed: ContextVar[list[PassRecord] | None] = ContextVar("listed", default=None
 
 @contextmanager
 def listing_passes() -> Iterator[list[PassRecord]]:
-    """A context in which the passes of all compilations are listed, with the lines that each adds and removes. Nothing
-    comes from caches there, as with TILEWRIGHT_DUMP, so that every pass runs."""
+    """Within the context, the passes of all compilations are listed, with the lines that each adds and removes. Caches
+    are not used there, as with TILEWRIGHT_DUMP, so that every pass runs."""
     records: list[PassRecord] = []
     token = _listed.set(records)
     try:
@@ -144,7 +144,7 @@ class PassLog:
 
     @property
     def wants_all(self) -> bool:
-        """Whether every pass has to run, so that it is printed or listed: nothing may come from a cache."""
+        """Whether every pass has to run so that it is printed or listed, in which case caches must not be used."""
         return bool(self.dumps) or self._list is not None
 
     def dumps_after(self, name: str) -> bool:
@@ -156,13 +156,13 @@ class PassLog:
         self._write(f"-- {title}\n{text.rstrip()}")
 
     def remark(self, text: str) -> None:
-        """Keep something that the user may want to know, such as a refused step; printed with the passes."""
+        """Record a remark for the user, such as a refused step; printed with the passes."""
         self.remarks.append(text)
         if self.level >= 1:
             self._write(f"{'  ' * self._depth}remark: {text}")
 
     def seconds(self) -> dict[str, float]:
-        """Time by pass, runs of the same pass added up."""
+        """The seconds of each pass, with repeated runs added up."""
         times: dict[str, float] = {}
         for record in self.records:
             times[record.name] = times.get(record.name, 0.0) + record.seconds

@@ -1,7 +1,7 @@
 """The machine: CPU, features, caches, cores, read from the operating system and LLVM.
 
-Where the system does not say (another operating system, a container that hides /sys), fields are empty or None; nothing
-here raises.
+Facts that the system does not provide (another operating system, a container that hides /sys) are empty or None; no
+function here raises.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SYS = Path("/sys/devices/system/cpu")
 @dataclass(frozen=True, slots=True)
 class Cache:
     """One cache as CPU 0 sees it: level, kind ("Data", "Instruction", "Unified"), bytes, CPUs that share it, ways of
-    associativity (0 where the system does not say; stored ceilings are found without them, so they are not printed)."""
+    associativity (0 if unknown; not printed, as the keys of stored ceilings do not contain them)."""
 
     level: int
     kind: str
@@ -40,8 +40,9 @@ class Cache:
 class Machine:
     """The host.
 
-    `cpu` is LLVM's name of it (such as "znver4"), `features` what it has, `cores` physical cores, `cpus` hardware
-    threads, `usable` those that this process may run on at once (affinity and the container's quota).
+    `cpu`: LLVM's name of it (such as "znver4"); `features`: LLVM's names of its features; `cores`: physical cores;
+    `cpus`: hardware threads; `usable`: how many of these this process may use at once (affinity and the container's
+    quota).
     """
 
     model: str
@@ -67,7 +68,7 @@ class Machine:
 
 
 def describe() -> Machine:
-    """The host, as far as it can be known."""
+    """The host's description, as far as it can be determined."""
     import llvmlite.binding as llvm
 
     features = llvm.get_host_cpu_features()
@@ -89,7 +90,7 @@ def describe() -> Machine:
 
 @cache
 def _built_in() -> tuple[str, tuple[Cache, ...], int, int | None]:
-    """The parts that are read once a process: the model, caches, physical cores and bytes of memory."""
+    """The facts that are read once in a process: the CPU's name, caches, physical cores and bytes of memory."""
     return _model_name(), caches(), _physical_cores(), _memory()
 
 

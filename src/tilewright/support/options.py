@@ -1,4 +1,4 @@
-"""The options of a door, checked before anything is done with it."""
+"""Checks of a public function's arguments, before it does any work."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from tilewright.support.errors import Error, ModelError
 def check_option(
     name: str, value: Any, kinds: type | tuple[type, ...], expected: str, error: type[Error] = ModelError
 ) -> None:
-    """Raises `error` where an argument is not of one of these kinds."""
+    """Raise `error` unless an argument is of one of these kinds."""
     if not isinstance(value, kinds):
         raise error("the argument makes no sense", where=name, expected=expected, got=described(value))
 
 
 def check_several(name: str, value: Any, expected: str, error: type[Error] = ModelError) -> None:
-    """Raises `error` unless the argument `name` can be iterated over; a text counts as one thing."""
+    """Raise `error` unless the argument `name` is iterable; a string is not accepted."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise error("the argument makes no sense", where=name, expected=expected, got=described(value))
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str], error: type[Error] = ModelError) -> None:
-    """Raises `error` unless the argument `name` is one of `choices`."""
+    """Raise `error` unless the argument `name` is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
         raise error(f"no such setting of {name}", expected=", ".join(choices), got=described(value))
 
 
 def check_path(path: Any, error: type[Error]) -> None:
-    """Raises `error` unless `path` is a string or a path object. Numbers are refused, as Python would take them for the
-    descriptors of open files."""
+    """Raise `error` unless `path` is a string or a path object. Numbers are refused, as Python would treat them as file
+    descriptors."""
     if not is_path(path):
         raise error("no path of a file", expected="a string or pathlib.Path", got=described(path))
 
@@ -41,7 +41,7 @@ def is_path(path: Any) -> TypeGuard[str | os.PathLike[str]]:
 
 
 def described(value: Any) -> str:
-    """A value in a message: short, whatever it is."""
+    """A value as short text for messages."""
     try:
         text = repr(value)
     except Exception:  # objects of other libraries

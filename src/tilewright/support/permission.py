@@ -1,8 +1,9 @@
-"""Instructions whose state the operating system keeps only for processes that ask.
+"""Instructions for which a process must request permission, as the operating system saves their registers on request
+only.
 
 Linux saves the eight kilobytes of AMX's registers for a process that has asked by `arch_prctl` (Linux, "Using XSTATE
-features in user space applications"); before, their first instruction ends the process. Threads and forks have what
-their process has.
+features in user space applications"); before that, AMX's first instruction kills the process. Threads and forks inherit
+the permission.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NEEDED = frozenset({"amx-tile", "amx-int8", "amx-bf16", "amx-fp16", "amx-complex
 
 @cache
 def forbidden() -> frozenset[str]:
-    """The features of `NEEDED` that this process must not use although the CPU may have them. Asks for them, once."""
+    """The features of `NEEDED` that this process must not use although the CPU may have them. Requests them, once."""
     if not sys.platform.startswith("linux") or platform.machine() != "x86_64":
         return NEEDED
     try:

@@ -1,11 +1,11 @@
-"""Plug-ins: what other packages bring through entry points. A package's `pyproject.toml` says
+"""Plug-ins: extensions that other packages provide through entry points. A package's `pyproject.toml` says
 
     [project.entry-points."tilewright.operators"]
     soft-clip = "my_package.operator:OPERATORS"
 
-A group is loaded when its registry is first asked (`load_group`). An entry point names an object; the registry
-checks it as a whole before it keeps any of it, so that one that fails leaves nothing after. What fails is named in a
-warning and left out: compiles go on without it. `outcomes` says what became of each.
+A group is loaded when its registry is first used (`load_group`). An entry point names an object; the registry checks it
+completely before registering any of it, so that a failure leaves no trace. A failing plug-in is reported by a warning
+and ignored. `outcomes` lists what became of each.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tilewright.support.errors import Error, PluginError, PluginWarning
 
 GROUPS = ("frontends", "operators", "plans", "targets", "passes", "compilers")
 COUNTED = ("operators", "plans", "passes", "compilers")
-"""Groups whose code takes part in what is compiled. What a frontend makes, a graph, and a target are in keys by
-themselves."""
+"""Groups whose code affects compiled code, and so is part of cache keys. The results of frontends (graphs) and targets
+are in keys themselves."""
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a plug-in: what it brings, or why it was left out."""
+    """The outcome of a plug-in: what it provides, or why it was ignored."""
 
     plugin: Plugin
     brings: tuple[str, ...] = ()
@@ -66,20 +66,21 @@ class Outcome:
 
 
 Register = Callable[[Plugin, Any], Sequence[str]]
-"""Checks and keeps what a plug-in brings; returns the names of it. Raises before it has kept anything."""
+"""A function that checks and registers a plug-in's object, and returns the registered names. It raises before it has
+registered anything."""
 
 _outcomes: dict[Plugin, Outcome] = {}
 _open: set[str] = set()
 _opening: set[str] = set()
 _by_hand: Counter[str] = Counter()
-"""How many registered things have code in a top-level module, or hold a value."""
+"""By top-level module, or value, the number of registered functions that contain it."""
 _held: dict[int, tuple[object, str]] = {}
-"""Objects of registered code that do not name their values, by `id`, with a name that is theirs in this process."""
+"""Objects in registered code without a stable text, by `id`, with a name that is unique in this process."""
 _lock = threading.RLock()
 
 
 def load_group(group: str, register: Register) -> None:
-    """Load the plug-ins of a group and let `register` keep what they bring; later calls do nothing."""
+    """Load the plug-ins of a group and let `register` add their objects; later calls do nothing."""
     if group in _open:
         return
     with _lock:
@@ -106,7 +107,7 @@ def _load(plugin: Plugin, register: Register) -> None:
 
 
 def leave_out(plugin: Plugin, error: Exception) -> None:
-    """Note that a plug-in is not used, and warn."""
+    """Record that a plug-in is not used, and warn."""
     text = _headline(error)
     _outcomes[plugin] = Outcome(plugin, error=text)
     warnings.warn(f"{plugin} is left out: {text}", PluginWarning, stacklevel=2)
@@ -119,7 +120,7 @@ def _headline(error: Exception) -> str:
 
 
 def outcomes() -> tuple[Outcome, ...]:
-    """The outcomes of the plug-ins of all groups that were asked for."""
+    """The outcomes of the plug-ins of all groups that were loaded."""
     return tuple(_outcomes[plugin] for plugin in installed() if plugin in _outcomes)
 
 
@@ -135,7 +136,7 @@ def several(loaded: Any, kind: type[T]) -> tuple[T, ...]:
 
 
 def check_new(what: str, names: Sequence[str], known: Sequence[str]) -> None:
-    """Raise PluginError if one of the names is known already, or there twice."""
+    """Raise PluginError if one of the names is already in use, or occurs twice."""
     for position, name in enumerate(names):
         if name in known or name in names[:position]:
             raise PluginError(f"there is another {what} {name!r}")
@@ -147,7 +148,7 @@ def check_new(what: str, names: Sequence[str], known: Sequence[str]) -> None:
 @cache
 def installed() -> tuple[Plugin, ...]:
     """The plug-ins of the environment, none of them loaded; none at all with TILEWRIGHT_PLUGINS=0. Flag and environment
-    are looked at once: what is registered stays so."""
+    are read once, as registrations are permanent."""
     plugins: list[Plugin] = []
     for folder in _announcing() if flags.PLUGINS() else []:
         try:
@@ -196,22 +197,23 @@ def _plugins(folder: Path) -> list[Plugin]:
 
 
 def count(*code: Callable[..., Any] | None) -> None:
-    """Let the code of something that is registered by hand count in keys of what is kept, and the values that its
-    functions hold. That of plug-ins does anyhow, loaded or not: keys must not depend on what was asked for before."""
+    """Add the code of a manually registered object, and the values that its functions refer to, to cache keys.
+    Plug-ins' code is always in them, loaded or not, so that keys do not depend on what was used before."""
     if not _opening:
         _by_hand.update(_counted(code))
 
 
 def discount(*code: Callable[..., Any] | None) -> None:
-    """Undo `count`: the thing is registered no more."""
+    """Undo `count`, when the object is unregistered."""
     _by_hand.subtract(_counted(code))
     for f in code:
         _held.pop(id(getattr(f, "__self__", f)), None)
 
 
 def _counted(code: Sequence[Callable[..., Any] | None]) -> set[str]:
-    """The top-level modules, but for this package, in which functions are, and their values. Numbers, texts and objects
-    of such name themselves; the name of others is new in each process."""
+    """The top-level modules outside of this package that define these functions, and texts of the values that they
+    refer to. Numbers, strings and objects composed of them have stable texts; those of others are new in each
+    process."""
     result = set()
     for f in code:
         root = getattr(f.func if isinstance(f, partial) else f, "__module__", "").partition(".")[0]
@@ -224,8 +226,8 @@ def _counted(code: Sequence[Callable[..., Any] | None]) -> set[str]:
 
 
 def _named(value: object, depth: int = 8) -> str:
-    """A text that tells a value from others beside its source: a function's closure and defaults, the arguments of a
-    partial, the fields of an object. Empty if there is none."""
+    """A text that identifies a value beside its source code: a function's closure and defaults, a partial's arguments,
+    an object's fields. "" if there is none."""
     if value is None or type(value) in (bool, int, float, str, bytes) or isinstance(value, type):
         return repr(value)
     if isinstance(value, ModuleType):
@@ -254,8 +256,8 @@ def _named(value: object, depth: int = 8) -> str:
 
 
 def digests() -> tuple[str, ...]:
-    """Digests of all code from outside that takes part in compiling, for keys of what is kept: of the top-level
-    packages of plug-ins, and of what `count` was told of."""
+    """Digests of all outside code that affects compiling, for cache keys: of the top-level packages of plug-ins, and of
+    code registered by `count`."""
     roots = {p.value.partition(":")[0].partition(".")[0] for p in installed() if p.group in COUNTED}
     versions = {f"{p.package} {p.version}" for p in installed() if p.group in COUNTED}
     names = sorted(roots.union(+_by_hand))
@@ -264,8 +266,8 @@ def digests() -> tuple[str, ...]:
 
 @cache
 def _source_digest(root: str) -> str:
-    """A digest of the source files of a top-level module or package, as they are found, not as metadata list them: an
-    editable installation lists none. Code that has no file is another in each process."""
+    """A digest of the source files of a top-level module or package, as they are on disk, since the metadata of an
+    editable installation does not list them. Code without a file gets a new digest in each process."""
     files = _sources(root)
     if not files:
         return uuid.uuid4().hex

@@ -5,7 +5,7 @@ with progress("compile resnet50", total=60) as step:
         ...
         step(f"kernel {kernel.name}")
 
-Work far inside of the body tells the bar around it what comes (`expect`) and what is done (`tell`).
+Nested code tells the active bar how many steps follow (`expect`) and which are done (`tell`).
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _shown: ContextVar[Bar | None] = ContextVar("tilewright_progress", default=None)
 
 
 def expect(steps: int) -> None:
-    """Add `steps` to the steps that the current bar expects, if there is a bar."""
+    """Add `steps` to the number that the active bar expects, if there is one."""
     if (bar := _shown.get()) is not None:
         bar.expect(steps)
 
 
 def tell(text: str) -> None:
-    """Tell the current bar, if there is one, that the step `text` is done."""
+    """Tell the active bar, if there is one, that the step `text` is done."""
     if (bar := _shown.get()) is not None:
         bar.step(text)
 
 
 @contextmanager
 def showing(bar: Bar) -> Iterator[None]:
-    """Within the body, show its progress on `bar`."""
+    """Within the context, show progress on `bar`."""
     token = _shown.set(bar)
     try:
         yield
@@ -54,7 +54,8 @@ def showing(bar: Bar) -> Iterator[None]:
 
 @contextmanager
 def progress(title: str, total: int | None = None, *, enabled: bool = True) -> Iterator[Step]:
-    """Show a bar while the body runs; each call of what it yields is one step done, with a word on the next one.
+    """Show a bar during the context; each call of the yielded function marks one step as done, with a text about the
+    next one.
 
     Args:
         title: what is going on.

@@ -1,4 +1,4 @@
-"""SQL databases by their address: SQLite files by the standard library, Postgres by psycopg (the extra `farm`).
+"""SQL databases: SQLite files through the standard library, Postgres through psycopg (the extra `farm`).
 
     db = Database("farm.sqlite")                    or "postgresql://user@host/name"
     with db.reading() as t: ...
@@ -6,9 +6,9 @@
         t.run("INSERT INTO job (id, state) VALUES (?, ?)", ("a", "queued"))
         rows = t.rows("SELECT id FROM job WHERE state = ?" + t.locking, ("queued",))
 
-Statements are written once, in the SQL that both understand, with question marks for values. A transaction takes the
-right to write when it begins (SQLite's BEGIN IMMEDIATE), so that two of them never read the same row and both change
-it; in Postgres `locking` after a SELECT says the same of its rows.
+Statements are written once, in the SQL that both understand, with question marks for values. A transaction acquires the
+write lock when it begins (SQLite's BEGIN IMMEDIATE), so that no two of them read the same row and both change it; in
+Postgres, `locking` after a SELECT locks its rows.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ PAGE_BYTES = 32 << 10
 """The size of a page of a new SQLite file: records of some KB lie whole on one. A record of 3.8 KB enters in 18 us,
 with pages of 4 KiB in 29 us, of 16 KiB in 26 us (processor time of 40,000 records, Zen 3, 2026-11-29)."""
 MAPPED_BYTES = 1 << 40
-"""SQLite reads so much of its file from mapped memory, at most: all processes and threads share it."""
+"""The most bytes of its file that SQLite reads through mapped memory, which all processes and threads share."""
 CACHE_KIB = 256 << 10
-"""Memory that a connection to SQLite may take for pages: an import of many records puts their digests everywhere."""
+"""Memory in KiB that a connection to SQLite may use for pages: an import of many records puts their digests
+everywhere."""
 WAIT_SECONDS = 30.0
-"""How long a transaction waits for another one, and a connection for its server."""
+"""Seconds that a transaction waits for another one, and a connection for its server."""
 Row = tuple[Any, ...]
 
 
@@ -41,7 +42,7 @@ class DatabaseError(Error):
 
 
 class Transaction:
-    """Statements of one transaction. `locking` follows a SELECT whose rows are changed afterwards."""
+    """The statements of one transaction. `locking`: text to append to a SELECT whose rows are changed afterwards."""
 
     def __init__(self, connection: Any, postgres: bool) -> None:
         self._connection = connection
@@ -49,17 +50,17 @@ class Transaction:
         self.locking = " FOR UPDATE SKIP LOCKED" if postgres else ""
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """Run a statement; how many rows it changed."""
+        """Run a statement; returns the number of rows that it changed."""
         return int(self._cursor(statement, values).rowcount)
 
     def run_all(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
-        """Run a statement once for each row of values; how many rows it changed."""
+        """Run a statement once for each row of values; returns the number of rows that it changed."""
         cursor = self._connection.cursor()
         cursor.executemany(_for_postgres(statement) if self._postgres else statement, list(rows))
         return max(0, int(cursor.rowcount))
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
-        """The rows that a SELECT gives."""
+        """The result rows of a SELECT."""
         return [tuple(row) for row in self._cursor(statement, values).fetchall()]
 
     def row(self, statement: str, values: Sequence[Any] = ()) -> Row | None:
@@ -95,11 +96,12 @@ class Database:
         return f"<Database {shown(self.address)}>"
 
     def transaction(self) -> contextlib.AbstractContextManager[Transaction]:
-        """Everything inside happens, or nothing. An exception inside undoes it."""
+        """A context whose statements take effect together, or not at all if it raises an exception."""
         return self._within("BEGIN IMMEDIATE", "")
 
     def reading(self) -> contextlib.AbstractContextManager[Transaction]:
-        """Statements that read one state of the database, while others write. One that writes is refused."""
+        """A context for statements that read a consistent state while others write. Statements that write are
+        refused."""
         return self._within("BEGIN", "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
     @contextlib.contextmanager
@@ -120,7 +122,7 @@ class Database:
             raise
 
     def script(self, statements: Sequence[str]) -> None:
-        """Run statements that make tables; types are written as both databases know them."""
+        """Run statements that create tables, with column types that both databases know."""
         with self.transaction() as t:
             if self.postgres:  # two processes that make the same table at once get an error in one of them
                 t.run("SELECT pg_advisory_xact_lock(7465)")
@@ -158,8 +160,8 @@ class Database:
 
 
 class _Connection:
-    """A connection that closes with the last reference to it, in the process that opened it. CPython's own connection
-    to SQLite waits for a garbage collection, because its cache of statements refers to it."""
+    """A connection that closes with the last reference to it, in the process that opened it. (CPython's own connection
+    to SQLite waits for the garbage collector, because its statement cache refers to it.)"""
 
     __slots__ = ("process", "raw")
 
@@ -179,7 +181,7 @@ def is_postgres(address: str) -> bool:
 
 
 def shown(address: str) -> str:
-    """An address for people, without its password."""
+    """An address for display, without its password."""
     return re.sub(r"(//[^:/@]*):[^@]*@", r"\1:...@", address)
 
 
@@ -216,7 +218,8 @@ def _errors(postgres: bool) -> tuple[type[Exception], ...]:
 
 
 def _reason(error: BaseException) -> str:
-    """The message of a database's error on one line, with SQLite's exact code: a disk I/O error has thirty of them."""
+    """The message of a database's error on one line, with SQLite's extended error code: there are thirty disk I/O
+    errors."""
     code = getattr(error, "sqlite_errorname", None)
     return " ".join(str(error).split()) + (f" ({code})" if code else "")
 

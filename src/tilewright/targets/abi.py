@@ -1,4 +1,4 @@
-"""The ABI of a triple's objects, whatever the processor: addresses, who runs them, helpers."""
+"""Properties of a triple's ABI that do not depend on the processor: addresses, environments, library helpers."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ def address_bytes(triple: str) -> int:
 
 
 def is_web(triple: str) -> bool:
-    """Whether objects are WebAssembly's, which engines of JavaScript run."""
+    """Whether objects are WebAssembly, which JavaScript engines run."""
     return triple.startswith("wasm")
 
 
 def is_microcontroller(triple: str) -> bool:
-    """Whether objects are a microcontroller's: memory is scarce, and no kernel has vectors."""
+    """Whether objects are for a microcontroller, where memory is scarce and kernels use no vectors."""
     return triple.startswith("thumb")
 
 
 def passes_float16_in_float_registers(triple: str) -> bool:
-    """Whether f16 is passed in registers of floats where there are no instructions for it; elsewhere as an integer."""
+    """Whether f16 arguments are passed in floating-point registers where the processor has no f16 instructions;
+    elsewhere they are passed as integers."""
     return triple.startswith("riscv")
 
 
 def is_helper(triple: str, name: str) -> bool:
-    """Whether a function is one of the compiler's own library, which every program of such a machine is linked with:
-    division of 64 bits, arithmetic in double without instructions for it."""
+    """Whether a function belongs to the compiler's run-time library, with which every program for such a machine is
+    linked: 64-bit division, or f64 arithmetic where instructions for it are missing."""
     return triple.startswith(("thumb", "arm")) and name.startswith("__aeabi_")
 
 

@@ -27,6 +27,6 @@ MI300X = Gpu(
     memory_bandwidth=5300.0,
     matrix=MFMA,
 )
-"""MI300X; the second level of cache is that of one of its eight dies."""
+"""MI300X; the second-level cache is that of one of its eight dies."""
 
 __all__ = ["MFMA", "MI300X"]

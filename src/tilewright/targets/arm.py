@@ -1,7 +1,7 @@
 """Arm, 64 bits: NEON of 128 bits, and SVE whose width is known.
 
-Nothing was measured on such a machine: results were checked in an emulator (`make targets`), costs are those of x86 but
-for what follows from 32 registers, ceilings are what is known of servers of about 2020 and of a phone's core
+No times were measured on such a machine: results were checked in an emulator (`make targets`); costs are those of x86,
+except those that follow from having 32 registers; ceilings are estimates for servers of about 2020 and a phone's core
 (21 November 2026, commit 08c0715; machines not recorded).
 """
 
@@ -24,8 +24,8 @@ V1 = (*NEON, "fullfp16", "dotprod", "bf16", "i8mm")
 
 
 def _dot_text(name: str, call: str, vector: str, sums: str) -> str:
-    """A call that adds to C the products of a group of A, the same for all lanes, and of B: 16 bytes of each. Where
-    both are of one type A comes second, where it may be one lane of a register."""
+    """LLVM text of a call that adds to C the products of a group of A, equal for all lanes, and of B: 16 bytes of each.
+    If both have one type, A is the second operand, which may be one lane of a register."""
     first, second = ("left", "right") if call.startswith("us") else ("right", "left")
     return f"""\
 declare {sums} @llvm.aarch64.neon.{call}({sums}, {vector}, {vector})
@@ -48,7 +48,8 @@ _BFDOT = _dot_text("bfdot_4x2_bf16", "bfdot.v4f32.v8bf16", "<8 x bfloat>", "<4 x
 
 
 def _mmla_text(name: str, call: str, vector: str, sums: str) -> str:
-    """A call that adds to the four sums of C the products of two groups of A and two of B: 16 bytes of each."""
+    """LLVM text of a call that adds to the four sums of C the products of two groups of A and two of B: 16 bytes of
+    each."""
     return f"""\
 declare {sums} @llvm.aarch64.neon.{call}({sums}, {vector}, {vector})
 define internal void @tw.intrin.{name}(ptr %a, i64 %as, ptr %b, i64 %bs, ptr %c, i64 %cs) alwaysinline {{
@@ -73,7 +74,7 @@ DOTS = (
     Dot("usmmla_2x2x8_u8i8", u8, i8, 2, 8, ("i8mm",), 1.0, _USMMLA, rows=2),
     Dot("smmla_2x2x8_i8i8", i8, i8, 2, 8, ("i8mm",), 1.0, _SMMLA, rows=2),
 )
-"""Instructions that i8mm, dotprod and bf16 add."""
+"""The dot instructions of the extensions i8mm, dotprod and bf16."""
 
 ISA = Isa(vector_bits=128, registers=32, fma=True, elements=True, extrema_keep_nan=True)
 
@@ -88,7 +89,7 @@ SERVER = Caches(l1=64 << 10, l1_ways=4, way=16 << 10, l2=1 << 20, l3=8 << 20)
 """A core's share of Neoverse N1 and V1, by Arm's technical reference manuals: 64 KB in four ways, 1 MB in eight."""
 
 PHONE = replace(CEILINGS, l2_bandwidth=12.0, l3_bandwidth=6.0, memory_bandwidth=4.0, streams=2)
-"""Estimated, for a phone's or a board's core of about 2016: narrower ways to memory than a server's."""
+"""Estimates for a core of a phone or board of about 2016, with lower memory bandwidths than a server's."""
 
 
 def processor(cpu: str, features: tuple[str, ...]) -> Target:
@@ -98,8 +99,8 @@ def processor(cpu: str, features: tuple[str, ...]) -> Target:
 
 
 def scalable(cpu: str, features: tuple[str, ...], bits: int) -> Target:
-    """A processor with SVE registers of so many bits: code made for it runs on machines of this width alone. LLVM reads
-    the elements of several steps in pairs and keeps what they are broadcast to, on the stack: a body is one step. Dot
+    """A processor with SVE registers of `bits` bits: code for it only runs on machines of this width. LLVM would load
+    the elements of several steps in pairs and spill their broadcasts, so that a loop body has one step. Dot
     instructions are NEON's, of 128 bits."""
     result = processor(cpu, features)
     isa = replace(result.isa, vector_bits=bits, scalable=True, elements=False, single_steps=True)

@@ -1,8 +1,8 @@
-"""Arm's microcontrollers with a unit for single floats, for bundles: nothing of Tilewright itself runs there.
+"""Arm's microcontrollers with single-precision floating-point units, for bundles: Tilewright itself does not run there.
 
-There are no vectors: an element a register. Code shall be small, so six of the 32 registers are for sums and operands:
-loops that add to more have as many more instructions, and so has the function after them. Memory counts as caches: all
-of it is as near as the first level. Nothing was measured; results were checked in an emulator (`make targets`).
+There are no vectors; each register holds one element. As code shall be small, tiles use six of the 32 registers: more
+sums would mean more instructions in the loop and after it. All memory is described as first-level cache. No times were
+measured; results were checked in an emulator (`make targets`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TRIPLE = "thumbv7em-none-unknown-eabihf"
 
 
 def controller(cpu: str, *features: str, ram: int, fma_per_cycle: float) -> Target:
-    """A microcontroller with so many bytes of memory."""
+    """A microcontroller with `ram` bytes of memory."""
     return Target(
         TRIPLE,
         cpu,

@@ -1,7 +1,7 @@
 """The constants of estimates for a machine: fitted ones, each with its unit, what it counts and its origin.
 
-The values that stand here are taken wherever no others were measured. A family of machines that knows better says so in
-its own file, with `Costs.fitted`. `docs/targets.md` lists all of them.
+The defaults here are used where nothing else was measured. Families of machines override them in their own files with
+`Costs.fitted`. `docs/targets.md` lists all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNKNOWN = "not recorded"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value comes from: date, machine, the command that measured it, and the commit that added it."""
+    """The origin of a value: date, machine, the command that measured it, and the commit that added it."""
 
     date: str
     machine: str = UNKNOWN
@@ -31,7 +31,7 @@ class Origin:
 
 
 def constant(value: float, unit: str, counts: str, origin: Origin) -> Any:
-    """A field with this default."""
+    """A dataclass field with this default, unit, description and origin."""
     return field(default=value, metadata={"unit": unit, "counts": counts, "origin": origin})
 
 
@@ -331,7 +331,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Prefetching:
-    """How far ahead loops prefetch what they read, and from when on that is of use."""
+    """Constants of prefetching: its distance, and when it pays."""
 
     stream_bytes: int = constant(
         2048,
@@ -476,7 +476,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """Registers of matrices beside the products in them."""
+    """Costs of instructions on matrix registers besides the products themselves."""
 
     stored_sums: float = constant(
         4.0,
@@ -527,7 +527,7 @@ class Matrices:
 class Costs:
     """The fitted constants of a machine.
 
-    `origins` says where those come from that differ from the defaults, by name; code does not depend on it.
+    `origins`: by name, the origins of constants that differ from the defaults; generated code does not depend on it.
     """
 
     arithmetic: Arithmetic = Arithmetic()
@@ -538,7 +538,7 @@ class Costs:
     origins: tuple[tuple[str, Origin], ...] = field(default=(), compare=False, repr=False)
 
     def fitted(self, origin: Origin, **values: float) -> Costs:
-        """A copy of these with others that were measured, by name: `fitted(origin, scattered_line=8.0)`."""
+        """A copy in which constants are replaced by measured ones, by name: `fitted(origin, scattered_line=8.0)`."""
         groups: dict[str, Any] = {}
         for name, value in values.items():
             group = next((g for g, _ in GROUPS if name in {f.name for f in fields(getattr(self, g))}), None)
@@ -561,7 +561,7 @@ GROUPS: tuple[tuple[str, type], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A fitted constant for readers."""
+    """A fitted constant with its description, for display."""
 
     group: str
     name: str
@@ -572,7 +572,7 @@ class Described:
 
 
 def described(costs: Costs) -> Iterator[Described]:
-    """All fitted constants of a machine with what is known about them."""
+    """All fitted constants of a machine, with their descriptions and origins."""
     own = dict(costs.origins)
     for group, _ in GROUPS:
         part = getattr(costs, group)

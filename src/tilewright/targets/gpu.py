@@ -1,4 +1,4 @@
-"""The description of GPUs: a record of capabilities, and how many blocks of a kernel a multiprocessor holds."""
+"""The description of GPUs: their capabilities, and how many blocks of a kernel fit on a multiprocessor."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tilewright.ir.dtype import DType
 from tilewright.support.classes import dataclass
 
 COPY_BYTES = 16
-"""Bytes that a thread moves at once."""
+"""The bytes that a thread moves by one instruction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class Gpu:
         lanes: threads that execute an instruction together (a warp, a wavefront).
         block_threads: threads that share memory, at most.
         registers: of 32 bits, of a multiprocessor.
-        thread_registers: of them, of a thread, at most.
+        thread_registers: the most registers of a thread.
         shared: bytes of memory of a multiprocessor that the threads of a block share, at most.
         multiprocessors: how many there are.
         l2: bytes of the second level of cache.
         line: bytes that a request to memory moves.
         memory_bandwidth: GB/s of the GPU's memory.
         matrix: matrix instructions of a group of `lanes` threads.
-        wide: those of four such groups together, of factors in shared memory; of n columns at most.
+        wide: matrix instructions of four such groups together, with factors in shared memory and at most n columns.
     """
 
     triple: str
@@ -59,7 +59,7 @@ class Gpu:
 
         Args:
             threads: of a block.
-            registers: of a thread; a warp is given them by 256.
+            registers: of a thread; a warp allocates them in units of 256.
             shared: bytes of a block; the driver takes 1 KB of its own for each.
         """
         warps = -(-threads // self.lanes)
@@ -75,14 +75,14 @@ class Gpu:
         return min(limits)
 
     def occupancy(self, threads: int, registers: int, shared: int) -> float:
-        """The share of a multiprocessor's threads that blocks of a kernel fill."""
+        """The share of a multiprocessor's threads that resident blocks of a kernel occupy."""
         warps = -(-threads // self.lanes)
         return self.blocks(threads, registers, shared) * warps * self.lanes / RESIDENT_THREADS
 
 
 RESIDENT_THREADS = 2048
-"""Threads that a multiprocessor holds at once (compute capability 8.0 and 9.0)."""
+"""The most threads resident on a multiprocessor (compute capability 8.0 and 9.0)."""
 RESIDENT_BLOCKS = 32
-"""Blocks that it holds at once."""
+"""The most blocks resident on a multiprocessor."""
 
 __all__ = ["Gpu", "MatrixUnit"]

@@ -1,4 +1,4 @@
-"""This machine: what the operating system and LLVM say of it, and what `tilewright doctor` measured."""
+"""The description of this machine, from the operating system, LLVM, and measurements of `tilewright doctor`."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def native() -> Target:
 
 
 def is_masked(machine: Machine) -> bool:
-    """Whether a machine's processor is called something else than its features say, or nothing: what is known of its
-    kind is then less than what a name would tell."""
+    """Whether the name of a machine's processor is missing, or contradicts its features, so that less is known about it
+    than by its name."""
     family = family_of(machine.triple)
     if family is None or family.describe is None:
         return False
@@ -67,26 +67,26 @@ def is_masked(machine: Machine) -> bool:
 
 
 def measure_outer_levels() -> None:
-    """Begin to measure the outer levels of this machine in the background, where no more is known of it than its
-    features and nothing is stored; for later processes."""
+    """Start to measure this machine's outer cache levels in the background, for later processes, if only its features
+    are known and no measurement is stored."""
     machine = describe()
     if is_masked(machine):
         outer.begin(machine)
 
 
 UNNAMED = ("", "generic", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
-"""Names that LLVM has for processors that it does not know."""
+"""LLVM's names for unknown processors."""
 
 
 L3_A_CORE = 64 << 20
-"""Bytes of the last level that a core has at most. A virtual machine is told of all of a socket's, which the others on
-it fill as well: of 300 MB two cores keep 80 to 110 (2-core Emerald Rapids, 2026-11-26, reading buffers of 1 to 260 MB
-again and again: 30 GB/s up to 77 MB, 23 of 115, 16 of 260)."""
+"""The most bytes of the last-level cache assumed for a core. A virtual machine sees the size of a whole socket's cache,
+which others share: of 300 MB, two cores get 80 to 110 (2-core Emerald Rapids, 2026-11-26, reading buffers of 1 to 260
+MB again and again: 30 GB/s up to 77 MB, 23 of 115, 16 of 260)."""
 
 
 @cache
 def pretended(name: str) -> Target:
-    """A machine of `machines.MACHINES` with this machine's instructions."""
+    """A machine of `machines.MACHINES`, with this machine's instructions."""
     if name not in MACHINES:
         raise TargetError(
             "no such machine",
@@ -103,7 +103,7 @@ def pretended(name: str) -> Target:
 
 
 def narrowed(named: Target) -> Target:
-    """This machine with the instructions of `named`; `named` itself where this machine lacks some of them."""
+    """This machine restricted to the instructions of `named`; `named` itself if this machine lacks some of them."""
     return _narrowed(host(), named)
 
 
@@ -123,8 +123,8 @@ def _narrowed(native: Target, named: Target) -> Target:
 
 
 def ceilings(native: Target, named: Target) -> Ceilings:
-    """The ceilings of a machine with other instructions than its own. How many multiply-adds and loads start in a cycle
-    depends on the width of the vectors; what was measured is of the machine's own."""
+    """The ceilings of a machine restricted to other instructions. The rates of multiply-adds and loads depend on the
+    vector width, and were measured with the machine's own vectors."""
     if named.vector_bits == native.vector_bits:
         return native.ceilings
     family = family_of(native.triple)
@@ -143,8 +143,8 @@ def ceilings(native: Target, named: Target) -> Ceilings:
 
 @cache
 def host_of(target: Target) -> Target:
-    """The machine that calls the code of a target: itself, or for a GPU a processor of this one's architecture with no
-    more than its baseline."""
+    """The machine that calls a target's code: the target itself, or for a GPU a baseline processor of this machine's
+    architecture."""
     if target.gpu is None:
         return target
     here = native()

@@ -1,4 +1,4 @@
-"""The instructions of a machine, as far as schedules and code generation ask for it."""
+"""The instructions of a machine, as far as schedules and code generation depend on them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Dot:
 
 
 def offered(dots: Iterable[Dot], features: Iterable[str]) -> tuple[Dot, ...]:
-    """The instructions among `dots` that a machine with these features has."""
+    """The dot instructions among `dots` that are available with these features."""
     own = frozenset(features)
     return tuple(dot for dot in dots if own.issuperset(dot.features))
 
@@ -73,12 +73,12 @@ class Isa:
         scalable: whether the width of a vector register is known only when code runs.
         registers: number of vector registers.
         fma: whether one instruction multiplies and adds with one rounding.
-        masked_reads: whether vectors are read under a mask, so that nothing is read where it does not hold.
+        masked_reads: whether vector loads can be masked, so that disabled lanes read no memory.
         tables: f32 entries of a table in a register among which one instruction picks for each lane; 0 without one.
         half_tables: likewise of a table in two registers, by an instruction for each and one that chooses between them.
         byte_tables: bytes of a table in registers among which a few instructions pick for each lane; 0 without them.
-        elements: whether a multiply-add takes one lane of a register as a factor, so that what is the same for a vector
-            is loaded into lanes, several steps' at once; without it, it is an operand in memory or broadcast.
+        elements: whether a multiply-add accepts one lane of a register as a factor, so that scalars of several steps
+            are loaded as one vector; without it, a scalar is a broadcast memory operand.
         scales: whether an instruction multiplies by powers of two whose exponents are a vector.
         extrema_keep_nan: whether the instructions for minimum and maximum give NaN where an operand is NaN.
         loose_extrema: whether LLVM makes of a comparison and a selection an instruction whose result for NaN is the
@@ -87,14 +87,14 @@ class Isa:
         part_bytes: bytes within which a shuffle is cheapest; vectors consist of such parts.
         tuning: LLVM's tuning features for code that has no scatters of its own ("+prefer-no-scatter").
         dots: dot instructions, in order of preference.
-        reads_first: whether what makes machine code of ours puts all reads of a loop's body before its arithmetic: they
-            are in registers at the same time, so that a tile leaves room for all operands of a step.
-        single_steps: whether the body of a product's loop is one step, for operands of several that are read together
-            would have no room in registers.
-        scalar_lookups: whether elements at places that data says are loaded one by one and put into a vector, and each
-            place is extended as a scalar: gathers are slow, and what LLVM makes of them is.
-        compact: whether memory is what is scarce, not time: weights are read where they are, functions are libm's,
-            kernels know of no threads, and LLVM makes the smallest code.
+        reads_first: whether the assembler or engine places all loads of a loop body before its arithmetic, so that all
+            operands of a step are in registers at once, and tiles must leave registers for them.
+        single_steps: whether a product's loop body has one step, as operands of several steps, loaded together, would
+            not fit into registers.
+        scalar_lookups: whether gathers are emitted as scalar loads, with scalar extension of each index, because gather
+            instructions and LLVM's expansion of them are slow.
+        compact: whether memory matters more than time: weights are not packed, functions are those of libm, kernels are
+            single-threaded, and LLVM optimises for size.
     """
 
     vector_bits: int = 128

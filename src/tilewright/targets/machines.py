@@ -39,6 +39,6 @@ MACHINES = {
     # QEMU's default processor: the caches that it states are those of no real machine.
     "qemu": Machine("x86-64", Caches(l1=32 << 10, l2=4 << 20, l3=16 << 20, l2_ways=16), cores=1),
 }
-"""Known machines by name: makers' figures, of virtual machines what they state."""
+"""Known machines by name, with makers' figures; for virtual machines, the figures that they report."""
 
 __all__ = ["MACHINES", "Machine"]

@@ -1,4 +1,4 @@
-"""The caches of a machine and its ceilings: how much they hold, how fast a core reads from them."""
+"""The caches of a machine and its ceilings: their sizes, and the bandwidths of a core."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Sizes in bytes, if no more is said.
+    """Properties of the caches, in bytes unless stated otherwise.
 
     Args:
         l1, l2, l3: data cache of a core, second level of a core, last level (shared).
@@ -15,8 +15,8 @@ class Caches:
         way: bytes after which addresses fall into the same set of the first level.
         line: of a cache, which is what one prefetch brings.
         page: of virtual memory; hardware follows a stream to the end of its page only.
-        alias: bytes after which addresses end in the same bits, as far as a core compares a load's with those of
-            earlier stores at first.
+        alias: the distance of addresses that a core at first confuses when it compares a load with earlier stores, by
+            their low bits.
         l1_pages, l2_pages: pages whose translations the first and the second level of the translation buffer hold.
     """
 
@@ -35,8 +35,8 @@ class Caches:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """The rates that a core reaches at most. `tilewright doctor` measures this of a machine; otherwise it is what is
-    known of its kind. Estimates use it, so schedules depend on it.
+    """The highest rates that a core reaches, measured by `tilewright doctor`, or else known for its kind. Estimates use
+    them, so that schedules depend on them.
 
     Args:
         fma_per_cycle: multiply-adds of full vectors that a core starts in a cycle.
@@ -44,9 +44,9 @@ class Ceilings:
         memory_total: bytes that all cores together read in a cycle from memory, 0 if it is not known: what several
             threads may prefetch ahead. Estimates of kernels take `memory_bandwidth` with any number of threads: most of
             what they would wait for has been prefetched.
-        streams: in how many streams at once a core reads fastest from beyond the second level; not measured yet.
+        streams: with how many concurrent streams a core reads fastest from beyond the second level; not measured yet.
         barrier: cycles of a barrier among a few threads.
-        handover: cycles by which a call of nothing is longer with a few threads, all of them awake, than with one.
+        handover: cycles by which an empty call takes longer with a few threads, all awake, than with one.
         frequency: GHz under load, to show cycles as time; code does not depend on it.
     """
 
@@ -63,6 +63,6 @@ class Ceilings:
 
 
 USUAL = Caches()
-"""Caches of a machine that is not known."""
+"""The caches assumed for an unknown machine."""
 
 __all__ = ["USUAL", "Caches", "Ceilings"]

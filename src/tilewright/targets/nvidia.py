@@ -1,6 +1,6 @@
 """NVIDIA: compute capability 8.0 and 9.0 (A100 and H100 whitepapers, CUDA C++ programming guide, PTX ISA).
 
-Code for them is made as PTX, which their driver compiles; nothing was measured on one.
+Code for them is emitted as PTX, which the driver compiles; costs were not fitted on one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MMA = (
     MatrixUnit(bf16, bf16, f32, 16, 8, 16),
     MatrixUnit(i8, i8, i32, 16, 8, 32),
 )
-"""`mma.sync` from Ampere on: of f32 it multiplies the first 10 bits of the mantissa (TF32)."""
+"""`mma.sync`, from Ampere on; of f32 factors it uses the first 10 bits of the mantissa (TF32)."""
 
 WGMMA = (
     MatrixUnit(f32, f32, f32, 64, 256, 8),
@@ -30,7 +30,7 @@ WGMMA = (
     MatrixUnit(bf16, bf16, f32, 64, 256, 16),
     MatrixUnit(i8, i8, i32, 64, 256, 32),
 )
-"""Hopper's `wgmma`. PTX with it is for this architecture alone ("sm_90a"), and runs on no later one."""
+"""Hopper's `wgmma`. PTX that uses it is for this architecture only ("sm_90a"), and does not run on later ones."""
 
 A100 = Gpu(
     TRIPLE,
@@ -65,10 +65,10 @@ H100 = Gpu(
 """H100 SXM5, 80 GB."""
 
 H100A = replace(H100, cpu="sm_90a", wide=WGMMA)
-"""An H100 with the instructions that later GPUs do not run."""
+"""An H100, including the instructions that later GPUs do not run."""
 
 PTX = "ptx80"
-"""The version of PTX that code is written in: drivers from 525 on (CUDA 12.0) take it."""
+"""The version of PTX that is emitted, which drivers from 525 (CUDA 12.0) on accept."""
 
 
 def _target(gpu: Gpu, frequency: float) -> Target:

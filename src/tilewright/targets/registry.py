@@ -16,7 +16,7 @@ from tilewright.targets.isa import Dot
 from tilewright.targets.target import Target
 
 Describe = Callable[[str, tuple[str, ...]], Target]
-"""From LLVM's name of a processor and its features to what is known of it."""
+"""A function from LLVM's name of a processor and its features to a description of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Family:
         name: of the family.
         architecture: the first part of its machines' triples, as LLVM writes it.
         targets: its machines by name.
-        dots: all dot instructions of the family; each target lists those that it has.
-        describe: what is known of any processor of the architecture, for a host that has no name of its own here.
-        accelerators: names of devices of which each stands for the host with such a device beside it: graph passes give
-            it what it computes, and the host the rest.
+        dots: all dot instructions of the family; each target lists its own.
+        describe: describes any processor of the architecture, for hosts that are not among `targets`.
+        accelerators: names of devices. As a target, each means the host with such a device, to which graph passes
+            assign the layers that it can compute.
     """
 
     name: str
@@ -45,8 +45,8 @@ _FAMILIES: dict[str, Family] = {}
 
 
 def register(family: Family) -> Family:
-    """Make a family known. Raises TargetError if another one has its name, or the name of one of its targets, or if two
-    dot instructions have the same name."""
+    """Add a family. Raises TargetError if its name, the name of one of its targets or of a dot instruction is already
+    in use."""
     _load()
     if family.name in _FAMILIES:
         raise TargetError(f"there is another family {family.name!r} of targets")
@@ -69,13 +69,13 @@ def _register_family(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
 
 
 def unregister(name: str) -> None:
-    """Forget a family: for tests, and for a plug-in that cannot be used."""
+    """Remove a family: for tests, and for a plug-in that cannot be used."""
     _FAMILIES.pop(name, None)
 
 
 def find(name: str, where: str | None = None) -> Target:
     """The target of this name, which may begin with its architecture ("aarch64-neoverse-v1"). Raises TargetError, which
-    lists those that are known; `where` says who named it."""
+    lists the known names; `where` says where the name comes from."""
     _load()
     for family in _FAMILIES.values():
         if name in family.accelerators:
@@ -123,7 +123,7 @@ def dots() -> dict[str, Dot]:
 
 
 def _load() -> None:
-    """The families that are part of Tilewright, and those of plug-ins."""
+    """Load Tilewright's own families, and those of plug-ins."""
     if not _FAMILIES:
         from tilewright.targets import arm, cortex, nvidia, riscv, wasm, x86  # which import this module
         from tilewright.targets.vta import family as vta

@@ -1,4 +1,4 @@
-"""`Target`: the machine that code is made for, as far as schedules and code generation need to know it."""
+"""`Target`: the machine that code is compiled for, as far as schedules and code generation depend on it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Target:
         cpu: LLVM's name of the processor, for its instruction costs.
         features: what the code may use, LLVM's names, sorted.
         missing: what the code must not use although `cpu` would have it (a virtual machine hides features).
-        isa: what the instructions offer.
+        isa: the capabilities of its instructions.
         caches: sizes of caches, lines, pages.
-        ceilings: what a core reaches at most, measured if it is this machine.
+        ceilings: the highest rates of a core; for this machine as measured.
         costs: fitted constants that estimates use.
         cores: physical cores; code does not depend on it.
-        threads: of a call, for which times are estimated; code runs with any number of them.
-        accelerator: the name of a device beside the CPU, to which graph passes give what it computes; "" for none.
-        gpu: what is known of it if it is one; `cpu` names it.
+        threads: of a call, for estimates of times; code runs with any number of threads.
+        accelerator: the name of a device beside the CPU, to which graph passes assign layers; "" for none.
+        gpu: the description of a GPU, whose name is `cpu`; None for a CPU.
 
     The fields of the parts that many ask for are properties too: `target.l1` is `target.caches.l1`.
     """
@@ -67,7 +67,7 @@ class Target:
     def adjusted(self, **values: Any) -> Target:
         """This target with other values, its own or those of its parts: `adjusted(l2=1 << 20, memory_bandwidth=5.0)`.
 
-        Raises TargetError, which lists the names, for one that there is not.
+        Raises TargetError, which lists the valid names, for an unknown one.
         """
         changes: dict[str, Any] = {}
         parts = {name: {f.name for f in fields(getattr(self, name))} for name in _PARTS}
@@ -149,7 +149,7 @@ class Target:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of all that generated code may depend on (not the number of cores, not the frequency)."""
+        """A digest of everything that generated code may depend on (not the number of cores, nor the frequency)."""
         return _fingerprint(self)
 
     @property
@@ -184,7 +184,7 @@ class Target:
     def parse(cls, name: str) -> Target:
         """A target by name: "host", a level such as "x86-64-v3", or a processor that `known()` lists.
 
-        All but "host" are the same on every machine, with the ceilings that are known of their kind.
+        All but "host" are the same on every machine, with the known ceilings of their kind.
         """
         from tilewright.targets.registry import find  # whose families make targets
 
@@ -202,7 +202,8 @@ def _fingerprint(target: Target) -> str:
 
 
 LATER = frozenset(("byte_tables", "elements", "compact", "reads_first", "single_steps"))
-"""Capabilities that came when there were records already: a machine without them stays in its class."""
+"""Capabilities that were added when tuning records existed already: a machine without them stays in its class of
+machines."""
 
 
 @lru_cache(maxsize=64)
@@ -221,7 +222,7 @@ def _kind(target: Target) -> str:
 
 
 def known() -> tuple[str, ...]:
-    """The names that `Target.parse` takes besides "host"."""
+    """The names that `Target.parse` accepts besides "host"."""
     from tilewright.targets.registry import names
 
     return names()

@@ -1,9 +1,9 @@
 """WebAssembly, 32 bits, with vectors of 128 bits, run in Node as bundles (`bundle/web.py`). Nothing was measured.
 
-What the engine makes of it depends on the machine below: registers are counted as V8 has them on x86, 16 of which it
-keeps one. Its optimising compiler orders a basic block by the results: each sum with all that leads to it, and before
-the first one everything that several of them share (`isa.reads_first`). There is no multiply-add with one rounding, and
-no prefetch.
+The machine code depends on the engine and the processor: registers are counted as for V8 on x86, which has 16 and
+reserves one. V8's optimising compiler orders a basic block by its results: each sum with all operations that it needs,
+and before the first one everything that several sums share (`isa.reads_first`). There is no fused multiply-add, and no
+prefetch.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SIMD128 = Target(
 )
 
 RELAXED = replace(SIMD128, features=("relaxed-simd", "simd128"), isa=replace(SIMD128.isa, loose_extrema=True))
-"""With vector instructions whose last bits are the engine's choice: multiply-adds are rounded once where the machine
-below can, and twice elsewhere."""
+"""With vector instructions whose last bits the engine chooses: a multiply-add is rounded once if the processor can, and
+twice elsewhere."""
 
 FAMILY = Family("wasm", "wasm32", {"wasm32-simd128": SIMD128, "wasm32-relaxed-simd": RELAXED})
 

@@ -1,8 +1,8 @@
 """x86-64: SSE, AVX2, AVX-512; AMD's Zen, Intel's servers and client processors.
 
 Four machines were measured, of 2 cores each: a Zen 3 (AVX2), on which all constants were fitted first, a Zen 4
-(AVX-512), an Emerald Rapids (AVX-512, and without it for clients) and a Zen 5 (AVX-512). What was fitted on them is
-taken for their kin.
+(AVX-512), an Emerald Rapids (AVX-512, and without it for clients) and a Zen 5 (AVX-512). Constants fitted on them are
+used for related processors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ V4_DOTS = (*V4, "avx512bf16", "avx512vbmi", "avx512vnni")
 
 
 def _splat(words: int, group: str = "two") -> str:
-    """The group of A, which is 32 bits, for all lanes."""
+    """LLVM text that broadcasts a group of A, 32 bits, to all lanes."""
     return f"""\
   %{group} = load i32, ptr %a, align 1
   %one = insertelement <{words} x i32> poison, i32 %{group}, i64 0
@@ -69,7 +69,7 @@ define internal void @tw.intrin.{name}(ptr %a, ptr %b, i64 %bs, ptr %c) alwaysin
 
 
 def _madd_text(name: str, lanes: int, b: DType) -> str:
-    """Products of pairs added to C; with VNNI LLVM makes one instruction of the two."""
+    """LLVM text that adds products of pairs to C; with VNNI, LLVM combines them to one instruction."""
     function = "avx2.pmadd.wd" if lanes == 8 else "avx512.pmaddw.d.512"
     pair = f"<{2 * lanes} x i16>"
     read = f"  %right = load {pair}, ptr %b, align 2\n"
@@ -102,7 +102,8 @@ def _vnni_pairs(lanes: int, *features: str) -> Dot:
 
 
 def _tiles(a: DType, b: DType, feature: str, instruction: str) -> Dot:
-    """16 rows of 64 bytes with 16 groups of 16 columns: 16 cycles, in which 32 multiply-adds of a full vector start."""
+    """An AMX instruction: 16 rows of 64 bytes times 16 groups of 16 columns, in 16 cycles, during which 32
+    multiply-adds of full vectors could start."""
     group = 4 // a.itemsize
     name = f"amx_16x16x{16 * group}_{a.name}{b.name}"
     return Dot(name, a, b, 16, group, ("amx-tile", feature), 32.0, f"llvm.x86.{instruction}", rows=16, steps=16)
@@ -122,19 +123,18 @@ DOTS = (
     _tiles(bf16, bf16, "amx-bf16", "tdpbf16ps"),
     _tiles(f16, f16, "amx-fp16", "tdpfp16ps"),
 )
-"""The bf16 instruction takes and gives no denormals and adds each pair before it adds to C (Intel SDM, VDPBF16PS);
-VNNI makes sums of four products of u8 and i8, sixteen with AVX-512, eight with AVX-VNNI (Intel SDM, VPDPBUSD). AMX
-multiplies 16 rows at once (Intel SDM, TDPBUSD, TDPBF16PS and TDPFP16PS, which takes
-denormals as they are); a process must ask for it (`support/permission.py`), and machines that are named here go
-without: many a virtual one of them does."""
+"""The bf16 instruction flushes denormals to zero and adds each pair before it adds to C (Intel SDM, VDPBF16PS); VNNI
+computes sums of four products of u8 and i8, sixteen with AVX-512, eight with AVX-VNNI (Intel SDM, VPDPBUSD). AMX
+multiplies 16 rows at once (Intel SDM, TDPBUSD, TDPBF16PS and TDPFP16PS, which keeps denormals); a process must request
+it (`support/permission.py`), and machines that are named here do not use it, since many virtual ones hide it."""
 
 
 # -- what the instructions offer ---------------------------------------------------------------------------------------
 
 
 def isa(features: tuple[str, ...]) -> Isa:
-    """The instructions that a processor with these features has. Vectors of 512 bits are AVX-512's: with tables in
-    registers and factors that are powers of two."""
+    """The instruction set of a processor with these features. With AVX-512, vectors have 512 bits, and there are table
+    lookups in registers and multiplications by powers of two."""
     wide = {"avx512f", "avx512vl"} <= set(features)
     bits = 512 if wide else 256 if "avx2" in features else 128
     return Isa(
@@ -155,7 +155,7 @@ def isa(features: tuple[str, ...]) -> Isa:
 
 
 GOLDEN_COVE = "Emerald Rapids with AVX2"
-"""The core of Intel's servers of that time is that of its client processors, which have no AVX-512."""
+"""The core of Intel's servers is also that of its client processors of the same time, which have no AVX-512."""
 
 ZEN3_COSTS = Costs().fitted(
     Origin("2026-11-24", "Zen 4 with AVX2", "TILEWRIGHT_TARGET=x86-64-v3 python -m benchmarks.bench_few_rows"),
@@ -343,11 +343,11 @@ SPLIT_VECTORS = ("znver4",)
 a cycle."""
 
 STREAMS = {"znver4": 2}
-"""In how many streams a core reads fastest where it is not four: Zen 4's prefetchers get the most from one or two (22
-November 2026, commit adf2059), Zen 3's left a single one at 0.7 of four."""
+"""The number of concurrent streams with which a core reads fastest, where it is not four: Zen 4's prefetchers get the
+most from one or two (22 November 2026, commit adf2059), Zen 3's left a single one at 0.7 of four."""
 
 AMD = ("znver", "bdver", "btver", "amdfam", "barcelona", "opteron", "athlon", "k8")
-"""How LLVM's names of AMD's processors begin."""
+"""The prefixes of LLVM's names of AMD's processors."""
 
 _ASSISTS = Origin("2026-11-29", "Granite Rapids, for all of Intel's cores", commit="f4d877bb")
 """Earlier cores were not measured: A. Fog's The microarchitecture of Intel, AMD and VIA CPUs has about 150 cycles for
@@ -364,7 +364,7 @@ INTEL_SERVERS = (
 )
 
 GOLDEN_COVES = ("sapphirerapids", "emeraldrapids", "graniterapids")
-"""The processors whose cores are like the one that was measured."""
+"""The processors whose cores equal the measured one."""
 
 
 INTEL_CLIENTS = ("alderlake", "raptorlake", "meteorlake")
@@ -397,8 +397,8 @@ def ceilings(cpu: str, bits: int) -> Ceilings:
 
 
 def costs(cpu: str, bits: int) -> Costs:
-    """The fitted constants of a kind of CPU, with vectors of so many bits. All but AMD's, and any that a name does not
-    tell, may be cores of Intel's, which have taken some hundred cycles for subnormal results since Sandy Bridge."""
+    """The fitted constants of a kind of CPU, with vectors of so many bits. Processors that are not AMD's, or of unknown
+    name, may have Intel cores, which have taken some hundred cycles for subnormal results since Sandy Bridge."""
     known = _fitted_costs(cpu, bits)
     if cpu.startswith(AMD) or known.arithmetic.subnormal:
         return known
@@ -426,7 +426,7 @@ CACHES = {
     "emeraldrapids": Caches(l1=48 << 10, l2=2 << 20, l3=300 << 20, l1_ways=12, l2_ways=16),
     "graniterapids": Caches(l1=48 << 10, l2=2 << 20, l3=144 << 20, l1_ways=12, l2_ways=16),
 }
-"""Makers' figures. Others have the default sizes, for which code has been made since they are known here."""
+"""Makers' figures. Other processors have the default sizes, for which code was generated since they were added here."""
 
 
 _BEYOND_SKYLAKE = ("avx512vnni", "avx512bf16", "avx512fp16", "amx-tile", "amx-fp16")
@@ -444,7 +444,8 @@ LACKS: dict[str, tuple[str, ...]] = {
     # Processors that LLVM has no name for; only those that are like no older ones are distinguished.
     **dict.fromkeys(("", "generic", "x86-64", "x86-64-v4"), ("avx512fp16", "amx-tile", "amx-fp16")),
 }
-"""Instructions that a processor of a name does not have (LLVM's X86TargetParser.cpp): one that has them is another."""
+"""Instructions that a processor of this name does not have (LLVM's X86TargetParser.cpp); a processor that has them is
+misnamed."""
 _BY_FEATURES = (
     ("amx-fp16", "graniterapids"),
     ("amx-tile", "sapphirerapids"),
@@ -455,14 +456,14 @@ _BY_FEATURES = (
     ("avx512f", "skylake-avx512"),
     ("avxvnni", "alderlake"),
 )
-"""Intel's processors by what the older ones lack, the newest first."""
+"""Features that older processors of Intel's lack, with the processor that introduced them, the newest first."""
 
 
 def name_by_features(cpu: str, features: Collection[str]) -> str:
-    """LLVM's name of a processor, or that of the kind which its features say where it cannot be what it is called.
+    """LLVM's name of a processor; if its features contradict the name, that of the kind which its features indicate.
 
-    Names are made from numbers that hypervisors choose: a Granite Rapids called Rocket Lake has AMX (measured on one,
-    2026-11-29). A name that the features do not contradict stays, for hypervisors hide features, too.
+    LLVM derives names from numbers that hypervisors choose: a Granite Rapids called Rocket Lake has AMX (measured on
+    one, 2026-11-29). A name without a contradiction stays, since hypervisors also hide features.
     """
     if not set(LACKS.get(cpu, ())).intersection(features):
         return cpu

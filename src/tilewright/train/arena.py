@@ -1,4 +1,4 @@
-"""The arena: parameters and an optimiser's state as one vector of f32, each parameter at a place of its own.
+"""The arena: parameters and an optimiser's state as one f32 vector, with a fixed range for each parameter.
 
 [ parameters | state 1 | state 2 ... ]      every part has the parameters' order; each begins at 64 bytes
 """
@@ -16,12 +16,12 @@ from tilewright.support.errors import ModelError
 
 Array = np.ndarray[Any, Any]
 ALIGN = 16
-"""Elements: 64 bytes."""
+"""The alignment in elements: 64 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """The places of all parameters in one vector: names, shapes and the optimiser's states, each of which is such a
+    """The ranges of all parameters in one vector: names, shapes, and the optimiser's states, each of which is such a
     vector too."""
 
     names: tuple[str, ...]
@@ -52,7 +52,7 @@ class Arena:
 
     @property
     def part(self) -> int:
-        """The number of elements that the parameters occupy together, and each state as well."""
+        """The number of elements of all parameters together, and of each state."""
         return sum(self.room)
 
     @property
@@ -79,12 +79,12 @@ class Arena:
             view[...] = arrays[name]
 
     def empty(self) -> Array:
-        """Zeros, which begin at 64 bytes."""
+        """A vector of zeros for the arena, aligned to 64 bytes."""
         return zeros(self.size)
 
 
 def zeros(size: int) -> Array:
-    """A vector of f32 that begins at 64 bytes."""
+    """A vector of f32 zeros, aligned to 64 bytes."""
     raw = np.zeros(size + ALIGN, np.float32)
     first = -raw.ctypes.data // 4 % ALIGN
     return raw[first : first + size]

@@ -1,4 +1,4 @@
-"""The names of the arrays of a batch: as in the caller's own functions, which errors then name."""
+"""Names for the arrays of a batch, as in the caller's own functions, for use in errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.train.plan import Objective
 
 RESERVED = frozenset(("arena", "scalars", "gathered", "buffers"))
-"""Names of what a step reads beside a batch."""
+"""Names of a step's other inputs besides the batch."""
 
 
 def names_of(function: Callable[..., Any], count: int) -> list[str]:
@@ -26,7 +26,7 @@ def names_of(function: Callable[..., Any], count: int) -> list[str]:
 
 
 def named(objective: Objective, names: Sequence[str]) -> Objective:
-    """The objective with the arrays of its batch under these names, in order; those that are taken stay as they are."""
+    """The objective whose batch has these names, in order; a name that is already in use is skipped."""
     graph = objective.graph
     batch = [v for v in graph.inputs if v.name != objective.key]
     used_names = {v.name for v in (*graph.inputs, *graph.params)} | {v.name for n in graph.nodes for v in n.outputs}
@@ -38,7 +38,7 @@ def named(objective: Objective, names: Sequence[str]) -> Objective:
 
 
 def with_values(graph: Graph, others: Mapping[Value, Value]) -> Graph:
-    """A graph with other inputs and parameters in the place of its own."""
+    """A graph in which inputs and parameters are replaced by others."""
 
     def node(n: Node) -> Node:
         return replace(n, inputs=tuple(None if v is None else others.get(v, v) for v in n.inputs))

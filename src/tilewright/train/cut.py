@@ -1,11 +1,11 @@
-"""A graph cut into sections that run one after the other, so that others begin to work on early results.
+"""Cuts a graph into sections that run one after another, so that other work can begin on early results.
 
     sections(graph, [[loss, last], [first]])   ->   [batch -> loss, last, kept], [batch, kept -> first]
 
-A section computes what its outputs need and no section before it has computed; what later ones read of that are outputs
-of it, too. What is but another view of an input is made again in each section, as there it costs nothing. The first
-section has all inputs, so that its caller finds all that is wrong with them; of the others, each has those that
-it reads, and those whose sizes tell the symbols of what it reads.
+A section computes the values that its outputs need and earlier sections have not computed; those that later sections
+read become outputs too. Views of inputs are recomputed in each section, which costs nothing. The first section has all
+inputs, so that errors in them are reported at once; the others have the inputs that they read, and those whose sizes
+determine the symbols of these.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.rewrite import variables
 
 VIEWS = frozenset({"constant", "reshape", "slice", "broadcast"})
-"""Operators that are made again, if they read nothing but inputs and their like."""
+"""Operators that each section recomputes, if they only read inputs and other such values."""
 
 
 def sections(graph: Graph, wanted: Sequence[Sequence[Value]]) -> list[Graph]:
-    """The graphs of the sections: each gives what is wanted of it, in this order, and after that what later ones
-    read. Inputs and parameters are those that it reads.
+    """The graphs of the sections: each returns its `wanted` values, in this order, and then the values that later
+    sections read. Its inputs and parameters are those that it reads.
 
-    All that is wanted together must be the graph's outputs.
+    All wanted values together must be the graph's outputs.
     """
     arguments, views = {*graph.inputs, *graph.params}, _views(graph)
     producers: dict[Value, int] = {}
@@ -46,8 +46,7 @@ def sections(graph: Graph, wanted: Sequence[Sequence[Value]]) -> list[Graph]:
 
 
 def _telling(arguments: Sequence[Value], read: Sequence[Value]) -> list[Value]:
-    """The inputs among the given ones that have as sizes the symbols of the ones read, where these have sums and
-    products of them alone."""
+    """The inputs whose sizes are single symbols that values in `read` only have in sums and products."""
     told = {d for v in read for d in v.shape}
     missing = {s for v in read for d in v.shape for s in variables(d)} - told
     results = []
@@ -59,7 +58,7 @@ def _telling(arguments: Sequence[Value], read: Sequence[Value]) -> list[Value]:
 
 
 def _views(graph: Graph) -> set[Value]:
-    """Values that are views of inputs and parameters, or of nothing."""
+    """The values that are views of inputs and parameters, or constants."""
     members: set[Value] = set()
     there = {*graph.inputs, *graph.params}
     for node in graph.nodes:
@@ -80,6 +79,6 @@ def _reached(nodes: Sequence[Node], targets: Iterable[Value], there: set[Value])
 
 
 def _outside(body: Sequence[Node], targets: Iterable[Value]) -> set[Value]:
-    """The values that a section reads, or gives, that it does not make."""
+    """The values that a section reads or returns without computing them."""
     inside = {v for n in body for v in n.outputs}
     return {v for v in (*(v for n in body for v in n.inputs), *targets) if v is not None and v not in inside}

@@ -3,8 +3,8 @@
     fast = tw.differentiable(module, (x,))
     fast(x).square().mean().backward()          # the gradients are in module's own parameters
 
-The forward pass gives, after the module's outputs, the values that the backward pass reads, as autograd keeps them. The
-parameters are inputs of both programs, so that an optimiser may move them in place between two calls.
+The forward program returns, after the module's outputs, the values that the backward program reads; autograd stores
+them. Parameters are inputs of both programs, so that an optimiser may update them in place between two calls.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from tilewright.train.rewritten import rewritten
 from tilewright.train.torch_loss import check_backward, ran, refuse_control, tensors
 
 REPEATED = frozenset({"constant", "range", "broadcast", "reshape", "eye"})
-"""Operators whose results are made again in the backward pass rather than kept."""
+"""Operators whose results the backward pass recomputes rather than stores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """A module's two programs.
+    """A module's forward and backward program.
 
-    forward   from the inputs and parameters to the outputs and what is kept
-    back      from what it reads of inputs, parameters and kept values, and the gradients of the outputs of floating
-              point types, to the gradients of the `moved`
-    reads     those of all values of the forward pass, inputs first, that the backward pass takes
+    forward   from the inputs and parameters to the outputs and the stored values
+    back      from inputs, parameters and stored values, and the gradients of floating-point outputs, to the gradients
+              of the `moved`
+    reads     the positions of the forward pass's values, inputs first, that the backward pass reads
     moved     the inputs and parameters that have a gradient, by their number
     """
 
@@ -52,10 +52,8 @@ class Ways:
 
 
 def divided(graph: Graph, movable: Sequence[str]) -> Ways:
-    """The ways forward and back of a graph whose parameters of these names are inputs.
-
-    Raises UnsupportedError listing all operators that have no gradient.
-    """
+    """The forward and backward graph of a graph whose parameters `movable` are inputs. Raises UnsupportedError, which
+    lists all operators without a gradient."""
     inputs = (*graph.inputs, *(v for v in graph.params if v.name in set(movable)))
     fixed = tuple(v for v in graph.params if v not in inputs)
     used_names = {v.name for v in (*inputs, *fixed)} | {v.name for n in graph.nodes for v in n.outputs}
@@ -81,7 +79,8 @@ def divided(graph: Graph, movable: Sequence[str]) -> Ways:
 
 
 def _cut(nodes: Sequence[Node], results: Sequence[Value], earlier: set[Any]) -> tuple[list[Value], list[Node]]:
-    """The values that are kept for the backward pass, and its nodes: all that the results need, up to what is kept."""
+    """The values that are stored for the backward pass, and its nodes: those that the results need, beginning with
+    stored values."""
     retained: dict[Value, None] = {}
     wanted: set[Value | None] = set(results)
     matches: list[Node] = []
@@ -98,7 +97,7 @@ def _cut(nodes: Sequence[Node], results: Sequence[Value], earlier: set[Any]) -> 
 
 
 class Differentiable(torch.nn.Module):  # type: ignore[misc]
-    """A module with compiled ways forward and back; `module` is the original one, whose parameters are its own."""
+    """A module with compiled forward and backward passes; `module` is the original one, whose parameters it shares."""
 
     def __init__(self, module: torch.nn.Module, names: Sequence[str], ways: Ways, programs: Any, spec: Any) -> None:
         super().__init__()
@@ -121,7 +120,7 @@ class Differentiable(torch.nn.Module):  # type: ignore[misc]
 
 
 class _Call(torch.autograd.Function):  # type: ignore[misc]
-    """One call; what is kept for the backward pass is kept as autograd keeps its own."""
+    """One call, as autograd sees it; values for the backward pass are stored by autograd."""
 
     @staticmethod
     def forward(ctx: Any, owner: Differentiable, *values: torch.Tensor) -> Any:
@@ -153,8 +152,8 @@ class _Call(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _run(module: torch.nn.Module, batch: Sequence[torch.Tensor]) -> Any:
-    """The outputs of a module for an example, with autograd's record of how. Raises ModelError where its code fails,
-    and UnsupportedError for hooks on gradients."""
+    """The outputs of a module for an example, with autograd's graph. Raises ModelError if its code fails, and
+    UnsupportedError for hooks on gradients."""
     leaves = [x.detach().requires_grad_(x.is_floating_point()) for x in batch]
     try:
         with hooks.watched() as seen:
@@ -184,7 +183,7 @@ def differentiable(
     target: Target | str | None = None,
     fast: Any = "exact",
 ) -> Differentiable:
-    """A module that computes what `module` does, forward and backward by compiled programs.
+    """A module equivalent to `module`, whose forward and backward passes are compiled.
 
     Args:
         module: each part is traced in its own mode. Parameters are read at each call; buffers are constants.
@@ -192,9 +191,9 @@ def differentiable(
         symbolic: whether the example's tensors may have any first dimension (from 2 on, as `torch.export` traces it).
         threads, target, fast: as for `tw.compile`; "exact" by default, as weights change each call.
 
-    Raises ModelError for what is no module, or draws random numbers or changes buffers, which `tw.compile_step` does;
-    UnsupportedError listing all operators without a gradient, and for functions that say themselves how gradients flow
-    back (`torch.autograd.Function`), which PyTorch's exporter does not tell.
+    Raises ModelError for an object that is no module, and for a module that draws random numbers or changes buffers
+    (use `tw.compile_step`); UnsupportedError, which lists all operators without a gradient, and for functions with a
+    backward pass of their own (`torch.autograd.Function`), which PyTorch's exporter drops.
     """
     if not isinstance(module, torch.nn.Module):
         raise ModelError("not a module", expected="torch.nn.Module", got=type(module).__name__)

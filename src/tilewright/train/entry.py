@@ -205,8 +205,8 @@ def _plan(
 def _staged(
     model: Any, stages: Sequence[Stage], example: Sequence[Any], symbolic: bool, arguments: Sequence[str]
 ) -> list[StagePlan]:
-    """The programs of several stages. Raises ModelError for what stands with the step and belongs to them, names that
-    are not theirs alone, and patterns that no parameter matches."""
+    """The plans of several stages. Raises ModelError for arguments of the step that belong to stages, for names that
+    are not unique, and for patterns that match no parameter."""
     if arguments:
         raise ModelError("stands with each stage", got=", ".join(arguments))
     if not stages or len({stage.name for stage in stages}) < len(stages):
@@ -244,12 +244,12 @@ def _objective(model: Any, loss: Callable[..., Any] | None, example: Sequence[An
 
 
 def _has_loss(model: Any) -> bool:
-    """Whether a model may give its loss itself: a graph with weights, or ONNX."""
+    """Whether a model can compute its loss itself: it is a graph with weights, or ONNX."""
     return isinstance(model, tuple | str | bytes | Path) or type(model).__module__.partition(".")[0] == "onnx"
 
 
 def _groups(names: Sequence[str], optimizer: Optimizer, groups: Mapping[str, Optimizer]) -> tuple[Group, ...]:
-    """The parameters by the first pattern that they match; first those that match none."""
+    """The parameters grouped by the first pattern that they match; the first group has those that match none."""
     result: dict[str | None, list[str]] = {None: [], **{pattern: [] for pattern in groups}}
     for name in names:
         result[next((p for p in groups if fnmatchcase(name, p)), None)].append(name)

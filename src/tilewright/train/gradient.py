@@ -1,10 +1,10 @@
 """Reverse mode over graphs.
 
-    gradient(graph, of="loss", wrt=["w", "b"])   ->   a graph of the loss and its gradients by w and b
-    jvp(graph, of=["y"], wrt=["x"])              ->   a graph of y and of how it moves as x does
+    gradient(graph, of="loss", wrt=["w", "b"])   ->   a graph that returns the loss and its gradients by w and b
+    jvp(graph, of=["y"], wrt=["x"])              ->   a graph that returns y and its directional derivative by x
 
-Every source operator's rule (`ops/gradients/`) says in operators how gradients flow back through it; values that
-several nodes read sum what comes back.
+The rule of each source operator (`ops/gradients/`) emits the gradients of its inputs; the gradients that a value gets
+from several readers are summed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tilewright.support.errors import ModelError
 
 
 def gradient(graph: Graph, of: str, wrt: Sequence[str]) -> Graph:
-    """A graph with the outputs of `graph` and after them the gradients of one of these.
+    """A graph that returns the outputs of `graph`, followed by the gradients of one of them.
 
     Args:
         graph: source operators alone, as frontends make them.
         of: the name of an output of one floating point element.
-        wrt: names of inputs and parameters of floating point types. What does not lead to `of` gets zeros.
+        wrt: names of floating-point inputs and parameters. Those on which `of` does not depend get zeros.
 
-    Raises ModelError for names that are not there and UnsupportedError, which lists all operators on the way that have
-    no gradient.
+    Raises ModelError for unknown names, and UnsupportedError, which lists all operators in between that have no
+    gradient.
     """
     target = _named(graph.outputs, of, "output")
     sources = _sources(graph, wrt)
@@ -45,12 +45,12 @@ def gradient(graph: Graph, of: str, wrt: Sequence[str]) -> Graph:
 
 
 def jvp(graph: Graph, of: Sequence[str], wrt: Sequence[str]) -> Graph:
-    """Forward mode: a graph with the outputs of `graph` and after them the derivatives of some of these in a
+    """Forward mode: a graph that returns the outputs of `graph`, followed by the derivatives of some of them in a
     direction.
 
-    What comes back from outputs is linear in what is sent there, so that its own gradient by that, along the direction,
-    is the derivative of the outputs (J. Townsend, "A new trick for calculating Jacobian vector products", 2017); what
-    was sent there itself is not read.
+    The result of reverse mode is linear in the gradients of the outputs; differentiating it by these once more, in the
+    direction, gives the derivative of the outputs (J. Townsend, "A new trick for calculating Jacobian vector products",
+    2017). The values of these gradients do not matter.
 
     Args:
         graph: source operators alone, as frontends make them.
@@ -58,8 +58,8 @@ def jvp(graph: Graph, of: Sequence[str], wrt: Sequence[str]) -> Graph:
         wrt: names of inputs and parameters of floating point types. After the inputs stands the direction, a new input
             `t.NAME` of the same type for each of them.
 
-    Raises ModelError for names that are not there and UnsupportedError, which lists all operators on the way without a
-    gradient, or whose gradient has none.
+    Raises ModelError for unknown names, and UnsupportedError, which lists all operators in between without a gradient,
+    or whose gradient has none.
     """
     targets = [_named(graph.outputs, name, "output") for name in of]
     sources = _sources(graph, wrt)
@@ -95,7 +95,8 @@ def _builder(graph: Graph) -> GraphBuilder:
 
 
 def _sources(graph: Graph, names: Sequence[str]) -> list[Value]:
-    """Inputs and parameters by name. Raises ModelError for those that are not there or not of floating point types."""
+    """Inputs and parameters by name. Raises ModelError for unknown names, and for values of other than floating-point
+    types."""
     results = [_named((*graph.inputs, *graph.params), name, "input or parameter") for name in names]
     for value in results:
         if not value.dtype.is_float:

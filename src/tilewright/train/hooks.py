@@ -1,7 +1,7 @@
-"""The effects on the backward pass alone of which PyTorch's exporter does not tell: hooks on gradients.
+"""Detects hooks on gradients, which only act in the backward pass and which PyTorch's exporter drops.
 
-Code is watched while it runs on an example (`watched`), and a module's own hooks are looked for (`of_modules`,
-`of_parameters`); `refuse` names what was seen. Hooks of a forward pass are code like any other, and are traced.
+Code is observed while it runs on an example (`watched`), and modules are searched for registered hooks (`of_modules`,
+`of_parameters`); `refuse` raises an error that names them. Hooks of the forward pass are traced like other code.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _PLACES: tuple[tuple[Any, str, str], ...] = (
     (torch.autograd.graph.saved_tensors_hooks, "__enter__", "torch.autograd.graph.saved_tensors_hooks"),
     (torch.inference_mode, "__enter__", "torch.inference_mode"),
 )
-"""Functions of PyTorch that change what comes back, and what a message calls them."""
+"""PyTorch's functions that register such hooks, with their names in messages."""
 _OF_NODES = ("register_hook", "register_prehook")
 """Methods of the nodes of autograd's graph, which are functions of C."""
 
 
 @contextlib.contextmanager
 def watched() -> Iterator[list[str]]:
-    """While this lasts, what code registers that acts in the backward pass is noted in the list that this gives; each
-    thing once. Subclasses of PyTorch's own context managers, such as those of `torch.utils.checkpoint`, keep what they
-    save as it is and are let be."""
+    """Within the context, hooks that code registers are recorded, each once, in the list that it yields. PyTorch's own
+    subclasses of context managers, such as those of `torch.utils.checkpoint`, do not change gradients and are
+    ignored."""
     seen: dict[str, None] = {}
     results: list[str] = []
     before = [(owner, name, owner.__dict__[name]) for owner, name, _ in _PLACES]
@@ -71,7 +71,7 @@ def watched() -> Iterator[list[str]]:
 
 
 def of_modules(several: Iterable[torch.nn.Module]) -> list[str]:
-    """Backward hooks of modules and their parts, by name, and those of all modules there are."""
+    """The backward hooks of modules and submodules, by name, and global ones."""
     results = []
     for whole in several:
         for name, part in whole.named_modules():
@@ -86,7 +86,7 @@ def of_modules(several: Iterable[torch.nn.Module]) -> list[str]:
 
 
 def of_parameters(several: Iterable[torch.nn.Module]) -> list[str]:
-    """Hooks on gradients of parameters, by name."""
+    """The hooks on gradients of parameters, by name."""
     results = []
     for whole in several:
         for name, p in whole.named_parameters():
@@ -98,7 +98,7 @@ def of_parameters(several: Iterable[torch.nn.Module]) -> list[str]:
 
 
 def refuse(result: Iterable[str]) -> None:
-    """Raises UnsupportedError naming what acts in the backward pass, if anything does."""
+    """Raise UnsupportedError naming these hooks, if there are any."""
     names = list(dict.fromkeys(result))
     if names:
         raise UnsupportedError("what acts on gradients alone is not traced", got=", ".join(names), hint=HINT)

@@ -16,10 +16,10 @@ from tilewright.train.plan import Objective
 
 
 def traced(params: Any, loss: Callable[..., Any], example: Sequence[Any]) -> Objective:
-    """The loss with the leaves of the tree of parameters under their paths, joined by points.
+    """The loss as an objective, whose parameters are the leaves of the tree, named by their paths joined by points.
 
-    Raises ModelError if the function cannot be traced, or gives a dict without "loss"; UnsupportedError for functions
-    that say themselves how gradients flow back (`custom_vjp`), if that is not linear.
+    Raises ModelError if the function cannot be traced, or returns a dict without "loss"; UnsupportedError for functions
+    with a backward pass of their own (`custom_vjp`) that is not linear.
     """
     import jax
 

@@ -1,13 +1,13 @@
-"""JAX's rules for a loss's gradients, written into the function as calls that the importer knows.
+"""JAX's derivative rules, inserted into a loss function as calls that the importer recognises.
 
-A module has the values of a function alone. So the function is traced, and wherever JAX's derivative is not that of the
-operators that the importer makes of the values, the result becomes `surrogate(value, like)`: gradients flow through
-`like`, which is linear in the operands. It is JAX's own rule at operands that are held still, applied to the operands:
+A StableHLO module only computes a function's values. So the function is traced, and wherever JAX's derivative differs
+from that of the imported operators, the result becomes `surrogate(value, like)`: gradients flow through `like`, which
+is JAX's own rule of forward mode, linear in the operands, applied at operands without gradients:
 
     y = f(x)   ->   y = surrogate(f(x), jvp(f)(stop_gradient(x), x))
 
-Such are `stop_gradient`, functions with derivatives of their own (`custom_jvp`, and `custom_vjp` whose backward pass is
-linear), and functions with corners.
+This applies to `stop_gradient`, functions with derivatives of their own (`custom_jvp`, and `custom_vjp` whose backward
+pass is linear), and functions with corners.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ BY_RULE = frozenset(
     "abs bessel_i0e bessel_i1e cbrt cummax cummin cumprod cumlogsumexp digamma erfc erf_inv igamma igammac lgamma "
     "polygamma regularized_incomplete_beta zeta".split()
 )
-"""Primitives whose derivative is JAX's rule: with corners, and those that the importer puts together of others."""
+"""Primitives that are differentiated by JAX's rule: those with corners, and those that are imported as several
+operators."""
 
 OURS = ("relu", "_softmax")
-"""Functions of JAX with derivatives of their own that are those of our operators, which passes look for."""
+"""Functions of JAX with custom derivatives that equal those of Tilewright's operators, and which passes recognise."""
 
 
 def marked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with marks for our operators, of equal arguments and results, to be jitted.
-
-    Raises UnsupportedError while it is traced for a backward pass (`custom_vjp`) that is not linear in what comes back.
-    """
+    """A function with marks, of equal arguments and results, to be jitted. Tracing it raises UnsupportedError for a
+    custom backward pass (`custom_vjp`) that is not linear in the gradients."""
 
     def run(*arguments: Any) -> Any:
         closed, about = jax.make_jaxpr(function, return_shape=True)(*arguments)
@@ -81,7 +80,7 @@ def _applied(equation: Any, arguments: Values) -> Values:
 
 
 def _marked_bodies(param: Any) -> Any:
-    """A parameter of a loop or a branch, its bodies marked."""
+    """A parameter of an equation, in which the bodies of loops and branches are marked."""
     if isinstance(param, tuple) and param and all(isinstance(p, ClosedJaxpr) for p in param):
         return tuple(map(_marked_bodies, param))
     if not isinstance(param, ClosedJaxpr):
@@ -91,17 +90,17 @@ def _marked_bodies(param: Any) -> Any:
 
 
 def _is_infinite(x: Any) -> bool:
-    """Whether an operand is known to be infinity, which softmax takes the maximum with."""
+    """Whether an operand is known to be infinity, as in the maximum of a softmax."""
     return isinstance(x, np.ndarray | np.generic | float) and np.ndim(x) == 0 and bool(np.isinf(x))
 
 
 def _called(jaxpr: Any) -> str:
-    """The name of the function that was traced."""
+    """The name of the traced function."""
     return str(getattr(jaxpr, "jaxpr", jaxpr).debug_info.func_name)
 
 
 def _bound(equation: Any, arguments: Values) -> list[Any]:
-    """The results of an equation as it is."""
+    """The results of an equation without marks."""
     said = equation.primitive.get_bind_params(equation.params)
     functions, params = ((), said) if isinstance(said, dict) else said  # by release of JAX
     result = equation.primitive.bind(*functions, *arguments, **params)
@@ -109,14 +108,15 @@ def _bound(equation: Any, arguments: Values) -> list[Any]:
 
 
 def _by_rule(equation: Any, arguments: Values) -> list[Any]:
-    """The results, with gradients as JAX's rule of forward mode says."""
+    """The results of an equation, with gradients by JAX's forward-mode rule."""
     moved, still, places = _function(equation, arguments)
     _, like = jax.jvp(moved, still, [arguments[k] for k in places])
     return _surrogates(_bound(equation, arguments), like)
 
 
 def _function(equation: Any, arguments: Values) -> tuple[Callable[..., list[Any]], list[Any], list[int]]:
-    """An equation as a function of the operands that may have gradients, these held still, and their places."""
+    """An equation as a function of the operands that may have gradients; these operands without gradients; and their
+    positions."""
     fixed = [_still(x) for x in arguments]
     places = [k for k, x in enumerate(arguments) if _moves(x)]
 
@@ -130,7 +130,7 @@ def _function(equation: Any, arguments: Values) -> tuple[Callable[..., list[Any]
 
 
 def _by_way_back(equation: Any, arguments: Values) -> list[Any]:
-    """The results, with gradients as a backward pass of one's own says: what that is the transpose of."""
+    """The results of a function with a custom backward pass: gradients flow through the transpose of that pass."""
     moved, still, places = _function(equation, arguments)
     values, back = jax.vjp(moved, *still)
     try:

@@ -1,7 +1,7 @@
 """Losses of supervised and of reinforcement learning, in PyTorch, for `tw.compile_step` and eager use alike.
 
-Each takes tensors and gives one number, the mean over the batch, so that a loss of one's own is a few of them added.
-What is a target (advantages, returns, values of a target network) gets no gradient.
+Each takes tensors and returns one number, the mean over the batch, so that they can be added to a custom loss. Targets
+(advantages, returns, values of a target network) get no gradient.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def squashed_normal(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tenso
     """Actions [batch, n] of independent normals through tanh, and their log density: [batch].
 
     Args:
-        noise: standard normal numbers, of which gradients flow to the mean and the deviation; all of shape [batch, n].
+        noise: standard normal numbers, from which actions are computed so that gradients flow to mean and deviation;
+            all of shape [batch, n].
     """
     actions = torch.tanh(mean + torch.exp(log_std) * noise)
     log_prob = (-0.5 * noise * noise - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
@@ -69,7 +70,7 @@ def ppo(log_prob: Tensor, old: Tensor, advantages: Tensor, clip: float = 0.2, no
 
 
 def a2c(log_prob: Tensor, advantages: Tensor) -> Tensor:
-    """The policy gradient, all of shape [batch]."""
+    """The policy gradient loss of A2C; all tensors of shape [batch]."""
     return -(advantages.detach() * log_prob).mean()
 
 
@@ -97,7 +98,7 @@ def sac_critics(
     gamma: float = 0.99,
 ) -> Tensor:
     """Half the mean squares of the soft Bellman errors of all critics (Haarnoja et al., 2018), summed as
-    Stable-Baselines3 does; all of shape [batch]. `next_critics` are the target networks' with new actions."""
+    Stable-Baselines3 does; all of shape [batch]. `next_critics`: the target networks' values of new actions."""
     least = torch.stack(next_critics).min(0).values - alpha * next_log_prob
     target = (rewards + (1 - done) * gamma * least).detach()
     losses = [F.mse_loss(values, target) for values in critics]
@@ -105,7 +106,7 @@ def sac_critics(
 
 
 def sac_actor(critics: list[Tensor], log_prob: Tensor, alpha: float | Tensor) -> Tensor:
-    """The loss of new actions: their soft values, negated."""
+    """The loss of the actor: the negated soft values of its new actions."""
     return (alpha * log_prob - torch.stack(critics).min(0).values).mean()
 
 
@@ -119,13 +120,13 @@ def vtrace(
     gamma: float = 0.99,
     largest: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Targets of the values and advantages of the policy (IMPALA, Espeholt et al., 2018, equation 1), both
+    """V-trace targets for the values, and advantages for the policy (IMPALA, Espeholt et al., 2018, equation 1), both
     [time, batch] and without gradients.
 
     Args:
         log_prob, old, rewards, values, done: [time, batch]; `done` is 1 where an episode ends with the step.
         last: values after the last step, [batch].
-        largest: at which importance weights are cut.
+        largest: the bound at which importance weights are clipped.
     """
     with torch.no_grad():
         weights = torch.exp(log_prob - old).clamp(max=largest)

@@ -1,10 +1,10 @@
-"""Normalised rows that both ways of a learning step read.
+"""Shares normalised rows between the forward and the backward pass of a learning step.
 
     y = layer_norm(x, scale, bias)                    n = (x - mean) * inverse; y = n * scale + bias
     n = (x - mean) * inverse; dx = f(dy, n, inverse)   ->   dx = f(dy, n, inverse)
 
-The gradient's rule (`ops/gradients/norm.py`) computes the rows from `x`, as the operator does by itself: the mean and
-the deviation of each row were computed twice.
+The gradient's rule (`ops/gradients/norm.py`) recomputes the rows from `x`, so that without this pass the mean and
+deviation of each row would be computed twice.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tilewright.transform.regions.captures import builder_for
 
 
 def with_shared_rows(graph: Graph) -> Graph:
-    """A step's graph in which norms that its backward pass goes through have their rows in common with it. Half
-    precision stays, since an operator computes its rows in single precision."""
+    """A step's graph in which the forward and backward pass of a norm share its normalised rows. Norms in 16-bit types
+    are left unchanged, since the operator computes their rows in single precision."""
     users = graph.consumers()
     separate = {n.output: n for n in graph.nodes if n.op in NORMS and _goes_back(n, users)}
     if not separate:
@@ -37,7 +37,7 @@ def with_shared_rows(graph: Graph) -> Graph:
 
 
 def _goes_back(node: Node, users: dict[Value, list[Node]]) -> bool:
-    """Whether others compute a norm's mean square, too."""
+    """Whether other nodes compute a norm's mean square, too, as its gradient does."""
     x = node.inputs[0]
     assert x is not None
     result = "reduce_sum" if node.op == "layer_norm" else "mul"
@@ -45,7 +45,7 @@ def _goes_back(node: Node, users: dict[Value, list[Node]]) -> bool:
 
 
 def _in_parts(builder: GraphBuilder, node: Node) -> None:
-    """Emit a norm's rows and what is made of them, the last of which gives its result."""
+    """Emit a norm as separate nodes: its normalised rows, and the scale and shift, whose result is the norm's."""
     b = Backward(builder, node, (None,))
     y, _ = normalised(b, b.x(), b.of(NormAttrs), node.op == "layer_norm")
     for k, op in ((1, "mul"), (2, "add")):

@@ -1,4 +1,4 @@
-"""SAC and TD3: whole updates of critics, actor, temperature and target networks as one learning step.
+"""SAC and TD3: one learning step updates critics, actor, temperature and target networks.
 
     class Agent(nn.Module):      # actor(obs) gives mean and log_std, critic(obs, actions) values [n, 1] of each critic
         def __init__(self):
@@ -8,8 +8,8 @@
 
     step = tw.compile_step(agent, **off_policy.sac(), example=(obs, actions, rewards, next_obs, done))
 
-The order is Stable-Baselines3's: the critics move first, by targets of the actor and temperature as they were; then the
-actor, by the critics as they are now, and the temperature; at last the target networks follow.
+The order is Stable-Baselines3's: the critics are updated first, with targets from the old actor and temperature; then
+the actor, with the updated critics, and the temperature; at last the target networks.
 """
 
 from __future__ import annotations
@@ -45,19 +45,20 @@ def sac(
 ) -> dict[str, Any]:
     """The stages and averages of SAC (Haarnoja et al., 2018), as arguments of `compile_step`.
 
-    A batch is obs, actions [n, k], rewards [n, 1], next obs, done [n, 1], and what the arguments say. Metrics are
-    `critic_loss`, `actor_objective`, norms of gradients, and if it learns, `alpha` (as it was) and `alpha_loss`.
+    A batch is obs, actions [n, k], rewards [n, 1], next obs, done [n, 1], and further arrays as the arguments say.
+    Metrics are `critic_loss`, `actor_objective`, norms of gradients, and if it learns, `alpha` (as it was) and
+    `alpha_loss`.
 
     Args:
         optimizer: of the actor, and of the critics and the temperature where they have none of their own; Adam(3e-4).
-        gamma: the discount; None: each batch has them, [n, 1], after `done`.
+        gamma: the discount; None: each batch contains discounts, [n, 1], after `done`.
         tau: the share of the critics that the target networks take over in each update.
-        alpha: a temperature that stays; None: exp of the model's parameter `temperature`, of one element, which learns.
+        alpha: a constant temperature; None: exp of the model's parameter `temperature` (one element), which is trained.
         target_entropy: minus the number of actions if None.
         target, temperature: what the model's target network and the logarithm of its temperature are called.
         policy: `policy(model, obs)` gives mean and log_std; `model.actor(obs)` if None.
-        noise: whether batches bring the standard normal numbers of the actor, last of all: [n, k] for obs, and as many
-            for next obs. They are drawn by the step if not.
+        noise: whether batches end with the actor's standard normal numbers, [n, k] for obs and for next obs. If not,
+            the step draws them.
     """
     act: Policy = policy or (lambda model, obs: model.actor(obs))
 
@@ -155,7 +156,7 @@ def td3(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Transitions by name."""
+    """A batch's transitions by name."""
 
     obs: Tensor
     actions: Tensor
@@ -173,7 +174,7 @@ class _Batch:
         return cls(obs, actions, rewards, next_obs, done, discount, arrays[ends:])
 
     def wanted(self, following: Tensor) -> Tensor:
-        """The targets of the critics; no gradient flows there."""
+        """The critics' targets, through which no gradient flows."""
         return (self.rewards + (1 - self.done) * self.discount * following).detach()
 
 

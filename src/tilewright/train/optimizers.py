@@ -1,7 +1,7 @@
-"""Optimisers: what becomes of parameters and their state, as operators on the whole arena at once.
+"""Optimisers: the update of parameters and their state, as operators on the whole arena at once.
 
 Each follows PyTorch's formulas (`torch.optim`), also where papers differ: Adam's epsilon is added outside of the root,
-and SGD's first step fills the momentum with the gradient.
+and SGD's first step initialises the momentum with the gradient.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.support.options import described
 
 @dataclass(slots=True)
 class Vectors:
-    """Operators on vectors of f32, written as arithmetic."""
+    """Operators on f32 vectors, with the syntax of arithmetic."""
 
     builder: GraphBuilder
 
@@ -45,16 +45,16 @@ class Vectors:
         return self.emit("neg", g) if maximize else g
 
     def decayed(self, g: Value, p: Value, decay: float) -> Value:
-        """The gradient with that of decay * p^2 / 2."""
+        """The gradient plus that of decay * p^2 / 2."""
         return self.add(g, self.scaled(p, decay)) if decay else g
 
     def mixed(self, old: Value, new: Value, keep: float) -> Value:
-        """keep * old + (1 - keep) * new"""
+        """The moving average, keep * old + (1 - keep) * new."""
         return self.add(self.scaled(old, keep), self.scaled(new, 1 - keep))
 
 
 def check_numbers(where: str, below: float = math.inf, **numbers: Any) -> None:
-    """Raises ModelError for what is no number from 0 on and less than `below`, named as `where.name`."""
+    """Raise ModelError for numbers that are not from 0 to below `below`; the error names `where.name`."""
     bound = "a number from 0 on" if below == math.inf else f"a number from 0 to less than {below:g}"
     for name, value in numbers.items():
         is_number = isinstance(value, Real) and not isinstance(value, bool)
@@ -65,7 +65,7 @@ def check_numbers(where: str, below: float = math.inf, **numbers: Any) -> None:
 
 
 def check_flags(where: str, **flags: Any) -> None:
-    """Raises ModelError for what is neither True nor False."""
+    """Raise ModelError for values that are neither True nor False."""
     for name, value in flags.items():
         if not isinstance(value, bool):
             got = described(value)
@@ -73,7 +73,7 @@ def check_flags(where: str, **flags: Any) -> None:
 
 
 def check_betas(where: str, betas: Any) -> None:
-    """Raises ModelError for what is no pair of shares that means keep."""
+    """Raise ModelError for values that are no pair of averaging coefficients."""
     if not isinstance(betas, tuple | list) or len(betas) != 2:
         expected = "a pair of numbers from 0 to less than 1"
         raise ModelError("the argument makes no sense", where=f"{where}.betas", expected=expected, got=described(betas))
@@ -88,11 +88,11 @@ class Optimizer(Protocol):
 
     @property
     def state(self) -> tuple[str, ...]:
-        """The names of the vectors that it keeps beside the parameters; they start with zeros."""
+        """The names of the state vectors; they start with zeros."""
         ...
 
     def scalars(self, count: int, lr: float) -> tuple[float, ...]:
-        """Numbers of step `count`, which begins with 1."""
+        """The numbers that step `count` (from 1) passes to the update."""
         ...
 
     def update(
@@ -104,8 +104,8 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SGD:
-    """Gradient descent, with momentum if there is any (Nesterov's if asked for), whose gradients are damped but for
-    the first; `maximize` goes up."""
+    """Gradient descent, optionally with momentum (or Nesterov's), whose later gradients may be damped; `maximize`
+    ascends."""
 
     lr: float = 1e-3
     momentum: float = 0.0
@@ -143,8 +143,9 @@ class SGD:
 
 @dataclass(frozen=True, slots=True)
 class Adam:
-    """Kingma and Ba, 2015 (arXiv 1412.6980); `decoupled` decays weights themselves and not their gradients (AdamW,
-    Loshchilov and Hutter, arXiv 1711.05101); `amsgrad` divides by the largest mean so far (Reddi et al., 2018)."""
+    """Kingma and Ba, 2015 (arXiv 1412.6980); `decoupled` applies weight decay to the weights instead of the gradients
+    (AdamW, Loshchilov and Hutter, arXiv 1711.05101); `amsgrad` divides by the largest mean so far (Reddi et al.,
+    2018)."""
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -191,14 +192,14 @@ def AdamW(
     amsgrad: bool = False,
     maximize: bool = False,
 ) -> Adam:
-    """Adam whose weights decay by themselves."""
+    """Adam with decoupled weight decay."""
     return Adam(lr, betas, eps, weight_decay, decoupled=True, amsgrad=amsgrad, maximize=maximize)
 
 
 @dataclass(frozen=True, slots=True)
 class RMSprop:
-    """Hinton's, as PyTorch has it; the epsilon is added outside of the root. `centered` divides by the deviation from a
-    mean, with `momentum` what moves is a mean of steps."""
+    """RMSprop (Hinton) as in PyTorch, with epsilon added outside of the root. `centered` divides by the deviation from
+    a moving mean; with `momentum`, updates are moving averages."""
 
     lr: float = 1e-2
     alpha: float = 0.99
@@ -239,7 +240,7 @@ class RMSprop:
 
 @dataclass(frozen=True, slots=True)
 class Lion:
-    """Chen et al., 2023 (arXiv 2302.06675): the sign of a mean, decay apart from it."""
+    """Lion (Chen et al., 2023, arXiv 2302.06675): the sign of a moving average, with decoupled weight decay."""
 
     lr: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.99)

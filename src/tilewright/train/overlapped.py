@@ -1,4 +1,4 @@
-"""Gradients reduced while the backward pass goes on."""
+"""Reduces gradients in a thread during the backward pass."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tilewright.train.reduced import Array, Reduce
 
 
 class Overlapped:
-    """`reduce` of a step, in a thread of its own: parts one after another, in the order in which the backward pass
-    gives them, while it computes the next. Native code computes and others' reductions are awaited without the
-    interpreter's lock, so that both go on at once where there is a core for it.
+    """A step's `reduce` function that runs in a thread of its own: it reduces parts in the order in which the backward
+    pass computes them, while that goes on. Native code runs without the GIL, so that both proceed at once if there is a
+    free core.
 
         reduce = tw.train.overlapped(tw.train.averaged(group))
 
     Args:
-        reduce: what changes a part, and has when it returns.
-        cpus: where the thread runs, such as those that no model computes on; None: anywhere.
+        reduce: the function that reduces a part in place, completely when it returns.
+        cpus: the CPUs on which the thread may run, such as those that compute no model; None for all.
     """
 
     def __init__(self, reduce: Reduce, cpus: Sequence[int] | None = None) -> None:
@@ -40,7 +40,7 @@ class Overlapped:
 
 
 class Work:
-    """A reduction that was begun."""
+    """A reduction in progress."""
 
     def __init__(self, engine: Engine, operation: Operation, order: Variable) -> None:
         self._engine = engine
@@ -58,7 +58,7 @@ class Work:
 
 
 def _whole(begun: Any) -> None:
-    """Wait for a reduction that the caller's function has only started: the object that it returned has `wait`."""
+    """Wait for a reduction that the caller's function has only started, if the returned object has a method `wait`."""
     wait = getattr(begun, "wait", None)
     if wait is not None:
         wait()

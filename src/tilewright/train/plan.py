@@ -1,4 +1,4 @@
-"""The plan of a learning step, as data: its objectives, which parameters move and how, and where they stand."""
+"""The plan of a learning step as data: its objectives, the parameters that each updates, and their positions."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tilewright.train.stages import Average
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A loss that is to become smaller, as a graph.
+    """A loss to be minimised, as a graph.
 
     graph     from the batch (and a key of random numbers) to the loss, metrics, and new values of buffers
     weights   the values of its parameters by name
     metrics   what the loss and the metrics are called
     movable   the parameters that may be trained
     changed   the buffers whose new values are the graph's last outputs
-    counters  buffers of integers that grow by one at each step, with their values; the graph knows nothing of them
+    counters  integer buffers that grow by one at each step, with their values; they are not in the graph
     key       the input that random numbers depend on
-    others    what else the model's own dictionary of weights has
+    others    the other entries of the model's own dictionary of weights
     tied      later names of parameters in that dictionary, each with the first
-    tensor    from an array to what the model's own dictionary holds; None: arrays
+    tensor    a function from an array to an entry of that dictionary, such as a tensor; None: arrays
     """
 
     graph: Graph
@@ -46,7 +46,8 @@ class Objective:
 
 
 def together(objectives: Sequence[Objective]) -> Objective:
-    """Several objectives of one model as what a step holds of them; the graph is that of the first."""
+    """The union of several objectives of one model, for the step that holds their state; the graph is that of the
+    first."""
     weights: dict[str, Any] = {}
     changed: dict[str, None] = {}
     for objective in objectives:
@@ -59,7 +60,7 @@ def together(objectives: Sequence[Objective]) -> Objective:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Parameters that move together."""
+    """Parameters that one optimiser updates together."""
 
     optimizer: Optimizer
     names: tuple[str, ...]
@@ -67,12 +68,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """The parameters that move against the gradient of one objective.
+    """The parameters that are updated by the gradient of one objective.
 
-    objective  what is to become smaller
+    objective  the loss to be minimised
     groups     the parameters that move, and how
-    clip       the largest norm of all its gradients together; None: any
-    norm       what that norm is called among the metrics
+    clip       the largest norm of all its gradients together; None for no limit
+    norm       the name of that norm among the metrics
     every      it takes part in every n-th update
     """
 
@@ -92,15 +93,15 @@ class StagePlan:
 
 
 Active = tuple[bool, ...]
-"""The stages, and after them the averages, that take part in an update."""
+"""For each stage, and then each average, whether it takes part in an update."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The plan of a step beside computing losses.
+    """The plan of a whole step.
 
     stages    one after the other
-    averages  what follows after them
+    averages  parameters that are averages of others, updated after the stages
     batches   how many batches' gradients make one update
     """
 
@@ -123,7 +124,8 @@ class StepPlan:
 
     @property
     def only(self) -> Optimizer | None:
-        """The optimiser, where one moves all parameters in every update: its numbers are got in half the time."""
+        """The optimiser, if a single one updates all parameters in every update, for which there is a faster path; else
+        None."""
         one = len(self.groups) == 1 and self.stages[0].every == 1
         return self.groups[0].optimizer if one else None
 
@@ -132,17 +134,17 @@ class StepPlan:
         return [group.optimizer.lr for group in self.groups]
 
     def scalars(self, count: int, rates: Sequence[float]) -> tuple[float, ...]:
-        """The numbers that update `count`, which begins with 1, gives its kernels."""
+        """The numbers that update `count` (from 1) passes to its kernels."""
         counts = [max(1, count // stage.every) for stage in self.stages for _ in stage.groups]
         results = (g.optimizer.scalars(k, lr) for g, k, lr in zip(self.groups, counts, rates, strict=True))
         return tuple(number for numbers in results for number in numbers)
 
     def active(self, count: int) -> Active:
-        """The stages and averages that take part in update `count`, which begins with 1."""
+        """The stages and averages that take part in update `count` (from 1)."""
         return tuple(every > 0 and count % every == 0 for every in self._periods)
 
     def kinds(self) -> Iterator[Active]:
-        """All that there are of updates."""
+        """All different kinds of updates."""
         yield from dict.fromkeys(self.active(k + 1) for k in range(math.lcm(*filter(None, self._periods))))
 
     @property
@@ -151,7 +153,7 @@ class StepPlan:
 
 
 def check_trained(graph: Graph, names: Collection[str]) -> None:
-    """Raises ModelError for a loss that is not one number of f32, and for parameters to be trained that are not f32."""
+    """Raise ModelError for a loss that is not one f32 number, and for parameters to be trained that are not f32."""
     for value in graph.params:
         if value.name in names and value.dtype is not f32:
             raise ModelError("parameters that are trained must be f32", where=value.name, got=value.type)
@@ -162,8 +164,8 @@ def check_trained(graph: Graph, names: Collection[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where parameters and buffers stand in a step's vectors. Buffers are those that objectives change (`changed`), and
-    after them the parameters that follow others, by the order of those."""
+    """The positions of parameters and buffers in a step's vectors. Buffers are those that objectives change
+    (`changed`), followed by the parameters that are averages of others, in the order of those."""
 
     arena: Arena
     buffers: Arena
@@ -171,7 +173,7 @@ class Layout:
 
 
 def layout_of(plan: StepPlan) -> Layout:
-    """Where the parameters and buffers of a step stand in its vectors.
+    """The positions of a step's parameters and buffers in its vectors.
 
     Raises ModelError for parameters or changing buffers that are not f32, for parameters that two stages update, and
     for averages of what no stage updates.
@@ -204,7 +206,7 @@ def _vector(types: Mapping[str, TensorType]) -> Arena:
 
 
 def followed(average: Average, names: Sequence[str]) -> list[tuple[str, str]]:
-    """The parameters that follow, and whom, by the order of whom, who is among these names."""
+    """Pairs (parameter, its source) of an average, for the sources among `names`, in their order."""
     sources = [name for name in names if name.startswith(average.source)]
     return [(average.target + name.removeprefix(average.source), name) for name in sources]
 
@@ -238,7 +240,7 @@ def _changed(plan: StepPlan) -> dict[str, TensorType]:
 
 
 def new_buffers(objective: Objective) -> tuple[Value, ...]:
-    """The outputs of its graph that are new values of buffers."""
+    """The outputs of an objective's graph that are new values of buffers."""
     outputs = objective.graph.outputs
     return outputs[len(outputs) - len(objective.changed) :]
 

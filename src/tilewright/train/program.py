@@ -43,13 +43,13 @@ from tilewright.train.plan import Active, Group, Layout, Objective, StagePlan, S
 CLIP_EPSILON = 1e-6
 """The number that `torch.nn.utils.clip_grad_norm_` adds to the norm."""
 Bucket = tuple[int, int]
-"""Where a part of the gradients begins and ends in their vector, in elements: whole parameters."""
+"""The range of a part of the gradients in their vector, in elements: whole parameters."""
 STREAMS = 1 << 16
-"""Streams of random numbers that each stage has for itself."""
+"""The number of random streams reserved for each stage."""
 
 
 def reached(objective: Objective, names: Sequence[str]) -> list[str]:
-    """The parameters on which the loss depends: others have no gradient, and are not decayed either."""
+    """The parameters on which the loss depends; others have no gradient, and are not decayed either."""
     graph = objective.graph
     builder = GraphBuilder(graph.name, reserved=_names_of(graph), nodes=list(graph.nodes))
     params = [v for v in graph.params if v.name in set(names)]
@@ -59,10 +59,9 @@ def reached(objective: Objective, names: Sequence[str]) -> list[str]:
 
 
 def step_graph(plan: StepPlan, layout: Layout, active: Active, gathers: bool = False) -> Graph:
-    """The step of the stages and averages that are `active`; or the one that `gathers` gradients.
-
-    Raises UnsupportedError with all operators that have no gradient, ModelError for stages with other batches.
-    """
+    """The graph of a step of the stages and averages that are `active`; or with `gathers`, of the step that accumulates
+    gradients. Raises UnsupportedError with all operators that have no gradient, ModelError for stages with different
+    batches."""
     stages = [stage for stage, there in zip(plan.stages, active, strict=False) if there]
     growing = _Growing(plan, layout, gathers, layout.arena.part if plan.batches > 1 else 0)
     results = [value for k, stage in enumerate(stages) for value in growing.stage(stage, k + 1 == len(stages))]
@@ -77,12 +76,12 @@ def step_graph(plan: StepPlan, layout: Layout, active: Active, gathers: bool = F
 def back_graphs(
     plan: StepPlan, layout: Layout, stage: StagePlan, buckets: Sequence[Bucket], passed: Callable[[Graph], Graph]
 ) -> tuple[list[Graph], list[Bucket]]:
-    """A stage's backward pass in sections, one after the other, each of which gives a bucket of the gradients; and the
-    buckets in the order in which they are ready. The first section gives the loss, metrics and new buffers, too, if the
-    stage changes any: (loss, metrics..., bucket[, new buffers][, what later ones read]).
+    """A stage's backward pass in sections, each of which returns a bucket of the gradients; and the buckets in the
+    order in which they are ready. The first section also returns the loss, metrics, and new buffers if the stage
+    changes any: (loss, metrics..., bucket[, new buffers][, values for later sections]).
 
-    `passed` is what passes make of the whole, before it is cut: what one section keeps for others has the layout in
-    which these read it.
+    `passed` applies graph passes to the whole before it is cut, so that values for later sections have the layout in
+    which these read them.
     """
     growing = _Growing(plan, layout, True, layout.arena.part if plan.batches > 1 else 0)
     results, gradients = growing.back(stage)
@@ -103,12 +102,12 @@ def back_graphs(
 
 
 def _produced_at(nodes: Sequence[Node], value: Value | None) -> int:
-    """At which of the nodes a value is there."""
+    """The index of the node that computes a value."""
     return next((k for k, node in enumerate(nodes) if value in node.outputs), -1)
 
 
 def update_graph(plan: StepPlan, layout: Layout, stage: StagePlan) -> Graph:
-    """A stage's update alone, by gradients that are given."""
+    """The graph of a stage's update alone, whose gradients are an input."""
     begin, end = layout.arena.span(stage.names)
     growing = _Growing(plan, layout, False, end - begin)
     assert growing.gathered is not None and growing.scalars is not None
@@ -119,8 +118,8 @@ def update_graph(plan: StepPlan, layout: Layout, stage: StagePlan) -> Graph:
 
 
 def follow_graph(plan: StepPlan, layout: Layout, active: Active) -> Graph:
-    """The graph of what follows after the last stage alone: from the arena that stages have left and the buffers before
-    them to the new values of all parameters that follow others. `active` says of each average whether it takes part."""
+    """The graph that computes all parameters which are averages of others, from the arena after the stages and the
+    buffers before them. `active` says of each average whether it takes part."""
     growing = _Growing(plan, layout, False, 0)
     assert growing.statistics is not None
     graph = growing.builder.finish((growing.joined(growing.followers(active), "followers"),))
@@ -130,8 +129,8 @@ def follow_graph(plan: StepPlan, layout: Layout, active: Active) -> Graph:
 class _Growing:
     """The graph of a step while stages are added to it.
 
-    held     parameters and buffers by name, as the stages so far have left them
-    vectors  of each group its parameters and what its optimiser keeps of them, as the stages so far have left them
+    held     the current values of parameters and buffers by name, after the stages so far
+    vectors  for each group the current vectors of its parameters and of its optimiser's states
     changed  buffers by name that stages have changed
 
     `gathered` is the size of the vector of gradients that it reads; 0: none.
@@ -162,8 +161,8 @@ class _Growing:
         self.changed: dict[str, Value] = {}
 
     def stage(self, stage: StagePlan, last: bool) -> list[Value]:
-        """Add a stage. Gives its loss, its metrics and the norm of its gradients; after them, of a step that gathers,
-        the new sum."""
+        """Add a stage. Returns its loss, its metrics and the norm of its gradients; followed by the new sum if the step
+        accumulates gradients."""
         builder, whole = self.builder, self.layout.arena
         results, gradients = self.back(stage)
         first = whole.names.index(stage.names[0]) if stage.names else 0
@@ -179,8 +178,8 @@ class _Growing:
         return results
 
     def back(self, stage: StagePlan) -> tuple[list[Value], list[Value | None]]:
-        """Add a stage's loss and the backward pass. Gives the loss with its metrics, and gradients in the arena's
-        order, with what has been gathered before."""
+        """Add a stage's loss and backward pass. Returns the loss with its metrics, and the gradients in the arena's
+        order, with previously accumulated ones added."""
         graph = self._instance(stage)
         self.builder.nodes += graph.nodes
         params = [self.held[name] for name in stage.names]
@@ -199,8 +198,8 @@ class _Growing:
         return _joined(self.builder, own, [result[name] for name in own.names], "gradients")
 
     def _summed(self, name: str, g: Value | None) -> Value | None:
-        """A parameter's gradient with what has been gathered before, which the kernel of the gradient adds: no vector
-        has the new gradients alone."""
+        """A parameter's gradient plus the accumulated one, which the kernel of the gradient adds, so that the new
+        gradients alone are never stored."""
         if self.gathered is None or g is None:
             return g
         arena, number = self.layout.arena, _number(self.builder, 1 / self.plan.batches)
@@ -210,14 +209,14 @@ class _Growing:
         return emit1(self.builder, "add", before, emit1(self.builder, "mul", g, number))
 
     def moved(self, stage: StagePlan, g: Value) -> Value:
-        """Move a stage's parameters by its gradients. Gives the norm of these."""
+        """Update a stage's parameters by its gradients. Returns the norm of these."""
         norm = _norm(self.builder, g)
         self._move(stage, g if stage.clip is None else _clipped(self.builder, g, norm, stage.clip))
         return norm
 
     def _instance(self, stage: StagePlan) -> Graph:
-        """The graph of a stage that reads what the stages before it have left. The first one's values keep their names;
-        streams of random numbers are others in each stage."""
+        """The stage's graph, reading the values after earlier stages. Values of the first stage keep their names; each
+        stage has different random streams."""
         index = next(k for k, other in enumerate(self.plan.stages) if other is stage)
         graph = stage.objective.graph
         batch, key = _inputs(stage.objective)
@@ -234,7 +233,7 @@ class _Growing:
         return replace(graph, nodes=nodes, outputs=tuple(names.get(v, v) for v in graph.outputs))
 
     def _move(self, stage: StagePlan, g: Value) -> None:
-        """Each group moved by its optimiser."""
+        """Update each group by its optimiser."""
         assert self.scalars is not None
         start = 0
         for group in stage.groups:
@@ -251,7 +250,7 @@ class _Growing:
             start += size
 
     def _hold(self, stage: StagePlan, arena: Arena) -> None:
-        """Note the stage's new parameters and state, as later ones read them."""
+        """Record the stage's new parameters and state for later stages."""
         for group in stage.groups:
             start = 0
             for name in group.names:
@@ -265,12 +264,12 @@ class _Growing:
         return self.joined([vector for part in self.new_vectors(self.plan.groups) for vector in part], "new_arena")
 
     def new_vectors(self, groups: Sequence[Group]) -> list[list[Value]]:
-        """Parameters of each group as the stages so far have left them; after them each state of each group."""
+        """The current parameters of each group, followed by each state of each group."""
         vectors = [self._vectors(group) for group in groups if self._size(group)]
         return [[vector[k] for vector in vectors] for k in range(1 + len(self.layout.arena.state))]
 
     def new_buffers(self) -> list[Value]:
-        """The buffers that objectives change, as the stages so far have left them."""
+        """The current values of the buffers that objectives change."""
         own = self.layout.changed
         assert self.statistics is not None
         if own.names and len(self.changed) == len(own.names):
@@ -284,7 +283,7 @@ class _Growing:
         return pieces
 
     def followers(self, active: Active) -> list[Value]:
-        """The parameters that follow others. `active` says of each average whether it takes part."""
+        """The parameters that are averages of others. `active` says of each average whether it takes part."""
         assert self.statistics is not None
         pieces = []
         start = self.layout.changed.part
@@ -299,12 +298,11 @@ class _Growing:
         return pieces
 
     def joined(self, pieces: Sequence[Value], name: str) -> Value:
-        """Vectors one after the other."""
+        """Vectors concatenated."""
         return emit1(self.builder, "concat", *pieces, axis=0, name=name) if len(pieces) > 1 else pieces[0]
 
     def _runs(self, names: Sequence[str]) -> list[tuple[Value, int, int]]:
-        """Parameters that stand one after the other in the vector of their group, as parts of it: where each run of
-        them begins, and its size."""
+        """Consecutive parameters in their group's vector, merged to slices of it: (vector, begin, size) of each."""
         results: list[tuple[Value, int, int]] = []
         arena = self.layout.arena
         room = dict(zip(arena.names, arena.room, strict=True))
@@ -331,7 +329,7 @@ class _Growing:
         return self.vectors[index]
 
     def _place_of(self, group: Group) -> tuple[int, int]:
-        """The number of the group, and where its numbers stand among the scalars."""
+        """The number of the group, and the position of its numbers among the scalars."""
         groups = self.plan.groups
         index = next(k for k, other in enumerate(groups) if other is group)
         return index, sum(len(g.optimizer.scalars(1, g.optimizer.lr)) for g in groups[:index])
@@ -353,7 +351,7 @@ def _renamed(node: Node, names: Mapping[Value, Value]) -> Node:
 
 
 def _streaming(node: Node, first: int) -> Node:
-    """The node with another stream of random numbers."""
+    """The node with another random stream."""
     if not isinstance(node.attrs, UniformAttrs) or not first:
         return node
     return replace(node, attrs=replace(node.attrs, stream=first + node.attrs.stream))
@@ -365,7 +363,7 @@ def _names_of(graph: Graph) -> set[str]:
 
 
 def _flows(builder: GraphBuilder, graph: Graph, params: Sequence[Value]) -> dict[Value, Value]:
-    """The gradients of the loss."""
+    """The gradients of the loss by the parameters."""
     loss = graph.outputs[0]
     one = _number(builder, 1)
     seed = emit1(builder, "broadcast", one, shape=loss.shape, name="d.loss") if loss.type.rank else one
@@ -381,7 +379,7 @@ def _number(builder: GraphBuilder, value: float) -> Value:
 
 
 def _place(builder: GraphBuilder, arena: Arena, memory: Value, params: Mapping[str, Value]) -> None:
-    """Each parameter that the graph reads, by its own name, as its part of the arena."""
+    """Define each parameter that the graph reads, under its own name, as a slice of the arena."""
     for name, start, size in zip(arena.names, arena.starts, arena.sizes, strict=True):
         if name in params:
             flat = _part(builder, memory, start, size)
@@ -398,7 +396,7 @@ def _part(builder: GraphBuilder, vector: Value, start: int, size: int) -> Value:
 
 
 def _joined(builder: GraphBuilder, arena: Arena, values: Sequence[Value | None], name: str) -> Value:
-    """Values in the arena's order; zeros where there is none and in what is left free."""
+    """Values concatenated in the arena's order, with zeros for missing ones and for the padding."""
     pieces: list[Value] = []
     for value, size, room in zip(values, arena.sizes, arena.room, strict=True):
         rest = room

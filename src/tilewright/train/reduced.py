@@ -1,12 +1,12 @@
-"""The reduction of gradients before they move parameters: learning in parallel on parts of a batch.
+"""The reduction of gradients before the update of parameters: data-parallel learning.
 
     step = tw.compile_step(model, loss, optimizer, example, reduce=tw.train.averaged())     # in every process
 
-Gradients are one vector, and come in buckets in the order of the backward pass: the last parameters' are there first.
-The backward pass is a native call for each of them (`train/cut.py`); after each, a function gets the bucket and changes
-it in place, or begins to: what it returns may have a `wait`, which is called before parameters move, so that such work
-goes on while the next bucket is computed. Of several stages each has a backward pass and an update of its own, as a
-later one's loss depends on what those before it have moved.
+Gradients are one vector, computed in buckets in the order of the backward pass: those of the last parameters come
+first. The backward pass makes a native call for each bucket (`train/cut.py`); after each, the caller's function gets
+the bucket and changes it in place, or starts to: the returned object may have a method `wait`, which is called before
+the update, so that reductions overlap with computing the next bucket. Each of several stages has a backward pass and an
+update of its own, as its loss depends on the updates of the stages before.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tilewright.train.program import Bucket, back_graphs, follow_graph, update_g
 Array = np.ndarray[Any, Any]
 Reduce = Callable[[Array], Any]
 BUCKET = 25 << 20
-"""Bytes from which on gradients are handed over, as PyTorch's DistributedDataParallel has it."""
+"""A bucket is complete with this many bytes, as in PyTorch's DistributedDataParallel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """How a step's graphs become programs.
+    """The functions by which a step's graphs become programs.
 
     passed    the graph after all passes over the whole of it
     compiled  the program of a graph, passed or not
@@ -46,9 +46,9 @@ class Compiler:
 class Section:
     """A part of the backward pass, up to a bucket of gradients.
 
-    inputs    the names of what it reads: the batch, the step's vectors, and what sections before it have kept
-    fresh     whether it gives new buffers
-    retained  the names of what it gives for later ones to read
+    inputs    the names of its inputs: the batch, the step's vectors, and values of earlier sections
+    fresh     whether it returns new buffers
+    retained  the names of the values that it returns for later sections
     bucket    where its gradients begin and end in their vector, in elements
     """
 
@@ -65,9 +65,9 @@ class Back:
 
     batch     the names of a batch's arrays
     sections  one after the other
-    results   the loss and metrics that the first one gives, each a number
+    results   memory of the loss and metrics, which the first section returns
     names     what these are called in the graph
-    retained  what sections keep for later ones, by name, for batches of the sizes `held`
+    retained  memory of the values between sections, by name, for batches of the sizes `held`
     """
 
     batch: tuple[str, ...]
@@ -101,17 +101,17 @@ class Back:
         buffers: Array,
         reduce: Reduce | None,
     ) -> None:
-        """Compute the loss and gradients of a batch, and have them reduced.
+        """Compute the loss and gradients of a batch, and pass the gradients to `reduce`.
 
         Args:
             batch: its arrays.
-            vectors: the step's by name: the arena, buffers, what has been gathered, the key of random numbers.
-            gradients: where they go: a vector of all parameters.
-            buffers: where new buffers go.
-            reduce: what changes each bucket; it has when this returns. None: nothing does.
+            vectors: the step's by name: the arena, buffers, accumulated gradients, the key of random numbers.
+            gradients: the vector that gets the gradients of all parameters.
+            buffers: the vector that gets new buffers.
+            reduce: the function that reduces each bucket, which is complete when this returns. None for none.
 
-        Where a section cannot be computed, as the batch does not fit, NaN is handed over in its place, so that no other
-        process waits for this one in vain or moves parameters without it.
+        If a section fails, as the batch does not fit, NaN is passed to `reduce` instead, so that no other process waits
+        in vain or updates parameters without this one.
         """
         begun: list[Any] = []
         failed: Exception | None = None
@@ -139,7 +139,7 @@ class Back:
                 begun.clear()
 
     def _known(self, batch: Sequence[Any], vectors: Mapping[str, Array]) -> dict[str, Any]:
-        """The values that sections read, by name, but for what they keep."""
+        """The values that sections read, by name, except values of other sections."""
         if len(batch) != len(self.batch):
             what = "arrays are not as many as the example's"
             raise CallError(what, where="step", expected=len(self.batch), got=len(batch))
@@ -168,7 +168,7 @@ def _reduced(reduce: Reduce, bucket: Array) -> Any:
 
 
 def _finish(begun: Sequence[Any]) -> None:
-    """Wait for all work on gradients, whichever of it fails: nothing writes to them afterwards."""
+    """Wait for all reductions, even if some fail, so that none writes to gradients afterwards."""
     failed: Exception | None = None
     for work in begun:
         wait = getattr(work, "wait", None)
@@ -191,12 +191,11 @@ def _unreduced(error: Exception) -> CallError:
 
 @dataclass(frozen=True, slots=True)
 class ReducedStage:
-    """A stage in several native calls: the backward pass, bucket by bucket, and the update by what a function made of
-    them.
+    """A stage in several native calls: the backward pass, bucket by bucket, and the update by the reduced gradients.
 
     update  from the arena, scalars and gradients to the norm of these, new parameters and new state
-    span    where its parameters begin and end among all
-    norm    of the gradients as they are then
+    span    the range of its parameters in the vector of all
+    norm    of the reduced gradients
     """
 
     plan: StagePlan
@@ -207,7 +206,7 @@ class ReducedStage:
 
     @property
     def changes(self) -> bool:
-        """Whether its backward pass gives new buffers."""
+        """Whether its backward pass returns new buffers."""
         return bool(self.plan.objective.changed)
 
     def last_metrics(self) -> dict[str, float]:
@@ -215,8 +214,8 @@ class ReducedStage:
         return {n: a.item() for n, a in zip(self.plan.objective.metrics, self.back.results, strict=True)}
 
     def move(self, before: Array, scalars: Array, gradients: Array, after: Array, part: int) -> float:
-        """New parameters and state in the arena `after`, each of whose parts has so many elements. Gives the norm of
-        all gradients together."""
+        """Write new parameters and state to the arena `after`, each of whose parts has `part` elements. Returns the
+        norm of all gradients together."""
         begin, end = self.span
         vectors = [after[first + begin : first + end] for first in range(0, after.size, part)]
         self.update(before, scalars, gradients[begin:end], out=(self.norm, *vectors))
@@ -250,8 +249,9 @@ class Update:
 
 
 def buckets(arena: Arena, groups: Sequence[Group], nbytes: int = BUCKET) -> list[Bucket]:
-    """Where parts of the gradients of groups begin and end: whole parameters, the last ones first. Each part is of one
-    group, since a group may have parameters of all layers, as one of biases has, which are ready at the very end."""
+    """The ranges of buckets in the vector of gradients: whole parameters, the last ones first. Each bucket belongs to
+    one group, since a group may contain parameters of all layers (such as biases), which are only complete at the very
+    end."""
     results: list[Bucket] = []
     starts = dict(zip(arena.names, arena.starts, strict=True))
     for group in reversed(groups):
@@ -264,7 +264,7 @@ def buckets(arena: Arena, groups: Sequence[Group], nbytes: int = BUCKET) -> list
 
 
 def averaged(group: Any = None) -> Reduce:
-    """A function that gives each part the mean over the processes of a group.
+    """A function that replaces each part of the gradients by its mean over the processes of a group.
 
     Args:
         group: of `tw.collective.join`, or of `torch.distributed`; None: all processes of the latter.

@@ -1,8 +1,8 @@
-"""The rewriting before a graph is differentiated, since its backward pass becomes another one.
+"""Rewrites a graph before it is differentiated, so that its backward pass becomes cheaper.
 
-What comes back through the parts of attention reads the softmax, which would then be kept, and with it the scores of
-all rows; what comes back through the whole (`ops/gradients/attention.py`) reads queries, keys and values alone. Rows
-that are summed before a linear layer (`transform/graph/sum_first.py`) spare its backward pass two products.
+The gradients of attention's parts read the softmax of all rows, which would have to be stored; the gradient of the
+fused operator (`ops/gradients/attention.py`) only reads queries, keys and values. Summing rows before a linear layer
+(`transform/graph/sum_first.py`) saves its backward pass two products.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def rewritten(graph: Graph, sources: Iterable[Value]) -> Graph:
     """The graph with attention as one operator, where a gradient by the `sources` has a rule for it, and with rows
     summed before linear layers.
 
-    Raises UnsupportedError for sizes that only data tells and nothing bounds: a step plans its memory for good.
+    Raises UnsupportedError for sizes that data decides without a bound, since a step plans its memory once.
     """
     joined = recognise_softmax(sum_rows_first(eliminate_dead(eliminate_common(graph))))
     if unbounded := rooms(joined):

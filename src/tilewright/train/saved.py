@@ -1,4 +1,4 @@
-"""Files of learning steps: safetensors with the count, the rates and the seed as text."""
+"""Files of learning steps: safetensors, with the count, the learning rates and the seed as text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Saved:
 
 
 def write_step(path: str | Path, arrays: Mapping[str, Array], count: int, rates: list[float], seed: int) -> None:
-    """The file appears whole or not at all: a process that is killed while it writes leaves the one before."""
+    """Write a step's state to a file atomically: if the process is killed, the old file remains."""
     from safetensors.numpy import save
 
     facts = {"count": str(count), "rates": json.dumps(rates), "seed": str(seed)}
@@ -37,7 +37,7 @@ def write_step(path: str | Path, arrays: Mapping[str, Array], count: int, rates:
 
 
 def read_step(path: str | Path, shapes: Mapping[str, tuple[int, ...]], rates: int) -> Saved:
-    """The step that `write_step` wrote, of these names and shapes and as many rates.
+    """Read a file of `write_step`, which must have these names and shapes, and this number of learning rates.
 
     Raises ModelError for any other file.
     """

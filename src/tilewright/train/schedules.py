@@ -1,4 +1,5 @@
-"""Schedules: from the number of updates so far to a factor of all learning rates, as `torch.optim.lr_scheduler`'s."""
+"""Schedules: functions from the number of updates so far to a factor of all learning rates, like those of
+`torch.optim.lr_scheduler`."""
 
 from __future__ import annotations
 
@@ -15,30 +16,32 @@ def constant() -> Schedule:
 
 
 def linear(updates: int, first: float = 1.0, last: float = 0.0) -> Schedule:
-    """A straight line from `first` to `last` in so many updates (PyTorch's LinearLR)."""
+    """A linear change from `first` to `last` over `updates` updates (PyTorch's LinearLR)."""
     _positive(updates)
     return lambda count: first + (last - first) * min(count / updates, 1.0)
 
 
 def cosine(updates: int, last: float = 0.0) -> Schedule:
-    """Half a wave from 1 to `last` (Loshchilov and Hutter, 2017; PyTorch's CosineAnnealingLR), which then stays."""
+    """Half a cosine wave from 1 to `last` (Loshchilov and Hutter, 2017; PyTorch's CosineAnnealingLR), and constant
+    afterwards."""
     _positive(updates)
     return lambda count: last + (1 - last) * (1 + math.cos(math.pi * min(count / updates, 1.0))) / 2
 
 
 def exponential(factor: float) -> Schedule:
-    """Times `factor` at every update (ExponentialLR)."""
+    """Multiplied by `factor` at every update (ExponentialLR)."""
     return lambda count: factor**count
 
 
 def steps(milestones: Sequence[int], factor: float = 0.1) -> Schedule:
-    """Times `factor` at each milestone (MultiStepLR)."""
+    """Multiplied by `factor` at each milestone (MultiStepLR)."""
     at = sorted(milestones)
     return lambda count: factor ** sum(count >= m for m in at)
 
 
 def warmup(updates: int, then: Schedule | None = None, first: float = 0.0) -> Schedule:
-    """A straight line from `first` to 1 in so many updates; then another schedule, which begins there with 0."""
+    """A linear increase from `first` to 1 over `updates` updates; then another schedule, whose count begins with 0
+    there."""
     _positive(updates)
 
     def factor(count: int) -> float:

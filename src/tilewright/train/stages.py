@@ -1,10 +1,10 @@
-"""`Stage` and `Average`: what a learning step of several losses is made of.
+"""`Stage` and `Average`: the parts of a learning step with several losses.
 
     stages = [tw.train.Stage("critic", critic_loss, ["critic.*"]), tw.train.Stage("actor", actor_loss, ["actor.*"])]
     step = tw.compile_step(model, stages, example=batch, averages=[tw.train.Average("target.", "critic.", 0.005)])
 
-Stages follow each other within a step: each sees the parameters that those before it have moved. Losses of parameters
-that must not see each other's move are one stage with their sum as its loss.
+Stages run one after another within a step, and each reads the parameters as updated by those before it. Losses whose
+parameters shall be updated simultaneously are one stage with the sum of the losses.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tilewright.train.optimizers import Adam, Optimizer, check_numbers
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A loss and the parameters that move against its gradient.
+    """A loss and the parameters that its gradient updates.
 
     name       of its metrics: `NAME_loss` and `NAME_gradient_norm`
     loss       `loss(model, *batch)` in PyTorch, as of `compile_step`: one number, or a dict with "loss" and metrics
-    trained    patterns of the names of the parameters that move ("critic.*"); no parameter moves in two stages
+    trained    patterns of the names of its parameters ("critic.*"); no parameter belongs to two stages
     optimizer  of `tilewright.train.optimizers`; all of a step keep the same state
     clip       the largest norm of its gradients together; None: any
     groups     other optimisers for parameters whose names match a pattern
@@ -51,11 +51,12 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """Parameters that follow others (Polyak's average): target = (1 - tau) target + tau source, after the last stage.
+    """Parameters that are moving averages of others (Polyak): target = (1 - tau) target + tau source, after the last
+    stage.
 
-    target, source  how the names of the ones and the others begin ("critic_target.", "critic.")
+    target, source  the prefixes of the names of averages and of their sources ("critic_target.", "critic.")
     tau             the share of the new; 1 copies
-    every           it takes part in every n-th update; 0 in none: the caller moves the ones
+    every           it takes part in every n-th update; 0 in none: the caller updates the averages
     """
 
     target: str

@@ -1,9 +1,8 @@
-"""`Step`: a compiled learning step with its parameters and all else that one step hands to the next.
+"""`Step`: a compiled learning step with its parameters and all other state that persists between steps.
 
-The parameters, what the optimiser keeps and the new values of both are two arenas that take turns: a step reads one and
-writes the other, and so for buffers that change. A batch that gives NaN or infinity leaves no trace if the step is
-refused. Gradients that are gathered, or reduced, have one vector of their own: sums take turns between it and the arena
-that the next update writes.
+The parameters and the optimiser's state are in two arenas that alternate: a step reads one and writes the other; the
+same holds for buffers that change. So a step that gives NaN or infinity can be refused without a trace. Accumulated or
+reduced gradients have a vector of their own: sums alternate between it and the arena that the next update writes.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from tilewright.train.schedules import Schedule
 Array = np.ndarray[Any, Any]
 OnNonfinite = Literal["raise", "skip", "keep"]
 Vectors = tuple[tuple[Array, ...], tuple[Array, ...]]
-"""The vectors that a step reads and what it writes."""
+"""The vectors that a step reads, and those that it writes."""
 GOLDEN = 0x9E3779B97F4A7C15
 WORD = (1 << 64) - 1
 
 
 @dataclass(slots=True)
 class Turns:
-    """Two vectors that take turns: a step reads `now` and writes `after`."""
+    """Two vectors that alternate: a step reads `now` and writes `after`."""
 
     now: Array
     after: Array
@@ -54,9 +53,9 @@ class Turns:
 class Kind:
     """One of a step's programs: of updates in which the same stages and averages take part, or the one that gathers.
 
-    results  what it computes beside the new vectors, each the first number of an array
-    finite   those of them that tell whether the step is finite: losses and norms
-    ready    what it reads after the batch and what it writes, for each turn of the vectors
+    results  its results beside the new vectors, each the first number of an array
+    finite   those results that must be finite: losses and norms
+    ready    the vectors that it reads after the batch, and those that it writes, for each turn
     """
 
     model: Model
@@ -78,13 +77,13 @@ class Kind:
 class Step:
     """A compiled learning step.
 
-    count     batches taken
+    count     the number of batches so far
     rates     the learning rate of each group of parameters; `lr` is the first
-    schedule  what all rates are multiplied by, from the number of updates so far; None: nothing
-    seed      what random numbers depend on, beside the count
+    schedule  a function from the number of updates so far to a factor of all rates; None for none
+    seed      of random numbers, which also depend on the count
     turn      which of its two arenas holds the parameters
-    refuse    a function of what a step has found; where it is true, parameters stay as they were. With `reduce`, what
-              has been gathered is then lost, and all processes must find the same. None: never
+    refuse    a function of a step's results; if it is true, parameters stay unchanged. With `reduce`, accumulated
+              gradients are then lost, and all processes must decide the same. None: never
     """
 
     def __init__(
@@ -144,7 +143,7 @@ class Step:
 
     @property
     def updates(self) -> int:
-        """How often parameters have moved."""
+        """How many times parameters have been updated."""
         return self.count // self._plan.batches
 
     def __call__(self, *batch: Any, **named: Any) -> dict[str, float]:
@@ -193,11 +192,11 @@ class Step:
         return result
 
     def _expected(self) -> list[Value]:
-        """The arrays of a batch: a step's programs take more than those."""
+        """The arrays of a batch that a program expects, without the step's own vectors."""
         return [v for v in self._objective.graph.inputs if v.name != self._objective.key]
 
     def _in_order(self, batch: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """A batch of which some arrays came by their names, in order."""
+        """A batch, some of whose arrays are keyword arguments, in order."""
         expected = self._expected()
         rest = [v.name for v in expected[len(batch) :]]
         if named.keys() != set(rest):
@@ -207,7 +206,7 @@ class Step:
         return (*batch, *(named[name] for name in rest))
 
     def _misfit(self, batch: tuple[Any, ...], error: CallError) -> CallError:
-        """The error of a batch, by the names of its arrays alone."""
+        """The error for a batch that does not fit, which only names its arrays."""
         expected = self._expected()
         if len(batch) == len(expected):
             return error
@@ -215,15 +214,15 @@ class Step:
         return CallError("wrong number of arrays in the batch", where="step", expected=shown, got=len(batch))
 
     def _nonfinite(self, kind: Kind, result: dict[str, float]) -> dict[str, float]:
-        """The result of a step whose loss or gradients are not finite."""
+        """Handle a step whose loss or gradients are not finite: returns its result, or raises."""
         if self.on_nonfinite == "raise":
             got = ", ".join(f"{name.replace('_', ' ')} {result[name]}" for name in kind.finite)
             raise CallError("the step is not finite; parameters are as they were", where="step", got=got)
         return result
 
     def _reduced(self, update: Update, batch: tuple[Any, ...]) -> dict[str, float]:
-        """Take a step whose gradients others change before parameters move. That the step is not finite is told by the
-        gradients after that alone: other processes must see the same."""
+        """Take a step with `reduce`, whose gradients are reduced before the update. Only the reduced gradients decide
+        whether it is finite, so that all processes decide the same."""
         moves = (self.count + 1) % self._batches == 0
         active = self._plan.active(self.updates + 1)
         if self._objective.key is not None:
@@ -258,12 +257,12 @@ class Step:
         return result
 
     def _begin_anew(self) -> None:
-        """Forget the gradients of batches that would have made one update with this one."""
+        """Drop the accumulated gradients of earlier batches of the current update."""
         self.count -= self.count % self._batches
 
     def _taking(self, update: Update, active: Active) -> list[ReducedStage]:
-        """The stages of an update. Of several, each finds what those before it have left in the vectors that the step
-        writes, which is what the step began with where no stage has been."""
+        """The stages of an update. Of several, each reads the result of those before it from the vectors that the step
+        writes, which first get a copy of the old values."""
         results = [stage for stage, there in zip(update.stages, active, strict=False) if there]
         if len(update.stages) > 1:
             arena, all_move = self._arena, len(results) == len(update.stages)
@@ -273,7 +272,7 @@ class Step:
         return results
 
     def _read(self, stage: ReducedStage, first: bool) -> dict[str, Array]:
-        """The vectors that a stage reads, by the names that they have in graphs."""
+        """The vectors that a stage reads, by their names in graphs."""
         arena, buffers = (self._arena.now, self._buffers.now) if first else (self._arena.after, self._buffers.after)
         if stage.changes and not first:
             buffers = buffers.copy()  # it writes the other one
@@ -281,7 +280,7 @@ class Step:
         return {"arena": arena, "buffers": buffers, "gathered": self._sums()[0], **key}
 
     def _follow(self, update: Update, active: Active) -> None:
-        """Let parameters follow others, by those of the averages that take part, if any does."""
+        """Update the parameters that are averages of others, by those averages that take part."""
         start = self._layout.changed.part
         if any(active):
             update.follow[active](self._arena.after, self._buffers.now, out=self._buffers.after[start:])
@@ -289,8 +288,8 @@ class Step:
             self._buffers.after[start:] = self._buffers.now[start:]
 
     def _sums(self) -> tuple[Array, Array]:
-        """The gradients gathered so far, and where those with this batch go: their own vector, or the memory of the
-        next arena. The update, which writes the latter, reads the former."""
+        """The gradients accumulated so far, and the memory for their sum with this batch's: their own vector, or that
+        of the next arena. An update, which writes the latter, reads the former."""
         others = self._arena.after[: self._layout.arena.part]
         earlier = self._batches - 1 - self.count % self._batches - (self._update is None)
         return (others, self._gradients) if earlier % 2 == 0 else (self._gradients, others)
@@ -302,8 +301,8 @@ class Step:
         return self._kinds[self._plan.active(self.updates + 1)]
 
     def _vectors(self, kind: Kind, moves: bool) -> Vectors:
-        """The vectors that a step reads after the batch, and what it writes. Without gathered gradients these are two
-        pairs, which take turns: putting them together would take longer than a small step."""
+        """The vectors that a step reads after the batch, and those that it writes. Without accumulated gradients these
+        are two prepared pairs that alternate, as building them would take longer than a small step."""
         objective, buffers = self._objective, self._buffers if self._layout.buffers.names else None
         inputs = [*([] if objective.key is None else [self._key]), self._arena.now]
         inputs += [self._scalars] if moves else []
@@ -337,12 +336,12 @@ class Step:
 
     @property
     def parameters(self) -> dict[str, Array]:
-        """The parameters by name, in the arena's memory: they hold until the next step."""
+        """The parameters by name, as views of the arena, valid until the next step."""
         return self._layout.arena.views(self._arena.now)
 
     @property
     def states(self) -> dict[str, dict[str, Array]]:
-        """The optimiser's state, by its name and the parameter's, in the arena's memory as `parameters`."""
+        """The optimiser's state, by its name and the parameter's, as views valid until the next step."""
         arena = self._layout.arena
         return {state: arena.views(self._arena.now, 1 + k) for k, state in enumerate(arena.state)}
 
@@ -354,22 +353,21 @@ class Step:
 
     @property
     def weights(self) -> dict[str, Array]:
-        """All that the model's own dictionary of weights has, in its order, without copies: parameters, those that
-        stay, and buffers. A `Model` or a `Publisher` packs its own weights from here; they hold until the next step."""
+        """All entries of the model's own dictionary of weights, in its order, without copies: trained and constant
+        parameters, and buffers. They are valid until the next step; pass them to `Model.update` or
+        `Publisher.publish`."""
         result = {**self._objective.others, **self._objective.weights, **self.parameters, **self.buffers}
         return result | {name: result[first] for name, first in self._objective.tied.items() if first in result}
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of `weights`: tensors of a PyTorch module, which its `load_state_dict` takes, else arrays."""
+        """Copies of `weights`: for a PyTorch module tensors, for its `load_state_dict`; otherwise arrays."""
         copied = self._objective.tensor or np.array
         return {name: copied(array) for name, array in self.weights.items()}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Take other parameters, and other buffers if they are among the values; what the optimiser keeps stays. What
-        does not change while training is left as it was compiled.
-
-        Raises ModelError, before anything has changed, if names or shapes are others.
-        """
+        """Replace the parameters, and those buffers that are among the values; the optimiser's state stays, and so do
+        weights that training does not change. Raises ModelError, before anything has changed, if names or shapes
+        differ."""
         arguments = {name: _array(value) for name, value in values.items()}
         arena, buffers = self._layout.arena, self._layout.buffers
         known = {*self._objective.others, *self._objective.weights, *self._objective.tied, *self._counters}
@@ -396,7 +394,7 @@ class Step:
         write_step(path, arrays, self.count, self.rates, self.seed)
 
     def load(self, path: str | Path) -> None:
-        """Go on where `save` was called: the next steps are the same, bit by bit.
+        """Restore the state of `save`: the next steps are the same, bit by bit.
 
         Raises ModelError, before anything has changed, for a file of another step.
         """
@@ -421,6 +419,6 @@ class Step:
 
 
 def _array(value: Any) -> Array:
-    """An array of a tensor of any framework."""
+    """A tensor of any framework as a NumPy array."""
     detach = getattr(value, "detach", None)
     return np.asarray(value if detach is None else detach().cpu())

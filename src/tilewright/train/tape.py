@@ -1,11 +1,11 @@
-"""A tape of what PyTorch code does with tensors.
+"""A tape: a record of the operations that PyTorch code performs on tensors.
 
-To trace a module takes PyTorch's exporter, which takes more than a second to load alone. Whether a module was traced
-before is told by its tape: every call of PyTorch's functions and, below, every operator that they come down to, each
-with its arguments and whether gradients are kept. The code runs once, on the batch and on copies of parameters and
-buffers, and is told that it is being exported; so equal tapes are equal traces. The numbers do not count, and what
-takes long gives zeros. What only the exporter can run (PyTorch's own control flow) has no tape, nor has what asks for
-numbers.
+Tracing a module needs PyTorch's exporter, which takes more than a second just to load. The tape tells whether a module
+was traced before: it lists every call of PyTorch's functions and every operator that these call, each with its
+arguments and whether gradients are recorded. The code runs once, on the batch and on copies of parameters and buffers,
+in a mode in which it believes that it is being exported; so equal tapes mean equal traces. Numbers of tensors are not
+recorded, and expensive operators are replaced by zeros. Code that only the exporter can run (PyTorch's control flow),
+or that depends on numbers, has no tape.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from tilewright.frontend.torch.unskip import unskip
 
 aten = torch.ops.aten
 LIFTED = aten.lift_fresh.default
-"""The operator that constants of the code come out of, as they are."""
+"""The operator through which constants in the code pass unchanged."""
 DEPENDENT = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-"""Marks of operators whose results' shapes, or what else the code sees, depend on numbers."""
+"""Tags of operators whose results' shapes, or values that the code sees, depend on the tensors' numbers."""
 STATISTICS = {aten.native_batch_norm.default: (3, 4), aten.batch_norm_update_stats.default: (1, 2)}
-"""Operators that change running statistics and do not say so, and where those are among their arguments."""
+"""Operators that change running statistics without declaring it, and the positions of these among their arguments."""
 SIMPLE = (torch.dtype, torch.layout, torch.memory_format, torch.device, torch.Size, slice, type(Ellipsis), range)
-"""Arguments whose text says all."""
+"""Types of arguments that their text describes completely."""
 
 
 class Untaped(Exception):
-    """The code does what a tape cannot say."""
+    """The code does something that a tape cannot record."""
 
 
 class Tape:
     """The text that was written so far.
 
-    labels  of the storages that are known: those of the batch, of parameters and buffers, and of results
-    copies  those that may be written: of buffers and of results
-    fixed   digests of the numbers of all others that were read
-    held    keeps the identities of storages from being used again
+    labels  of known storages: those of the batch, of parameters and buffers, and of results
+    copies  the storages that may be written: of buffers and of results
+    fixed   digests of the numbers of all other storages that were read
+    held    references that prevent the identities of storages from being reused
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Tape:
         self.digest.update(f"{len(text)}:{text}".encode())
 
     def name(self, tensor: torch.Tensor, label: str, copied: bool = False) -> None:
-        """Let a tensor's storage be known by a label, which it may have already."""
+        """Label a tensor's storage, if it has no label yet."""
         place = _place(tensor)
         if place not in self.labels:
             self.labels[place] = label
@@ -70,7 +70,7 @@ class Tape:
         self.write("named", label, self.operand(tensor))
 
     def operand(self, x: Any) -> str:
-        """An argument of an operator. Raises Untaped for what is not seen whole."""
+        """The text of an operator's argument. Raises Untaped for arguments that it cannot describe completely."""
         if isinstance(x, torch.Tensor):
             return self.tensor(x)
         if x is None or isinstance(x, bool | int | str | complex):
@@ -84,7 +84,7 @@ class Tape:
         raise Untaped(f"an argument that is {type(x).__name__}")
 
     def seen(self, x: Any) -> str:
-        """An argument of a function, whose operators are written down too."""
+        """The text of a function's argument; the function's operators are recorded as well."""
         if isinstance(x, dict):
             return f"{{{', '.join(f'{name}: {self.seen(value)}' for name, value in x.items())}}}"
         if isinstance(x, tuple | list):
@@ -95,7 +95,7 @@ class Tape:
             return type(x).__qualname__
 
     def tensor(self, x: torch.Tensor) -> str:
-        """The numbers that a tensor has, and how it sees them."""
+        """The text of a tensor: the label of its storage, and its view of that."""
         place = _place(x)
         label = self.labels.get(place) or self.fixed.get(place)
         if label is None:
@@ -106,7 +106,7 @@ class Tape:
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[misc]
-    """Writes operators down."""
+    """Records operators."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[misc]
 
 
 class _Functions(TorchFunctionMode):  # type: ignore[misc]
-    """Writes down calls of PyTorch's functions: those that come down to the same operators are distinguished."""
+    """Records calls of PyTorch's functions, to distinguish those that call the same operators."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class _Functions(TorchFunctionMode):  # type: ignore[misc]
 def tape_of(
     function: Callable[..., Any], module: torch.nn.Module, batch: Sequence[torch.Tensor]
 ) -> tuple[str, Any] | None:
-    """The digest of what `function` does with a batch, and what it gives; None if a tape cannot say it.
+    """The digest of the operations of `function` on a batch, and its result; None if a tape cannot record it.
 
     The numbers of the batch, of the module's parameters, and of the buffers in its `state_dict()` do not count; all
     others that the function reads do. The module is left as it was, and so is PyTorch's generator.
@@ -172,8 +172,8 @@ def tape_of(
 
 
 def _name_state(tape: Tape, module: torch.nn.Module) -> None:
-    """Put copies in the place of parameters and buffers, those of one storage into one, and make the names known that
-    they have in `state_dict()`: another tensor that sees their memory is a constant."""
+    """Replace parameters and buffers by copies, which share storages as the originals do, and label them by their names
+    in `state_dict()`; other tensors that view their memory count as constants."""
     copies: dict[int, torch.Tensor] = {}
     storages: dict[int, torch.UntypedStorage] = {}
 
@@ -198,7 +198,7 @@ def _name_state(tape: Tape, module: torch.nn.Module) -> None:
 
 
 def _check(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tape: Tape) -> None:
-    """Raises Untaped for tensors elsewhere, and for parameters and constants that would change."""
+    """Raise Untaped for tensors on other devices, and for operators that would modify parameters or constants."""
     written = [args[k] for k in STATISTICS.get(func, ())]
     for k, argument in enumerate(func._schema.arguments):
         operand = args[k] if k < len(args) else kwargs.get(argument.name)
@@ -212,7 +212,7 @@ def _check(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tape: Tape
 
 
 def _place(tensor: torch.Tensor) -> int:
-    """The identity of a tensor's storage. Raises Untaped for those that have none in memory of the CPU."""
+    """The identity of a tensor's storage. Raises Untaped for tensors without one in CPU memory."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_quantized:
         raise Untaped("a tensor that is not in memory as it is")
     result: int = tensor.untyped_storage()._cdata
@@ -227,7 +227,7 @@ def _numbers(tensor: torch.Tensor) -> str:
 
 
 def _product(func: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Zeros in place of a product."""
+    """Zeros in place of a matrix product."""
     if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2] or a.dtype != b.dtype:
         result: torch.Tensor = func(a, b)  # which says what is wrong
         return result
@@ -235,12 +235,12 @@ def _product(func: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _sum(func: Any, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **scales: Any) -> torch.Tensor:
-    """The term that is added to a product, in place of the sum."""
+    """The addend of a product, in place of the sum."""
     return c + _product(aten.mm.default, a, b)
 
 
 def _convolution(func: Any, x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> Any:
-    """Zeros in place of a convolution of maps that lie channel by channel."""
+    """Zeros in place of a convolution of contiguous images."""
     _, stride, padding, dilation, transposed, _, groups = rest
     is_ordinary = x.is_contiguous() and weight.is_contiguous() and x.dtype == weight.dtype and not transposed
     if not is_ordinary or x.dim() != weight.dim() or x.shape[1] != weight.shape[1] * groups:
@@ -251,7 +251,7 @@ def _convolution(func: Any, x: torch.Tensor, weight: torch.Tensor, *rest: Any) -
 
 
 def _batch_norm(func: Any, x: torch.Tensor, *rest: Any) -> Any:
-    """Zeros in place of what is normalised by its own statistics."""
+    """Zeros in place of rows normalised by the batch's own statistics."""
     if not rest[4] or not x.is_contiguous() or x.dtype is not torch.float32 or x.dim() < 2 or x.numel() < 2:
         return func(x, *rest)
     return torch.zeros_like(x), x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1])
@@ -264,13 +264,12 @@ SHORT: dict[Any, Callable[..., Any]] = {
     aten.convolution.default: _convolution,
     aten.native_batch_norm.default: _batch_norm,
 }
-"""The functions that take long, and what is done in their place: of the same shapes and types, and in the same order in
-memory."""
+"""Expensive operators, with cheap replacements whose results have the same shapes, types and memory order."""
 
 
 @contextlib.contextmanager
 def _exporting() -> Iterator[None]:
-    """Within the body, code that asks whether it is being exported is told so, as by the exporter."""
+    """Within the context, code that asks whether it is being exported gets the answer yes."""
     flags = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
     torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
     try:
@@ -281,7 +280,8 @@ def _exporting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _unchanged(module: torch.nn.Module) -> Iterator[None]:
-    """All attributes of a module's parts as they were, afterwards: code may keep tensors of a trace."""
+    """A context after which all attributes of a module's submodules are restored, as code may store tensors of a
+    trace."""
     parts = [(vars(part), dict(vars(part))) for part in module.modules()]
     held = [(x, x.copy()) for _, before in parts for x in before.values() if isinstance(x, dict | list | set)]
     try:

@@ -1,6 +1,6 @@
 """A PyTorch module and its loss as one graph, from the batch to the loss.
 
-Where the module was traced before, PyTorch's exporter is not even loaded: its tape says so.
+If its tape shows that the module was traced before, PyTorch's exporter is not even loaded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tilewright.train.trace_cache import Traced
 
 
 class _Loss(torch.nn.Module):
-    """The loss as a module, which is what is exported."""
+    """The loss as a module, for PyTorch's exporter."""
 
     def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None) -> None:
         super().__init__()
@@ -48,8 +48,8 @@ class _Loss(torch.nn.Module):
 
 
 def of_outputs(loss: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """A loss as a function of the model and a batch of so many arrays. What is one of an output and a target, as
-    PyTorch's own losses are, gets the model's output for the first arrays, and the last one.
+    """A loss as a function of the model and a batch of `count` arrays. A loss of an output and a target, such as
+    PyTorch's own, gets the model's output for all arrays but the last, and the last one.
 
     Raises ModelError for a loss with parameters of its own, which nothing would train.
     """
@@ -77,8 +77,8 @@ def of_outputs(loss: Callable[..., Any], count: int) -> Callable[..., Any]:
 
 
 def _is_of_outputs(loss: Callable[..., Any], count: int) -> bool:
-    """Whether a function takes an output and a target: it is PyTorch's own, or does not take a model and a batch but
-    does take two."""
+    """Whether a function takes an output and a target: it is one of PyTorch's losses, or accepts two arguments but not
+    a model and a batch."""
     if (getattr(loss, "__module__", None) or "").partition(".")[0] == "torch":
         return True
     try:
@@ -97,8 +97,8 @@ def _binds(signature: inspect.Signature, count: int) -> bool:
 
 
 def _batch_names(model: torch.nn.Module, loss: Callable[..., Any] | None, value: Any, count: int) -> list[str]:
-    """The names of the arrays of a batch: as the loss calls them, or, where it is of an output and a target, as the
-    model does, and "target"."""
+    """The names of a batch's arrays: as in the loss's signature, or, for a loss of an output and a target, as in the
+    model's, followed by "target"."""
     if loss is None:
         return names_of(model.forward, count)
     if loss is value:
@@ -107,7 +107,7 @@ def _batch_names(model: torch.nn.Module, loss: Callable[..., Any] | None, value:
 
 
 def _check_arguments(function: Callable[..., Any], batch: Sequence[Any]) -> None:
-    """Raises CallError where a batch has not the arguments that the loss takes."""
+    """Raise CallError if a batch does not have the arguments that the loss takes."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a function of C, which says nothing
@@ -120,11 +120,11 @@ def _check_arguments(function: Callable[..., Any], batch: Sequence[Any]) -> None
 
 
 def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], symbolic: bool = False) -> Objective:
-    """The loss with the module's weights under its own names, each part of the module in its own mode. `symbolic`: for
+    """The loss as an objective with the module's names of weights, each submodule in its own mode. `symbolic`: for
     batches of any size.
 
-    Raises ModelError if the model is no module, or cannot be traced; UnsupportedError if a function of its own says how
-    gradients flow back, which PyTorch's exporter does not tell.
+    Raises ModelError if the model is no module, or cannot be traced; UnsupportedError if it contains a function with a
+    backward pass of its own, which PyTorch's exporter drops.
     """
     if not isinstance(model, torch.nn.Module):
         raise ModelError("a step is made of a module", expected="torch.nn.Module or (Graph, weights)", got=type(model))
@@ -171,7 +171,7 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
 
 
 def tensors(example: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-    """The arrays of a batch. Raises ModelError for what is none."""
+    """The arrays of a batch as tensors. Raises ModelError for other objects."""
     results = []
     for k, x in enumerate(example):
         try:
@@ -183,7 +183,7 @@ def tensors(example: Sequence[Any]) -> tuple[torch.Tensor, ...]:
 
 
 def _names(result: Any) -> tuple[str, ...]:
-    """The names of the loss and metrics that a loss function has given."""
+    """The names of the loss and metrics in the result of a loss function."""
     if not isinstance(result, dict):
         return ("loss",)
     if "loss" not in result:
@@ -207,11 +207,11 @@ def ran(function: Callable[..., Any], module: torch.nn.Module, batch: Sequence[t
 
 
 CONTROL = "torch._higher_order_ops"
-"""Where PyTorch has its control flow, whose functions of autograd do what their operators do."""
+"""The module of PyTorch's control flow, whose autograd functions have the same gradients as its operators."""
 
 
 def refuse_control(error: BaseException) -> None:
-    """Raises UnsupportedError where PyTorch's own control flow has failed, which it leaves as it was."""
+    """Raise UnsupportedError if PyTorch's own control flow caused the error."""
     unskip(error)
     frames = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
     if any(name.startswith(CONTROL) for name in frames):
@@ -222,7 +222,7 @@ def refuse_control(error: BaseException) -> None:
 
 
 def check_backward(result: Any) -> None:
-    """Raises UnsupportedError if a result comes of a `torch.autograd.Function`: no trace has its `backward`."""
+    """Raise UnsupportedError if a result depends on a `torch.autograd.Function`, whose `backward` no trace contains."""
     following = [getattr(x, "grad_fn", None) for x in tree_leaves(result)]
     seen: set[Any] = set()
     own: set[str] = set()
@@ -241,7 +241,7 @@ def check_backward(result: Any) -> None:
 
 
 def _read(objective: _Loss, batch: Sequence[torch.Tensor], symbolic: bool) -> Traced:
-    """The loss as PyTorch's exporter traces it."""
+    """Trace the loss with PyTorch's exporter, and import it."""
     from tilewright.frontend.torch import import_training
 
     result = import_training(objective, tuple(batch), "auto" if symbolic else None)
@@ -253,14 +253,13 @@ def _read(objective: _Loss, batch: Sequence[torch.Tensor], symbolic: bool) -> Tr
 
 
 def _own(name: str) -> str:
-    """A name in the module that the loss is of."""
+    """The name in the user's module of a weight of the loss module."""
     return name.removeprefix("model.")
 
 
 def _without_counters(graph: Graph, changed: Sequence[str]) -> tuple[Graph, tuple[str, ...], list[str]]:
-    """The graph without the new values of integers that grow by one, the buffers that are left, and those integers.
-
-    Batch norm counts its batches so, which nothing reads."""
+    """The graph without the new values of integer buffers that grow by one (batch norm's counts of batches), the
+    remaining changed buffers, and these integer buffers."""
     first = len(graph.outputs) - len(changed)
     makers = {v: n for n in graph.nodes for v in n.outputs}
     counts = [_counts(name, makers.get(v), makers) for name, v in zip(changed, graph.outputs[first:], strict=True)]

@@ -1,8 +1,8 @@
-"""Losses of PyTorch modules that were traced before: their graphs, kept on disk under what the module did.
+"""A cache on disk of traced losses of PyTorch modules: graphs by a digest of the module's tape.
 
 The key holds all that a graph depends on: the tape of the code (`train/tape.py`), the versions of PyTorch and of this
-package, whose frontend reads the trace, and plug-ins. Numbers of parameters and buffers are not in the graph. What is
-made of the graph is kept by `programs.py`, under a key of its own.
+package, whose frontend reads the trace, and plug-ins. Numbers of parameters and buffers are not in the graph. Programs
+compiled from the graph are cached by `programs.py`, under keys of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tilewright.support.errors import Error
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A loss as it was read, without numbers.
+    """An imported loss, without the weights' numbers.
 
     graph     from the batch to the loss, metrics and new values of buffers
     changed   the buffers whose new values are the last outputs
@@ -43,7 +43,7 @@ class Traced:
 
 
 def name_of(tape: str, metrics: Sequence[str]) -> str:
-    """The name of an entry: 32 hexadecimal digits that differ if anything does that a trace depends on."""
+    """The key of an entry: 32 hexadecimal digits, a digest of everything on which a trace depends."""
     inputs = [tape, list(metrics), torch.__version__, package_version(), list(plugins.digests())]
     return f"loss-{blake2b(json.dumps(inputs).encode(), digest_size=16).hexdigest()}"
 
@@ -75,7 +75,7 @@ def get(name: str, store: ObjectCache | None = None) -> Traced | None:
 
 
 def put(name: str, traced: Traced, store: ObjectCache | None = None) -> None:
-    """Keep a loss, if its text says all of its graph."""
+    """Store a loss, if the text of its graph describes it completely."""
     text = str(traced.graph)
     if parse_graph(text) != traced.graph:
         return

@@ -1,11 +1,11 @@
-"""A parameter server: weights that workers pull and move by pushing gradients, and that actors of the node read.
+"""A parameter server: workers pull its weights and update them by pushing gradients, and the node's actors read them.
 
     server = Server("digits", values, workers=2, rule=SGD(0.1), staleness=2, publisher=publisher)    # in one process
     worker = connect("digits", worker=0, workers=2)                                                  # in each worker
 
-    shard.py     who has pushed how far, what is added when, and what may be pulled: without threads or files
+    shard.py     the state: clocks of workers, updates by their gradients, when they may pull; without threads or files
     frames.py    messages and records of the log: arrays with a description
-    log.py       what was pushed, on disk: a server that dies goes on where it was
+    log.py       pushes on disk, so that a restarted server continues where it stopped
     server.py    the process that has the weights; it publishes them into a store
     port.py      its answers to workers and readers of other machines
     link.py      connections to servers, through shared memory or over TCP

@@ -1,4 +1,4 @@
-"""`follow`: keeps a weight store of this node at the weights of parameter servers, wherever these are."""
+"""`follow`: keeps a weight store of this node up to date with parameter servers, on this or other machines."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from tilewright.live.store.publisher import Publisher
 
 WAIT_MS = 500
-"""How long a server may wait for a newer step before it says that there is none."""
+"""Milliseconds that a server waits for a newer step before it answers that there is none."""
 
 
 class Follower:
     """A thread of `follow`.
 
     Attributes:
-        steps: of each server, whose weights were published last; -1 before the first time.
-        failure: why that has not worked since; None if it has.
+        steps: for each server, the step of the weights published last; -1 before the first.
+        failure: the error of the last attempt; None if it succeeded.
     """
 
     def __init__(self, links: Links, publisher: Publisher) -> None:
@@ -42,7 +42,7 @@ class Follower:
         self._thread.start()
 
     def wait(self, steps: int, timeout: float | None = None) -> bool:
-        """Wait until the store has this many steps of every server, or more; gives whether it has."""
+        """Wait until the store has at least this many steps of every server; returns whether it has."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or min(self.steps) >= steps, timeout)
             return min(self.steps) >= steps
@@ -77,7 +77,7 @@ class Follower:
         self._links.close()
 
     def _look(self) -> None:
-        """Read what is newer, and publish it. Servers that have made fewer steps than others are asked again."""
+        """Read newer weights and publish them. Servers with fewer steps than others are read again."""
         waits = [WAIT_MS, *[0] * (len(self._read) - 1)]
         newer = [self._newer(k, wait) for k, wait in enumerate(waits)]
         if any(newer):
@@ -104,7 +104,7 @@ def follow(
     tls: ssl.SSLContext | None = None,
     directory: str | os.PathLike[str] | None = None,
 ) -> Follower:
-    """Publish the weights of servers into a store of this node, whenever they have moved.
+    """Publish the weights of servers into a store of this node whenever they change.
 
         publisher = tw.Publisher("policy", model)
         follower = follow(["tcp://a:7071/policy", "tcp://b:7071/policy"], publisher, secret=secret)
@@ -113,7 +113,7 @@ def follow(
 
     Args:
         names: addresses of servers with a port.
-        timeout: seconds to wait for an answer; what goes wrong is in `failure`, and tried again.
+        timeout: seconds to wait for an answer; errors are stored in `failure`, and the request is repeated.
         secret, tls: as of the servers' ports.
     """
     listed = [names] if isinstance(names, str) else list(names)

@@ -1,5 +1,5 @@
-"""Frames: a description and arrays as bytes, for messages and for the log. Bytes from outside are checked: nothing is
-executed, and no length is believed."""
+"""Frames: a description and arrays as bytes, for messages and for the log. Untrusted bytes are checked: nothing is
+executed, and every length is verified."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ALIGN = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """A request or an answer, with its numbers and texts, and arrays by name."""
+    """A request or an answer: its numbers and texts, and arrays by name."""
 
     kind: str
     facts: Mapping[str, Any]
@@ -40,7 +40,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(data: bytes | Array) -> Frame:
-    """The frame of bytes, whose arrays look into them; CollectiveError if they are not one."""
+    """The frame that bytes encode, whose arrays are views of them. Raises CollectiveError if they are invalid."""
     view = memoryview(data if isinstance(data, bytes) else data.data)
     try:
         length, count = _HEAD.unpack_from(view)
@@ -64,7 +64,7 @@ def decode(data: bytes | Array) -> Frame:
 
 
 def whole(facts: Mapping[str, Any], name: str) -> int:
-    """A fact that is a number of something."""
+    """A non-negative integer among the facts. Raises CollectiveError for anything else."""
     value = facts.get(name)
     if type(value) is not int or not 0 <= value < 1 << 62:
         raise CollectiveError("a number is missing", where="parameter server", expected=name, got=str(value)[:40])

@@ -21,7 +21,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import CollectiveError, TransportError
 
 JOIN_SECONDS = 2.0
-"""How long one try to reach a server of this machine may take."""
+"""Seconds that one attempt to connect to a server on this machine may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Access:
     """How servers are reached.
 
     Attributes:
-        directory: where those of this machine are found; None: the usual place.
-        secret, tls: what those of other machines ask for (docs/transport.md).
-        limit: bytes that an answer of these may have.
+        directory: where those on this machine are found; None: the default.
+        secret, tls: for servers on other machines (docs/transport.md).
+        limit: the most bytes of an answer from these.
     """
 
     directory: str | os.PathLike[str] | None = None
@@ -78,12 +78,12 @@ class Remote:
 
 
 class Links:
-    """The servers of a worker, or of a reader, by their places in a list. One thread at a time.
+    """The connections of a worker, or of a reader, to its servers. One thread may use it at a time.
 
     Args:
         names: of servers of this machine, or addresses (`tcp://host:port/name`).
         worker: its number; None: a reader.
-        timeout: seconds to wait for an answer, while a server is started anew too.
+        timeout: seconds to wait for an answer, including the restart of a server.
     """
 
     def __init__(self, names: Sequence[str], worker: int | None, timeout: float, access: Access) -> None:
@@ -94,7 +94,8 @@ class Links:
         self._links: list[Link | None] = [None] * len(names)
 
     def call(self, server: int, frame: Frame, where: str = "") -> Frame:
-        """A server's answer. One that dies is waited for, and the message sent once more."""
+        """Send a message to a server and return its answer. If the server dies, its restart is awaited and the message
+        repeated."""
         deadline = time.monotonic() + self.timeout
         data = np.frombuffer(encode(frame), np.uint8)
         where = f"{where or who(self.worker)}: {frame.kind}"
@@ -143,7 +144,7 @@ def connection(name: str, worker: int | None) -> str:
 
 
 def who(worker: int | None) -> str:
-    """A worker or reader in errors."""
+    """The name of a worker or reader in errors."""
     return "a reader" if worker is None else f"worker {worker}"
 
 

@@ -1,7 +1,7 @@
-"""A server's log: weights at one time, and every push since, in the order in which they were taken.
+"""A server's log: a snapshot of weights, and every push since, in the order in which they were applied.
 
-A push is in the log before its worker has an answer. A record is its length, a checksum and a frame; one that is not
-whole, as its writer was killed, ends the log. Replaying gives the same bits, as it goes the same way.
+A push is written to the log before its worker gets an answer. A record is its length, a checksum and a frame; an
+incomplete record, whose writer was killed, ends the log. Replaying gives the same bits, as it runs the same code.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tilewright.support.errors import CollectiveError
 
 _RECORD = struct.Struct("<QI")
 SNAPSHOT_BYTES = 1 << 28
-"""Bytes of pushes after which weights are written down anew."""
+"""Bytes of pushes after which a new snapshot is written."""
 
 
 class Log:
     """The log of a shard in a folder of its own, `weights` and `pushes`.
 
     Args:
-        folder: made if it is not there.
-        durable: whether the disk has a push before its worker has an answer, so that it survives the machine's death
-            and not only the process's.
+        folder: created if it does not exist.
+        durable: whether a push is flushed to the disk before its worker gets an answer, so that it survives a crash of
+            the machine, not only of the process.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, durable: bool = False) -> None:
@@ -39,7 +39,7 @@ class Log:
         self._file = -1
 
     def restore(self, shard: Shard) -> bool:
-        """Bring a new shard to where the log ends, and go on from there; gives whether there was a log."""
+        """Replay the log into a new shard and continue it; returns whether there was a log."""
         weights = self.folder / "weights"
         there = weights.exists()
         if there:
@@ -51,7 +51,7 @@ class Log:
         return there
 
     def append(self, push: Push, shard: Shard) -> None:
-        """Write a push down, before it is taken."""
+        """Write a push to the log, before it is applied."""
         data = encode(frame_of(push))
         os.writev(self._file, [_RECORD.pack(len(data), zlib.crc32(data)), data])
         if self._durable:
@@ -64,8 +64,8 @@ class Log:
         return self._size > SNAPSHOT_BYTES
 
     def snapshot(self, shard: Shard) -> None:
-        """Write weights and clocks down, and begin a new list of pushes; whatever dies in between, one of the two pairs
-        is whole."""
+        """Write a snapshot of weights and clocks, and begin a new list of pushes; a crash at any time leaves one
+        complete pair."""
         number = self._after()
         pushes = self.folder / f"pushes-{number}"
         file = os.open(pushes, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -85,7 +85,7 @@ class Log:
                 old.unlink()
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the log."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -13,17 +13,18 @@ from tilewright.live.transport.wire import Channel, Kind
 from tilewright.support.classes import dataclass
 
 Answer = Callable[[Array, int | None, Callable[[], bool]], Frame]
-"""A message, the worker's number or None for a reader, and whether the peer has gone, to an answer."""
+"""A function that answers a message; its other arguments are the worker's number (None for a reader), and a function
+that tells whether the peer has gone."""
 IDLE_SECONDS = 86400.0
-"""How long a worker may compute between two messages."""
+"""Seconds that a worker may compute between two messages."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Service:
-    """One worker's connection, or the readers', as the port serves it.
+    """The service at a port for one worker, or for all readers.
 
     Attributes:
-        limit: bytes that a message may have.
+        limit: the most bytes of a message.
     """
 
     name: str
@@ -38,14 +39,14 @@ class Service:
         send_message(channel, Kind.ANSWER, encode(frame))
 
     def close(self) -> None:
-        """Nothing: the server ends by itself."""
+        """Does nothing, as the server itself ends its services."""
 
     def forget(self) -> None:
-        """Nothing, in the child of a fork."""
+        """Does nothing in the child of a fork."""
 
 
 def open_services(port: Port, name: str, workers: int, limit: int, answered: Answer) -> Callable[[], None]:
-    """Serve all workers of a server, and its readers, at a port; gives the function that ends it."""
+    """Serve a server's workers and readers at a port; returns a function that ends this."""
     services = [Service(connection(name, w), w, limit, answered) for w in (*range(workers), None)]
     for service in services:
         port.add(service)

@@ -1,4 +1,4 @@
-"""`Server`: a process's weights, which workers of the machine move and pull through shared memory."""
+"""`Server`: the weights of a process, which workers on this machine update and pull through shared memory."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
     from tilewright.live.store.publisher import Publisher
 
 LOOK_SECONDS = 0.01
-"""How often a thread looks whether its worker has come."""
+"""Seconds between two checks whether a worker has come."""
 CONNECT_SECONDS = 2.0
-"""How long a worker that has come may take to connect."""
+"""Seconds within which a worker must complete its connection."""
 GLANCE_SECONDS = 0.5
-"""How often one who waits for weights is looked after."""
+"""Seconds between two checks whether a worker that waits for weights is still alive."""
 READER_SECONDS = 20.0
-"""Seconds that a reader may wait for newer weights in one message."""
+"""The most seconds that a reader may wait for newer weights in one message."""
 
 
 class Server:
-    """Weights that several workers move. It answers until it is closed, a thread a worker.
+    """Weights that several workers update. It serves each worker by a thread until it is closed.
 
     Args:
-        name: what workers call it.
+        name: by which workers connect.
         values: the first weights by name, f32 or f64; they are copied, once.
         workers: how many there will be.
-        rule: how gradients move weights.
+        rule: how gradients update weights.
         staleness: how far a worker may be ahead of the slowest: 0 is synchronous, None has no bound.
         log: a folder for what is pushed; if it has a log, the server goes on where that ends. None: nothing is kept.
         durable: whether pushes are on the disk before they are answered.
         port: where workers and readers of other machines connect, over TCP; several servers may have one.
-        message_limit: bytes that a message of these may have; twice the weights' and 64 MB if None.
-        publisher: of a weight store, whose parameters have these names: every so many steps (`every`) weights are
-            published from where they are, without another copy.
-        directory: where workers and server find each other.
+        message_limit: the most bytes of a message from these; None: twice the weights' bytes plus 64 MB.
+        publisher: of a weight store whose parameters have these names: weights are published every `every` steps,
+            without another copy.
+        directory: where workers and server find each other on this machine.
 
     Attributes:
-        failure: why weights were not published last time they should have been; None if they were.
+        failure: the error of the last publication; None if it succeeded.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Server:
         return str(Address(self._port.host, self._port.port, self.name))
 
     def commit(self) -> int:
-        """Publish the weights as they are; gives the version."""
+        """Publish the current weights; returns their version."""
         if self._publisher is None:
             raise CollectiveError("it has no publisher", where=f"server {self.name!r}")
         with self._changed:
@@ -125,7 +125,7 @@ class Server:
             return {name: value.copy() for name, value in self.shard.values.items()}
 
     def close(self) -> None:
-        """Answer no more; the log stays."""
+        """Stop serving; the log remains."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -147,7 +147,7 @@ class Server:
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def _serve(self, worker: int) -> None:
-        """Answer the worker of a number: one that died may be followed by another."""
+        """Serve the worker with this number, and its successors if it dies."""
         name = connection(self.name, worker)
         path = path_of(name, self._directory)
         while not self._closed:
@@ -181,7 +181,7 @@ class Server:
             return Frame("error", {"text": str(error)[:2000]}, {})
 
     def _told(self, frame: Frame, gone: Callable[[], bool]) -> Frame:
-        """The answer to a reader: all weights, if they are not those of the step that it has read."""
+        """The answer to a reader: all weights, unless they are of the step that it has already."""
         if frame.kind != "newer":
             raise CollectiveError("no such message of a reader", where=f"server {self.name!r}", got=frame.kind[:40])
         read, until = (
@@ -195,7 +195,8 @@ class Server:
             return Frame("weights", {"steps": self.shard.steps}, arrays)
 
     def _wait(self, condition: Callable[[], bool], gone: Callable[[], bool]) -> None:
-        """Wait for a condition, with the lock; CollectiveError if the server is closed. Ends when the peer has gone."""
+        """Wait for a condition while releasing the lock; returns early if the peer has gone. Raises CollectiveError if
+        the server is closed."""
         while not (self._changed.wait_for(lambda: self._closed or condition(), GLANCE_SECONDS) or gone()):
             pass
         if self._closed:
@@ -260,7 +261,7 @@ def _nothing() -> None:
 
 
 def _copied(value: Array) -> Array:
-    """A copy, aligned as native code reads it."""
+    """A copy with the alignment that native code requires."""
     memory = aligned_bytes(max(value.nbytes, 1))[: value.nbytes].view(value.dtype).reshape(value.shape)
     np.copyto(memory, value)
     return memory

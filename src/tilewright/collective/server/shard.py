@@ -25,14 +25,14 @@ Array = np.ndarray[Any, Any]
 
 
 class Rule(Protocol):
-    """How a gradient moves weights, in place; it keeps no state of its own."""
+    """How a gradient updates weights in place; it has no state of its own."""
 
     def __call__(self, weights: Array, gradient: Array) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SGD:
-    """Weights go against the gradient, by this rate."""
+    """Weights minus the rate times the gradient."""
 
     rate: float
 
@@ -42,7 +42,7 @@ class SGD:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Weights grow by what is pushed."""
+    """Weights plus the pushed values."""
 
     def __call__(self, weights: Array, gradient: Array) -> None:
         weights += gradient
@@ -66,11 +66,12 @@ class Push:
 
 
 class Shard:
-    """Weights by name, f32 or f64 and moved in place, and how far workers are. One thread at a time.
+    """Weights by name, f32 or f64, which are updated in place, and the clocks of workers. One thread may use it at a
+    time.
 
     Attributes:
         clocks: how many times each worker has pushed.
-        steps: how many times weights have been moved.
+        steps: how many times weights have been updated.
     """
 
     def __init__(self, values: Mapping[str, Array], workers: int, rule: Rule, staleness: int | None = 0) -> None:
@@ -89,7 +90,7 @@ class Shard:
         self._waiting: dict[int, dict[int, Push]] = {}
 
     def check(self, push: Push) -> None:
-        """CollectiveError unless a push fits: its worker, its names, shapes and types."""
+        """Raise CollectiveError unless a push is valid: its worker, its names, shapes and types."""
         where = f"push {push.clock} of worker {push.worker}"
         if not 0 <= push.worker < len(self.clocks):
             raise CollectiveError("no such worker", where=where, expected=f"0 to {len(self.clocks) - 1}")
@@ -114,8 +115,8 @@ class Shard:
                 raise CollectiveError(f"rows of {name!r}", where=where, expected=value.dtype, got=gradient.dtype)
 
     def push(self, push: Push) -> bool:
-        """Take a worker's gradients; gives whether weights have moved. One that was taken before changes nothing, so
-        that a worker which got no answer may push once more."""
+        """Accept a worker's gradients; returns whether weights were updated. A push that was accepted before has no
+        effect, so that a worker without an answer may repeat it."""
         self.check(push)
         if push.clock < self.clocks[push.worker]:
             return False
@@ -132,11 +133,11 @@ class Shard:
         return True
 
     def may_pull(self, clock: int) -> bool:
-        """Whether weights are as new as a worker that has pushed so many times must see them."""
+        """Whether a worker with this clock may pull, as far as staleness is bounded."""
         return self.staleness is None or min(self.clocks) >= clock - self.staleness
 
     def waiting(self) -> list[Push]:
-        """Pushes that were taken and have not moved weights yet."""
+        """Pushes that were accepted but have not updated weights yet."""
         return [push for _, step in sorted(self._waiting.items()) for _, push in sorted(step.items())]
 
     def _value(self, name: str, where: str) -> Array:
@@ -145,7 +146,7 @@ class Shard:
         return self.values[name]
 
     def _move(self, pushes: Sequence[Push], workers: int) -> None:
-        """Move weights by the sum of pushes over the number of workers."""
+        """Update weights by the sum of pushes divided by the number of workers."""
         self.steps += 1
         for name, value in self.values.items():
             dense = [p.dense[name] for p in pushes if name in p.dense]
@@ -170,7 +171,7 @@ class Shard:
 
 
 def check_rows(numbers: Array, value: Array, where: str) -> None:
-    """CollectiveError unless these are numbers of rows of an array."""
+    """Raise CollectiveError unless these are valid row numbers of an array."""
     if numbers.ndim != 1 or numbers.dtype != np.int64 or not value.ndim:
         got = f"{numbers.dtype}{list(numbers.shape)} of {value.ndim} dimensions"
         raise CollectiveError("no numbers of rows", where=where, expected="i64[n]", got=got)

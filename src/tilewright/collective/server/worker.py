@@ -1,4 +1,4 @@
-"""`connect`: a worker's end of one or several parameter servers."""
+"""`connect`: a worker's connection to one or several parameter servers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tilewright.collective.server.shard import Array, Push
 
 Rows = Mapping[str, tuple[Array, Array]]
 Span = tuple[str, int, int]
-"""A name, and the rows that a server has of it."""
+"""The name of a weight, and the range of its rows that a server holds."""
 
 
 def ranges(values: Mapping[str, Array], servers: int) -> list[dict[str, Array]]:
-    """Weights divided over servers by ranges of rows, with as many bytes on each as there can be: for each server its
-    part, views by `name@begin`. Numbers of rows are of the whole array."""
+    """Weights divided among servers by ranges of rows, with about equal bytes: for each server a dictionary of views,
+    by `name@begin`. Row numbers always refer to the whole array."""
     total = sum(v.nbytes for v in values.values())
     parts: list[dict[str, Array]] = [{} for _ in range(servers)]
     at = 0
@@ -40,7 +40,7 @@ def ranges(values: Mapping[str, Array], servers: int) -> list[dict[str, Array]]:
 
 
 class Worker:
-    """A worker of `connect`. One thread at a time.
+    """A worker, created by `connect`. One thread may use it at a time.
 
     Attributes:
         clock: how many times it has pushed.
@@ -61,11 +61,11 @@ class Worker:
         return self._links.timeout
 
     def pull(self, names: Iterable[str] | None = None, rows: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Weights that are new enough for this worker's clock, which it may have to wait for.
+        """Pull weights that are recent enough for this worker's clock; may have to wait for them.
 
         Args:
-            names: of those that are wanted; None: all.
-            rows: numbers of the rows of some of them, i64: what comes is these rows.
+            names: of the weights to pull; None for all.
+            rows: for some of them, the numbers of the rows to pull, i64.
         """
         rows = rows or {}
         if self._servers == 1:
@@ -96,8 +96,8 @@ class Worker:
         return joined(parts) | result
 
     def push(self, gradients: Mapping[str, Array] | None = None, rows: Rows | None = None) -> None:
-        """Give a step's gradients: of whole arrays by name, and of some rows of others, as (numbers, gradients). A
-        server that is started anew meanwhile has them once."""
+        """Push a step's gradients: of whole arrays by name, and of some rows of others, as (numbers, gradients). They
+        are applied once, even if a server is restarted meanwhile."""
         dense, sparse = dict(gradients or {}), dict(rows or {})
         if self._servers == 1:
             numbered = {n: (np.ascontiguousarray(i, np.int64), g) for n, (i, g) in sparse.items()}
@@ -119,7 +119,7 @@ class Worker:
             self._call(k, frame_of(Push(self.worker, self.clock, mine, some)))
 
     def _spans(self, server: int) -> dict[str, Span]:
-        """The ranges that a server has, by its names."""
+        """The ranges that a server holds, by its names for them."""
         if server not in self._known:
             sizes = self._call(server, Frame("sizes", {}, {})).facts
             spans = {}
@@ -133,7 +133,7 @@ class Worker:
         return self._links.call(server, frame, f"worker {self.worker}, clock {self.clock}")
 
     def close(self) -> None:
-        """Leave the servers."""
+        """Disconnect from the servers."""
         self._links.close()
 
     def __enter__(self) -> Worker:
@@ -146,7 +146,7 @@ class Worker:
 
 
 def joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Weights of servers put together: views that `ranges` gave for `name@begin`, others as they are."""
+    """The weights of several servers combined: ranges `name@begin` are concatenated, other arrays unchanged."""
     pieces: dict[str, list[tuple[int, Array]]] = {}
     for part in parts:
         for key, array in part.items():
@@ -159,7 +159,7 @@ def joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def _ranged(key: str) -> tuple[str, int]:
-    """A server's name of a range of rows: the weight's, and the first row."""
+    """The weight's name and the first row in a server's name of a range."""
     name, _, begin = key.rpartition("@")
     return (name, int(begin)) if name and begin.isdecimal() else (key, 0)
 
@@ -177,11 +177,11 @@ def connect(
     """Become a worker of a server, or of several that share the weights by `ranges`.
 
     Args:
-        name: the server's, or theirs; of servers on other machines the addresses, `tcp://host:port/name`.
+        name: of the server or servers; for servers on other machines the address, `tcp://host:port/name`.
         worker: this one's number, from 0.
-        timeout: seconds to wait for an answer, while a server is started anew too.
+        timeout: seconds to wait for an answer, including the restart of a server.
         secret, tls: as of the ports of servers on other machines.
-        limit: bytes that an answer of these may have.
+        limit: the most bytes of an answer from these.
 
     Raises CollectiveError if a server does not answer.
     """

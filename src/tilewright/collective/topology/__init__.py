@@ -1,4 +1,5 @@
-"""Ways of reducing over many machines, round by round, and the choice among them (docs/course/allreduce.md)."""
+"""Algorithms of all-reductions over many machines, as rounds of messages, and the choice among them
+(docs/course/allreduce.md)."""
 
 from __future__ import annotations
 

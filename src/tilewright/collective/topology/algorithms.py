@@ -1,7 +1,7 @@
 """All-reductions as rounds of messages: ring, tree, recursive doubling, halving and doubling, two trees.
 
-In a round each rank sends and receives some messages, and goes on when its own have gone and come; what it sends is as
-it was before the round. A round is several matchings: in each, a rank sends one message at most, and receives one.
+In a round each rank sends and receives some messages, and continues when these are complete; it sends data as it was
+before the round. A round consists of matchings, in each of which a rank sends and receives at most one message.
 
 Sources: Thakur, Rabenseifner, Gropp 2005 (recursive doubling, halving and doubling); Patarasuk, Yuan 2009 (ring);
 Sanders, Speck, Träff 2009 (two trees).
@@ -25,8 +25,8 @@ class Matching:
     """Messages, one an entry of the vectors (i64 of one length): no rank sends two or receives two.
 
     Attributes:
-        begin, end: the elements that a message has.
-        reduces: whether they are added to the receiver's, else they take their place.
+        begin, end: the range of elements of each message.
+        reduces: whether they are added to the receiver's elements, or replace them.
     """
 
     source: Array
@@ -46,7 +46,7 @@ def rounds_of(algorithm: str, ranks: int, elements: int, chunks: int = 1) -> Ite
         algorithm: one of `ALGORITHMS`.
         ranks: how many there are.
         elements: of each rank's array.
-        chunks: into how many parts each of two trees divides its data; others have no use for it.
+        chunks: into how many parts each of two trees divides its data; other algorithms ignore it.
     """
     if algorithm not in ALGORITHMS or ranks < 1 or elements < 0 or chunks < 1:
         raise CollectiveError(
@@ -64,7 +64,7 @@ def _matching(source: Array, target: Array, begin: Any, end: Any, reduces: bool)
 
 
 def ring(ranks: int, elements: int, chunks: int) -> Iterator[Round]:
-    """2 (n - 1) rounds of a block of n-th size to the next rank: as few bytes as there can be, and the most rounds."""
+    """2 (n - 1) rounds, each of a block of 1/n of the data to the next rank: the least bytes, and the most rounds."""
     every = np.arange(ranks)
     cuts = np.arange(ranks + 1) * elements // ranks
     for reduces in (True, False):
@@ -74,7 +74,7 @@ def ring(ranks: int, elements: int, chunks: int) -> Iterator[Round]:
 
 
 def tree(ranks: int, elements: int, chunks: int) -> Iterator[Round]:
-    """Everything up a binomial tree to rank 0, and down again: 2 log n rounds of all bytes."""
+    """All data up a binomial tree to rank 0, and down again: 2 log n rounds of all bytes."""
     distances = [1 << k for k in range((ranks - 1).bit_length())]
     for reduces, order in ((True, distances), (False, distances[::-1])):
         for distance in order:
@@ -115,7 +115,7 @@ def halving_doubling(ranks: int, elements: int, chunks: int) -> Iterator[Round]:
 
 
 def _fold(ranks: int, power: int, elements: int, reduces: bool) -> Iterator[Round]:
-    """Ranks beyond a power of two give all to a partner, or get all from it."""
+    """Ranks beyond a power of two send all their data to a partner, or receive the result from it."""
     if ranks > power:
         extra = np.arange(power, ranks)
         ends = (extra, extra - power) if reduces else (extra - power, extra)
@@ -123,7 +123,7 @@ def _fold(ranks: int, power: int, elements: int, reduces: bool) -> Iterator[Roun
 
 
 def two_trees(ranks: int, elements: int, chunks: int) -> Iterator[Round]:
-    """Half of the data up and down each of two binary trees, chunk after chunk: nearly a ring's bandwidth in
+    """Each half of the data goes up and down one of two binary trees, chunk after chunk: nearly a ring's bandwidth with
     logarithmic latency, as a rank inside one tree is a leaf of the other (but for rank 0 of an odd number)."""
     middle = elements // 2
     spans = ((0, middle), (middle, elements))
@@ -215,7 +215,7 @@ ALGORITHMS: dict[str, Callable[[int, int, int], Iterator[Round]]] = {
 
 
 def execute(rounds: Iterator[Round], arrays: Array) -> dict[int, int]:
-    """Do what rounds say to arrays, [ranks, elements], in place; returns how many elements each rank has sent."""
+    """Execute rounds on arrays, [ranks, elements], in place; returns how many elements each rank has sent."""
     sent = dict.fromkeys(range(len(arrays)), 0)
     for one in rounds:
         messages = [

@@ -1,5 +1,5 @@
-"""Links of this machine, measured: messages between two processes through shared memory and over loopback TCP, and how
-fast one adds."""
+"""Measures the links of this machine: messages between two processes through shared memory and loopback TCP, and the
+speed of additions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tilewright.collective.topology.model import Model, fit
 from tilewright.support.errors import CollectiveError
 
 SIZES = (64, 1 << 12, 1 << 16, 1 << 20, 1 << 22)
-"""Bytes of the messages that are timed."""
+"""Bytes of the timed messages."""
 SECONDS = 30.0
-"""How long a measurement waits for the other process."""
+"""Seconds that a measurement waits for the other process."""
 
 
 def models() -> dict[str, Model]:
-    """A model for each kind of link of this machine, in a second or so."""
+    """A model for each kind of link on this machine; takes about a second."""
     added = additions()
     links: dict[str, Callable[[Any], list[tuple[int, float]]]] = {"shared memory": _shared, "loopback TCP": _tcp}
     return {name: fit(link(multiprocessing.get_context("fork")), added) for name, link in links.items()}
 
 
 def additions() -> list[tuple[int, float]]:
-    """Bytes and seconds of adding f32 arrays to others, as all-reductions do."""
+    """Pairs of bytes and seconds for adding f32 arrays, as all-reductions do."""
     times = []
     for nbytes in SIZES[2:]:
         a, b = np.ones(nbytes // 4, np.float32), np.ones(nbytes // 4, np.float32)
@@ -87,7 +87,7 @@ def _tcp(context: Any) -> list[tuple[int, float]]:
 
 
 def _connected() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a TCP connection of this machine with itself."""
+    """The two ends of a loopback TCP connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         one = socket.create_connection(server.getsockname(), SECONDS)
         other, address = server.accept()
@@ -109,7 +109,7 @@ def _fill(end: socket.socket, view: memoryview) -> None:
 
 
 def _pings(process: Any, exchange: Callable[[Any], None]) -> list[tuple[int, float]]:
-    """Bytes and seconds of messages: half of the fastest way there and back."""
+    """Pairs of bytes and seconds for messages: half of the shortest round trip."""
     try:
         results = []
         for nbytes in SIZES:

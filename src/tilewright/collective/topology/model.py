@@ -1,5 +1,5 @@
-"""A model of the time of all-reductions: a time a message, a time a byte, a time a byte that is added; fitted to what
-was measured. It chooses the algorithm, and for two trees the number of chunks."""
+"""A model of the time of all-reductions: seconds for each message, each byte sent, and each byte added, fitted to
+measurements. It chooses the algorithm, and for two trees the number of chunks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Seconds of messages: `alpha + beta * bytes`, and `gamma * bytes` for adding them (Hockney 1994). A link that was
-    idle lets `burst` bytes through at once, and has so many more to spare as its rate gives while others travel."""
+    """Seconds of messages: `alpha + beta * bytes`, and `gamma * bytes` for adding them (Hockney 1994). A link is a
+    token bucket: after a pause it transmits `burst` bytes at once, and while other messages are under way it recovers
+    at its rate."""
 
     alpha: float
     beta: float
@@ -34,11 +35,11 @@ class Model:
     burst: float = 0.0
 
     def round(self, nbytes: float) -> float:
-        """The expected time of one of many rounds in which a link has so many bytes."""
+        """The expected seconds of one of many rounds in which a link transmits `nbytes` bytes."""
         return max(self.alpha + max(0.0, nbytes - self.burst) * self.beta, nbytes * self.beta)
 
     def seconds(self, algorithm: str, ranks: int, nbytes: int, chunks: int = 1) -> float:
-        """The expected time of an all-reduction of so many bytes on each rank."""
+        """The expected seconds of an all-reduction of `nbytes` bytes on each rank."""
         if ranks < 2:
             return 0.0
         n, whole, add = ranks, self.round(nbytes), self.gamma * nbytes
@@ -59,10 +60,11 @@ class Model:
         raise CollectiveError("no such algorithm", where="model", got=algorithm)
 
     def _two_trees(self, ranks: int, nbytes: int, chunks: int) -> float:
-        """Chunks one after another, and as many rounds as the way up and down has levels.
+        """The time of two trees: one round for each chunk, and one for each level up and down.
 
-        A rank inside one tree gets two parts of a chunk to add and one that is reduced, and as a leaf of the other one
-        more; it adds one while the next arrives. As long as chunks go up only, or down only, it gets two.
+        In each round, an inner rank of one tree receives two parts of a chunk to add and one reduced part, and one more
+        as a leaf of the other tree; it adds one while the next arrives. While chunks only go up, or only down, it
+        receives two.
         """
         levels, part = (ranks - 1).bit_length(), nbytes / 2 / chunks
         one, two, three, four = (self.round(k * part) for k in range(1, 5))
@@ -90,7 +92,7 @@ class Model:
 
 
 def fit(messages: Iterable[tuple[int, float]], additions: Iterable[tuple[int, float]] = ()) -> Model:
-    """The model that is nearest to measurements, by relative squares.
+    """The model that fits measurements best, by the squares of relative errors.
 
     Args:
         messages: bytes and seconds of single messages.
@@ -112,7 +114,7 @@ def _over(points: list[tuple[int, float]], burst: int) -> list[tuple[int, float]
 
 
 def _error(points: list[tuple[int, float]], burst: int) -> float:
-    """The sum of relative squares of the best line with a burst."""
+    """The sum of squared relative errors of the best line with a burst."""
     over = _over(points, burst)
     a, b = _line(over)
     return sum(((a + b * x) / y - 1) ** 2 for x, y in over)

@@ -1,8 +1,8 @@
-"""A network that is computed: how long rounds of messages take on links that are token buckets.
+"""A simulated network: how long rounds of messages take on links that are token buckets.
 
-Each rank has one link out and one in. A link lets bytes through at a rate, and a burst of some bytes at once if it was
-idle before. A message takes the sender `overhead`, arrives `latency` later than it leaves, and what is added at its
-target takes time there. Times of all ranks are one vector, so that a thousand ranks are simulated in milliseconds.
+Each rank has one link out and one in. A link transmits bytes at a rate, and after a pause a burst of some bytes at
+once. A message costs its sender `overhead`, arrives `latency` later, and additions take time at its target. Times of
+all ranks are one vector, so that a thousand ranks are simulated in milliseconds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Network:
     reducing: float = 5e9
 
     def seconds(self, rounds: Iterable[Round], ranks: int, itemsize: int = 1) -> float:
-        """How long rounds take until the last rank is through."""
+        """The seconds until all ranks have finished the rounds."""
         now = np.zeros(ranks)
         out, into = np.full(ranks, -np.inf), np.full(ranks, -np.inf)  # until when links are busy
         for one in rounds:
@@ -59,7 +59,8 @@ class Network:
         return float(now.max())
 
     def _through(self, busy: Array, link: Array, begin: Array, nbytes: Array) -> Array:
-        """When messages are through their links, a bucket each; `busy` is when buckets were last full, and is moved."""
+        """The times at which messages have passed their links, which are token buckets; `busy`, the times at which
+        buckets were last full, is updated."""
         busy[link] = np.maximum(busy[link], begin - self.burst / self.bandwidth) + nbytes / self.bandwidth
         return np.maximum(begin, busy[link])
 

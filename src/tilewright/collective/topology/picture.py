@@ -1,4 +1,4 @@
-"""A picture of an all-reduction: a line a round, a column a rank."""
+"""Draws an all-reduction as text: one line for each round, one column for each rank."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tilewright.collective.topology.algorithms import rounds_of
 def picture(algorithm: str, ranks: int, elements: int | None = None, chunks: int = 1) -> str:
     """A table of the messages of each round, by their sender.
 
-    `>3 0:2+` are elements 0 and 1 to rank 3, which adds them; without `+` they take the place of its own. Elements are
-    as many as ranks if None.
+    `>3 0:2+` means elements 0 and 1 sent to rank 3, which adds them; without `+` they replace its own. If `elements` is
+    None, there is one for each rank.
     """
     rows = []
     for one in rounds_of(algorithm, ranks, ranks if elements is None else elements, chunks):

@@ -43,7 +43,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The names above, once they are asked for: every compile asks for the family, few for its instructions."""
+    """The public names above, imported lazily: every compile loads the family, but few need its instructions."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tilewright.targets.vta import config, isa

@@ -13,8 +13,8 @@ from tilewright.targets.vta.streams import differences, read
 
 
 def check(files: Sequence[str]) -> int:
-    """Run the streams of files, or encode their words, and say which differ: 0 if none does, 1 if some do, 2 for a file
-    that is none."""
+    """Run the streams of files, or encode their words, and print which differ. Returns 0 if none does, 1 if some do, 2
+    for an invalid file."""
     code = 0
     for path in files:
         total = wrong = 0

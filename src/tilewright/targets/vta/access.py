@@ -24,7 +24,7 @@ class Queue(IntEnum):
 
 
 class Place(IntEnum):
-    """A place that has rows: a buffer, or DRAM, whose rows here are 4 bytes."""
+    """A memory that has rows: a buffer, or DRAM, whose rows here are 4 bytes."""
 
     UOP = 0
     WGT = 1
@@ -34,7 +34,7 @@ class Place(IntEnum):
 
 
 DRAM_ROW = 4
-"""Bytes: what the rows of all memories consist of."""
+"""Bytes of a row of DRAM; the rows of all memories are multiples of it."""
 
 _PLACES = {
     Memory.UOP: Place.UOP, Memory.WGT: Place.WGT, Memory.INP: Place.INP, Memory.ACC: Place.ACC,
@@ -46,7 +46,7 @@ NONE: Array = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Accesses:
-    """The rows of each place that an instruction reads and writes; sorted, each once."""
+    """The rows of each memory that an instruction reads and writes, sorted and each once."""
 
     reads: tuple[tuple[Place, Array], ...] = ()
     writes: tuple[tuple[Place, Array], ...] = ()
@@ -112,8 +112,8 @@ def _computed(i: Gemm | Alu, uops: Array, config: Config) -> Accesses:
 
 
 def reuse(i: Gemm, uops: Array, config: Config = DEFAULT) -> int:
-    """The least distance between two operations of one GEMM that write the same row: 1 if they follow each other
-    directly, 0 if no row is written twice."""
+    """The least distance between two operations of one GEMM that write the same row: 1 if they are consecutive, 0 if no
+    row is written twice."""
     if i.reset or i.operations < 2:
         return 0
     dst = np.asarray(points(i, uops, config).dst)

@@ -20,11 +20,11 @@ _KINDS: dict[str, type] = {"load": Load, "store": Store, "gemm": Gemm, "alu": Al
 _FLAGS = ("reset", "use_imm")
 _SIGNS = {"-prev": "pop_prev", "-next": "pop_next", "+prev": "push_prev", "+next": "push_next"}
 _LONGEST = 1 << 10
-"""Characters of a line that are looked at."""
+"""The most characters of a line that are parsed."""
 
 
 def assemble(text: str) -> list[Instruction]:
-    """The instructions of a text; what follows a # is no part of them. Raises ParseError, which names the line."""
+    """Parse instructions from text with # comments. Raises ParseError, which names the line."""
     results = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0][:_LONGEST].split()

@@ -1,11 +1,12 @@
-"""Whether a program means one thing: deadlocks, races between queues, accumulators written again too soon.
+"""Checks that a program has a unique result: finds deadlocks, races between queues, and accumulators that are written
+again too soon.
 
     for fault in faults(program, {4096: image}):
         print(fault)
 
-Rows of GEMM and ALU are data, so the program is run while it is looked at. What is reported is so in some run, and what
-is not reported is so in none: see `order.py`. Races are results as FastTrack finds them (Flanagan and Freund, 2009):
-each row keeps each queue's last reader and writer, since all earlier ones of that queue come before these.
+Rows of GEMM and ALU are data, so that the program is run during the analysis. Each reported fault occurs in some run,
+and no other faults occur in any run: see `order.py`. Races are results as FastTrack finds them (Flanagan and Freund,
+2009): each row keeps each queue's last reader and writer, since all earlier ones of that queue come before these.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ keep one."""
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something wrong, with the instructions that it is about."""
+    """A fault, with the instructions that it is about."""
 
     kind: Kind
     instructions: tuple[int, ...]
@@ -46,7 +47,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """A program's order, the rows of each instruction that can run, and what is wrong."""
+    """A program's order, the rows of each instruction that can run, and the faults."""
 
     order: Order
     accesses: dict[int, Accesses]
@@ -56,7 +57,7 @@ class Analysis:
 def analyse(
     program: Sequence[Instruction], dram: Mapping[int, Array], config: Config = DEFAULT, depth: int = GEMM_DEPTH
 ) -> Analysis:
-    """Look at all legal orders of a program at once. `dram` is copied, not written."""
+    """Analyse all legal orders of a program at once. `dram` is copied, not written."""
     order = order_of(program)
     results = [*_invalid(program, order), *_stuck(program, order)]
     machine, memory = Machine(config), {base: a.copy() for base, a in dram.items()}
@@ -109,7 +110,7 @@ def _stuck(program: Sequence[Instruction], order: Order) -> list[Fault]:
 
 
 class _Races:
-    """The last reader and writer of each row, by queue, and the pairs that nothing orders."""
+    """The last reader and writer of each row, by queue, and the pairs of accesses without an order."""
 
     def __init__(
         self, program: Sequence[Instruction], order: Order, config: Config, memory: Mapping[int, Array]
@@ -148,7 +149,7 @@ class _Races:
         last[0 if kinds == (1,) else 1, queue, at] = clock[queue]
 
     def _placed(self, place: Place, rows: Array) -> Array:
-        """Rows of DRAM by their place in the images, one after the other."""
+        """Rows of DRAM as consecutive numbers over all images."""
         if place is not Place.DRAM:
             return rows
         at, offset = np.zeros(len(rows), np.int64), 0

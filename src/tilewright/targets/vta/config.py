@@ -9,7 +9,7 @@ from tilewright.support.errors import TargetError
 
 
 class Memory(IntEnum):
-    """The memories that LOAD and STORE name, by their number in the instruction word."""
+    """The memories that LOAD and STORE refer to, by their number in the instruction word."""
 
     UOP = 0
     WGT = 1
@@ -103,8 +103,8 @@ class Config:
                 return self.lanes
 
     def buffer_bytes(self, memory: Memory) -> int:
-        """Bytes of one row in the accelerator's buffer. Rows of ACC8 have one byte a lane in DRAM and four in the
-        buffer."""
+        """Bytes of one row in the accelerator's buffer. Rows of ACC8 have one byte for each lane in DRAM and four in
+        the buffer."""
         return 4 * self.lanes if memory is Memory.ACC8 else self.dram_bytes(memory)
 
 

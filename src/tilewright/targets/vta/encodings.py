@@ -1,4 +1,4 @@
-"""Files of field values and the words that hold them, for the encoder and the decoder alone.
+"""Files of field values and the instruction words that encode them, for tests of the encoder and the decoder.
 
 For each kind of word ("mem", "gemm", "alu", "uop") an `.npz` of NumPy has `KIND_values`, int64[n, fields] in the order
 of the fields, and `KIND_words`, uint8[n, 16] (of micro-operations uint8[n, 4]).
@@ -26,7 +26,7 @@ _ARRAYS = {f"{kind}_{part}": (of, 2) for kind in _LAYOUTS for part, of in (("val
 
 
 def has_encodings(path: str | Path) -> bool:
-    """Whether a file is an archive of encodings, by the names of its members."""
+    """Whether a file is an archive of encodings, from the names of its members."""
     try:
         with zipfile.ZipFile(path) as archive:
             return "mem_words.npy" in archive.namelist()
@@ -35,7 +35,8 @@ def has_encodings(path: str | Path) -> bool:
 
 
 def differences(path: str | Path) -> tuple[int, list[str]]:
-    """How many words there are, and which are encoded or decoded otherwise. Raises ParseError for a damaged file."""
+    """The number of words, and descriptions of those that are encoded or decoded differently. Raises ParseError for a
+    damaged file."""
     stored = arrays(Path(path), _ARRAYS)
     count, results = 0, list[str]()
     for kind, layout in _LAYOUTS.items():

@@ -1,7 +1,7 @@
-"""Running a program in its legal orders, to see that they leave the same memory.
+"""Runs a program in its legal orders, to see whether they leave the same memory.
 
-Orders that differ only in the order of instructions that do not touch each other's rows leave the same, so that one
-of them stands for all (sleep sets; Godefroid, 1996). A program without races has one such class.
+Orders that only differ in the order of independent instructions leave the same memory, so that one of them represents
+all (sleep sets; Godefroid, 1996). A program without races has one such class.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Explored:
 
     Args:
         orders: how many orders were run.
-        complete: whether these stand for all legal orders, or are a sample of them.
-        outcomes: an order for each different memory that was left.
-        analysis: what was results without running them.
+        complete: whether these represent all legal orders, or are a sample.
+        outcomes: one order for each different final memory.
+        analysis: the result of the static check of the program.
     """
 
     orders: int
@@ -43,8 +43,8 @@ class Explored:
 def explore(
     program: Sequence[Instruction], dram: Mapping[int, Array], config: Config = DEFAULT, limit: int = 200, seed: int = 0
 ) -> Explored:
-    """Run a program in all its legal orders, one for each class of equal ones, if there are at most `limit` of them;
-    else in `limit` orders by chance. What never runs is left out of all of them."""
+    """Run a program in all of its legal orders, one for each equivalence class, if there are at most `limit` classes;
+    else in `limit` random orders. Instructions that can never run are omitted."""
     analysis = analyse(program, dram, config)
     conflicts = _conflicts(analysis)
     words = encode(list(program), config)
@@ -94,7 +94,7 @@ def classes(order: Order, conflicts: Mapping[int, frozenset[int]]) -> Iterator[t
 
 
 def _enabled(order: Order, queues: Sequence[tuple[int, ...]], path: Sequence[int]) -> list[int]:
-    """The instructions that can run after a path."""
+    """The instructions that can run next after a path."""
     done = set(path)
     results = []
     for queue in queues:
@@ -105,7 +105,7 @@ def _enabled(order: Order, queues: Sequence[tuple[int, ...]], path: Sequence[int
 
 
 def by_chance(order: Order, rng: np.random.Generator) -> tuple[int, ...]:
-    """A random order of the instructions that the queues and their tokens allow."""
+    """A random legal order of the instructions."""
     queues = [tuple(k for k in q if order.clocks[k] is not None) for q in order.queues]
     path: list[int] = []
     while choices := _enabled(order, queues, path):
@@ -114,8 +114,8 @@ def by_chance(order: Order, rng: np.random.Generator) -> tuple[int, ...]:
 
 
 def _conflicts(analysis: Analysis) -> dict[int, frozenset[int]]:
-    """For each instruction, those of its own queue and those that it races with. All other pairs are ordered, or touch
-    no common row."""
+    """For each instruction, those of its own queue, and those that it races with. All other pairs are ordered, or
+    access no common row."""
     result: dict[int, set[int]] = {k: set() for k in analysis.accesses}
     owner = {k: q for q, queue in enumerate(analysis.order.queues) for k in queue}
     racing = [(a, b) for a in result for b in result if a < b and owner[a] != owner[b]]

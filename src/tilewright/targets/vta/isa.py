@@ -56,7 +56,7 @@ NO_TOKENS = Tokens()
 
 @dataclass(frozen=True, slots=True)
 class Uop:
-    """One micro-operation: rows that the loops of GEMM and ALU start from."""
+    """One micro-operation: the rows at which the loops of GEMM and ALU start."""
 
     dst: int = 0
     src: int = 0
@@ -65,7 +65,7 @@ class Uop:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Rows of DRAM into a buffer, as a padded picture of `y_size` lines; `x_size` 0 does nothing."""
+    """LOAD: rows of DRAM into a buffer, as a padded image of `y_size` lines; with `x_size` 0 it does nothing."""
 
     memory: Memory
     sram_base: int = 0
@@ -81,7 +81,7 @@ class Load:
 
     @property
     def rows(self) -> int:
-        """Rows of the buffer that are written."""
+        """The number of buffer rows that are written."""
         if not self.x_size:
             return 0
         return (self.x_pad_0 + self.x_size + self.x_pad_1) * (self.y_pad_0 + self.y_size + self.y_pad_1)
@@ -89,7 +89,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The low bytes of accumulators to DRAM."""
+    """STORE: the low bytes of accumulators to DRAM."""
 
     memory: Memory = Memory.OUT
     sram_base: int = 0
@@ -151,7 +151,7 @@ class Alu:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The end of a program."""
+    """FINISH: the end of a program."""
 
     tokens: Tokens = field(default=NO_TOKENS)
 
@@ -190,7 +190,7 @@ def uop_fields(config: Config = DEFAULT) -> Fields:
 
 
 def unpack(words: Array, layout: Fields) -> dict[str, Array]:
-    """Field values (int64[n]) of words (uint8[n, 16] or uint8[n, 4]); gaps are not looked at."""
+    """Field values (int64[n]) of words (uint8[n, 16] or uint8[n, 4]); gaps are ignored."""
     words64 = _words64(words)
     result: dict[str, Array] = {}
     at = 0
@@ -206,7 +206,8 @@ def unpack(words: Array, layout: Fields) -> dict[str, Array]:
 
 
 def pack(values: dict[str, Array], layout: Fields, size: int = WORD) -> Array:
-    """Words (uint8[n, size]) of field values, gaps 0. Raises ParseError for a value that its field cannot hold."""
+    """Words (uint8[n, size]) from field values, with gaps 0. Raises ParseError for a value that its field cannot
+    hold."""
     count = len(next(iter(values.values())))
     words64 = np.zeros((count, 2), np.uint64)
     at = 0

@@ -2,8 +2,8 @@
 
     void symbol(ptr operands..., ptr result, ptr memory)
 
-`memory` has the bytes of the accelerator's buffers; nothing else is selection between calls, so that any number of
-threads may call it, each with memory of its own.
+`memory` has the bytes of the accelerator's buffers; there is no other state between calls, so that any number of
+threads may call it, each with its own memory.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def kernel_text(
 
 
 def _machine(f: Function, memory: Value, segments: Value, count: int, config: Config) -> Value:
-    """The table of addresses that the simulator reads, with counters and tokens after it that begin at 0."""
+    """Emit the simulator's table of addresses, followed by counters and tokens, which begin at 0."""
     table = f.space(8 * len(MACHINE))
     counts = f.space(8 * (len(COUNTERS) + 4))
     for k in range(len(COUNTERS) + 4):

@@ -83,7 +83,7 @@ def _count(f: Function, machine: Value, name: str, by: Value) -> None:
 
 
 def _segment(m: Module) -> None:
-    """Where `size` bytes at a DRAM address are in this process; null if they are not all in one segment."""
+    """The address in this process of `size` bytes at a DRAM address; null if they are not all in one segment."""
     with m.function("tw_vta_at", PTR, [("m", PTR), ("at", I64), ("size", I64)], local=True) as (f, (machine, at, size)):
         segments = _part(f, machine, "segments")
         with f.each(_part(f, machine, "count")) as k:
@@ -225,7 +225,7 @@ def _multiply(f: Function, to: Value, inp: Value, wgt: Value, config: Config) ->
 
 
 def _number(f: Function, word: Value, layout: Fields) -> Value:
-    """How many operations an instruction has; 0 for an empty list of micro-operations."""
+    """The number of operations of an instruction; 0 for an empty list of micro-operations."""
     bgn, end = _get(f, word, layout, "uop_bgn"), _get(f, word, layout, "uop_end")
     uops = f.call(I64, "llvm.smax.i64", end - bgn, (I64, 0))
     return _get(f, word, layout, "iter_out") * _get(f, word, layout, "iter_in") * uops
@@ -235,7 +235,7 @@ def _number(f: Function, word: Value, layout: Fields) -> Value:
 def _operations(
     f: Function, word: Value, machine: Value, layout: Fields, config: Config
 ) -> Iterator[tuple[Value, Value, Value]]:
-    """The loops of GEMM and ALU around a body, which is source the rows of one operation."""
+    """Emit the loops of GEMM and ALU around a body; yields the rows of one operation."""
     bgn, end = (_get(f, word, layout, n) for n in ("uop_bgn", "uop_end"))
     with f.when(_number(f, word, layout).eq(0)):
         f.ret(0)
@@ -346,7 +346,7 @@ def _queue(m: Module) -> None:
 
 
 def _ready(m: Module) -> None:
-    """Take the tokens that an instruction pops: 0 if they are there, else -1; or a fault's code."""
+    """Consume the tokens that an instruction pops: 0 if they are available, else -1; or a fault's code."""
     head = fields(Opcode.LOAD)
 
     def counts(f: Function, queue: Value, of: tuple[int, int, int]) -> Value:

@@ -1,9 +1,9 @@
-"""The order that the tokens of a program state, and what they leave open.
+"""The partial order of instructions that the tokens of a program define.
 
 Each counter of tokens is filled by one queue and emptied by one, so that the n-th pop always takes the n-th push. So
-what happens before what does not depend on timing: it is one partial order, in which the queues' own orders and each
-pair of a push and its pop stand (as in a marked graph; Commoner et al., 1971). It has a cycle or a pop without a push
-exactly if every run stops before its end, and two instructions may run in either order exactly if it leaves that open.
+the order does not depend on timing: it is one partial order, composed of the queues' own orders and each pair of a push
+and its pop (as in a marked graph; Commoner et al., 1971). It has a cycle, or a pop without a push, exactly if every run
+stops before its end; and two instructions may run in either order exactly if they are unordered in it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COUNTERS: tuple[tuple[Queue, Queue], ...] = (
 """The queues that fill and empty each of the four counters."""
 
 Clock = tuple[int, int, int]
-"""How many instructions of each queue."""
+"""A number of instructions for each queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class Order:
     Args:
         queues: the numbers of each queue's instructions.
         waits: for each instruction, those of other queues whose tokens it pops.
-        clocks: for each instruction that can run, how many of each queue have run when it begins at the earliest; its
-            own queue's count is its place there.
+        clocks: for each instruction that can run, how many of each queue must have run before it; its own queue's count
+            is its position there.
         run: all instructions that can run, in one of their possible orders.
         stuck: the first instruction of each queue that never runs.
-        invalid: instructions with tokens to a queue that there is not.
-        left: tokens that stay in each counter of `COUNTERS`.
+        invalid: instructions with tokens for a queue that does not exist.
+        left: tokens that remain in each counter of `COUNTERS`.
     """
 
     queues: tuple[tuple[int, ...], ...]
@@ -51,21 +51,21 @@ class Order:
 
 
 def pops(instruction: Instruction) -> list[int]:
-    """The counters that an instruction waits for."""
+    """The counters from which an instruction pops a token."""
     t, queue = instruction.tokens, queue_of(instruction)
     results = [(t.pop_prev, queue - 1), (t.pop_next, queue + 1)]
     return [k for k, (a, b) in enumerate(COUNTERS) if b == queue and any(flag and side == a for flag, side in results)]
 
 
 def pushes(instruction: Instruction) -> list[int]:
-    """The counters that an instruction fills."""
+    """The counters to which an instruction pushes a token."""
     t, queue = instruction.tokens, queue_of(instruction)
     results = [(t.push_prev, queue - 1), (t.push_next, queue + 1)]
     return [k for k, (a, b) in enumerate(COUNTERS) if a == queue and any(flag and side == b for flag, side in results)]
 
 
 def is_valid(instruction: Instruction) -> bool:
-    """Whether an instruction has tokens of existing queues only."""
+    """Whether all tokens of an instruction are for existing queues."""
     t, queue = instruction.tokens, queue_of(instruction)
     if queue is Queue.LOAD:
         return not (t.pop_prev or t.push_prev)
@@ -111,7 +111,7 @@ def order_of(program: Sequence[Instruction]) -> Order:
 def _clocks(
     queues: Sequence[Sequence[int]], waits: Sequence[Sequence[int | None]]
 ) -> tuple[list[Clock | None], list[int]]:
-    """The clocks of what can run, and an order in which it can."""
+    """The clocks of the instructions that can run, and an order in which they can."""
     clocks: list[Clock | None] = [None] * len(waits)
     places = [0, 0, 0]
     owner = {k: q for q, queue in enumerate(queues) for k in queue}

@@ -15,9 +15,11 @@ _COLORS = {"Load": "#4c78a8", "Store": "#54a24b", "Gemm": "#e45756", "Alu": "#f5
 
 
 def text(program: Sequence[Instruction], times: Timeline, width: int = 100, cycles: int | None = None) -> str:
-    """Three lines of `width` characters, each for as many cycles: what the queue does most in them, or nothing.
+    """Three lines of `width` characters, one for each queue; each character stands for equally many cycles, and shows
+    what the queue mostly does in them.
 
-    The cycles and the share of peak follow. `cycles` is what the width stands for, if not the program's own cycles."""
+    The cycles and the share of peak follow. `cycles` is what the width stands for, if not the program's own cycles.
+    """
     total = cycles or times.cycles
     lines = []
     for queue in Queue:

@@ -1,4 +1,4 @@
-"""The functional simulator: a program's words and its memory to the memory that it leaves, and counters.
+"""The functional simulator: runs a program's words on a memory image, and counts bytes and operations.
 
     machine = Machine()
     image = machine.run(words, {4096: image})        # bytes at DRAM addresses, written in place
@@ -24,7 +24,7 @@ from tilewright.targets.vta.native import COUNTERS, FAULTS, simulator_text
 Array = np.ndarray[Any, Any]
 
 MAX_WORK = 1 << 31
-"""Operations and rows of a program that is run: some minutes."""
+"""The most operations and rows of a program that is run, which take some minutes."""
 
 
 class SimulationError(Error):
@@ -41,7 +41,7 @@ def _library(config: Config) -> tuple[Library, dict[str, Any]]:
 
 
 class Machine:
-    """One VTA with the content of its buffers, which begin as zeros, its tokens and counters."""
+    """One VTA with the contents of its buffers (initially zeros), its tokens and its counters."""
 
     def __init__(self, config: Config = DEFAULT) -> None:
         self.config = config
@@ -71,7 +71,7 @@ class Machine:
         del selection
 
     def step(self, words: Array, order: Sequence[int], dram: Mapping[int, Array]) -> None:
-        """Run instructions in this order, whatever their tokens say. Raises as `run` does."""
+        """Run instructions in this order, ignoring their tokens. Raises as `run` does."""
         words = _checked(words, self.config)
         table, selection = self._table(dram)
         function = _library(self.config)[1]["tw_vta_execute"]
@@ -81,7 +81,7 @@ class Machine:
         del selection
 
     def _table(self, dram: Mapping[int, Array]) -> tuple[Array, list[Array]]:
-        """The table of addresses, and what must live as long as it is used."""
+        """The table of addresses, and the arrays that must live as long as it is used."""
         for base, memory in dram.items():
             if base < 0 or not memory.flags.c_contiguous or not memory.flags.writeable:
                 raise CallError("no DRAM", where=f"address {base}", expected="contiguous arrays that may be written")
@@ -108,7 +108,7 @@ def _buffer(config: Config, memory: Memory) -> Array:
 
 
 def _checked(words: Array, config: Config) -> Array:
-    """Words as the native code reads them. Raises CallError for what is none, and for more work than is done."""
+    """Words in the form that native code reads. Raises CallError for invalid ones, and for more than `MAX_WORK`."""
     if words.dtype != np.uint8 or words.ndim != 2 or words.shape[1] != WORD:
         raise CallError("no program", expected="uint8[n, 16]", got=f"{words.dtype}{list(words.shape)}")
     total = work(words, config)
@@ -118,7 +118,7 @@ def _checked(words: Array, config: Config) -> Array:
 
 
 def work(words: Array, config: Config = DEFAULT) -> int:
-    """Operations of GEMM and ALU, and rows of LOAD and STORE."""
+    """The number of operations of GEMM and ALU plus rows of LOAD and STORE."""
     codes = opcodes(words)
     total = 0
     for code in (Opcode.GEMM, Opcode.ALU, Opcode.LOAD, Opcode.STORE):

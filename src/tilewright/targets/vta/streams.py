@@ -1,7 +1,7 @@
-"""Files of recorded streams: programs with the memory they start from and the memory and counters they leave.
+"""Files of recorded streams: programs with their initial memory, final memory and counters.
 
-The format is that of NumPy's `.npz` with the arrays of `_ARRAYS`, which docs/vta.md describes. Files come from outside:
-nothing is unpickled, and sizes, types and places are checked before anything is read.
+The format is NumPy's `.npz` with the arrays of `_ARRAYS`, which docs/vta.md describes. Files come from outside: nothing
+is unpickled, and sizes, types and positions are checked before anything is read.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tilewright.targets.vta.simulator import Machine, SimulationError
 Array = np.ndarray[Any, Any]
 
 LARGEST = 1 << 31
-"""Bytes of all arrays of a file."""
+"""The most bytes of all arrays of a file."""
 _ARRAYS: dict[str, tuple[str, int]] = {
     "name": ("U", 1), "insn": ("u1", 2), "insn_start": ("i8", 1), "dram": ("u1", 1), "dram_start": ("i8", 1),
     "delta": ("u1", 1), "dram_base": ("u4", 1), "counters": ("u8", 2), "counter_names": ("U", 1),
 }  # fmt: skip
-"""The arrays that are read: type and number of dimensions."""
+"""The arrays that are read, with type and number of dimensions."""
 _UNREADABLE: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
     zlib.error,
@@ -108,7 +108,7 @@ def write(path: str | Path, streams: list[Stream]) -> None:
 
 
 def differences(stream: Stream, config: Config = DEFAULT) -> list[str]:
-    """The differences of a run from a stream, in each of the three orders in which the queues may begin."""
+    """The differences of a run from a recorded stream, in each of the three orders in which the queues may start."""
     results: list[str] = []
     for first in range(3):
         machine, image = Machine(config), stream.before.copy()
@@ -129,8 +129,7 @@ def differences(stream: Stream, config: Config = DEFAULT) -> list[str]:
 
 
 def arrays(path: Path, wanted: Mapping[str, tuple[str, int]]) -> dict[str, Array]:
-    """Arrays of a file by name, whose types and numbers of dimensions are these, checked one by one. Raises
-    ParseError."""
+    """Arrays of a file by name; each must have this type and number of dimensions. Raises ParseError."""
     try:
         with zipfile.ZipFile(path) as archive:
             sizes = {i.filename: i.file_size for i in archive.infolist()}

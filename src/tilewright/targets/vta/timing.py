@@ -1,7 +1,7 @@
-"""When each instruction of a program runs: a model of the three queues with their tokens.
+"""The time at which each instruction of a program runs, by a model of the three queues with their tokens.
 
-An instruction begins when the one before it in its queue is over and every token that it pops was pushed. What it takes
-follows from its words alone. Each queue reaches DRAM through a port of its own.
+An instruction begins when its predecessor in the queue has ended and every token that it pops was pushed. Its duration
+only depends on its words. Each queue reaches DRAM through a port of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Timing:
             (LOG_BUS_WIDTH 6).
         latency: from the request of a transfer to its first bytes; some hundred nanoseconds at 100 MHz.
         decode: of any instruction.
-        fill: until the pipeline of the GEMM core or of the ALU gives its first row; then it gives one a cycle.
+        fill: until the pipeline of the GEMM core or of the ALU returns its first row; then one row each cycle.
         alu_row: cycles of the ALU for a row whose other operand is a row, too, as accumulators have one read port.
     """
 
@@ -53,7 +53,7 @@ class Timing:
         return self.decode
 
     def _moved(self, nbytes: int, lines: int) -> int:
-        """Cycles of a transfer; the lines follow each other, each in whole beats of the bus."""
+        """Cycles of a transfer; lines follow each other, each rounded up to whole beats of the bus."""
         if not lines:
             return 0
         return self.latency + lines * -(-(nbytes // lines) // self.port_bytes)
@@ -64,7 +64,7 @@ DEFAULT_TIMING = Timing()
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When one instruction runs."""
+    """The begin and end of one instruction in cycles."""
 
     instruction: int
     queue: Queue
@@ -74,7 +74,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A program in time.
+    """The timeline of a program.
 
     Args:
         spans: of all instructions, in the order of the program.
@@ -88,7 +88,7 @@ class Timeline:
 
     @property
     def share(self) -> float:
-        """The share of the GEMM core's peak."""
+        """The achieved share of the GEMM core's peak."""
         return self.gemms / self.cycles if self.cycles else 0.0
 
     def busy(self, queue: Queue) -> float:
@@ -97,7 +97,7 @@ class Timeline:
 
 
 def timeline(program: Sequence[Instruction], config: Config = DEFAULT, timing: Timing = DEFAULT_TIMING) -> Timeline:
-    """When the instructions of a program run. Raises CompileError for one that stops before its end."""
+    """The timeline of a program. Raises CompileError for one that stops before its end."""
     order = order_of(program)
     if order.stuck:
         raise CompileError("the program waits for ever", where=f"instruction {order.stuck[0]}")

@@ -1,10 +1,10 @@
-"""Tokens for a program without any: as few as keep each pair of accesses to a row in the order of the program.
+"""Adds tokens to a program without any: the fewest that keep each pair of accesses to a row in program order.
 
     load a; gemm a; load a          ->      load a +next; gemm a -prev +prev; load a -next
 
 For each instruction and each other queue, the last instruction there that it must wait for is known from the rows; a
 pair that is ordered already, also by way of the third queue, gets no token. Between load and store there is no counter:
-an instruction of the compute queue that does nothing stands between.
+an instruction of the compute queue that does nothing is inserted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _POP = {
 def with_tokens(
     program: Sequence[Instruction], dram: Mapping[int, Array], config: Config = DEFAULT
 ) -> list[Instruction]:
-    """A program with tokens, which ends with a FINISH that comes after all else.
+    """The program with tokens, ended by a FINISH that waits for all other instructions.
 
     Args:
         program: instructions in an order that is right; a FINISH at most at its end.
@@ -61,7 +61,7 @@ def with_tokens(
 
 
 class _Waits:
-    """A program that grows, with what each queue knows of the others."""
+    """A program under construction, with the instructions that each queue knows to have ended in the others."""
 
     def __init__(self) -> None:
         self.program: list[Instruction] = []
@@ -71,7 +71,7 @@ class _Waits:
         self.last: dict[tuple[Place, int, Queue], Array] = {}
 
     def add(self, i: Instruction, reads: Sequence[tuple[Place, Array]], writes: Sequence[tuple[Place, Array]]) -> None:
-        """The next instruction, and what it touches."""
+        """Append the next instruction, with the rows that it accesses."""
         queue = queue_of(i)
         needed = [0, 0, 0]
         for kinds, touched in (((1,), reads), ((0, 1), writes)):
@@ -88,12 +88,12 @@ class _Waits:
                     self._last(place, kind, queue, int(rows[-1]) + 1)[rows] = len(self.places[queue])
 
     def finish(self) -> None:
-        """A FINISH after everything."""
+        """Append a FINISH that waits for everything."""
         counts = [len(p) for p in self.places]
         self._append(Finish(), Queue.COMPUTE, self._waited(Queue.COMPUTE, counts))
 
     def _last(self, place: Place, kind: int, queue: Queue, size: int) -> Array:
-        """For each row, how many instructions of a queue there are up to the last that read (0) or wrote (1) it."""
+        """For each row, how many instructions a queue has up to the last one that read (0) or wrote (1) it."""
         key = (place, kind, queue)
         entry = self.last.get(key)
         if entry is None or len(entry) < size:
@@ -104,14 +104,14 @@ class _Waits:
         return entry
 
     def _waited(self, queue: Queue, needed: Sequence[int]) -> list[Queue]:
-        """The queues to wait for, so many of each queue having to be over."""
+        """The queues to wait for, if `needed` instructions of each queue must have ended."""
         if queue is not Queue.COMPUTE:
             return self._waited_outside(queue, needed)
         missing = [q for q in Queue if q is not queue and needed[q] > self.known[queue][q]]
         return [self._wait(queue, self.places[q][needed[q] - 1], q) for q in missing]
 
     def _waited_outside(self, queue: Queue, needed: Sequence[int]) -> list[Queue]:
-        """The queues that load and store wait for: they wait for instructions of the compute queue alone."""
+        """The queues that load and store wait for, which can only be the compute queue."""
         across = Queue(2 - queue)
         direct = needed[Queue.COMPUTE] if needed[Queue.COMPUTE] > self.known[queue][Queue.COMPUTE] else 0
         known = self.known[queue][across]
@@ -124,7 +124,7 @@ class _Waits:
         return [self._wait(queue, self.places[Queue.COMPUTE][direct - 1], Queue.COMPUTE)] if direct else []
 
     def _wait(self, queue: Queue, k: int, other: Queue) -> Queue:
-        """Let `queue` wait for an instruction of another one."""
+        """Make `queue` wait for an instruction of another queue."""
         i = self.program[k]
         self.program[k] = replace(i, tokens=replace(i.tokens, **{_PUSH[other, queue]: True}))
         self.known[queue] = [max(a, b) for a, b in zip(self.known[queue], self.clocks[k], strict=True)]
