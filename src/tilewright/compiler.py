@@ -90,7 +90,6 @@ from tilewright.transform.graph.views import place_views
 from tilewright.transform.layout.assign import assign_layouts, in_blocks
 from tilewright.transform.loops import passes as loop_passes
 from tilewright.transform.loops.prefetch_share import WeightPrefetch
-from tilewright.transform.recompute import recompute
 from tilewright.transform.regions.captures import lift_constants, names_of
 from tilewright.transform.regions.optimise import optimise_bodies
 from tilewright.transform.remember import remembering
@@ -458,6 +457,8 @@ def _recomputed(
     part: Part, names: Interface, target: Target, budget: str | int
 ) -> tuple[tuple[Call, ...], Mapping[Value, Place]]:
     """The calls of a program within a budget of memory, and where values stand."""
+    from tilewright.transform.recompute import recompute  # which few compiles need
+
     graph = part.graph
     leading = [*graph.inputs, *graph.outputs, *graph.params]
     hosts = outputs_are_hosts(names, budget)

@@ -20,7 +20,6 @@ from tilewright.ir.graph import Value
 from tilewright.ir.key import key
 from tilewright.ir.loops import NTHREADS, PrimFunc
 from tilewright.ir.notes import MayAlias, PastCaches, with_note
-from tilewright.ir.parser import parse_expr
 from tilewright.ir.rewrite import substitute
 from tilewright.plans import Planned, decided, may_differ, plan
 from tilewright.plans.framework.decisions import scheduled
@@ -343,6 +342,8 @@ def _decode(
 
 def _size(text: str, names: Mapping[str, Var]) -> Expr:
     """The size as text over canonical names, in this function's symbols."""
+    from tilewright.ir.parser import parse_expr  # which kernels that are compiled do without
+
     canonical = {v.renamed(name): v for name, v in names.items()}
     return substitute(parse_expr(text, canonical), canonical)
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Generic, Literal, TypeVar
 
-from tilewright.ir import parser
 from tilewright.ir.attributes import Attrs, AttrValue
 from tilewright.ir.expr import Expr
 from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
@@ -243,11 +242,15 @@ def emit1(
 
 def parse_graph(text: str, *, source: str = "<text>") -> Graph:
     """The graph that `text` prints, with operators of the registry. Raises ParseError."""
+    from tilewright.ir import parser  # which compiles of models do without
+
     return parser.parse_graph(text, lambda op: get(op).attrs, source=source)
 
 
 def parse_func(text: str, *, source: str = "<text>") -> PrimFunc:
     """The loop program that `text` prints, its blocks' origins operators of the registry. Raises ParseError."""
+    from tilewright.ir import parser  # which compiles of models do without
+
     return parser.parse_func(text, lambda op: get(op).attrs, source=source)
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from tilewright.runtime import artifact
 from tilewright.runtime.engine import Engine
 from tilewright.runtime.interop import Array
-from tilewright.runtime.profile import Profile, measure_prepare
 from tilewright.runtime.program import Program, link
 from tilewright.runtime.recorded import describe
 from tilewright.runtime.runner import Runner
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.gpu.device import Device
     from tilewright.runtime.gpu.weights import DeviceWeights
     from tilewright.runtime.manifest import Manifest
+    from tilewright.runtime.profile import Profile
     from tilewright.runtime.stream import Stream
     from tilewright.runtime.trace_events import Timeline
 
@@ -190,6 +190,8 @@ class Model(Runner):
 
     def profile_prepare(self, repeat: int = 5) -> Profile:
         """Time every kernel that packs weights, with the current weights."""
+        from tilewright.runtime.profile import measure_prepare  # here: few models are timed
+
         self._on_host("timing of kernels")
         return measure_prepare(self._engine, self._weights.lend().raw, repeat)
 

@@ -26,7 +26,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from tilewright.ir.expr import Var
-from tilewright.ir.parser import parse_expr
 from tilewright.ir.rewrite import variables
 from tilewright.schedule.index_map import IndexMap
 from tilewright.support.classes import dataclass
@@ -257,6 +256,8 @@ class _Parser:
         return _ref(match)
 
     def index_map(self) -> IndexMap:
+        from tilewright.ir.parser import parse_expr  # which compiles of models do without
+
         arguments: list[Var] = []
         if self.peek()[1] != ":":
             arguments.append(Var(self.name()))

@@ -47,11 +47,14 @@ def check(*names: str) -> Callable[[Callable[[Call], None]], Callable[[Call], No
 
 
 def find(domain: str, name: str) -> Rule | None:
-    import tilewright.frontend.onnx.rules  # noqa: F401  imports every file of rules
+    """The rule of an operator; None if there is none. Then all rules and `CHECKS` are registered."""
+    import tilewright.frontend.onnx.rules
 
-    if domain in ("", "ai.onnx"):
-        return RULES.get(name)
-    return RULES.get(f"{domain}.{name}") or plugin_rules().get(f"{domain}.{name}")
+    own = domain in ("", "ai.onnx")
+    key = name if own else f"{domain}.{name}"
+    if key not in RULES:
+        import tilewright.frontend.onnx.rules.families  # noqa: F401  registers the others
+    return RULES.get(key) or (None if own else plugin_rules().get(key))
 
 
 STORAGE = frozenset(

@@ -1,55 +1,23 @@
-"""The rules by theme; importing this package registers all of them."""
+"""The rules by theme; importing this package registers those that most models need, `families` the others."""
 
 from __future__ import annotations
 
 from tilewright.frontend.onnx.rules import (
     constants,
     contraction,
-    deform,
-    einsum,
-    extent,
-    index,
-    legacy,
-    microsoft,
-    microsoft_attention,
-    microsoft_quant,
-    ml,
     norm,
-    optimizers,
     pointwise,
     pool,
-    quant,
     reduce,
-    resize,
-    rnn,
-    scan,
     shape,
-    signal,
-    trees,
 )
 
 __all__ = [
     "constants",
     "contraction",
-    "deform",
-    "einsum",
-    "extent",
-    "index",
-    "legacy",
-    "ml",
-    "microsoft",
-    "microsoft_attention",
-    "microsoft_quant",
     "norm",
-    "optimizers",
     "pointwise",
     "pool",
-    "quant",
     "reduce",
-    "resize",
-    "rnn",
-    "scan",
     "shape",
-    "signal",
-    "trees",
 ]

@@ -1,0 +1,41 @@
+"""Imports the rules that few models need, which registers them."""
+
+from __future__ import annotations
+
+from tilewright.frontend.onnx.rules import (
+    deform,
+    einsum,
+    extent,
+    index,
+    legacy,
+    microsoft,
+    microsoft_attention,
+    microsoft_quant,
+    ml,
+    optimizers,
+    quant,
+    resize,
+    rnn,
+    scan,
+    signal,
+    trees,
+)
+
+__all__ = [
+    "deform",
+    "einsum",
+    "extent",
+    "index",
+    "legacy",
+    "microsoft",
+    "microsoft_attention",
+    "microsoft_quant",
+    "ml",
+    "optimizers",
+    "quant",
+    "resize",
+    "rnn",
+    "scan",
+    "signal",
+    "trees",
+]
