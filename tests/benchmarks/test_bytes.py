@@ -180,7 +180,7 @@ CHANGES = {
     "transform/graph/ragged.py": ("", f"_was = with_ragged; with_ragged = lambda *a: {REVERSED}"),
     "transform/graph/recurrences.py": ("", "recognise_recurrences = lambda graph: graph"),
     "transform/regions/optimise.py": ("", "optimise_bodies = lambda graph, passes: graph"),
-    "transform/graph/quantised.py": ("", "multiply_quantised = lambda graph, target: graph"),
+    "transform/graph/quantised.py": ("", "multiply_quantised = lambda graph, *around: graph"),
     "frontend/common/forest.py": ("", "_i32 = lambda values: np.ascontiguousarray(values[::-1]).view(np.int32)"),
     "frontend/stablehlo/rules/pointwise.py": ('"negate": "neg",', '"negate": "neg", "tanh": "sin",'),
     "formulas/printer.py": ("", "_was = nest_text; nest_text = lambda *a: _was(*a).replace(' +! ', ' max! ')"),

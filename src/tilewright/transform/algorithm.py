@@ -34,6 +34,7 @@ class Record:
         operator: the operator's name.
         offer: from the options of a node so far to its options with this algorithm, where that fits and is allowed.
         lower: rewrite a node that carries the note, with an `Assigner` of `transform/layout/`; returns whether it did.
+        integers: whether it computes integers, too; nodes whose result is one are offered no other.
     """
 
     kind: type[Algorithm]
@@ -41,6 +42,7 @@ class Record:
     offer: Callable[[Surroundings, Node, list[Option]], list[Option]]
     lower: Callable[[Any, Node], bool]
     turn: int = 0
+    integers: bool = False
 
 
 @cache
@@ -58,7 +60,7 @@ def unchanged(enclosing: Surroundings, node: Node, options: list[Option]) -> lis
 def offered(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
     """The options of a node, extended by the offers of all algorithms that have a record for its operator."""
     for record in records().values():
-        if record.operator == node.op:
+        if record.operator == node.op and (record.integers or not node.outputs[0].dtype.is_int):
             options = record.offer(enclosing, node, options)
     return options
 

@@ -18,7 +18,9 @@ from tilewright.ops import parse_graph
 from tilewright.schedule.dot_intrinsics import find_dot
 from tilewright.targets.target import Target
 from tilewright.transform.graph.bounds import bounds
+from tilewright.transform.graph.constant_operands import hoist_constants
 from tilewright.transform.graph.quantised import multiply_quantised
+from tilewright.transform.layout.assign import in_blocks
 
 RNG = np.random.default_rng(0)
 WITH, WITHOUT = Target.parse("znver4"), Target.parse("x86-64-v3")
@@ -202,8 +204,28 @@ def test_layers_that_follow_each_other_stay_narrow() -> None:
 
 def test_the_target_decides() -> None:
     graph = import_onnx(conv(CONVS["blocks"], np.uint8(3), slices=True).model()).graph
-    assert any(n.op == "conv" and n.output.dtype is i32 for n in multiply_quantised(graph, WITH).nodes)
-    assert multiply_quantised(graph, WITHOUT) is graph
+    assert any(n.op == "conv" and n.output.dtype is i32 for n in multiply_quantised(graph, WITH, in_blocks()).nodes)
+
+
+LARGE: dict[str, tuple[dict[str, Any], bool]] = {
+    "transformed": ({"x": (1, 64, 17, 18), "filters": 64, "window": (3, 3), "pads": [1] * 4}, True),
+    "one pixel": ({"x": (1, 64, 17, 18), "filters": 64, "window": (1, 1)}, True),
+    "strided": ({"x": (1, 64, 17, 18), "filters": 64, "window": (3, 3), "strides": [2, 2]}, True),
+    "few filters": ({"x": (1, 64, 17, 18), "filters": 2, "window": (1, 1)}, False),
+    "a line": ({"x": (1, 64, 80), "filters": 64, "window": (3,)}, True),
+}
+
+
+@pytest.mark.costly(3)
+@pytest.mark.parametrize("name", LARGE)
+def test_without_instructions_of_bytes_codes_are_convolved_where_that_is_faster(name: str) -> None:
+    case, faster = LARGE[name]
+    q = conv(case, np.uint8(117), slices=True)
+    graph = hoist_constants(import_onnx(q.model()).graph, ())[0]
+    result = multiply_quantised(graph, WITHOUT, in_blocks())
+    assert any(n.op == "conv" and n.output.dtype is i32 for n in result.nodes) is faster
+    if faster:
+        close(np.asarray(tw.compile(q.model(), target="x86-64-v3")(q.x)), q)  # as transforms of f32 are not
 
 
 GUARDED = """
@@ -232,7 +254,7 @@ def guarded(depth: int, rows: int, scales: str) -> Graph:
 )
 def test_only_what_stays_exact_is_rewritten(depth: int, rows: int, scales: str, rewritten: bool) -> None:
     graph = guarded(depth, rows, scales)
-    result = multiply_quantised(graph, WITH)
+    result = multiply_quantised(graph, WITH, in_blocks())
     assert any(n.op == "matmul" and n.output.dtype is i32 for n in result.nodes) is rewritten
     assert (result is graph) is not rewritten
 

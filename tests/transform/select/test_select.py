@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.transform.select.graphs import OLD, ZEN4, conv, product, surroundings
+from tilewright.algorithms.taps.selection import Taps
 from tilewright.algorithms.winograd import gradient_offers, offers
 from tilewright.algorithms.winograd.gradient_offers import conversions
 from tilewright.algorithms.winograd.offers import filters, tiles, transformed, windows, with_layouts
@@ -191,6 +192,14 @@ def kinds(text: str, **options: str) -> set[str]:
     a = surroundings(text, **options)
     node = a.graph.nodes[-1]
     return {choice.name for _, choice in offered(a, node, one_pixel(a, node))}
+
+
+@pytest.mark.parametrize("kind", ["f32", "i32"])
+def test_integers_are_offered_what_computes_integers(kind: str) -> None:
+    """Two filters are computed by taps, of floats alone."""
+    a = surroundings(conv("1, 32, 20, 20", "2, 32, 3, 3", "1, 2, 20, 20", kind=kind))
+    ways = {type(way) for _, way in offered(a, a.graph.nodes[-1], [(0.0, Direct())])}
+    assert (Taps in ways) == (kind == "f32")
 
 
 def test_ways_of_one_pixel() -> None:

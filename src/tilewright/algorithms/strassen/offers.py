@@ -30,7 +30,7 @@ def with_strips(enclosing: Surroundings, node: Node, options: list[Option]) -> l
     w = node.inputs[1]
     assert w is not None
     filters, channels, *window = (as_int(d) or 0 for d in w.shape)
-    if window != [1, 1] or enclosing.fast(node) not in ALLOWED or w not in enclosing.fixed or w.dtype.is_int:
+    if window != [1, 1] or enclosing.fast(node) not in ALLOWED or w not in enclosing.fixed:
         return options
     block, width = enclosing.block, 2 * enclosing.target.lanes(4)
     fills = channels % (2 * block) == 0 and filters % (2 * width) == 0 and block > 1

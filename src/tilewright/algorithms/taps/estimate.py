@@ -36,7 +36,7 @@ def with_taps(enclosing: Surroundings, node: Node, options: list[Option]) -> lis
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     filters, channels, *window = (as_int(d) or 0 for d in w.shape)
-    if filters >= enclosing.block or window == [1, 1] or node.output.dtype.is_int:
+    if filters >= enclosing.block or window == [1, 1]:
         return options
     block = enclosing.block if channels % enclosing.block == 0 else 1
     changed, blocked = conversion(x, enclosing.target), x in enclosing.blocked

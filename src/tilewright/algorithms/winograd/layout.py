@@ -11,7 +11,7 @@ from tilewright.ops.conv_gradient import ConvWeightGradientAttrs
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.conv import pack, panels_of
 from tilewright.transform.layout.conv_weight import unblocked
-from tilewright.transform.layout.integer import codes_in_blocks, enclosing, keep_sums
+from tilewright.transform.layout.integer import codes_in_blocks, keep_sums, padding_of
 
 
 def winograd(a: Assigner, node: Node) -> bool:
@@ -32,7 +32,7 @@ def _winograd_of_codes(a: Assigner, node: Node, choice: Winograd) -> bool:
         return False
     packed = transformed(a, node, choice, factors.weights)
     attributes = {**_attributes(a, node), "tile": choice.tile}
-    operands = (factors.x, packed, *enclosing(a, factors))
+    operands = (factors.x, packed, *padding_of(a, factors))
     (total,) = a.emit("lowered.conv_winograd", operands, attributes, node.output.name)
     keep_sums(a, node, factors, total, a.block)
     return True

@@ -9,7 +9,7 @@ from tilewright.algorithms.winograd.selection import Winograd, WinogradBySize, W
 from tilewright.transform.algorithm import Record, unchanged
 
 RECORDS = (
-    Record(Winograd, "conv", with_transforms, winograd),
+    Record(Winograd, "conv", with_transforms, winograd, integers=True),
     Record(WinogradBySize, "conv", unchanged, winograd_by_size),
     Record(WinogradSums, "conv_weight_gradient", with_sums, winograd_sums),
 )

@@ -9,6 +9,9 @@ four groups of several channels becomes one without groups, whose filters are ze
 
     y = conv(p, q), 2 groups       ->      y = conv(p, concat(pad(q[:f / 2]), pad(q[f / 2:])))
 
+Where no instruction multiplies bytes, a convolution of codes is taken that is estimated to be faster, by transforms
+(`algorithms/winograd/`) or in pairs of 16 bits.
+
 Products of two computed values, as attention has them, are those of their integers too, where both have one scale.
 Their sizes may be symbols; the depth must be bounded so that sums fit. Products around a softmax in floats are left for
 the kernel of attention:
@@ -41,19 +44,23 @@ from tilewright.targets.target import Target
 from tilewright.transform.graph.bounds import MOVES, bounds, holds, largest
 from tilewright.transform.graph.channels import moved_scale
 from tilewright.transform.graph.matching import op
+from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 from tilewright.transform.problems import convolution_in_pairs, multiplies_alike
+from tilewright.transform.select.convolution import codes_are_faster
+from tilewright.transform.select.surroundings import InBlocks, Surroundings
 
 EXACT: dict[DType, int] = {i32: 1 << 31, f32: 1 << 24}
 """For each type a bound: sums of integers whose magnitude stays below it are exact."""
 
 
-def multiply_quantised(graph: Graph, target: Target) -> Graph:
+def multiply_quantised(graph: Graph, target: Target, in_blocks: InBlocks, options: Options = DEFAULTS) -> Graph:
     """The graph with products of integers in place of those of dequantised values, where the target has instructions
-    for them."""
+    for them, or where codes are estimated to be convolved faster by other ones."""
     if not any(node.op == "cast" and node.output.dtype in EXACT for node in graph.nodes):
         return graph
-    return rewrite(graph, [Rule(op(("conv", "matmul"), "x", "w"), lambda m: _Product(m, target).written())])
+    enclosing = Surroundings(graph, target, options, in_blocks)
+    return rewrite(graph, [Rule(op(("conv", "matmul"), "x", "w"), lambda m: _Product(m, enclosing).written())])
 
 
 MIN_CHANNELS = 4
@@ -75,10 +82,14 @@ class _Quantised:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product of two factors that may be quantised, and the target that computes it."""
+    """A product of two factors that may be quantised, and the graph that encloses it."""
 
     match: Match
-    target: Target
+    enclosing: Surroundings
+
+    @property
+    def target(self) -> Target:
+        return self.enclosing.target
 
     @property
     def fixed(self) -> set[Value]:
@@ -114,7 +125,8 @@ class _Product:
         dense = not pairs and self.is_dense(node)
         single = node.op == "conv" and node.of(ConvAttrs).groups != 1 and not dense and not pairs
         kind = f32 if single else i32
-        if not single and all(find_dot(t, i8, self.target) is None for t in (u8, i8)):
+        by_bytes = any(find_dot(t, i8, self.target) is not None for t in (u8, i8))
+        if not single and not by_bytes and node.op != "conv":
             return None
         if not self.exact(x.integers, w.integers, _depth(node), kind):
             return None
@@ -128,10 +140,18 @@ class _Product:
             total = self.emit("conv", first, second, attrs=replace(attrs, groups=1))
         else:
             total = self.emit(node.op, first, second, attrs=node.attrs)
+        if not single and not by_bytes and not self.are_faster(node, total):
+            return None
         y = self.cast(total, f32)
         if not scales:
             return y
         return self.emit("mul", y, scales[0] if len(scales) == 1 else self.emit("mul", *scales))
+
+    def are_faster(self, node: Node, total: Value) -> bool:
+        """Whether a sum of products of codes is estimated to take less time than that of the numbers."""
+        codes = self.producer(total)
+        self.enclosing.fixed, self.enclosing.producers = self.fixed, self.match.rewriter.producers
+        return codes is not None and codes_are_faster(self.enclosing, node, codes)
 
     def are_computed(self, node: Node, x: _Quantised, w: _Quantised) -> bool:
         """Whether both factors of a matrix product are computed values of types that dot instructions take."""

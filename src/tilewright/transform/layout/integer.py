@@ -150,7 +150,7 @@ def integer_conv(a: Assigner, node: Node) -> bool:
     if grouped and pairs is None:
         return False
     if pairs is not None:
-        total, lanes = convolution_of_pairs(a, pairs, result.x, result.weights, *enclosing(a, result)), a.block
+        total, lanes = convolution_of_pairs(a, pairs, result.x, result.weights, *padding_of(a, result)), a.block
     else:
         total, lanes = _conv_by_dots(a, node, result), result.dot.lanes
     keep_sums(a, node, result, total, lanes)
@@ -191,7 +191,7 @@ def _depth(result: Factors) -> int:
     return prod(window) * (channels + -channels % min(result.dot.lanes, channels + -channels % result.dot.group))
 
 
-def enclosing(a: Assigner, result: Factors) -> tuple[Value, ...]:
+def padding_of(a: Assigner, result: Factors) -> tuple[Value, ...]:
     """The zero point as an operand, which pads the map; () if it is 0."""
     return () if result.zero is None else (a.derive("cast", result.zero, dtype=result.x.dtype),)
 
@@ -208,7 +208,7 @@ def _conv_by_dots(a: Assigner, node: Node, result: Factors) -> Value:
         block = (as_int(weights.shape[1]) or 1) + -(as_int(weights.shape[1]) or 1) % tile.depth
     panels = panel_multiple(filters, dot.lanes)
     packed = a.derive("lowered.pack_conv_dot", weights, block=block, width=dot.lanes, group=dot.group, panels=panels)
-    return a.emit(op, (result.x, packed, *enclosing(a, result)), how, op)[0]
+    return a.emit(op, (result.x, packed, *padding_of(a, result)), how, op)[0]
 
 
 def _in_blocks(a: Assigner, value: Value) -> Value:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-from tilewright.ir.dtype import bf16, f16, f32, i32
+from tilewright.ir.dtype import bf16, f16, f32, i16, i32
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.selection import Algorithm, Direct, Dots, Matrices, Pairs, Pixels, SplitGathered, SplitMatrices
@@ -40,15 +40,43 @@ def convolution_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | No
     sizes = [as_int(d) for d in w.shape]
     if x.type.rank != 4 or x.dtype not in (f32, i32) or None in sizes or 0 in sizes[:2]:
         return None
-    if node.output.dtype.is_int:
-        options = offered(enclosing, node, [])
-        return cheapest_algorithm(enclosing, node, options) if options else None
-    if node.of(ConvAttrs).groups != 1:
+    if node.of(ConvAttrs).groups != 1 and not node.output.dtype.is_int:
         return grouped_algorithm(enclosing, node)
-    options = one_pixel(enclosing, node) if sizes[2:] == [1, 1] else [(0.0, Direct())]
+    options = convolution_options(enclosing, node)
+    return cheapest_algorithm(enclosing, node, options) if options else None
+
+
+def convolution_options(enclosing: Surroundings, node: Node) -> list[Option]:
+    """The options of a convolution of one group, or of codes, of which there may be none."""
+    w = node.inputs[1]
+    assert w is not None
+    if node.output.dtype.is_int:
+        return offered(enclosing, node, [])
+    options: list[Option] = [(0.0, Direct())]
+    if [as_int(d) for d in w.shape[2:]] == [1, 1]:
+        options = one_pixel(enclosing, node)
     options = with_pairs(enclosing, node, with_matrices(enclosing, node, offered(enclosing, node, options)))
-    options = with_dots(enclosing, node, options)
-    return cheapest_algorithm(enclosing, node, options)
+    return with_dots(enclosing, node, options)
+
+
+WORTH_OF_CODES = 1.1
+"""The least gain of multiplying codes in pairs of 16 bits in place of the numbers that they mean."""
+
+
+def codes_are_faster(enclosing: Surroundings, numbers: Node, codes: Node) -> bool:
+    """Whether a convolution of codes, transformed or directly in pairs of 16 bits, is estimated faster than that of the
+    numbers that they mean."""
+    w, pairs = codes.inputs[1], find_dot(i16, i16, enclosing.target)
+    sizes = [] if w is None else [as_int(d) for d in w.shape]
+    if pairs is None or len(sizes) != 4 or None in sizes or 0 in sizes:
+        return False
+    filters, channels, *window = (d or 1 for d in sizes)
+    lines, columns = map(side, codes.output.shape[2:])
+    direct = lines * product_cycles(columns, channels * prod(window), filters, pairs, enclosing.target)
+    own = min([direct, *(cycles for cycles, _ in convolution_options(enclosing, codes))])
+    block = enclosing.block if channels % enclosing.block == 0 else 1
+    others = estimated(enclosing, numbers, convolution_options(enclosing, numbers), block)
+    return own * WORTH_OF_CODES < min(cycles for cycles, _ in others)
 
 
 def one_pixel(enclosing: Surroundings, node: Node) -> list[Option]:
