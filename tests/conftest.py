@@ -66,12 +66,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     retained: set[str] = set()
     day = date.fromisoformat(config.option.day).toordinal()
     for several in cases.values():
-        names, one_of = [item.nodeid for item in several], config.getoption("--one-of")
+        names = [item.nodeid for item in several]
         if not config.getoption("--all-cases"):
             costly, daily = (several[0].get_closest_marker(mark) for mark in ("costly", "daily"))
-            one_of *= 1 if costly is None else costly.args[0]
+            names = names if costly is None else sampled(names, ceil(len(names) / costly.args[0]))
             names = names if daily is None else of_the_day(names, daily.args[0], day)
-        retained.update(sampled(names, ceil(len(names) / one_of)))
+        retained.update(sampled(names, ceil(len(names) / config.getoption("--one-of"))))
     if len(retained) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in retained])
         items[:] = [item for item in items if item.nodeid in retained]

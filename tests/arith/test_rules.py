@@ -36,6 +36,7 @@ def same(a: object, b: object) -> bool:
     return x.dtype == y.dtype and x.tobytes() == y.tobytes()
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("rule", RULES, ids=lambda r: f"{r.before} -> {r.after} [{r.kind}]")
 def test_rule_holds(rule: Rule) -> None:
     rng = random.Random(0)

@@ -61,6 +61,7 @@ def point(r: Random) -> dict[Expr, int]:
     return values | {load: r.choice(edges(t)) for t, loads in LOADS.items() for load in loads}
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("t", TYPES, ids=lambda t: t.name)
 def test_numbers_of_data_wrap(t: DType) -> None:
     r = Random(t.name)

@@ -62,6 +62,7 @@ def test_each_command_takes_functions(cli: Cli, functions: Path, command: str, m
         assert cli(command, "gives:make")[0] == 0
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_bad_models_are_the_same_to_each_command(cli: Cli, functions: Path, command: str) -> None:
     folder, options = functions.parent, FAST.get(command, ())
@@ -87,6 +88,7 @@ def test_compiled_files_are_no_models(cli: Cli, program: Path, command: str) -> 
     assert code == 2 and "is compiled already" in error
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("said", ["n=3", "n=2..64", "n=8..64/8@16"])
 def test_dimensions_mean_the_same_to_each_command(cli: Cli, layer: Path, command: str, said: str) -> None:

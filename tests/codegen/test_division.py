@@ -30,6 +30,7 @@ def divided(name: str, divisor: int, loop: str) -> PrimFunc:
     return PrimFunc("f", (a, q), For(i, const(16), body, loop))  # type: ignore[arg-type]
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("loop", ["serial", "vectorized"])
 @pytest.mark.parametrize("divisor", [1, 2, 8, 3, 12, -1, -8, -3])
 @pytest.mark.parametrize("name", NAMES)
@@ -120,6 +121,7 @@ def test_divisions_that_a_loop_does_not_change_are_done_before_it() -> None:
         np.testing.assert_array_equal(y, np.swapaxes(x + x[..., :1], 0, 1))
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("loop", ["serial", "vectorized"])
 @pytest.mark.parametrize("name", NAMES)

@@ -96,6 +96,7 @@ def check(model: Model, x: Array, g: Array, attrs: dict[str, Any]) -> None:
     np.testing.assert_allclose(result, expected, rtol=0, atol=4e-6 * scale)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("position", range(len(CASES)))
 @pytest.mark.parametrize("target", [None, "x86-64-v3"])
@@ -122,6 +123,7 @@ TILES: list[tuple[int, int, int, int, int, int, int, tuple[int, int, int, int]]]
 ]
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("position", range(len(TILES)))
 @pytest.mark.parametrize(("target", "threads"), [("host", 1), ("host", 2), ("x86-64-v3", 1)])

@@ -35,6 +35,7 @@ CASES: list[tuple[str, Shape, Shape, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("position", range(len(CASES)))
 def test_results(position: int) -> None:
     op, x_shape, w_shape, inputs = CASES[position]

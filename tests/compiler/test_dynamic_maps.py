@@ -29,6 +29,7 @@ def network(channels: int, window: int, **attributes: Any) -> Any:
     return model(nodes, [info("x", ["n", channels, "h", "w_"])], ["y"], weights)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize(
     ("window", "attributes", "threads"),

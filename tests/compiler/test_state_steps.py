@@ -79,6 +79,7 @@ def test_ten_thousand_steps_take_no_memory(tmp_path: Path, *, bounded: bool) -> 
     assert ran.stdout == "taken 0, asked []\n", ran.stderr
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(6)
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("kind", ["f32", "f16", "i8", "i64", "bool"])

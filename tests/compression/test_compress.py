@@ -154,6 +154,7 @@ def test_without_a_recipe_the_strongest_that_holds_is_selected(weights: dict[str
     np.testing.assert_array_equal(np.array(never.weights["w1"]), weights["w1"])
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("count,held_out", [(1, ()), (3, (2,)), (4, (3,)), (8, (3, 7))])
 def test_held_out_samples_measure_and_do_not_train(
     count: int, held_out: tuple[int, ...], weights: dict[str, Array]

@@ -86,6 +86,7 @@ def model(weight: Array, attrs: dict[str, Any], x: tuple[int, ...]) -> onnx.Mode
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("convolutions,suffixes", [("tucker", "in core out"), ("cp", "in line0 line1 out")])
 @pytest.mark.parametrize(
     "window,attrs", [((3, 3), {"strides": [2, 1], "pads": [1, 0, 2, 1]}), ((1, 3), {"dilations": [1, 2]})]

@@ -27,6 +27,7 @@ CORES = [False, pytest.param(True, marks=NATIVE)]
 QUEUES = [interleavings.PythonQueues, pytest.param(interleavings.NativeQueues, marks=NATIVE)]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("native", CORES)
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_random_programs_are_as_if_serial(workers: int, native: bool) -> None:

@@ -37,6 +37,7 @@ PRODUCTS = [
 ]
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.int32])
 @pytest.mark.parametrize(("text", "einsum", "count"), PRODUCTS, ids=[p[1] for p in PRODUCTS])

@@ -31,6 +31,7 @@ def operators(text: str, *arguments: np.ndarray[Any, Any]) -> list[str]:
     return [n.op for n in f.graph(types).nodes]
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("kind", [np.float32, np.int32])
 @pytest.mark.parametrize(("text", "wanted", "count"), RUNNING, ids=[r[0] for r in RUNNING])
 def test_sums_up_to_ones_own_place(text: str, wanted: np.ndarray[Any, Any], count: int, kind: Any) -> None:

@@ -107,6 +107,7 @@ def test_gradients(text: str, arrays: list[Array]) -> None:
     gradients_of(text, arrays)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(("text", "arrays"), [CASES[k] for k in (2, 3, 7, 8, 9, 15)])
 def test_compiled_gradients(text: str, arrays: list[Array]) -> None:
     gradients_of(text, arrays, native=True)
@@ -124,6 +125,7 @@ def test_what_is_expected() -> None:
     np.testing.assert_array_equal(shared, [0, 1, 1])
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("part", range(4))
 def test_random_gradients(part: int) -> None:
     """Gradients of the generator's comprehensions that have floating point results."""

@@ -60,6 +60,7 @@ def check(seed: int) -> None:
     assert_same(np.asarray(function(*case.arrays)), np.asarray(want), text, np.abs(terms))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_comprehensions(part: int) -> None:
     for seed in range(FIRST + part, FIRST + COUNT, PARTS):

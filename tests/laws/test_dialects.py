@@ -25,6 +25,7 @@ def dialects(graph: Graph) -> set[str]:
     return {ops.get(node.op).dialect for node in graph.nodes}
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("name", sorted(models.POLICY))
 def test_an_imported_graph_has_source_operators_only(name: str) -> None:
     assert dialects(import_onnx(models.POLICY[name]()).graph) == {"source"}

@@ -109,6 +109,7 @@ def described(d: Drawn, hi: int, *, empty: bool = False) -> tuple[Any, list[int]
     return tw.dim(least, top, multiple=by, likely=likely), [least, top, *between]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("seed", range(CASES) if LONG else (*range(CASES), 73))
 def test_as_compiled_for_each_size(seed: int) -> None:
@@ -137,6 +138,7 @@ def test_as_compiled_for_each_size(seed: int) -> None:
         )
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("most", [1, 9, 40])
 @pytest.mark.parametrize("shape", [["n"], [1, "n"], ["n", 5]])
 def test_ranges_that_begin_at_nothing(most: int, shape: list[int | str]) -> None:

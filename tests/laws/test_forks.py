@@ -111,6 +111,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("seed", range(CASES))

@@ -44,6 +44,7 @@ def test_native_code_agrees(program: Program) -> None:
     check(program)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_native_code_agrees_on_a_type(dtype: DType) -> None:

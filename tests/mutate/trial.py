@@ -26,6 +26,8 @@ SLOWER, GRACE = 4.0, 10.0
 """A test's limit: so many times its recorded time, and so many seconds on top (a first import)."""
 MAX_SECONDS = 3600.0
 """Seconds that any run of pytest may take, whatever its tests do."""
+DAY = "2026-11-30"
+"""The day whose cases run of tests marked `daily`: a map holds for all days."""
 FEWER = {"TILEWRIGHT_SCHEDULE_CASES": "200", "TILEWRIGHT_LANGUAGE_CASES": "100"}
 """Random schedules: a tenth of those of `make test`, since no mutant has seconds for more of them, and tracing all of
 them takes longer than all other tests."""
@@ -57,7 +59,8 @@ class Tree:
 
     def command(self) -> list[str]:
         temporary = f"--basetemp={self.root.parent / 'tmp'}"
-        return [sys.executable, "-m", "pytest", "-p", "tests.mutate.plugin", "-p", "no:cacheprovider", temporary]
+        plugins = ["-p", "tests.mutate.plugin", "-p", "no:cacheprovider"]
+        return [sys.executable, "-m", "pytest", *plugins, "--day", DAY, temporary]
 
     def environment(self) -> dict[str, str]:
         retained = {k: v for k, v in os.environ.items() if not k.startswith(("TILEWRIGHT_", "PYTEST_"))}

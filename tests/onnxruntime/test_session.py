@@ -104,6 +104,7 @@ def several() -> dict[str, tuple[onnx.ModelProto, dict[str, Any]]]:
     }
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("name", several())
 def test_the_same_names_types_shapes_and_results(name: str) -> None:
     proto, feed = several()[name]

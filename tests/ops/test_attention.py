@@ -93,6 +93,7 @@ def scheduled(arrays: list[Any], attrs: dict[str, Any], **sizes: int) -> Schedul
     return s
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     "rows,keys", [(1, 1), (1, 129), (7, 7), (64, 64), (129, 129), (300, 64), (5, 300), (5, 1), (4, 0), (1, 0)]
 )
@@ -107,6 +108,7 @@ def test_blocks_of_keys_give_the_same(keys: int) -> None:
     assert_close_to(tiled(arrays, attributes(), keys=64), exact(arrays, attributes()))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("rows,keys,depth,side", [(9, 64, 16, 16), (9, 70, 24, 8), (5, 33, 20, 4), (20, 96, 48, 4)])
 def test_squares_of_keys_are_transposed(rows: int, keys: int, depth: int, side: int) -> None:
     """In a routine: keys past the last one are never read, a depth that fills no panel of values is filled up."""
@@ -115,6 +117,7 @@ def test_squares_of_keys_are_transposed(rows: int, keys: int, depth: int, side: 
     assert_close_to(tiled(arrays, attributes(), side=side, keys=96), exact(arrays, attributes()))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("order", ["ssss", "hhhh", "shhs", "hsss", "stts", "tthh", "htst"])
 @pytest.mark.parametrize("keys,depth", [(11, 1), (11, 5), (11, 20), (16, 32)])
@@ -125,6 +128,7 @@ def test_orders_and_depths(order: str, keys: int, depth: int) -> None:
         assert_close_to(native(arrays, attrs), exact(arrays, attrs))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(12)
 @pytest.mark.parametrize("order", ["ssss", "hsss"])
 @pytest.mark.parametrize("rows,together,at_once", [(1, 1, 16), (3, 3, 8), (7, 4, 4), (8, 4, 4), (13, 6, 4), (6, 1, 1)])
@@ -288,6 +292,7 @@ def test_two_threads_share_the_heads() -> None:
         assert_close_to(np.asarray(model(*arrays)), exact(arrays, attrs))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("rows,keys", [(1, 40), (2, 33), (5, 31), (9, 20), (12, 20)])
 def test_keys_of_a_cache(rows: int, keys: int) -> None:
     """The cache holds three layers of two batch entries; the second layer is meant."""
@@ -374,6 +379,7 @@ def packed(rows: int, starts: list[int], order: str = "ssss", heads: int = 2, de
 SEQUENCES = [(97, [0]), (97, [0, 1, 2]), (97, [0, 7, 40]), (97, [0, 30, 31, 90]), (5, [0, 1, 2, 3, 4]), (64, [0, 32])]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(5)
 @pytest.mark.parametrize(("rows", "starts"), SEQUENCES)
 @pytest.mark.parametrize("more", [{}, {"causal": True}, {"order": "hsth"}, {"dot": DOT}, {"groups": 1}])
@@ -405,6 +411,7 @@ def test_rows_of_packed_sequences_read_keys_where_they_are(rows: int, starts: li
     assert_close_to(tiled(arrays, attrs, rows=3, tiles=0, steps=4), exact(arrays, attrs), tolerance)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("starts", [[-5, 1000, 3], [9, 0, 4], [1 << 62, -(1 << 62)], [3, 3, 3]])
 def test_starts_that_make_no_sense_read_nothing_outside(starts: list[int]) -> None:
     native(packed(11, starts), attributes())

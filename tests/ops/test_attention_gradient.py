@@ -132,12 +132,14 @@ def assert_close_to(got: Any, want: Any, tolerance: float = TOLERANCE) -> None:
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(np.abs(b).max(), 1e-3))
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_native(form: tuple[list[Any], dict[str, Any]]) -> None:
     assert_close_to(native(*form), exact(*form))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("name", ["rows and keys that divide nothing", "orders", "heads that share keys", "causal"])
 def test_expression(name: str) -> None:
     assert_close_to(by_expression(OP, *FORMS[name]), exact(*FORMS[name]))
@@ -155,6 +157,7 @@ def func_of(arrays: list[Any], attrs: dict[str, Any]) -> PrimFunc:
     return lower_group(Group(graph.nodes, tuple(values), graph.outputs), OP).func
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("rows,tiles,vectors,side", [(1, 1, 1, 1), (5, 1, 1, 4), (4, 2, 2, 8), (3, 13, 1, 4)])
 @pytest.mark.parametrize(

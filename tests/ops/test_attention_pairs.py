@@ -55,6 +55,7 @@ def check(arrays: list[Any], attrs: dict[str, Any], **sizes: int) -> None:
     assert_right(tiled(arrays, attrs, **sizes) if sizes else native(arrays, attrs), arrays, attrs)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("rows,keys", [(3, 1), (7, 7), (64, 64), (129, 129), (300, 64), (5, 301)])
 @pytest.mark.parametrize("depth", [6, 64])
@@ -63,6 +64,7 @@ def test_lengths(rows: int, keys: int, depth: int) -> None:
     check(arrays, attributes())
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("keys", [64, 129, 301])
 @pytest.mark.parametrize("order", ["ssss", "shhs"])
 def test_blocks_of_keys(keys: int, order: str) -> None:

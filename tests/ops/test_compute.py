@@ -522,6 +522,7 @@ case("lowered.sum_taps", x(1, 5, 3, 7), window=(1, 5), pads=(0, 4, 0, 1), **ONES
 case("lowered.sum_taps", x(1, 6, 6, 9), window=(3, 2), pads=(2, 0, 1, 3), strides=(2, 1), dilations=(1, 3))
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("position", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i][0]}")
 def test_expression_equals_reference(position: int) -> None:
     op, arrays, attrs = CASES[position]

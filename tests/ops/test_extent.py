@@ -73,6 +73,7 @@ def uniques(x: Any, axis: int | None, ordered: bool) -> list[Any]:
     return [y, first, inverse, counts]
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("kind", ["float32", "int64", "bool", "uint8"])
 @pytest.mark.parametrize("ordered", [1, 0])
 @pytest.mark.parametrize("axis", [None, 0, -1])
@@ -153,6 +154,7 @@ def test_models_with_such_outputs_are_saved(tmp_path: Any) -> None:
         compiled(*x, out=compiled(*x))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("center", [0, 1])
 @pytest.mark.parametrize("most", [0, 4, 10**12])
 def test_boxes_that_none_covers(center: int, most: int) -> None:

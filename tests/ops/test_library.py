@@ -53,6 +53,7 @@ CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.daily(5)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("planned", [False, True], ids=["as written", "planned"])
 @pytest.mark.parametrize(("name", "shapes", "values"), CASES, ids=[f"{n}{k}" for k, (n, *_) in enumerate(CASES)])
@@ -107,6 +108,7 @@ def test_layouts_that_do_not_fit_are_refused() -> None:
             getattr(tw.operators, name)(x, block=2)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("planned", [False, True], ids=["as written", "planned"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "uint8", "int64"])

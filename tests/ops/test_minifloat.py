@@ -134,6 +134,7 @@ def test_exponents_alone(saturate: bool, rounding: str) -> None:
     np.testing.assert_array_equal(bits(got), bits(numpy_helper.to_float8e8m0(x, saturate, rounding)))
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("other", [f16, bf16, f64, i32, i8, u8, i4, i2, u2, boolean], ids=str)
 @pytest.mark.parametrize("t", FINITE, ids=str)

@@ -16,6 +16,7 @@ from tilewright.ir.graph import GraphBuilder
 FIRST = {op: (op, arrays, attrs) for op, arrays, attrs in reversed(CASES)}
 
 
+@pytest.mark.daily(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("op", sorted(FIRST))
 def test_native_code_equals_reference(op: str) -> None:

@@ -77,6 +77,7 @@ def operands(shape: tuple[int, ...], attrs: dict[str, Any], dtype: Any = np.floa
     return x, RNG.integers(-8, 8, [int(str(d)) for d in created]).astype(dtype)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

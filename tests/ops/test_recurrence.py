@@ -84,6 +84,7 @@ class Layer:
 CELLS = [("lstm", {}), ("gru", {"linear_before_reset": True}), ("gru", {}), ("rnn", {})]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(("cell", "attrs"), CELLS)
 def test_any_batch_and_any_width(cell: str, attrs: dict[str, Any]) -> None:
     for time, batch, hidden in ((3, 1, 1), (1, 7, 33), (4, 2, 64), (3, 13, 40), (2, 5, 17)):
@@ -103,12 +104,14 @@ def test_cells_that_keep_nothing_more(cell: str, attrs: dict[str, Any]) -> None:
         Layer(cell, 2, 3, 4, keeps=True, **attrs).check()
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(("cell", "attrs"), CELLS)
 def test_lengths_clips_peepholes_and_from_the_end(cell: str, attrs: dict[str, Any]) -> None:
     Layer(cell, 5, 6, 20, lengths=True, reverse=True, clip=0.7, **attrs).check()
     Layer(cell, 4, 9, 24, "float64", lengths=True, **attrs).check()
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(("cell", "attrs"), CELLS)
 def test_unknown_time_and_batch_and_threads(cell: str, attrs: dict[str, Any]) -> None:
     layer = Layer(cell, 3, 11, 24, lengths=True, **attrs)

@@ -49,6 +49,7 @@ def compiled(array: Any) -> tw.Model:
         extra.unregister("mine")
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("kind", ["f32", "f64", "f16", "bf16", "i64", "i8", "u8", "i4", "bool"])
 @pytest.mark.parametrize("shape", [(3,), (5, 67)], ids=str)
 def test_tables_are_read(kind: str, shape: tuple[int, ...]) -> None:

@@ -48,6 +48,7 @@ def clamped(axes: list[int], steps: list[int]) -> Callable[[dict[str, Any]], dic
     return inputs
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("step", [1, 2, -1, -3, 5000000000, -I64_MAX])
 def test_all_bounds(step: int) -> None:
     calls = [call((2, 6), [s], [e]) for s in BOUNDS for e in BOUNDS]

@@ -35,6 +35,7 @@ def symbolic_type(array: Any, first: Any, axis: int) -> TensorType:
     return TensorType(dtype(array.dtype), tuple(shape))
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("start", range(0, len(SYMBOLIC), 25))
 def test_symbolic_dimensions(start: int) -> None:
     for position, axis in SYMBOLIC[start : start + 25]:

@@ -58,6 +58,7 @@ def check(x: Array, axis: int, k: int, largest: bool, *, symbolic: bool = False)
     np.testing.assert_array_equal(np.asarray(values).view(np.uint8), np.ascontiguousarray(want).view(np.uint8))
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("kind", ["f32", "f64", "f16", "bf16", "i8", "u8", "i16", "i32", "i64", "u64", "bool"])
 @pytest.mark.parametrize("largest", [False, True])
@@ -66,6 +67,7 @@ def test_all_types_by_ranks_by_digits_and_by_a_bound(kind: str, largest: bool) -
         check(numbers(kind, (3, n), n), 1, k, largest)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("largest", [False, True])
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ def graph(r: random.Random) -> tuple[bytes, list[str], int]:
     return model(nodes, *infos, weights), inputs, width
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("seed", range(24))
 def test_random_graphs(seed: int) -> None:
     onnxruntime.set_default_logger_severity(4)

@@ -65,6 +65,7 @@ def softmax64(x: Array, axis: int) -> Array:
 SIZES = (1, 3, 31, 1000, 4097)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("size", SIZES)
 def test_softmax_and_sums_over_rows_of_any_length(size: int) -> None:
     x = data(3, size)
@@ -75,6 +76,7 @@ def test_softmax_and_sums_over_rows_of_any_length(size: int) -> None:
     np.testing.assert_array_equal(one("reduce_max", x, axes=(0, 1), keepdims=True), x.max(keepdims=True))
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("shape", [(5, 7, 33), (2, 3, 1000), (9, 20, 8)])
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 2), (1, 2), (0, 1)])
 def test_sums_over_any_axes(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
@@ -84,6 +86,7 @@ def test_sums_over_any_axes(shape: tuple[int, ...], axes: tuple[int, ...]) -> No
     np.testing.assert_allclose(got, x.astype(np.float64).mean(axes, keepdims=keepdims), atol=1e-5)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("t", ["f16", "bf16", "f32", "f64", "i32", "u8"])
 def test_reductions_of_every_type(t: str) -> None:
     x = (data(6, 37) * 20).astype(dtype(t).numpy) if t != "u8" else (np.abs(data(6, 37)) * 40).astype(np.uint8)
@@ -107,6 +110,7 @@ def test_nan_and_infinity_go_through() -> None:
             np.testing.assert_array_equal(one(op, x, axis=1, keepdims=False, select_last_index=last), want)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("size", [2, 7, 15, 16, 17, 31, 64, 129, 1000])
 @pytest.mark.parametrize("axis", [0, 1])
@@ -224,6 +228,7 @@ def test_permutes(shape: tuple[int, ...], perm: tuple[int, ...]) -> None:
         np.testing.assert_array_equal(one("transpose", x, perm=perm), x.transpose(perm))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("block", [8, 16])
 @pytest.mark.parametrize(
@@ -648,6 +653,7 @@ def test_stages_go_one_after_the_other(op: str, shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(one(op, x, axis=-1), one(op, x, axis=-1, threads=2))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize(("columns", "fold"), [(64, 1), (128, 8), (256, 1), (768, 1)])
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
@@ -670,6 +676,7 @@ def test_lanes_of_short_rows_are_folded_together(op: str, columns: int, fold: in
     np.testing.assert_array_equal(y, one(op, x, axis=-1, threads=2))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("shape", "count"), [((3, 64, 192), 8), ((7, 200), 7), ((40, 127), 8), ((331, 300), 6), ((12, 9, 150), 8)]
 )

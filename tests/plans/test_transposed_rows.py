@@ -67,6 +67,7 @@ def test_softmax_over_what_was_transposed(shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(got, (e / e.sum(1, keepdims=True)).transpose(0, 2, 1), rtol=2e-6)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def test_each_sample_measures_a_fit_of_the_others(count: int, folds: int, smooth
     assert report.as_dict()["drop_at_most"] == report.drop_at_most and report.as_dict()["folds"] == folds
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_choice_of_samples_has_scales_of_its_own(method: Any) -> None:
     """Scales are those without the others, up to the width of a histogram's bins."""

@@ -116,6 +116,7 @@ def sums(rng: np.random.Generator, shape: tuple[int, int, int], kinds: tuple[Any
     return model, x, (x.astype(np.int64) - int(zero["xz"])) @ w.astype(np.int64)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kinds", [(np.uint8, np.int8), (np.int8, np.int8)], ids=["u8 s8", "s8 s8"])
 def test_sums_are_equal_on_every_machine(shape: str, kinds: tuple[Any, Any]) -> None:

@@ -74,6 +74,7 @@ def test_a_method_that_there_is_not_is_refused() -> None:
         Histogram(0.0, 1.0).scale("best")  # type: ignore[arg-type]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("count", [2, 5, 20])
 @pytest.mark.parametrize("kind", ["normal", "tails"])
 def test_ranges_hold_the_ends_of_other_calls(count: int, kind: str) -> None:

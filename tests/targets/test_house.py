@@ -27,6 +27,7 @@ MAY = {
 }
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("what", FORBIDDEN)
 def test_no_one_else_knows(what: str) -> None:
     pattern = re.compile(FORBIDDEN[what])

@@ -209,6 +209,7 @@ SIZES: dict[str, tuple[Any, Callable[..., Any], list[tuple[int, int, int]], list
 }
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("scheduled", [False, True])
 @pytest.mark.parametrize("case", SIZES)
 def test_sizes_are_compared_in_each_call(case: str, scheduled: bool) -> None:

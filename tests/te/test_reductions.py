@@ -113,6 +113,7 @@ def in_pieces(s: Any, stage: Any) -> None:
     s[stage].reorder(outer, stage.axis[0], inner)
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("schedule", [None, fused, in_pieces])
 @pytest.mark.parametrize("extents", [(0,), (0, 3), (3, 0)])
 @pytest.mark.parametrize("name", REDUCERS)

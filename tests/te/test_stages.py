@@ -115,6 +115,7 @@ PARTS: dict[str, Callable[[Any, te.Tensor], Any]] = {
 }
 
 
+@pytest.mark.daily(5)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("size", [1, 9, 16])
 @pytest.mark.parametrize("parts", PARTS)
@@ -380,6 +381,7 @@ def test_unrolled(which: int) -> None:
     check_product(lambda s, c: s[c].unroll((*c.axis, *c.reduce_axis)[which]), (5, 6, 7))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("scope", ["global", "local"])
 @pytest.mark.parametrize("sizes", [(8, 16, 4), (13, 19, 11), (2, 9, 3)])
 def test_blocked_products(scope: str, sizes: tuple[int, int, int]) -> None:

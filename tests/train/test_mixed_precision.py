@@ -44,6 +44,7 @@ def step_of(graph: Graph, values: dict[str, Array], optimizer: Any, target: str 
     return compile_step((graph, values), optimizer=optimizer, target=target, precision="bf16", **options)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("rows", "depth"), [(ROWS, DEPTH), (ROWS, DEPTH + 1), (ROWS - 1, DEPTH), (ROWS + 3, 5)])

@@ -41,6 +41,7 @@ def chain(layers: int) -> tuple[Graph, dict[str, np.ndarray]]:
     return b.finish((x,)), {f"w{k}": scale * rng.standard_normal((WIDTH, WIDTH), np.float32) for k in range(layers)}
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("layers", "away"), [(1, ""), (2, ""), (6, "@nonresident_weights(level=l3)"), (36, "@nonresident_weights")]
 )

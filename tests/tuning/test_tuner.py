@@ -182,6 +182,7 @@ def test_winners_of_kernels_that_do_not_win_in_the_model_are_left(tmp_path: Path
     assert any(row.tuned != row.untuned and row.gain.verified for row in tuned.rows)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("outcome", ["crashed", "timeout", "memory", "wrong"])
 def test_candidates_that_fail_are_noted_and_the_others_located(tmp_path: Path, outcome: str) -> None:
     untuned = preferred()
@@ -243,6 +244,7 @@ def test_a_disturbed_race_is_run_once_more(tmp_path: Path, second: float, accept
     assert bool(tuned.settings) == accepted
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("gains", "races", "accepted"),
     [

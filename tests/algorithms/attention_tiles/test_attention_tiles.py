@@ -157,6 +157,7 @@ def test_a_cache_shared_heads_and_a_substitute(monkeypatch: pytest.MonkeyPatch) 
     check([*arrays, hidden, *numbers], attrs, (6, 6), keys=32)
 
 
+@pytest.mark.daily(2)
 @needs_compiler
 @pytest.mark.costly(2)
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offers, "compared", lambda *_: (Cost(compute=2.0), Cost(compute=1.0)))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(4)
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("threads", [1, 2])
@@ -176,6 +177,7 @@ def pixels(images: Any, channels: int, filters: int, size: tuple[int, int], stri
     return b.finish((ops.emit1(b, "relu", ops.emit1(b, "add", y, skip)),))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", ["host", "x86-64-v3"])

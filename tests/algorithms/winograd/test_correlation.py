@@ -12,6 +12,7 @@ from tilewright.algorithms.winograd.operators.correlation import MAX_POINTS, poi
 from tilewright.arith.straight import straight_line
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("stride", [1, 2, 3, 4])
 @pytest.mark.parametrize("window", range(1, 9))
 @pytest.mark.parametrize("m", range(1, 8))

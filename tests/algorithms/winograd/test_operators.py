@@ -45,6 +45,7 @@ CASES = [
 ]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("case", CASES)
 def test_expression_reference_and_ordinary_convolution_agree(case: tuple) -> None:

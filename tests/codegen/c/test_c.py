@@ -139,6 +139,7 @@ def samples(kind: DType) -> np.ndarray:
 SYMBOLS = {info.name: info.symbol for info in OPS.values() if info.symbol and info.arity == 2}
 
 
+@pytest.mark.daily(4)
 @needs_compiler
 @pytest.mark.parametrize("kind", [f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64, i4, u4], ids=str)
 def test_operators_of_a_type(kind: DType) -> None:
@@ -170,6 +171,7 @@ EXACT_FLOAT = (
 )
 
 
+@pytest.mark.daily(4)
 @needs_compiler
 @pytest.mark.parametrize("source", ALL, ids=str)
 def test_casts_from_a_type(source: DType) -> None:

@@ -188,6 +188,7 @@ def check(seed: int) -> None:
 COUNT = 4000 if os.environ.get("TILEWRIGHT_FUZZ") else 100
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("block", range(10))
 def test_native_is_interpreted(block: int) -> None:

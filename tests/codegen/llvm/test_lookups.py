@@ -67,6 +67,7 @@ def test_windows_are_picked_in_registers(cpu: str, lanes: int, window: int, name
     assert name in kernel_text(text, weights, cpu)
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("lanes,window", [(16, 32), (16, 16), (8, 16), (8, 32), (4, 8)])
 @pytest.mark.parametrize("depth", [32, 57])
 @pytest.mark.parametrize("name", ["host", "x86-64-v3"])

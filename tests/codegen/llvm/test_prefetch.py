@@ -101,6 +101,7 @@ def test_fewer_rows_than_share_prefetch_all_that_follows(count: int) -> None:
     assert [hint.prefetched for hint in mine] == [WIDTH * k for k in range(DEPTH)]
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("prefetch", [None, 4 * WIDTH * 2])
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 9])
 def test_a_small_number_of_rows_prefetch_what_they_read_themselves(count: int, prefetch: int | None) -> None:

@@ -98,6 +98,7 @@ def test_averages(kernel: tuple[int, int] | None) -> None:
     assert np.array_equal(model.run({"x": x})["y"], wanted)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(("kernel", "pad", "more"), [(4, 1, 0), (3, 1, 1), (2, 0, 0), (4, 0, 0)])
 def test_transposed_convolutions(kernel: int, pad: int, more: int) -> None:
     x, w = numbers(1, 1, 20, 5, 6), numbers(2, 20, 24, kernel, kernel)
@@ -128,6 +129,7 @@ def test_products_with_weights() -> None:
     assert np.array_equal(model.run(inputs)["y"], wanted)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("shape", "offloaded"),
     [((1,), True), ((1, 1), True), ((1, 24), True), ((24, 1), False), ((24, 24), False)],

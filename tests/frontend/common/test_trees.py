@@ -242,6 +242,7 @@ def test_classifiers(seed: int, trees: int, leaves: int, classes: int, post: str
     assert label.dtype == matched_label.dtype
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("leaves", [2, 32, 33, 64, 65, 300])
 def test_sizes(leaves: int) -> None:
     """Masks of 32 and 64 bits, and walks where no mask has room; all kinds of tails."""

@@ -45,6 +45,7 @@ def steps(kind: str, f: Callable[[Array], Array], x: Array, w: Array, r: Array) 
     return np.stack(states)[:, None]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("time", [3, 20])
 @pytest.mark.parametrize("kind", PARTS)

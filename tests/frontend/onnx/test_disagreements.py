@@ -52,6 +52,7 @@ def scattered(x: Array, w: Array, strides: list[int], dilations: list[int], extr
     return y
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("auto", ["NOTSET", "VALID", "SAME_LOWER", "SAME_UPPER"])
 @pytest.mark.parametrize("opset", [1, 11, 22])
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -99,6 +100,7 @@ def test_nearest_elements_of_operator_set_10(scale: float, want: list[int] | Non
     np.testing.assert_array_equal(np.asarray(computed(x, scales)).ravel(), expected)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int32])
 @pytest.mark.parametrize("opset", [13, 19])
@@ -130,6 +132,7 @@ def test_cubic_samples_at_the_border(corners: int, want: list[float]) -> None:
         np.testing.assert_allclose(got.ravel(), want, rtol=1e-5)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("scale", [np.float16, np.float32])
 @pytest.mark.parametrize("opset", [21, 23, 25])
 @pytest.mark.parametrize("precision", [None, TensorProto.FLOAT, TensorProto.FLOAT16])
@@ -145,6 +148,7 @@ def test_quantised_by_a_division_as_precise_as_the_scale(scale: type, opset: int
     np.testing.assert_array_equal(run("QuantizeLinear", x, {"s": s, "z": z}, opset, **more), want)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("opset", [1, 8, 12, 22])
 def test_maxima_of_windows_leave_nan_out(kind: type, opset: int) -> None:
@@ -256,6 +260,7 @@ def test_slices_to_the_front_begin_with_the_first_element(open_inputs: tuple[str
         np.testing.assert_array_equal(np.asarray(tw.compile(built, fallback="never")(*inputs.values())), want)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("mode", ["linear", "nearest"])
 @pytest.mark.parametrize("channels", [1, 4])
 def test_samples_at_nan(mode: str, channels: int) -> None:
@@ -287,6 +292,7 @@ def test_output_paddings_that_make_no_sense(padding: list[int]) -> None:
         run("ConvTranspose", np.ones((1, 1, 3), F), {"w": np.ones((1, 1, 2), F)}, 22, output_padding=padding)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("steps", [3, 20])
 @pytest.mark.parametrize("gate", ["Sigmoid", "HardSigmoid"])
 def test_coupled_gates(steps: int, gate: str) -> None:

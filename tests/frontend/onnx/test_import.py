@@ -39,6 +39,7 @@ def compare(m: onnx.ModelProto, feeds: dict[str, np.ndarray], tolerance: float =
     return imported
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("name", ["m64", "m256", "hok1", "dz"])
 def test_policy_models_for_every_batch(name: str) -> None:
     m = models.POLICY[name]()

@@ -51,6 +51,7 @@ def edges(t: type) -> list[int]:
     return [v for v in numbers if lo <= v <= hi]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("t", NAMES, ids=lambda t: t.__name__)
 def test_integers_wrap(t: type) -> None:
     with np.errstate(over="ignore"):

@@ -353,6 +353,7 @@ CASES: dict[str, Callable[[], Case]] = {
 }
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("name", CASES)
 def test_same_as_onnxruntime(name: str) -> None:
     case = CASES[name]()

@@ -52,6 +52,7 @@ CASES += [  # the reference of no other operator knows these
 ]
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c[0])
 def test_operators(case: tuple[str, Any, dict[str, Any], int]) -> None:
     name, x, attributes, outputs = case

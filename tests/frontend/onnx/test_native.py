@@ -66,6 +66,7 @@ def same(m: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
         np.testing.assert_allclose(got[name], w, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("op", ["Mod", "Mul"])
 @pytest.mark.parametrize("outputs", [["f"], ["c", "e", "f"], ["d", "e"], ["e"]])
 @pytest.mark.parametrize("rows", [4, "n"])

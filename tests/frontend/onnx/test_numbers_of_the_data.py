@@ -269,6 +269,7 @@ class Door:
         return False
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("case", ROWS, ids=lambda r: r.op)
 def test_numbers_of_a_call(case: Row) -> None:
     m, _ = case.model(case.good[0], constant=False)

@@ -92,6 +92,7 @@ CASES: dict[str, tuple[list[onnx.NodeProto], dict[str, Any], tuple[int, ...], st
 }
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("name", CASES)
 def test_an_open_size_is_the_number_of_a_weight(name: str) -> None:
     nodes, constants, shape, expected = CASES[name]

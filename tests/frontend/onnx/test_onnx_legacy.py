@@ -37,6 +37,7 @@ BROADCAST: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("op", BROADCAST)
 @pytest.mark.parametrize(("axis", "shape"), [(1, (3,)), (1, (3, 4)), (None, (4, 5)), (-1, (5,)), (0, ()), (None, (1,))])
@@ -80,6 +81,7 @@ CASES: dict[str, tuple[int, str, dict[str, Array], dict[str, Any], Callable[[], 
 }  # fmt: skip
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("name", CASES)
 def test_old_forms(name: str) -> None:
     opset, op, weights, attrs, want = CASES[name]

@@ -81,6 +81,7 @@ def test_regions_whose_samples_depend_on_their_size(mode: str, half: str) -> Non
     assert np.asarray(none).shape == (0, 2, 2, 3)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_small_determinants(size: int) -> None:
     x = f(3, 2, size, size)
@@ -109,6 +110,7 @@ def test_mel_weights(bins: int, length: int, rate: int, low: float, high: float)
     same(model(nodes, [info("x", [3, length // 2 + 1])], ["y"], weights), {"x": f(3, length // 2 + 1)}, 1e-4)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("length", [None, 6, 7, 12])
 @pytest.mark.parametrize("opset", [17, 20])
 def test_inverse_real_transforms(length: int | None, opset: int) -> None:
@@ -134,6 +136,7 @@ OPTIMIZERS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("time", [0, 3])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_of_two_tensors(name: str, time: int) -> None:

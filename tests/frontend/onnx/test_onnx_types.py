@@ -77,6 +77,7 @@ def test_elements_move(code: int) -> None:
     same(model(nodes, [info("x", [3, 5], code)], outputs, weights, opset=25), {"x": values(code, 3, 5)})
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @every
 @pytest.mark.parametrize("other", [T.FLOAT, T.FLOAT16, T.BFLOAT16])
@@ -86,6 +87,7 @@ def test_casts(code: int, other: int) -> None:
     same(m, {"x": values(code, 7, 9)})
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("axis", [None, 1, "block"])
 @every

@@ -37,6 +37,7 @@ def rows(lim: float, most: int = 1 << 62) -> Any:
             return s, np.stack(result)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("count", ["100", str(2**63 - 1), str(1 << 40), str(1 << 21), "none"])
 @pytest.mark.parametrize("last", ["Identity(v)", "ReduceSum<keepdims=1>(v, ax)"])
 def test_as_with_a_bound(count: str, last: str) -> None:

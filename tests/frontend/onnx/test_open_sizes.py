@@ -32,6 +32,7 @@ def x_of(*shape: int) -> Any:
     return rng.standard_normal(shape).astype(F)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("kind", ["int64", "int32", "float32", "float64"])
 def test_ranges(kind: str) -> None:
     code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
@@ -102,6 +103,7 @@ def test_such_models_are_saved(tmp_path: Any) -> None:
     np.testing.assert_array_equal(loaded(I(2), I(300), I(3)), np.arange(2, 300, 3))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
 def test_pads(mode: str) -> None:
     """Batch and channels known, height and width from a computation; then all from an input, cuts among them."""
@@ -126,6 +128,7 @@ def test_pads_that_cut() -> None:
 COORDINATES = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric"]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
@@ -223,6 +226,7 @@ def test_no_more_than_there_is() -> None:
 REDUCTIONS = "Sum Mean Max Min Prod L1 L2 LogSum LogSumExp SumSquare".split()
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("kind", REDUCTIONS)

@@ -42,6 +42,7 @@ REFERENCES: dict[str, Callable[[Array, str], Array]] = {
 }
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER"])
 @pytest.mark.parametrize("name", REFERENCES)
@@ -65,6 +66,7 @@ def test_no_windows_of_no_elements() -> None:
     assert compiled(np.zeros((2, 2, 0, 4), F)).shape == (2, 2, 0, 2)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER"])
 @pytest.mark.parametrize("storage", [0, 1])
 @pytest.mark.parametrize("dilations", [(1, 1), (2, 1)])

@@ -75,6 +75,7 @@ def test_what_the_package_quantises_is_read(tmp_path: Path) -> None:
     assert isinstance(coded, CodedWeight) and np.abs(coded.numpy() - w).max() < 0.02
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("kind", BLOCK_BYTES)
 @pytest.mark.parametrize("transposed", [False, True])
 def test_models_multiply_the_codes(kind: Type, transposed: bool, tmp_path: Path) -> None:

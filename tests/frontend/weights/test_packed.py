@@ -42,6 +42,7 @@ def quantised(kind: str, depth: int, columns: int, group: int) -> tuple[dict[str
     return tensors | {"g_idx": of.astype(np.int32)}, numbers
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("kind", ["awq", "gptq", "gptq with any order"])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_packed_words(kind: str, transposed: bool, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def weights(rng: np.random.Generator, depth: int, columns: int, block: tuple[int
     return w * pruning_mask(w, 0.9, block)
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("block,width", [((1, 1), 1), ((1, 8), 8), ((1, 16), 16), ((16, 16), 16)])
 @pytest.mark.parametrize("rows", [1, 5, "n"])
 @pytest.mark.parametrize("transposed", [False, True])
@@ -82,6 +83,7 @@ def test_windows_hold_each_element_once(lanes: int, window: int, share: float) -
     assert (inside | (windows.rows == 70)).all()
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", ["x86-64-v4", "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_one_row_reads_windows_of_the_target_s_vectors(name: str, transposed: bool) -> None:
@@ -99,6 +101,7 @@ def test_one_row_reads_windows_of_the_target_s_vectors(name: str, transposed: bo
     np.testing.assert_allclose(model(x), np.maximum(x @ (w * 2.0), 0), rtol=0, atol=4e-5)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("rows,columns,plan", [(64, 80, True), (32, 84, True), (96, 7, True), (37, 80, False)])
 def test_rows_that_fill_vectors_meet_single_elements_by_columns(rows: int, columns: int, plan: bool) -> None:
     rng = np.random.default_rng(rows)
@@ -146,6 +149,7 @@ def test_weights_below_the_share_of_zeros_stay_dense() -> None:
     assert "sparse" not in " ".join(step.label for step in model.manifest.run_steps)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("block", [(1, 1), (1, 16)])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_numbers_outside_of_the_pattern_are_refused(

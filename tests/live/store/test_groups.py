@@ -66,6 +66,7 @@ def close(y: np.ndarray, w: Weights) -> bool:
     return bool(np.allclose(y, reference(w), rtol=1e-4, atol=1e-4))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("nbytes", [1, 5000, 1 << 30])
 def test_groups_of_any_size(

@@ -211,11 +211,13 @@ CONVOLUTIONS = [
 ]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(("x", "w", "attrs"), CONVOLUTIONS)
 def test_convolutions(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> None:
     check("conv", [normal(*x), normal(*w)], **attrs)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(("x", "w", "attrs"), CONVOLUTIONS)
 def test_transposed_convolutions(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> None:
     weight = (x[1], w[0] // attrs["groups"], *w[2:])

@@ -136,6 +136,7 @@ COMPILED: list[tuple[str, list[Any], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(("op", "inputs", "attrs"), COMPILED)
 def test_compiled_is_interpreted(op: str, inputs: list[Any], attrs: dict[str, Any]) -> None:
     graph = graph_of(op, inputs, attrs)

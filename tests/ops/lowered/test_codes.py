@@ -89,6 +89,7 @@ def test_compiled_products(
     np.testing.assert_allclose(model(x), wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("rows,sizes", [(1, (1,)), (4, (4,)), ("n", (1, 3, 9)), (20, (20,))])
 @pytest.mark.parametrize("zeros", [None, "packed", "f32"])
@@ -135,6 +136,7 @@ def test_files_of_4_bits_stay_codes(rows: int | str, sizes: tuple[int, ...], zer
         np.testing.assert_allclose(model(x), wanted, rtol=0, atol=3e-6 * np.abs(x).max() * np.abs(weights).sum(1).max())
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_products(seed: int) -> None:
@@ -150,6 +152,7 @@ def test_random_products(seed: int) -> None:
     np.testing.assert_allclose(model(x), wanted, rtol=0, atol=3e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(6)
 @pytest.mark.parametrize("rows", [1, 3, "n"])
 @pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4, TensorProto.INT8, TensorProto.UINT8])

@@ -115,6 +115,7 @@ def check(got: np.ndarray, case: Case, data: dict[str, np.ndarray]) -> None:
     assert np.abs(got - want).max(initial=0) <= 5e-6 * np.abs(want).max(initial=0)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_native_code_against_double_precision(case: Case) -> None:
@@ -148,6 +149,7 @@ PIXELS = [
 ]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("case", PIXELS, ids=str)
@@ -196,6 +198,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("knobs", [(1, 16, 3, 1), (3, 16, 9, 2), (5, 16, 1 << 20, 1), (2, 16, 8, 1 << 20)], ids=str)
 @pytest.mark.parametrize("case", SMALL, ids=str)
@@ -480,6 +483,7 @@ ORDINARY: list[Case] = [
 ]
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("case", ORDINARY, ids=str)
 def test_one_pixel_between_ordinary_maps(case: Case) -> None:
     """Nothing is converted; NaN and infinity go through."""

@@ -58,6 +58,7 @@ def expected(case: dict[str, Any], x: np.ndarray, w: np.ndarray, zero: Any) -> n
     return np.asarray(ops.get("conv").reference([x, w.astype(np.float64)], attrs)[0])
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: f"{k[0]}-{k[1]}-{k[2]}")
 def test_packing_and_convolution_are_what_their_references_say(kind: tuple[DType, DType, int, int]) -> None:
     a, b, lanes, group = kind
@@ -75,6 +76,7 @@ def test_packing_and_convolution_are_what_their_references_say(kind: tuple[DType
         assert np.abs(got - want).max() < 1e-4
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: f"{k[0]}-{k[1]}-{k[2]}")
 @pytest.mark.parametrize("name", CASES)

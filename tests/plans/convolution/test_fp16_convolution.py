@@ -33,6 +33,7 @@ def test_machines_without_it_multiply_f32(cpu: str) -> None:
     assert not any(v.dtype is f16 for n in graph.nodes for v in n.outputs)
 
 
+@pytest.mark.daily(2)
 @needs_compiler
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("threads", [1, 2])

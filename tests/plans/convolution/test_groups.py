@@ -147,6 +147,7 @@ def reference(case: Case, inputs: dict[str, Any], params: dict[str, Any]) -> np.
     return np.asarray(result)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("name", CASES)
 def test_native_code_against_float64(name: str) -> None:

@@ -65,6 +65,7 @@ ALL = CASES | {
 }
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", ALL)
 def test_what_the_reference_says(name: str) -> None:
     case = ALL[name]
@@ -81,6 +82,7 @@ def test_what_the_reference_says(name: str) -> None:
     np.testing.assert_array_equal(unblocked(y, filters), grouped(case, x, w, zero))
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("block", [4, 8])
 @pytest.mark.parametrize("name", ALL)
@@ -122,6 +124,7 @@ def layer(case: dict[str, Any], kind: str, point: int) -> Graph:
     return builder.finish((ops.emit1(builder, "conv", moved, wide[1], groups=groups, **enclosing),))
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ALL)
 def test_any_machine(kind: str, name: str) -> None:

@@ -32,6 +32,7 @@ def widened(kind: DType, shape: tuple[int, ...] = SHAPE) -> PrimFunc:
     return lower_group(Group(graph.nodes, graph.inputs, graph.outputs), "kernel").func
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", ["znver4", "haswell", "generic-aarch64"])
 @pytest.mark.parametrize("kind", [f16, bf16], ids=str)
 def test_floats_of_16_bits_are_widened_where_a_run_is_copied(kind: DType, name: str) -> None:

@@ -151,6 +151,7 @@ def test_the_operator_in_groups(terms: int, groups: int) -> None:
         assert np.abs(got[:, own] - want).max() <= {3: 3e-5, 6: 2e-6}[terms] * np.abs(want).max()
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("terms", TERMS)
 @pytest.mark.parametrize("lines", [1, 2, 3])
 def test_the_operator_of_gathered_lines(terms: int, lines: int) -> None:
@@ -175,6 +176,7 @@ def test_the_operator_of_gathered_lines(terms: int, lines: int) -> None:
     assert np.abs(got - want).max() <= {3: 3e-5, 6: 2e-6}[terms] * np.abs(want).max()
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("name", EVERY)
 def test_the_code(name: str) -> None:
     """All terms at each step of the depth, between loads of their pieces; the epilogue in the same kernel."""
@@ -199,6 +201,7 @@ def test_it_competes() -> None:
         assert decision.selected.kind == "split_matrices" and "direct" in decision.space.kinds
 
 
+@pytest.mark.daily(3)
 @needs_compiler
 @pytest.mark.costly(10)
 @pytest.mark.parametrize("way", [0, 1])

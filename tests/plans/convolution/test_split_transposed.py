@@ -128,6 +128,7 @@ def test_bf16_has_them_too() -> None:
     assert not [n for n in lowered.nodes if n.op == "conv_transpose"]
 
 
+@pytest.mark.daily(2)
 @needs_compiler
 @pytest.mark.costly(6)
 @pytest.mark.parametrize("label", [f"split_matrices terms={t},flat={flat}" for t in (3, 6) for flat in (0, 1)])

@@ -39,6 +39,7 @@ def test_the_choice_for_one_is_selected_where_it_takes_little():
     assert alone_if_small(lambda _: [], float, two) == []
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("case", LITTLE, ids=str)
 def test_small_convolutions_are_the_same_for_two_threads(case):
     def decisions(threads: int) -> list[str]:

@@ -132,6 +132,7 @@ def test_gathered_convolutions_are_what_their_reference_says(lines: int, strides
     np.testing.assert_array_equal(np.moveaxis(y, -1, 2).reshape(2, -1, *want.shape[2:])[:, :filters], want)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("m,k,n", SIZES)
 def test_native_products(m: int, k: int, n: int) -> None:
     x, w = values(u8, (m, k)), values(i8, (k, n))
@@ -144,6 +145,7 @@ def bf16_array(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(bf16.numpy)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("m,k,n", SIZES)
 def test_native_products_of_float16(m: int, k: int, n: int) -> None:
     """Products of bf16 are exact in f32; so many of them are summed with a rounding each."""
@@ -155,6 +157,7 @@ def test_native_products_of_float16(m: int, k: int, n: int) -> None:
         assert got.dtype == np.float32 and (np.abs(got - exact) <= k * 2.0**-24 * size).all()
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("flat", [False, True], ids=["lines", "flat"])
 @pytest.mark.parametrize("name", CASES)
@@ -570,6 +573,7 @@ def test_rows_in_parts_are_joined() -> None:
     assert "reshape" not in str(whole) and "i32[6, 16, 48]" in str(whole)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("others", [False, True])
 @pytest.mark.parametrize("lead", [(9, 1), (96, 1), (4, 5), (2, 33), ("a", 1), ("a", "b"), (3, "b"), (1, "b")], ids=str)

@@ -138,6 +138,7 @@ def dilated(images: int, channels: int, filters: int, size: int, kernel: int, di
 SPANNING = ((2, 16, 48, 43, 3, 3, 0), (1, 96, 32, 37, 3, 3, 3), (2, 64, 48, 42, 5, 2, 4))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", ["x86-64-v3", "znver4"])
 @pytest.mark.parametrize("sizes", SPANNING, ids=str)
 def test_groups_of_tiles_that_span_lines_are_computed_once(sizes: tuple[int, ...], name: str) -> None:

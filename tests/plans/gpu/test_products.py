@@ -58,6 +58,7 @@ def innermost(
     return function(build)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     "func",
     [

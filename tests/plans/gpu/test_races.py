@@ -52,6 +52,7 @@ def _tiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(products, "SPLITS", (2,))
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.usefixtures("_tiles")
 def test_no_races(name: str) -> None:

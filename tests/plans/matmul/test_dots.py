@@ -63,6 +63,7 @@ def test_packing_and_product_are_what_their_references_say(kind: tuple[DType, DT
         assert np.abs(y - x.astype(np.float64) @ w.astype(np.float64)).max() < 1e-4
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: f"{k[0]}-{k[1]}-{k[2]}")
 @pytest.mark.parametrize("m,k,n", [(1, 8, 5), (1, 64, 200), (7, 12, 17), (13, 40, 100), (30, 24, 48)])

@@ -94,6 +94,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("param", [True, False], ids=["weights", "activations"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -119,6 +120,7 @@ def test_transposed(first: bool, second: bool, param: bool, m: int, n: int) -> N
     multiply(shape_a, shape_b, param=param, transpose_a=first, transpose_b=second)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("param", [True, False], ids=["weights", "activations"])
 @pytest.mark.parametrize(
     "a,b",
@@ -138,6 +140,7 @@ def test_batches(a: tuple[int, ...], b: tuple[int, ...], param: bool) -> None:
     multiply(a, b, param=param)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize(
     "a,b",
@@ -321,6 +324,7 @@ def test_strips_of_rows() -> None:
     multiply((1600, 1024), (1024, 20))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(
     ("rows", "columns", "depth", "strip"),
     [
@@ -385,6 +389,7 @@ def product(rows: Any, k: int, n: int, target: Target, function: str | None = No
     ).func
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("name", TARGETS)
 def test_one_row_is_a_version_of_its_own(name: str) -> None:
     target = Target.parse(name)
@@ -476,6 +481,7 @@ def test_the_hot_loop_stays_in_registers(name: str, rows: Any) -> None:
         assert len({line.split(",")[-1] for line in steps if width in line}) >= 8
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("shape", [(384, 768, 96), (64, 512, 512), (30, 373, 512)], ids=str)
 @pytest.mark.parametrize("name", ["x86-64-v3", "znver4", "skylake-avx512"])
@@ -708,6 +714,7 @@ def test_functions_without_tables_stay_after_their_tile() -> None:
     assert not plan(product(64, 64, 64, target, "tanh", "float64"), target).chosen.knob("defer")
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("rows", [1, 3, 4, 5, 31, ROWS])
 @pytest.mark.parametrize(("depth", "columns"), [(17, 64), (64, 48), (5, 100), (64, 200)])

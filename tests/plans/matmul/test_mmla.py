@@ -57,6 +57,7 @@ def test_products_are_what_their_reference_says() -> None:
         np.testing.assert_array_equal(y, x.astype(np.int64) @ w[:k].astype(np.int64))
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("m,k,n", SIZES)
 def test_the_schedule(kind: str, m: int, k: int, n: int) -> None:
@@ -89,6 +90,7 @@ def both_computed(transpose: bool, kind: DType) -> Graph:
     return builder.finish((ops.emit1(builder, "matmul", *moved, transpose_a=False, transpose_b=transpose),))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("kind", [i8, u8], ids=str)
 def test_both_factors_are_computed(kind: DType, transpose: bool) -> None:

@@ -66,6 +66,7 @@ def run(func: PrimFunc, arrays: list[Any], shape: tuple[int, ...]) -> Any:
     return out
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("past_caches", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {'x'.join(map(str, case[1]))}")

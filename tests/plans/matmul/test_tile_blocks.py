@@ -100,6 +100,7 @@ def test_a_group_of_panels_and_two_tiles_fit_the_first_level(way: str, depth: in
     assert settings["tile dots rows=32,panels=2"] == depth and "depth" not in decision.selected.label
 
 
+@pytest.mark.daily(3)
 @needs_compiler
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("way", "bound"), [("bf16", 1e-2), ("x3", 1e-5), ("x6", 5e-7)])

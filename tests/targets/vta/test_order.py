@@ -71,6 +71,7 @@ def examine(seed: int, length: int) -> int:
     return count
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_no_missing_token_goes_unnoticed(seed: int) -> None:
     assert examine(seed, 14) > 3

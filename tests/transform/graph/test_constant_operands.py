@@ -87,6 +87,7 @@ AWKWARD = np.array([*FINITE, np.inf, -np.inf, np.nan], np.float32)
 ZERO_POINTS = {"u8": (0, 121, 255), "i8": (-128, 0, 7), "u16": (0, 40000, 65535), "i16": (-32768, 3, 9)}
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("dtype", ZERO_POINTS)
 @pytest.mark.parametrize("batch", ["18", "n"])
 def test_zero_points_after_rounding(dtype: str, batch: str) -> None:

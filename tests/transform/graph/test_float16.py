@@ -71,6 +71,7 @@ def test_results_are_those_of_f32_rounded_once(name: str, element: Any) -> None:
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=ulp, atol=ulp * np.abs(want).max() * 0.1)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("target", ["host", "x86-64-v3"])
 @pytest.mark.parametrize("element", [F16, BF16], ids=["f16", "bf16"])
 @pytest.mark.parametrize("shapes", [((1, 64), (64, 17)), ((8, 64), (64, 32)), ((100, 64), (64, 32)), ((3, 8), (8, 1))])

@@ -22,6 +22,7 @@ def chain(names: list[str]) -> Graph:
     return builder.finish((x,))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("period", [2, 7, 23, 35])
 def test_a_chain_that_repeats_has_a_small_number_of_kernels(period: int) -> None:
     rng = random.Random(period)

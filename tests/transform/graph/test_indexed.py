@@ -38,6 +38,7 @@ def model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("reduction", [None, "none", "add", "max"])
 @pytest.mark.parametrize("case", CASES)
 def test_rows_are_moved(case: str, reduction: str | None) -> None:

@@ -35,6 +35,7 @@ def graph_of(shape: tuple[int | Expr, ...], supplied: dict[str, object], dtype: 
     return b.finish((ops.emit1(b, op, x, **attrs),))  # type: ignore[arg-type]
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("dtype", [f32, f16, i8], ids=str)
 @pytest.mark.parametrize("case", CASES)

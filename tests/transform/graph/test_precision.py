@@ -94,6 +94,7 @@ def test_avx512_code_has_the_instruction(precision: str, instruction: str) -> No
     assert instruction in program.texts["asm"]()
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", ["generic-aarch64", "x86-64", "skylake-avx512"])
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_every_target_has_code(name: str, precision: str) -> None:

@@ -96,6 +96,7 @@ PICKS = {
 }
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("kind,zero", [("u8", 7), ("i8", -3)])
 @pytest.mark.parametrize("name", PICKS)
 @pytest.mark.parametrize("scale", [np.float32(0.37), np.float32(-0.1)])

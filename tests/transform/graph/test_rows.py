@@ -226,6 +226,7 @@ class Random:
         return eliminate_dead(self.net.b.finish(tuple(outputs)))
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("seed", range(200))
 def test_random_graphs(seed: int) -> None:
     drawn = Random(seed)

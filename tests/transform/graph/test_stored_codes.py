@@ -332,6 +332,7 @@ CASES = [(between_convolutions, name) for name in MAPS] + [(between_products, na
 CASES += [(attention, "zeros 120, 110"), (attention, "zeros 128, 128")]
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("make,name", CASES, ids=[name for _, name in CASES])
 def test_nothing_of_floats_is_handed_on(make: Any, name: str) -> None:
     model = make(name)

@@ -136,6 +136,7 @@ def test_what_is_computed_in_place_is_right(name: str, threads: int) -> None:
     assert len(profiled.kernels) == len(model.manifest.run_steps)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", CASES)
 def test_where_everything_lies(name: str, golden: Callable[..., None]) -> None:
     """The overlays, when memory is in use and at which offset the parts begin."""

@@ -64,6 +64,7 @@ def takes_tiles(case: tuple[Any, ...]) -> bool:
 TILES = [case for case in (*((*case, 1, 1) for case in winograd.CASES), *winograd.STRIDED) if takes_tiles(case)]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("case", TILES, ids=str)
 def test_winograd(case: tuple[Any, ...]) -> None:
@@ -93,6 +94,7 @@ LINES: list[direct.Case] = [case for case in direct.CASES if case[4] != (1, 1)] 
 ]
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("case", LINES, ids=str)

@@ -47,6 +47,7 @@ def test_every_row_once(size: int) -> None:
         np.testing.assert_array_equal(got, a * (2 * np.arange(n, dtype=np.float32)[:, None] + 7))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("stored", [ADDED, "c[i * {size} + q, w] = exp(t[q, w] * 0.01)"], ids=["stored", "computed"])
 @pytest.mark.parametrize("size", [3, 4, 12])
 def test_a_row_more_in_the_last_tile(size: int, stored: str) -> None:

@@ -88,6 +88,7 @@ def test_nested_splits_leave_several_conditions() -> None:
     check(s.func)
 
 
+@pytest.mark.daily(5)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("seed", range(200))
 def test_random_schedules(seed: int) -> None:

@@ -33,6 +33,7 @@ PARTS = {
 }
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("unit", [1, 2, 3, 4, 12])
 @pytest.mark.parametrize("least", [0, 1])
 def test_every_row_once(least: int, unit: int) -> None:

@@ -163,6 +163,7 @@ def test_the_document_states_the_errors() -> None:
         assert double is None or f"| `{name}` | {stated} | {double} |" in text, name
 
 
+@pytest.mark.daily(4)
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="no type is wider than f64 here")
 @pytest.mark.parametrize("name", ACCURACY_DOUBLE)
 def test_error_bound_of_double(name: str) -> None:
@@ -255,6 +256,7 @@ def remainders(dtype: DType) -> list[tuple[np.ndarray, np.ndarray]]:
     ]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", [f32, f64], ids=str)
 def test_remainders_are_exact(dtype: DType, way: str) -> None:

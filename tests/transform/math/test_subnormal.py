@@ -133,6 +133,7 @@ def test_machines_that_may_be_intels_pay() -> None:
         assert Target.parse(name).costs.arithmetic.subnormal == 0.0
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("op", ["softmax", "log_softmax", "softplus", "elu", "gelu", "mish", "cumulative_logsumexp"])
 def test_the_sweep(op: str) -> None:
     """`python -m benchmarks.bench_subnormals`: no result underflows where no operand is subnormal. On a
