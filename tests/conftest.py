@@ -34,23 +34,21 @@ os.environ.setdefault("TILEWRIGHT_PROCESSES", "1")
 # What each pass makes is verified.
 os.environ.setdefault("TILEWRIGHT_VERIFY", "2")
 
+# The date whose cases run of tests that are marked `daily`, the same one for all workers at midnight too.
+os.environ.setdefault("TILEWRIGHT_TEST_DAY", datetime.now(UTC).date().isoformat())
+
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fuzz", deadline=None, max_examples=5000, suppress_health_check=list(HealthCheck))
-settings.load_profile("fuzz" if os.environ.get("TILEWRIGHT_FUZZ") else "default")
+FUZZ = bool(os.environ.get("TILEWRIGHT_FUZZ"))
+"""Whether this is a long run (`make fuzz`)."""
+settings.load_profile("fuzz" if FUZZ else "default")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files with what came out")
     parser.addoption("--all-cases", action="store_true", help="all cases of tests that are marked costly or daily")
-    parser.addoption("--day", metavar="DATE", help="the date whose cases of tests marked daily run, in place of today")
     parser.addoption("--one-of", type=int, default=1, metavar="N", help="one of N of the cases of each test")
     parser.addoption("--share", default="0/1", metavar="K/N", help="the tests of share K of N, drawn by their names")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """All workers have the day of the process that starts them, at midnight too."""
-    if config.option.day is None:
-        config.option.day = datetime.now(UTC).date().isoformat()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -64,13 +62,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     retained: set[str] = set()
-    day = date.fromisoformat(config.option.day).toordinal()
+    day = date.fromisoformat(os.environ["TILEWRIGHT_TEST_DAY"]).toordinal()
     for several in cases.values():
         names = [item.nodeid for item in several]
         if not config.getoption("--all-cases"):
             costly, daily = (several[0].get_closest_marker(mark) for mark in ("costly", "daily"))
             names = names if costly is None else sampled(names, ceil(len(names) / costly.args[0]))
-            names = names if daily is None else of_the_day(names, daily.args[0], day)
+            names = names if daily is None or FUZZ else of_the_day(names, daily.args[0], day)
         retained.update(sampled(names, ceil(len(names) / config.getoption("--one-of"))))
     if len(retained) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in retained])

@@ -16,6 +16,7 @@ def test_numbers_in_any_place() -> None:
     assert not list(failures(300, 1, "product x6"))
 
 
+@pytest.mark.daily(3)
 @needs_compiler
 @pytest.mark.skipif(Target.host().lanes(4) != LANES, reason="convolutions by pieces need vectors of 16 numbers")
 @pytest.mark.parametrize("name", ["groups of a block x6", "one channel x6", "three taps x6"])

@@ -59,8 +59,7 @@ class Tree:
 
     def command(self) -> list[str]:
         temporary = f"--basetemp={self.root.parent / 'tmp'}"
-        plugins = ["-p", "tests.mutate.plugin", "-p", "no:cacheprovider"]
-        return [sys.executable, "-m", "pytest", *plugins, "--day", DAY, temporary]
+        return [sys.executable, "-m", "pytest", "-p", "tests.mutate.plugin", "-p", "no:cacheprovider", temporary]
 
     def environment(self) -> dict[str, str]:
         retained = {k: v for k, v in os.environ.items() if not k.startswith(("TILEWRIGHT_", "PYTEST_"))}
@@ -68,6 +67,7 @@ class Tree:
             retained
             | FEWER
             | {
+                "TILEWRIGHT_TEST_DAY": DAY,
                 "PYTHONPATH": f"{self.root / 'src'}{os.pathsep}{self.root}",
                 # Files of equal size that are changed within a second would share their bytecode.
                 "PYTHONDONTWRITEBYTECODE": "1",

@@ -152,6 +152,7 @@ def masks(rows: int, keys: int) -> list[np.ndarray]:
     return [additive, RNG.random((rows, keys)) < 0.5, RNG.standard_normal((2, 2, 1, keys)).astype(np.float32)]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("rows,keys,blocks", [(2, 70, False), (7, 70, False), (7, 80, False), (7, 70, True)])

@@ -216,6 +216,7 @@ def test_transpositions(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(one("transpose", x, perm=(1, 0), symbolic=True), x.T)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("perm", [(0, 2, 3, 1), (0, 3, 1, 2), (3, 2, 1, 0)])
 @pytest.mark.parametrize(
@@ -303,6 +304,7 @@ def unblocked_sum(channels: int, pixels: int, block: int) -> PrimFunc:
     return te.create_prim_func([x, y, bias, z, te.compute((channels, pixels), element, name="total")], "sum")
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(("name", "block"), [("znver4", 16), ("haswell", 8)])
 @pytest.mark.parametrize("pixels", [49, 64, 400])
 def test_changes_of_layout_go_through_registers(name: str, block: int, pixels: int) -> None:
@@ -458,6 +460,7 @@ def test_streamed_results_are_right_wherever_the_output_starts() -> None:
         np.testing.assert_array_equal(y, np.maximum(x, 0))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("starts", "place"), [((16,), 0), ((2128,), 2112), ((16, 2128), 2112), ((3000, 40), 2944), ((4092,), 4032)]
 )
@@ -494,6 +497,7 @@ def test_large_outputs_start_with_a_line() -> None:
         assert timed.ctypes.data % 64 == 0
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("shape", [(600_001,), (3, 200_003), (500, 1111), (2, 3, 100_000)])
 def test_loops_that_compute_much_ask_for_their_inputs(shape: tuple[int, ...]) -> None:
     """Inputs beyond the second level, two of them and a small one, in one loop or several, with tails."""
@@ -570,6 +574,7 @@ def test_windows_beside_one_another_go_alone() -> None:
     assert together("softmax", (32, 286, 7), axis=2) > 1
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize(
     "shape",
@@ -629,6 +634,7 @@ def test_numbers_of_rows_are_vectors_where_rows_are_summed_in_them(length: int, 
 PIPELINED = [(128, 128), (128, 1024), (20, 610), (8, 1025), (331, 600), (2, 40, 700)]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize(
     ("op", "shape"),

@@ -130,6 +130,7 @@ def as_declared(func: PrimFunc, arrays: list[Any]) -> list[Any]:
     return [a if -1 in shape else a.reshape(shape) for a, shape in zip(arrays, shapes, strict=True)]
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("case", CASES)
 def test_scheduled_and_lowered_mean_the_same(case: str) -> None:
@@ -150,6 +151,7 @@ def test_scheduled_and_lowered_mean_the_same(case: str) -> None:
                 np.testing.assert_allclose(c, a, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("case", CASES)
 def test_native_code_agrees_with_the_reference(case: str) -> None:
     graph = graph_of(CASES[case])

@@ -46,6 +46,7 @@ def norm64(x: Array, scale: Array) -> Array:
     return np.asarray(centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5) * scale)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(6)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("plane", [(2, 16), (3, 8), (4, 24), (8, 7), (4, 28), (16, 16)])

@@ -84,6 +84,7 @@ def test_numbers_that_are_none_are_refused_in_every_type(precision: Any) -> None
             )
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("value", [0.0, 5.0, 1e-45])
 def test_constants_give_a_model_and_a_warning(value: float) -> None:
     data = [filled(value)] * 2

@@ -38,6 +38,7 @@ def test_quantiles_are_those_of_tables(confidence: float, freedom: int, quantile
     assert student(confidence, freedom) == pytest.approx(quantile, abs=6e-4)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("count", [1, 2, 5, 20])
 @pytest.mark.parametrize("freedom", [4, 12, 100])
 def test_the_bound_holds_as_often_as_it_says(count: int, freedom: int) -> None:

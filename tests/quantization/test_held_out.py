@@ -26,6 +26,7 @@ def loss(model: tw.Model, exact: tw.Model, data: list[Array]) -> float:
     return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("count,folds,smooth", [(2, 2, False), (4, 4, True), (8, 5, False), (8, 5, True)])
 def test_each_sample_measures_a_fit_of_the_others(count: int, folds: int, smooth: bool) -> None:
     """The reference: a model of its own for each fold, quantised by the samples outside of it."""
@@ -70,6 +71,7 @@ def test_a_choice_of_samples_has_scales_of_its_own(method: Any) -> None:
         assert both[0][value].scale > (3 if method in ("minmax", "percentile") else 1.1) * alone[value].scale
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("seed,count", [(0, 8), (1, 8), (10, 8), (12, 8), (2, 3)])
 def test_other_calls_lose_no_more_than_is_allowed(seed: int, count: int) -> None:
     """One row a sample of a wide layer: ranges and mean errors of few rows suit no others. Where anything is taken,

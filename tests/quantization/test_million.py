@@ -41,6 +41,7 @@ def reference(model: onnx.ModelProto, feed: dict[str, Any]) -> list[Any]:
 KINDS = {"UINT8": (0, 255), "INT8": (-128, 127), "UINT16": (0, 65535), "INT16": (-32768, 32767)}
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_scale_for_each_channel(kind: str) -> None:
     """Codes, and the numbers that these mean: scales and zero points are constants."""

@@ -99,6 +99,7 @@ def test_a_product_is_what_the_operators_mean(rng: np.random.Generator) -> None:
     assert [row.type for row in q.report.layers] == ["int8"]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_close_and_reported(method: str, rng: np.random.Generator) -> None:
     model, data = dense(rng), samples(rng, 64, 24)

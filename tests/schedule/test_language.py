@@ -166,6 +166,7 @@ def check_chunk(seeds: range, every: int = 20) -> None:
             raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
 
 
+@pytest.mark.daily(5)
 @pytest.mark.costly(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, CASES, CHUNK))

@@ -23,6 +23,7 @@ FAILED_ONCE = (
 )
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, CASES, CHUNK))

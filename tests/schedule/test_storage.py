@@ -100,6 +100,7 @@ def test_planes_and_symbolic_rows() -> None:
     np.testing.assert_array_equal(out, values[:, ::-1] + 1)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 16, 37])
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_filled_in_advance(rows: int, symbolic: bool) -> None:

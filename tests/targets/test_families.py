@@ -32,6 +32,7 @@ def text_of(func: PrimFunc, target: Target) -> str:
     return emit_llvm(lower_loops(plan(func, target).func, target), target)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("model", ["m64", "nat"])
 @pytest.mark.parametrize(

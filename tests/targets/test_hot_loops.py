@@ -65,6 +65,7 @@ def _in_bytes(
     return b.build()
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("target", "kind", "instruction"),
     [
@@ -86,6 +87,7 @@ def test_tiles_of_bytes_leave_room_for_what_is_read() -> None:
     assert loop.accumulators >= MIN_ACCUMULATORS and loop.stack == 0
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("target", ["neoverse-n1", "neoverse-v1", "neoverse-v1-sve"])
 @pytest.mark.parametrize(
     "layer",

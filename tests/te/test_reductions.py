@@ -205,6 +205,7 @@ TAILS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("size", [5, 7, 13])
 @pytest.mark.parametrize("tail", TAILS)

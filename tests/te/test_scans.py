@@ -112,6 +112,7 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_recurrent_layers(name: str) -> None:
     n, m = 6, 8

@@ -98,6 +98,7 @@ def test_lengths(
     check(operands(2, rows, keys, 2, depth, "shhs"), attributes(order="shhs"), WAYS[way], **sizes)
 
 
+@pytest.mark.daily(2)
 @needs_compiler
 @pytest.mark.parametrize(("rows", "keys", "causal"), [(37, 41, False), (64, 64, True)])
 def test_factors_of_f16(rows: int, keys: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:

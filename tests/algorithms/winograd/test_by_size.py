@@ -168,6 +168,7 @@ def convolution(likely: bool) -> tuple[Any, dict[str, Any]]:
     return m, {name: tw.dim(1, 48, **sides) for name in ("h", "w_")}
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("likely", [True, False])
 @pytest.mark.parametrize("threads", [1, 2])

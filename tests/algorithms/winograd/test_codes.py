@@ -94,6 +94,7 @@ CASES = [
 ]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("kind", [u8, i8], ids=lambda k: k.name)
 @pytest.mark.parametrize("case", CASES)
@@ -165,6 +166,7 @@ NATIVE = [
 ]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.skipif(not PAIRS, reason="no instruction multiplies pairs of 16 bits")
 @pytest.mark.costly(8)
 @pytest.mark.parametrize("kind", [u8, i8], ids=lambda k: k.name)
@@ -206,6 +208,7 @@ def integers(shape: tuple[int, ...], filters: int, kind: Any, pads: Any, zero: i
     return model([node], np.zeros(shape, kind), weights, TensorProto.INT32), w
 
 
+@pytest.mark.daily(2)
 @pytest.mark.skipif(not PAIRS, reason="no instruction multiplies pairs of 16 bits")
 @pytest.mark.costly(6)
 @pytest.mark.parametrize("kind,zero", [(np.uint8, 0), (np.uint8, 255), (np.int8, -128), (np.int8, 5)])

@@ -148,6 +148,7 @@ def test_native_code_agrees_with_a_ordinary_convolution(case: tuple[Any, ...]) -
             assert errors(got, want, tile, window, channels, BLOCK).max() <= MAX_DEVIATIONS
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(4)
 @pytest.mark.parametrize(("tile", "window"), [(4, 3), (5, 3), (6, 3), (3, 5), (4, 5), (2, 7)])
 @pytest.mark.parametrize("channels", [300, 530])

@@ -32,6 +32,7 @@ def same(m: onnx.ModelProto, feeds: dict[str, Array], tolerance: float = 2e-5) -
         np.testing.assert_allclose(got[o.name], want, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(

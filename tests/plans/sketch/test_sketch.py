@@ -55,6 +55,7 @@ def function(text: str, shapes: Shapes) -> PrimFunc:
     return created.key.program
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize(("text", "shapes", "expected"), CASES, ids=[c[0] for c in CASES])
 def test_every_kind_of_sketch_is_right(text: str, shapes: Shapes, expected: Callable[..., Any]) -> None:
